@@ -1,0 +1,35 @@
+//! Names that stand in clusters: labels, annotations, managers, namespaces.
+
+/// The API group of all kinds.
+pub const GROUP: &str = "starling.dev";
+/// The served and stored version.
+pub const VERSION: &str = "v1alpha1";
+
+/// The field manager of everything that Starling writes but the Syncs of a group.
+pub const FIELD_MANAGER: &str = "starling";
+/// The field manager with which a SyncGroup writes its Syncs. Its own, so that people's `suspend` and
+/// annotations on a Sync are never part of what the group owns.
+pub const GROUP_MANAGER: &str = "starling-group";
+
+/// Label on every object that Starling applies to a member: finds objects, never proves ownership.
+pub const OWNER_LABEL: &str = "starling.dev/owner";
+/// Label on a group's Syncs: the name of the group.
+pub const GROUP_LABEL: &str = "starling.dev/group";
+/// Label on a group's Syncs: the name of the Cluster.
+pub const CLUSTER_LABEL: &str = "starling.dev/cluster";
+
+/// Annotation on any kind: look now. Echoed in `status.lastHandledReconcileAt`.
+pub const REQUESTED_AT: &str = "starling.dev/requested-at";
+/// Annotation on a group's Sync: the rollout that admitted it.
+pub const ROLLOUT: &str = "starling.dev/rollout";
+/// Annotation on a group's Sync: the release that admitted it.
+pub const RELEASE: &str = "starling.dev/release";
+/// Annotation on a group's Sync: when it was admitted, RFC 3339. `progressDeadline` counts from here.
+pub const ADMITTED_AT: &str = "starling.dev/admitted-at";
+
+/// Where Starling keeps its own objects: the inventory on a member, the installation ID on the hub.
+pub const SYSTEM_NAMESPACE: &str = "starling-system";
+/// First part of the name of an inventory ConfigMap; the owner follows.
+pub const INVENTORY_PREFIX: &str = "starling-inventory-";
+/// ConfigMap on the management cluster that holds the installation ID.
+pub const INSTALLATION: &str = "starling-installation";

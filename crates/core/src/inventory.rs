@@ -1,0 +1,1 @@
+//! The inventory: what a Sync has on its member.

@@ -1,0 +1,1 @@
+//! Version ranges with the meaning of Masterminds/semver.

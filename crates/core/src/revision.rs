@@ -1,0 +1,1 @@
+//! Which commit a Source stands for.

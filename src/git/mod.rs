@@ -1,0 +1,1 @@
+//! Git: listing refs, fetching, reading trees.

@@ -1,0 +1,1 @@
+//! The ledger: SQLite; the one module with SQL.

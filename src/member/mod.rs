@@ -1,0 +1,1 @@
+//! A member cluster: strict kubeconfig, client, limits, probe, apply, prune.
