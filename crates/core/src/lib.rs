@@ -1,8 +1,8 @@
 //! The decisions of Starling, without IO: no clock, no randomness, no network, no disk, no `async`.
 //! `now` is a parameter, maps are ordered, the same input gives the same answer.
 
-pub mod object;
 pub mod apply;
 pub mod inventory;
+pub mod object;
 pub mod range;
 pub mod revision;
