@@ -2,7 +2,13 @@
 //! `now` is a parameter, maps are ordered, the same input gives the same answer.
 
 pub mod apply;
+pub mod backoff;
+pub mod digest;
+pub mod expand;
 pub mod inventory;
 pub mod object;
+pub mod plan;
 pub mod range;
 pub mod revision;
+pub mod step;
+pub mod target;
