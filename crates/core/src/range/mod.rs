@@ -176,3 +176,78 @@ impl Group {
         self.0.iter().any(Comparator::names_prerelease)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn errors_say_what_is_wrong_and_what_would_be_right() {
+        let a_lot = "1 ".repeat(257);
+        let groups = "1||".repeat(32) + "1";
+        let long = format!("1.2.3-{}", "a".repeat(300));
+        for (range, wanted) in [
+            (&a_lot[..], "the range has 514 bytes, at most 512 are allowed"),
+            (&groups, "33 alternatives joined by `||`, at most 32"),
+            (
+                &long,
+                "a version in the range has 306 bytes, at most 256 are allowed",
+            ),
+            (
+                "",
+                "a comparator is missing in \"\": each side of `||` needs one, and `*` means every release",
+            ),
+            ("1.x || ", "a comparator is missing in \"1.x || \""),
+            ("1.x,", "a comparator is missing behind the comma in \"1.x,\""),
+            (
+                "latest",
+                "\"latest\" is not a comparator: one of = != > >= < <= ~ ^ (or none) and a version such as",
+            ),
+            (">=1.0 ==2.0 <3", "\"==2.0 <3\" is not a comparator"),
+            ("1.2.3.4", "\"1.2.3.4\" is not a comparator"),
+            (
+                "!=1.5.0 1.0 - 2.0",
+                "the hyphen range in \"!=1.5.0 1.0 - 2.0\" is not usable",
+            ),
+            ("1.0 - <2.0", "\"- <2.0\" is not a comparator"),
+            (
+                "1.xx",
+                "\"xx\" in \"1.xx\" is neither a number below 2^64 nor one of x, X, *",
+            ),
+            (
+                "^18446744073709551616",
+                "\"18446744073709551616\" in \"18446744073709551616\" is neither a number",
+            ),
+            (
+                "1.2.3-rc.01",
+                "the prerelease in \"1.2.3-rc.01\" has a number with a leading zero",
+            ),
+            ("1\u{7}", "\"1\\u{7}\" is not a comparator"),
+        ] {
+            let error = Range::parse(range).unwrap_err().to_string();
+            assert!(error.contains(wanted), "{range:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn keeps_its_text() {
+        let range: Range = " >=1.2.0 <2.0.0".parse().unwrap();
+        assert_eq!(range.to_string(), " >=1.2.0 <2.0.0");
+        assert_ne!(Range::parse("1.x").unwrap(), Range::parse("^1").unwrap());
+        assert!(!range.names_prerelease());
+        assert!(Range::parse("1 || >2-0").unwrap().names_prerelease());
+    }
+
+    proptest! {
+        /// The oracle's corpus is made of texts that resemble ranges; this is about all the others.
+        #[test]
+        fn no_text_makes_the_parser_fall_over(text in "[0-3xv*.|<>=!~^, +a\u{e9}-]{0,40}", version in "[0-3xv.+a-]{0,12}") {
+            if let (Ok(range), Some(version)) = (Range::parse(&text), parse_version(&version)) {
+                let prerelease = !version.pre.is_empty();
+                prop_assert!(!(prerelease && !range.names_prerelease() && range.matches(&version)));
+            }
+        }
+    }
+}

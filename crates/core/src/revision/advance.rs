@@ -156,3 +156,225 @@ fn semver_objection(range: &Range, last: &Revision, found: &Revision, rules: Rul
         Ordering::Less => (range.matches(&before) && !rules.allow_downgrade).then_some(HoldReason::Downgrade),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{CommitId, RefName};
+    use super::*;
+
+    const FOLLOW: Rules = Rules {
+        on_rewrite: OnRewrite::Follow,
+        allow_downgrade: false,
+    };
+    const HOLD: Rules = Rules {
+        on_rewrite: OnRewrite::Hold,
+        allow_downgrade: false,
+    };
+    const FREE: Rules = Rules {
+        on_rewrite: OnRewrite::Follow,
+        allow_downgrade: true,
+    };
+
+    /// A revision from `name@n`, where n stands for the commit; `@n` has no name.
+    fn mk_revision(text: &str) -> Revision {
+        let (name, n) = text.rsplit_once('@').unwrap();
+        let name = (!name.is_empty()).then(|| RefName::new(name).unwrap());
+        Revision::new(name, CommitId::new(&format!("{n:0>40}")).unwrap())
+    }
+
+    fn mk_facts(is_descendant: Option<bool>) -> Facts {
+        Facts { is_descendant }
+    }
+
+    /// `move`, `unchanged` or the reason of a hold, having checked what the verdict carries.
+    fn outcome(policy: &RefPolicy, last: &str, found: &str, facts: Facts, rules: Rules) -> &'static str {
+        let (last, found) = (mk_revision(last), mk_revision(found));
+        match advance(policy, Some(&last), found.clone(), facts, rules) {
+            Verdict::Unchanged => {
+                assert_eq!(last, found);
+                "unchanged"
+            }
+            Verdict::Move(to) => {
+                assert_eq!(to, found);
+                "move"
+            }
+            Verdict::Hold {
+                keep,
+                reason,
+                found: held,
+            } => {
+                assert_eq!((keep, held), (last, found));
+                reason.as_str()
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_revision_is_always_taken() {
+        for policy in [
+            RefPolicy::branch("main"),
+            RefPolicy::tag("v1"),
+            RefPolicy::semver("1.x"),
+        ] {
+            let found = mk_revision("v1@1");
+            let verdict = advance(&policy.unwrap(), None, found.clone(), Facts::default(), HOLD);
+            assert_eq!(verdict, Verdict::Move(found));
+        }
+    }
+
+    #[test]
+    fn branches() {
+        let policy = RefPolicy::branch("main").unwrap();
+        for (last, found, is_descendant, rules, wanted) in [
+            ("main@1", "main@1", None, HOLD, "unchanged"),
+            ("main@1", "main@2", Some(true), HOLD, "move"),
+            ("main@1", "main@2", Some(false), HOLD, "HistoryRewritten"),
+            ("main@1", "main@2", None, HOLD, "AncestryUnknown"),
+            ("main@1", "main@2", Some(true), FOLLOW, "move"),
+            ("main@1", "main@2", Some(false), FOLLOW, "move"),
+            ("main@1", "main@2", None, FOLLOW, "move"),
+            // The policy was another one before.
+            ("dev@1", "main@2", Some(false), HOLD, "move"),
+            ("dev@1", "main@1", None, HOLD, "move"),
+            ("@1", "main@2", None, HOLD, "move"),
+        ] {
+            let got = outcome(&policy, last, found, mk_facts(is_descendant), rules);
+            assert_eq!(got, wanted, "{last} -> {found}, {is_descendant:?}, {rules:?}");
+        }
+    }
+
+    #[test]
+    fn tags() {
+        let policy = RefPolicy::tag("v1").unwrap();
+        for (last, found, rules, wanted) in [
+            ("v1@1", "v1@1", HOLD, "unchanged"),
+            ("v1@1", "v1@2", HOLD, "TagMoved"),
+            ("v1@1", "v1@2", FOLLOW, "move"),
+            // The user asked for another tag.
+            ("v2@1", "v1@2", HOLD, "move"),
+            ("v2@1", "v1@1", HOLD, "move"),
+        ] {
+            // Even a tag that moved forward moved.
+            let got = outcome(&policy, last, found, mk_facts(Some(true)), rules);
+            assert_eq!(got, wanted, "{last} -> {found}, {rules:?}");
+        }
+    }
+
+    #[test]
+    fn ranges() {
+        let range = |text| RefPolicy::semver(text).unwrap();
+        let held_back = Rules {
+            on_rewrite: OnRewrite::Hold,
+            allow_downgrade: true,
+        };
+        for (policy, last, found, rules, wanted) in [
+            (range("1.x"), "v1.2.0@1", "v1.2.0@1", HOLD, "unchanged"),
+            (range("1.x"), "v1.2.0@1", "v1.10.0@2", HOLD, "move"),
+            (range("1.x"), "v1.2.0@1", "v1.2.0@2", HOLD, "TagMoved"),
+            (range("1.x"), "v1.2.0@1", "v1.2.0@2", FOLLOW, "move"),
+            (range("1.x"), "v1.2.0@1", "v1.2.0@2", held_back, "TagMoved"),
+            (range("1.x"), "v1.2.0@1", "v1.1.0@2", HOLD, "Downgrade"),
+            (range("1.x"), "v1.2.0@1", "v1.1.0@2", FOLLOW, "Downgrade"),
+            (range("1.x"), "v1.2.0@1", "v1.1.0@1", HOLD, "Downgrade"),
+            (range("1.x"), "v1.2.0@1", "v1.1.0@2", FREE, "move"),
+            (range("1.x"), "v1.2.0@1", "v1.1.0@2", held_back, "move"),
+            // The same version under another name.
+            (range("1.x"), "1.2.0@1", "v1.2.0@1", HOLD, "move"),
+            (range("1.x"), "1.2.0@1", "v1.2.0@2", HOLD, "TagMoved"),
+            (range("1.x"), "1.2.0@1", "v1.2.0@2", FOLLOW, "move"),
+            // Build metadata has an order here, as it has when the highest is chosen.
+            (range("1.x"), "1.2.0+1@1", "1.2.0+2@2", HOLD, "move"),
+            (range("1.x"), "1.2.0+2@1", "1.2.0+1@2", HOLD, "Downgrade"),
+            (range("1.x-0"), "1.2.0@1", "1.2.0-rc.1@2", HOLD, "Downgrade"),
+            // The user chose another range, or another policy before.
+            (range("1.x"), "v2.0.0@1", "v1.1.0@2", HOLD, "move"),
+            (range("<1.2"), "v1.2.0@1", "v1.1.0@2", HOLD, "move"),
+            (range("1.x"), "main@1", "v1.1.0@2", HOLD, "move"),
+            (range("1.x"), "@1", "v1.1.0@2", HOLD, "move"),
+        ] {
+            let got = outcome(&policy, last, found, Facts::default(), rules);
+            assert_eq!(got, wanted, "{policy}: {last} -> {found}, {rules:?}");
+        }
+    }
+
+    #[test]
+    fn a_commit_is_what_the_user_wants() {
+        let policy = RefPolicy::commit(&"0".repeat(40)).unwrap();
+        assert_eq!(outcome(&policy, "@1", "@0", mk_facts(Some(false)), HOLD), "move");
+        assert_eq!(outcome(&policy, "main@0", "@0", Facts::default(), HOLD), "move");
+        assert_eq!(outcome(&policy, "@0", "@0", Facts::default(), HOLD), "unchanged");
+    }
+
+    #[test]
+    fn branches_follow_and_releases_hold_by_default() {
+        for (policy, wanted) in [
+            (RefPolicy::branch("main"), OnRewrite::Follow),
+            (RefPolicy::commit(&"0".repeat(40)), OnRewrite::Follow),
+            (RefPolicy::tag("v1"), OnRewrite::Hold),
+            (RefPolicy::semver("1.x"), OnRewrite::Hold),
+        ] {
+            assert_eq!(OnRewrite::default_for(&policy.unwrap()), wanted);
+        }
+    }
+
+    /// A revision of a small repository whose tags all are in the range `*-0`.
+    fn mk_release() -> impl Strategy<Value = Revision> {
+        "v?[0-2]\\.[0-2]\\.[0-2](-[a-c])?(\\+[a-c])?@[0-4]".prop_map(|text| mk_revision(&text))
+    }
+
+    fn mk_policy() -> impl Strategy<Value = RefPolicy> {
+        prop_oneof![
+            Just(RefPolicy::branch("1.0.0").unwrap()),
+            Just(RefPolicy::tag("1.0.0").unwrap()),
+            Just(RefPolicy::semver(">=0-0").unwrap()),
+            Just(RefPolicy::commit(&"0".repeat(40)).unwrap()),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_held_where_everything_is_allowed(
+            policy in mk_policy(), last in mk_release(), found in mk_release(), is_descendant: Option<bool>,
+        ) {
+            let wanted = if last == found { Verdict::Unchanged } else { Verdict::Move(found.clone()) };
+            prop_assert_eq!(advance(&policy, Some(&last), found, mk_facts(is_descendant), FREE), wanted);
+        }
+
+        #[test]
+        fn a_verdict_that_was_carried_out_is_not_given_again(
+            policy in mk_policy(), last in mk_release(), found in mk_release(),
+            is_descendant: Option<bool>, hold: bool, allow_downgrade: bool,
+        ) {
+            let on_rewrite = if hold { OnRewrite::Hold } else { OnRewrite::Follow };
+            let (facts, rules) = (mk_facts(is_descendant), Rules { on_rewrite, allow_downgrade });
+            match advance(&policy, Some(&last), found.clone(), facts, rules) {
+                Verdict::Unchanged => prop_assert_eq!(last, found),
+                Verdict::Move(now) => {
+                    prop_assert_eq!(advance(&policy, Some(&now), found, facts, rules), Verdict::Unchanged);
+                }
+                hold @ Verdict::Hold { .. } => {
+                    prop_assert_eq!(advance(&policy, Some(&last), found, facts, rules), hold);
+                }
+            }
+        }
+
+        #[test]
+        fn versions_never_go_down_nor_change_their_commit(found in prop::collection::vec(mk_release(), 1..20)) {
+            let policy = RefPolicy::semver(">=0-0").unwrap();
+            let mut last: Option<Revision> = None;
+            for found in found {
+                let Verdict::Move(now) = advance(&policy, last.as_ref(), found, Facts::default(), HOLD) else { continue };
+                if let Some(last) = &last {
+                    let versions = (parse_version(now.name()).unwrap(), parse_version(last.name()).unwrap());
+                    prop_assert!(precedence(&versions.0, &versions.1).is_ge(), "{last} -> {now}");
+                    if versions.0 == versions.1 {
+                        prop_assert_eq!(now.commit(), last.commit());
+                    }
+                }
+                last = Some(now);
+            }
+        }
+    }
+}

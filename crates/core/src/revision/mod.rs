@@ -109,6 +109,8 @@ impl From<Revision> for String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const SHA1: &str = "2f1a6bb5b9b7a4ffdc32a1a3a1f0a0f8a3c9d0e1";
@@ -155,5 +157,15 @@ mod tests {
             Err(RevisionError::Name(_))
         ));
         assert!(serde_json::from_str::<Revision>("\"main\"").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_git_takes_survives_the_way_through_text(name in "[ -~é]{1,12}", n: u128) {
+            if let Ok(name) = RefName::new(&name) {
+                let revision = Revision::new(Some(name), CommitId::new(&format!("{n:040x}")).unwrap());
+                prop_assert_eq!(revision.to_string().parse(), Ok(revision));
+            }
+        }
     }
 }
