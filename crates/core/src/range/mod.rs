@@ -55,10 +55,10 @@ pub enum RangeError {
         range: String,
     },
     /// A comma without a comparator behind it.
-    #[error("a comparator is missing behind the comma in {group:?}")]
+    #[error("a comparator is missing behind a comma in {range:?}")]
     DanglingComma {
-        /// The alternative concerned.
-        group: String,
+        /// The range as written.
+        range: String,
     },
     /// Something that is not an operator and a version.
     #[error(
@@ -200,7 +200,11 @@ mod tests {
                 "a comparator is missing in \"\": each side of `||` needs one, and `*` means every release",
             ),
             ("1.x || ", "a comparator is missing in \"1.x || \""),
-            ("1.x,", "a comparator is missing behind the comma in \"1.x,\""),
+            ("1.x,", "a comparator is missing behind a comma in \"1.x,\""),
+            ("1 - 2,", "a comparator is missing behind a comma in \"1 - 2,\""),
+            ("1 - 2 || latest", "\"latest\" is not a comparator"),
+            ("1 - 2 - 3", "\"- 3\" is not a comparator"),
+            (">=1.0 - 2.0", "the hyphen range in \">=1.0 - 2.0\" is not usable"),
             (
                 "latest",
                 "\"latest\" is not a comparator: one of = != > >= < <= ~ ^ (or none) and a version such as",

@@ -25,12 +25,13 @@ pub(super) fn groups(text: &str) -> Result<Vec<Group>, RangeError> {
         RangeError::Empty { .. } => RangeError::Empty {
             range: text.to_owned(),
         },
-        // The place of the error is in the rewritten text, which nobody has seen.
-        RangeError::Comparator { .. } | RangeError::DanglingComma { .. } if rewritten.is_some() => {
-            RangeError::Hyphen {
-                range: text.to_owned(),
-            }
-        }
+        RangeError::DanglingComma { .. } => RangeError::DanglingComma {
+            range: text.to_owned(),
+        },
+        // What nobody has written came out of a hyphen range.
+        RangeError::Comparator { found } if !text.contains(&found) => RangeError::Hyphen {
+            range: text.to_owned(),
+        },
         other => other,
     })
 }
@@ -54,7 +55,7 @@ fn comparators(group: &str) -> Result<Vec<Comparator>, RangeError> {
         rest = match next.strip_prefix(',') {
             Some(behind) if trim_start(behind).is_empty() => {
                 return Err(RangeError::DanglingComma {
-                    group: group.to_owned(),
+                    range: group.to_owned(),
                 });
             }
             Some(behind) => trim_start(behind),
