@@ -1,0 +1,538 @@
+//! The mirrors of all repositories, and what may be asked of them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use git2::Oid;
+use tokio::sync::{OwnedMutexGuard, RwLock, Semaphore};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::access::RepoAccess;
+use super::error::{GitError, Refusal};
+use super::export::{self, ExportStats};
+use super::gate::{Closed, Gate, Route};
+use super::interrupt::{Interrupt, Stop, StopOnDrop};
+use super::limits::GitLimits;
+use super::mirror::{self, Mirror, commit_id};
+use super::remote::{Conversation, Want};
+
+/// How long a call that was told to stop may take to do so. Its callbacks run every few milliseconds and its connection
+/// is cut, so this is used up only by a disk that does not answer.
+const STOP_GRACE: Duration = Duration::from_secs(2);
+
+/// Mirrors of repositories below one folder, and the threads that work on them.
+///
+/// A clone shares everything. One store may use a folder at a time; two processes on it would clean up after each other.
+#[derive(Debug, Clone)]
+pub struct GitStore {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    root: PathBuf,
+    limits: GitLimits,
+    slots: Mutex<HashMap<String, Arc<Slot>>>,
+    network: Arc<Semaphore>,
+    local: Arc<Semaphore>,
+}
+
+/// One mirror as this process knows it.
+#[derive(Debug)]
+struct Slot {
+    path: PathBuf,
+    condition: AtomicU8,
+    /// Held shared by whoever reads or adds, alone by whoever replaces the mirror or deletes packs.
+    content: Arc<RwLock<()>>,
+    /// Held by whoever talks to the server: one conversation per mirror, so that a slow server holds one thread.
+    server: Arc<tokio::sync::Mutex<()>>,
+    /// Held while a pin changes: libgit2 does not wait for the lock of a ref, it fails.
+    naming: tokio::sync::Mutex<()>,
+}
+
+/// What is known of a mirror on disk: not looked at yet, usable, or damaged.
+const UNKNOWN: u8 = 0;
+const USABLE: u8 = 1;
+const DAMAGED: u8 = 2;
+
+/// The right to talk to one mirror's server. Shared with the blocking call, so that it lasts as long as that does.
+type Turn = Arc<OwnedMutexGuard<()>>;
+
+/// One call of the public interface: for whom and until when.
+struct Call {
+    access: RepoAccess,
+    slot: Arc<Slot>,
+    interrupt: Arc<Interrupt>,
+    _stop: StopOnDrop,
+}
+
+impl GitStore {
+    /// Mirrors below `root`, which is created on first use. Nothing is read or written here.
+    pub fn new(root: PathBuf, limits: GitLimits) -> Self {
+        let network = Arc::new(Semaphore::new(limits.network_jobs.max(1)));
+        let local = Arc::new(Semaphore::new(limits.local_jobs.max(1)));
+        Self {
+            inner: Arc::new(Inner {
+                root,
+                limits,
+                slots: Mutex::default(),
+                network,
+                local,
+            }),
+        }
+    }
+
+    /// Asks the server for its heads and tags: full ref name to commit ID, annotated tags resolved to what they tag.
+    ///
+    /// An empty repository gives an empty map. Costs one small request and fetches nothing.
+    ///
+    /// # Errors
+    /// Whatever keeps the server from answering within `timeout`; see [`GitError`].
+    pub async fn list_refs(
+        &self,
+        access: &RepoAccess,
+        timeout: Duration,
+    ) -> Result<BTreeMap<String, String>, GitError> {
+        let call = self.call(access, timeout);
+        self.prepare(&call).await?;
+        let turn = self.turn(&call).await?;
+        let heads = self
+            .converse(
+                &call,
+                &turn,
+                self.inner.limits.max_listing_bytes,
+                |talk, mirror| talk.list(mirror),
+            )
+            .await?;
+        Ok(heads
+            .into_iter()
+            .map(|(name, id)| (name, id.to_string()))
+            .collect())
+    }
+
+    /// Makes sure that the mirror holds a commit; asks the server only if it does not.
+    ///
+    /// With `refname`, that ref is fetched first, and all heads and tags if the commit was not on it. A damaged mirror
+    /// is moved aside and fetched anew; its pins go with it. What is needed later has to be pinned.
+    ///
+    /// # Errors
+    /// [`GitError::NotFound`] if the server does not have the commit on any head or tag; otherwise see [`GitError`].
+    pub async fn ensure_commit(
+        &self,
+        access: &RepoAccess,
+        refname: Option<&str>,
+        commit: &str,
+        timeout: Duration,
+    ) -> Result<(), GitError> {
+        let id = commit_id(access, commit)?;
+        let want = Want::parse(access, refname)?;
+        let call = self.call(access, timeout);
+        if self.holds(&call, id).await? {
+            return Ok(());
+        }
+        let turn = self.turn(&call).await?;
+        // Whoever had the turn before may have wanted the same commit.
+        if self.holds(&call, id).await? || self.fetch(&call, &turn, want, id).await? {
+            return Ok(());
+        }
+        Err(GitError::not_found(access, format!("commit {commit}")))
+    }
+
+    /// Whether `newer` equals `older` or descends from it; `None` if either is not in the mirror.
+    ///
+    /// # Errors
+    /// [`GitError::Corrupt`] if history between them cannot be read.
+    pub async fn is_descendant(
+        &self,
+        access: &RepoAccess,
+        older: &str,
+        newer: &str,
+    ) -> Result<Option<bool>, GitError> {
+        let (older, newer) = (commit_id(access, older)?, commit_id(access, newer)?);
+        let call = self.local_call(access);
+        let answer = self
+            .read(&call, move |mirror| mirror.descends(older, newer))
+            .await?;
+        Ok(answer.flatten())
+    }
+
+    /// Keeps a commit of the mirror under `name`, so that it stays when no branch leads to it any more.
+    ///
+    /// # Errors
+    /// [`GitError::NotFound`] if the mirror does not hold the commit.
+    pub async fn pin(&self, access: &RepoAccess, name: &str, commit: &str) -> Result<(), GitError> {
+        let id = commit_id(access, commit)?;
+        let call = self.local_call(access);
+        let pin = name.to_owned();
+        let _naming = self.within(&call, call.slot.naming.lock()).await?;
+        let done = self.read(&call, move |mirror| mirror.pin(&pin, id)).await?;
+        done.ok_or_else(|| GitError::not_found(access, format!("commit {commit}")))
+    }
+
+    /// Ends a pin. One that does not exist, or whose mirror does not, has ended.
+    ///
+    /// # Errors
+    /// [`GitError::Corrupt`] or [`GitError::Disk`] if the ref cannot be deleted.
+    pub async fn unpin(&self, access: &RepoAccess, name: &str) -> Result<(), GitError> {
+        let call = self.local_call(access);
+        let name = name.to_owned();
+        let _naming = self.within(&call, call.slot.naming.lock()).await?;
+        self.read(&call, move |mirror| mirror.unpin(&name))
+            .await
+            .map(|_| ())
+    }
+
+    /// All pins of the mirror: name to commit ID. Empty if there is no mirror.
+    ///
+    /// # Errors
+    /// [`GitError::Corrupt`] if the refs cannot be read.
+    pub async fn list_pins(&self, access: &RepoAccess) -> Result<BTreeMap<String, String>, GitError> {
+        let call = self.local_call(access);
+        Ok(self
+            .read(&call, |mirror| mirror.pins())
+            .await?
+            .unwrap_or_default())
+    }
+
+    /// Writes a commit's tree into `destination`, an empty folder or a path where none is yet.
+    ///
+    /// Written are regular files with their executable bit, folders, and symbolic links that lead to something inside the
+    /// tree; any other link refuses the whole tree. Links to folders may still lead in circles with each other, so a
+    /// walk must not follow them. Submodules are counted and left out. A `.sourceignore` file in the root, in gitignore's
+    /// syntax, says what is left out; `ignore` adds lines after it. On an error the folder is emptied.
+    ///
+    /// # Errors
+    /// [`GitError::NotFound`] if the mirror does not hold the commit, [`GitError::Refused`] with the path that breaks a
+    /// rule, [`GitError::Corrupt`] if an object is missing; then the next [`GitStore::ensure_commit`] fetches anew.
+    pub async fn export(
+        &self,
+        access: &RepoAccess,
+        commit: &str,
+        destination: &Path,
+        ignore: Option<&str>,
+    ) -> Result<ExportStats, GitError> {
+        let id = commit_id(access, commit)?;
+        let call = self.local_call(access);
+        let (limits, interrupt) = (self.inner.limits.export.clone(), Arc::clone(&call.interrupt));
+        let (owned, destination) = (access.clone(), destination.to_path_buf());
+        let ignore = ignore.map(str::to_owned);
+        let stats = self
+            .read(&call, move |mirror| {
+                export::export(
+                    mirror,
+                    &owned,
+                    id,
+                    &destination,
+                    ignore.as_deref(),
+                    &limits,
+                    &interrupt,
+                )
+            })
+            .await?;
+        stats.ok_or_else(|| GitError::not_found(access, format!("commit {commit}")))
+    }
+
+    /// Joins the packs of a mirror into one if there are more than [`GitLimits::max_packs`]; tells whether it did.
+    ///
+    /// Commits that neither a pin nor a last seen branch leads to are gone afterwards. Exports go on meanwhile, except
+    /// for the moment in which the old packs are deleted; a fetch waits.
+    ///
+    /// # Errors
+    /// [`GitError::Timeout`] if `timeout` does not suffice; the mirror is then as before.
+    pub async fn compact(&self, access: &RepoAccess, timeout: Duration) -> Result<bool, GitError> {
+        let call = self.call(access, timeout);
+        let turn = self.turn(&call).await?;
+        let (max_packs, interrupt) = (self.inner.limits.max_packs, Arc::clone(&call.interrupt));
+        let held = Arc::clone(&turn);
+        let old = self
+            .read(&call, move |mirror| {
+                let _held = held;
+                mirror.join_packs(max_packs, &interrupt)
+            })
+            .await?
+            .unwrap_or_default();
+        if old.is_empty() {
+            return Ok(false);
+        }
+        let alone = self
+            .within(&call, Arc::clone(&call.slot.content).write_owned())
+            .await?;
+        let owned = access.clone();
+        self.job(&call, &self.inner.local, None, (alone, turn), move || {
+            mirror::discard(&old, &owned)
+        })
+        .await?;
+        Ok(true)
+    }
+
+    /// Deletes every mirror below the root whose fingerprint is not in `keep`, and damaged ones; returns how many.
+    ///
+    /// For mirrors of deleted Sources and of credentials that were replaced. A mirror costs a fetch to get back, but its
+    /// pins are lost, so `keep` has to name every repository that is known.
+    ///
+    /// # Errors
+    /// [`std::io::Error`] of the first folder that cannot be read or deleted.
+    pub async fn retain(&self, keep: BTreeSet<String>) -> std::io::Result<usize> {
+        let found = list_mirrors(&self.inner.root)?;
+        let mut deleted = 0;
+        for (fingerprint, path) in found {
+            if keep.contains(&fingerprint) && path.extension().is_none() {
+                continue;
+            }
+            let slot = self.slot(&fingerprint);
+            let alone = Arc::clone(&slot.content).write_owned().await;
+            tokio::task::spawn_blocking(move || {
+                let _alone = alone;
+                let done = fs::remove_dir_all(path);
+                slot.condition.store(UNKNOWN, Ordering::SeqCst);
+                done
+            })
+            .await
+            .map_err(std::io::Error::other)??;
+            deleted += 1;
+        }
+        Ok(deleted)
+    }
+
+    fn call(&self, access: &RepoAccess, timeout: Duration) -> Call {
+        let interrupt = Interrupt::new(timeout);
+        Call {
+            access: access.clone(),
+            slot: self.slot(&access.fingerprint()),
+            _stop: StopOnDrop(Arc::clone(&interrupt)),
+            interrupt,
+        }
+    }
+
+    fn local_call(&self, access: &RepoAccess) -> Call {
+        self.call(access, self.inner.limits.local_timeout)
+    }
+
+    fn slot(&self, fingerprint: &str) -> Arc<Slot> {
+        let mut slots = self.inner.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(slots.entry(fingerprint.to_owned()).or_insert_with(|| {
+            Arc::new(Slot {
+                path: self.inner.root.join(fingerprint),
+                condition: AtomicU8::new(UNKNOWN),
+                content: Arc::default(),
+                server: Arc::default(),
+                naming: tokio::sync::Mutex::default(),
+            })
+        }))
+    }
+
+    /// Waits for something, but not beyond the call's deadline.
+    async fn within<T>(&self, call: &Call, wait: impl Future<Output = T>) -> Result<T, GitError> {
+        let deadline = Instant::from_std(call.interrupt.deadline());
+        timeout_at(deadline, wait)
+            .await
+            .map_err(|_| GitError::timeout(&call.access, call.interrupt.after()))
+    }
+
+    async fn turn(&self, call: &Call) -> Result<Turn, GitError> {
+        self.within(call, Arc::clone(&call.slot.server).lock_owned())
+            .await
+            .map(Arc::new)
+    }
+
+    /// Creates the mirror, or replaces a damaged one.
+    async fn prepare(&self, call: &Call) -> Result<(), GitError> {
+        if call.slot.condition.load(Ordering::SeqCst) == USABLE {
+            return Ok(());
+        }
+        let alone = self
+            .within(call, Arc::clone(&call.slot.content).write_owned())
+            .await?;
+        let (slot, access, root) = (
+            Arc::clone(&call.slot),
+            call.access.clone(),
+            self.inner.root.clone(),
+        );
+        self.job(call, &self.inner.local, None, alone, move || {
+            let condition = slot.condition.load(Ordering::SeqCst);
+            if condition != USABLE {
+                let made = DirBuilder::new().recursive(true).mode(0o700).create(&root);
+                made.map_err(|error| GitError::disk(&access, "the folder of mirrors", error))?;
+                mirror::prepare(&slot.path, &access, condition == DAMAGED)?;
+                slot.condition.store(USABLE, Ordering::SeqCst);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Whether the mirror holds a commit; a damaged mirror is replaced, and then does not.
+    async fn holds(&self, call: &Call, id: Oid) -> Result<bool, GitError> {
+        self.prepare(call).await?;
+        match self.read(call, move |mirror| mirror.holds(id)).await {
+            Err(GitError::Corrupt { .. }) => self.prepare(call).await.map(|()| false),
+            other => Ok(other?.unwrap_or(false)),
+        }
+    }
+
+    /// Fetches until the mirror holds the commit; `false` if everything was fetched and it does not.
+    async fn fetch(&self, call: &Call, turn: &Turn, want: Want, id: Oid) -> Result<bool, GitError> {
+        let mut wants = vec![Want::Everything];
+        if want != Want::Everything {
+            wants.push(want);
+        }
+        let mut replaced = false;
+        while let Some(want) = wants.pop() {
+            let limits = &self.inner.limits;
+            let max_bytes = limits.max_listing_bytes + limits.max_transfer_bytes;
+            let asked = want.clone();
+            let outcome = self
+                .converse(call, turn, max_bytes, move |talk, mirror| {
+                    talk.fetch(mirror, &asked)
+                })
+                .await;
+            match outcome {
+                // Once: a mirror that is damaged again right after it was made anew is not the mirror's fault.
+                Err(GitError::Corrupt { .. }) if !replaced => {
+                    replaced = true;
+                    self.prepare(call).await?;
+                    wants.push(want);
+                }
+                other => other?,
+            }
+            if self.holds(call, id).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Talks to the call's server, through a gate unless the repository is a local folder.
+    async fn converse<T: Send + 'static>(
+        &self,
+        call: &Call,
+        turn: &Turn,
+        max_bytes: u64,
+        work: impl FnOnce(&Conversation, &Mirror<'_>) -> Result<T, GitError> + Send + 'static,
+    ) -> Result<T, GitError> {
+        let access = call.access.clone();
+        let gate = match access.url().endpoint() {
+            Some((host, port)) => {
+                let route = Route {
+                    host,
+                    port,
+                    https: access.url().is_https(),
+                    local_addresses: access.url().insecure_allowed(),
+                    connect_timeout: self.inner.limits.connect_timeout,
+                    max_bytes,
+                };
+                let opened = Gate::open(route).await;
+                Some(opened.map_err(|error| GitError::disk(&access, "the tunnel", error))?)
+            }
+            None => None,
+        };
+        let talk = Conversation::new(
+            &access,
+            Arc::clone(&call.interrupt),
+            gate.as_ref(),
+            &self.inner.limits,
+        )?;
+        let shared = self
+            .within(call, Arc::clone(&call.slot.content).read_owned())
+            .await?;
+        let path = call.slot.path.clone();
+        let outcome = self
+            .job(
+                call,
+                &self.inner.network,
+                gate,
+                (shared, Arc::clone(turn)),
+                move || work(&talk, &Mirror::open(&path, &access)?),
+            )
+            .await;
+        self.judge(call, outcome)
+    }
+
+    /// Works on a mirror without its server; `None` if there is no mirror.
+    async fn read<T: Send + 'static>(
+        &self,
+        call: &Call,
+        work: impl FnOnce(&Mirror<'_>) -> Result<T, GitError> + Send + 'static,
+    ) -> Result<Option<T>, GitError> {
+        let shared = self
+            .within(call, Arc::clone(&call.slot.content).read_owned())
+            .await?;
+        let (path, access) = (call.slot.path.clone(), call.access.clone());
+        let outcome = self
+            .job(call, &self.inner.local, None, shared, move || {
+                if !path.exists() {
+                    return Ok(None);
+                }
+                work(&Mirror::open(&path, &access)?).map(Some)
+            })
+            .await;
+        self.judge(call, outcome)
+    }
+
+    /// Remembers that a mirror turned out to be damaged.
+    fn judge<T>(&self, call: &Call, outcome: Result<T, GitError>) -> Result<T, GitError> {
+        if matches!(outcome, Err(GitError::Corrupt { .. })) {
+            call.slot.condition.store(DAMAGED, Ordering::SeqCst);
+        }
+        outcome
+    }
+
+    /// Runs blocking work on one of two pools. `held` is given back when the work ends, even if nobody waits any more.
+    async fn job<T: Send + 'static>(
+        &self,
+        call: &Call,
+        pool: &Arc<Semaphore>,
+        mut gate: Option<Gate>,
+        held: impl Send + 'static,
+        work: impl FnOnce() -> Result<T, GitError> + Send + 'static,
+    ) -> Result<T, GitError> {
+        let permit = self.within(call, Arc::clone(pool).acquire_owned()).await?;
+        let mut job = tokio::task::spawn_blocking(move || {
+            let _held = (permit, held);
+            work()
+        });
+        let joined = match self.within(call, &mut job).await {
+            Ok(joined) => joined,
+            Err(late) => {
+                call.interrupt.raise(Stop::Deadline);
+                gate = None;
+                timeout(STOP_GRACE, job).await.map_err(|_| late)?
+            }
+        };
+        let outcome = joined.map_err(|error| GitError::other(&call.access, &error.to_string()))?;
+        // The gate knows better than libgit2 why a connection ended.
+        outcome.map_err(|error| match gate.and_then(|gate| gate.closed()) {
+            None => error,
+            Some(Closed::Dial(cause)) => GitError::unreachable(&call.access, &cause.to_string()),
+            Some(Closed::Address(address)) => GitError::refused(&call.access, Refusal::Address { address }),
+            Some(Closed::Elsewhere) => GitError::refused(&call.access, Refusal::Redirect),
+            Some(Closed::Bytes(limit)) => GitError::refused(&call.access, Refusal::TransferBytes { limit }),
+        })
+    }
+}
+
+/// Mirrors on disk: fingerprint and path, moved-aside ones with their extension.
+fn list_mirrors(root: &Path) -> std::io::Result<Vec<(String, PathBuf)>> {
+    let entries = match fs::read_dir(root) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let stem = path
+            .file_stem()
+            .map(|stem| stem.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        // Nothing that this module did not name is touched.
+        if stem.len() == 32 && stem.bytes().all(|b| b.is_ascii_hexdigit()) {
+            found.push((stem, path));
+        }
+    }
+    Ok(found)
+}
