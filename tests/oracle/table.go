@@ -87,6 +87,8 @@ type parsed struct {
 	Text string `json:"text"`
 	// Version in its canonical form; none if the text is not a version.
 	Version *string `json:"version"`
+	// Whether Flux takes it as a tag: a strict version, with or without a v.
+	Full bool `json:"full"`
 }
 
 type judged struct {
@@ -106,6 +108,8 @@ func writeTable(out *bufio.Writer) {
 		if version, err := semver.NewVersion(text); err == nil {
 			canonical := version.String()
 			reading.Version = &canonical
+			_, err := semver.StrictNewVersion(strings.TrimPrefix(text, "v"))
+			reading.Full = err == nil
 		}
 		readings = append(readings, reading)
 	}

@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use starling_core::range::{Range, parse_version, precedence};
+use starling_core::range::{Range, is_full_version, parse_version, precedence};
 
 /// Written cases.
 #[derive(Deserialize)]
@@ -32,6 +32,8 @@ struct Judged {
 struct Parsed {
     text: String,
     version: Option<String>,
+    /// Whether Flux takes it as a tag.
+    full: bool,
 }
 
 /// Random cases.
@@ -133,20 +135,20 @@ fn random_ranges_mean_what_they_mean_in_flux() {
 }
 
 #[test]
-fn tags_are_read_as_flux_reads_them() {
+fn versions_are_read_as_the_library_reads_them() {
     let Table { parsing, .. } = table();
     assert!(parsing.len() >= 120, "the table has shrunk");
     let differences: Vec<String> = parsing
         .iter()
-        .filter_map(
-            |Parsed {
-                 text,
-                 version: wanted,
-             }| {
-                let got = parse_version(text).map(|version| version.to_string());
-                (got != *wanted).then(|| format!("{text:?}: wanted {wanted:?}, got {got:?}"))
-            },
-        )
+        .filter_map(|case| {
+            let text = case.text.as_str();
+            let wanted = (case.version.clone(), case.full);
+            let got = (
+                parse_version(text).map(|version| version.to_string()),
+                is_full_version(text),
+            );
+            (got != wanted).then(|| format!("{text:?}: wanted {wanted:?}, got {got:?}"))
+        })
         .collect();
     report(parsing.len(), &differences);
 }

@@ -26,7 +26,7 @@ use std::str::FromStr;
 use semver::Version;
 
 use comparator::Comparator;
-pub use version::{MAX_VERSION_LEN, parse_version, precedence};
+pub use version::{MAX_VERSION_LEN, is_full_version, parse_version, precedence};
 
 /// Longest range in bytes; the limit of the Go library.
 pub const MAX_RANGE_LEN: usize = 512;

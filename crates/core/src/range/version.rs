@@ -91,7 +91,7 @@ pub(super) fn number(part: &str) -> Option<u64> {
         .flatten()
 }
 
-/// Reads a version as Flux reads a tag: `v1.2.3`, `1.9` and `2` are versions, missing numbers are zero.
+/// Reads a version as the Go library does: `v1.2.3`, `1.9` and `2` are versions, missing numbers are zero.
 ///
 /// Leading zeros of a number are dropped (`v1.02` is 1.2.0), but a numeric part of a prerelease must not have
 /// any. Nothing is returned for a text that is not a version, such as `latest` or `release-1.2`.
@@ -111,6 +111,14 @@ pub fn parse_version(tag: &str) -> Option<Version> {
         pre: Prerelease::new(written.pre.unwrap_or_default()).ok()?,
         build: BuildMetadata::new(written.build.unwrap_or_default()).ok()?,
     })
+}
+
+/// Says whether a version is written in full: three numbers without leading zeros, with or without a `v`.
+///
+/// Flux takes no other tags. A tag such as `20240131` or `v2` may be meant as something else.
+#[must_use]
+pub fn is_full_version(tag: &str) -> bool {
+    tag.len() <= MAX_VERSION_LEN && Version::parse(tag.strip_prefix('v').unwrap_or(tag)).is_ok()
 }
 
 /// Compares two versions by precedence. Build metadata plays no part, as in the Go library.
