@@ -43,7 +43,7 @@ pub enum ResolveError {
     NoVersion {
         /// The range.
         range: String,
-        /// The highest versions among the tags, full ones first, at most [`MAX_EXAMPLES`].
+        /// The highest versions among the tags, at most [`MAX_EXAMPLES`].
         highest: Vec<String>,
         /// Whether all versions among the tags are prereleases, and the range names none.
         prerelease_only: bool,
@@ -93,13 +93,12 @@ fn quoted(names: &[String]) -> String {
 /// `refs` maps full names (`refs/heads/main`, `refs/tags/v1`) to commits; an annotated tag maps to the commit
 /// behind it. A commit named by the policy itself need not be among them: only a fetch can tell if it exists.
 ///
-/// For a range, the highest tag that is a full version (`v1.9.0`) wins. Only if none is in the range, others that
-/// can be read as a version count (`1.9`, `2`): Flux never takes those, and `20240131` would be above everything.
-/// So where Flux finds a tag, this finds a tag of the same version.
+/// For a range, the highest tag that can be read as a version wins, padded ones (`1.9`, `2`) included. Flux takes
+/// full versions only; a range with an upper end keeps a tag such as `20240131` from being above everything.
 ///
-/// Of several tags with the same version, the one with the highest build metadata wins, then the last name in
-/// byte order (so `v1.2.3` before `1.2.3`): the answer depends on the refs alone, not on their order or the
-/// dates of the commits, which Flux looks at.
+/// Of several tags with the same version, the one with the highest build metadata wins, then a full one, then the
+/// last name in byte order (so `v1.2.3` before `1.2.3`): the answer depends on the refs alone, not on their order
+/// or the dates of the commits, which Flux looks at.
 ///
 /// # Errors
 /// [`ResolveError`] if nothing is found, with what there is instead.
@@ -147,7 +146,7 @@ fn revision(prefix: &str, name: &RefName, hex: &str) -> Result<Revision, Resolve
 /// A tag that is a version.
 struct Tagged<'a> {
     version: Version,
-    /// Whether all of the version is written down; such a tag goes before any other.
+    /// Whether all of the version is written down; of equal versions such a tag is taken.
     full: bool,
     name: RefName,
     hex: &'a str,
@@ -156,10 +155,9 @@ struct Tagged<'a> {
 impl Tagged<'_> {
     /// The order in which the highest is chosen; no two tags are equal.
     fn order(&self, other: &Self) -> Ordering {
-        self.full
-            .cmp(&other.full)
-            .then_with(|| precedence(&self.version, &other.version))
+        precedence(&self.version, &other.version)
             .then_with(|| self.version.build.cmp(&other.version.build))
+            .then_with(|| self.full.cmp(&other.full))
             .then_with(|| self.name.cmp(&other.name))
     }
 }
@@ -446,12 +444,10 @@ mod tests {
         ) {
             let parsed = Range::parse(&range).unwrap();
             let inside = |tag: &String| parse_version(tag).filter(|version| parsed.matches(version));
-            let full = tags.iter().any(|tag| is_full_version(tag) && inside(tag).is_some());
             match semver(&range, &tags.iter().map(String::as_str).collect::<Vec<_>>()) {
                 Ok(chosen) => {
-                    prop_assert_eq!(is_full_version(&chosen), full);
                     let chosen = inside(&chosen).unwrap();
-                    for version in tags.iter().filter(|tag| is_full_version(tag) == full).filter_map(inside) {
+                    for version in tags.iter().filter_map(inside) {
                         prop_assert!(precedence(&version, &chosen).is_le(), "{version} is above {chosen}");
                     }
                 }
