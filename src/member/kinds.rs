@@ -310,10 +310,50 @@ const BUILTIN: [Builtin; 43] = [
     in_namespace("discovery.k8s.io/v1", "EndpointSlice", "endpointslices"),
 ];
 
-/// The table, for the test that holds it against a real API server.
-#[doc(hidden)]
-pub fn builtin_kinds() -> impl Iterator<Item = (&'static str, &'static str, &'static str, bool)> {
-    BUILTIN
-        .iter()
-        .map(|row| (row.group_version, row.kind, row.plural, row.namespaced))
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use starling_controlplane::{Assets, ControlPlanes, Options};
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::member::{MemberConfig, MemberLimits};
+
+    #[test]
+    fn the_table_names_each_kind_once() {
+        let mut seen = BTreeSet::new();
+        for row in &BUILTIN {
+            assert!(
+                seen.insert((group_of(row.group_version), row.kind)),
+                "{} {}",
+                row.group_version,
+                row.kind
+            );
+        }
+        assert_eq!(builtin("apps", "Deployment").unwrap().plural, "deployments");
+        assert_eq!(builtin("extensions", "Deployment"), None);
+    }
+
+    /// A wrong row would send every object of its kind to a wrong path, so the table is held against a real API server.
+    #[tokio::test]
+    async fn the_table_is_what_an_api_server_serves() {
+        let planes = ControlPlanes::start(&Assets::find().unwrap(), &["kinds"], Options::default())
+            .await
+            .unwrap();
+        let config = MemberConfig::from_kubeconfig(&planes.get("kinds").unwrap().kubeconfig_yaml()).unwrap();
+        let member = Member::connect(config, MemberLimits::default()).unwrap();
+        let attempt = Attempt::until(Instant::now() + Duration::from_secs(30));
+        for row in &BUILTIN {
+            member.fetch_kinds(row.group_version, &attempt).await.unwrap();
+            let served = member.kinds().get(row.group_version, row.kind);
+            assert_eq!(
+                served,
+                builtin(group_of(row.group_version), row.kind),
+                "{}",
+                row.kind
+            );
+        }
+    }
 }

@@ -93,6 +93,8 @@ impl Clock for TokioClock {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
 
     fn limits(per_second: u32, burst: u32, concurrency: usize) -> MemberLimits {
@@ -113,32 +115,30 @@ mod tests {
         );
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn after_the_burst_the_pace_holds() {
-        let gate = Gate::new(&limits(10, 5, 1));
-        let start = Instant::now();
+        let gate = Gate::new(&limits(100, 5, 1));
         for _ in 0..5 {
-            gate.pass().await.unwrap();
+            assert!(
+                gate.pass().now_or_never().is_some(),
+                "the burst waits for nothing"
+            );
         }
-        assert_eq!(start.elapsed(), Duration::ZERO);
+        let start = Instant::now();
         for _ in 0..20 {
-            gate.pass().await.unwrap();
+            drop(gate.pass().await.unwrap());
         }
         let elapsed = start.elapsed();
-        assert!(
-            elapsed >= Duration::from_millis(1990) && elapsed < Duration::from_millis(2100),
-            "{elapsed:?}"
-        );
+        assert!(elapsed >= Duration::from_millis(180), "{elapsed:?}");
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn no_more_places_than_allowed() {
         let gate = Gate::new(&limits(1000, 1000, 2));
         let first = gate.pass().await.unwrap();
         let _second = gate.pass().await.unwrap();
-        let third = tokio::time::timeout(Duration::from_secs(1), gate.pass()).await;
-        assert!(third.is_err());
+        assert!(gate.pass().now_or_never().is_none());
         drop(first);
-        assert!(gate.pass().await.is_some());
+        assert!(gate.pass().now_or_never().is_some());
     }
 }
