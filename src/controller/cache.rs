@@ -10,7 +10,8 @@ use std::sync::{Arc, RwLock};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
-use kube::core::{DeserializeGuard, InvalidObject};
+use kube::core::DeserializeGuard;
+use kube::core::error_boundary::InvalidObject;
 use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 

@@ -38,7 +38,6 @@ pub use admissions::{Admission, AdmissionKey, AdmissionOutcome, AdmissionRecord}
 pub use attempts::{Attempt, AttemptEnd, AttemptId, AttemptOutcome, AttemptRecord, ObjectCounts};
 pub use error::LedgerError;
 pub use queue::{Due, QueueKey};
-pub use records::ObjectRecord;
 pub use rollouts::{Rollout, RolloutOutcome, RolloutRecord};
 pub use writer::WriterStats;
 

@@ -6,22 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
+use starling_core::apply::Record;
 use starling_core::object::ObjectKey;
 
 use super::{Ledger, LedgerError};
-
-/// What was known of an object when it was last applied.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectRecord {
-    /// Digest of the bytes that were applied.
-    pub digest: String,
-    /// `metadata.resourceVersion` in the answer.
-    pub resource_version: String,
-    /// Digest of our `managedFields` entry in the answer; another one found later means drift.
-    pub fields_digest: String,
-    /// `metadata.uid` in the answer.
-    pub uid: String,
-}
 
 impl Ledger {
     /// What is remembered of an owner's objects on a cluster; empty if nothing is.
@@ -32,7 +20,7 @@ impl Ledger {
         &self,
         cluster_id: &str,
         owner: &str,
-    ) -> Result<BTreeMap<ObjectKey, ObjectRecord>, LedgerError> {
+    ) -> Result<BTreeMap<ObjectKey, Record>, LedgerError> {
         let rows = sqlx::query(
             "SELECT obj_group, kind, namespace, name, digest, resource_version, fields_digest, uid
              FROM applied_objects WHERE cluster_id = ?1 AND owner = ?2",
@@ -54,7 +42,7 @@ impl Ledger {
         &self,
         cluster_id: &str,
         owner: &str,
-        upserts: &BTreeMap<ObjectKey, ObjectRecord>,
+        upserts: &BTreeMap<ObjectKey, Record>,
         deletes: &BTreeSet<ObjectKey>,
     ) -> Result<(), LedgerError> {
         if upserts.is_empty() && deletes.is_empty() {
@@ -116,7 +104,7 @@ impl Ledger {
 }
 
 /// Rows travel as one JSON text each call: one statement for two hundred objects, always the same, so it stays prepared.
-fn encode_records(records: &BTreeMap<ObjectKey, ObjectRecord>) -> Result<String, LedgerError> {
+fn encode_records(records: &BTreeMap<ObjectKey, Record>) -> Result<String, LedgerError> {
     let rows: Vec<[&str; 8]> = records
         .iter()
         .map(|(key, record)| {
@@ -126,7 +114,7 @@ fn encode_records(records: &BTreeMap<ObjectKey, ObjectRecord>) -> Result<String,
                 namespace,
                 name,
             } = key;
-            let ObjectRecord {
+            let Record {
                 digest,
                 resource_version,
                 fields_digest,
@@ -169,14 +157,14 @@ fn encode_keys(keys: &BTreeSet<ObjectKey>) -> Result<String, LedgerError> {
     })
 }
 
-fn read(row: SqliteRow) -> Result<(ObjectKey, ObjectRecord), sqlx::Error> {
+fn read(row: SqliteRow) -> Result<(ObjectKey, Record), sqlx::Error> {
     let key = ObjectKey {
         group: row.try_get(0)?,
         kind: row.try_get(1)?,
         namespace: row.try_get(2)?,
         name: row.try_get(3)?,
     };
-    let record = ObjectRecord {
+    let record = Record {
         digest: row.try_get(4)?,
         resource_version: row.try_get(5)?,
         fields_digest: row.try_get(6)?,

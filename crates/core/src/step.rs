@@ -23,6 +23,8 @@ pub struct StepInput<'a> {
     pub status: &'a SyncStatus,
     /// Fields that are set and not implemented.
     pub not_implemented: &'a [String],
+    /// A parameter that cannot be resolved, if there is one.
+    pub invalid: Option<&'a str>,
     /// The revision that its Source offers; `None` while it offers none.
     pub source_revision: Option<&'a str>,
     /// Its Cluster: reach and identity; `None`: there is no such Cluster.
@@ -52,6 +54,11 @@ pub enum Step {
     NotImplemented {
         /// Paths of the fields.
         fields: Vec<String>,
+    },
+    /// Nothing, until it or its cluster is edited: a parameter cannot be resolved.
+    Invalid {
+        /// Which one, and why.
+        message: String,
     },
     /// Nothing: its group has not admitted a revision.
     AwaitingAdmission,
@@ -100,6 +107,9 @@ pub fn next_step(input: &StepInput<'_>) -> Step {
         return Step::NotImplemented {
             fields: input.not_implemented.to_vec(),
         };
+    }
+    if let Some(message) = input.invalid {
+        return Step::Invalid { message: message.to_owned() };
     }
     let revision = match (&input.spec.revision, &input.spec.group_ref) {
         (revision, _) if !revision.is_empty() => revision.as_str(),
@@ -152,19 +162,26 @@ pub fn progress(status: &SyncStatus, target: &str, cluster_id: &str, generation:
 }
 
 fn at_rest(input: &StepInput<'_>, wanted: Wanted) -> Step {
-    match input.next_check {
-        Some(until) if until > input.now && !input.requested => Step::Idle { wanted, until },
-        Some(_) | None => Step::CheckDrift(wanted),
+    match (backing_off(input, &wanted), input.next_check) {
+        // What somebody changed could not be put right: the failure stands until it is tried again.
+        (Some(until), _) => Step::Backoff { until },
+        (None, Some(until)) if until > input.now && !input.requested => Step::Idle { wanted, until },
+        (None, _) => Step::CheckDrift(wanted),
     }
 }
 
 fn to_do(input: &StepInput<'_>, wanted: Wanted) -> Step {
-    let same_target = input.status.last_attempted_target == wanted.target && input.status.attempts > 0;
-    let until: Option<Timestamp> = input.status.next_attempt_time.parse().ok();
-    match until {
-        Some(until) if same_target && until > input.now && !input.requested => Step::Backoff { until },
-        Some(_) | None => Step::Apply(wanted),
+    match backing_off(input, &wanted) {
+        Some(until) => Step::Backoff { until },
+        None => Step::Apply(wanted),
     }
+}
+
+/// Until when nothing is tried because the last attempt at this very target failed.
+fn backing_off(input: &StepInput<'_>, wanted: &Wanted) -> Option<Timestamp> {
+    let failed = input.status.last_attempted_target == wanted.target && input.status.attempts > 0;
+    let until: Timestamp = input.status.next_attempt_time.parse().ok()?;
+    (failed && until > input.now && !input.requested).then_some(until)
 }
 
 fn not_ready(reach: &Reach) -> Option<String> {
@@ -197,6 +214,7 @@ mod tests {
             generation: 1,
             status,
             not_implemented: &[],
+            invalid: None,
             source_revision: Some("main@sha1:a"),
             cluster: Some(ClusterState {
                 reach: Reach::Ready,
@@ -272,6 +290,23 @@ mod tests {
             step(&spec, &status, |i| i.now = later),
             Step::CheckDrift(_)
         ));
+    }
+
+    #[test]
+    fn a_repair_that_failed_is_not_taken_for_rest() {
+        let spec = spec(serde_json::json!({}));
+        let broken = SyncStatus {
+            last_attempted_target: target::of_sync("main@sha1:a", &spec.template),
+            attempts: 1,
+            next_attempt_time: "2026-01-01T12:00:30Z".into(),
+            ..held(&spec)
+        };
+        assert!(matches!(step(&spec, &broken, |_| {}), Step::Backoff { .. }));
+        let later = |i: &mut StepInput<'_>| {
+            i.now = "2026-01-01T12:00:30Z".parse().unwrap();
+            i.next_check = Some(i.now);
+        };
+        assert!(matches!(step(&spec, &broken, later), Step::CheckDrift(_)));
     }
 
     #[test]

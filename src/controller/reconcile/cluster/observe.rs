@@ -70,7 +70,7 @@ async fn connect(context: &Context, cluster: &Cluster) -> Result<Arc<Connection>
     if let Some(known) = context.members.get(&key).filter(|known| known.made_from == made_from) {
         return Ok(known);
     }
-    let member = open(&secret, secret_key).map_err(|error| refused(name, secret_key, &error))?;
+    let member = open(&secret, secret_key).map_err(|error| refused(name, secret_key, &*error))?;
     let connection = Arc::new(Connection { member, made_from });
     context.members.put(key.clone(), connection.clone());
     // Its Syncs may have looked before there was a connection.
@@ -102,7 +102,7 @@ fn open(secret: &Secret, key: &str) -> Result<Member, Box<dyn std::error::Error 
     Ok(Member::connect(config, MemberLimits::default())?)
 }
 
-fn refused(secret: &str, key: &str, error: &(dyn std::error::Error + Send + Sync + 'static)) -> Finding {
+fn refused(secret: &str, key: &str, error: &(dyn std::error::Error + 'static)) -> Finding {
     let message = format!("Secret {secret:?}, key {key:?}: {}", crate::chain(error));
     Finding::Unusable { reason: "InvalidKubeconfig", message }
 }

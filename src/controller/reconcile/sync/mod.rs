@@ -13,6 +13,7 @@ use super::ReconcileError;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Context, Next, now};
 use attempt::Outcome;
+pub(super) use observe::facts;
 use observe::Observed;
 
 /// Looks at one Sync.
@@ -30,6 +31,7 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
         Step::CheckDrift(wanted) => Some(attempt::check(context, &observed, wanted).await?),
         Step::Suspended
         | Step::NotImplemented { .. }
+        | Step::Invalid { .. }
         | Step::AwaitingAdmission
         | Step::AwaitingSource
         | Step::ClusterMissing
@@ -48,6 +50,7 @@ fn decide(context: &Context, key: &ObjectKey, observed: &Observed) -> Step {
         generation: observed.generation(),
         status: &observed.status,
         not_implemented: &observed.not_implemented,
+        invalid: observed.invalid.as_deref(),
         source_revision: observed.source_revision(),
         cluster: observed.cluster_state(),
         next_check: context.checks.get(key),
@@ -66,6 +69,7 @@ fn next(context: &Context, observed: &Observed, step: &Step, done: Option<&Outco
         (
             Step::Suspended
             | Step::NotImplemented { .. }
+            | Step::Invalid { .. }
             | Step::AwaitingAdmission
             | Step::AwaitingSource
             | Step::ClusterMissing

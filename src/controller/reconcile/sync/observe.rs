@@ -65,7 +65,7 @@ fn resolved(spec: &SyncSpec, cluster: Option<&Cluster>) -> (SyncSpec, Option<Str
 }
 
 /// What expansion knows of a Cluster.
-pub(in crate::controller::reconcile) fn facts(cluster: &Cluster) -> ClusterFacts {
+pub(in super::super) fn facts(cluster: &Cluster) -> ClusterFacts {
     ClusterFacts {
         name: cluster.metadata.name.clone().unwrap_or_default(),
         labels: cluster.metadata.labels.clone().unwrap_or_default(),
