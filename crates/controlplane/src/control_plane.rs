@@ -245,7 +245,7 @@ impl ControlPlane {
 
     /// Reads the audit log: one event for each request that was answered, in the order of the answers.
     ///
-    /// The server writes an event just after the answer, so a test that has seen an answer waits for its event.
+    /// Events of earlier runs in the same folder come first. The server writes an event just after the answer, so a test that has seen an answer waits for its event.
     ///
     /// # Errors
     /// [`ControlPlaneError::NoAudit`] without the option, [`ControlPlaneError::File`] or

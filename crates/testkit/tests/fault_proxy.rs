@@ -2,6 +2,12 @@
 //!
 //! Needs the programs that `tests/controlplane/build.sh` builds, or `KUBEBUILDER_ASSETS`.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "functions shared by the tests of a file are tests too"
+)]
+
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -201,6 +207,16 @@ async fn status_is_answered_in_place_of_the_server() {
 }
 
 #[tokio::test]
+async fn upgrades_are_declined_and_not_forwarded() {
+    let f = Fixture::start().await;
+    let request = http::Request::get("/api/v1/namespaces").header("upgrade", "websocket");
+    let request = request.body(kube::client::Body::empty()).unwrap();
+    let answer = f.proxy.client().await.unwrap().send(request).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::NOT_IMPLEMENTED);
+    assert!(f.proxy.requests().is_empty());
+}
+
+#[tokio::test]
 async fn latency_delays_and_nothing_else() {
     let f = Fixture::start().await;
     let delay = Duration::from_millis(300);
@@ -366,7 +382,7 @@ async fn hook_is_called_around_the_server() {
         Fault::hook(move |stage, request| {
             log.lock()
                 .unwrap()
-                .push((stage, request.forwarded, request.status))
+                .push((stage, request.forwarded, request.status));
         }),
     );
     f.apply("a", "1").await.unwrap();

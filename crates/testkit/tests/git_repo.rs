@@ -1,5 +1,10 @@
 //! The repository fixture, read back through libgit2 and through a fetch.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "functions shared by the tests of a file are tests too"
+)]
+
 use git2::{ObjectType, Repository};
 use starling_testkit::{Change, GitRepo, GitRepoError};
 

@@ -4,7 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -55,38 +55,30 @@ impl<S> Gated<S> {
     }
 }
 
-macro_rules! open_or_pending {
-    ($self:ident, $cx:ident) => {
-        if $self.gate.poll_open($cx).is_pending() {
-            return Poll::Pending;
-        }
-    };
-}
-
 impl<S: AsyncRead + Unpin> AsyncRead for Gated<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        open_or_pending!(self, cx);
+        ready!(self.gate.poll_open(cx));
         Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Gated<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        open_or_pending!(self, cx);
+        ready!(self.gate.poll_open(cx));
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        open_or_pending!(self, cx);
+        ready!(self.gate.poll_open(cx));
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        open_or_pending!(self, cx);
+        ready!(self.gate.poll_open(cx));
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -61,7 +61,7 @@ impl Record {
         requests.len() - 1
     }
 
-    /// Changes a request and returns it as it is then. Nothing if the record was cleared meanwhile.
+    /// Notes what became of the request at a place that [`Self::add`] returned.
     pub(super) fn update(&self, place: usize, change: impl FnOnce(&mut RequestInfo)) {
         if let Some(request) = self.lock().get_mut(place) {
             change(request);

@@ -150,3 +150,35 @@ impl Channel {
         Ok(sender)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use starling_controlplane::Authority;
+
+    use super::*;
+
+    fn dialer(url: &str, ca_pem: String) -> Result<Dialer, FaultProxyError> {
+        Dialer::new(&Upstream {
+            name: "a".to_owned(),
+            url: url.to_owned(),
+            ca_pem,
+            token: Token::new("t"),
+        })
+    }
+
+    #[test]
+    fn url_gives_host_port_and_path() {
+        let ca_pem = || Authority::new("a").unwrap().ca_pem();
+        let found = dialer("https://127.0.0.1:6443/clusters/east/", ca_pem()).unwrap();
+        assert_eq!((found.host.as_str(), found.port), ("127.0.0.1", 6443));
+        assert_eq!(found.base_path, "/clusters/east");
+        let bare = dialer("https://example.com", ca_pem()).unwrap();
+        assert_eq!((bare.port, bare.base_path.as_str()), (443, ""));
+        for bad in ["http://127.0.0.1:1", "nonsense", "/path"] {
+            assert!(
+                matches!(dialer(bad, ca_pem()), Err(FaultProxyError::Url { .. })),
+                "{bad}"
+            );
+        }
+    }
+}
