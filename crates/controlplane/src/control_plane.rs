@@ -134,27 +134,18 @@ impl ControlPlane {
         kubeconfig_yaml(self.name(), &self.url, &self.ca_pem, &self.token)
     }
 
-    /// Makes a client from [`Self::kubeconfig_yaml`].
+    /// Makes a client from [`Self::kubeconfig_yaml`]; one request of it is one request to the server.
     ///
     /// # Errors
-    /// [`ControlPlaneError::Kubeconfig`] or [`ControlPlaneError::Request`] if the client cannot be made.
+    /// As for [`client_from_kubeconfig`].
     pub async fn client(&self) -> Result<kube::Client, ControlPlaneError> {
-        self.client_for(&self.url).await
+        client_from_kubeconfig(self.name(), &self.kubeconfig_yaml()).await
     }
 
     /// Makes a client for another server that has a certificate of the same authority.
     pub(crate) async fn client_for(&self, url: &str) -> Result<kube::Client, ControlPlaneError> {
-        let name = self.name();
-        let malformed = |source| ControlPlaneError::Kubeconfig {
-            name: name.to_owned(),
-            source: Box::new(source),
-        };
-        let yaml = kubeconfig_yaml(name, url, &self.ca_pem, &self.token);
-        let kubeconfig = Kubeconfig::from_yaml(&yaml).map_err(malformed)?;
-        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-            .await
-            .map_err(malformed)?;
-        kube::Client::try_from(config).map_err(ControlPlaneError::request(name, "client"))
+        let yaml = kubeconfig_yaml(self.name(), url, &self.ca_pem, &self.token);
+        client_from_kubeconfig(self.name(), &yaml).await
     }
 
     /// Asks the server to end, kills it if it does not within 15 s, and returns when it is gone.
@@ -254,7 +245,7 @@ impl ControlPlane {
 
     /// Reads the audit log: one event for each request that was answered, in the order of the answers.
     ///
-    /// The server writes an event just after the answer, so a test that has seen an answer waits for its event.
+    /// Events of earlier runs in the same folder come first. The server writes an event just after the answer, so a test that has seen an answer waits for its event.
     ///
     /// # Errors
     /// [`ControlPlaneError::NoAudit`] without the option, [`ControlPlaneError::File`] or
@@ -376,7 +367,10 @@ fn flags(blueprint: &Blueprint, port: u16) -> Vec<String> {
     flags
 }
 
-fn kubeconfig_yaml(name: &str, url: &str, ca_pem: &str, token: &Token) -> String {
+/// Writes a kubeconfig with one cluster, one user and one context, all data inline.
+///
+/// `name` and `url` go into YAML as they are: a DNS label and a URL need no quotes.
+pub fn kubeconfig_yaml(name: &str, url: &str, ca_pem: &str, token: &Token) -> String {
     format!(
         "apiVersion: v1\n\
          kind: Config\n\
@@ -398,4 +392,25 @@ fn kubeconfig_yaml(name: &str, url: &str, ca_pem: &str, token: &Token) -> String
         ca = STANDARD.encode(ca_pem),
         token = token.reveal(),
     )
+}
+
+/// Makes a client from a kubeconfig, without the library's own retries.
+///
+/// By default kube repeats what was answered 429, 503 or 504 up to fifteen times, unseen by the caller: a test
+/// would count other requests than it made and not see the answers that it provoked.
+///
+/// # Errors
+/// [`ControlPlaneError::Kubeconfig`] or [`ControlPlaneError::Request`] if the kubeconfig cannot be used.
+pub async fn client_from_kubeconfig(name: &str, yaml: &str) -> Result<kube::Client, ControlPlaneError> {
+    let malformed = |source| ControlPlaneError::Kubeconfig {
+        name: name.to_owned(),
+        source: Box::new(source),
+    };
+    let kubeconfig = Kubeconfig::from_yaml(yaml).map_err(malformed)?;
+    let options = KubeConfigOptions::default();
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .map_err(malformed)?;
+    config.default_retry = false;
+    kube::Client::try_from(config).map_err(ControlPlaneError::request(name, "client"))
 }

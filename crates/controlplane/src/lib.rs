@@ -34,7 +34,7 @@ mod readiness;
 
 pub use assets::{Assets, AssetsError};
 pub use audit::AuditEvent;
-pub use control_plane::ControlPlane;
+pub use control_plane::{ControlPlane, client_from_kubeconfig, kubeconfig_yaml};
 pub use control_planes::{ControlPlanes, Options};
 pub use controller_manager::DEFAULT_CONTROLLERS;
 pub use error::ControlPlaneError;

@@ -2,6 +2,11 @@
 //!
 //! Needs the programs that `tests/controlplane/build.sh` builds, or `KUBEBUILDER_ASSETS`.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "functions shared by the tests of a file are tests too"
+)]
+
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -1,5 +1,10 @@
 //! Children end with their owner, whatever happens to it.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "functions shared by the tests of a file are tests too"
+)]
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
