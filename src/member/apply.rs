@@ -4,10 +4,8 @@
 //! the member in a state from which the next attempt goes on; what was applied is returned even if the attempt ends early.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures::StreamExt as _;
-use futures::stream;
+use futures::FutureExt as _;
 use http::StatusCode;
 use starling_core::apply::{Observed, Options, Plan, PruneHold, Record, Step, Why, plan};
 use starling_core::inventory::{Entry, Inventory};
@@ -19,6 +17,7 @@ use super::attempt::Attempt;
 use super::call::{Call, METADATA, What};
 use super::error::MemberError;
 use super::inventory::Stored;
+use super::lane::Lane;
 use super::metadata::Partial;
 use super::paths;
 use super::prune::Pruned;
@@ -195,11 +194,13 @@ impl Member {
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
     ) -> Result<(), MemberError> {
-        let requests = steps.iter().map(|step| {
+        let mut lane = Lane::new(self.limits().concurrency);
+        for step in steps {
             let record = records.get(&step.object.key);
-            (&step.object.key, self.apply_object(step, record, attempt))
-        });
-        let tried = side_by_side(self.limits().concurrency, requests).await;
+            lane.begin(&step.object.key, self.apply_object(step, record, attempt).boxed())
+                .await;
+        }
+        let tried = lane.finish().await;
         for (key, result) in tried.results {
             match result {
                 Ok(applied) => outcome.applied.push(applied),
@@ -270,10 +271,12 @@ impl Member {
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
     ) -> Result<(), MemberError> {
-        let requests = entries
-            .iter()
-            .map(|entry| (&entry.key, self.prune_object(owner, entry, attempt)));
-        let tried = side_by_side(self.limits().concurrency, requests).await;
+        let mut lane = Lane::new(self.limits().concurrency);
+        for entry in entries {
+            lane.begin(&entry.key, self.prune_object(owner, entry, attempt).boxed())
+                .await;
+        }
+        let tried = lane.finish().await;
         for (key, result) in tried.results {
             match result {
                 Ok(Pruned::Deleted) => outcome.deleted.push(key.clone()),
@@ -283,49 +286,6 @@ impl Member {
         }
         tried.end.map_or(Ok(()), Err)
     }
-}
-
-/// What came of requests that were made side by side.
-struct Tried<'k, T> {
-    /// In no order; without those that were not tried because the attempt ended, and the one that ended it.
-    results: Vec<(&'k ObjectKey, Result<T, MemberError>)>,
-    /// What ended the attempt.
-    end: Option<MemberError>,
-}
-
-/// Makes requests, `limit` at a time. After one that ends the attempt no further one is begun, but those under way are
-/// awaited.
-async fn side_by_side<'k, T, F>(
-    limit: usize,
-    requests: impl Iterator<Item = (&'k ObjectKey, F)>,
-) -> Tried<'k, T>
-where
-    F: Future<Output = Result<T, MemberError>>,
-{
-    let stop = &AtomicBool::new(false);
-    let requests = requests.map(|(key, request)| async move {
-        if stop.load(Ordering::Relaxed) {
-            return None;
-        }
-        let result = request.await;
-        if result.as_ref().is_err_and(MemberError::ends_attempt) {
-            stop.store(true, Ordering::Relaxed);
-        }
-        Some((key, result))
-    });
-    let mut requests = stream::iter(requests).buffer_unordered(limit.max(1));
-    let mut tried = Tried {
-        results: Vec::new(),
-        end: None,
-    };
-    while let Some(one) = requests.next().await {
-        match one {
-            None => {}
-            Some((_, Err(error))) if error.ends_attempt() => tried.end = tried.end.or(Some(error)),
-            Some(result) => tried.results.push(result),
-        }
-    }
-    tried
 }
 
 fn plan_of<'a>(job: ApplyJob<'a>, inventory: &'a Inventory) -> Plan<'a> {

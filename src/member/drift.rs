@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures::StreamExt as _;
-use futures::stream;
+use futures::FutureExt as _;
 use starling_api::OWNER_LABEL;
 use starling_core::apply::Record;
 use starling_core::object::ObjectKey;
@@ -13,6 +12,7 @@ use super::attempt::Attempt;
 use super::call::{Call, METADATA, METADATA_LIST, What};
 use super::error::MemberError;
 use super::kinds::Resource;
+use super::lane::Lane;
 use super::metadata::{Metadata, Partial, PartialList};
 use super::paths;
 use super::transport::Member;
@@ -53,24 +53,23 @@ impl Member {
                 .or_default()
                 .push((key, record));
         }
-        let searches = kinds.iter().map(|(kind, known)| async {
-            (
+        let mut lane = Lane::new(self.limits().concurrency);
+        for (kind, known) in &kinds {
+            lane.begin(
                 *kind,
-                self.find_drift_of_kind(owner, *kind, known, &attempt).await,
+                self.find_drift_of_kind(owner, *kind, known, &attempt).boxed(),
             )
-        });
-        let mut searches = stream::iter(searches).buffer_unordered(self.limits().concurrency.max(1));
-        let mut report = DriftReport::default();
-        while let Some((kind, result)) = searches.next().await {
+            .await;
+        }
+        let tried = lane.finish().await;
+        let mut report = DriftReport {
+            interrupted: tried.end,
+            ..DriftReport::default()
+        };
+        for ((group, kind), result) in tried.results {
             match result {
                 Ok(drifted) => report.drifted.extend(drifted),
-                Err(error) if error.ends_attempt() => {
-                    report.interrupted = Some(error);
-                    break;
-                }
-                Err(error) => report
-                    .failures
-                    .push(((kind.0.to_owned(), kind.1.to_owned()), error)),
+                Err(error) => report.failures.push(((group.to_owned(), kind.to_owned()), error)),
             }
         }
         report.failures.sort_by(|a, b| a.0.cmp(&b.0));

@@ -92,7 +92,7 @@ pub enum MemberError {
         /// What was tried.
         request: String,
     },
-    /// Any other 4xx: the object is not valid for this cluster.
+    /// Any other 4xx, and a 500 that speaks of the object: it is not valid for this cluster.
     #[error("{request}: refused ({code}): {message}")]
     Invalid {
         /// What was tried.

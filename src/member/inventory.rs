@@ -1,8 +1,5 @@
-//! Reads and writes the inventory of one owner on the member.
-//!
-//! Most have one shard. Several are not written at once, so the order of writes is chosen such that a reader in between (or
-//! after a crash) sees each key at least once: entries move to later shards when an inventory grows and to earlier ones
-//! when it shrinks. A change that does both is written in two steps.
+//! Reads and writes the inventory of one owner on the member. The order of writes is
+//! [`starling_core::inventory::shards`]'s.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +9,7 @@ use serde_json::json;
 use starling_api::SYSTEM_NAMESPACE;
 use starling_core::inventory::Inventory;
 use starling_core::inventory::format::{self, DATA_KEY, FormatError};
+use starling_core::inventory::shards::{ShardWrite, shard_writes};
 use starling_core::object::ObjectKey;
 use tokio::time::Instant;
 
@@ -29,22 +27,22 @@ const SHARDS_LIMIT: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Stored {
     pub(super) inventory: Inventory,
-    /// `resourceVersion` of each shard: a write on top of another writer's is refused by the member.
-    versions: Vec<String>,
+    /// Each shard as it was read or written last.
+    versions: Vec<Version>,
 }
 
-/// Which end of the shards is written first.
-#[derive(Clone, Copy)]
-enum Order {
-    /// Entries move to later shards.
-    LastFirst,
-    /// Entries move to earlier shards.
-    FirstFirst,
+/// An object at a moment; both empty for one that is not there. Sent along with a write, so that the member
+/// refuses to write over (`resourceVersion`) or to make again (`uid`) what another writer has changed or removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Version {
+    uid: String,
+    resource_version: String,
 }
 
 /// One shard as the member has it.
 struct ShardRead {
-    version: String,
+    version: Version,
     shard: format::Shard,
 }
 
@@ -86,8 +84,6 @@ impl Member {
             };
             stored.inventory = stored.inventory.union(&shard.entries);
             stored.versions.push(version);
-            // A crash while growing leaves more shards than the first one tells, so they are counted by reading. One shard
-            // is written in one request, and what may lie behind it is from before.
             if stored.versions.len() == 1 && shard.shards == 1 {
                 break;
             }
@@ -95,7 +91,7 @@ impl Member {
         Ok(stored)
     }
 
-    /// Makes the member hold `wanted`; after an error, `stored` tells what is there as far as it is known.
+    /// Makes the member hold `wanted`. After an error `stored` is what was there before.
     pub(super) async fn store_inventory(
         &self,
         owner: &str,
@@ -103,73 +99,40 @@ impl Member {
         wanted: &Inventory,
         attempt: &Attempt,
     ) -> Result<(), MemberError> {
-        if stored.inventory == *wanted {
-            return Ok(());
-        }
-        let limit = self.limits().shard_bytes;
-        let mut texts = if wanted.is_empty() {
-            Vec::new()
-        } else {
-            format::encode(wanted, limit)
-        };
-        if texts.len() > 1 || stored.versions.len() > 1 {
-            let both = stored.inventory.union(wanted);
-            if both != stored.inventory {
-                let grown = format::encode(&both, limit);
-                self.write_shards(owner, stored, &grown, Order::LastFirst, attempt)
-                    .await?;
-                stored.inventory = both;
+        let writes = shard_writes(
+            &stored.inventory,
+            stored.versions.len(),
+            wanted,
+            self.limits().shard_bytes,
+        );
+        for write in writes {
+            match write {
+                ShardWrite::Put { index, text } => {
+                    if stored.versions.len() <= index {
+                        stored.versions.resize(index + 1, Version::default());
+                    }
+                    let version = &mut stored.versions[index];
+                    *version = self
+                        .write_shard(&format::shard_name(owner, index), version, &text, attempt)
+                        .await?;
+                }
+                ShardWrite::Remove { index } => {
+                    self.delete_shard(&format::shard_name(owner, index), attempt)
+                        .await?;
+                    stored.versions.truncate(index);
+                }
             }
-            if stored.inventory == *wanted {
-                texts.clear();
-                return Ok(());
-            }
         }
-        self.write_shards(owner, stored, &texts, Order::FirstFirst, attempt)
-            .await?;
-        while stored.versions.len() > texts.len() {
-            self.delete_shard(&format::shard_name(owner, stored.versions.len() - 1), attempt)
-                .await?;
-            stored.versions.pop();
-        }
-        stored.inventory = wanted.clone();
-        Ok(())
-    }
-
-    async fn write_shards(
-        &self,
-        owner: &str,
-        stored: &mut Stored,
-        texts: &[String],
-        order: Order,
-        attempt: &Attempt,
-    ) -> Result<(), MemberError> {
-        let known = stored.versions.len();
-        stored.versions.resize(known.max(texts.len()), String::new());
-        let indexes: Vec<usize> = match order {
-            Order::LastFirst => (0..texts.len()).rev().collect(),
-            Order::FirstFirst => (0..texts.len()).collect(),
-        };
-        for index in indexes {
-            let name = format::shard_name(owner, index);
-            stored.versions[index] = self
-                .write_shard(&name, &stored.versions[index], &texts[index], attempt)
-                .await?;
-        }
+        stored.inventory.clone_from(wanted);
         Ok(())
     }
 
     async fn read_shard(&self, name: &str, attempt: &Attempt) -> Result<Option<ShardRead>, MemberError> {
         #[derive(Deserialize)]
         struct ConfigMap {
-            metadata: Metadata,
+            metadata: Version,
             #[serde(default)]
             data: BTreeMap<String, String>,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Metadata {
-            resource_version: String,
         }
         let key = shard_key(name);
         let what = What::object("read", &key);
@@ -187,23 +150,24 @@ impl Member {
                 source,
             })?;
         Ok(Some(ShardRead {
-            version: map.metadata.resource_version,
+            version: map.metadata,
             shard,
         }))
     }
 
-    /// Writes one shard; `version` is empty for one that is not there yet. Returns its new `resourceVersion`.
+    /// Writes one shard on top of `version`. Returns the new one.
     async fn write_shard(
         &self,
         name: &str,
-        version: &str,
+        version: &Version,
         text: &str,
         attempt: &Attempt,
-    ) -> Result<String, MemberError> {
+    ) -> Result<Version, MemberError> {
         let mut metadata = json!({"name": name, "namespace": SYSTEM_NAMESPACE,
             "labels": {"app.kubernetes.io/managed-by": "starling"}});
-        if !version.is_empty() {
-            metadata["resourceVersion"] = version.into();
+        if *version != Version::default() {
+            metadata["uid"] = version.uid.as_str().into();
+            metadata["resourceVersion"] = version.resource_version.as_str().into();
         }
         let map =
             json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {DATA_KEY: text}});
@@ -223,7 +187,11 @@ impl Member {
             }
             other => other?,
         };
-        Ok(answer.parse::<Partial<'_>>(what)?.metadata.resource_version)
+        let metadata = answer.parse::<Partial<'_>>(what)?.metadata;
+        Ok(Version {
+            uid: metadata.uid,
+            resource_version: metadata.resource_version,
+        })
     }
 
     async fn create_system_namespace(&self, attempt: &Attempt) -> Result<(), MemberError> {
@@ -270,4 +238,78 @@ fn shard_path(name: &str) -> String {
         "/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps/{}",
         paths::escaped(name)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use starling_controlplane::{Assets, ControlPlanes, Options};
+    use starling_core::inventory::Entry;
+
+    use super::*;
+    use crate::member::{MemberConfig, MemberLimits};
+
+    fn inventory(name: &str) -> Inventory {
+        let key = ObjectKey {
+            group: String::new(),
+            kind: "ConfigMap".into(),
+            namespace: "shop".into(),
+            name: name.into(),
+        };
+        [Entry {
+            key,
+            uid: String::new(),
+        }]
+        .into_iter()
+        .collect()
+    }
+
+    /// Two replicas that both believe to be in charge: the one that read first must not undo what the other wrote.
+    #[tokio::test]
+    async fn a_stale_writer_is_refused() {
+        let planes = ControlPlanes::start(&Assets::find().unwrap(), &["stale"], Options::default())
+            .await
+            .unwrap();
+        let config = MemberConfig::from_kubeconfig(&planes.get("stale").unwrap().kubeconfig_yaml()).unwrap();
+        let member = Member::connect(config, MemberLimits::default()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let attempt = Attempt::until(deadline);
+        member
+            .write_inventory("0f", &inventory("a"), deadline)
+            .await
+            .unwrap();
+        let mut stale = member.load_inventory("0f", &attempt).await.unwrap();
+        member
+            .write_inventory("0f", &inventory("b"), deadline)
+            .await
+            .unwrap();
+        let error = member
+            .store_inventory("0f", &mut stale, &inventory("c"), &attempt)
+            .await
+            .unwrap_err();
+        assert!(matches!(error, MemberError::Conflict { .. }), "{error:?}");
+        assert_eq!(
+            member.read_inventory("0f", deadline).await.unwrap(),
+            inventory("b")
+        );
+        // A shard that was deleted meanwhile is not brought back by an old writer either.
+        let mut stale = member.load_inventory("0f", &attempt).await.unwrap();
+        member
+            .write_inventory("0f", &Inventory::new(), deadline)
+            .await
+            .unwrap();
+        let error = member
+            .store_inventory("0f", &mut stale, &inventory("c"), &attempt)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, MemberError::Conflict { .. } | MemberError::NotFound { .. }),
+            "{error:?}"
+        );
+        assert_eq!(
+            member.read_inventory("0f", deadline).await.unwrap(),
+            Inventory::new()
+        );
+    }
 }

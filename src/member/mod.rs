@@ -13,6 +13,7 @@ mod error;
 mod inventory;
 mod kinds;
 pub mod kubeconfig;
+mod lane;
 mod limits;
 mod metadata;
 mod paths;

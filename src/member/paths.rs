@@ -85,12 +85,11 @@ pub(super) fn escaped(text: &str) -> String {
 /// RBAC allows nearly every character in a name, so everything that is not plain is escaped.
 fn push_segment(path: &mut String, text: &str) {
     for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' => {
-                path.push(char::from(byte))
-            }
+        if byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte) {
+            path.push(char::from(byte));
+        } else {
             // Writing into a String cannot fail.
-            _ => drop(write!(path, "%{byte:02X}")),
+            let _ = write!(path, "%{byte:02X}");
         }
     }
 }

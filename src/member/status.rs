@@ -19,6 +19,10 @@ const NAME_LIMIT: usize = 128;
 /// A member that asks for a longer pause gets this one: the scheduler has its own, and an error must not park a cluster.
 const RETRY_AFTER_LIMIT: Duration = Duration::from_secs(300);
 
+/// How an API server begins its words about an object that does not fit its schema. It sends them as a failure of
+/// its own (500), though no later attempt with the same object can succeed.
+const UNTYPED: &str = "failed to create typed patch object";
+
 /// The parts of `meta/v1` Status that are used.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -108,6 +112,11 @@ pub(super) fn refusal(
         502..=504 if !spoken => MemberError::Unreachable {
             request,
             source: format!("a gateway answered {}", code.as_u16()).into(),
+        },
+        code @ 500 if status.message.starts_with(UNTYPED) => MemberError::Invalid {
+            request,
+            code,
+            message,
         },
         code @ 500..=599 => MemberError::Server {
             request,
@@ -255,6 +264,13 @@ mod tests {
         ];
         for (code, body, expected) in cases {
             assert_eq!(error("ConfigMap", code, body).to_string(), expected, "{code}");
+        }
+        let untyped = r#"{"kind":"Status","message":"failed to create typed patch object (x): y"}"#;
+        for kind in ["ConfigMap", "Secret"] {
+            assert!(matches!(
+                error(kind, 500, untyped),
+                MemberError::Invalid { code: 500, .. }
+            ));
         }
         for code in [301, 302, 307, 308, 100, 999] {
             assert!(

@@ -121,6 +121,11 @@ impl Member {
             });
         };
         let sent = Instant::now();
+        if sent >= attempt.deadline {
+            return Err(MemberError::Deadline {
+                request: what.to_string(),
+            });
+        }
         let limit = (sent + self.shared.limits.request).min(attempt.deadline);
         match timeout_at(limit, self.exchange(call)).await {
             Ok(answer) => answer,
@@ -202,12 +207,15 @@ fn client_config(config: MemberConfig, limits: &MemberLimits) -> kube::Config {
         USER_AGENT,
         HeaderValue::from_static(concat!("starling/", env!("CARGO_PKG_VERSION"))),
     ));
-    let mut auth = AuthInfo::default();
-    auth.token = token.map(|token| token.0.into());
-    if let Some(Identity { certificate, key }) = identity {
-        auth.client_certificate_data = Some(certificate);
-        auth.client_key_data = Some(key.0.into());
-    }
+    let (certificate, key) = identity
+        .map(|Identity { certificate, key }| (certificate, key))
+        .unzip();
+    let auth = AuthInfo {
+        token: token.map(|token| token.0.into()),
+        client_certificate_data: certificate,
+        client_key_data: key.map(|key| key.0.into()),
+        ..AuthInfo::default()
+    };
     client.auth_info = auth;
     client
 }

@@ -56,7 +56,7 @@ impl fmt::Debug for MemberConfig {
 /// Why a kubeconfig is refused. Paths read like `users[admin].exec`.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum KubeconfigError {
-    /// More than [`SIZE_LIMIT`].
+    /// More than a Secret can hold.
     #[error("the kubeconfig has {bytes} bytes, at most {SIZE_LIMIT} are read")]
     TooLarge {
         /// Its size.

@@ -49,7 +49,8 @@ pub enum FormatError {
 /// One shard as read.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// How many shards the inventory had when this one was written.
+    /// How many shards the inventory had when this one was written. Of the first shard, 1 means that there is no
+    /// other; any other number means: read on until one is missing.
     pub shards: usize,
     /// The entries of this shard.
     pub entries: Inventory,
@@ -71,6 +72,13 @@ pub fn shard_name(owner: &str, index: usize) -> String {
 /// happens only with a limit that makes no sense.
 #[must_use]
 pub fn encode(inventory: &Inventory, limit: usize) -> Vec<String> {
+    let bodies = encode_bodies(inventory, limit);
+    let shards = bodies.len();
+    bodies.iter().map(|body| encode_shard(body, shards)).collect()
+}
+
+/// The lines of each shard, without the first one.
+pub(super) fn encode_bodies(inventory: &Inventory, limit: usize) -> Vec<String> {
     // The first line has its final length only when the number of shards is known; 20 digits are enough for any.
     let room = limit.saturating_sub(FORMAT.len() + " shards=".len() + 20 + 1);
     let mut bodies = vec![String::new()];
@@ -81,11 +89,12 @@ pub fn encode(inventory: &Inventory, limit: usize) -> Vec<String> {
             _ => bodies.push(line),
         }
     }
-    let shards = bodies.len();
     bodies
-        .into_iter()
-        .map(|body| format!("{FORMAT} shards={shards}\n{body}"))
-        .collect()
+}
+
+/// A shard from its lines.
+pub(super) fn encode_shard(body: &str, shards: usize) -> String {
+    format!("{FORMAT} shards={shards}\n{body}")
 }
 
 /// Reads one shard.

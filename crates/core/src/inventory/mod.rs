@@ -4,6 +4,7 @@
 //! knows the UID of the object: a namesake that somebody else created later is not ours.
 
 pub mod format;
+pub mod shards;
 
 use std::collections::BTreeMap;
 
