@@ -43,8 +43,9 @@ pub(super) struct ControllerArguments {
 pub(super) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let listener =
-        TcpListener::bind(arguments.listen).await.with_context(|| format!("--listen {}", arguments.listen))?;
+    let listener = TcpListener::bind(arguments.listen)
+        .await
+        .with_context(|| format!("--listen {}", arguments.listen))?;
     let (readiness, stop) = (Readiness::default(), CancellationToken::new());
     let serving = tokio::spawn(server::serve(listener, readiness.clone(), stop.clone()));
 
@@ -79,7 +80,8 @@ pub(super) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
 pub(super) async fn hub_client(kubeconfig: Option<PathBuf>) -> anyhow::Result<Client> {
     let mut config = match kubeconfig {
         Some(path) => {
-            let read = Kubeconfig::read_from(&path).with_context(|| format!("--kubeconfig {}", path.display()))?;
+            let read =
+                Kubeconfig::read_from(&path).with_context(|| format!("--kubeconfig {}", path.display()))?;
             Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
                 .await
                 .with_context(|| format!("--kubeconfig {}", path.display()))?

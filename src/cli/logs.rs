@@ -26,7 +26,9 @@ const QUIET: &str = "kube_client::client::builder=off";
 pub(super) fn init(arguments: &LogArguments, default: &str) -> anyhow::Result<()> {
     let filter = arguments.log_filter.as_deref().unwrap_or(default);
     let filter = EnvFilter::try_new(format!("{filter},{QUIET}"))?;
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     match arguments.log_format {
         LogFormat::Text => subscriber.init(),
         LogFormat::Json => subscriber.json().flatten_event(true).init(),

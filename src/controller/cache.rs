@@ -27,7 +27,10 @@ pub struct ObjectKey {
 impl ObjectKey {
     /// The object `name` of `namespace`.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self { namespace: namespace.into(), name: name.into() }
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
     }
 
     /// The key of an object.
@@ -79,7 +82,10 @@ impl<K> Default for Cache<K> {
             incoming: None,
             unreadable: BTreeSet::new(),
         };
-        Self { state: RwLock::new(state), synced: watch::Sender::new(false) }
+        Self {
+            state: RwLock::new(state),
+            synced: watch::Sender::new(false),
+        }
     }
 }
 
@@ -174,7 +180,12 @@ impl<K: ResourceExt> Cache<K> {
     /// Objects that satisfy `filter`, in the order of their keys.
     #[must_use]
     pub fn select(&self, filter: impl Fn(&K) -> bool) -> Vec<Arc<K>> {
-        self.read().objects.values().filter(|object| filter(object)).cloned().collect()
+        self.read()
+            .objects
+            .values()
+            .filter(|object| filter(object))
+            .cloned()
+            .collect()
     }
 
     /// Objects of one namespace, in the order of their names.
@@ -202,11 +213,15 @@ impl<K: ResourceExt> Cache<K> {
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, State<K>> {
-        self.state.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.state
+            .read()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn write(&self) -> std::sync::RwLockWriteGuard<'_, State<K>> {
-        self.state.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.state
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
@@ -215,7 +230,10 @@ impl<K: ResourceExt> State<K> {
         let key = ObjectKey::of(&object);
         let newer_than = |old: u64| version(object.meta()) > old;
         if self.deleted.get(&key).is_some_and(|at| !newer_than(*at))
-            || self.objects.get(&key).is_some_and(|old| !newer_than(version(old.meta())))
+            || self
+                .objects
+                .get(&key)
+                .is_some_and(|old| !newer_than(version(old.meta())))
         {
             return None;
         }
@@ -233,7 +251,9 @@ impl<K: ResourceExt> State<K> {
     }
 
     fn receive(&mut self, DeserializeGuard(object): DeserializeGuard<K>) {
-        let Some(incoming) = &mut self.incoming else { return };
+        let Some(incoming) = &mut self.incoming else {
+            return;
+        };
         match object {
             Ok(object) => {
                 incoming.objects.insert(ObjectKey::of(&object), Arc::new(object));
@@ -250,7 +270,14 @@ impl<K: ResourceExt> State<K> {
 
     /// Puts the received list in place of what was known, but keeps what we wrote since it was begun.
     fn replace(&mut self) -> Vec<Change<K>> {
-        let Some(Incoming { objects, unreadable, written }) = self.incoming.take() else { return Vec::new() };
+        let Some(Incoming {
+            objects,
+            unreadable,
+            written,
+        }) = self.incoming.take()
+        else {
+            return Vec::new();
+        };
         self.deleted.clear();
         self.unreadable = unreadable;
         let gone: Vec<ObjectKey> = self
@@ -259,8 +286,11 @@ impl<K: ResourceExt> State<K> {
             .filter(|key| !objects.contains_key(*key) && !written.contains(*key))
             .cloned()
             .collect();
-        let mut changes: Vec<Change<K>> =
-            gone.iter().filter_map(|key| self.objects.remove(key)).map(Change::Deleted).collect();
+        let mut changes: Vec<Change<K>> = gone
+            .iter()
+            .filter_map(|key| self.objects.remove(key))
+            .map(Change::Deleted)
+            .collect();
         for (key, object) in objects {
             let known = self.objects.get(&key).map(|old| version(old.meta()));
             if known.is_none_or(|known| version(object.meta()) > known) {
@@ -287,7 +317,11 @@ fn report_unreadable(invalid: &InvalidObject) -> ObjectKey {
 
 fn version(metadata: &ObjectMeta) -> u64 {
     // A server that does not number its versions gets every event taken in, in the order of arrival.
-    metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(u64::MAX)
+    metadata
+        .resource_version
+        .as_deref()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -309,11 +343,16 @@ mod tests {
 
     fn unreadable(name: &str) -> DeserializeGuard<ConfigMap> {
         let metadata = object(name, 9).metadata;
-        DeserializeGuard(Err(InvalidObject { error: "no".into(), metadata }))
+        DeserializeGuard(Err(InvalidObject {
+            error: "no".into(),
+            metadata,
+        }))
     }
 
     fn version_of(cache: &Cache<ConfigMap>, name: &str) -> Option<String> {
-        cache.get(&ObjectKey::new("ns", name)).and_then(|o| o.resource_version())
+        cache
+            .get(&ObjectKey::new("ns", name))
+            .and_then(|o| o.resource_version())
     }
 
     #[test]
@@ -348,8 +387,11 @@ mod tests {
         assert!(!cache.is_synced());
         let changes = cache.observe_event(Event::InitDone);
         assert!(cache.is_synced());
-        let gone: Vec<_> =
-            changes.iter().filter(|c| matches!(c, Change::Deleted(_))).map(|c| c.object().name_any()).collect();
+        let gone: Vec<_> = changes
+            .iter()
+            .filter(|c| matches!(c, Change::Deleted(_)))
+            .map(|c| c.object().name_any())
+            .collect();
         assert_eq!(gone, ["a"]);
         assert_eq!(changes.len(), 2);
     }

@@ -9,7 +9,9 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use starling_api::{FIELD_MANAGER, GROUP, GROUP_MANAGER, INSTALLATION, SYSTEM_NAMESPACE, SyncResource, VERSION};
+use starling_api::{
+    FIELD_MANAGER, GROUP, GROUP_MANAGER, INSTALLATION, SYSTEM_NAMESPACE, SyncResource, VERSION,
+};
 
 use super::cache::ObjectKey;
 
@@ -86,7 +88,12 @@ impl Hub {
         let api: Api<K> = self.namespaced(&of.namespace().unwrap_or_default());
         let name = of.name_any();
         let patch = Patch::Apply(&body);
-        within("write the status of", ObjectKey::of(of), api.patch_status(&name, &params, &patch)).await
+        within(
+            "write the status of",
+            ObjectKey::of(of),
+            api.patch_status(&name, &params, &patch),
+        )
+        .await
     }
 
     /// Admits a Sync of a group: the whole spec in one apply.
@@ -97,7 +104,12 @@ impl Hub {
         let params = PatchParams::apply(GROUP_MANAGER).force();
         let api: Api<SyncResource> = self.namespaced(&sync.namespace().unwrap_or_default());
         let name = sync.name_any();
-        within("admit", ObjectKey::of(sync), api.patch(&name, &params, &Patch::Apply(sync))).await
+        within(
+            "admit",
+            ObjectKey::of(sync),
+            api.patch(&name, &params, &Patch::Apply(sync)),
+        )
+        .await
     }
 
     /// Deletes an object if it is still the one that was seen. That it is gone already is no error.
@@ -106,7 +118,10 @@ impl Hub {
     /// [`HubError`]; a conflict where another object has its name now.
     pub async fn delete<K: Kind>(&self, object: &K) -> Result<(), HubError> {
         let params = DeleteParams {
-            preconditions: Some(Preconditions { uid: object.uid(), resource_version: None }),
+            preconditions: Some(Preconditions {
+                uid: object.uid(),
+                resource_version: None,
+            }),
             ..DeleteParams::background()
         };
         let api: Api<K> = self.namespaced(&object.namespace().unwrap_or_default());
@@ -135,7 +150,10 @@ impl Hub {
         let key = ObjectKey::new(SYSTEM_NAMESPACE, INSTALLATION);
         let api: Api<ConfigMap> = self.namespaced(SYSTEM_NAMESPACE);
         let id = |map: ConfigMap| map.data.and_then(|data| data.get("id").cloned());
-        if let Some(id) = within("read", key.clone(), api.get_opt(INSTALLATION)).await?.and_then(id) {
+        if let Some(id) = within("read", key.clone(), api.get_opt(INSTALLATION))
+            .await?
+            .and_then(id)
+        {
             return Ok(id);
         }
         self.ensure_system_namespace().await?;
@@ -159,7 +177,13 @@ impl Hub {
         let mut namespace = Namespace::default();
         namespace.metadata.name = Some(SYSTEM_NAMESPACE.into());
         let key = ObjectKey::new("", SYSTEM_NAMESPACE);
-        match within("make Namespace", key, api.create(&PostParams::default(), &namespace)).await {
+        match within(
+            "make Namespace",
+            key,
+            api.create(&PostParams::default(), &namespace),
+        )
+        .await
+        {
             Err(HubError::Request { source, .. }) if is_conflict(&source) => Ok(()),
             other => other.map(|_| ()),
         }
@@ -177,10 +201,15 @@ async fn within<T>(
 ) -> Result<T, HubError> {
     match tokio::time::timeout(TIMEOUT, request).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(source)) => {
-            Err(HubError::Request { action, object: object.to_string(), source: Box::new(source) })
-        }
-        Err(_) => Err(HubError::Timeout { action, object: object.to_string() }),
+        Ok(Err(source)) => Err(HubError::Request {
+            action,
+            object: object.to_string(),
+            source: Box::new(source),
+        }),
+        Err(_) => Err(HubError::Timeout {
+            action,
+            object: object.to_string(),
+        }),
     }
 }
 

@@ -53,7 +53,9 @@ impl Pace {
     pub async fn ask(&self, host: Option<&str>) {
         if let Some(host) = host {
             let jitter = governor::Jitter::up_to(JITTER);
-            self.hosts.until_key_ready_with_jitter(&host.to_owned(), jitter).await;
+            self.hosts
+                .until_key_ready_with_jitter(&host.to_owned(), jitter)
+                .await;
         }
     }
 

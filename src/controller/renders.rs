@@ -90,14 +90,26 @@ impl Renders {
     #[must_use]
     pub fn new(git: GitStore, renderer: Renderer) -> Self {
         let weigh = |_: &String, rendered: &Arc<Rendered>| {
-            let bytes: usize = rendered.set.objects.iter().map(|object| object.body.len() + 256).sum();
+            let bytes: usize = rendered
+                .set
+                .objects
+                .iter()
+                .map(|object| object.body.len() + 256)
+                .sum();
             u32::try_from(bytes).unwrap_or(u32::MAX)
         };
         Self {
             git,
             renderer,
-            builds: Cache::builder().max_capacity(BUILDS).time_to_idle(BUILD_IDLE).build(),
-            sets: Cache::builder().max_capacity(SET_BYTES).weigher(weigh).time_to_idle(SET_IDLE).build(),
+            builds: Cache::builder()
+                .max_capacity(BUILDS)
+                .time_to_idle(BUILD_IDLE)
+                .build(),
+            sets: Cache::builder()
+                .max_capacity(SET_BYTES)
+                .weigher(weigh)
+                .time_to_idle(SET_IDLE)
+                .build(),
         }
     }
 
@@ -124,10 +136,15 @@ impl Renders {
             let (values, owner) = (job.values.clone(), job.owner.to_owned());
             // Serialising thousands of objects is work; it must not hold up the reactor.
             let finished = tokio::task::spawn_blocking(move || {
-                finish(&manifests, &values, &owner).map(|set| Rendered { set, plain: manifests.plain })
+                finish(&manifests, &values, &owner).map(|set| Rendered {
+                    set,
+                    plain: manifests.plain,
+                })
             });
             match finished.await {
-                Ok(result) => result.map(Arc::new).map_err(|e| RenderFailure::Render(Arc::new(e))),
+                Ok(result) => result
+                    .map(Arc::new)
+                    .map_err(|e| RenderFailure::Render(Arc::new(e))),
                 Err(gone) => Err(RenderFailure::Copy(Arc::new(std::io::Error::other(gone)))),
             }
         });
@@ -146,8 +163,13 @@ impl Renders {
             .map_err(|error| RenderFailure::Copy(Arc::new(error)))?;
         let tree = copy.path().join("tree");
         let ignore = (!job.ignore.is_empty()).then_some(job.ignore);
-        self.git.export(job.access, job.commit, &tree, ignore).await.map_err(tree_failed)?;
+        self.git
+            .export(job.access, job.commit, &tree, ignore)
+            .await
+            .map_err(tree_failed)?;
         let built = self.renderer.build(&tree, job.path, job.target_namespace).await;
-        built.map(Arc::new).map_err(|error| RenderFailure::Render(Arc::new(error)))
+        built
+            .map(Arc::new)
+            .map_err(|error| RenderFailure::Render(Arc::new(error)))
     }
 }

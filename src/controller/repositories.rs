@@ -59,11 +59,14 @@ impl Repositories {
             None => RepoAccess::new(url, Credential::None),
             Some(name) => {
                 let secret = hub.secret(&ObjectKey::new(&key.namespace, name)).await?;
-                let secret = secret.ok_or_else(|| RepositoryError::SecretMissing { name: name.to_owned() })?;
+                let secret = secret.ok_or_else(|| RepositoryError::SecretMissing {
+                    name: name.to_owned(),
+                })?;
                 with_secret(url, name, &secret)?
             }
         };
-        self.lock().insert(key, (source.metadata.generation, access.clone()));
+        self.lock()
+            .insert(key, (source.metadata.generation, access.clone()));
         Ok(access)
     }
 
@@ -95,9 +98,14 @@ impl Repositories {
 }
 
 fn with_secret(url: RepoUrl, name: &str, secret: &Secret) -> Result<RepoAccess, RepositoryError> {
-    let unusable = |problem| RepositoryError::SecretUnusable { name: name.to_owned(), problem };
+    let unusable = |problem| RepositoryError::SecretUnusable {
+        name: name.to_owned(),
+        problem,
+    };
     let text = |key: &str| -> Result<Option<String>, RepositoryError> {
-        let Some(bytes) = secret.data.as_ref().and_then(|data| data.get(key)) else { return Ok(None) };
+        let Some(bytes) = secret.data.as_ref().and_then(|data| data.get(key)) else {
+            return Ok(None);
+        };
         // A line break at the end is what `echo` leaves behind; no credential ends in one.
         String::from_utf8(bytes.0.clone())
             .map(|text| Some(text.trim_end_matches(['\r', '\n']).to_owned()))
@@ -111,7 +119,9 @@ fn with_secret(url: RepoUrl, name: &str, secret: &Secret) -> Result<RepoAccess, 
             return Err(unusable("has one of username and password; both are needed"));
         }
         (Some(_), Some(_), Some(_)) => {
-            return Err(unusable("has username and password and bearerToken; one of them is needed"));
+            return Err(unusable(
+                "has username and password and bearerToken; one of them is needed",
+            ));
         }
     };
     let access = RepoAccess::new(url, credential);
@@ -128,21 +138,37 @@ mod tests {
     use super::*;
 
     fn secret(keys: &[(&str, &str)]) -> Secret {
-        let data = keys.iter().map(|(k, v)| ((*k).to_owned(), ByteString(v.as_bytes().to_vec()))).collect();
-        Secret { data: Some(data), ..Secret::default() }
+        let data = keys
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), ByteString(v.as_bytes().to_vec())))
+            .collect();
+        Secret {
+            data: Some(data),
+            ..Secret::default()
+        }
     }
 
     fn access(keys: &[(&str, &str)]) -> Result<RepoAccess, RepositoryError> {
-        with_secret(RepoUrl::parse("https://example.com/r.git", false).unwrap(), "s", &secret(keys))
+        with_secret(
+            RepoUrl::parse("https://example.com/r.git", false).unwrap(),
+            "s",
+            &secret(keys),
+        )
     }
 
     #[test]
     fn keys_of_the_contract_are_understood() {
         let url = || RepoUrl::parse("https://example.com/r.git", false).unwrap();
-        let basic = Credential::Basic { username: "u".into(), password: "p".into() };
-        assert!(access(&[("username", "u\n"), ("password", "p\r\n")]).unwrap() == RepoAccess::new(url(), basic));
+        let basic = Credential::Basic {
+            username: "u".into(),
+            password: "p".into(),
+        };
         assert!(
-            access(&[("bearerToken", "t")]).unwrap() == RepoAccess::new(url(), Credential::Bearer("t".into()))
+            access(&[("username", "u\n"), ("password", "p\r\n")]).unwrap() == RepoAccess::new(url(), basic)
+        );
+        assert!(
+            access(&[("bearerToken", "t")]).unwrap()
+                == RepoAccess::new(url(), Credential::Bearer("t".into()))
         );
         let trusting = RepoAccess::new(url(), Credential::None).with_ca_pem(b"pem".to_vec());
         assert!(access(&[("ca.crt", "pem")]).unwrap() == trusting);
@@ -153,7 +179,11 @@ mod tests {
         for keys in [
             &[("username", "hunter2")][..],
             &[("password", "hunter2")],
-            &[("username", "hunter2"), ("password", "hunter2"), ("bearerToken", "hunter2")],
+            &[
+                ("username", "hunter2"),
+                ("password", "hunter2"),
+                ("bearerToken", "hunter2"),
+            ],
         ] {
             let error = access(keys).unwrap_err();
             assert!(matches!(error, RepositoryError::SecretUnusable { .. }));

@@ -36,9 +36,24 @@ pub(super) async fn resume(context: &Context) -> Result<(), LedgerError> {
     let remembered = remembered(context).await;
     let boot = now().to_string();
 
-    let sources: Vec<_> = context.sources.select(|_| true).iter().map(|object| ObjectKey::of(&**object)).collect();
-    let clusters: Vec<_> = context.clusters.select(|_| true).iter().map(|object| ObjectKey::of(&**object)).collect();
-    let groups: Vec<_> = context.groups.select(|_| true).iter().map(|object| ObjectKey::of(&**object)).collect();
+    let sources: Vec<_> = context
+        .sources
+        .select(|_| true)
+        .iter()
+        .map(|object| ObjectKey::of(&**object))
+        .collect();
+    let clusters: Vec<_> = context
+        .clusters
+        .select(|_| true)
+        .iter()
+        .map(|object| ObjectKey::of(&**object))
+        .collect();
+    let groups: Vec<_> = context
+        .groups
+        .select(|_| true)
+        .iter()
+        .map(|object| ObjectKey::of(&**object))
+        .collect();
     // A Source is asked once at the start whatever the ledger says: a push may have come while nobody looked. The
     // same for clusters, whose connections live in this process, and groups, which cost a look into the caches.
     enqueue(context, Loop::Source, sources, &boot);
@@ -75,15 +90,25 @@ fn enqueue(context: &Context, of: Loop, keys: Vec<ObjectKey>, boot: &str) {
 fn next_check(sync: &SyncResource, remembered: Option<Timestamp>, boot: &str) -> Timestamp {
     let now = now();
     remembered.filter(|due| *due > now).unwrap_or_else(|| {
-        let wait = spread(sync.spec.template.interval.as_std(), hash64(&[&sync.uid().unwrap_or_default(), boot]));
-        now.saturating_add(SignedDuration::try_from(wait).unwrap_or_default()).unwrap_or(now)
+        let wait = spread(
+            sync.spec.template.interval.as_std(),
+            hash64(&[&sync.uid().unwrap_or_default(), boot]),
+        );
+        now.saturating_add(SignedDuration::try_from(wait).unwrap_or_default())
+            .unwrap_or(now)
     })
 }
 
 fn is_in_step(context: &Context, key: &ObjectKey, sync: &SyncResource) -> bool {
-    let cluster = context.clusters.get(&ObjectKey::new(&key.namespace, &sync.spec.cluster_ref.name));
-    let id = cluster.and_then(|cluster| Some(cluster.status.as_ref()?.cluster_id.clone())).unwrap_or_default();
-    let (Some(status), Some(target)) = (&sync.status, target::of_spec(&sync.spec)) else { return false };
+    let cluster = context
+        .clusters
+        .get(&ObjectKey::new(&key.namespace, &sync.spec.cluster_ref.name));
+    let id = cluster
+        .and_then(|cluster| Some(cluster.status.as_ref()?.cluster_id.clone()))
+        .unwrap_or_default();
+    let (Some(status), Some(target)) = (&sync.status, target::of_spec(&sync.spec)) else {
+        return false;
+    };
     step::holds(status, &target, &id)
 }
 

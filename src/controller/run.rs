@@ -103,16 +103,21 @@ impl Controller {
         }
         tasks.spawn(keep(context.clone(), schedule.clone(), stop.clone()));
         tracing::info!("the controller works");
-        Ok(Self { context, schedule, tasks, workers, stop })
+        Ok(Self {
+            context,
+            schedule,
+            tasks,
+            workers,
+            stop,
+        })
     }
 
     /// Starts nothing more, waits a while for what has begun, and closes the ledger. An attempt that takes longer is
     /// cut, which is what a crash would have done to it.
     pub async fn stop(mut self) {
         self.stop.cancel();
-        let drained = tokio::time::timeout(GRACE, async {
-            while self.workers.join_next().await.is_some() {}
-        });
+        let drained =
+            tokio::time::timeout(GRACE, async { while self.workers.join_next().await.is_some() {} });
         if drained.await.is_err() {
             tracing::warn!("attempts that did not end in time are cut; the next start makes them again");
             self.workers.shutdown().await;

@@ -19,7 +19,12 @@ impl Context {
     pub fn wake_for_source(&self, change: &Change<Source>, by: By) {
         let key = ObjectKey::of(&**change.object());
         for group in self.groups.in_namespace(&key.namespace) {
-            if group.spec.syncs.iter().any(|entry| entry.template.source_ref.name == key.name) {
+            if group
+                .spec
+                .syncs
+                .iter()
+                .any(|entry| entry.template.source_ref.name == key.name)
+            {
                 self.queues.groups.add(ObjectKey::of(&*group));
             }
         }
@@ -60,7 +65,9 @@ impl Context {
         let sync = change.object();
         let key = ObjectKey::of(&**sync);
         if let Some(group) = &sync.spec.group_ref {
-            self.queues.groups.add(ObjectKey::new(&key.namespace, &group.name));
+            self.queues
+                .groups
+                .add(ObjectKey::new(&key.namespace, &group.name));
         }
         if by == By::Others {
             self.queues.syncs.add(key);

@@ -33,7 +33,9 @@ pub(super) async fn follow<K>(
     let kind = K::kind(&());
     // A watch error is not worth ending anything for; the backoff keeps an API server that is away from being
     // asked in a loop.
-    let events = watcher(api, watcher::Config::default()).default_backoff().take_until(stop.cancelled_owned());
+    let events = watcher(api, watcher::Config::default())
+        .default_backoff()
+        .take_until(stop.cancelled_owned());
     tokio::pin!(events);
     while let Some(event) = events.next().await {
         match event {

@@ -65,7 +65,10 @@ pub(super) struct Schedule(Mutex<BTreeMap<(Loop, ObjectKey), Option<Timestamp>>>
 
 impl Schedule {
     fn note(&self, of: Loop, key: &ObjectKey, due: Option<Timestamp>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((of, key.clone()), due);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert((of, key.clone()), due);
     }
 
     /// Writes what changed since the last call into the ledger, in one commit.
@@ -74,7 +77,11 @@ impl Schedule {
         let (mut set, mut gone) = (Vec::new(), Vec::new());
         for ((of, key), due) in changed {
             let ObjectKey { namespace, name } = key;
-            let key = QueueKey { kind: of.as_str().to_owned(), namespace, name };
+            let key = QueueKey {
+                kind: of.as_str().to_owned(),
+                namespace,
+                name,
+            };
             match due {
                 Some(at) => set.push(Due { key, at }),
                 None => gone.push(key),
@@ -103,7 +110,12 @@ pub(super) struct Crew {
 
 impl Crew {
     pub(super) fn new(of: Loop, context: Arc<Context>, schedule: Arc<Schedule>) -> Self {
-        Self { of, context, schedule, failures: Failures::default() }
+        Self {
+            of,
+            context,
+            schedule,
+            failures: Failures::default(),
+        }
     }
 
     /// One worker, until `stop`; what it has begun it finishes.
@@ -118,7 +130,9 @@ impl Crew {
             let next = self.look(&key).await;
             let wait = self.wait(&key, next);
             let due = wait.map(|wait| {
-                now().saturating_add(SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX)).unwrap_or(Timestamp::MAX)
+                now()
+                    .saturating_add(SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX))
+                    .unwrap_or(Timestamp::MAX)
             });
             self.schedule.note(self.of, &key, due);
             if let Some(wait) = wait {
@@ -131,7 +145,9 @@ impl Crew {
     /// One bad object must not end the process, nor a worker.
     async fn look(&self, key: &ObjectKey) -> Next {
         let kind = self.of.as_str();
-        let looked = AssertUnwindSafe(self.of.reconcile(&self.context, key)).catch_unwind().await;
+        let looked = AssertUnwindSafe(self.of.reconcile(&self.context, key))
+            .catch_unwind()
+            .await;
         match looked {
             Ok(Ok(next)) => next,
             Ok(Err(error)) => {

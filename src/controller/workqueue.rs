@@ -62,7 +62,9 @@ impl State {
             Some(((at, _), _)) if *at > now => Err(Some(*at)),
             None => Err(None),
             Some(_) => {
-                let Some((_, key)) = self.due.pop_first() else { return Err(None) };
+                let Some((_, key)) = self.due.pop_first() else {
+                    return Err(None);
+                };
                 self.position.remove(&key);
                 self.active.insert(key.clone());
                 Ok(key)
@@ -136,12 +138,18 @@ impl Workqueue {
     #[must_use]
     pub fn waiting(&self) -> Vec<(ObjectKey, Duration)> {
         let now = Instant::now();
-        self.lock().due.iter().map(|((at, _), key)| (key.clone(), at.saturating_duration_since(now))).collect()
+        self.lock()
+            .due
+            .iter()
+            .map(|((at, _), key)| (key.clone(), at.saturating_duration_since(now)))
+            .collect()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         // Nothing panics while holding it; if something did, the table itself is still sound.
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
@@ -172,7 +180,11 @@ mod tests {
         let active = queue.next().await;
         queue.add(key("a"));
         queue.add(key("a"));
-        assert!(tokio::time::timeout(Duration::from_secs(5), queue.next()).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_secs(5), queue.next())
+                .await
+                .is_err()
+        );
         queue.done(&active);
         assert_eq!(queue.next().await, key("a"));
         queue.done(&key("a"));

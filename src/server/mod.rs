@@ -46,5 +46,7 @@ pub async fn serve(
     readiness: Readiness,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
-    axum::serve(listener, router(readiness)).with_graceful_shutdown(stop.cancelled_owned()).await
+    axum::serve(listener, router(readiness))
+        .with_graceful_shutdown(stop.cancelled_owned())
+        .await
 }

@@ -109,7 +109,9 @@ pub fn next_step(input: &StepInput<'_>) -> Step {
         };
     }
     if let Some(message) = input.invalid {
-        return Step::Invalid { message: message.to_owned() };
+        return Step::Invalid {
+            message: message.to_owned(),
+        };
     }
     let revision = match (&input.spec.revision, &input.spec.group_ref) {
         (revision, _) if !revision.is_empty() => revision.as_str(),

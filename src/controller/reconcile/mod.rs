@@ -34,7 +34,12 @@ pub(super) fn ready(
     reason: impl Into<String>,
     message: impl Into<String>,
 ) -> ConditionUpdate {
-    ConditionUpdate { type_: READY, status, reason: reason.into(), message: message.into() }
+    ConditionUpdate {
+        type_: READY,
+        status,
+        reason: reason.into(),
+        message: message.into(),
+    }
 }
 
 /// `Ready=False` and `Stalled=True`: nothing will change until somebody edits something.
@@ -61,5 +66,8 @@ pub(super) fn retrying(reason: &str, message: &str) -> Vec<ConditionUpdate> {
 
 /// The message of `NotImplemented`.
 pub(super) fn not_implemented(fields: &[String]) -> String {
-    format!("not implemented yet: {}; take it out, nothing is done until then", fields.join(", "))
+    format!(
+        "not implemented yet: {}; take it out, nothing is done until then",
+        fields.join(", ")
+    )
 }

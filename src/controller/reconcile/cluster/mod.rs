@@ -30,7 +30,11 @@ enum Finding {
     /// It answers, and this is what it is.
     Ready { cluster_id: String, version: String },
     /// Another Cluster, which was there first, leads to the same cluster.
-    IdentityConflict { cluster_id: String, version: String, other: String },
+    IdentityConflict {
+        cluster_id: String,
+        version: String,
+        other: String,
+    },
     /// It does not answer.
     Unreachable { message: String },
     /// It cannot be talked to, and that is not for want of an answer.

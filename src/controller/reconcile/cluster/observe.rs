@@ -36,9 +36,14 @@ pub(super) async fn look(context: &Context, cluster: &Cluster) -> Finding {
     match probe(&connection.member).await {
         Ok(probe) => identified(context, cluster, probe),
         Err(error) if error.is_connectivity() || matches!(error, MemberError::Deadline { .. }) => {
-            Finding::Unreachable { message: crate::chain(&error) }
+            Finding::Unreachable {
+                message: crate::chain(&error),
+            }
         }
-        Err(error) => Finding::Unusable { reason: reason(&error), message: crate::chain(&error) },
+        Err(error) => Finding::Unusable {
+            reason: reason(&error),
+            message: crate::chain(&error),
+        },
     }
 }
 
@@ -48,13 +53,19 @@ async fn connect(context: &Context, cluster: &Cluster) -> Result<Arc<Connection>
     let name = cluster.spec.kube_config.secret_ref.name.as_str();
     if name.is_empty() {
         let message = "spec.kubeConfig.secretRef.name is empty; name a Secret with a kubeconfig".into();
-        return Err(Finding::Unusable { reason: "InvalidSpec", message });
+        return Err(Finding::Unusable {
+            reason: "InvalidSpec",
+            message,
+        });
     }
     let secret = match context.hub.secret(&ObjectKey::new(&key.namespace, name)).await {
         Ok(Some(secret)) => secret,
         Ok(None) => {
             let message = format!("spec.kubeConfig.secretRef: there is no Secret {name:?} in this namespace");
-            return Err(Finding::Unusable { reason: "SecretNotFound", message });
+            return Err(Finding::Unusable {
+                reason: "SecretNotFound",
+                message,
+            });
         }
         Err(error) => {
             // Not the cluster's fault: what is known of it stays usable.
@@ -65,9 +76,16 @@ async fn connect(context: &Context, cluster: &Cluster) -> Result<Arc<Connection>
         }
     };
     let secret_key = secret_key(&cluster.spec, &secret)?;
-    let made_from =
-        format!("{}/{}/{secret_key}", secret.uid().unwrap_or_default(), secret.resource_version().unwrap_or_default());
-    if let Some(known) = context.members.get(&key).filter(|known| known.made_from == made_from) {
+    let made_from = format!(
+        "{}/{}/{secret_key}",
+        secret.uid().unwrap_or_default(),
+        secret.resource_version().unwrap_or_default()
+    );
+    if let Some(known) = context
+        .members
+        .get(&key)
+        .filter(|known| known.made_from == made_from)
+    {
         return Ok(known);
     }
     let member = open(&secret, secret_key).map_err(|error| refused(name, secret_key, &*error))?;
@@ -87,16 +105,27 @@ fn secret_key<'a>(spec: &'a ClusterSpec, secret: &Secret) -> Result<&'a str, Fin
         Some(wanted).filter(|key| has(key))
     };
     found.ok_or_else(|| {
-        let looked_for = if wanted.is_empty() { KEYS.join(", ") } else { wanted.to_owned() };
+        let looked_for = if wanted.is_empty() {
+            KEYS.join(", ")
+        } else {
+            wanted.to_owned()
+        };
         Finding::Unusable {
             reason: "InvalidSecret",
-            message: format!("Secret {:?} has no key {looked_for}", spec.kube_config.secret_ref.name),
+            message: format!(
+                "Secret {:?} has no key {looked_for}",
+                spec.kube_config.secret_ref.name
+            ),
         }
     })
 }
 
 fn open(secret: &Secret, key: &str) -> Result<Member, Box<dyn std::error::Error + Send + Sync>> {
-    let bytes = secret.data.as_ref().and_then(|data| data.get(key)).map(|value| value.0.as_slice());
+    let bytes = secret
+        .data
+        .as_ref()
+        .and_then(|data| data.get(key))
+        .map(|value| value.0.as_slice());
     let text = std::str::from_utf8(bytes.unwrap_or_default()).map_err(|_| "the kubeconfig is not text")?;
     let config = MemberConfig::from_kubeconfig(text)?;
     Ok(Member::connect(config, MemberLimits::default())?)
@@ -104,7 +133,10 @@ fn open(secret: &Secret, key: &str) -> Result<Member, Box<dyn std::error::Error 
 
 fn refused(secret: &str, key: &str, error: &(dyn std::error::Error + 'static)) -> Finding {
     let message = format!("Secret {secret:?}, key {key:?}: {}", crate::chain(error));
-    Finding::Unusable { reason: "InvalidKubeconfig", message }
+    Finding::Unusable {
+        reason: "InvalidKubeconfig",
+        message,
+    }
 }
 
 /// Probes, and once more if there was no answer: a connection that was cut while idle is found out by using it.
@@ -131,9 +163,11 @@ fn identified(context: &Context, cluster: &Cluster, probe: Probe) -> Finding {
     let Probe { version, cluster_id } = probe;
     match first {
         None => Finding::Ready { cluster_id, version },
-        Some(other) => {
-            Finding::IdentityConflict { cluster_id, version, other: ObjectKey::of(&*other).to_string() }
-        }
+        Some(other) => Finding::IdentityConflict {
+            cluster_id,
+            version,
+            other: ObjectKey::of(&*other).to_string(),
+        },
     }
 }
 

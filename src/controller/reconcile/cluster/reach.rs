@@ -58,7 +58,10 @@ mod tests {
         assert_eq!(reach(&cluster(2, Some(("True", 1)), false)), Reach::Unprobed);
         assert_eq!(reach(&cluster(1, Some(("True", 1)), true)), Reach::Suspended);
         for status in ["Unknown", "False"] {
-            assert!(matches!(reach(&cluster(1, Some((status, 1)), false)), Reach::Unreachable { .. }));
+            assert!(matches!(
+                reach(&cluster(1, Some((status, 1)), false)),
+                Reach::Unreachable { .. }
+            ));
         }
     }
 }

@@ -26,12 +26,16 @@ pub(super) async fn report(
     }
     after.last_probe_time = now.to_string();
     let was = conditions::find(&before.conditions, conditions::READY).map(|c| c.status.clone());
-    let is = conditions::find(&after.conditions, conditions::READY).map(|c| (c.status.clone(), c.message.clone()));
+    let is =
+        conditions::find(&after.conditions, conditions::READY).map(|c| (c.status.clone(), c.message.clone()));
     if was != is.as_ref().map(|(status, _)| status.clone()) {
         let (status, message) = is.unwrap_or_default();
         tracing::info!(cluster = %cluster.name_any(), namespace = cluster.namespace(), ready = %status, %message, "cluster changed");
     }
-    let moved = ClusterStatus { last_probe_time: before.last_probe_time.clone(), ..after.clone() } != before;
+    let moved = ClusterStatus {
+        last_probe_time: before.last_probe_time.clone(),
+        ..after.clone()
+    } != before;
     let written = context.hub.write_status(cluster, &after).await?;
     match context.clusters.observe_write(written) {
         Some(change) if moved => context.wake_for_cluster(&change, By::Us),
@@ -41,7 +45,8 @@ pub(super) async fn report(
 }
 
 fn is_old(time: &str, now: Timestamp) -> bool {
-    time.parse::<Timestamp>().is_ok_and(|time| now.duration_since(time) > PROBE_TIME_AGE)
+    time.parse::<Timestamp>()
+        .is_ok_and(|time| now.duration_since(time) > PROBE_TIME_AGE)
 }
 
 fn status(cluster: &Cluster, before: &ClusterStatus, finding: Finding, now: Timestamp) -> ClusterStatus {
@@ -49,20 +54,31 @@ fn status(cluster: &Cluster, before: &ClusterStatus, finding: Finding, now: Time
     let ((cluster_id, version), updates) = match finding {
         Finding::Ready { cluster_id, version } => {
             let message = format!("answers as {version}");
-            ((cluster_id, version), vec![ready(ConditionStatus::True, "Succeeded", message)])
+            (
+                (cluster_id, version),
+                vec![ready(ConditionStatus::True, "Succeeded", message)],
+            )
         }
-        Finding::Suspended => {
-            (known(), vec![ready(ConditionStatus::Unknown, "Suspended", "suspended; its connection is closed")])
-        }
-        Finding::Unreachable { message } => {
-            (known(), vec![ready(ConditionStatus::Unknown, "Unreachable", message)])
-        }
+        Finding::Suspended => (
+            known(),
+            vec![ready(
+                ConditionStatus::Unknown,
+                "Suspended",
+                "suspended; its connection is closed",
+            )],
+        ),
+        Finding::Unreachable { message } => (
+            known(),
+            vec![ready(ConditionStatus::Unknown, "Unreachable", message)],
+        ),
         Finding::Unusable { reason, message } => {
             (known(), vec![ready(ConditionStatus::False, reason, message)])
         }
-        Finding::IdentityConflict { cluster_id, version, other } => {
-            ((cluster_id, version), identity_conflict(&other))
-        }
+        Finding::IdentityConflict {
+            cluster_id,
+            version,
+            other,
+        } => ((cluster_id, version), identity_conflict(&other)),
     };
     ClusterStatus {
         observed_generation: cluster.metadata.generation,
@@ -79,12 +95,17 @@ fn status(cluster: &Cluster, before: &ClusterStatus, finding: Finding, now: Time
 }
 
 fn identity_conflict(other: &str) -> Vec<ConditionUpdate> {
-    let message = format!("Cluster {other} leads to the same cluster and was there first; nothing is done through this one");
+    let message = format!(
+        "Cluster {other} leads to the same cluster and was there first; nothing is done through this one"
+    );
     let conflict = ConditionUpdate {
         type_: IDENTITY_CONFLICT,
         status: ConditionStatus::True,
         reason: "SameCluster".into(),
         message: message.clone(),
     };
-    vec![ready(ConditionStatus::False, "IdentityConflict", message), conflict]
+    vec![
+        ready(ConditionStatus::False, "IdentityConflict", message),
+        conflict,
+    ]
 }

@@ -67,7 +67,10 @@ fn validate(spec: &SourceSpec) -> Result<Valid, Finding> {
     let missing = promise::of_source(spec);
     if !missing.is_empty() {
         let message = super::not_implemented(&missing);
-        return Err(Finding::Stalled { reason: "NotImplemented", message });
+        return Err(Finding::Stalled {
+            reason: "NotImplemented",
+            message,
+        });
     }
     let fields = RefFields {
         branch: spec.reference.branch.as_deref(),
@@ -75,14 +78,22 @@ fn validate(spec: &SourceSpec) -> Result<Valid, Finding> {
         tag: spec.reference.tag.as_deref(),
         commit: spec.reference.commit.as_deref(),
     };
-    let policy = RefPolicy::from_fields(fields)
-        .map_err(|error| Finding::Stalled { reason: "InvalidRef", message: crate::chain(&error) })?;
+    let policy = RefPolicy::from_fields(fields).map_err(|error| Finding::Stalled {
+        reason: "InvalidRef",
+        message: crate::chain(&error),
+    })?;
     let on_rewrite = match spec.on_rewrite {
         Some(starling_api::OnRewrite::Follow) => OnRewrite::Follow,
         Some(starling_api::OnRewrite::Hold) => OnRewrite::Hold,
         None => OnRewrite::default_for(&policy),
     };
-    Ok(Valid { policy, rules: Rules { on_rewrite, allow_downgrade: spec.allow_downgrade } })
+    Ok(Valid {
+        policy,
+        rules: Rules {
+            on_rewrite,
+            allow_downgrade: spec.allow_downgrade,
+        },
+    })
 }
 
 fn next(source: &Source, finding: &Finding) -> Next {

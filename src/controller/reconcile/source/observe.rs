@@ -9,15 +9,21 @@ use crate::controller::repositories::RepositoryError;
 use crate::git::{GitError, RepoAccess};
 
 pub(super) async fn look(context: &Context, source: &Source, valid: &Valid) -> Finding {
-    let access =
-        match context.repositories.refresh(&context.hub, source, context.allow_insecure_sources).await {
-            Ok(access) => access,
-            Err(error) => return unaddressed(&error),
-        };
+    let access = match context
+        .repositories
+        .refresh(&context.hub, source, context.allow_insecure_sources)
+        .await
+    {
+        Ok(access) => access,
+        Err(error) => return unaddressed(&error),
+    };
     context.pace.ask(access.url().host()).await;
     match follow(context, source, valid, &access).await {
         Ok(finding) => finding,
-        Err(error) => Finding::Failed { reason: reason(&error), message: crate::chain(&error) },
+        Err(error) => Finding::Failed {
+            reason: reason(&error),
+            message: crate::chain(&error),
+        },
     }
 }
 
@@ -41,27 +47,46 @@ async fn follow(
     };
     let last = last_revision(source);
     let unchanged = last.as_ref() == Some(&found);
-    context.git.ensure_commit(access, ref_name(&valid.policy, &found).as_deref(), found.commit().as_str(), timeout).await?;
+    context
+        .git
+        .ensure_commit(
+            access,
+            ref_name(&valid.policy, &found).as_deref(),
+            found.commit().as_str(),
+            timeout,
+        )
+        .await?;
     if unchanged {
         return Ok(Finding::Offers(found));
     }
     let is_descendant = match &last {
         Some(last) => {
-            context.git.is_descendant(access, last.commit().as_str(), found.commit().as_str()).await?
+            context
+                .git
+                .is_descendant(access, last.commit().as_str(), found.commit().as_str())
+                .await?
         }
         None => None,
     };
-    Ok(match advance(&valid.policy, last.as_ref(), found.clone(), Facts { is_descendant }, valid.rules) {
-        Verdict::Unchanged => Finding::Offers(found),
-        Verdict::Move(to) => {
-            context.git.pin(access, &pin(&to), to.commit().as_str()).await?;
-            Finding::Offers(to)
-        }
-        Verdict::Hold { keep, reason, found } => Finding::Holds {
-            reason: reason.as_str(),
-            message: format!("the repository offers {found}; {keep} is kept ({reason})"),
+    Ok(
+        match advance(
+            &valid.policy,
+            last.as_ref(),
+            found.clone(),
+            Facts { is_descendant },
+            valid.rules,
+        ) {
+            Verdict::Unchanged => Finding::Offers(found),
+            Verdict::Move(to) => {
+                context.git.pin(access, &pin(&to), to.commit().as_str()).await?;
+                Finding::Offers(to)
+            }
+            Verdict::Hold { keep, reason, found } => Finding::Holds {
+                reason: reason.as_str(),
+                message: format!("the repository offers {found}; {keep} is kept ({reason})"),
+            },
         },
-    })
+    )
 }
 
 /// The pin that keeps a commit in the mirror whatever happens to its branch: a rollout may need it later.
@@ -89,22 +114,44 @@ fn ref_name(policy: &RefPolicy, found: &Revision) -> Option<String> {
 }
 
 fn unresolved(source: &Source, error: &ResolveError) -> Finding {
-    let kept = source.status.as_ref().map(|status| status.revision.as_str()).filter(|r| !r.is_empty());
+    let kept = source
+        .status
+        .as_ref()
+        .map(|status| status.revision.as_str())
+        .filter(|r| !r.is_empty());
     let message = match kept {
-        Some(revision) => format!("{}; the last good revision {revision} is kept", crate::chain(error)),
+        Some(revision) => format!(
+            "{}; the last good revision {revision} is kept",
+            crate::chain(error)
+        ),
         None => crate::chain(error),
     };
-    Finding::Failed { reason: "RefNotFound", message }
+    Finding::Failed {
+        reason: "RefNotFound",
+        message,
+    }
 }
 
 fn unaddressed(error: &RepositoryError) -> Finding {
     let message = crate::chain(error);
     match error {
-        RepositoryError::Url(_) => Finding::Stalled { reason: "InvalidURL", message },
+        RepositoryError::Url(_) => Finding::Stalled {
+            reason: "InvalidURL",
+            message,
+        },
         // Secrets are not watched: they are looked at again after a while.
-        RepositoryError::SecretMissing { .. } => Finding::Failed { reason: "SecretNotFound", message },
-        RepositoryError::SecretUnusable { .. } => Finding::Failed { reason: "InvalidSecret", message },
-        RepositoryError::Hub(_) => Finding::Failed { reason: "ManagementClusterFailed", message },
+        RepositoryError::SecretMissing { .. } => Finding::Failed {
+            reason: "SecretNotFound",
+            message,
+        },
+        RepositoryError::SecretUnusable { .. } => Finding::Failed {
+            reason: "InvalidSecret",
+            message,
+        },
+        RepositoryError::Hub(_) => Finding::Failed {
+            reason: "ManagementClusterFailed",
+            message,
+        },
     }
 }
 

@@ -32,23 +32,37 @@ pub(super) async fn report(
 fn status(source: &Source, before: &SourceStatus, finding: Finding) -> SourceStatus {
     let now = now();
     let (revision, updates) = match finding {
-        Finding::Suspended => {
-            (None, vec![ready(ConditionStatus::Unknown, "Suspended", "suspended; what is known stays")])
-        }
+        Finding::Suspended => (
+            None,
+            vec![ready(
+                ConditionStatus::Unknown,
+                "Suspended",
+                "suspended; what is known stays",
+            )],
+        ),
         Finding::Stalled { reason, message } => (None, stalled(reason, &message)),
         Finding::Failed { reason, message } => (None, retrying(reason, &message)),
         Finding::Holds { reason, message } => (None, held(reason, message)),
         Finding::Offers(revision) => {
             let revision = revision.to_string();
             let message = format!("offers {revision}");
-            (Some(revision), vec![ready(ConditionStatus::True, "Succeeded", message)])
+            (
+                Some(revision),
+                vec![ready(ConditionStatus::True, "Succeeded", message)],
+            )
         }
     };
-    let moved = revision.as_ref().is_some_and(|revision| *revision != before.revision);
+    let moved = revision
+        .as_ref()
+        .is_some_and(|revision| *revision != before.revision);
     SourceStatus {
         observed_generation: source.metadata.generation,
         revision: revision.clone().unwrap_or_else(|| before.revision.clone()),
-        revision_time: if moved { now.to_string() } else { before.revision_time.clone() },
+        revision_time: if moved {
+            now.to_string()
+        } else {
+            before.revision_time.clone()
+        },
         revision_origin: match revision {
             Some(_) => observe::origin(source),
             None => before.revision_origin.clone(),

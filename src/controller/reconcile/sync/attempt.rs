@@ -88,7 +88,9 @@ pub(super) async fn check(
     observed: &Observed,
     wanted: &Wanted,
 ) -> Result<Outcome, ReconcileError> {
-    let Some(connection) = &observed.connection else { return Ok(no_connection()) };
+    let Some(connection) = &observed.connection else {
+        return Ok(no_connection());
+    };
     context.pace.attempt(&cluster_key(observed)).await;
     schedule_check(context, observed);
     let records = load(context, observed).await;
@@ -97,7 +99,10 @@ pub(super) async fn check(
     if records.len() < expected {
         return attempt(context, observed, wanted, &BTreeSet::new()).await;
     }
-    let report = connection.member.find_drift(&observed.owner, &records, deadline(observed)).await;
+    let report = connection
+        .member
+        .find_drift(&observed.owner, &records, deadline(observed))
+        .await;
     if let Some(error) = report.interrupted {
         return Ok(interrupted(context, observed, wanted, &error));
     }
@@ -107,7 +112,14 @@ pub(super) async fn check(
     }
     if let Some(((_, kind), error)) = report.failures.first() {
         let message = format!("drift of {kind} cannot be looked for: {}", crate::chain(error));
-        return Ok(failed(context, observed, wanted, "DriftCheckFailed", message, Vec::new()));
+        return Ok(failed(
+            context,
+            observed,
+            wanted,
+            "DriftCheckFailed",
+            message,
+            Vec::new(),
+        ));
     }
     Ok(Outcome::Unchanged)
 }
@@ -118,7 +130,9 @@ async fn attempt(
     wanted: &Wanted,
     drifted: &BTreeSet<ObjectKey>,
 ) -> Result<Outcome, ReconcileError> {
-    let Some(connection) = &observed.connection else { return Ok(no_connection()) };
+    let Some(connection) = &observed.connection else {
+        return Ok(no_connection());
+    };
     context.pace.attempt(&cluster_key(observed)).await;
     let rendered = match render(context, observed, wanted).await {
         Ok(rendered) => rendered,
@@ -146,7 +160,9 @@ async fn attempt(
     // status is written all the same.
     let (finished, saved, ()) = tokio::join!(
         context.ledger.finish_attempt(id, &end),
-        context.ledger.save_records(observed.cluster_id(), &observed.owner, &upserts, &deletes),
+        context
+            .ledger
+            .save_records(observed.cluster_id(), &observed.owner, &upserts, &deletes),
         report::settle(context, observed, wanted, &outcome),
     );
     for error in [finished.map(|_| ()), saved].into_iter().filter_map(Result::err) {
@@ -190,8 +206,12 @@ async fn render(
         .get(&context.hub, source, context.allow_insecure_sources)
         .await
         .map_err(|error| ("SourceNotReady", crate::chain(&error)))?;
-    let revision: Revision =
-        wanted.revision.parse().map_err(|error| ("InvalidRevision", format!("spec.revision: {}", crate::chain(&error))))?;
+    let revision: Revision = wanted.revision.parse().map_err(|error| {
+        (
+            "InvalidRevision",
+            format!("spec.revision: {}", crate::chain(&error)),
+        )
+    })?;
     let refname = (!revision.name().is_empty()).then(|| refname(source, &revision));
     let job = RenderJob {
         access: &access,
@@ -215,7 +235,11 @@ async fn render(
 }
 
 fn refname(source: &starling_api::Source, revision: &Revision) -> String {
-    let folder = if source.spec.reference.branch.is_some() { "heads" } else { "tags" };
+    let folder = if source.spec.reference.branch.is_some() {
+        "heads"
+    } else {
+        "tags"
+    };
     format!("refs/{folder}/{}", revision.name())
 }
 
@@ -231,7 +255,8 @@ fn judge(
         return interrupted(context, observed, wanted, error);
     }
     if applied.prune_hold == Some(PruneHold::EmptyRender) {
-        let message = "the render has no objects, so nothing is pruned; set allowEmpty if that is meant".into();
+        let message =
+            "the render has no objects, so nothing is pruned; set allowEmpty if that is meant".into();
         return failed(context, observed, wanted, "EmptyRender", message, Vec::new());
     }
     if let Some((first, error)) = applied.failures.first() {
@@ -240,24 +265,50 @@ fn judge(
             more => format!(" (and {more} more)"),
         };
         let message = format!("{first}: {}{others}", crate::chain(error));
-        return failed(context, observed, wanted, reason(error), message, problems(&applied.failures));
+        return failed(
+            context,
+            observed,
+            wanted,
+            reason(error),
+            message,
+            problems(&applied.failures),
+        );
     }
     schedule_check(context, observed);
-    Outcome::Holds(Held { changes: changes(applied), inventory: inventory(applied), plain })
+    Outcome::Holds(Held {
+        changes: changes(applied),
+        inventory: inventory(applied),
+        plain,
+    })
 }
 
 fn interrupted(context: &Context, observed: &Observed, wanted: &Wanted, error: &MemberError) -> Outcome {
     match error {
-        MemberError::Unreachable { .. } | MemberError::Unauthorized { .. } | MemberError::Throttled { .. } => {
+        MemberError::Unreachable { .. }
+        | MemberError::Unauthorized { .. }
+        | MemberError::Throttled { .. } => {
             // The Cluster loop finds out what is the matter, and wakes its Syncs when that changes.
             context.queues.clusters.add(cluster_key(observed));
-            Outcome::Lost { message: crate::chain(error) }
+            Outcome::Lost {
+                message: crate::chain(error),
+            }
         }
         MemberError::Deadline { .. } => {
-            let message = format!("not done within timeout ({}): {}", observed.spec.template.timeout, crate::chain(error));
+            let message = format!(
+                "not done within timeout ({}): {}",
+                observed.spec.template.timeout,
+                crate::chain(error)
+            );
             failed(context, observed, wanted, "Timeout", message, Vec::new())
         }
-        other => failed(context, observed, wanted, reason(other), crate::chain(other), Vec::new()),
+        other => failed(
+            context,
+            observed,
+            wanted,
+            reason(other),
+            crate::chain(other),
+            Vec::new(),
+        ),
     }
 }
 
@@ -271,21 +322,42 @@ fn failed(
 ) -> Outcome {
     let attempts = failures_before(observed, wanted) + 1;
     let start = observed.spec.template.retry_interval.as_std();
-    let wait = backoff::delay(start, attempts, observed.sync.metadata.uid.as_deref().unwrap_or_default());
+    let wait = backoff::delay(
+        start,
+        attempts,
+        observed.sync.metadata.uid.as_deref().unwrap_or_default(),
+    );
     let retry_at = after(wait);
     context.checks.set(&observed.key, retry_at);
-    Outcome::Failed(Failure { reason, message, problems, attempts, retry_at })
+    Outcome::Failed(Failure {
+        reason,
+        message,
+        problems,
+        attempts,
+        retry_at,
+    })
 }
 
 fn no_connection() -> Outcome {
-    Outcome::Lost { message: "there is no connection to the cluster".into() }
+    Outcome::Lost {
+        message: "there is no connection to the cluster".into(),
+    }
 }
 
 /// The next look for drift: after `interval`, give or take a tenth, so that what was applied together is not
 /// looked at together for ever.
 fn schedule_check(context: &Context, observed: &Observed) {
-    let interval = observed.spec.template.interval.as_std().max(Duration::from_secs(1));
-    let seed = [observed.sync.metadata.uid.as_deref().unwrap_or_default(), &now().to_string()].concat();
+    let interval = observed
+        .spec
+        .template
+        .interval
+        .as_std()
+        .max(Duration::from_secs(1));
+    let seed = [
+        observed.sync.metadata.uid.as_deref().unwrap_or_default(),
+        &now().to_string(),
+    ]
+    .concat();
     let wait = interval - interval / 10 + spread(interval / 5, hash64(&[&seed]));
     context.checks.set(&observed.key, after(wait));
 }
@@ -296,7 +368,11 @@ fn after(wait: Duration) -> Timestamp {
 }
 
 fn failures_before(observed: &Observed, wanted: &Wanted) -> u32 {
-    if observed.status.last_attempted_target == wanted.target { observed.status.attempts } else { 0 }
+    if observed.status.last_attempted_target == wanted.target {
+        observed.status.attempts
+    } else {
+        0
+    }
 }
 
 fn cluster_key(observed: &Observed) -> cache::ObjectKey {
@@ -304,25 +380,47 @@ fn cluster_key(observed: &Observed) -> cache::ObjectKey {
 }
 
 fn deadline(observed: &Observed) -> Instant {
-    Instant::now() + observed.spec.template.timeout.as_std().max(Duration::from_secs(1))
+    Instant::now()
+        + observed
+            .spec
+            .template
+            .timeout
+            .as_std()
+            .max(Duration::from_secs(1))
 }
 
 /// A ledger that cannot be read is as good as a lost one: everything is looked at, nothing in step is written.
 async fn load(context: &Context, observed: &Observed) -> BTreeMap<ObjectKey, Record> {
-    context.ledger.load_records(observed.cluster_id(), &observed.owner).await.unwrap_or_else(|error| {
-        tracing::error!(sync = %observed.key, error = %crate::chain(&error), "records not read");
-        BTreeMap::new()
-    })
+    context
+        .ledger
+        .load_records(observed.cluster_id(), &observed.owner)
+        .await
+        .unwrap_or_else(|error| {
+            tracing::error!(sync = %observed.key, error = %crate::chain(&error), "records not read");
+            BTreeMap::new()
+        })
 }
 
 fn remembered(applied: &ApplyOutcome) -> (BTreeMap<ObjectKey, Record>, BTreeSet<ObjectKey>) {
-    let upserts = applied.applied.iter().map(|object| (object.key.clone(), object.record.clone())).collect();
+    let upserts = applied
+        .applied
+        .iter()
+        .map(|object| (object.key.clone(), object.record.clone()))
+        .collect();
     let deletes = applied.deleted.iter().chain(&applied.released).cloned().collect();
     (upserts, deletes)
 }
 
 fn changes(applied: &ApplyOutcome) -> Changes {
-    let count = |change| narrow(applied.applied.iter().filter(|object| object.change == change).count());
+    let count = |change| {
+        narrow(
+            applied
+                .applied
+                .iter()
+                .filter(|object| object.change == change)
+                .count(),
+        )
+    };
     Changes {
         created: count(Change::Created),
         configured: count(Change::Configured),
@@ -332,7 +430,10 @@ fn changes(applied: &ApplyOutcome) -> Changes {
 }
 
 fn inventory(applied: &ApplyOutcome) -> InventorySummary {
-    InventorySummary { objects: narrow(applied.inventory.len()), digest: applied.inventory.digest() }
+    InventorySummary {
+        objects: narrow(applied.inventory.len()),
+        digest: applied.inventory.digest(),
+    }
 }
 
 fn problems(failures: &[(ObjectKey, MemberError)]) -> Vec<ObjectProblem> {
@@ -342,7 +443,10 @@ fn problems(failures: &[(ObjectKey, MemberError)]) -> Vec<ObjectProblem> {
         .map(|(object, error)| ObjectProblem {
             object: object.to_string(),
             reason: reason(error).to_owned(),
-            message: starling_api::conditions::cut(&crate::chain(error), starling_api::conditions::MESSAGE_LIMIT),
+            message: starling_api::conditions::cut(
+                &crate::chain(error),
+                starling_api::conditions::MESSAGE_LIMIT,
+            ),
         })
         .collect()
 }
@@ -361,7 +465,13 @@ fn end(outcome: &Outcome, applied: &ApplyOutcome) -> AttemptEnd {
         Outcome::Failed(failure) => (AttemptOutcome::Failed, failure.reason, failure.message.clone()),
         Outcome::Lost { message } => (AttemptOutcome::Failed, "ClusterLost", message.clone()),
     };
-    AttemptEnd { outcome, reason: reason.to_owned(), message, counts, ended_at: now() }
+    AttemptEnd {
+        outcome,
+        reason: reason.to_owned(),
+        message,
+        counts,
+        ended_at: now(),
+    }
 }
 
 /// The one mapping from what a member answers about an object to a reason.

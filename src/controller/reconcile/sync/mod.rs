@@ -13,8 +13,8 @@ use super::ReconcileError;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Context, Next, now};
 use attempt::Outcome;
-pub(super) use observe::facts;
 use observe::Observed;
+pub(super) use observe::facts;
 
 /// Looks at one Sync.
 ///
@@ -62,9 +62,10 @@ fn next(context: &Context, observed: &Observed, step: &Step, done: Option<&Outco
     match (step, done) {
         (_, Some(Outcome::Lost { .. })) => Next::Retry(observed.spec.template.retry_interval.as_std()),
         (_, Some(Outcome::Failed(failure))) => Next::at(failure.retry_at, now()),
-        (_, Some(Outcome::Holds { .. } | Outcome::Unchanged)) => {
-            context.checks.get(&observed.key).map_or(Next::OnEvent, |at| Next::at(at, now()))
-        }
+        (_, Some(Outcome::Holds { .. } | Outcome::Unchanged)) => context
+            .checks
+            .get(&observed.key)
+            .map_or(Next::OnEvent, |at| Next::at(at, now())),
         (Step::Backoff { until } | Step::Idle { until, .. }, None) => Next::at(*until, now()),
         (
             Step::Suspended

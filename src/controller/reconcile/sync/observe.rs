@@ -57,9 +57,17 @@ pub(super) fn observe(context: &Context, key: &ObjectKey) -> Option<Observed> {
 
 /// A Sync alone has its `$(cluster.*)` resolved here; a group resolved its Syncs' when it admitted them.
 fn resolved(spec: &SyncSpec, cluster: Option<&Cluster>) -> (SyncSpec, Option<String>) {
-    let (Some(cluster), None) = (cluster, &spec.group_ref) else { return (spec.clone(), None) };
+    let (Some(cluster), None) = (cluster, &spec.group_ref) else {
+        return (spec.clone(), None);
+    };
     match expand::resolve(&spec.template, &facts(cluster)) {
-        Ok(template) => (SyncSpec { template, ..spec.clone() }, None),
+        Ok(template) => (
+            SyncSpec {
+                template,
+                ..spec.clone()
+            },
+            None,
+        ),
         Err(error) => (spec.clone(), Some(format!("spec.{error}"))),
     }
 }
@@ -91,9 +99,14 @@ impl Observed {
     /// earlier process wrote into its status: the Cluster loop makes one and wakes this Sync.
     pub(super) fn cluster_state(&self) -> Option<ClusterState<'_>> {
         let cluster = self.cluster.as_ref()?;
-        let id = cluster.status.as_ref().map_or("", |status| status.cluster_id.as_str());
+        let id = cluster
+            .status
+            .as_ref()
+            .map_or("", |status| status.cluster_id.as_str());
         let reach = match reach(cluster) {
-            starling_core::plan::Reach::Ready if self.connection.is_none() => starling_core::plan::Reach::Unprobed,
+            starling_core::plan::Reach::Ready if self.connection.is_none() => {
+                starling_core::plan::Reach::Unprobed
+            }
             reach => reach,
         };
         Some(ClusterState { reach, id })

@@ -34,11 +34,16 @@ pub(super) async fn report(
 /// Ends the admission in the ledger once the member holds its target. A failed attempt does not end it: it is
 /// tried again; the group ends it at `progressDeadline`.
 pub(super) async fn settle(context: &Context, observed: &Observed, wanted: &Wanted, outcome: &Outcome) {
-    let (Some(group), Some(rollout)) = (&observed.spec.group_ref, observed.sync.annotations().get(ROLLOUT)) else {
+    let (Some(group), Some(rollout)) = (&observed.spec.group_ref, observed.sync.annotations().get(ROLLOUT))
+    else {
         return;
     };
     let Outcome::Holds(_) = outcome else { return };
-    let uid = observed.sync.owner_references().iter().find(|owner| owner.kind == "SyncGroup");
+    let uid = observed
+        .sync
+        .owner_references()
+        .iter()
+        .find(|owner| owner.kind == "SyncGroup");
     let key = AdmissionKey {
         group_uid: uid.map(|owner| owner.uid.clone()).unwrap_or_default(),
         rollout: rollout.clone(),
@@ -46,7 +51,11 @@ pub(super) async fn settle(context: &Context, observed: &Observed, wanted: &Want
         cluster: observed.spec.cluster_ref.name.clone(),
         target: wanted.target.clone(),
     };
-    if let Err(error) = context.ledger.settle_admission(&key, AdmissionOutcome::Applied, "", now()).await {
+    if let Err(error) = context
+        .ledger
+        .settle_admission(&key, AdmissionOutcome::Applied, "", now())
+        .await
+    {
         tracing::error!(sync = %observed.key, error = %crate::chain(&error), "admission not settled");
     }
 }
@@ -81,7 +90,11 @@ fn status(observed: &Observed, step: &Step, done: Option<&Outcome>, now: Timesta
         // The condition that the failed attempt left is still true, for a new generation of the same target too.
         (Step::Backoff { .. }, _) | (Step::Apply(_) | Step::CheckDrift(_), None) => kept(before),
         (Step::Suspended, _) => {
-            vec![ready(ConditionStatus::Unknown, "Suspended", "suspended; the cluster is left as it is")]
+            vec![ready(
+                ConditionStatus::Unknown,
+                "Suspended",
+                "suspended; the cluster is left as it is",
+            )]
         }
         (Step::NotImplemented { fields }, _) => stalled("NotImplemented", &not_implemented(fields)),
         (Step::Invalid { message }, _) => stalled("InvalidParameters", message),
@@ -91,11 +104,19 @@ fn status(observed: &Observed, step: &Step, done: Option<&Outcome>, now: Timesta
         }
         (Step::AwaitingSource, _) => {
             let name = &observed.spec.template.source_ref.name;
-            vec![ready(ConditionStatus::False, "SourceNotReady", format!("Source {name:?} offers no revision"))]
+            vec![ready(
+                ConditionStatus::False,
+                "SourceNotReady",
+                format!("Source {name:?} offers no revision"),
+            )]
         }
         (Step::ClusterMissing, _) => {
             let name = &observed.spec.cluster_ref.name;
-            vec![ready(ConditionStatus::False, "ClusterNotFound", format!("there is no Cluster {name:?}"))]
+            vec![ready(
+                ConditionStatus::False,
+                "ClusterNotFound",
+                format!("there is no Cluster {name:?}"),
+            )]
         }
         (Step::ClusterNotReady { message }, _) => {
             vec![ready(ConditionStatus::Unknown, step::CLUSTER_NOT_READY, message)]
@@ -130,7 +151,13 @@ fn attempted(
     after.last_attempted_target.clone_from(&wanted.target);
     after.last_attempted_revision.clone_from(&wanted.revision);
     match outcome {
-        Outcome::Failed(Failure { reason, message, problems, attempts, retry_at }) => {
+        Outcome::Failed(Failure {
+            reason,
+            message,
+            problems,
+            attempts,
+            retry_at,
+        }) => {
             after.attempts = *attempts;
             after.next_attempt_time = retry_at.to_string();
             after.problems.clone_from(problems);
@@ -145,7 +172,11 @@ fn attempted(
 
 fn succeed(after: &mut SyncStatus, observed: &Observed, wanted: &Wanted, held: &Held, now: Timestamp) {
     let new = !step::holds(&observed.status, &wanted.target, observed.cluster_id());
-    let Held { changes, inventory, plain: _ } = held;
+    let Held {
+        changes,
+        inventory,
+        plain: _,
+    } = held;
     after.last_attempted_revision.clone_from(&wanted.revision);
     after.last_attempted_target.clone_from(&wanted.target);
     after.last_applied_revision.clone_from(&wanted.revision);
@@ -165,8 +196,11 @@ fn succeed(after: &mut SyncStatus, observed: &Observed, wanted: &Wanted, held: &
 
 /// The conditions of a Sync whose cluster holds what it says.
 fn holding(before: &SyncStatus, wanted: &Wanted) -> Vec<ConditionUpdate> {
-    let mut updates =
-        vec![ready(ConditionStatus::True, "Succeeded", format!("holds {}", wanted.revision))];
+    let mut updates = vec![ready(
+        ConditionStatus::True,
+        "Succeeded",
+        format!("holds {}", wanted.revision),
+    )];
     if conditions::find(&before.conditions, RENDERED_PLAIN).is_some() {
         updates.push(rendered_plain());
     }
@@ -183,7 +217,12 @@ fn rendered_plain() -> ConditionUpdate {
 }
 
 fn kept(before: &SyncStatus) -> Vec<ConditionUpdate> {
-    let types = [conditions::READY, conditions::RECONCILING, conditions::STALLED, RENDERED_PLAIN];
+    let types = [
+        conditions::READY,
+        conditions::RECONCILING,
+        conditions::STALLED,
+        RENDERED_PLAIN,
+    ];
     let status = |text: &str| match text {
         "True" => ConditionStatus::True,
         "False" => ConditionStatus::False,

@@ -34,9 +34,15 @@ pub(super) async fn admit(
         .iter()
         .filter_map(|(cluster, decision)| match decision {
             Decision::Start { entries } => Some((cluster, entries)),
-            Decision::Done | Decision::InFlight { .. } | Decision::Failed { .. } | Decision::Hold { .. } => None,
+            Decision::Done | Decision::InFlight { .. } | Decision::Failed { .. } | Decision::Hold { .. } => {
+                None
+            }
         })
-        .flat_map(|(cluster, entries)| entries.iter().filter_map(|entry| mk_sync(group, rolling, cluster, entry)))
+        .flat_map(|(cluster, entries)| {
+            entries
+                .iter()
+                .filter_map(|entry| mk_sync(group, rolling, cluster, entry))
+        })
         .collect();
     settle_failed(context, group, rolling, plan).await?;
     if syncs.is_empty() {
@@ -70,7 +76,12 @@ async fn write(context: &Context, sync: SyncResource) -> bool {
 
 /// The whole Sync as it is admitted; `None` for a cluster or entry that is not there, which the planner excludes.
 fn mk_sync(group: &Group, rolling: &Rolling, cluster: &str, entry_name: &str) -> Option<SyncResource> {
-    let entry = group.object.spec.syncs.iter().find(|entry| entry.name == entry_name)?;
+    let entry = group
+        .object
+        .spec
+        .syncs
+        .iter()
+        .find(|entry| entry.name == entry_name)?;
     let target_cluster = group.clusters.get(cluster)?;
     let mut template = template_for(entry, target_cluster).ok()?;
     // The entries that it depends on are Syncs of the same cluster.
@@ -80,7 +91,10 @@ fn mk_sync(group: &Group, rolling: &Rolling, cluster: &str, entry_name: &str) ->
     let mut sync = SyncResource::new(
         &name_of(group, cluster, entry_name),
         SyncSpec {
-            group_ref: Some(GroupRef { name: group.key.name.clone(), entry: entry_name.to_owned() }),
+            group_ref: Some(GroupRef {
+                name: group.key.name.clone(),
+                entry: entry_name.to_owned(),
+            }),
             cluster_ref: LocalRef::new(cluster),
             revision: rolling.revision(entry_name).to_owned(),
             template,
@@ -122,7 +136,12 @@ fn admission_key(group: &Group, rollout: &str, sync: &SyncResource) -> Admission
     AdmissionKey {
         group_uid: group.object.uid().unwrap_or_default(),
         rollout: rollout.to_owned(),
-        entry: sync.spec.group_ref.as_ref().map(|of| of.entry.clone()).unwrap_or_default(),
+        entry: sync
+            .spec
+            .group_ref
+            .as_ref()
+            .map(|of| of.entry.clone())
+            .unwrap_or_default(),
         cluster: sync.spec.cluster_ref.name.clone(),
         target: target::of_spec(&sync.spec).unwrap_or_default(),
     }
@@ -153,15 +172,24 @@ async fn settle_failed(
         else {
             continue;
         };
-        let known = rolling.status.problems.iter().any(|p| p.cluster == *cluster && p.reason == reason.as_str());
+        let known = rolling
+            .status
+            .problems
+            .iter()
+            .any(|p| p.cluster == *cluster && p.reason == reason.as_str());
         if known {
             continue;
         }
         for entry in &group.object.spec.syncs {
-            let Some(sync) = group.syncs.get(&(cluster.clone(), entry.name.clone())) else { continue };
+            let Some(sync) = group.syncs.get(&(cluster.clone(), entry.name.clone())) else {
+                continue;
+            };
             let rollout = sync.annotations().get(ROLLOUT).cloned().unwrap_or_default();
             let key = admission_key(group, &rollout, sync);
-            context.ledger.settle_admission(&key, AdmissionOutcome::Failed, reason.as_str(), now()).await?;
+            context
+                .ledger
+                .settle_admission(&key, AdmissionOutcome::Failed, reason.as_str(), now())
+                .await?;
         }
     }
     Ok(())
@@ -181,11 +209,16 @@ pub(super) async fn release_unselected(context: &Context, group: &Group) -> Resu
         }
         let rollout = sync.annotations().get(ROLLOUT).cloned().unwrap_or_default();
         let key = admission_key(group, &rollout, sync);
-        context.ledger.settle_admission(&key, AdmissionOutcome::Left, "", now()).await?;
+        context
+            .ledger
+            .settle_admission(&key, AdmissionOutcome::Left, "", now())
+            .await?;
         match context.hub.delete(&**sync).await {
             Ok(()) => {
                 tracing::info!(sync = %sync.name_any(), %cluster, "left the group");
-                context.syncs.observe_delete(&crate::controller::cache::ObjectKey::of(&**sync));
+                context
+                    .syncs
+                    .observe_delete(&crate::controller::cache::ObjectKey::of(&**sync));
             }
             Err(error @ (HubError::Request { .. } | HubError::Timeout { .. })) => {
                 tracing::warn!(sync = %sync.name_any(), error = %crate::chain(&error), "not taken away");

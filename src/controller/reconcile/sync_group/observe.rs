@@ -38,7 +38,12 @@ pub(super) struct Blocked {
 }
 
 pub(super) fn observe(context: &Context, object: Arc<SyncGroup>) -> Result<Group, Blocked> {
-    let blocked = |reason, message, stalled| Blocked { object: object.clone(), reason, message, stalled };
+    let blocked = |reason, message, stalled| Blocked {
+        object: object.clone(),
+        reason,
+        message,
+        stalled,
+    };
     let key = ObjectKey::of(&*object);
     let missing = promise::of_group(&object.spec);
     if !missing.is_empty() {
@@ -47,10 +52,14 @@ pub(super) fn observe(context: &Context, object: Arc<SyncGroup>) -> Result<Group
     let selector = expand::selector(&object.spec.cluster_selector)
         .map_err(|error| blocked("InvalidSelector", format!("spec.clusterSelector: {error}"), true))?;
     if let Some(twice) = repeated_entry(&object) {
-        return Err(blocked("InvalidSpec", format!("spec.syncs: the name {twice:?} occurs twice"), true));
+        return Err(blocked(
+            "InvalidSpec",
+            format!("spec.syncs: the name {twice:?} occurs twice"),
+            true,
+        ));
     }
-    let sources = sources(context, &object, &key)
-        .map_err(|(reason, message)| blocked(reason, message, false))?;
+    let sources =
+        sources(context, &object, &key).map_err(|(reason, message)| blocked(reason, message, false))?;
 
     let clusters = context
         .clusters
@@ -63,14 +72,31 @@ pub(super) fn observe(context: &Context, object: Arc<SyncGroup>) -> Result<Group
     let unreadable = syncs
         .keys()
         .map(|(cluster, _): &(String, String)| cluster.clone())
-        .filter(|cluster| context.clusters.is_unreadable(&ObjectKey::new(&key.namespace, cluster)))
+        .filter(|cluster| {
+            context
+                .clusters
+                .is_unreadable(&ObjectKey::new(&key.namespace, cluster))
+        })
         .collect();
-    Ok(Group { object, key, sources, clusters, syncs, taken, unreadable })
+    Ok(Group {
+        object,
+        key,
+        sources,
+        clusters,
+        syncs,
+        taken,
+        unreadable,
+    })
 }
 
 fn repeated_entry(group: &SyncGroup) -> Option<&str> {
     let mut seen = BTreeSet::new();
-    group.spec.syncs.iter().map(|entry| entry.name.as_str()).find(|name| !seen.insert(*name))
+    group
+        .spec
+        .syncs
+        .iter()
+        .map(|entry| entry.name.as_str())
+        .find(|name| !seen.insert(*name))
 }
 
 fn sources(
@@ -81,13 +107,25 @@ fn sources(
     let mut sources = BTreeMap::new();
     for entry in &group.spec.syncs {
         let name = &entry.template.source_ref.name;
-        let source = context.sources.get(&ObjectKey::new(&key.namespace, name)).ok_or_else(|| {
-            let message = format!("spec.syncs[{}].sourceRef: there is no Source {name:?}", entry.name);
-            ("SourceNotFound", message)
-        })?;
-        let offers = source.status.as_ref().is_some_and(|status| !status.revision.is_empty());
+        let source = context
+            .sources
+            .get(&ObjectKey::new(&key.namespace, name))
+            .ok_or_else(|| {
+                let message = format!(
+                    "spec.syncs[{}].sourceRef: there is no Source {name:?}",
+                    entry.name
+                );
+                ("SourceNotFound", message)
+            })?;
+        let offers = source
+            .status
+            .as_ref()
+            .is_some_and(|status| !status.revision.is_empty());
         if !offers {
-            let message = format!("spec.syncs[{}].sourceRef: Source {name:?} offers no revision yet", entry.name);
+            let message = format!(
+                "spec.syncs[{}].sourceRef: Source {name:?} offers no revision yet",
+                entry.name
+            );
             return Err(("SourceNotReady", message));
         }
         sources.insert(name.clone(), source);

@@ -39,10 +39,16 @@ pub(super) async fn ensure(context: &Context, group: &Group) -> Result<Option<Ro
     let current = status.rollout.clone();
     let wanted = wanted(group);
     match (next_release(current.as_ref(), &wanted, now()), current) {
-        (ReleaseStep::Keep, Some(rollout)) => Ok(Some(Rolling { rollout, status, settles_at: None })),
-        (ReleaseStep::Settle { until }, Some(rollout)) => {
-            Ok(Some(Rolling { rollout, status, settles_at: Some(until) }))
-        }
+        (ReleaseStep::Keep, Some(rollout)) => Ok(Some(Rolling {
+            rollout,
+            status,
+            settles_at: None,
+        })),
+        (ReleaseStep::Settle { until }, Some(rollout)) => Ok(Some(Rolling {
+            rollout,
+            status,
+            settles_at: Some(until),
+        })),
         (ReleaseStep::Start(release), current) => start(context, group, status, current, release).await,
         // Without a rollout in status core always starts one.
         (ReleaseStep::Keep | ReleaseStep::Settle { .. }, None) => Ok(None),
@@ -65,7 +71,11 @@ fn wanted(group: &Group) -> Vec<EntryWanted<'_>> {
 }
 
 fn source_status<'g>(group: &'g Group, entry: &SyncEntry) -> Option<&'g SourceStatus> {
-    group.sources.get(&entry.template.source_ref.name)?.status.as_ref()
+    group
+        .sources
+        .get(&entry.template.source_ref.name)?
+        .status
+        .as_ref()
 }
 
 async fn start(
@@ -86,17 +96,27 @@ async fn start(
         start_time: now.to_string(),
         ..RolloutStatus::default()
     };
-    context.ledger.begin_rollout(&intent(group, &uid, &rollout, now)).await?;
+    context
+        .ledger
+        .begin_rollout(&intent(group, &uid, &rollout, now))
+        .await?;
     tracing::info!(group = %group.key, rollout = rollout.id, release = %rollout.release, revisions = %list(&rollout.revisions), "rollout started");
     status.rollout = Some(rollout.clone());
     let written = context.hub.write_status(&*group.object, &status).await?;
     if let Some(before) = before.filter(|before| before.phase != RolloutPhase::Succeeded) {
-        context.ledger.end_rollout(&uid, &before.id.to_string(), RolloutOutcome::Superseded, now).await?;
+        context
+            .ledger
+            .end_rollout(&uid, &before.id.to_string(), RolloutOutcome::Superseded, now)
+            .await?;
     }
     if let Some(change) = context.groups.observe_write(written) {
         context.wake_for_group(&change, By::Us);
     }
-    Ok(Some(Rolling { rollout, status, settles_at: None }))
+    Ok(Some(Rolling {
+        rollout,
+        status,
+        settles_at: None,
+    }))
 }
 
 fn intent(group: &Group, uid: &str, rollout: &RolloutStatus, started_at: Timestamp) -> Rollout {
@@ -106,12 +126,19 @@ fn intent(group: &Group, uid: &str, rollout: &RolloutStatus, started_at: Timesta
         namespace: group.key.namespace.clone(),
         name: group.key.name.clone(),
         release: rollout.release.clone(),
-        revisions: rollout.revisions.iter().map(|r| (r.sync.clone(), r.revision.clone())).collect(),
+        revisions: rollout
+            .revisions
+            .iter()
+            .map(|r| (r.sync.clone(), r.revision.clone()))
+            .collect(),
         started_at,
     }
 }
 
 fn list(revisions: &[EntryRevision]) -> String {
-    let texts: Vec<String> = revisions.iter().map(|r| format!("{}={}", r.sync, r.revision)).collect();
+    let texts: Vec<String> = revisions
+        .iter()
+        .map(|r| format!("{}={}", r.sync, r.revision))
+        .collect();
     texts.join(" ")
 }

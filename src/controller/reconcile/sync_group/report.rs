@@ -38,7 +38,8 @@ pub(super) async fn report(
         return Ok(None);
     }
     let phase_before = before.rollout.as_ref().map(|rollout| rollout.phase);
-    let same_phase = phase_before == Some(report.phase) && before.observed_generation == after.observed_generation;
+    let same_phase =
+        phase_before == Some(report.phase) && before.observed_generation == after.observed_generation;
     if let (true, Some(wait)) = (same_phase, too_early(context, group, now)) {
         return Ok(Some(Next::After(wait)));
     }
@@ -55,7 +56,12 @@ pub(super) async fn report(
 
 /// Writes why the group cannot be rolled; what has rolled stays as it is.
 pub(super) async fn blocked(context: &Context, blocked: &Blocked) -> Result<(), ReconcileError> {
-    let Blocked { object, reason, message, stalled: is_stalled } = blocked;
+    let Blocked {
+        object,
+        reason,
+        message,
+        stalled: is_stalled,
+    } = blocked;
     let before = object.status.clone().unwrap_or_default();
     let updates = if *is_stalled {
         stalled(reason, message)
@@ -81,7 +87,9 @@ pub(super) async fn blocked(context: &Context, blocked: &Blocked) -> Result<(), 
 fn too_early(context: &Context, group: &Group, now: Timestamp) -> Option<Duration> {
     let since = now.duration_since(context.reports.get(&group.key)?);
     let pause = SignedDuration::try_from(PAUSE).ok()?;
-    Duration::try_from(pause - since).ok().filter(|wait| !wait.is_zero())
+    Duration::try_from(pause - since)
+        .ok()
+        .filter(|wait| !wait.is_zero())
 }
 
 async fn phase_changed(
@@ -95,7 +103,10 @@ async fn phase_changed(
     tracing::info!(group = %group.key, rollout = id, phase = ?report.phase, updated = report.counts.updated, total = report.counts.total, failed = report.counts.failed, "rollout changed phase");
     if report.phase == RolloutPhase::Succeeded {
         let uid = group.object.uid().unwrap_or_default();
-        context.ledger.end_rollout(&uid, &id.to_string(), RolloutOutcome::Succeeded, now).await?;
+        context
+            .ledger
+            .end_rollout(&uid, &id.to_string(), RolloutOutcome::Succeeded, now)
+            .await?;
     }
     Ok(())
 }
@@ -107,7 +118,10 @@ fn status(group: &Group, rolling: &Rolling, report: &Report, now: Timestamp) -> 
     rollout.blocked_by = blockers(&rollout.blocked_by, report, now);
     let succeeded = report.phase == RolloutPhase::Succeeded && report.counts.updated > 0;
     let last_known_good = if succeeded {
-        Some(ReleaseStatus { release: rollout.release.clone(), revisions: rollout.revisions.clone() })
+        Some(ReleaseStatus {
+            release: rollout.release.clone(),
+            revisions: rollout.revisions.clone(),
+        })
     } else {
         before.last_known_good.clone()
     };
@@ -116,7 +130,12 @@ fn status(group: &Group, rolling: &Rolling, report: &Report, now: Timestamp) -> 
         observed_generation: generation,
         last_handled_reconcile_at: handled(group.object.annotations().get(REQUESTED_AT), before),
         clusters: counts(report.counts),
-        conditions: conditions::merge(&before.conditions, updates(report, &rollout.blocked_by), generation, now),
+        conditions: conditions::merge(
+            &before.conditions,
+            updates(report, &rollout.blocked_by),
+            generation,
+            now,
+        ),
         rollout: Some(rollout),
         last_known_good,
         problems: problems(&before.problems, report, now),
@@ -124,20 +143,48 @@ fn status(group: &Group, rolling: &Rolling, report: &Report, now: Timestamp) -> 
 }
 
 fn handled(asked: Option<&String>, before: &SyncGroupStatus) -> String {
-    asked.cloned().unwrap_or_else(|| before.last_handled_reconcile_at.clone())
+    asked
+        .cloned()
+        .unwrap_or_else(|| before.last_handled_reconcile_at.clone())
 }
 
 fn counts(counts: Counts) -> ClusterCounts {
-    let Counts { total, updated, progressing, pending, failed, unreachable, held } = counts;
-    ClusterCounts { total, updated, progressing, pending, failed, unreachable, held }
+    let Counts {
+        total,
+        updated,
+        progressing,
+        pending,
+        failed,
+        unreachable,
+        held,
+    } = counts;
+    ClusterCounts {
+        total,
+        updated,
+        progressing,
+        pending,
+        failed,
+        unreachable,
+        held,
+    }
 }
 
 fn updates(report: &Report, blocked_by: &[Blocker]) -> Vec<ConditionUpdate> {
-    let Counts { total, updated, progressing, pending, failed, unreachable, held } = report.counts;
+    let Counts {
+        total,
+        updated,
+        progressing,
+        pending,
+        failed,
+        unreachable,
+        held,
+    } = report.counts;
     let summary = format!(
         "{updated} of {total} clusters updated, {progressing} progressing, {pending} pending, {failed} failed, {unreachable} unreachable, {held} held"
     );
-    let why = blocked_by.first().map(|blocker| format!("; {}: {}", blocker.reason, blocker.message));
+    let why = blocked_by
+        .first()
+        .map(|blocker| format!("; {}: {}", blocker.reason, blocker.message));
     let message = summary + &why.unwrap_or_default();
     let (status, reason) = match report.phase {
         RolloutPhase::Succeeded if total == 0 => (ConditionStatus::True, "NoClustersSelected"),
@@ -155,7 +202,11 @@ fn updates(report: &Report, blocked_by: &[Blocker]) -> Vec<ConditionUpdate> {
     );
     let progress = ConditionUpdate {
         type_: PROGRESSING,
-        status: if under_way { ConditionStatus::True } else { ConditionStatus::False },
+        status: if under_way {
+            ConditionStatus::True
+        } else {
+            ConditionStatus::False
+        },
         reason: format!("{:?}", report.phase),
         message: message.clone(),
     };
@@ -186,8 +237,12 @@ fn problems(before: &[ClusterProblem], report: &Report, now: Timestamp) -> Vec<C
         .iter()
         .take(PROBLEMS)
         .map(|(cluster, reason, message, since)| {
-            let known = before.iter().find(|known| known.cluster == *cluster && known.reason == *reason);
-            let since = since.map(|at| at.to_string()).or_else(|| known.map(|known| known.since.clone()));
+            let known = before
+                .iter()
+                .find(|known| known.cluster == *cluster && known.reason == *reason);
+            let since = since
+                .map(|at| at.to_string())
+                .or_else(|| known.map(|known| known.since.clone()));
             ClusterProblem {
                 cluster: cluster.clone(),
                 reason: reason.clone(),

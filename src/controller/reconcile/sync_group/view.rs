@@ -43,7 +43,10 @@ pub(super) fn template_for(entry: &SyncEntry, cluster: &Cluster) -> Result<SyncT
 }
 
 fn cluster_view(group: &Group, rolling: &Rolling, name: &str, cluster: &Cluster) -> ClusterView {
-    let id = cluster.status.as_ref().map_or("", |status| status.cluster_id.as_str());
+    let id = cluster
+        .status
+        .as_ref()
+        .map_or("", |status| status.cluster_id.as_str());
     let entries: BTreeMap<String, EntryView> = group
         .object
         .spec
@@ -53,10 +56,20 @@ fn cluster_view(group: &Group, rolling: &Rolling, name: &str, cluster: &Cluster)
             let wanted = template_for(entry, cluster)
                 .map(|template| target::of_sync(rolling.revision(&entry.name), &template));
             let sync = group.syncs.get(&(name.to_owned(), entry.name.clone()));
-            (entry.name.clone(), EntryView { wanted, observed: sync.map(|sync| observed(sync, id)) })
+            (
+                entry.name.clone(),
+                EntryView {
+                    wanted,
+                    observed: sync.map(|sync| observed(sync, id)),
+                },
+            )
         })
         .collect();
-    ClusterView { uid: cluster.uid().unwrap_or_else(|| name.to_owned()), reach: reach(cluster), entries }
+    ClusterView {
+        uid: cluster.uid().unwrap_or_else(|| name.to_owned()),
+        reach: reach(cluster),
+        entries,
+    }
 }
 
 fn observed(sync: &SyncResource, cluster_id: &str) -> ObservedSync {
