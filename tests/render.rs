@@ -1,4 +1,9 @@
 //! Rendering with the real kustomize, and against programs and trees that misbehave.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot be set up fails by panicking"
+)]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -944,14 +949,14 @@ async fn too_much_on_stderr_is_shortened_and_does_not_block() {
 
 #[tokio::test]
 async fn the_memory_limit_stops_the_program() {
-    let text = "0123456789abcdef".repeat(2 << 20);
+    let text = "0123456789abcdef".repeat(1 << 20);
     let content = format!("{}  large: {text}\n", config_map("a"));
     let files = tree(&[
         ("app/kustomization.yaml", "resources: [a.yaml]\n"),
         ("app/a.yaml", &content),
     ]);
     let limits = RenderLimits {
-        memory_bytes: 192 << 20,
+        memory_bytes: 128 << 20,
         ..RenderLimits::default()
     };
     let error = failure(&Renderer::new(kustomize(), limits), &files, "app").await;
@@ -1028,10 +1033,12 @@ async fn the_program_sees_a_clean_environment_and_no_input() {
 
 #[tokio::test]
 async fn builds_take_turns() {
-    // Each build notes how many are at work, itself included.
+    // Each build notes how many are at work, itself included; the first ones wait for each other.
     let work = tempfile::tempdir().expect("folder");
     let script = format!(
-        "cd {}\n: > at-work.$$\nset -- at-work.*\necho $# >> counts\n/bin/sleep 0.2\n/bin/rm at-work.$$\n",
+        "cd {}\n: > at-work.$$\nset -- at-work.*\necho $# >> counts\n\
+         until [ -e both ]; do set -- at-work.*; [ $# -lt 2 ] || : > both; /bin/sleep 0.01; done\n\
+         /bin/sleep 0.2\n/bin/rm at-work.$$\n",
         work.path().display()
     );
     let renderer = Renderer::new(

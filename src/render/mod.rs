@@ -42,7 +42,7 @@ use workspace::{Prepared, Workspace};
 const MEMORY_COMPLAINTS: [&str; 3] = [
     "out of memory",
     "cannot allocate memory",
-    "SIGSEGV: segmentation violation PC=",
+    "SIGSEGV: segmentation violation\nPC=",
 ];
 
 /// What one build may use.

@@ -218,21 +218,18 @@ fn locate(text: &str, error: &Error) -> YamlError {
 
 /// The number of the document that a line is in: a `---` at the start of a line begins one, whatever it is in.
 fn document_at(text: &str, line: u64) -> usize {
+    let separates = |line: &str| {
+        line.strip_prefix("---")
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r']))
+    };
     let lines = usize::try_from(line).unwrap_or(usize::MAX);
-    let mut documents = 0;
-    let mut content = false;
-    for line in text.lines().take(lines) {
-        let separator = line
-            .strip_prefix("---")
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r']));
-        if separator {
-            documents += 1;
-            content = true;
-        } else if !content && !line.trim().is_empty() && !line.starts_with(['#', '%']) {
-            documents += 1;
-            content = true;
-        }
-    }
+    let above = || text.lines().take(lines);
+    let bare = |line: &str| line.trim().is_empty() || line.starts_with(['#', '%']);
+    // The first document needs no separator.
+    let implicit = above()
+        .find(|line| !bare(line))
+        .is_some_and(|first| !separates(first));
+    let documents = above().filter(|line| separates(line)).count() + usize::from(implicit);
     documents.max(1)
 }
 
