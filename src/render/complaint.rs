@@ -14,7 +14,12 @@ const MIN_SECRET: usize = 3;
 
 /// Prepares a complaint: one line, without folders of this host and without quoted content.
 pub(super) fn shown(stderr: &str, folders: &[&Path], unshown: &Unshown) -> String {
-    let mut text = stderr.to_owned();
+    // What follows is the trace of a crash: pages that help nobody who reads a status.
+    let mut text = stderr
+        .split("\n\ngoroutine ")
+        .next()
+        .unwrap_or_default()
+        .to_owned();
     let mut secrets: Vec<&str> = unshown
         .0
         .iter()
@@ -84,6 +89,14 @@ mod tests {
         assert_eq!(
             plain("unable to parse SM or JSON patch from [a: [b]\nc]"),
             "unable to parse SM or JSON patch from […]"
+        );
+    }
+
+    #[test]
+    fn the_trace_of_a_crash_is_left_out() {
+        assert_eq!(
+            plain("panic: index out of range\n\ngoroutine 1 [running]:\nmain.main()\n"),
+            "panic: index out of range"
         );
     }
 

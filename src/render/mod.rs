@@ -37,6 +37,14 @@ pub use yaml::YamlError;
 use process::Finished;
 use workspace::{Prepared, Workspace};
 
+/// How a build that met the memory limit ends. The last one is Go's collector, which does not check every
+/// allocation of its own (seen with Go 1.26); a fault in kustomize's code would be reported as a panic.
+const MEMORY_COMPLAINTS: [&str; 3] = [
+    "out of memory",
+    "cannot allocate memory",
+    "SIGSEGV: segmentation violation\nPC=",
+];
+
 /// What one build may use.
 #[derive(Clone, Debug)]
 pub struct RenderLimits {
@@ -165,11 +173,7 @@ impl Renderer {
         if status.success() {
             return Ok(stdout);
         }
-        // Go's words and the kernel's; both end a build that met the memory limit.
-        if ["out of memory", "cannot allocate memory"]
-            .iter()
-            .any(|words| stderr.contains(words))
-        {
+        if MEMORY_COMPLAINTS.iter().any(|words| stderr.contains(words)) {
             return Err(RenderError::OutOfMemory {
                 limit: self.limits.memory_bytes,
             });

@@ -8,6 +8,7 @@ use std::fmt;
 
 use serde_json::{Number, Value};
 use serde_saphyr::Error;
+use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle};
 
 /// Levels of nesting. A CustomResourceDefinition's schema rarely passes 40; the reader recurses.
 const MAX_DEPTH: usize = 100;
@@ -69,9 +70,16 @@ pub(super) fn read(input: &[u8], max_documents: usize) -> Result<Vec<Value>, Yam
 }
 
 fn parse(text: &str, max_documents: usize) -> Result<Vec<Value>, YamlError> {
-    let mut documents: Vec<Value> =
-        serde_saphyr::from_multiple_with_options(text, options(text.len(), max_documents))
-            .map_err(|error| locate(text, &error))?;
+    let options = || options(text.len(), max_documents);
+    let quoted = has_odd_word(text).then(|| quote_texts(text));
+    let source = quoted.as_deref().unwrap_or(text);
+    let parsed = match serde_saphyr::from_multiple_with_options(source, options()) {
+        Err(error) if matches!(error.without_snippet(), Error::NonFiniteFloat { .. }) => {
+            serde_saphyr::from_multiple_with_options(&quote_texts(text), options())
+        }
+        parsed => parsed,
+    };
+    let mut documents: Vec<Value> = parsed.map_err(|error| locate(text, &error))?;
     documents.retain(|document| !document.is_null());
     for (index, document) in documents.iter_mut().enumerate() {
         normalise(document).map_err(|problem| YamlError {
@@ -81,6 +89,64 @@ fn parse(text: &str, max_documents: usize) -> Result<Vec<Value>, YamlError> {
         })?;
     }
     Ok(documents)
+}
+
+/// Puts quotes around plain scalars that Go reads as texts and the library as something else.
+///
+/// That is not a matter of taste: kustomize takes away the quotes that a user put around such a text. They
+/// are numbers too large for a float (`12e5678`, as an abbreviated commit hash may look) and words in
+/// mixed case (`nO`). The walk costs as much as half a parse, so it is done only where there is one.
+fn quote_texts(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 64);
+    let mut done = 0;
+    // A syntax error ends the walk here and is reported by the reader that gets the result.
+    for (event, span) in Parser::new_from_str(text).map_while(Result::ok) {
+        let Event::Scalar(value, ScalarStyle::Plain, _, None) = event else {
+            continue;
+        };
+        let range = span
+            .start
+            .byte_offset()
+            .zip(span.end.byte_offset())
+            .map(|(start, end)| start..end);
+        let Some(range) = range.filter(|range| range.start >= done) else {
+            continue;
+        };
+        let meant = overflows(&value) || is_odd_word(&value);
+        if meant && text.get(range.clone()) == Some(value.as_ref()) {
+            quoted.push_str(&text[done..range.start]);
+            quoted.push('"');
+            quoted.push_str(&value);
+            quoted.push('"');
+            done = range.end;
+        }
+    }
+    quoted.push_str(&text[done..]);
+    quoted
+}
+
+fn has_odd_word(text: &str) -> bool {
+    text.split(|c: char| !c.is_ascii_alphabetic()).any(is_odd_word)
+}
+
+/// Whether a word means true, false or null to the library only: Go takes `no`, `No` and `NO`, but not `nO`.
+fn is_odd_word(word: &str) -> bool {
+    const WORDS: [&str; 7] = ["yes", "no", "on", "off", "true", "false", "null"];
+    if !(2..=5).contains(&word.len()) || !WORDS.iter().any(|known| word.eq_ignore_ascii_case(known)) {
+        return false;
+    }
+    let rest = &word.as_bytes()[1..];
+    let lower = rest.iter().all(u8::is_ascii_lowercase);
+    let upper = word.bytes().all(|byte| byte.is_ascii_uppercase());
+    !lower && !upper
+}
+
+/// Whether a plain scalar is written as a decimal number that no 64-bit float can hold.
+fn overflows(scalar: &str) -> bool {
+    let decimal = scalar
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || b"+-._eE".contains(&byte));
+    decimal && scalar.replace('_', "").parse::<f64>().is_ok_and(f64::is_infinite)
 }
 
 fn options(bytes: usize, max_documents: usize) -> serde_saphyr::Options {
@@ -152,21 +218,18 @@ fn locate(text: &str, error: &Error) -> YamlError {
 
 /// The number of the document that a line is in: a `---` at the start of a line begins one, whatever it is in.
 fn document_at(text: &str, line: u64) -> usize {
+    let separates = |line: &str| {
+        line.strip_prefix("---")
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r']))
+    };
     let lines = usize::try_from(line).unwrap_or(usize::MAX);
-    let mut documents = 0;
-    let mut content = false;
-    for line in text.lines().take(lines) {
-        let separator = line
-            .strip_prefix("---")
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r']));
-        if separator {
-            documents += 1;
-            content = true;
-        } else if !content && !line.trim().is_empty() && !line.starts_with(['#', '%']) {
-            documents += 1;
-            content = true;
-        }
-    }
+    let above = || text.lines().take(lines);
+    let bare = |line: &str| line.trim().is_empty() || line.starts_with(['#', '%']);
+    // The first document needs no separator.
+    let implicit = above()
+        .find(|line| !bare(line))
+        .is_some_and(|first| !separates(first));
+    let documents = above().filter(|line| separates(line)).count() + usize::from(implicit);
     documents.max(1)
 }
 
@@ -175,9 +238,7 @@ fn problem(error: &Error) -> &'static str {
     match error.without_snippet() {
         Error::AliasError { error, .. } => problem(error),
         Error::DuplicateMappingKey { .. } => "a key occurs twice in one mapping",
-        Error::NonFiniteFloat { .. } => {
-            "a number is infinite or not a number (an unquoted text such as 12e5678 reads as one)"
-        }
+        Error::NonFiniteFloat { .. } => "a number is infinite or not a number; quote it if it is a text",
         Error::Budget { .. }
         | Error::AliasReplayLimitExceeded { .. }
         | Error::AliasExpansionLimitExceeded { .. }
@@ -222,6 +283,12 @@ mod tests {
             ("y", json!(true)),
             ("n", json!(false)),
             ("NO", json!(false)),
+            ("Yes", json!(true)),
+            ("TRUE", json!(true)),
+            ("nO", json!("nO")),
+            ("tRUE", json!("tRUE")),
+            ("NULl", json!("NULl")),
+            ("Null", json!(null)),
             ("0644", json!(420)),
             ("010", json!(8)),
             ("08", json!(8)),
@@ -241,6 +308,8 @@ mod tests {
             ("\"yes\"", json!("yes")),
             ("'0644'", json!("0644")),
             ("\"12e5678\"", json!("12e5678")),
+            ("12e5678", json!("12e5678")),
+            ("-1.5e400", json!("-1.5e400")),
             ("!custom x", json!("x")),
             ("!!binary aGVsbG8=", json!("hello")),
             ("!!str 12", json!("12")),
@@ -279,7 +348,6 @@ mod tests {
     #[test]
     fn what_would_change_its_value_is_an_error() {
         for input in [
-            "12e5678",
             ".inf",
             "-.inf",
             ".nan",
@@ -306,7 +374,6 @@ mod tests {
             "a: *hunter2\n",
             "hunter2: [\n",
             "a: !!int hunter2\n",
-            "a: 99e99999\n",
             "a: b: hunter2\n",
         ] {
             let error = one(input).expect_err(input);
@@ -338,6 +405,26 @@ mod tests {
         }
         assert!(read(b"a: \xff\n", 100).is_err(), "invalid UTF-8");
         assert!(read(b"\xff\xfea\0:\0 \x001\0", 100).is_err(), "UTF-16");
+    }
+
+    #[test]
+    fn numbers_too_large_are_texts_wherever_they_stand() {
+        let text = "é: 12e5678 # 12e5678\nk: |\n  x: 12e5678\nl: [12e5678, '12e5678', a 12e5678]\n12e5678: &a 1_2e5678\nm: *a\n";
+        let expected = json!({
+            "é": "12e5678", "k": "x: 12e5678\n", "l": ["12e5678", "12e5678", "a 12e5678"],
+            "12e5678": "1_2e5678", "m": "1_2e5678",
+        });
+        assert_eq!(one(text), Ok(expected));
+        assert!(one("a: 12e5678\nb: .inf\n").is_err());
+        assert!(one("a: !!float 12e5678\n").is_err());
+        let broken = one("a: 12e5678\nb: [\n").expect_err("syntax");
+        assert_ne!(
+            broken.problem,
+            problem(&Error::NonFiniteFloat {
+                value: String::new(),
+                location: serde_saphyr::Location::UNKNOWN
+            })
+        );
     }
 
     #[test]
