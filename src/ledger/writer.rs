@@ -284,3 +284,67 @@ async fn discard(connection: SqliteConnection) {
         debug!(%error, "a connection of the ledger did not close cleanly");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::ledger::{Ledger, LedgerError};
+
+    /// A limit on the pages stands in for a full disk: SQLite answers with the same code.
+    #[tokio::test]
+    async fn a_full_disk_fails_the_transaction_and_the_next_one_tries_again() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let (ledger, _) = Ledger::open(folder.path()).await.unwrap();
+        ledger
+            .write("limit the pages".to_owned(), |connection| {
+                Box::pin(async move {
+                    // Less than there are: SQLite takes what there are.
+                    sqlx::query("PRAGMA max_page_count = 1")
+                        .execute(connection)
+                        .await?;
+                    Ok(())
+                })
+            })
+            .await
+            .unwrap();
+        let before = ledger.stats();
+
+        let large = "x".repeat(100_000);
+        let (small_one, large_one) = tokio::join!(ledger.set_meta("a", "1"), ledger.set_meta("b", &large));
+        for result in [small_one, large_one] {
+            let Err(error @ LedgerError::Commit { .. }) = result else {
+                panic!("{result:?}")
+            };
+            assert!(error.is_storage_full(), "{error:?}");
+            assert!(!error.is_corrupt());
+        }
+        assert_eq!(ledger.stats(), before, "nothing was committed");
+        assert_eq!(ledger.meta("a").await.unwrap(), None);
+
+        // The next connection has no limit.
+        ledger.set_meta("b", &large).await.unwrap();
+        assert_eq!(ledger.meta("b").await.unwrap(), Some(large));
+    }
+
+    /// An operation whose own error ends the transaction must not let its neighbours believe in a commit.
+    #[tokio::test]
+    async fn a_transaction_that_is_rolled_back_from_within_fails_for_all() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let (ledger, _) = Ledger::open(folder.path()).await.unwrap();
+        let vandal = ledger.write("roll back".to_owned(), |connection| {
+            Box::pin(async move {
+                sqlx::query("ROLLBACK").execute(connection).await?;
+                Ok(())
+            })
+        });
+        let (before, vandal, after) =
+            tokio::join!(ledger.set_meta("a", "1"), vandal, ledger.set_meta("b", "1"));
+        assert!(matches!(before, Err(LedgerError::Commit { .. })), "{before:?}");
+        assert!(matches!(vandal, Err(LedgerError::Commit { .. })), "{vandal:?}");
+        assert!(matches!(after, Err(LedgerError::Commit { .. })), "{after:?}");
+        assert_eq!(ledger.meta("a").await.unwrap(), None);
+        assert_eq!(ledger.meta("b").await.unwrap(), None);
+
+        ledger.set_meta("a", "2").await.unwrap();
+        assert_eq!(ledger.meta("a").await.unwrap().as_deref(), Some("2"));
+    }
+}
