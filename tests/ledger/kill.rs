@@ -32,13 +32,13 @@ fn acknowledged_rows_survive_sigkill() {
     for round in 0..ROUNDS {
         // Some die with their first rows, some after checkpoints of the log.
         let patience = usize::try_from(RandomState::new().hash_one(round) % 600).unwrap();
-        acknowledged.extend(run_and_kill(folder.path(), round, patience));
-        println!(
-            "round {round}: killed after {patience} rows or more, {} in all",
-            acknowledged.len()
-        );
-        runtime().block_on(check(folder.path(), &acknowledged));
+        let written = run_and_kill(folder.path(), round, patience);
+        println!("round {round}: {} rows acknowledged", written.len());
+        runtime().block_on(check(folder.path(), &written));
+        acknowledged.extend(written);
     }
+    // No later kill took what an earlier one had left.
+    runtime().block_on(check(folder.path(), &acknowledged));
     assert!(acknowledged.len() >= ROUNDS, "the children wrote nothing");
 }
 
@@ -107,7 +107,7 @@ async fn write(ledger: &Ledger, row: &str, n: u64) {
 }
 
 /// Starts a child, kills it once it has acknowledged enough, and returns what it acknowledged.
-fn run_and_kill(folder: &Path, round: usize, patience: usize) -> Vec<String> {
+fn run_and_kill(folder: &Path, round: usize, patience: usize) -> BTreeSet<String> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
@@ -130,9 +130,9 @@ fn run_and_kill(folder: &Path, round: usize, patience: usize) -> Vec<String> {
 }
 
 /// Reads until the pipe is empty and closed, also what the child printed before the kill reached it.
-fn collect(child: &mut Child, patience: usize) -> Vec<String> {
+fn collect(child: &mut Child, patience: usize) -> BTreeSet<String> {
     let mut lines = BufReader::new(child.stdout.take().unwrap());
-    let mut written = Vec::new();
+    let mut written = BTreeSet::new();
     let mut line = String::new();
     while lines.read_line(&mut line).unwrap() > 0 {
         // A line cut off by the kill has no end.
@@ -140,7 +140,7 @@ fn collect(child: &mut Child, patience: usize) -> Vec<String> {
             .strip_suffix('\n')
             .and_then(|line| line.strip_prefix("written "))
         {
-            written.push(row.to_owned());
+            written.insert(row.to_owned());
         }
         if written.len() > patience {
             child.kill().unwrap();
