@@ -139,7 +139,7 @@ impl Ledger {
              FROM admissions WHERE group_uid = ?1 AND outcome IS NULL ORDER BY seq",
         )
         .bind(group_uid)
-        .try_map(read)
+        .try_map(|row| read(&row))
         .fetch_all(&self.readers)
         .await
         .map_err(|source| self.unread(format!("open admissions of group {group_uid}"), source))?;
@@ -162,7 +162,7 @@ impl Ledger {
         )
         .bind(group_uid)
         .bind(rollout)
-        .try_map(read)
+        .try_map(|row| read(&row))
         .fetch_all(&self.readers)
         .await
         .map_err(|source| self.unread(format!("admissions of rollout {rollout}"), source))
@@ -269,7 +269,7 @@ async fn settle(
     Ok(done.rows_affected() > 0)
 }
 
-fn read(row: SqliteRow) -> Result<AdmissionRecord, sqlx::Error> {
+fn read(row: &SqliteRow) -> Result<AdmissionRecord, sqlx::Error> {
     let key = AdmissionKey {
         group_uid: row.try_get(0)?,
         rollout: row.try_get(1)?,

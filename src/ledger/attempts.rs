@@ -144,7 +144,7 @@ impl Ledger {
              FROM attempts WHERE sync_uid = ?1 ORDER BY id DESC",
         )
         .bind(sync_uid)
-        .try_map(read)
+        .try_map(|row| read(&row))
         .fetch_all(&self.readers)
         .await
         .map_err(|source| self.unread(format!("attempts of Sync {sync_uid}"), source))
@@ -161,7 +161,7 @@ impl Ledger {
              FROM attempts WHERE outcome IS NULL AND id <= ?1 ORDER BY id",
         )
         .bind(self.last_attempt_before)
-        .try_map(read)
+        .try_map(|row| read(&row))
         .fetch_all(&self.readers)
         .await
         .map_err(|source| self.unread("interrupted attempts".to_owned(), source))
@@ -296,7 +296,7 @@ async fn update(
     Ok(done.rows_affected() > 0)
 }
 
-fn read(row: SqliteRow) -> Result<AttemptRecord, sqlx::Error> {
+fn read(row: &SqliteRow) -> Result<AttemptRecord, sqlx::Error> {
     let attempt = Attempt {
         sync_uid: row.try_get(1)?,
         namespace: row.try_get(2)?,

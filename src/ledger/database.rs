@@ -5,12 +5,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use sqlx::migrate::{MigrateError, Migrator};
-use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
-    SqliteSynchronous,
-};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqlitePool, SqlitePoolOptions};
 use sqlx::{ConnectOptions, Connection};
-use tracing::{info, warn};
+use tracing::{debug, warn};
 
 use super::error::is_damage_at_open;
 use super::folder::Files;
@@ -26,19 +23,48 @@ const BUSY: Duration = Duration::from_secs(5);
 /// Connections for queries. Queries are rare and short: status pages, `starling why`, start-up.
 const READERS: u32 = 3;
 
-/// The write-ahead log is cut back to this after a checkpoint, in bytes. A burst must not occupy the volume forever.
-const LOG_LIMIT: &str = "16777216";
-
-/// How the writer connects.
-pub(super) fn writer_options(files: &Files) -> SqliteConnectOptions {
-    SqliteConnectOptions::new()
+/// How the writer connects, and again after a fault of the storage. The settings that touch the file are made after the
+/// connection is there, and a connection that refuses them is closed before this returns: SQLite deletes the log by its
+/// name when it closes, and by then another file may have that name.
+pub(super) async fn connect_writer(files: &Files) -> Result<SqliteConnection, sqlx::Error> {
+    let mut connection = SqliteConnectOptions::new()
         .filename(files.database())
         .create_if_missing(false)
-        .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
         .busy_timeout(BUSY)
-        .pragma("journal_size_limit", LOG_LIMIT)
+        .connect()
+        .await?;
+    match configure(&mut connection).await {
+        Ok(()) => Ok(connection),
+        Err(error) => {
+            close(connection).await;
+            Err(error)
+        }
+    }
+}
+
+/// Makes every commit wait for the disk. The log is cut back to 16 MiB after a checkpoint: a burst must not occupy the
+/// volume forever.
+async fn configure(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    let mode: String = sqlx::query_scalar("PRAGMA journal_mode = WAL")
+        .fetch_one(&mut *connection)
+        .await?;
+    if mode != "wal" {
+        return Err(sqlx::Error::Configuration(
+            "the file system does not let SQLite keep a write-ahead log".into(),
+        ));
+    }
+    sqlx::raw_sql("PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 16777216;")
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Closes a connection and waits until its files are closed. What was committed is safe whatever happens here.
+pub(super) async fn close(connection: SqliteConnection) {
+    if let Err(error) = connection.close().await {
+        debug!(%error, "a connection of the ledger did not close cleanly");
+    }
 }
 
 /// A small pool of connections that cannot write.
@@ -111,17 +137,13 @@ impl Refusal {
 /// Connects and lets [`prepare`] judge; a refused connection is closed, so that its file can be moved.
 async fn connect(files: &Files) -> Result<SqliteConnection, Refusal> {
     files.ensure_database().map_err(Refusal::Failed)?;
-    let options = writer_options(files);
-    let mut connection = options
-        .connect()
+    let mut connection = connect_writer(files)
         .await
         .map_err(|error| Refusal::of(files.database(), error))?;
     match prepare(&mut connection, files).await {
         Ok(()) => Ok(connection),
         Err(refusal) => {
-            if let Err(error) = connection.close().await {
-                info!(%error, "the refused ledger did not close cleanly");
-            }
+            close(connection).await;
             Err(refusal)
         }
     }
@@ -203,5 +225,56 @@ mod tests {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/migrations");
         let files = std::fs::read_dir(folder).unwrap().count();
         assert_eq!(MIGRATIONS.iter().count(), files);
+    }
+
+    /// What a killed process cannot show: the page cache outlives it, a power cut it would not.
+    #[tokio::test]
+    async fn every_commit_waits_for_the_disk() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let (files, _lock) = Files::claim(folder.path()).unwrap();
+        let mut connection = connect(&files).await.ok().unwrap();
+        for (query, wanted) in [
+            ("SELECT journal_mode FROM pragma_journal_mode", "wal"),
+            ("SELECT CAST(synchronous AS TEXT) FROM pragma_synchronous", "2"),
+            ("SELECT CAST(foreign_keys AS TEXT) FROM pragma_foreign_keys", "1"),
+            ("SELECT CAST(timeout AS TEXT) FROM pragma_busy_timeout", "5000"),
+        ] {
+            let found: String = sqlx::query_scalar(query)
+                .fetch_one(&mut connection)
+                .await
+                .unwrap();
+            assert_eq!(found, wanted, "{query}");
+        }
+    }
+
+    /// Guards against a loss of the new ledger's log: a connection that lingers after its file was moved aside deletes
+    /// the log of the file that has taken its name.
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn a_refused_database_is_closed_before_it_can_be_moved() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let (files, _lock) = Files::claim(folder.path()).unwrap();
+        close(connect(&files).await.ok().unwrap()).await;
+        let sound = std::fs::read(files.database()).unwrap();
+        for position in [0, 18, 100, 4096].repeat(10) {
+            let mut bytes = sound.clone();
+            bytes[position..position + 8].fill(0xee);
+            std::fs::write(files.database(), bytes).unwrap();
+            assert!(
+                matches!(connect(&files).await, Err(Refusal::Damaged(_))),
+                "{position}"
+            );
+            assert_eq!(open_files(folder.path()), ["lock"], "{position}");
+        }
+    }
+
+    /// The files below a folder that this process has open.
+    #[cfg(target_os = "linux")]
+    fn open_files(folder: &std::path::Path) -> Vec<String> {
+        std::fs::read_dir("/proc/self/fd")
+            .unwrap()
+            .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+            .filter_map(|file| Some(file.strip_prefix(folder).ok()?.display().to_string()))
+            .collect()
     }
 }

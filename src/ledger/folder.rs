@@ -103,7 +103,7 @@ impl Files {
     /// Moves the database and its companions to `ledger.db.corrupt-<unix time>` and returns that path.
     /// No connection may be open.
     pub(super) fn move_aside(&self, now: Timestamp) -> Result<PathBuf, LedgerError> {
-        let aside = self.free_name(now);
+        let aside = self.free_name(now)?;
         // The database first: should the process die in between, a log without a database is noticed.
         for suffix in [""].into_iter().chain(COMPANIONS) {
             let from = append(&self.database(), suffix);
@@ -142,29 +142,44 @@ impl Files {
         append(&self.database(), ".damaged")
     }
 
-    /// A name that is not taken: two ledgers may be moved aside within a second.
-    fn free_name(&self, now: Timestamp) -> PathBuf {
-        let wanted = append(&self.database(), &format!("{ASIDE}{}", now.as_second()));
-        let mut name = wanted.clone();
-        let mut again = 0_u32;
-        while name.exists() || append(&name, "-wal").exists() {
-            again += 1;
-            name = append(&wanted, &format!(".{again}"));
-        }
-        name
+    /// A name behind all that are taken: two ledgers may be moved aside within a second, and the clock may go back.
+    fn free_name(&self, now: Timestamp) -> Result<PathBuf, LedgerError> {
+        let now = (now.as_second(), 0);
+        let found = self.moved_aside().map_err(|source| LedgerError::File {
+            action: "list",
+            path: self.folder.clone(),
+            source,
+        })?;
+        let last = found.into_keys().next_back();
+        let (second, again) = match last {
+            Some((second, again)) if (second, again) >= now => (second, again.saturating_add(1)),
+            _ => now,
+        };
+        let suffix = if again == 0 {
+            format!("{ASIDE}{second}")
+        } else {
+            format!("{ASIDE}{second}.{again}")
+        };
+        Ok(append(&self.database(), &suffix))
     }
 
-    /// Deletes all but the newest moved-aside ledgers. Failing is no reason not to start.
-    fn drop_oldest_aside(&self) {
-        let Ok(entries) = std::fs::read_dir(&self.folder) else {
-            return;
-        };
-        let mut found: BTreeMap<(i64, u32), Vec<PathBuf>> = BTreeMap::new();
-        for entry in entries.filter_map(Result::ok) {
+    /// The files of every ledger that was moved aside, the oldest first.
+    fn moved_aside(&self) -> io::Result<BTreeMap<(i64, u32), Vec<PathBuf>>> {
+        let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for entry in std::fs::read_dir(&self.folder)? {
+            let entry = entry?;
             if let Some(order) = entry.file_name().to_str().and_then(aside_order) {
                 found.entry(order).or_default().push(entry.path());
             }
         }
+        Ok(found)
+    }
+
+    /// Deletes all but the newest moved-aside ledgers. Failing is no reason not to start.
+    fn drop_oldest_aside(&self) {
+        let Ok(found) = self.moved_aside() else {
+            return;
+        };
         let surplus = found.len().saturating_sub(KEPT_ASIDE);
         for path in found.into_values().take(surplus).flatten() {
             if let Err(error) = std::fs::remove_file(&path) {
@@ -208,9 +223,13 @@ fn append(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// The size of a file; none is as good as an empty one.
+/// What a file holds, as SQLite sees it: nothing if it is missing or a single byte, which SQLite writes into an empty
+/// file on some systems.
 fn bytes_in(path: &Path) -> u64 {
-    path.metadata().map_or(0, |metadata| metadata.len())
+    match path.metadata() {
+        Ok(metadata) if metadata.len() > 1 => metadata.len(),
+        _ => 0,
+    }
 }
 
 /// When a file was moved aside, and as which one of that second; nothing if it is another file.

@@ -83,7 +83,7 @@ impl Ledger {
                     source,
                 })?;
         info!(folder = %folder.display(), ?opened, "the ledger is open");
-        let writer = Writer::start(connection, database::writer_options(&files), files.clone(), lock);
+        let writer = Writer::start(connection, files.clone(), lock);
         Ok((
             Self {
                 readers: database::readers(&files),

@@ -27,7 +27,7 @@ impl Ledger {
         )
         .bind(cluster_id)
         .bind(owner)
-        .try_map(read)
+        .try_map(|row| read(&row))
         .fetch_all(&self.readers)
         .await
         .map_err(|source| self.unread(format!("records of {owner} on {cluster_id}"), source))?;
@@ -157,7 +157,7 @@ fn encode_keys(keys: &BTreeSet<ObjectKey>) -> Result<String, LedgerError> {
     })
 }
 
-fn read(row: SqliteRow) -> Result<(ObjectKey, Record), sqlx::Error> {
+fn read(row: &SqliteRow) -> Result<(ObjectKey, Record), sqlx::Error> {
     let key = ObjectKey {
         group: row.try_get(0)?,
         kind: row.try_get(1)?,

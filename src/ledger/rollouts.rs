@@ -123,7 +123,7 @@ impl Ledger {
              FROM rollouts WHERE group_uid = ?1 ORDER BY seq DESC",
         )
         .bind(group_uid)
-        .try_map(read)
+        .try_map(|row| read(&row))
         .fetch_all(&self.readers)
         .await
         .map_err(|source| self.unread(format!("rollouts of group {group_uid}"), source))
@@ -203,7 +203,7 @@ async fn prune(connection: &mut SqliteConnection, group_uid: &str) -> Result<(),
     Ok(())
 }
 
-fn read(row: SqliteRow) -> Result<RolloutRecord, sqlx::Error> {
+fn read(row: &SqliteRow) -> Result<RolloutRecord, sqlx::Error> {
     let revisions: String = row.try_get(5)?;
     let revisions =
         serde_json::from_str(&revisions).map_err(|source| sqlx::Error::Decode(Box::new(source)))?;

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::future::BoxFuture;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{ConnectOptions, Connection};
+use sqlx::Connection;
+use sqlx::sqlite::SqliteConnection;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tracing::{debug, error};
+use tracing::error;
 
-use super::LedgerError;
 use super::error::{is_corrupt, is_storage_fault};
 use super::folder::{Files, FolderLock};
+use super::{LedgerError, database};
 
 /// The most operations in one transaction. Bounds the memory and the time that a caller waits for its neighbours.
 const LARGEST_BATCH: usize = 512;
@@ -55,17 +55,11 @@ enum Message {
 impl Writer {
     /// Starts the task. It owns the connection and the lock of the folder until it ends, which it does when it is
     /// told to close or when the `Writer` is dropped; both times everything queued is written first.
-    pub(super) fn start(
-        connection: SqliteConnection,
-        options: SqliteConnectOptions,
-        files: Files,
-        lock: FolderLock,
-    ) -> Self {
+    pub(super) fn start(connection: SqliteConnection, files: Files, lock: FolderLock) -> Self {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let counters = Arc::new(Counters::default());
         let worker = Worker {
             connection: Some(connection),
-            options,
             files,
             counters: Arc::clone(&counters),
             _lock: lock,
@@ -196,7 +190,6 @@ where
 struct Worker {
     /// None after a fault of the storage: the next batch connects anew.
     connection: Option<SqliteConnection>,
-    options: SqliteConnectOptions,
     files: Files,
     counters: Arc<Counters>,
     _lock: FolderLock,
@@ -219,7 +212,7 @@ impl Worker {
             }
         }
         if let Some(connection) = self.connection.take() {
-            discard(connection).await;
+            database::close(connection).await;
         }
     }
 
@@ -242,7 +235,7 @@ impl Worker {
                 }
                 // The transaction's state is unknown. A new connection starts from what is on disk.
                 if let Some(connection) = self.connection.take() {
-                    discard(connection).await;
+                    database::close(connection).await;
                 }
                 Err(Arc::new(error))
             }
@@ -255,7 +248,7 @@ impl Worker {
     async fn connect(&mut self) -> Result<&mut SqliteConnection, sqlx::Error> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
-            None => self.options.connect().await?,
+            None => database::connect_writer(&self.files).await?,
         };
         Ok(self.connection.insert(connection))
     }
@@ -279,8 +272,66 @@ async fn commit(connection: &mut SqliteConnection, jobs: &mut [Box<dyn Job>]) ->
     Ok(done)
 }
 
-async fn discard(connection: SqliteConnection) {
-    if let Err(error) = connection.close().await {
-        debug!(%error, "a connection of the ledger did not close cleanly");
+#[cfg(test)]
+mod tests {
+    use crate::ledger::{Ledger, LedgerError};
+
+    /// A limit on the pages stands in for a full disk: SQLite answers with the same code.
+    #[tokio::test]
+    async fn a_full_disk_fails_the_transaction_and_the_next_one_tries_again() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let (ledger, _) = Ledger::open(folder.path()).await.unwrap();
+        ledger
+            .write("limit the pages".to_owned(), |connection| {
+                Box::pin(async move {
+                    // Less than there are: SQLite takes what there are.
+                    sqlx::query("PRAGMA max_page_count = 1")
+                        .execute(connection)
+                        .await?;
+                    Ok(())
+                })
+            })
+            .await
+            .unwrap();
+        let before = ledger.stats();
+
+        let large = "x".repeat(100_000);
+        let (small_one, large_one) = tokio::join!(ledger.set_meta("a", "1"), ledger.set_meta("b", &large));
+        for result in [small_one, large_one] {
+            let Err(error @ LedgerError::Commit { .. }) = result else {
+                panic!("{result:?}")
+            };
+            assert!(error.is_storage_full(), "{error:?}");
+            assert!(!error.is_corrupt());
+        }
+        assert_eq!(ledger.stats(), before, "nothing was committed");
+        assert_eq!(ledger.meta("a").await.unwrap(), None);
+
+        // The next connection has no limit.
+        ledger.set_meta("b", &large).await.unwrap();
+        assert_eq!(ledger.meta("b").await.unwrap(), Some(large));
+    }
+
+    /// An operation whose own error ends the transaction must not let its neighbours believe in a commit.
+    #[tokio::test]
+    async fn a_transaction_that_is_rolled_back_from_within_fails_for_all() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let (ledger, _) = Ledger::open(folder.path()).await.unwrap();
+        let vandal = ledger.write("roll back".to_owned(), |connection| {
+            Box::pin(async move {
+                sqlx::query("ROLLBACK").execute(connection).await?;
+                Ok(())
+            })
+        });
+        let (before, vandal, after) =
+            tokio::join!(ledger.set_meta("a", "1"), vandal, ledger.set_meta("b", "1"));
+        assert!(matches!(before, Err(LedgerError::Commit { .. })), "{before:?}");
+        assert!(matches!(vandal, Err(LedgerError::Commit { .. })), "{vandal:?}");
+        assert!(matches!(after, Err(LedgerError::Commit { .. })), "{after:?}");
+        assert_eq!(ledger.meta("a").await.unwrap(), None);
+        assert_eq!(ledger.meta("b").await.unwrap(), None);
+
+        ledger.set_meta("a", "2").await.unwrap();
+        assert_eq!(ledger.meta("a").await.unwrap().as_deref(), Some("2"));
     }
 }
