@@ -1,10 +1,13 @@
 //! Which release rolls: the one in status, or a new one, which is put there before anything of it is admitted.
 
 use jiff::Timestamp;
-use starling_api::{EntryRevision, RolloutPhase, RolloutStatus, SourceStatus, SyncEntry, SyncGroupStatus};
+use starling_api::conditions::{self, ConditionStatus};
+use starling_api::{
+    ClusterCounts, EntryRevision, RolloutPhase, RolloutStatus, SourceStatus, SyncEntry, SyncGroupStatus,
+};
 use starling_core::release::{EntryWanted, Release, ReleaseStep, next_release, rolled_revision};
 
-use super::super::ReconcileError;
+use super::super::{ReconcileError, ready};
 use super::observe::Group;
 use crate::controller::context::{Context, now};
 use crate::controller::wake::By;
@@ -102,6 +105,15 @@ async fn start(
         .await?;
     tracing::info!(group = %group.key, rollout = rollout.id, release = %rollout.release, revisions = %list(&rollout.revisions), "rollout started");
     status.rollout = Some(rollout.clone());
+    // Whoever waits for Ready must not see the last release's while this one rolls.
+    let message = format!("rollout {} starts", rollout.id);
+    let updates = vec![ready(ConditionStatus::False, "Progressing", message)];
+    status.conditions = conditions::merge(&status.conditions, updates, group.object.metadata.generation, now);
+    status.clusters = ClusterCounts {
+        total: status.clusters.total,
+        pending: status.clusters.total,
+        ..ClusterCounts::default()
+    };
     let written = context.hub.write_status(&*group.object, &status).await?;
     if let Some(before) = before.filter(|before| before.phase != RolloutPhase::Succeeded) {
         context
