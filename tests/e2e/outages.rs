@@ -1,6 +1,6 @@
 //! Clusters that go away: before, during, because of a revision, or for want of a credential.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Secret;
@@ -18,6 +18,14 @@ fn cluster_ready(cluster: &Cluster) -> (String, String) {
         .status
         .as_ref()
         .map(|status| ready(&status.conditions))
+        .unwrap_or_default()
+}
+
+fn handled(cluster: &Cluster) -> String {
+    cluster
+        .status
+        .as_ref()
+        .map(|status| status.last_handled_reconcile_at.clone())
         .unwrap_or_default()
 }
 
@@ -140,6 +148,14 @@ fn a_revision_that_cuts_its_clusters_off_stops_after_max_concurrency_and_max_fai
             });
             proxy.on(scene.writes_of("settings").body_contains("bad"), cut_off);
         }
+        // The next probe of its own accord is most of a minute away: what is found out sooner, the attempts found out.
+        for member in MEMBERS {
+            let before: Cluster = scene.fleet().get(member).await?;
+            scene.world.look_at(member).await?;
+            let looked = |c: &Cluster| handled(c) != handled(&before) && is_ready(c);
+            scene.fleet().until(member, "probed", looked).await?;
+        }
+        let pushed = Instant::now();
         let bad = scene.commit(&[("settings", "bad")])?;
         let status = scene
             .status("paused, with lost clusters", |status| {
@@ -154,6 +170,11 @@ fn a_revision_that_cuts_its_clusters_off_stops_after_max_concurrency_and_max_fai
                     && status.clusters.progressing == 0
             })
             .await?;
+        assert!(
+            pushed.elapsed() < Duration::from_secs(45),
+            "{:?}",
+            pushed.elapsed()
+        );
         assert!(blocked_by(&status).contains("TooManyFailures"), "{status:?}");
         assert_eq!(ready(&status.conditions), ("False".into(), "Paused".into()));
         let cut = scene.values(&MEMBERS, "settings").await?;
@@ -202,16 +223,7 @@ fn a_wrong_token_is_named_and_passed_over_until_the_secret_is_right() -> Result<
         scene.group(json!({"maxFailures": 0}), json!({})).await?;
         let status = scene.succeeded(&commit).await?;
         assert_eq!((status.clusters.updated, status.clusters.failed), (4, 0));
-        let problem = status
-            .problems
-            .iter()
-            .find(|p| p.cluster == "m5")
-            .cloned()
-            .unwrap_or_default();
-        assert!(
-            problem.message.contains("m5") || !problem.message.is_empty(),
-            "{problem:?}"
-        );
+        assert_eq!(problems(&status)["m5"], "AuthFailed");
         assert_eq!(scene.values(&OTHERS, "settings").await?, all("one", 4));
         assert_eq!(scene.value("m5", "settings").await?, None);
 

@@ -50,7 +50,7 @@ fn a_cluster_at_which_nobody_listens_is_passed_over_and_is_no_failure() -> Resul
             (6, 5, 1, 0)
         );
         assert_eq!(ready(&status.conditions), ("True".into(), "Succeeded".into()));
-        assert_eq!(problems(&status)[GHOST], "ClusterUnreachable");
+        assert_eq!(problems(&status)[GHOST], "Unreachable");
         assert_eq!(scene.values(&MEMBERS, "settings").await?, all("one", 5));
         Ok(())
     })

@@ -322,7 +322,7 @@ impl Scene {
             let body = String::from_utf8_lossy(&request.body).into_owned();
             let value = candidates
                 .iter()
-                .find(|value| body.contains(&format!("\"{value}\"")));
+                .find(|value| body.contains(&format!("\"value\":\"{value}\"")));
             let value = value.with_context(|| format!("none of {candidates:?} in {body}"))?;
             if sent.last().map(String::as_str) != Some(*value) {
                 sent.push((*value).to_owned());
@@ -385,7 +385,7 @@ printf '%s\n' "$out"
 /// A ConfigMap with one value, in namespace `default`.
 pub(crate) fn config_map(name: &str, value: &str) -> String {
     format!(
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: default}}\ndata: {{value: \"{value}\"}}\n"
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n  namespace: default\ndata:\n  value: \"{value}\"\n"
     )
 }
 
