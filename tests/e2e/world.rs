@@ -7,10 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 
 use anyhow::{Context, Result};
+use futures::FutureExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -35,8 +37,9 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a ru
 static WORLD: LazyLock<tokio::sync::Mutex<Weak<World>>> = LazyLock::new(Default::default);
 
 pub(crate) struct World {
+    /// The first field, so that it ends before the clusters that it works on.
+    controller: Process,
     pub(crate) fleet: Fleet,
-    controller: std::sync::Mutex<Option<Process>>,
     kustomize: HalfWay,
     turns: RwLock<()>,
 }
@@ -70,17 +73,18 @@ impl World {
             fleet.until(name, "Ready", is_ready).await?;
         }
         Ok(Self {
+            controller,
             fleet,
-            controller: std::sync::Mutex::new(Some(controller)),
             kustomize,
             turns: RwLock::new(()),
         })
     }
 
-    fn log_tail(&self) -> String {
-        let controller = self.controller.lock().unwrap_or_else(PoisonError::into_inner);
-        let tail = controller.as_ref().map(|process| process.log_tail(150));
-        tail.and_then(Result::ok).unwrap_or_default()
+    /// What the controller said lately about one scene.
+    fn log_of(&self, scene: &str) -> String {
+        let tail = self.controller.log_tail(3_000).unwrap_or_default();
+        let lines: Vec<&str> = tail.lines().filter(|line| line.contains(scene)).collect();
+        lines[lines.len().saturating_sub(60)..].join("\n")
     }
 }
 
@@ -147,16 +151,15 @@ impl Scene {
             name,
             repo: GitRepo::init()?,
         };
-        let result = test(&scene).await;
-        let log = if result.is_err() {
-            world.log_tail()
-        } else {
-            String::new()
-        };
+        // A failed assertion must not keep the world from being put in order for the tests that follow.
+        let result = AssertUnwindSafe(test(&scene)).catch_unwind().await;
+        let result = result.unwrap_or_else(|_| Err(anyhow::anyhow!("an assertion failed, see above")));
+        let result = result.map_err(|error| {
+            let log = world.log_of(name);
+            error.context(format!("scene {name}; of it the controller logged\n{log}\n"))
+        });
         let tidied = scene.tidy().await;
-        result
-            .with_context(|| format!("scene {name}; the controller's log ends with\n{log}"))
-            .and(tidied)
+        result.and(tidied)
     }
 
     /// Takes away what would go on working beside the next tests. The objects on the members stay.
