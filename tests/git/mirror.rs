@@ -340,7 +340,8 @@ async fn packs_are_joined_and_pins_and_branches_survive() {
 
 #[tokio::test]
 async fn a_damaged_mirror_is_moved_aside_and_fetched_anew() {
-    let damages: [(&str, fn(&Path)); 5] = [
+    type Damage = (&'static str, fn(&Path));
+    let damages: [Damage; 5] = [
         ("rotten packs", |mirror| {
             for pack in packs(mirror) {
                 let mut bytes = std::fs::read(&pack).unwrap();
@@ -356,13 +357,13 @@ async fn a_damaged_mirror_is_moved_aside_and_fetched_anew() {
             }
         }),
         ("truncated packs", |mirror| {
-            packs(mirror).iter().for_each(|pack| replace(pack, b"PACK"))
+            packs(mirror).iter().for_each(|pack| replace(pack, b"PACK"));
         }),
         ("no HEAD", |mirror| {
-            std::fs::remove_file(mirror.join("HEAD")).unwrap()
+            std::fs::remove_file(mirror.join("HEAD")).unwrap();
         }),
         ("packs gone", |mirror| {
-            std::fs::remove_dir_all(mirror.join("objects/pack")).unwrap()
+            std::fs::remove_dir_all(mirror.join("objects/pack")).unwrap();
         }),
     ];
     for (name, damage) in damages {

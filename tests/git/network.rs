@@ -44,7 +44,7 @@ async fn a_poll_is_one_request_and_a_fetch_happens_only_when_something_moved() {
         store.git.list_refs(&access, LONG).await.unwrap()["refs/heads/main"],
         first.to_string()
     );
-    assert_eq!(server.take_requests(), [list.clone()]);
+    assert_eq!(server.take_requests(), std::slice::from_ref(&list));
     store
         .git
         .ensure_commit(&access, main, &first.to_string(), LONG)
