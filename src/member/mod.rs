@@ -1,1 +1,31 @@
-//! A member cluster: strict kubeconfig, client, limits, probe, apply, prune.
+//! A member cluster: strict kubeconfig, client, limits, probe, apply, prune, drift.
+//!
+//! [`Member::connect`] is the one place where a client of a member is made, so every request passes the same
+//! limits: how many at once, how many a second, how long, how large. Nothing is retried here. A retry belongs to the
+//! scheduler, where the wait is visible. What to write is decided in [`starling_core::apply`]; this module does it.
+
+mod adopt;
+mod apply;
+mod attempt;
+mod call;
+mod drift;
+mod error;
+mod inventory;
+mod kinds;
+pub mod kubeconfig;
+mod lane;
+mod limits;
+mod metadata;
+mod paths;
+mod probe;
+mod prune;
+mod status;
+mod transport;
+
+pub use self::apply::{Applied, ApplyJob, ApplyOutcome, Change};
+pub use self::drift::DriftReport;
+pub use self::error::{FieldConflict, MemberError};
+pub use self::kubeconfig::{KubeconfigError, MemberConfig};
+pub use self::limits::MemberLimits;
+pub use self::probe::Probe;
+pub use self::transport::Member;

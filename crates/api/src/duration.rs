@@ -1,0 +1,199 @@
+//! Lengths of time as Go writes them (`1m30s`), which is what every Kubernetes tool takes.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// What the schema admits: one or more of hours, minutes, seconds, milliseconds, each at most nine digits.
+const PATTERN: &str = r"^([0-9]{1,9}(\.[0-9]{1,9})?(h|m|s|ms))+$";
+
+/// A length of time, written `90s`, `1h30m`, `500ms`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Duration(std::time::Duration);
+
+/// Text that is not a length of time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DurationError(String);
+
+impl fmt::Display for DurationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:?} is not a duration; write one such as 30s, 5m or 1h30m",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for DurationError {}
+
+impl Duration {
+    /// The duration of so many seconds.
+    #[must_use]
+    pub const fn from_secs(seconds: u64) -> Self {
+        Self(std::time::Duration::from_secs(seconds))
+    }
+
+    /// The standard library's duration.
+    #[must_use]
+    pub const fn as_std(self) -> std::time::Duration {
+        self.0
+    }
+
+    /// Whether this is `0s`.
+    #[must_use]
+    pub const fn is_zero(self) -> bool {
+        self.0.is_zero()
+    }
+}
+
+impl From<std::time::Duration> for Duration {
+    fn from(value: std::time::Duration) -> Self {
+        Self(value)
+    }
+}
+
+impl FromStr for Duration {
+    type Err = DurationError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bad = || DurationError(text.chars().take(40).collect());
+        let mut rest = text;
+        let mut nanos: u128 = 0;
+        if rest.is_empty() {
+            return Err(bad());
+        }
+        while !rest.is_empty() {
+            let end = rest
+                .find(|c: char| !c.is_ascii_digit() && c != '.')
+                .ok_or_else(bad)?;
+            let (number, tail) = rest.split_at(end);
+            let (unit, tail) = split_unit(tail).ok_or_else(bad)?;
+            nanos += part(number, unit).ok_or_else(bad)?;
+            rest = tail;
+        }
+        let seconds = u64::try_from(nanos / 1_000_000_000).map_err(|_| bad())?;
+        let subsec = u32::try_from(nanos % 1_000_000_000).map_err(|_| bad())?;
+        Ok(Self(std::time::Duration::new(seconds, subsec)))
+    }
+}
+
+/// Nanoseconds of one unit, and what follows it.
+fn split_unit(text: &str) -> Option<(u128, &str)> {
+    // `ms` before `m`: the longer spelling wins.
+    [
+        ("ms", 1_000_000),
+        ("h", 3_600_000_000_000),
+        ("m", 60_000_000_000),
+        ("s", 1_000_000_000),
+    ]
+    .into_iter()
+    .find_map(|(name, nanos)| text.strip_prefix(name).map(|tail| (nanos, tail)))
+}
+
+/// Nanoseconds of one `number` of `unit`; `None` where the number is malformed or absurdly long.
+fn part(number: &str, unit: u128) -> Option<u128> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() || whole.len() > 9 || fraction.len() > 9 || number.ends_with('.') {
+        return None;
+    }
+    let whole: u128 = whole.parse().ok()?;
+    let scale = 10u128.pow(u32::try_from(fraction.len()).ok()?);
+    let fraction: u128 = if fraction.is_empty() {
+        0
+    } else {
+        fraction.parse().ok()?
+    };
+    Some(whole * unit + fraction * unit / scale)
+}
+
+impl fmt::Display for Duration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        let millis = self.0.subsec_millis();
+        if seconds == 0 && millis == 0 {
+            return f.write_str("0s");
+        }
+        for (amount, unit) in [
+            (seconds / 3600, "h"),
+            (seconds / 60 % 60, "m"),
+            (seconds % 60, "s"),
+            (millis.into(), "ms"),
+        ] {
+            if amount > 0 {
+                write!(f, "{amount}{unit}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for Duration {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Duration {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl JsonSchema for Duration {
+    fn schema_name() -> Cow<'static, str> {
+        "Duration".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "pattern": PATTERN})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_and_prints_what_go_prints() {
+        for (text, millis, printed) in [
+            ("0s", 0, "0s"),
+            ("30s", 30_000, "30s"),
+            ("90s", 90_000, "1m30s"),
+            ("1h30m", 5_400_000, "1h30m"),
+            ("1.5h", 5_400_000, "1h30m"),
+            ("250ms", 250, "250ms"),
+            ("10m0s", 600_000, "10m"),
+        ] {
+            let duration: Duration = text.parse().unwrap();
+            assert_eq!(duration.as_std().as_millis(), millis, "{text}");
+            assert_eq!(duration.to_string(), printed, "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_the_schema_refuses() {
+        for text in [
+            "",
+            "5",
+            "m",
+            "-5m",
+            "5 m",
+            "1.m",
+            ".5m",
+            "5d",
+            "99999999999h",
+            "5mm",
+        ] {
+            assert!(text.parse::<Duration>().is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The etcd that all control planes of a set share.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::assets::Assets;
+use crate::error::ControlPlaneError;
+use crate::ports::free_port;
+use crate::process::{Launch, Process};
+use crate::readiness::await_ready;
+
+/// Name in errors and logs.
+const NAME: &str = "etcd";
+
+/// How often a start is tried with new ports when another process was faster.
+pub(crate) const PORT_ATTEMPTS: usize = 5;
+
+/// A running etcd and where it listens.
+#[derive(Debug)]
+pub(crate) struct Etcd {
+    pub(crate) process: Process,
+    pub(crate) client_url: String,
+}
+
+impl Etcd {
+    /// Starts etcd with its data below `dir` and waits until it is healthy.
+    pub(crate) async fn start(
+        assets: &Assets,
+        dir: &Path,
+        within: Duration,
+    ) -> Result<Self, ControlPlaneError> {
+        let mut attempt = 1;
+        loop {
+            match Self::try_start(assets, dir, within).await {
+                Err(error) if error.is_port_clash() && attempt < PORT_ATTEMPTS => attempt += 1,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn try_start(assets: &Assets, dir: &Path, within: Duration) -> Result<Self, ControlPlaneError> {
+        let no_port = |source| ControlPlaneError::Port {
+            name: NAME.to_owned(),
+            source,
+        };
+        let port = free_port().map_err(no_port)?;
+        let client_url = format!("http://127.0.0.1:{port}");
+        let peer_url = format!("http://127.0.0.1:{}", free_port().map_err(no_port)?);
+        let launch = Launch::new(NAME, assets.etcd(), dir.join("etcd.log")).args([
+            format!("--data-dir={}", dir.join("etcd").display()),
+            format!("--listen-client-urls={client_url}"),
+            format!("--advertise-client-urls={client_url}"),
+            format!("--listen-peer-urls={peer_url}"),
+            format!("--initial-advertise-peer-urls={peer_url}"),
+            format!("--initial-cluster=default={peer_url}"),
+            // The data shall survive the end of a process, not of the machine.
+            "--unsafe-no-fsync".to_owned(),
+            "--log-level=warn".to_owned(),
+            // Two gigabytes, the default, is little for many control planes in one store.
+            format!("--quota-backend-bytes={}", 8_u64 << 30),
+        ]);
+        let process = Process::start(&launch).map_err(ControlPlaneError::process(NAME))?;
+        await_ready(&process, within, || probe(port)).await?;
+        Ok(Self { process, client_url })
+    }
+}
+
+/// Asks for `/health` in the plainest way; a client library for one request would be too much.
+async fn probe(port: u16) -> Result<(), String> {
+    let ask = async {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        stream
+            .write_all(b"GET /health HTTP/1.0\r\nHost: etcd\r\n\r\n")
+            .await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        std::io::Result::Ok(answer)
+    };
+    let answer = ask.await.map_err(|error| error.to_string())?;
+    if answer.contains(r#""health":"true""#) {
+        return Ok(());
+    }
+    Err(answer.lines().next().unwrap_or("empty answer").to_owned())
+}

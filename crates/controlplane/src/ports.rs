@@ -1,0 +1,74 @@
+//! Free ports on the loopback address.
+
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::pki::random_bytes;
+
+/// Ports handed out lie below the range from which Linux takes ports of outgoing connections (32768 and up),
+/// so that nobody takes the port of a server that is down and shall come back, and below the node ports
+/// of Kubernetes (30000 and up).
+const FIRST: u32 = 16_000;
+const SPAN: u32 = 14_000;
+
+/// Finds a port on 127.0.0.1 that nobody listens on.
+///
+/// A port is handed out once per process. Another process may still take it before it is used: whoever
+/// starts a server on it has to try again on a clash.
+///
+/// # Errors
+/// The last error of binding if every port of the range is taken, or if there is no source of randomness.
+pub fn free_port() -> io::Result<u16> {
+    static START: OnceLock<u32> = OnceLock::new();
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let start = match START.get() {
+        Some(start) => *start,
+        // Processes start at different places, or tests that run side by side would race for the same ports.
+        None => {
+            let seed = u32::from_le_bytes(random_bytes()?);
+            *START.get_or_init(|| seed % SPAN)
+        }
+    };
+    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    for _ in 0..SPAN {
+        let offset = (start + NEXT.fetch_add(1, Ordering::Relaxed) % SPAN) % SPAN;
+        let Ok(port) = u16::try_from(FIRST + offset) else {
+            continue;
+        };
+        match try_bind(port) {
+            Ok(()) => return Ok(port),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Listens for a moment to see whether the port is free.
+fn try_bind(port: u16) -> io::Result<()> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn ports_differ_and_stay_in_their_range() {
+        let ports: Vec<u16> = (0..200).map(|_| free_port().unwrap()).collect();
+        assert_eq!(ports.iter().collect::<HashSet<_>>().len(), ports.len());
+        assert!(
+            ports.iter().all(|port| (16_000..30_000).contains(port)),
+            "{ports:?}"
+        );
+    }
+
+    #[test]
+    fn a_port_with_a_listener_is_not_free() {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        assert!(try_bind(taken.local_addr().unwrap().port()).is_err());
+    }
+}

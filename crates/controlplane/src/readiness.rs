@@ -1,0 +1,74 @@
+//! Waits until a server answers.
+
+use std::time::{Duration, Instant};
+
+use crate::error::ControlPlaneError;
+use crate::process::Process;
+
+/// Pause between two looks: short beside the second that a server takes to start.
+const POLL: Duration = Duration::from_millis(50);
+
+/// A server that is starting may accept a connection and leave it unanswered.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How many lines of a log an error shows.
+const TAIL_LINES: usize = 15;
+
+/// Probes until the answer is `Ok`, the process ends, or `within` is over.
+///
+/// `probe` tells in a word or two why the server is not ready.
+pub(crate) async fn await_ready<F>(
+    process: &Process,
+    within: Duration,
+    probe: impl Fn() -> F,
+) -> Result<(), ControlPlaneError>
+where
+    F: Future<Output = Result<(), String>>,
+{
+    let start = Instant::now();
+    let name = process.name();
+    loop {
+        let last = match tokio::time::timeout(PROBE_TIMEOUT, probe()).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(reason)) => reason,
+            Err(_) => "no answer".to_owned(),
+        };
+        let log = || process.log_path().to_owned();
+        let tail = || {
+            process
+                .log_tail(TAIL_LINES)
+                .unwrap_or_else(|error| error.to_string())
+        };
+        if let Some(status) = process.exit_status().map_err(ControlPlaneError::process(name))? {
+            return Err(ControlPlaneError::Ended {
+                name: name.to_owned(),
+                status,
+                log: log(),
+                tail: tail(),
+            });
+        }
+        if start.elapsed() >= within {
+            let name = name.to_owned();
+            return Err(ControlPlaneError::NotReady {
+                name,
+                waited: within,
+                last,
+                log: log(),
+                tail: tail(),
+            });
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Asks a path of a server and demands an answer below 400.
+pub(crate) async fn probe_path(client: &kube::Client, path: &str) -> Result<(), String> {
+    let request = http::Request::get(path)
+        .body(Vec::new())
+        .map_err(|error| error.to_string())?;
+    client
+        .request_text(request)
+        .await
+        .map(drop)
+        .map_err(|error| error.to_string())
+}

@@ -1,1 +1,0 @@
-//! What to write to a member: which objects to apply, which to skip, which to prune.

@@ -1,0 +1,165 @@
+//! What to write to a member: which objects to apply, which to skip, which to prune.
+//!
+//! [`plan`] compares what the Sync wants with what is known of the member: the inventory (what is ours there), the
+//! records (what was sent last and how it was answered) and the keys found drifted. An object that has not changed
+//! on either side costs no request. [`prune_verdict`] is asked once more, with the live object, before each delete.
+
+mod prune;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+pub use self::prune::{Live, PruneVerdict, prune_verdict};
+use crate::inventory::{Entry, Inventory};
+use crate::object::{ObjectKey, Phase, RenderedObject, RenderedSet};
+
+/// What is remembered of one object after it was applied to one member.
+///
+/// Losing records costs requests, never a write: see [`Why::Unknown`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// [`RenderedObject::digest`] of the body that was sent.
+    pub digest: String,
+    /// `metadata.resourceVersion` of the answer.
+    pub resource_version: String,
+    /// `sha256:` and 64 hex digits over our entry of `metadata.managedFields`; empty if the answer had none.
+    pub fields_digest: String,
+    /// `metadata.uid` of the answer.
+    pub uid: String,
+}
+
+/// What a plan is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct Observed<'a> {
+    /// What is ours on the member, as read from there.
+    pub inventory: &'a Inventory,
+    /// What the Sync wants: a complete render.
+    pub desired: &'a RenderedSet,
+    /// What was applied last, as far as it is known.
+    pub records: &'a BTreeMap<ObjectKey, Record>,
+    /// Objects that were changed or deleted on the member since.
+    pub drifted: &'a BTreeSet<ObjectKey>,
+}
+
+impl<'a> Observed<'a> {
+    /// The record of an object, unless it is of an object that was replaced since: then the inventory, which is
+    /// shared by all who write to the member, knows another UID.
+    fn record(&self, key: &ObjectKey) -> Option<&'a Record> {
+        let confirmed = self.inventory.uid(key).filter(|uid| !uid.is_empty());
+        self.records
+            .get(key)
+            .filter(|record| confirmed.is_none_or(|uid| uid == record.uid))
+    }
+}
+
+/// What the Sync allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Whether objects that are no longer rendered are deleted.
+    pub prune: bool,
+    /// Whether a render without objects is meant, rather than a mistake.
+    pub allow_empty: bool,
+    /// Whether fields are taken from other managers on objects that are not ours yet.
+    pub conflicts_override: bool,
+}
+
+/// Why an object is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It is not known to be ours: it does not exist, or somebody else made it.
+    New,
+    /// The rendered object differs from what was sent last.
+    Changed,
+    /// It was changed or deleted on the member.
+    Drifted,
+    /// It is ours but what was sent last is not known. The member is asked first, and not written to if it holds
+    /// the object already.
+    Unknown,
+}
+
+/// One object to apply.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// The object.
+    pub object: &'a RenderedObject,
+    /// Why it is applied.
+    pub why: Why,
+    /// Whether fields are taken from other managers.
+    pub force: bool,
+}
+
+/// Why nothing is pruned although there is something to prune.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PruneHold {
+    /// [`Options::prune`] is off.
+    Off,
+    /// The render has no objects and [`Options::allow_empty`] is off.
+    EmptyRender,
+}
+
+/// What to do on one member, in this order.
+#[derive(Clone, Debug, Default)]
+pub struct Plan<'a> {
+    /// What the inventory must say before the first write: all it said, and everything desired.
+    pub claim: Inventory,
+    /// The objects to apply by phase, first phase first; phases without a step are left out.
+    pub apply: Vec<(Phase, Vec<Step<'a>>)>,
+    /// Objects that are in step: no request.
+    pub skipped: Vec<&'a ObjectKey>,
+    /// What to delete by phase, last phase first; phases without an entry are left out.
+    pub prune: Vec<(Phase, Vec<Entry>)>,
+    /// Why `prune` is empty although the inventory lists objects that are not desired.
+    pub prune_hold: Option<PruneHold>,
+}
+
+/// Decides what to write.
+#[must_use]
+pub fn plan<'a>(observed: Observed<'a>, options: Options) -> Plan<'a> {
+    let mut plan = Plan {
+        claim: observed.inventory.clone(),
+        ..Plan::default()
+    };
+    let mut phases: BTreeMap<Phase, Vec<Step<'a>>> = BTreeMap::new();
+    for object in &observed.desired.objects {
+        let uid = observed
+            .record(&object.key)
+            .map(|record| record.uid.clone())
+            .unwrap_or_default();
+        plan.claim.insert(Entry {
+            key: object.key.clone(),
+            uid,
+        });
+        match step(object, &observed, options) {
+            Some(step) => phases.entry(Phase::of(&object.key)).or_default().push(step),
+            None => plan.skipped.push(&object.key),
+        }
+    }
+    plan.apply = phases.into_iter().collect();
+    (plan.prune, plan.prune_hold) = prune::plan_prune(observed.inventory, observed.desired, options);
+    plan
+}
+
+/// The step for one object; `None` if it is in step.
+fn step<'a>(object: &'a RenderedObject, observed: &Observed<'a>, options: Options) -> Option<Step<'a>> {
+    let record = observed.record(&object.key);
+    let known_uid = observed.inventory.uid(&object.key);
+    let why = match record {
+        Some(record) if record.digest != object.digest => Why::Changed,
+        Some(_) if observed.drifted.contains(&object.key) => Why::Drifted,
+        Some(_) => return None,
+        // A claim without a UID was never answered: the object may not exist, or may be somebody else's.
+        None if known_uid.is_some_and(|uid| !uid.is_empty()) => Why::Unknown,
+        None => Why::New,
+    };
+    // What is claimed is ours only once the member has answered: the UID or the record tells. Otherwise a
+    // conflict that is reported today would be overridden tomorrow.
+    let ours = known_uid.is_some_and(|uid| !uid.is_empty() || record.is_some());
+    Some(Step {
+        object,
+        why,
+        force: ours || options.conflicts_override,
+    })
+}

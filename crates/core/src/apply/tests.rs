@@ -1,0 +1,345 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use proptest::collection::{btree_map, btree_set};
+use proptest::option;
+use proptest::prelude::*;
+
+use super::*;
+
+const KINDS: [(&str, &str, &str); 5] = [
+    ("apiextensions.k8s.io", "CustomResourceDefinition", ""),
+    ("", "Namespace", ""),
+    ("rbac.authorization.k8s.io", "ClusterRole", ""),
+    ("", "ConfigMap", "shop"),
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingWebhookConfiguration",
+        "",
+    ),
+];
+
+fn key(number: u8) -> ObjectKey {
+    let (group, kind, namespace) = KINDS[usize::from(number) % KINDS.len()];
+    ObjectKey {
+        group: group.into(),
+        kind: kind.into(),
+        namespace: namespace.into(),
+        name: format!("o{number}"),
+    }
+}
+
+fn desired(objects: &BTreeMap<u8, u8>) -> RenderedSet {
+    let mut objects: Vec<_> = objects
+        .iter()
+        .map(|(number, content)| RenderedObject {
+            key: key(*number),
+            api_version: "v1".into(),
+            body: Bytes::from(format!("{{\"content\":{content}}}")),
+            digest: format!("sha256:{content}"),
+        })
+        .collect();
+    objects.sort_by_key(|object| Phase::of(&object.key));
+    RenderedSet {
+        digest: String::new(),
+        objects,
+    }
+}
+
+fn record(content: u8, uid: &str) -> Record {
+    Record {
+        digest: format!("sha256:{content}"),
+        resource_version: "7".into(),
+        fields_digest: "f".into(),
+        uid: uid.into(),
+    }
+}
+
+fn entry(number: u8, uid: &str) -> Entry {
+    Entry {
+        key: key(number),
+        uid: uid.into(),
+    }
+}
+
+/// Everything a plan is made from, owned.
+#[derive(Clone, Debug)]
+struct World {
+    inventory: Inventory,
+    desired: RenderedSet,
+    records: BTreeMap<ObjectKey, Record>,
+    drifted: BTreeSet<ObjectKey>,
+    options: Options,
+}
+
+impl World {
+    fn plan(&self) -> Plan<'_> {
+        let observed = Observed {
+            inventory: &self.inventory,
+            desired: &self.desired,
+            records: &self.records,
+            drifted: &self.drifted,
+        };
+        plan(observed, self.options)
+    }
+
+    /// The world after every step and every delete of its plan succeeded.
+    fn executed(&self) -> Self {
+        let plan = self.plan();
+        let mut next = Self {
+            inventory: plan.claim.clone(),
+            drifted: BTreeSet::new(),
+            ..self.clone()
+        };
+        for step in plan.apply.iter().flat_map(|(_, steps)| steps) {
+            let uid = format!("uid of {}", step.object.key);
+            next.inventory.insert(Entry {
+                key: step.object.key.clone(),
+                uid: uid.clone(),
+            });
+            let record = Record {
+                digest: step.object.digest.clone(),
+                uid,
+                ..record(0, "")
+            };
+            next.records.insert(step.object.key.clone(), record);
+        }
+        for entry in plan.prune.iter().flat_map(|(_, entries)| entries) {
+            next.inventory.remove(&entry.key);
+            next.records.remove(&entry.key);
+        }
+        next
+    }
+}
+
+fn options() -> impl Strategy<Value = Options> {
+    any::<(bool, bool, bool)>().prop_map(|(prune, allow_empty, conflicts_override)| Options {
+        prune,
+        allow_empty,
+        conflicts_override,
+    })
+}
+
+fn worlds() -> impl Strategy<Value = World> {
+    (
+        btree_map(0_u8..12, option::of(Just("uid")), 0..10),
+        btree_map(0_u8..12, 0_u8..3, 0..10),
+        btree_map(0_u8..12, 0_u8..3, 0..10),
+        btree_set(0_u8..12, 0..4),
+        options(),
+    )
+        .prop_map(|(inventory, wanted, records, drifted, options)| World {
+            inventory: inventory
+                .into_iter()
+                .map(|(n, uid)| entry(n, uid.unwrap_or_default()))
+                .collect(),
+            desired: desired(&wanted),
+            records: records
+                .into_iter()
+                .map(|(n, content)| (key(n), record(content, "uid")))
+                .collect(),
+            drifted: drifted.into_iter().map(key).collect(),
+            options,
+        })
+}
+
+proptest! {
+    #[test]
+    fn only_what_is_in_the_inventory_and_not_desired_is_pruned(world in worlds()) {
+        let wanted: BTreeSet<_> = world.desired.objects.iter().map(|object| &object.key).collect();
+        let plan = world.plan();
+        for entry in plan.prune.iter().flat_map(|(_, entries)| entries) {
+            prop_assert!(!wanted.contains(&entry.key));
+            prop_assert_eq!(world.inventory.uid(&entry.key), Some(entry.uid.as_str()));
+        }
+        let held = world.inventory.iter().any(|(key, _)| !wanted.contains(key)) && plan.prune.is_empty();
+        prop_assert_eq!(plan.prune_hold.is_some(), held);
+    }
+
+    #[test]
+    fn an_empty_render_prunes_nothing(world in worlds()) {
+        let mut world = world;
+        world.desired.objects.clear();
+        world.options.allow_empty = false;
+        prop_assert!(world.plan().prune.is_empty());
+        prop_assert!(world.plan().claim == world.inventory);
+    }
+
+    #[test]
+    fn prune_off_prunes_nothing(world in worlds()) {
+        let world = World { options: Options { prune: false, ..world.options }, ..world };
+        prop_assert!(world.plan().prune.is_empty());
+    }
+
+    #[test]
+    fn every_object_is_applied_or_skipped_once_in_the_order_of_phases(world in worlds()) {
+        let plan = world.plan();
+        let applied = plan.apply.iter().flat_map(|(_, steps)| steps).map(|step| &step.object.key);
+        let mut seen: Vec<_> = applied.chain(plan.skipped.iter().copied()).collect();
+        seen.sort();
+        let mut wanted: Vec<_> = world.desired.objects.iter().map(|object| &object.key).collect();
+        wanted.sort();
+        prop_assert_eq!(seen, wanted);
+        prop_assert!(plan.apply.is_sorted_by(|a, b| a.0 < b.0));
+        prop_assert!(plan.prune.is_sorted_by(|a, b| a.0 > b.0));
+        for (phase, entries) in &plan.prune {
+            prop_assert!(entries.iter().all(|entry| Phase::of(&entry.key) == *phase));
+        }
+    }
+
+    #[test]
+    fn the_claim_holds_all_that_was_and_all_that_is_wanted(world in worlds()) {
+        let claim = world.plan().claim;
+        prop_assert!(world.inventory.difference(&claim).is_empty());
+        prop_assert!(world.desired.objects.iter().all(|object| claim.contains(&object.key)));
+    }
+
+    #[test]
+    fn force_needs_a_confirmed_entry_or_the_override(world in worlds()) {
+        for step in world.plan().apply.iter().flat_map(|(_, steps)| steps) {
+            let confirmed = world.inventory.uid(&step.object.key).is_some_and(|uid| {
+                !uid.is_empty() || world.records.contains_key(&step.object.key)
+            });
+            prop_assert_eq!(step.force, confirmed || world.options.conflicts_override);
+        }
+    }
+
+    #[test]
+    fn the_same_input_gives_the_same_plan(world in worlds()) {
+        let same = world.clone();
+        prop_assert_eq!(format!("{:?}", world.plan()), format!("{:?}", same.plan()));
+    }
+
+    #[test]
+    fn after_a_plan_is_executed_the_next_one_is_empty(world in worlds()) {
+        let next = world.executed();
+        let plan = next.plan();
+        prop_assert!(plan.apply.is_empty(), "{:?}", plan.apply);
+        prop_assert!(plan.prune.is_empty());
+        prop_assert!(plan.claim == next.inventory);
+        prop_assert_eq!(plan.skipped.len(), next.desired.objects.len());
+    }
+}
+
+#[test]
+fn the_reason_follows_from_inventory_record_and_drift() {
+    let wanted = BTreeMap::from([(3, 1)]);
+    let none = Inventory::new();
+    let claimed: Inventory = [entry(3, "")].into_iter().collect();
+    let confirmed: Inventory = [entry(3, "u")].into_iter().collect();
+    let (same, other) = (Some(record(1, "u")), Some(record(2, "u")));
+    // (inventory, record, drifted) and what comes of it; None is "skipped".
+    let cases = [
+        (&none, None, false, Some((Why::New, false))),
+        (&none, None, true, Some((Why::New, false))),
+        (&none, same.clone(), false, None),
+        (&none, same.clone(), true, Some((Why::Drifted, false))),
+        (&none, other.clone(), false, Some((Why::Changed, false))),
+        (&claimed, None, false, Some((Why::New, false))),
+        (&claimed, same.clone(), false, None),
+        (&claimed, other.clone(), false, Some((Why::Changed, true))),
+        (&confirmed, None, false, Some((Why::Unknown, true))),
+        (&confirmed, same.clone(), false, None),
+        (&confirmed, same, true, Some((Why::Drifted, true))),
+        (&confirmed, other, true, Some((Why::Changed, true))),
+        (
+            &confirmed,
+            Some(record(1, "another")),
+            false,
+            Some((Why::Unknown, true)),
+        ),
+    ];
+    for (number, (inventory, record, drifted, expected)) in cases.into_iter().enumerate() {
+        let world = World {
+            inventory: inventory.clone(),
+            desired: desired(&wanted),
+            records: record.into_iter().map(|record| (key(3), record)).collect(),
+            drifted: drifted.then(|| key(3)).into_iter().collect(),
+            options: Options::default(),
+        };
+        let plan = world.plan();
+        let step = plan
+            .apply
+            .first()
+            .map(|(_, steps)| (steps[0].why, steps[0].force));
+        assert_eq!(step, expected, "case {number}");
+        assert_eq!(
+            plan.skipped.len(),
+            usize::from(expected.is_none()),
+            "case {number}"
+        );
+    }
+}
+
+/// Guards against overriding a reported conflict: the claim that is written before the first attempt must not
+/// make the second attempt force.
+#[test]
+fn a_failed_first_apply_does_not_force_the_second() {
+    let world = World {
+        inventory: Inventory::new(),
+        desired: desired(&BTreeMap::from([(3, 1)])),
+        records: BTreeMap::new(),
+        drifted: BTreeSet::new(),
+        options: Options::default(),
+    };
+    let second = World {
+        inventory: world.plan().claim,
+        ..world.clone()
+    };
+    let plan = second.plan();
+    assert_eq!(
+        (plan.apply[0].1[0].why, plan.apply[0].1[0].force),
+        (Why::New, false)
+    );
+}
+
+#[test]
+fn a_lost_inventory_takes_back_what_is_rendered_and_prunes_nothing_else() {
+    let world = World {
+        inventory: Inventory::new(),
+        desired: desired(&BTreeMap::from([(3, 1)])),
+        records: BTreeMap::from([(key(3), record(1, "u3")), (key(8), record(1, "u8"))]),
+        drifted: BTreeSet::new(),
+        options: Options {
+            prune: true,
+            allow_empty: true,
+            ..Options::default()
+        },
+    };
+    let plan = world.plan();
+    assert!(plan.apply.is_empty() && plan.prune.is_empty());
+    assert_eq!(plan.claim, [entry(3, "u3")].into_iter().collect());
+}
+
+#[test]
+fn verdicts() {
+    let live = |uid, owner, owner_is_applied| {
+        Some(Live {
+            uid,
+            owner,
+            owner_is_applied,
+        })
+    };
+    let delete = |uid: &str| PruneVerdict::Delete { uid: uid.into() };
+    let cases = [
+        ("u", None, PruneVerdict::Gone),
+        ("", None, PruneVerdict::Gone),
+        ("u", live("u", Some("me"), true), delete("u")),
+        ("u", live("u", None, false), delete("u")),
+        ("u", live("u", Some("other"), true), PruneVerdict::Foreign),
+        ("u", live("v", Some("me"), true), PruneVerdict::Foreign),
+        ("u", live("", Some("me"), true), PruneVerdict::Foreign),
+        ("", live("v", Some("me"), true), delete("v")),
+        ("", live("v", Some("me"), false), PruneVerdict::Foreign),
+        ("", live("v", None, true), PruneVerdict::Foreign),
+        ("", live("v", Some("other"), true), PruneVerdict::Foreign),
+        ("", live("", Some("me"), true), PruneVerdict::Foreign),
+    ];
+    for (uid, live, expected) in cases {
+        assert_eq!(
+            prune_verdict(&entry(3, uid), live, "me"),
+            expected,
+            "{uid:?} {live:?}"
+        );
+    }
+}

@@ -1,0 +1,50 @@
+//! When a failed attempt is tried again.
+
+use std::time::Duration;
+
+use crate::digest::{hash64, spread};
+
+/// The longest wait between two attempts. Flux and client-go stop doubling in the same range.
+pub const CEILING: Duration = Duration::from_secs(600);
+
+/// The wait after the `attempts`-th failure in a row: `start` doubled each time up to [`CEILING`], of which the
+/// upper half is spread by a hash of `seed`, so that what failed together is not tried again together.
+#[must_use]
+pub fn delay(start: Duration, attempts: u32, seed: &str) -> Duration {
+    let doublings = attempts.saturating_sub(1).min(32);
+    let full = start
+        .saturating_mul(2u32.saturating_pow(doublings))
+        .min(CEILING.max(start));
+    full / 2 + spread(full / 2, hash64(&[seed, &attempts.to_string()]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doubles_from_the_start_to_the_ceiling() {
+        let start = Duration::from_secs(30);
+        for (attempts, full) in [(1, 30), (2, 60), (3, 120), (5, 480), (6, 600), (60, 600)] {
+            let wait = delay(start, attempts, "a");
+            assert!(
+                wait >= Duration::from_secs(full) / 2 && wait <= Duration::from_secs(full),
+                "{attempts}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_start_above_the_ceiling_is_kept() {
+        assert!(delay(Duration::from_secs(3600), 4, "a") >= Duration::from_secs(1800));
+    }
+
+    #[test]
+    fn what_failed_together_is_spread() {
+        let start = Duration::from_secs(30);
+        let waits: std::collections::BTreeSet<_> = (0..100)
+            .map(|n| delay(start, 1, &n.to_string()).as_millis())
+            .collect();
+        assert!(waits.len() > 90);
+    }
+}

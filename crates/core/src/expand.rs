@@ -1,0 +1,262 @@
+//! Expansion: one Sync per entry of a SyncGroup and selected Cluster, `$(cluster.*)` resolved.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use kube::core::Selector;
+use starling_api::SyncTemplate;
+
+use crate::digest::hash64;
+
+/// What expansion knows of a Cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterFacts {
+    /// Its name.
+    pub name: String,
+    /// Its labels: what it is selected by, and `$(cluster.labels.x)`.
+    pub labels: BTreeMap<String, String>,
+    /// Its annotations: `$(cluster.annotations.x)`.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// A parameter that cannot be resolved for one cluster.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParameterError {
+    /// The cluster lacks the label or annotation.
+    #[error(
+        "{field}: cluster {cluster} has no {kind} {key:?}; add it to the Cluster, or take $(cluster.{kind}s.{key}) out"
+    )]
+    Missing {
+        /// The field of the entry.
+        field: String,
+        /// The cluster.
+        cluster: String,
+        /// `label` or `annotation`.
+        kind: &'static str,
+        /// Its key.
+        key: String,
+    },
+    /// `$(cluster.` with something else behind it.
+    #[error(
+        "{field}: $({expression}) is unknown; write $(cluster.name), $(cluster.labels.KEY) or $(cluster.annotations.KEY)"
+    )]
+    Unknown {
+        /// The field of the entry.
+        field: String,
+        /// What stands between the parentheses.
+        expression: String,
+    },
+    /// `$(cluster.` without an end.
+    #[error("{field}: \"$(cluster.\" without a closing parenthesis")]
+    Unclosed {
+        /// The field of the entry.
+        field: String,
+    },
+}
+
+/// A template with every `$(cluster.*)` replaced by this cluster's values, in path, targetNamespace,
+/// serviceAccountName and the values of substitute. `$$(` stands for a literal `$(`.
+///
+/// # Errors
+/// [`ParameterError`] for the first field that cannot be resolved.
+pub fn resolve(template: &SyncTemplate, cluster: &ClusterFacts) -> Result<SyncTemplate, ParameterError> {
+    let mut resolved = template.clone();
+    resolved.path = resolve_text("path", &template.path, cluster)?;
+    resolved.target_namespace = resolve_text("targetNamespace", &template.target_namespace, cluster)?;
+    resolved.service_account_name =
+        resolve_text("serviceAccountName", &template.service_account_name, cluster)?;
+    for (name, value) in &mut resolved.substitute {
+        *value = resolve_text(&format!("substitute.{name}"), value, cluster)?;
+    }
+    Ok(resolved)
+}
+
+fn resolve_text(field: &str, text: &str, cluster: &ClusterFacts) -> Result<String, ParameterError> {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("$(") {
+        let (before, tail) = rest.split_at(at);
+        if let Some(head) = before.strip_suffix('$') {
+            out.push_str(head);
+            out.push_str("$(");
+            rest = &tail[2..];
+        } else if tail.starts_with("$(cluster.") {
+            let end = tail
+                .find(')')
+                .ok_or_else(|| ParameterError::Unclosed { field: field.into() })?;
+            out.push_str(before);
+            out.push_str(lookup(field, &tail[2..end], cluster)?);
+            rest = &tail[end + 1..];
+        } else {
+            // `$(POD_NAME)` and the like are Kubernetes' own and not ours to touch.
+            out.push_str(before);
+            out.push_str("$(");
+            rest = &tail[2..];
+        }
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+fn lookup<'c>(field: &str, expression: &str, cluster: &'c ClusterFacts) -> Result<&'c str, ParameterError> {
+    let path = expression.strip_prefix("cluster.").unwrap_or_default();
+    let (map, kind, key) = if path == "name" {
+        return Ok(&cluster.name);
+    } else if let Some(key) = path.strip_prefix("labels.") {
+        (&cluster.labels, "label", key)
+    } else if let Some(key) = path.strip_prefix("annotations.") {
+        (&cluster.annotations, "annotation", key)
+    } else {
+        return Err(ParameterError::Unknown {
+            field: field.into(),
+            expression: expression.into(),
+        });
+    };
+    map.get(key)
+        .map(String::as_str)
+        .ok_or_else(|| ParameterError::Missing {
+            field: field.into(),
+            cluster: cluster.name.clone(),
+            kind,
+            key: key.into(),
+        })
+}
+
+/// The selector of a group, ready to be asked.
+///
+/// # Errors
+/// The text of what is wrong with a requirement, so that a typing error selects nobody and says so. Empty
+/// `values` are refused here because kube takes `NotIn []` for "everybody", where Kubernetes calls it invalid.
+pub fn selector(selector: &LabelSelector) -> Result<Selector, String> {
+    for requirement in selector.match_expressions.iter().flatten() {
+        let LabelSelectorRequirement {
+            key,
+            operator,
+            values,
+        } = requirement;
+        let has_values = values.as_ref().is_some_and(|values| !values.is_empty());
+        match operator.as_str() {
+            "In" | "NotIn" if has_values => {}
+            "Exists" | "DoesNotExist" if !has_values => {}
+            "In" | "NotIn" => return Err(format!("matchExpressions: {key} {operator} needs values")),
+            "Exists" | "DoesNotExist" => {
+                return Err(format!("matchExpressions: {key} {operator} takes no values"));
+            }
+            _ => {
+                return Err(format!(
+                    "matchExpressions: {key} has the operator {operator:?}; \
+                     it must be In, NotIn, Exists or DoesNotExist"
+                ));
+            }
+        }
+    }
+    Selector::try_from(selector.clone()).map_err(|error| error.to_string())
+}
+
+/// Longest name of a Kubernetes object (RFC 1123 subdomain).
+const NAME_LIMIT: usize = 253;
+
+/// The name of a group's Sync: `<group>-<entry>-<cluster>`, with a hash where that is too long or `taken` by
+/// another identity.
+#[must_use]
+pub fn sync_name(group: &str, entry: &str, cluster: &str, taken: impl Fn(&str) -> bool) -> String {
+    let plain = format!("{group}-{entry}-{cluster}");
+    if plain.len() <= NAME_LIMIT && !taken(&plain) {
+        return plain;
+    }
+    // Eight hex digits; the parts go in apart, so that a-b + c and a + b-c differ.
+    let hash = format!("{:08x}", hash64(&[group, entry, cluster]) >> 32);
+    let head = plain.get(..NAME_LIMIT - hash.len() - 1).unwrap_or(&plain);
+    format!("{}-{hash}", head.trim_end_matches(['-', '.']))
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::SelectorExt;
+
+    use super::*;
+
+    fn cluster() -> ClusterFacts {
+        ClusterFacts {
+            name: "eu-1".into(),
+            labels: [("region".into(), "eu".into()), ("a.b/c".into(), "x".into())].into(),
+            annotations: [("note".into(), "n".into())].into(),
+        }
+    }
+
+    #[test]
+    fn cluster_values_are_resolved_and_others_left() {
+        for (text, expected) in [
+            ("./clusters/$(cluster.name)", "./clusters/eu-1"),
+            ("$(cluster.labels.region)-$(cluster.labels.a.b/c)", "eu-x"),
+            ("$(cluster.annotations.note)", "n"),
+            ("$(POD_NAME) $x ${Y}", "$(POD_NAME) $x ${Y}"),
+            ("$$(cluster.name)", "$(cluster.name)"),
+            ("", ""),
+            ("$(", "$("),
+        ] {
+            assert_eq!(
+                resolve_text("path", text, &cluster()).as_deref(),
+                Ok(expected),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_resolved_names_field_cluster_and_key() {
+        let error = resolve_text("substitute.R", "$(cluster.labels.zone)", &cluster()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "substitute.R: cluster eu-1 has no label \"zone\"; add it to the Cluster, or take $(cluster.labels.zone) out"
+        );
+        assert!(matches!(
+            resolve_text("path", "$(cluster.nam)", &cluster()),
+            Err(ParameterError::Unknown { .. })
+        ));
+        assert!(matches!(
+            resolve_text("path", "$(cluster.name", &cluster()),
+            Err(ParameterError::Unclosed { .. })
+        ));
+    }
+
+    #[test]
+    fn a_selector_means_what_kubernetes_means() {
+        let parse = |json: &serde_json::Value| selector(&serde_json::from_value(json.clone()).unwrap());
+        let labels = cluster().labels;
+        let expression = |key: &str, operator: &str, values: &[&str]| serde_json::json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
+        for (json, expected) in [
+            (serde_json::json!({}), true),
+            (serde_json::json!({"matchLabels": {}}), true),
+            (serde_json::json!({"matchLabels": {"region": "eu"}}), true),
+            (serde_json::json!({"matchLabels": {"region": "us"}}), false),
+            (expression("region", "In", &["us", "eu"]), true),
+            (expression("zone", "NotIn", &["a"]), true),
+            (expression("zone", "Exists", &[]), false),
+            (expression("zone", "DoesNotExist", &[]), true),
+        ] {
+            assert_eq!(parse(&json).unwrap().matches(&labels), expected, "{json}");
+        }
+        for bad in [
+            expression("r", "in", &["eu"]),
+            expression("r", "In", &[]),
+            expression("r", "NotIn", &[]),
+            expression("r", "Exists", &["a"]),
+        ] {
+            assert!(parse(&bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_name_gets_a_hash_where_it_is_taken_or_too_long() {
+        assert_eq!(sync_name("shop", "app", "eu-1", |_| false), "shop-app-eu-1");
+        let hashed = sync_name("shop", "app", "eu-1", |name| name == "shop-app-eu-1");
+        assert!(hashed.starts_with("shop-app-eu-1-") && hashed.len() == "shop-app-eu-1-".len() + 8);
+        let long = sync_name("g", "e", &"c".repeat(253), |_| false);
+        assert!(long.len() <= NAME_LIMIT);
+        assert_ne!(
+            sync_name("a-b", "c", "d", |_| true),
+            sync_name("a", "b-c", "d", |_| true)
+        );
+    }
+}

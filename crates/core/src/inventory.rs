@@ -1,1 +1,0 @@
-//! The inventory: what a Sync has on its member.

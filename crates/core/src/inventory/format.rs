@@ -1,0 +1,313 @@
+//! How an inventory is written into ConfigMaps on the member.
+//!
+//! A shard is text. The first line names the format and the number of shards; each further line is one entry:
+//! group, kind, namespace, name and UID, separated by tabs. Later versions may add fields to the end of a line and
+//! attributes to the first one; a reader ignores what it does not know. A format that it does not know at all is
+//! an error: reading it as "empty" would forget what is on the member.
+
+use std::fmt::Write as _;
+
+use starling_api::INVENTORY_PREFIX;
+use thiserror::Error;
+
+use super::{Entry, Inventory};
+use crate::object::ObjectKey;
+
+/// The key of a shard's text in the data of its ConfigMap.
+pub const DATA_KEY: &str = "inventory";
+/// Bytes of text in one shard. etcd takes 1.5 MiB in a request and the API server 1 MiB in a ConfigMap; half of
+/// that leaves room for metadata and for `managedFields`.
+pub const SHARD_LIMIT: usize = 500 * 1024;
+/// What the first line starts with.
+const FORMAT: &str = "starling-inventory/1";
+
+/// Why a text is not a shard of an inventory.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum FormatError {
+    /// The first line does not name a format.
+    #[error("no format version in the first line")]
+    NoVersion,
+    /// The format is not one that this version reads.
+    #[error("unknown inventory format {found:?}: written by a newer Starling, or not an inventory")]
+    UnknownVersion {
+        /// What the first line starts with, at most 64 characters.
+        found: String,
+    },
+    /// The first line tells no number of shards.
+    #[error("no number of shards in the first line")]
+    NoShardCount,
+    /// A line is not an entry.
+    #[error("line {line}: {problem}")]
+    Line {
+        /// Counted from 1; the first line is the format.
+        line: usize,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}
+
+/// One shard as read.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// How many shards the inventory had when this one was written. Of the first shard, 1 means that there is no
+    /// other; any other number means: read on until one is missing.
+    pub shards: usize,
+    /// The entries of this shard.
+    pub entries: Inventory,
+}
+
+/// The name of the ConfigMap that holds shard `index` of an owner's inventory.
+#[must_use]
+pub fn shard_name(owner: &str, index: usize) -> String {
+    if index == 0 {
+        format!("{INVENTORY_PREFIX}{owner}")
+    } else {
+        format!("{INVENTORY_PREFIX}{owner}-{index}")
+    }
+}
+
+/// Writes an inventory as one or more texts of at most `limit` bytes, in the order of the keys.
+///
+/// A single entry longer than `limit` still gets a shard of its own: names have 253 characters at most, so this
+/// happens only with a limit that makes no sense.
+#[must_use]
+pub fn encode(inventory: &Inventory, limit: usize) -> Vec<String> {
+    let bodies = encode_bodies(inventory, limit);
+    let shards = bodies.len();
+    bodies.iter().map(|body| encode_shard(body, shards)).collect()
+}
+
+/// The lines of each shard, without the first one.
+pub(super) fn encode_bodies(inventory: &Inventory, limit: usize) -> Vec<String> {
+    // The first line has its final length only when the number of shards is known; 20 digits are enough for any.
+    let room = limit.saturating_sub(FORMAT.len() + " shards=".len() + 20 + 1);
+    let mut bodies = vec![String::new()];
+    for (key, uid) in inventory.iter() {
+        let line = encode_line(key, uid);
+        match bodies.last_mut() {
+            Some(body) if body.is_empty() || body.len() + line.len() <= room => body.push_str(&line),
+            _ => bodies.push(line),
+        }
+    }
+    bodies
+}
+
+/// A shard from its lines.
+pub(super) fn encode_shard(body: &str, shards: usize) -> String {
+    format!("{FORMAT} shards={shards}\n{body}")
+}
+
+/// Reads one shard.
+///
+/// # Errors
+/// [`FormatError`] if the text is not a shard in a format that is known here, entries included: half an inventory
+/// is not returned.
+pub fn parse(text: &str) -> Result<Shard, FormatError> {
+    let mut lines = text.split_terminator('\n');
+    let mut header = lines.next().unwrap_or_default().split(' ');
+    match header.next() {
+        None | Some("") => return Err(FormatError::NoVersion),
+        Some(FORMAT) => {}
+        Some(other) => {
+            return Err(FormatError::UnknownVersion {
+                found: other.chars().take(64).collect(),
+            });
+        }
+    }
+    let shards = header
+        .find_map(|attribute| attribute.strip_prefix("shards="))
+        .and_then(|count| count.parse().ok())
+        .filter(|count| *count > 0)
+        .ok_or(FormatError::NoShardCount)?;
+    let entries = lines
+        .enumerate()
+        .map(|(index, line)| {
+            parse_line(line).map_err(|problem| FormatError::Line {
+                line: index + 2,
+                problem,
+            })
+        })
+        .collect::<Result<Inventory, _>>()?;
+    Ok(Shard { shards, entries })
+}
+
+fn encode_line(key: &ObjectKey, uid: &str) -> String {
+    let mut line = String::with_capacity(key.group.len() + key.name.len() + 96);
+    for (index, field) in [&key.group, &key.kind, &key.namespace, &key.name, uid]
+        .into_iter()
+        .enumerate()
+    {
+        if index > 0 {
+            line.push('\t');
+        }
+        escape(field, &mut line);
+    }
+    line.push('\n');
+    line
+}
+
+fn parse_line(line: &str) -> Result<Entry, &'static str> {
+    let mut fields = line.split('\t').map(unescape);
+    let mut next = || {
+        fields
+            .next()
+            .ok_or("fewer than five fields")?
+            .ok_or("a broken escape")
+    };
+    let (group, kind, namespace, name, uid) = (next()?, next()?, next()?, next()?, next()?);
+    if kind.is_empty() || name.is_empty() {
+        return Err("no kind or no name");
+    }
+    Ok(Entry {
+        key: ObjectKey {
+            group,
+            kind,
+            namespace,
+            name,
+        },
+        uid,
+    })
+}
+
+/// Names that Kubernetes accepts need no escape; whatever else a manifest may hold must not break the lines.
+fn escape(field: &str, line: &mut String) {
+    for character in field.chars() {
+        if character == '%' || character.is_control() {
+            // `write!` into a String cannot fail.
+            let _ = write!(line, "%{:02x}.", u32::from(character));
+        } else {
+            line.push(character);
+        }
+    }
+}
+
+fn unescape(field: &str) -> Option<String> {
+    let mut parts = field.split('%');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (code, rest) = part.split_once('.')?;
+        plain.push(char::from_u32(u32::from_str_radix(code, 16).ok()?)?);
+        plain.push_str(rest);
+    }
+    Some(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn merge(texts: &[String]) -> Inventory {
+        texts.iter().fold(Inventory::new(), |all, text| {
+            all.union(&parse(text).unwrap().entries)
+        })
+    }
+
+    fn entry(kind: &str, namespace: &str, name: &str, uid: &str) -> Entry {
+        let key = ObjectKey {
+            group: "apps".into(),
+            kind: kind.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+        };
+        Entry { key, uid: uid.into() }
+    }
+
+    #[test]
+    fn the_text_is_stable() {
+        let inventory: Inventory = [
+            entry("Deployment", "shop", "web", "u-1"),
+            entry("Deployment", "", "x", ""),
+        ]
+        .into_iter()
+        .collect();
+        let expected =
+            "starling-inventory/1 shards=1\napps\tDeployment\t\tx\t\napps\tDeployment\tshop\tweb\tu-1\n";
+        assert_eq!(encode(&inventory, SHARD_LIMIT), [expected]);
+    }
+
+    #[test]
+    fn an_empty_inventory_is_one_shard_without_lines() {
+        let texts = encode(&Inventory::new(), SHARD_LIMIT);
+        assert_eq!(texts, ["starling-inventory/1 shards=1\n"]);
+        assert_eq!(
+            parse(&texts[0]),
+            Ok(Shard {
+                shards: 1,
+                entries: Inventory::new()
+            })
+        );
+    }
+
+    #[test]
+    fn later_additions_are_ignored() {
+        let shard = parse("starling-inventory/1 color=red shards=2\napps\tDeployment\tshop\tweb\tu\tlater\n")
+            .unwrap();
+        assert_eq!(shard.shards, 2);
+        assert_eq!(
+            shard.entries,
+            [entry("Deployment", "shop", "web", "u")].into_iter().collect()
+        );
+    }
+
+    #[test]
+    fn what_is_not_understood_is_an_error_and_not_empty() {
+        let unknown = |found: &str| FormatError::UnknownVersion { found: found.into() };
+        let line = |line, problem| FormatError::Line { line, problem };
+        let cases = [
+            ("", FormatError::NoVersion),
+            ("\n", FormatError::NoVersion),
+            (" shards=1", FormatError::NoVersion),
+            ("starling-inventory/2 shards=1\n", unknown("starling-inventory/2")),
+            ("{}", unknown("{}")),
+            ("starling-inventory/1", FormatError::NoShardCount),
+            ("starling-inventory/1 shards=0", FormatError::NoShardCount),
+            ("starling-inventory/1 shards=x", FormatError::NoShardCount),
+            (
+                "starling-inventory/1 shards=1\n\n",
+                line(2, "fewer than five fields"),
+            ),
+            (
+                "starling-inventory/1 shards=1\na\tB\tc\td\te\na\tB\tc\td\n",
+                line(3, "fewer than five fields"),
+            ),
+            (
+                "starling-inventory/1 shards=1\na\t\tc\td\te\n",
+                line(2, "no kind or no name"),
+            ),
+            (
+                "starling-inventory/1 shards=1\na\tB\tc\t%zz.\te\n",
+                line(2, "a broken escape"),
+            ),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(parse(text), Err(expected), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn shard_names() {
+        assert_eq!(shard_name("0f", 0), "starling-inventory-0f");
+        assert_eq!(shard_name("0f", 2), "starling-inventory-0f-2");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            entries in vec(("[A-Z]\\PC{0,8}", "\\PC{0,8}|\\t%\\n", "\\PC{1,8}|\\r", "[a-f0-9-]{0,36}"), 0..60),
+            limit in 0_usize..600,
+        ) {
+            let inventory: Inventory =
+                entries.iter().map(|(kind, namespace, name, uid)| entry(kind, namespace, name, uid)).collect();
+            let texts = encode(&inventory, limit);
+            prop_assert_eq!(merge(&texts), inventory);
+            for text in &texts {
+                let shard = parse(text).unwrap();
+                prop_assert_eq!(shard.shards, texts.len());
+                prop_assert!(text.len() <= limit || shard.entries.len() <= 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The inventory: what a Sync has on its member.
+//!
+//! It is the only proof of what may be pruned, so it lives on the member itself (see [`format`]) and an entry
+//! knows the UID of the object: a namesake that somebody else created later is not ours.
+
+pub mod format;
+pub mod shards;
+
+use std::collections::BTreeMap;
+
+use sha2::{Digest, Sha256};
+
+use crate::object::ObjectKey;
+
+/// One object of an inventory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Which object it is.
+    pub key: ObjectKey,
+    /// UID of the object that was applied; empty from the claim until the member has answered.
+    pub uid: String,
+}
+
+/// The objects that a Sync has on one member, ordered by key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inventory {
+    /// Key to UID; an empty UID means: claimed, not yet known to exist.
+    entries: BTreeMap<ObjectKey, String>,
+}
+
+impl Inventory {
+    /// An inventory without entries.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an entry. A known UID is replaced by another known one, never by "unknown".
+    pub fn insert(&mut self, entry: Entry) {
+        let uid = self.entries.entry(entry.key).or_default();
+        if !entry.uid.is_empty() {
+            *uid = entry.uid;
+        }
+    }
+
+    /// Takes an entry out; tells whether it was there.
+    pub fn remove(&mut self, key: &ObjectKey) -> bool {
+        self.entries.remove(key).is_some()
+    }
+
+    /// The UID of an object of this inventory; `Some("")` if claimed but not yet known.
+    #[must_use]
+    pub fn uid(&self, key: &ObjectKey) -> Option<&str> {
+        self.entries.get(key).map(String::as_str)
+    }
+
+    /// Whether the object is listed, with or without a UID.
+    #[must_use]
+    pub fn contains(&self, key: &ObjectKey) -> bool {
+        self.entries.contains_key(key)
+    }
+
+    /// The number of entries.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is no entry.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Keys and UIDs in the order of the keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &str)> {
+        self.entries.iter().map(|(key, uid)| (key, uid.as_str()))
+    }
+
+    /// Everything of both. Where both know a UID, that of `other` counts: it is the newer one.
+    #[must_use]
+    pub fn union(&self, other: &Self) -> Self {
+        let mut all = self.clone();
+        all.extend(other.iter().map(|(key, uid)| Entry {
+            key: key.clone(),
+            uid: uid.to_owned(),
+        }));
+        all
+    }
+
+    /// The entries whose keys `other` does not have.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> Self {
+        let only_here = self.entries.iter().filter(|(key, _)| !other.contains(key));
+        Self {
+            entries: only_here.map(|(key, uid)| (key.clone(), uid.clone())).collect(),
+        }
+    }
+
+    /// Whether both list the same objects, whatever is known of their UIDs.
+    #[must_use]
+    pub fn same_keys(&self, other: &Self) -> bool {
+        self.entries.keys().eq(other.entries.keys())
+    }
+
+    /// `sha256:` and 64 hex digits over the keys, in order. UIDs do not count, so that clusters with the same
+    /// objects have the same digest.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        let mut hash = Sha256::new();
+        for key in self.entries.keys() {
+            for part in [&key.group, &key.kind, &key.namespace, &key.name] {
+                hash.update((part.len() as u64).to_be_bytes());
+                hash.update(part.as_bytes());
+            }
+        }
+        format!("sha256:{}", hex::encode(hash.finalize()))
+    }
+}
+
+impl Extend<Entry> for Inventory {
+    fn extend<I: IntoIterator<Item = Entry>>(&mut self, entries: I) {
+        for entry in entries {
+            self.insert(entry);
+        }
+    }
+}
+
+impl FromIterator<Entry> for Inventory {
+    fn from_iter<I: IntoIterator<Item = Entry>>(entries: I) -> Self {
+        let mut inventory = Self::new();
+        inventory.extend(entries);
+        inventory
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, uid: &str) -> Entry {
+        let key = ObjectKey {
+            group: String::new(),
+            kind: "ConfigMap".into(),
+            namespace: "shop".into(),
+            name: name.into(),
+        };
+        Entry { key, uid: uid.into() }
+    }
+
+    fn inventory(entries: &[(&str, &str)]) -> Inventory {
+        entries.iter().map(|(name, uid)| entry(name, uid)).collect()
+    }
+
+    #[test]
+    fn a_claim_does_not_forget_a_known_uid() {
+        let mut inventory = inventory(&[("a", "u1")]);
+        inventory.insert(entry("a", ""));
+        assert_eq!(inventory.uid(&entry("a", "").key), Some("u1"));
+        inventory.insert(entry("a", "u2"));
+        assert_eq!(inventory.uid(&entry("a", "").key), Some("u2"));
+    }
+
+    #[test]
+    fn union_and_difference_go_by_key() {
+        let left = inventory(&[("a", "1"), ("b", "2")]);
+        let right = inventory(&[("b", ""), ("c", "3")]);
+        assert_eq!(
+            left.union(&right),
+            inventory(&[("a", "1"), ("b", "2"), ("c", "3")])
+        );
+        assert_eq!(left.difference(&right), inventory(&[("a", "1")]));
+        assert!(left.same_keys(&inventory(&[("a", ""), ("b", "")])));
+        assert!(!left.same_keys(&right));
+    }
+
+    #[test]
+    fn the_digest_is_over_keys_and_tells_sets_apart() {
+        let known = inventory(&[("a", "1"), ("b", "2")]);
+        let claimed = inventory(&[("b", ""), ("a", "")]);
+        assert_eq!(known.digest(), claimed.digest());
+        assert!(known.digest().starts_with("sha256:") && known.digest().len() == 71);
+        assert_ne!(known.digest(), inventory(&[("ab", "")]).digest());
+        assert_ne!(known.digest(), Inventory::new().digest());
+    }
+}

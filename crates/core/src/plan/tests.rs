@@ -1,0 +1,317 @@
+//! Golden scripts of the planner: a few lines of fleet, and what is decided.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use starling_api::{IntOrPercent, RolloutPhase};
+
+use super::*;
+
+const NEW: &str = "new";
+const OLD: &str = "old";
+
+fn t(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_000_000 + seconds).unwrap()
+}
+
+fn unreachable() -> Reach {
+    Reach::Unreachable {
+        reason: "Unreachable".into(),
+        message: "no answer".into(),
+        since: t(0),
+    }
+}
+
+fn observed(target: &str, at: i64, progress: Progress) -> ObservedSync {
+    ObservedSync {
+        target: Some(target.into()),
+        release: target.into(),
+        admitted_at: Some(t(at)),
+        progress,
+        suspended: false,
+    }
+}
+
+fn failing() -> Progress {
+    Progress::Failing {
+        reason: "ApplyFailed".into(),
+        message: "m".into(),
+        retry_at: None,
+    }
+}
+
+/// A fleet of clusters with one entry, by a script of one character each:
+/// `.` never admitted, `o` holds the old target, `w` works on the old one, `W` works on the new one,
+/// `d` done, `f` failing, `u` unreachable at the old one, `L` lost on the way to the new one,
+/// `x` a parameter missing.
+fn fleet(script: &str) -> BTreeMap<String, ClusterView> {
+    script
+        .chars()
+        .enumerate()
+        .map(|(n, c)| {
+            let observed = match c {
+                '.' | 'x' => None,
+                'o' | 'u' => Some(observed(OLD, 0, Progress::Done)),
+                'w' => Some(observed(OLD, 0, Progress::Working)),
+                'W' | 'L' => Some(observed(NEW, 0, Progress::Working)),
+                'd' => Some(observed(NEW, 0, Progress::Done)),
+                'f' => Some(observed(NEW, 0, failing())),
+                other => panic!("no such cluster: {other}"),
+            };
+            let wanted = if c == 'x' {
+                Err("no label".to_owned())
+            } else {
+                Ok(NEW.to_owned())
+            };
+            let reach = if matches!(c, 'u' | 'L') {
+                unreachable()
+            } else {
+                Reach::Ready
+            };
+            let entries = [("app".to_owned(), EntryView { wanted, observed })].into();
+            (
+                format!("c{n:03}"),
+                ClusterView {
+                    uid: format!("uid-{n}"),
+                    reach,
+                    entries,
+                },
+            )
+        })
+        .collect()
+}
+
+fn input(script: &str, max_concurrency: u32, max_failures: u32) -> PlanInput {
+    PlanInput {
+        now: t(60),
+        limits: Limits {
+            max_concurrency: IntOrPercent::Int(max_concurrency),
+            max_failures: IntOrPercent::Int(max_failures),
+            progress_deadline: Duration::from_secs(900),
+            jitter: Duration::ZERO,
+        },
+        suspended: false,
+        release: NEW.into(),
+        started_at: t(0),
+        clusters: fleet(script),
+    }
+}
+
+/// The plan in the characters of the script, plus `S` started, `n` no slot, `b` failure budget, `j` jitter,
+/// `g` group suspended, `l` lost and in flight, `!` failed by deadline.
+fn picture(plan: &Plan) -> String {
+    plan.decisions
+        .values()
+        .map(|decision| match decision {
+            Decision::Done => 'd',
+            Decision::Start { .. } => 'S',
+            Decision::InFlight { lost: false, .. } => 'W',
+            Decision::InFlight { lost: true, .. } => 'l',
+            Decision::Failed {
+                reason: FailureReason::AttemptFailed { .. },
+                ..
+            } => 'f',
+            Decision::Failed { .. } => '!',
+            Decision::Hold { reason, .. } => match reason {
+                HoldReason::NoSlot => 'n',
+                HoldReason::TooManyFailures => 'b',
+                HoldReason::Jitter => 'j',
+                HoldReason::GroupSuspended => 'g',
+                HoldReason::ClusterUnreachable { .. } => 'u',
+                HoldReason::InvalidParameters { .. } => 'x',
+                HoldReason::ClusterSuspended
+                | HoldReason::SyncSuspended { .. }
+                | HoldReason::ClusterNotProbed => 'h',
+            },
+        })
+        .collect()
+}
+
+#[test]
+fn scripts() {
+    for (name, fleet, max_concurrency, max_failures, expected) in [
+        (
+            "a new group starts as many as there are slots",
+            "....",
+            2,
+            0,
+            "SSnn",
+        ),
+        ("slots that are taken are not given twice", "Woo", 1, 0, "Wnn"),
+        ("a slot ends at done", "doo", 1, 0, "dSn"),
+        (
+            "what works on the old release goes on to the new one in its slot",
+            "woo",
+            1,
+            0,
+            "Snn",
+        ),
+        ("and is in flight meanwhile", "wwo", 1, 0, "SSn"),
+        ("unreachable before admission takes no slot", "uo", 1, 0, "uS"),
+        ("unreachable after admission keeps it", "Lo", 1, 0, "ln"),
+        (
+            "a failing cluster holds none, within the budget",
+            "foo",
+            1,
+            1,
+            "fSn",
+        ),
+        ("and stops the rest beyond it", "foo", 1, 0, "fbb"),
+        ("a missing parameter holds its own cluster only", "xo", 1, 0, "xS"),
+        ("nothing to do", "ddd", 1, 0, "ddd"),
+        ("nobody", "", 1, 0, ""),
+        ("a bound of nothing is one", "oo", 0, 0, "Sn"),
+    ] {
+        let plan = plan(&input(fleet, max_concurrency, max_failures));
+        assert_eq!(picture(&plan), expected, "{name}");
+    }
+}
+
+/// The guard of the whole design: a revision that cuts its cluster off must not march through the fleet.
+#[test]
+fn a_revision_that_cuts_its_clusters_off_stops() {
+    for (max_concurrency, max_failures, lost) in [(2, 0, 2), (2, 1, 2), (2, 2, 4), (3, 4, 6), (1, 0, 1)] {
+        let mut input = input(&"o".repeat(20), max_concurrency, max_failures);
+        let mut cut_off = 0;
+        // Each round ends when time alone changes something: the deadline of those that were lost.
+        for _ in 0..30 {
+            let plan = plan(&input);
+            for (name, decision) in &plan.decisions {
+                if matches!(decision, Decision::Start { .. }) {
+                    cut_off += 1;
+                    let cluster = input.clusters.get_mut(name).unwrap();
+                    cluster.reach = unreachable();
+                    cluster.entries.get_mut("app").unwrap().observed = Some(ObservedSync {
+                        admitted_at: Some(input.now),
+                        ..observed(NEW, 0, Progress::Working)
+                    });
+                }
+            }
+            match super::plan(&input).recheck_at {
+                Some(at) => input.now = at,
+                None => break,
+            }
+        }
+        assert!(
+            cut_off <= max_concurrency + max_failures,
+            "{cut_off} of {max_concurrency}+{max_failures}"
+        );
+        assert_eq!(
+            cut_off, lost,
+            "{max_concurrency} at once, {max_failures} may fail"
+        );
+        assert_eq!(plan(&input).report().phase, RolloutPhase::Paused);
+    }
+}
+
+#[test]
+fn a_cluster_that_was_lost_fails_at_its_deadline_and_frees_its_slot() {
+    let mut input = input("Loo", 1, 1);
+    assert_eq!(plan(&input).recheck_at, Some(t(900)));
+    input.now = t(900);
+    assert_eq!(picture(&plan(&input)), "!Sn");
+}
+
+#[test]
+fn a_newer_release_does_not_wait_for_a_cluster_lost_on_the_older_one() {
+    let mut input = input("wo", 1, 0);
+    input.clusters.get_mut("c000").unwrap().reach = unreachable();
+    assert_eq!(picture(&plan(&input)), "uS");
+}
+
+#[test]
+fn entries_that_a_crash_left_out_are_admitted_in_the_slot_that_is_held() {
+    let mut input = input("oo", 1, 0);
+    let entries = &mut input.clusters.get_mut("c001").unwrap().entries;
+    entries.insert(
+        "crds".into(),
+        EntryView {
+            wanted: Ok(NEW.into()),
+            observed: Some(observed(NEW, 30, Progress::Working)),
+        },
+    );
+    let plan = plan(&input);
+    assert_eq!(picture(&plan), "nS");
+    assert_eq!(
+        plan.decisions["c001"],
+        Decision::Start {
+            entries: vec!["app".into()]
+        }
+    );
+}
+
+#[test]
+fn jitter_spreads_eligibility_over_its_length_and_takes_no_slot() {
+    let mut input = input(&"o".repeat(200), 200, 0);
+    input.limits.jitter = Duration::from_secs(100);
+    input.now = t(50);
+    let half = plan(&input);
+    let started = picture(&half).matches('S').count();
+    assert!(
+        (60..140).contains(&started),
+        "{started} of 200 after half of the jitter"
+    );
+    assert_eq!(picture(&half).matches('j').count(), 200 - started);
+    let next = half.recheck_at.unwrap();
+    assert!(next > input.now && next < t(50) + SignedDuration::from_secs(10));
+    input.now = t(100);
+    assert_eq!(picture(&plan(&input)).matches('S').count(), 200);
+}
+
+#[test]
+fn a_suspended_group_starts_nothing_and_what_has_started_stays_in_flight() {
+    let mut input = input("Wof", 2, 5);
+    input.suspended = true;
+    assert_eq!(picture(&plan(&input)), "Wgf");
+    assert_eq!(plan(&input).report().phase, RolloutPhase::Paused);
+}
+
+#[test]
+fn every_cluster_counts_once_and_what_blocks_is_named() {
+    let plan = plan(&input("dWLfuxoo", 2, 5));
+    let report = plan.report();
+    let counts = report.counts;
+    assert_eq!(
+        (
+            counts.total,
+            counts.updated,
+            counts.progressing,
+            counts.pending,
+            counts.failed,
+            counts.unreachable,
+            counts.held
+        ),
+        (8, 1, 2, 2, 1, 1, 1)
+    );
+    assert_eq!(report.blocked_by[0].0, "NoSlot");
+    assert_eq!(report.phase, RolloutPhase::Progressing);
+    let troubled: Vec<_> = report
+        .problems
+        .iter()
+        .map(|(name, reason, ..)| (name.as_str(), reason.as_str()))
+        .collect();
+    assert_eq!(
+        troubled,
+        [
+            ("c003", "ApplyFailed"),
+            ("c005", "InvalidParameters"),
+            ("c002", "Unreachable"),
+            ("c004", "Unreachable")
+        ]
+    );
+}
+
+#[test]
+fn a_rollout_has_succeeded_when_every_reachable_cluster_is_done() {
+    for (fleet, phase) in [
+        ("dd", RolloutPhase::Succeeded),
+        ("du", RolloutPhase::Succeeded),
+        ("dL", RolloutPhase::Progressing),
+        ("df", RolloutPhase::Failed),
+        ("dx", RolloutPhase::Paused),
+        ("", RolloutPhase::Succeeded),
+    ] {
+        assert_eq!(plan(&input(fleet, 1, 5)).report().phase, phase, "{fleet}");
+    }
+}

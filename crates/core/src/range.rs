@@ -1,1 +1,0 @@
-//! Version ranges with the meaning of Masterminds/semver.

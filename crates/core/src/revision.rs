@@ -1,1 +1,0 @@
-//! Which commit a Source stands for.

@@ -1,0 +1,380 @@
+//! Whether a Source may move from the revision it has to the one that was found.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use super::{RefPolicy, Revision};
+use crate::range::{Range, parse_version, precedence};
+
+/// What to do when history was rewritten or a tag was moved: `spec.onRewrite`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnRewrite {
+    /// Go where the ref points to.
+    Follow,
+    /// Stay, and say so.
+    Hold,
+}
+
+impl OnRewrite {
+    /// What an unset field means. Branches are rewritten as a matter of course; a released version is not.
+    #[must_use]
+    pub fn default_for(policy: &RefPolicy) -> Self {
+        match policy {
+            RefPolicy::Branch(_) | RefPolicy::Commit(_) => Self::Follow,
+            RefPolicy::Tag(_) | RefPolicy::Semver(_) => Self::Hold,
+        }
+    }
+}
+
+/// What the caller found out about the two commits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Whether the commit found descends from the last one; none if nobody looked or history is too shallow.
+    /// Only a branch with [`OnRewrite::Hold`] asks for it.
+    pub is_descendant: Option<bool>,
+}
+
+/// What the Source allows, defaults resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// See [`OnRewrite::default_for`].
+    pub on_rewrite: OnRewrite,
+    /// Whether the version may go down within the range: `spec.allowDowngrade`.
+    pub allow_downgrade: bool,
+}
+
+/// Why a Source stays where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HoldReason {
+    /// The head of the branch does not descend from the last commit.
+    HistoryRewritten,
+    /// It is not known whether the head descends from the last commit, and the Source wants to be sure.
+    AncestryUnknown,
+    /// The tag, or the version, is the same and the commit another.
+    TagMoved,
+    /// The highest version in the range is lower than the last one, so a tag is gone.
+    Downgrade,
+}
+
+impl HoldReason {
+    /// The reason as it stands in conditions and metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::HistoryRewritten => "HistoryRewritten",
+            Self::AncestryUnknown => "AncestryUnknown",
+            Self::TagMoved => "TagMoved",
+            Self::Downgrade => "Downgrade",
+        }
+    }
+}
+
+impl fmt::Display for HoldReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Where a Source goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing new.
+    Unchanged,
+    /// To the revision found.
+    Move(Revision),
+    /// Nowhere until somebody decides.
+    Hold {
+        /// The revision that stays.
+        keep: Revision,
+        /// Why.
+        reason: HoldReason,
+        /// The revision that was found.
+        found: Revision,
+    },
+}
+
+/// Decides whether a Source moves from `last` to `found`, which [`resolve`](super::resolve) found for `policy`.
+///
+/// A changed policy is a wish of the user and never held: another branch, another tag, or a range that no longer
+/// contains the last version. What is held is the same wish with a suspicious answer.
+#[must_use]
+pub fn advance(
+    policy: &RefPolicy,
+    last: Option<&Revision>,
+    found: Revision,
+    facts: Facts,
+    rules: Rules,
+) -> Verdict {
+    let Some(last) = last else {
+        return Verdict::Move(found);
+    };
+    if *last == found {
+        return Verdict::Unchanged;
+    }
+    let objection = match policy {
+        RefPolicy::Branch(_) => branch_objection(last, &found, facts, rules),
+        RefPolicy::Tag(_) => tag_objection(last, &found, rules),
+        RefPolicy::Semver(range) => semver_objection(range, last, &found, rules),
+        RefPolicy::Commit(_) => None,
+    };
+    match objection {
+        Some(reason) => Verdict::Hold {
+            keep: last.clone(),
+            reason,
+            found,
+        },
+        None => Verdict::Move(found),
+    }
+}
+
+fn branch_objection(last: &Revision, found: &Revision, facts: Facts, rules: Rules) -> Option<HoldReason> {
+    if last.name() != found.name() || rules.on_rewrite == OnRewrite::Follow {
+        return None;
+    }
+    match facts.is_descendant {
+        Some(true) => None,
+        Some(false) => Some(HoldReason::HistoryRewritten),
+        None => Some(HoldReason::AncestryUnknown),
+    }
+}
+
+fn tag_objection(last: &Revision, found: &Revision, rules: Rules) -> Option<HoldReason> {
+    let moved = last.name() == found.name() && last.commit() != found.commit();
+    (moved && rules.on_rewrite == OnRewrite::Hold).then_some(HoldReason::TagMoved)
+}
+
+/// Compares versions, not names: `1.2.3` that appears beside `v1.2.3` is the same version, and with another
+/// commit it is as suspicious as a moved tag. Build metadata counts, as it does when the highest is chosen.
+fn semver_objection(range: &Range, last: &Revision, found: &Revision, rules: Rules) -> Option<HoldReason> {
+    // Without a version on both sides the last revision came from another policy.
+    let (before, now) = (parse_version(last.name())?, parse_version(found.name())?);
+    match precedence(&now, &before).then_with(|| now.build.cmp(&before.build)) {
+        Ordering::Greater => None,
+        Ordering::Equal => (last.commit() != found.commit() && rules.on_rewrite == OnRewrite::Hold)
+            .then_some(HoldReason::TagMoved),
+        // The commit may be the same: without the hold, the next lower version would look like a step up.
+        Ordering::Less => (range.matches(&before) && !rules.allow_downgrade).then_some(HoldReason::Downgrade),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{CommitId, RefName};
+    use super::*;
+
+    const FOLLOW: Rules = Rules {
+        on_rewrite: OnRewrite::Follow,
+        allow_downgrade: false,
+    };
+    const HOLD: Rules = Rules {
+        on_rewrite: OnRewrite::Hold,
+        allow_downgrade: false,
+    };
+    const FREE: Rules = Rules {
+        on_rewrite: OnRewrite::Follow,
+        allow_downgrade: true,
+    };
+
+    /// A revision from `name@n`, where n stands for the commit; `@n` has no name.
+    fn mk_revision(text: &str) -> Revision {
+        let (name, n) = text.rsplit_once('@').unwrap();
+        let name = (!name.is_empty()).then(|| RefName::new(name).unwrap());
+        Revision::new(name, CommitId::new(&format!("{n:0>40}")).unwrap())
+    }
+
+    fn mk_facts(is_descendant: Option<bool>) -> Facts {
+        Facts { is_descendant }
+    }
+
+    /// `move`, `unchanged` or the reason of a hold, having checked what the verdict carries.
+    fn outcome(policy: &RefPolicy, last: &str, found: &str, facts: Facts, rules: Rules) -> &'static str {
+        let (last, found) = (mk_revision(last), mk_revision(found));
+        match advance(policy, Some(&last), found.clone(), facts, rules) {
+            Verdict::Unchanged => {
+                assert_eq!(last, found);
+                "unchanged"
+            }
+            Verdict::Move(to) => {
+                assert_eq!(to, found);
+                "move"
+            }
+            Verdict::Hold {
+                keep,
+                reason,
+                found: held,
+            } => {
+                assert_eq!((keep, held), (last, found));
+                reason.as_str()
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_revision_is_always_taken() {
+        for policy in [
+            RefPolicy::branch("main"),
+            RefPolicy::tag("v1"),
+            RefPolicy::semver("1.x"),
+        ] {
+            let found = mk_revision("v1@1");
+            let verdict = advance(&policy.unwrap(), None, found.clone(), Facts::default(), HOLD);
+            assert_eq!(verdict, Verdict::Move(found));
+        }
+    }
+
+    #[test]
+    fn branches() {
+        let policy = RefPolicy::branch("main").unwrap();
+        for (last, found, is_descendant, rules, wanted) in [
+            ("main@1", "main@1", None, HOLD, "unchanged"),
+            ("main@1", "main@2", Some(true), HOLD, "move"),
+            ("main@1", "main@2", Some(false), HOLD, "HistoryRewritten"),
+            ("main@1", "main@2", None, HOLD, "AncestryUnknown"),
+            ("main@1", "main@2", Some(true), FOLLOW, "move"),
+            ("main@1", "main@2", Some(false), FOLLOW, "move"),
+            ("main@1", "main@2", None, FOLLOW, "move"),
+            // The policy was another one before.
+            ("dev@1", "main@2", Some(false), HOLD, "move"),
+            ("dev@1", "main@1", None, HOLD, "move"),
+            ("@1", "main@2", None, HOLD, "move"),
+        ] {
+            let got = outcome(&policy, last, found, mk_facts(is_descendant), rules);
+            assert_eq!(got, wanted, "{last} -> {found}, {is_descendant:?}, {rules:?}");
+        }
+    }
+
+    #[test]
+    fn tags() {
+        let policy = RefPolicy::tag("v1").unwrap();
+        for (last, found, rules, wanted) in [
+            ("v1@1", "v1@1", HOLD, "unchanged"),
+            ("v1@1", "v1@2", HOLD, "TagMoved"),
+            ("v1@1", "v1@2", FOLLOW, "move"),
+            // The user asked for another tag.
+            ("v2@1", "v1@2", HOLD, "move"),
+            ("v2@1", "v1@1", HOLD, "move"),
+        ] {
+            // Even a tag that moved forward moved.
+            let got = outcome(&policy, last, found, mk_facts(Some(true)), rules);
+            assert_eq!(got, wanted, "{last} -> {found}, {rules:?}");
+        }
+    }
+
+    #[test]
+    fn ranges() {
+        let range = |text| RefPolicy::semver(text).unwrap();
+        let held_back = Rules {
+            on_rewrite: OnRewrite::Hold,
+            allow_downgrade: true,
+        };
+        for (policy, last, found, rules, wanted) in [
+            (range("1.x"), "v1.2.0@1", "v1.2.0@1", HOLD, "unchanged"),
+            (range("1.x"), "v1.2.0@1", "v1.10.0@2", HOLD, "move"),
+            (range("1.x"), "v1.2.0@1", "v1.2.0@2", HOLD, "TagMoved"),
+            (range("1.x"), "v1.2.0@1", "v1.2.0@2", FOLLOW, "move"),
+            (range("1.x"), "v1.2.0@1", "v1.2.0@2", held_back, "TagMoved"),
+            (range("1.x"), "v1.2.0@1", "v1.1.0@2", HOLD, "Downgrade"),
+            (range("1.x"), "v1.2.0@1", "v1.1.0@2", FOLLOW, "Downgrade"),
+            (range("1.x"), "v1.2.0@1", "v1.1.0@1", HOLD, "Downgrade"),
+            (range("1.x"), "v1.2.0@1", "v1.1.0@2", FREE, "move"),
+            (range("1.x"), "v1.2.0@1", "v1.1.0@2", held_back, "move"),
+            // The same version under another name.
+            (range("1.x"), "1.2.0@1", "v1.2.0@1", HOLD, "move"),
+            (range("1.x"), "1.2.0@1", "v1.2.0@2", HOLD, "TagMoved"),
+            (range("1.x"), "1.2.0@1", "v1.2.0@2", FOLLOW, "move"),
+            // Build metadata has an order here, as it has when the highest is chosen.
+            (range("1.x"), "1.2.0+1@1", "1.2.0+2@2", HOLD, "move"),
+            (range("1.x"), "1.2.0+2@1", "1.2.0+1@2", HOLD, "Downgrade"),
+            (range("1.x-0"), "1.2.0@1", "1.2.0-rc.1@2", HOLD, "Downgrade"),
+            // The user chose another range, or another policy before.
+            (range("1.x"), "v2.0.0@1", "v1.1.0@2", HOLD, "move"),
+            (range("<1.2"), "v1.2.0@1", "v1.1.0@2", HOLD, "move"),
+            (range("1.x"), "main@1", "v1.1.0@2", HOLD, "move"),
+            (range("1.x"), "@1", "v1.1.0@2", HOLD, "move"),
+        ] {
+            let got = outcome(&policy, last, found, Facts::default(), rules);
+            assert_eq!(got, wanted, "{policy}: {last} -> {found}, {rules:?}");
+        }
+    }
+
+    #[test]
+    fn a_commit_is_what_the_user_wants() {
+        let policy = RefPolicy::commit(&"0".repeat(40)).unwrap();
+        assert_eq!(outcome(&policy, "@1", "@0", mk_facts(Some(false)), HOLD), "move");
+        assert_eq!(outcome(&policy, "main@0", "@0", Facts::default(), HOLD), "move");
+        assert_eq!(outcome(&policy, "@0", "@0", Facts::default(), HOLD), "unchanged");
+    }
+
+    #[test]
+    fn branches_follow_and_releases_hold_by_default() {
+        for (policy, wanted) in [
+            (RefPolicy::branch("main"), OnRewrite::Follow),
+            (RefPolicy::commit(&"0".repeat(40)), OnRewrite::Follow),
+            (RefPolicy::tag("v1"), OnRewrite::Hold),
+            (RefPolicy::semver("1.x"), OnRewrite::Hold),
+        ] {
+            assert_eq!(OnRewrite::default_for(&policy.unwrap()), wanted);
+        }
+    }
+
+    /// A revision of a small repository whose tags all are in the range `*-0`.
+    fn mk_release() -> impl Strategy<Value = Revision> {
+        "v?[0-2]\\.[0-2]\\.[0-2](-[a-c])?(\\+[a-c])?@[0-4]".prop_map(|text| mk_revision(&text))
+    }
+
+    fn mk_policy() -> impl Strategy<Value = RefPolicy> {
+        prop_oneof![
+            Just(RefPolicy::branch("1.0.0").unwrap()),
+            Just(RefPolicy::tag("1.0.0").unwrap()),
+            Just(RefPolicy::semver(">=0-0").unwrap()),
+            Just(RefPolicy::commit(&"0".repeat(40)).unwrap()),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_held_where_everything_is_allowed(
+            policy in mk_policy(), last in mk_release(), found in mk_release(), is_descendant: Option<bool>,
+        ) {
+            let wanted = if last == found { Verdict::Unchanged } else { Verdict::Move(found.clone()) };
+            prop_assert_eq!(advance(&policy, Some(&last), found, mk_facts(is_descendant), FREE), wanted);
+        }
+
+        #[test]
+        fn a_verdict_that_was_carried_out_is_not_given_again(
+            policy in mk_policy(), last in mk_release(), found in mk_release(),
+            is_descendant: Option<bool>, hold: bool, allow_downgrade: bool,
+        ) {
+            let on_rewrite = if hold { OnRewrite::Hold } else { OnRewrite::Follow };
+            let (facts, rules) = (mk_facts(is_descendant), Rules { on_rewrite, allow_downgrade });
+            match advance(&policy, Some(&last), found.clone(), facts, rules) {
+                Verdict::Unchanged => prop_assert_eq!(last, found),
+                Verdict::Move(now) => {
+                    prop_assert_eq!(advance(&policy, Some(&now), found, facts, rules), Verdict::Unchanged);
+                }
+                hold @ Verdict::Hold { .. } => {
+                    prop_assert_eq!(advance(&policy, Some(&last), found, facts, rules), hold);
+                }
+            }
+        }
+
+        #[test]
+        fn versions_never_go_down_nor_change_their_commit(found in prop::collection::vec(mk_release(), 1..20)) {
+            let policy = RefPolicy::semver(">=0-0").unwrap();
+            let mut last: Option<Revision> = None;
+            for found in found {
+                let Verdict::Move(now) = advance(&policy, last.as_ref(), found, Facts::default(), HOLD) else { continue };
+                if let Some(last) = &last {
+                    let versions = (parse_version(now.name()).unwrap(), parse_version(last.name()).unwrap());
+                    prop_assert!(precedence(&versions.0, &versions.1).is_ge(), "{last} -> {now}");
+                    if versions.0 == versions.1 {
+                        prop_assert_eq!(now.commit(), last.commit());
+                    }
+                }
+                last = Some(now);
+            }
+        }
+    }
+}

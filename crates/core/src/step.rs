@@ -1,0 +1,379 @@
+//! The next step of one Sync: a pure function from its spec, its status and what it depends on.
+
+use jiff::Timestamp;
+use starling_api::conditions::{self, READY, STALLED};
+use starling_api::{SyncSpec, SyncStatus};
+
+use crate::plan::{Progress, Reach};
+use crate::target;
+
+/// Reason of a Sync's Ready condition while its cluster cannot be worked on: no failure of the revision.
+pub const CLUSTER_NOT_READY: &str = "ClusterNotReady";
+
+/// Everything that the next step depends on.
+#[derive(Clone, Debug)]
+pub struct StepInput<'a> {
+    /// The present.
+    pub now: Timestamp,
+    /// The Sync's spec.
+    pub spec: &'a SyncSpec,
+    /// Its generation.
+    pub generation: i64,
+    /// Its status as last written; the default if never.
+    pub status: &'a SyncStatus,
+    /// Fields that are set and not implemented.
+    pub not_implemented: &'a [String],
+    /// A parameter that cannot be resolved, if there is one.
+    pub invalid: Option<&'a str>,
+    /// The revision that its Source offers; `None` while it offers none.
+    pub source_revision: Option<&'a str>,
+    /// Its Cluster: reach and identity; `None`: there is no such Cluster.
+    pub cluster: Option<ClusterState<'a>>,
+    /// When it is next checked for drift; `None`: nobody knows, so now.
+    pub next_check: Option<Timestamp>,
+    /// Somebody asked for a look by annotation, and it was not yet answered.
+    pub requested: bool,
+}
+
+/// What a Sync needs to know of its Cluster.
+#[derive(Clone, Debug)]
+pub struct ClusterState<'a> {
+    /// Whether it can be worked on.
+    pub reach: Reach,
+    /// UID of its `kube-system` namespace, from its status.
+    pub id: &'a str,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Step {
+    /// Nothing: somebody holds it.
+    Suspended,
+    /// Nothing, until it is edited: these fields promise what is not there (I10).
+    NotImplemented {
+        /// Paths of the fields.
+        fields: Vec<String>,
+    },
+    /// Nothing, until it or its cluster is edited: a parameter cannot be resolved.
+    Invalid {
+        /// Which one, and why.
+        message: String,
+    },
+    /// Nothing: its group has not admitted a revision.
+    AwaitingAdmission,
+    /// Nothing: its Source offers no revision yet.
+    AwaitingSource,
+    /// Nothing: its Cluster does not exist.
+    ClusterMissing,
+    /// Nothing: its Cluster cannot be worked on; the Cluster's status wakes it.
+    ClusterNotReady {
+        /// What the Cluster says.
+        message: String,
+    },
+    /// Nothing until then: the last attempt failed.
+    Backoff {
+        /// When it is tried again.
+        until: Timestamp,
+    },
+    /// Make the cluster hold this.
+    Apply(Wanted),
+    /// The cluster holds this; look whether somebody changed it.
+    CheckDrift(Wanted),
+    /// The cluster holds this; nothing to do until then.
+    Idle {
+        /// What is held.
+        wanted: Wanted,
+        /// When drift is looked for.
+        until: Timestamp,
+    },
+}
+
+/// What a Sync shall hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The revision.
+    pub revision: String,
+    /// Its target.
+    pub target: String,
+}
+
+/// Decides what one Sync does now.
+pub fn next_step(input: &StepInput<'_>) -> Step {
+    if input.spec.template.suspend {
+        return Step::Suspended;
+    }
+    if !input.not_implemented.is_empty() {
+        return Step::NotImplemented {
+            fields: input.not_implemented.to_vec(),
+        };
+    }
+    if let Some(message) = input.invalid {
+        return Step::Invalid {
+            message: message.to_owned(),
+        };
+    }
+    let revision = match (&input.spec.revision, &input.spec.group_ref) {
+        (revision, _) if !revision.is_empty() => revision.as_str(),
+        (_, Some(_)) => return Step::AwaitingAdmission,
+        (_, None) => match input.source_revision {
+            Some(revision) => revision,
+            None => return Step::AwaitingSource,
+        },
+    };
+    let Some(cluster) = &input.cluster else {
+        return Step::ClusterMissing;
+    };
+    if let Some(message) = not_ready(&cluster.reach) {
+        return Step::ClusterNotReady { message };
+    }
+    let wanted = Wanted {
+        revision: revision.to_owned(),
+        target: target::of_sync(revision, &input.spec.template),
+    };
+    if holds(input.status, &wanted.target, cluster.id) {
+        at_rest(input, wanted)
+    } else {
+        to_do(input, wanted)
+    }
+}
+
+/// Whether a Sync's status says that this very cluster holds this very target.
+#[must_use]
+pub fn holds(status: &SyncStatus, target: &str, cluster_id: &str) -> bool {
+    status.last_applied_target == target && status.last_applied_cluster_id == cluster_id
+}
+
+/// How far a group's Sync is with the target of its own spec: what the planner asks.
+#[must_use]
+pub fn progress(status: &SyncStatus, target: &str, cluster_id: &str, generation: i64) -> Progress {
+    if holds(status, target, cluster_id) {
+        return Progress::Done;
+    }
+    let ready = conditions::find(&status.conditions, READY);
+    let failed = status.last_attempted_target == target && status.attempts > 0;
+    let stalled = conditions::is_true(&status.conditions, STALLED, generation);
+    if !failed && !stalled {
+        return Progress::Working;
+    }
+    Progress::Failing {
+        reason: ready.map_or_else(|| "Failed".into(), |c| c.reason.clone()),
+        message: ready.map(|c| c.message.clone()).unwrap_or_default(),
+        retry_at: status.next_attempt_time.parse().ok(),
+    }
+}
+
+fn at_rest(input: &StepInput<'_>, wanted: Wanted) -> Step {
+    match (backing_off(input, &wanted), input.next_check) {
+        // What somebody changed could not be put right: the failure stands until it is tried again.
+        (Some(until), _) => Step::Backoff { until },
+        (None, Some(until)) if until > input.now && !input.requested => Step::Idle { wanted, until },
+        (None, _) => Step::CheckDrift(wanted),
+    }
+}
+
+fn to_do(input: &StepInput<'_>, wanted: Wanted) -> Step {
+    match backing_off(input, &wanted) {
+        Some(until) => Step::Backoff { until },
+        None => Step::Apply(wanted),
+    }
+}
+
+/// Until when nothing is tried because the last attempt at this very target failed.
+fn backing_off(input: &StepInput<'_>, wanted: &Wanted) -> Option<Timestamp> {
+    let failed = input.status.last_attempted_target == wanted.target && input.status.attempts > 0;
+    let until: Timestamp = input.status.next_attempt_time.parse().ok()?;
+    (failed && until > input.now && !input.requested).then_some(until)
+}
+
+fn not_ready(reach: &Reach) -> Option<String> {
+    match reach {
+        Reach::Ready => None,
+        Reach::Unprobed => Some("the cluster has not been probed yet".into()),
+        Reach::Suspended => Some("the cluster is suspended".into()),
+        Reach::Unreachable { reason, message, .. } => Some(format!("{reason}: {message}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: &str = "2026-01-01T12:00:00Z";
+
+    fn spec(json: serde_json::Value) -> SyncSpec {
+        let mut base = serde_json::json!({"clusterRef": {"name": "c"}, "sourceRef": {"name": "s"}});
+        base.as_object_mut()
+            .unwrap()
+            .extend(json.as_object().unwrap().clone());
+        serde_json::from_value(base).unwrap()
+    }
+
+    fn step<'a>(spec: &'a SyncSpec, status: &'a SyncStatus, change: impl FnOnce(&mut StepInput<'a>)) -> Step {
+        let mut input = StepInput {
+            now: NOW.parse().unwrap(),
+            spec,
+            generation: 1,
+            status,
+            not_implemented: &[],
+            invalid: None,
+            source_revision: Some("main@sha1:a"),
+            cluster: Some(ClusterState {
+                reach: Reach::Ready,
+                id: "id",
+            }),
+            next_check: Some("2026-01-01T12:05:00Z".parse().unwrap()),
+            requested: false,
+        };
+        change(&mut input);
+        next_step(&input)
+    }
+
+    fn held(spec: &SyncSpec) -> SyncStatus {
+        SyncStatus {
+            last_applied_target: target::of_sync("main@sha1:a", &spec.template),
+            last_applied_cluster_id: "id".into(),
+            ..SyncStatus::default()
+        }
+    }
+
+    #[test]
+    fn a_sync_alone_follows_its_source_and_a_groups_sync_waits_for_admission() {
+        let alone = spec(serde_json::json!({}));
+        let status = SyncStatus::default();
+        assert!(matches!(step(&alone, &status, |_| {}), Step::Apply(w) if w.revision == "main@sha1:a"));
+        assert_eq!(
+            step(&alone, &status, |i| i.source_revision = None),
+            Step::AwaitingSource
+        );
+        let part = spec(serde_json::json!({"groupRef": {"name": "g", "entry": "e"}}));
+        assert_eq!(step(&part, &status, |_| {}), Step::AwaitingAdmission);
+        let admitted =
+            spec(serde_json::json!({"groupRef": {"name": "g", "entry": "e"}, "revision": "main@sha1:b"}));
+        assert!(matches!(step(&admitted, &status, |_| {}), Step::Apply(w) if w.revision == "main@sha1:b"));
+    }
+
+    #[test]
+    fn nothing_is_written_to_a_cluster_that_is_not_ready() {
+        let spec = spec(serde_json::json!({}));
+        let status = SyncStatus::default();
+        assert_eq!(step(&spec, &status, |i| i.cluster = None), Step::ClusterMissing);
+        for reach in [
+            Reach::Unprobed,
+            Reach::Suspended,
+            Reach::Unreachable {
+                reason: "Unreachable".into(),
+                message: String::new(),
+                since: Timestamp::UNIX_EPOCH,
+            },
+        ] {
+            let step = step(&spec, &status, |i| {
+                i.cluster = Some(ClusterState { reach, id: "id" })
+            });
+            assert!(matches!(step, Step::ClusterNotReady { .. }));
+        }
+    }
+
+    #[test]
+    fn what_is_held_is_left_alone_until_the_next_check() {
+        let spec = spec(serde_json::json!({}));
+        let status = held(&spec);
+        assert!(matches!(step(&spec, &status, |_| {}), Step::Idle { .. }));
+        assert!(matches!(
+            step(&spec, &status, |i| i.next_check = None),
+            Step::CheckDrift(_)
+        ));
+        assert!(matches!(
+            step(&spec, &status, |i| i.requested = true),
+            Step::CheckDrift(_)
+        ));
+        let later = "2026-01-01T12:05:00Z".parse().unwrap();
+        assert!(matches!(
+            step(&spec, &status, |i| i.now = later),
+            Step::CheckDrift(_)
+        ));
+    }
+
+    #[test]
+    fn a_repair_that_failed_is_not_taken_for_rest() {
+        let spec = spec(serde_json::json!({}));
+        let broken = SyncStatus {
+            last_attempted_target: target::of_sync("main@sha1:a", &spec.template),
+            attempts: 1,
+            next_attempt_time: "2026-01-01T12:00:30Z".into(),
+            ..held(&spec)
+        };
+        assert!(matches!(step(&spec, &broken, |_| {}), Step::Backoff { .. }));
+        let later = |i: &mut StepInput<'_>| {
+            i.now = "2026-01-01T12:00:30Z".parse().unwrap();
+            i.next_check = Some(i.now);
+        };
+        assert!(matches!(step(&spec, &broken, later), Step::CheckDrift(_)));
+    }
+
+    #[test]
+    fn another_cluster_under_the_same_name_holds_nothing() {
+        let spec = spec(serde_json::json!({}));
+        let status = held(&spec);
+        let rebuilt = step(&spec, &status, |i| {
+            i.cluster = Some(ClusterState {
+                reach: Reach::Ready,
+                id: "other",
+            });
+        });
+        assert!(matches!(rebuilt, Step::Apply(_)));
+    }
+
+    #[test]
+    fn backoff_is_kept_for_the_target_that_failed_and_dropped_for_a_new_one() {
+        let spec = spec(serde_json::json!({}));
+        let failed = SyncStatus {
+            last_attempted_target: target::of_sync("main@sha1:a", &spec.template),
+            attempts: 2,
+            next_attempt_time: "2026-01-01T12:01:00Z".into(),
+            ..SyncStatus::default()
+        };
+        assert!(matches!(step(&spec, &failed, |_| {}), Step::Backoff { .. }));
+        assert!(matches!(
+            step(&spec, &failed, |i| i.source_revision = Some("main@sha1:b")),
+            Step::Apply(_)
+        ));
+        assert!(matches!(
+            step(&spec, &failed, |i| i.requested = true),
+            Step::Apply(_)
+        ));
+    }
+
+    #[test]
+    fn suspension_and_missing_features_come_first() {
+        let suspended = spec(serde_json::json!({"suspend": true}));
+        assert_eq!(step(&suspended, &SyncStatus::default(), |_| {}), Step::Suspended);
+        let spec = spec(serde_json::json!({}));
+        let fields = vec!["spec.force".to_owned()];
+        assert_eq!(
+            step(&spec, &SyncStatus::default(), |i| i.not_implemented = &fields),
+            Step::NotImplemented {
+                fields: fields.clone()
+            }
+        );
+    }
+
+    #[test]
+    fn progress_of_another_target_is_not_progress_of_this_one() {
+        let spec = spec(serde_json::json!({"revision": "main@sha1:a"}));
+        let target = target::of_spec(&spec).unwrap();
+        assert_eq!(progress(&held(&spec), &target, "id", 1), Progress::Done);
+        assert_eq!(progress(&held(&spec), "sha256:other", "id", 1), Progress::Working);
+        assert_eq!(progress(&held(&spec), &target, "other", 1), Progress::Working);
+        let failed = SyncStatus {
+            last_attempted_target: target.clone(),
+            attempts: 1,
+            ..SyncStatus::default()
+        };
+        assert!(matches!(
+            progress(&failed, &target, "id", 1),
+            Progress::Failing { .. }
+        ));
+        assert_eq!(progress(&failed, "sha256:other", "id", 1), Progress::Working);
+    }
+}

@@ -1,0 +1,150 @@
+//! Targets and releases: what "done" is a statement about.
+
+use starling_api::{SyncSpec, SyncTemplate};
+
+use crate::digest;
+
+/// Digest of what one Sync shall hold: revision and template, parameters resolved. `suspend` is not part of
+/// it: holding still does not change what is held.
+#[must_use]
+pub fn of_sync(revision: &str, template: &SyncTemplate) -> String {
+    digest::of(&("target", revision, without_suspend(template)))
+}
+
+/// The target that a Sync's own spec names; `None` while it names no revision.
+#[must_use]
+pub fn of_spec(spec: &SyncSpec) -> Option<String> {
+    (!spec.revision.is_empty()).then(|| of_sync(&spec.revision, &spec.template))
+}
+
+/// One entry of a release: its name, its revision, its template before anything is resolved.
+pub type ReleaseEntry<'a> = (&'a str, &'a str, &'a SyncTemplate);
+
+/// Digest of a release: the vector of all entries. The strategy is not part of it: it governs the release
+/// that is under way (ADR 0005).
+#[must_use]
+pub fn of_release(entries: &[ReleaseEntry<'_>]) -> String {
+    let entries: Vec<_> = entries
+        .iter()
+        .map(|(name, revision, template)| (name, revision, without_suspend(template)))
+        .collect();
+    digest::of(&("release", entries))
+}
+
+/// The owner label of a group's entry, or of a Sync alone: 32 hex digits, equal on all members.
+#[must_use]
+pub fn owner(installation: &str, namespace: &str, owner: Owner<'_>) -> String {
+    let digest = match owner {
+        Owner::Entry { group, entry } => {
+            digest::of(&("owner", installation, namespace, "group", group, entry))
+        }
+        Owner::Alone { sync } => digest::of(&("owner", installation, namespace, "sync", sync)),
+    };
+    digest.trim_start_matches("sha256:").chars().take(32).collect()
+}
+
+/// Whose objects they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner<'a> {
+    /// An entry of a SyncGroup, whatever its Sync on a cluster is called.
+    Entry {
+        /// Name of the group.
+        group: &'a str,
+        /// Name of the entry.
+        entry: &'a str,
+    },
+    /// A Sync without a group.
+    Alone {
+        /// Its name.
+        sync: &'a str,
+    },
+}
+
+fn without_suspend(template: &SyncTemplate) -> SyncTemplate {
+    SyncTemplate {
+        suspend: false,
+        ..template.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn template(path: &str) -> SyncTemplate {
+        serde_json::from_value(serde_json::json!({"sourceRef": {"name": "s"}, "path": path})).unwrap()
+    }
+
+    #[test]
+    fn a_target_changes_with_revision_and_template_but_not_with_suspend() {
+        let base = of_sync("main@sha1:a", &template("./a"));
+        assert_ne!(base, of_sync("main@sha1:b", &template("./a")));
+        assert_ne!(base, of_sync("main@sha1:a", &template("./b")));
+        assert_eq!(
+            base,
+            of_sync(
+                "main@sha1:a",
+                &SyncTemplate {
+                    suspend: true,
+                    ..template("./a")
+                }
+            )
+        );
+    }
+
+    #[test]
+    fn a_release_is_the_vector_of_its_entries() {
+        let (a, b) = (template("./a"), template("./b"));
+        let both = of_release(&[("a", "r1", &a), ("b", "r1", &b)]);
+        assert_ne!(both, of_release(&[("a", "r1", &a)]));
+        assert_ne!(both, of_release(&[("a", "r1", &a), ("b", "r2", &b)]));
+        assert_eq!(both, of_release(&[("a", "r1", &a), ("b", "r1", &b)]));
+    }
+
+    #[test]
+    fn an_owner_fits_a_label_and_keeps_namespaces_groups_and_syncs_apart() {
+        let group = owner(
+            "i",
+            "ns",
+            Owner::Entry {
+                group: "g",
+                entry: "e",
+            },
+        );
+        assert_eq!(group.len(), 32);
+        assert_ne!(
+            group,
+            owner(
+                "i",
+                "ns2",
+                Owner::Entry {
+                    group: "g",
+                    entry: "e"
+                }
+            )
+        );
+        assert_ne!(
+            group,
+            owner(
+                "j",
+                "ns",
+                Owner::Entry {
+                    group: "g",
+                    entry: "e"
+                }
+            )
+        );
+        assert_ne!(
+            group,
+            owner(
+                "i",
+                "ns",
+                Owner::Entry {
+                    group: "ge",
+                    entry: ""
+                }
+            )
+        );
+        assert_ne!(group, owner("i", "ns", Owner::Alone { sync: "g-e" }));
+    }
+}

@@ -1,0 +1,423 @@
+//! A fleet for end-to-end tests: one management cluster, members, a namespace, and the program under test.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use starling_api::{Cluster, RolloutPhase, Source, SyncGroup, SyncGroupStatus, SyncResource};
+use starling_controlplane::{Assets, ControlPlane, ControlPlanes, Launch, Options, Process, free_port};
+
+use crate::fault_proxy::FaultProxy;
+use crate::wait;
+
+/// Name of the management cluster.
+pub const MANAGEMENT: &str = "management";
+/// Namespace of everything that the tests make on it.
+pub const NAMESPACE: &str = "fleet";
+/// How long tests wait for what takes a second on an idle machine.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// What a fleet is made of.
+#[derive(Clone, Debug, Default)]
+pub struct FleetOptions {
+    /// Members `m1`, `m2`, …
+    pub members: usize,
+    /// Whether the servers keep audit logs.
+    pub audit: bool,
+    /// Whether the program reaches management cluster and members through fault proxies.
+    pub proxied: bool,
+}
+
+/// A management cluster with members, and a data folder for the program.
+pub struct Fleet {
+    planes: ControlPlanes,
+    proxies: BTreeMap<String, Arc<FaultProxy>>,
+    hub: Client,
+    folder: tempfile::TempDir,
+}
+
+impl Fleet {
+    /// Starts the control planes, installs the definitions, makes the namespace. Clusters are not registered yet.
+    ///
+    /// # Errors
+    /// Whatever keeps a control plane from starting.
+    pub async fn start(options: FleetOptions) -> Result<Self> {
+        let assets = Assets::find()?;
+        let members: Vec<String> = (1..=options.members).map(|n| format!("m{n}")).collect();
+        let names: Vec<&str> = std::iter::once(MANAGEMENT)
+            .chain(members.iter().map(String::as_str))
+            .collect();
+        let plane_options = Options {
+            audit: options.audit,
+            ..Options::default()
+        };
+        let planes = ControlPlanes::start(&assets, &names, plane_options).await?;
+        let mut proxies = BTreeMap::new();
+        if options.proxied {
+            for plane in planes.iter() {
+                proxies.insert(
+                    plane.name().to_owned(),
+                    Arc::new(FaultProxy::start(&**plane).await?),
+                );
+            }
+        }
+        let hub = planes.get(MANAGEMENT)?.client().await?;
+        let fleet = Self {
+            planes,
+            proxies,
+            hub,
+            folder: tempfile::tempdir()?,
+        };
+        fleet.install().await?;
+        Ok(fleet)
+    }
+
+    async fn install(&self) -> Result<()> {
+        let api: Api<CustomResourceDefinition> = Api::all(self.hub.clone());
+        for definition in starling_api::definitions() {
+            put(&api, &definition).await?;
+        }
+        for definition in starling_api::definitions() {
+            let name = definition.name_any();
+            wait::until(PATIENCE, &format!("{name} established"), async || {
+                let found = api.get(&name).await.map_err(|e| e.to_string())?;
+                let conditions = found.status.and_then(|s| s.conditions).unwrap_or_default();
+                let established = conditions
+                    .iter()
+                    .any(|c| c.type_ == "Established" && c.status == "True");
+                if established {
+                    Ok(())
+                } else {
+                    Err(format!("{conditions:?}"))
+                }
+            })
+            .await?;
+        }
+        let namespace: Namespace = object(json!({"metadata": {"name": NAMESPACE}}))?;
+        put(&Api::all(self.hub.clone()), &namespace).await
+    }
+
+    /// A client of the management cluster, past the proxies.
+    #[must_use]
+    pub fn hub(&self) -> &Client {
+        &self.hub
+    }
+
+    /// A control plane by name.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn plane(&self, name: &str) -> Result<Arc<ControlPlane>> {
+        Ok(self.planes.get(name)?.clone())
+    }
+
+    /// All control planes.
+    #[must_use]
+    pub fn planes(&self) -> &ControlPlanes {
+        &self.planes
+    }
+
+    /// The proxy in front of a control plane.
+    ///
+    /// # Errors
+    /// If the fleet was started without proxies.
+    pub fn proxy(&self, name: &str) -> Result<Arc<FaultProxy>> {
+        self.proxies
+            .get(name)
+            .cloned()
+            .with_context(|| format!("no proxy in front of {name}"))
+    }
+
+    /// A client of a member, past the proxies.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub async fn member(&self, name: &str) -> Result<Client> {
+        Ok(self.planes.get(name)?.client().await?)
+    }
+
+    /// The folder that the program keeps its data in.
+    #[must_use]
+    pub fn data_dir(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// The kubeconfig through which the program reaches a control plane.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn kubeconfig(&self, name: &str) -> Result<String> {
+        Ok(match self.proxies.get(name) {
+            Some(proxy) => proxy.kubeconfig_yaml(),
+            None => self.planes.get(name)?.kubeconfig_yaml(),
+        })
+    }
+
+    /// Registers a member with labels.
+    ///
+    /// # Errors
+    /// If the management cluster does not take it.
+    pub async fn add_cluster(&self, name: &str, labels: &[(&str, &str)]) -> Result<()> {
+        self.add_cluster_at(name, &self.kubeconfig(name)?, labels).await
+    }
+
+    /// Registers a Cluster with any kubeconfig.
+    ///
+    /// # Errors
+    /// If the management cluster does not take it.
+    pub async fn add_cluster_at(&self, name: &str, kubeconfig: &str, labels: &[(&str, &str)]) -> Result<()> {
+        let secret_name = format!("{name}-kubeconfig");
+        let secret = json!({"metadata": {"name": secret_name}, "stringData": {"value": kubeconfig}});
+        self.put::<Secret>(secret).await?;
+        let labels: BTreeMap<_, _> = labels.iter().copied().collect();
+        self.put::<Cluster>(json!({
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"kubeConfig": {"secretRef": {"name": secret_name}}},
+        }))
+        .await
+    }
+
+    /// Registers a Cluster at which nobody listens.
+    ///
+    /// # Errors
+    /// If the management cluster does not take it.
+    pub async fn add_unreachable(&self, name: &str, labels: &[(&str, &str)]) -> Result<()> {
+        let port = free_port()?;
+        let real = self.planes.get(MANAGEMENT)?;
+        let kubeconfig = real
+            .kubeconfig_yaml()
+            .replace(real.url(), &format!("https://127.0.0.1:{port}"));
+        self.add_cluster_at(name, &kubeconfig, labels).await
+    }
+
+    /// Applies a Source that is asked every second.
+    ///
+    /// # Errors
+    /// If the management cluster does not take it.
+    pub async fn put_source(&self, name: &str, url: &str, reference: Value) -> Result<()> {
+        let spec = json!({"url": url, "ref": reference, "interval": "1s"});
+        self.put::<Source>(json!({"metadata": {"name": name}, "spec": spec}))
+            .await
+    }
+
+    /// Applies a SyncGroup.
+    ///
+    /// # Errors
+    /// If the management cluster does not take it.
+    pub async fn put_group(&self, name: &str, spec: Value) -> Result<()> {
+        self.put::<SyncGroup>(json!({"metadata": {"name": name}, "spec": spec}))
+            .await
+    }
+
+    /// Applies an object of the fleet's namespace as a user would; apiVersion and kind are those of the type.
+    ///
+    /// # Errors
+    /// If it does not fit its type, or the management cluster does not take it.
+    pub async fn put<K: Kind>(&self, object_json: Value) -> Result<()> {
+        let mut json = object_json;
+        json["apiVersion"] = Value::String(K::api_version(&()).into_owned());
+        json["kind"] = Value::String(K::kind(&()).into_owned());
+        let name = json["metadata"]["name"]
+            .as_str()
+            .context("metadata.name")?
+            .to_owned();
+        let params = PatchParams::apply("tests").force();
+        self.api::<K>()
+            .patch(&name, &params, &Patch::Apply(&json))
+            .await
+            .with_context(|| format!("apply {json}"))?;
+        Ok(())
+    }
+
+    /// Merges a patch into an object of the fleet's namespace.
+    ///
+    /// # Errors
+    /// If the management cluster does not take it.
+    pub async fn patch<K: Kind>(&self, name: &str, patch: Value) -> Result<K> {
+        Ok(self
+            .api::<K>()
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await?)
+    }
+
+    /// Deletes an object of the fleet's namespace.
+    ///
+    /// # Errors
+    /// If the management cluster does not take it.
+    pub async fn delete<K: Kind>(&self, name: &str) -> Result<()> {
+        self.api::<K>().delete(name, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    /// An object of the fleet's namespace.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub async fn get<K: Kind>(&self, name: &str) -> Result<K> {
+        Ok(self.api::<K>().get(name).await?)
+    }
+
+    /// The API of a kind in the fleet's namespace.
+    #[must_use]
+    pub fn api<K: Kind>(&self) -> Api<K> {
+        Api::namespaced(self.hub.clone(), NAMESPACE)
+    }
+
+    /// All Syncs of the fleet's namespace.
+    ///
+    /// # Errors
+    /// If the management cluster does not answer.
+    pub async fn syncs(&self) -> Result<Vec<SyncResource>> {
+        Ok(self
+            .api::<SyncResource>()
+            .list(&ListParams::default())
+            .await?
+            .items)
+    }
+
+    /// Waits until a group's rollout of this commit has this phase, and returns its status.
+    ///
+    /// # Errors
+    /// If it does not within [`PATIENCE`]; the error tells the last status.
+    pub async fn rollout(&self, group: &str, commit: &str, phase: RolloutPhase) -> Result<SyncGroupStatus> {
+        self.group_status(group, &format!("{phase:?} at {commit}"), |status| {
+            status.rollout.as_ref().is_some_and(|rollout| {
+                rollout.phase == phase && rollout.revisions.iter().any(|r| r.revision.ends_with(commit))
+            })
+        })
+        .await
+    }
+
+    /// Waits until a group's status satisfies a predicate, and returns it.
+    ///
+    /// # Errors
+    /// If it does not within [`PATIENCE`]; the error tells the last status.
+    pub async fn group_status(
+        &self,
+        group: &str,
+        what: &str,
+        satisfied: impl Fn(&SyncGroupStatus) -> bool,
+    ) -> Result<SyncGroupStatus> {
+        let status = wait::until(PATIENCE, &format!("SyncGroup {group}: {what}"), async || {
+            let status = self
+                .get::<SyncGroup>(group)
+                .await
+                .map_err(|e| e.to_string())?
+                .status
+                .unwrap_or_default();
+            if satisfied(&status) {
+                Ok(status)
+            } else {
+                Err(format!("{status:#?}"))
+            }
+        })
+        .await?;
+        Ok(status)
+    }
+
+    /// Waits until an object of the fleet's namespace satisfies a predicate, and returns it.
+    ///
+    /// # Errors
+    /// If it does not within [`PATIENCE`]; the error tells the last state.
+    pub async fn until<K: Kind>(&self, name: &str, what: &str, satisfied: impl Fn(&K) -> bool) -> Result<K> {
+        let kind = K::kind(&());
+        let object = wait::until(PATIENCE, &format!("{kind} {name}: {what}"), async || {
+            let object = self.get::<K>(name).await.map_err(|e| e.to_string())?;
+            if satisfied(&object) {
+                Ok(object)
+            } else {
+                Err(format!("{object:#?}"))
+            }
+        })
+        .await?;
+        Ok(object)
+    }
+
+    /// The data of a ConfigMap on a member; `None` if there is none.
+    ///
+    /// # Errors
+    /// If the member does not answer.
+    pub async fn config_map(
+        &self,
+        member: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<BTreeMap<String, String>>> {
+        let api: Api<ConfigMap> = Api::namespaced(self.member(member).await?, namespace);
+        Ok(api.get_opt(name).await?.map(|map| map.data.unwrap_or_default()))
+    }
+
+    /// Starts the program's controller on this fleet. `program` is `env!("CARGO_BIN_EXE_starling")`.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn controller(&self, program: &str, more: &[&str]) -> Result<Process> {
+        let kubeconfig = self.folder.path().join("management.kubeconfig");
+        std::fs::write(&kubeconfig, self.kubeconfig(MANAGEMENT)?)?;
+        let listen = format!("127.0.0.1:{}", free_port()?);
+        let mut launch = Launch::new("starling", program, self.log());
+        launch = launch.args(["--log-filter", "info", "controller", "--allow-insecure-sources"]);
+        launch = launch
+            .arg("--kubeconfig")
+            .arg(&kubeconfig)
+            .arg("--data-dir")
+            .arg(self.data_dir());
+        launch = launch.args(["--listen", &listen]);
+        if let Some(kustomize) = self.planes.assets().kustomize() {
+            launch = launch.arg("--kustomize").arg(kustomize);
+        }
+        Ok(Process::start(&launch.args(more))?)
+    }
+
+    /// Where the program's log goes.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.folder.path().join("starling.log")
+    }
+
+    /// A folder for whatever a test needs on disk.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+/// A namespaced kind with a default dynamic type.
+pub trait Kind:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Serialize
+{
+}
+
+impl<K> Kind for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Serialize
+{
+}
+
+fn object<K: DeserializeOwned>(value: Value) -> Result<K> {
+    Ok(serde_json::from_value(value)?)
+}
+
+async fn put<K>(api: &Api<K>, object: &K) -> Result<()>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize,
+{
+    let params = PatchParams::apply("tests").force();
+    api.patch(&object.name_any(), &params, &Patch::Apply(object))
+        .await?;
+    Ok(())
+}

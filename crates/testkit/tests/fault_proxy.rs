@@ -1,0 +1,439 @@
+//! Every fault against a real kube-apiserver, seen from a client and from the server.
+//!
+//! Needs the programs that `tests/controlplane/build.sh` builds, or `KUBEBUILDER_ASSETS`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "functions shared by the tests of a file are tests too"
+)]
+
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use http::{Method, StatusCode};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use starling_controlplane::{Assets, ControlPlane, ControlPlanes, Options};
+use starling_testkit::{Fault, FaultProxy, Match, Stage, wait};
+
+const SOON: Duration = Duration::from_secs(30);
+/// Long enough that an answer on this machine would have come.
+const SILENCE: Duration = Duration::from_millis(400);
+
+/// A server, a proxy in front of it, and a client on each way.
+struct Fixture {
+    planes: ControlPlanes,
+    proxy: Arc<FaultProxy>,
+    through: Api<ConfigMap>,
+    direct: Api<ConfigMap>,
+}
+
+impl Fixture {
+    async fn start() -> Self {
+        let planes = ControlPlanes::start(&Assets::find().unwrap(), &["east"], Options::default())
+            .await
+            .unwrap();
+        let east = planes.get("east").unwrap();
+        let proxy = FaultProxy::start(&**east).await.unwrap();
+        let through = Api::namespaced(proxy.client().await.unwrap(), "default");
+        let direct = Api::namespaced(east.client().await.unwrap(), "default");
+        Self {
+            proxy: Arc::new(proxy),
+            through,
+            direct,
+            planes,
+        }
+    }
+
+    fn east(&self) -> &ControlPlane {
+        self.planes.get("east").unwrap()
+    }
+
+    async fn apply(&self, name: &str, value: &str) -> kube::Result<ConfigMap> {
+        let patch = Patch::Apply(config_map(name, value));
+        self.through
+            .patch(name, &PatchParams::apply("tester").force(), &patch)
+            .await
+    }
+
+    async fn value(&self, name: &str) -> Option<String> {
+        Some(self.direct.get_opt(name).await.unwrap()?.data?["key"].clone())
+    }
+}
+
+fn config_map(name: &str, value: &str) -> ConfigMap {
+    serde_json::from_value(serde_json::json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"key": value},
+    }))
+    .unwrap()
+}
+
+fn code<T: std::fmt::Debug>(outcome: kube::Result<T>) -> u16 {
+    match outcome.unwrap_err() {
+        kube::Error::Api(status) => status.code,
+        other => panic!("no answer from a server: {other:?}"),
+    }
+}
+
+/// Tells that the client got no HTTP answer at all.
+fn is_broken<T>(outcome: &kube::Result<T>) -> bool {
+    matches!(outcome, Err(kube::Error::HyperError(_) | kube::Error::Service(_)))
+}
+
+#[tokio::test]
+async fn passes_reads_writes_errors_and_watches() {
+    let f = Fixture::start().await;
+    f.apply("a", "1").await.unwrap();
+    assert_eq!(f.through.get("a").await.unwrap().data.unwrap()["key"], "1");
+    assert_eq!(code(f.through.get("missing").await), 404);
+
+    let version = f
+        .through
+        .list(&Default::default())
+        .await
+        .unwrap()
+        .metadata
+        .resource_version
+        .unwrap();
+    let mut events = f
+        .through
+        .watch(&WatchParams::default(), &version)
+        .await
+        .unwrap()
+        .boxed();
+    // Each event comes while the watch stays open: answers are not collected first.
+    for step in ["2", "3"] {
+        f.direct
+            .patch(
+                "a",
+                &PatchParams::apply("other").force(),
+                &Patch::Apply(config_map("a", step)),
+            )
+            .await
+            .unwrap();
+        let event = tokio::time::timeout(SOON, events.next())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
+        assert!(matches!(&event, WatchEvent::Modified(map) if map.data.as_ref().unwrap()["key"] == step));
+    }
+    f.through.delete("a", &DeleteParams::default()).await.unwrap();
+
+    let requests = f.proxy.requests();
+    let patch = requests.iter().find(|r| r.method == Method::PATCH).unwrap();
+    assert_eq!(patch.path, "/api/v1/namespaces/default/configmaps/a");
+    assert!(patch.query.contains("fieldManager=tester"));
+    assert_eq!((patch.forwarded, patch.status), (true, Some(201)));
+    assert!(requests.iter().any(|r| r.is_watch() && r.status == Some(200)));
+    assert_eq!(f.proxy.count(&Method::GET, "/configmaps/missing"), 1);
+    assert_eq!(f.proxy.counts()[&("DELETE".to_owned(), patch.path.clone())], 1);
+
+    // A watch ends with its connection.
+    let deleted = tokio::time::timeout(SOON, events.next())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    assert!(matches!(deleted, WatchEvent::Deleted(_)), "{deleted:?}");
+    f.proxy.cut_connections();
+    let end = tokio::time::timeout(SOON, events.next()).await.unwrap();
+    assert!(!matches!(end, Some(Ok(_))), "{end:?}");
+    assert_eq!(code(f.through.get("a").await), 404);
+}
+
+#[tokio::test]
+async fn kubectl_works_through_the_proxy() {
+    let f = Fixture::start().await;
+    f.apply("a", "1").await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let kubeconfig = folder.path().join("kubeconfig");
+    std::fs::write(&kubeconfig, f.proxy.kubeconfig_yaml()).unwrap();
+    let mut kubectl = Command::new(f.planes.assets().kubectl());
+    kubectl.arg("--kubeconfig").arg(&kubeconfig).args([
+        "get",
+        "configmap",
+        "a",
+        "-o",
+        "jsonpath={.data.key}",
+    ]);
+    // The proxy runs on this test's only thread: waiting for kubectl must not block it.
+    let output = tokio::task::spawn_blocking(move || kubectl.output().unwrap())
+        .await
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1", "{output:?}");
+}
+
+#[tokio::test]
+async fn status_is_answered_in_place_of_the_server() {
+    let f = Fixture::start().await;
+    let rule = f.proxy.on(Match::writes().times(2), Fault::too_many_requests(7));
+    assert_eq!(code(f.apply("a", "1").await), 429);
+    assert_eq!(f.value("a").await, None);
+    assert_eq!(
+        code(
+            f.through
+                .create(&PostParams::default(), &config_map("a", "1"))
+                .await
+        ),
+        429
+    );
+    f.apply("a", "1").await.unwrap();
+    assert_eq!(rule.fired(), 2);
+    let statuses: Vec<_> = f
+        .proxy
+        .requests()
+        .iter()
+        .map(|r| (r.forwarded, r.status.unwrap()))
+        .collect();
+    assert_eq!(statuses, [(false, 429), (false, 429), (true, 201)]);
+
+    let request = http::Request::get("/api/v1/namespaces")
+        .body(kube::client::Body::empty())
+        .unwrap();
+    f.proxy.on(Match::any().nth(1), Fault::too_many_requests(7));
+    let answer = f.proxy.client().await.unwrap().send(request).await.unwrap();
+    assert_eq!(answer.headers()["retry-after"], "7");
+
+    f.proxy.on(
+        Match::any().body_contains("poison"),
+        Fault::status(StatusCode::INTERNAL_SERVER_ERROR),
+    );
+    assert_eq!(code(f.apply("a", "poison").await), 500);
+    f.apply("a", "harmless").await.unwrap();
+}
+
+#[tokio::test]
+async fn upgrades_are_declined_and_not_forwarded() {
+    let f = Fixture::start().await;
+    let request = http::Request::get("/api/v1/namespaces").header("upgrade", "websocket");
+    let request = request.body(kube::client::Body::empty()).unwrap();
+    let answer = f.proxy.client().await.unwrap().send(request).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::NOT_IMPLEMENTED);
+    assert!(f.proxy.requests().is_empty());
+}
+
+#[tokio::test]
+async fn latency_delays_and_nothing_else() {
+    let f = Fixture::start().await;
+    let delay = Duration::from_millis(300);
+    let rule = f.proxy.on(Match::method(Method::GET), Fault::Latency(delay));
+    let start = Instant::now();
+    assert_eq!(code(f.through.get("missing").await), 404);
+    assert!(start.elapsed() >= delay);
+    f.proxy.remove(&rule);
+    assert_eq!(code(f.through.get("missing").await), 404);
+    assert_eq!(rule.fired(), 1);
+}
+
+#[tokio::test]
+async fn cuts_differ_in_what_the_server_has_seen() {
+    let f = Fixture::start().await;
+    f.proxy
+        .on(Match::writes().path_ends_with("/before"), Fault::CutBefore);
+    f.proxy
+        .on(Match::writes().path_ends_with("/after"), Fault::CutAfter);
+    let before = f.apply("before", "1").await;
+    assert!(is_broken(&before), "{before:?}");
+    assert_eq!(f.value("before").await, None);
+    let after = f.apply("after", "1").await;
+    assert!(is_broken(&after), "{after:?}");
+    assert_eq!(f.value("after").await.as_deref(), Some("1"));
+    let seen: Vec<_> = f
+        .proxy
+        .requests()
+        .iter()
+        .map(|r| (r.forwarded, r.status))
+        .collect();
+    assert_eq!(seen, [(false, None), (true, Some(201))]);
+
+    f.proxy.clear();
+    f.apply("before", "1").await.unwrap();
+}
+
+#[tokio::test]
+async fn black_hole_rule_swallows_one_request_only() {
+    let f = Fixture::start().await;
+    f.proxy.on(Match::writes(), Fault::BlackHole);
+    let silent = tokio::time::timeout(SILENCE, f.apply("a", "1")).await;
+    assert!(silent.is_err(), "{silent:?}");
+    assert_eq!(f.value("a").await, None);
+    assert_eq!(code(f.through.get("a").await), 404);
+}
+
+#[tokio::test]
+async fn garbage_is_no_http() {
+    let f = Fixture::start().await;
+    f.proxy.on(
+        Match::any().times(1),
+        Fault::Garbage("220 mail.example ESMTP\r\n".into()),
+    );
+    let garbled = f.through.get("a").await;
+    assert!(is_broken(&garbled), "{garbled:?}");
+    let mut text = String::new();
+    let mut source: Option<&dyn std::error::Error> = garbled.as_ref().err().map(|e| e as _);
+    while let Some(error) = source {
+        text += &format!("{error}; ");
+        source = error.source();
+    }
+    // The bytes have arrived: a mere end of the connection reads otherwise.
+    assert!(text.contains("invalid HTTP"), "{text}");
+    assert_eq!(code(f.through.get("a").await), 404);
+}
+
+#[tokio::test]
+async fn black_hole_holds_present_and_new_connections() {
+    let f = Fixture::start().await;
+    f.apply("a", "1").await.unwrap();
+    let version = f
+        .through
+        .list(&Default::default())
+        .await
+        .unwrap()
+        .metadata
+        .resource_version
+        .unwrap();
+    let mut events = f
+        .through
+        .watch(&WatchParams::default(), &version)
+        .await
+        .unwrap()
+        .boxed();
+
+    f.proxy.black_hole(true);
+    let patch = Patch::Apply(config_map("a", "2"));
+    f.direct
+        .patch("a", &PatchParams::apply("tester").force(), &patch)
+        .await
+        .unwrap();
+    assert!(tokio::time::timeout(SILENCE, events.next()).await.is_err());
+    // A connection that was idle, and one that has to be made.
+    assert!(tokio::time::timeout(SILENCE, f.through.get("a")).await.is_err());
+    let fresh: Api<ConfigMap> = Api::namespaced(f.proxy.client().await.unwrap(), "default");
+    assert!(tokio::time::timeout(SILENCE, fresh.get("a")).await.is_err());
+
+    f.proxy.black_hole(false);
+    // Nothing was lost: the event arrives late, on the same connection.
+    let event = tokio::time::timeout(SOON, events.next())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    assert!(matches!(&event, WatchEvent::Modified(map) if map.data.as_ref().unwrap()["key"] == "2"));
+    f.through.get("a").await.unwrap();
+}
+
+#[tokio::test]
+async fn refusal_is_a_refused_connection_and_ends() {
+    let f = Fixture::start().await;
+    f.apply("a", "1").await.unwrap();
+    let version = f
+        .through
+        .list(&Default::default())
+        .await
+        .unwrap()
+        .metadata
+        .resource_version
+        .unwrap();
+    let mut events = f
+        .through
+        .watch(&WatchParams::default(), &version)
+        .await
+        .unwrap()
+        .boxed();
+
+    f.proxy.refuse(true).await.unwrap();
+    // Refusing twice changes nothing.
+    f.proxy.refuse(true).await.unwrap();
+    let end = tokio::time::timeout(SOON, events.next()).await.unwrap();
+    assert!(!matches!(end, Some(Ok(_))), "{end:?}");
+    let address = f.proxy.url().trim_start_matches("https://").to_owned();
+    let refused = tokio::net::TcpStream::connect(&address).await.unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    assert!(is_broken(&f.through.get("a").await));
+
+    f.proxy.refuse(false).await.unwrap();
+    f.through.get("a").await.unwrap();
+}
+
+#[tokio::test]
+async fn server_that_is_down_and_back_is_seen_through_the_proxy() {
+    let f = Fixture::start().await;
+    f.apply("a", "1").await.unwrap();
+    f.east().kill().unwrap();
+    assert!(is_broken(&f.through.get("a").await));
+    f.east().restart().await.unwrap();
+    let back = wait::until(SOON, "the object", async || f.through.get("a").await)
+        .await
+        .unwrap();
+    assert_eq!(back.data.unwrap()["key"], "1");
+}
+
+#[tokio::test]
+async fn hook_is_called_around_the_server() {
+    let f = Fixture::start().await;
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&calls);
+    f.proxy.on(
+        Match::method(Method::PATCH),
+        Fault::hook(move |stage, request| {
+            log.lock()
+                .unwrap()
+                .push((stage, request.forwarded, request.status));
+        }),
+    );
+    f.apply("a", "1").await.unwrap();
+    let expected = [(Stage::Before, false, None), (Stage::After, true, Some(201))];
+    assert_eq!(*calls.lock().unwrap(), expected);
+}
+
+#[tokio::test]
+async fn hook_can_kill_before_and_after_a_commit() {
+    let f = Fixture::start().await;
+    let kill_at = |wanted: Stage, name: &str| {
+        let east = Arc::clone(f.planes.get("east").unwrap());
+        let hook = move |stage, _: &_| {
+            if stage == wanted {
+                east.kill().unwrap();
+            }
+        };
+        f.proxy.on(
+            Match::writes().path_ends_with(format!("/{name}")).times(1),
+            Fault::hook(hook),
+        );
+    };
+    kill_at(Stage::Before, "before");
+    let before = f.apply("before", "1").await;
+    assert!(is_broken(&before), "{before:?}");
+    f.east().restart().await.unwrap();
+    assert_eq!(f.value("before").await, None);
+
+    // Only the server's end can be told here: the answer had come when it was killed.
+    kill_at(Stage::After, "after");
+    f.proxy
+        .on(Match::writes().path_ends_with("/after"), Fault::CutAfter);
+    let after = f.apply("after", "1").await;
+    assert!(is_broken(&after), "{after:?}");
+    assert!(f.east().server().exit_status().unwrap().is_some());
+    f.east().restart().await.unwrap();
+    assert_eq!(f.value("after").await.as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn first_deciding_rule_wins_and_later_ones_do_not_count() {
+    let f = Fixture::start().await;
+    let first = f.proxy.on(
+        Match::any().times(1),
+        Fault::status(StatusCode::SERVICE_UNAVAILABLE),
+    );
+    let second = f
+        .proxy
+        .on(Match::any().times(1), Fault::status(StatusCode::CONFLICT));
+    assert_eq!(code(f.through.get("a").await), 503);
+    assert_eq!((first.fired(), second.fired()), (1, 0));
+    assert_eq!(code(f.through.get("a").await), 409);
+    assert_eq!(code(f.through.get("a").await), 404);
+}

@@ -1,0 +1,93 @@
+//! `starling controller`: the controller of one management cluster.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::controller::{Controller, Settings};
+use crate::server::{self, Readiness};
+
+/// What the controller is told.
+#[derive(Debug, Args)]
+pub(super) struct ControllerArguments {
+    /// Kubeconfig of the management cluster; without it the configuration of the pod
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Folder for the ledger and the mirrors of repositories
+    #[arg(long, value_name = "DIR")]
+    data_dir: PathBuf,
+    /// Address of /healthz and /readyz
+    #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:8080")]
+    listen: SocketAddr,
+    /// Look at this namespace only
+    #[arg(long, value_name = "NS")]
+    namespace: Option<String>,
+    /// Accept Sources with http:// and file://
+    #[arg(long)]
+    allow_insecure_sources: bool,
+    /// Syncs that are worked on at the same time, over all groups
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
+    concurrency: u16,
+    /// The kustomize to use; without it the one on PATH, or `kubectl kustomize`
+    #[arg(long, value_name = "FILE")]
+    kustomize: Option<PathBuf>,
+}
+
+pub(super) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let listener = TcpListener::bind(arguments.listen)
+        .await
+        .with_context(|| format!("--listen {}", arguments.listen))?;
+    let (readiness, stop) = (Readiness::default(), CancellationToken::new());
+    let serving = tokio::spawn(server::serve(listener, readiness.clone(), stop.clone()));
+
+    let client = hub_client(arguments.kubeconfig).await?;
+    let settings = Settings {
+        namespace: arguments.namespace,
+        data_dir: arguments.data_dir,
+        allow_insecure_sources: arguments.allow_insecure_sources,
+        concurrency: arguments.concurrency.into(),
+        kustomize: arguments.kustomize,
+    };
+    // A stop that comes while the start waits for the management cluster ends it there.
+    let controller = tokio::select! {
+        started = Controller::start(client, settings) => started?,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
+    readiness.set(true);
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    readiness.set(false);
+    controller.stop().await;
+    stop.cancel();
+    serving.await??;
+    Ok(())
+}
+
+/// The management cluster's client. kube's own retry is off: what fails is tried again by the loops, where the wait
+/// is bounded and can be seen.
+pub(super) async fn hub_client(kubeconfig: Option<PathBuf>) -> anyhow::Result<Client> {
+    let mut config = match kubeconfig {
+        Some(path) => {
+            let read =
+                Kubeconfig::read_from(&path).with_context(|| format!("--kubeconfig {}", path.display()))?;
+            Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
+                .await
+                .with_context(|| format!("--kubeconfig {}", path.display()))?
+        }
+        None => Config::incluster().context("no --kubeconfig, and this is no pod of a cluster")?,
+    };
+    config.default_retry = false;
+    Ok(Client::try_from(config)?)
+}

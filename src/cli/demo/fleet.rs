@@ -1,0 +1,100 @@
+//! What the demo's management cluster is given: the definitions, three Clusters, one Source, one SyncGroup.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::wait::{await_condition, conditions};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use starling_api::{Cluster, FIELD_MANAGER, Source, SyncGroup};
+use starling_controlplane::{ControlPlane, ControlPlanes};
+
+pub(super) const MANAGEMENT: &str = "management";
+pub(super) const MEMBERS: [&str; 3] = ["member-1", "member-2", "member-3"];
+pub(super) const NAMESPACE: &str = "fleet";
+pub(super) const GROUP: &str = "shop";
+
+/// Limit for a definition to be served.
+const ESTABLISHED_WITHIN: Duration = Duration::from_secs(30);
+
+/// Installs the definitions and waits until they are served.
+pub(super) async fn install(hub: &Client) -> anyhow::Result<()> {
+    let api: Api<CustomResourceDefinition> = Api::all(hub.clone());
+    for definition in starling_api::definitions() {
+        put(&api, &definition).await?;
+    }
+    for definition in starling_api::definitions() {
+        let name = definition.name_any();
+        let established = await_condition(api.clone(), &name, conditions::is_crd_established());
+        tokio::time::timeout(ESTABLISHED_WITHIN, established)
+            .await
+            .with_context(|| format!("{name} is not served after {ESTABLISHED_WITHIN:?}"))??;
+    }
+    Ok(())
+}
+
+/// Applies what a user would: the same objects as in the guide.
+pub(super) async fn apply(hub: &Client, planes: &ControlPlanes, url: &str) -> anyhow::Result<()> {
+    let namespace: Namespace =
+        object(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}))?;
+    put(&Api::all(hub.clone()), &namespace).await?;
+    for (index, name) in MEMBERS.into_iter().enumerate() {
+        let region = if index == 0 { "eu" } else { "us" };
+        add_cluster(hub, &**planes.get(name)?, region).await?;
+    }
+    let source: Source = object(json!({
+        "apiVersion": "starling.dev/v1alpha1", "kind": "Source",
+        "metadata": {"name": "shop"},
+        "spec": {"url": url, "ref": {"branch": "main"}, "interval": "1s"},
+    }))?;
+    put(&Api::namespaced(hub.clone(), NAMESPACE), &source).await?;
+    let group: SyncGroup = object(json!({
+        "apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup",
+        "metadata": {"name": GROUP},
+        "spec": {
+            "clusterSelector": {"matchLabels": {}},
+            "syncs": [{
+                "name": "app", "sourceRef": {"name": "shop"}, "path": "./deploy",
+                "substitute": {"CLUSTER": "$(cluster.name)", "REGION": "$(cluster.labels.region)"},
+            }],
+            "rolloutStrategy": {"maxConcurrency": 1},
+        },
+    }))?;
+    put(&Api::namespaced(hub.clone(), NAMESPACE), &group).await
+}
+
+async fn add_cluster(hub: &Client, plane: &ControlPlane, region: &str) -> anyhow::Result<()> {
+    let secret: Secret = object(json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": format!("{}-kubeconfig", plane.name())},
+        "stringData": {"value": plane.kubeconfig_yaml()},
+    }))?;
+    put(&Api::namespaced(hub.clone(), NAMESPACE), &secret).await?;
+    let cluster: Cluster = object(json!({
+        "apiVersion": "starling.dev/v1alpha1", "kind": "Cluster",
+        "metadata": {"name": plane.name(), "labels": {"region": region}},
+        "spec": {"kubeConfig": {"secretRef": {"name": format!("{}-kubeconfig", plane.name())}}},
+    }))?;
+    put(&Api::namespaced(hub.clone(), NAMESPACE), &cluster).await
+}
+
+fn object<K: DeserializeOwned>(value: serde_json::Value) -> anyhow::Result<K> {
+    Ok(serde_json::from_value(value)?)
+}
+
+async fn put<K>(api: &Api<K>, object: &K) -> anyhow::Result<()>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Serialize,
+{
+    let name = object.name_any();
+    let params = PatchParams::apply(FIELD_MANAGER).force();
+    api.patch(&name, &params, &Patch::Apply(object))
+        .await
+        .with_context(|| format!("apply {} {name}", K::kind(&())))?;
+    Ok(())
+}

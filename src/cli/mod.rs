@@ -1,0 +1,54 @@
+//! The command line: one file per subcommand.
+
+mod controller;
+mod crds;
+mod demo;
+mod logs;
+
+use clap::{Parser, Subcommand};
+
+/// Keeps any number of Kubernetes clusters in step with git.
+#[derive(Debug, Parser)]
+#[command(name = "starling", version, about, max_term_width = 100)]
+struct Arguments {
+    #[command(flatten)]
+    logs: logs::LogArguments,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the controller
+    Controller(controller::ControllerArguments),
+    /// Print the CustomResourceDefinitions, or write them to a folder
+    Crds(crds::CrdsArguments),
+    /// Start control planes on this machine and roll two commits through them
+    Demo(demo::DemoArguments),
+}
+
+/// Runs the program with the arguments of the process.
+///
+/// # Errors
+/// What the subcommand could not do.
+pub fn run() -> anyhow::Result<()> {
+    let Arguments { logs, command } = Arguments::parse();
+    match command {
+        Command::Crds(arguments) => crds::run(&arguments),
+        Command::Controller(arguments) => {
+            logs::init(&logs, "info")?;
+            runtime()?.block_on(controller::run(arguments))
+        }
+        Command::Demo(arguments) => {
+            // The progress display is the output; the log stays out of its way unless it is asked for.
+            logs::init(&logs, "off")?;
+            runtime()?.block_on(demo::run(arguments))
+        }
+    }
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    // rustls takes one provider for the whole process; this is the one that kube was built with.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)
+}

@@ -1,0 +1,423 @@
+//! What the management API holds, as far as this process knows.
+//!
+//! One cache per kind, fed by its watch *and* by the answers to our own writes: the newer resourceVersion wins.
+//! So a plan never starts from a state older than what this process itself wrote, which is what keeps
+//! `maxConcurrency` when the watch lags (I4). Resource versions are compared as numbers, as KEP-5504 permits.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, RwLock};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+use kube::core::DeserializeGuard;
+use kube::core::error_boundary::InvalidObject;
+use kube::runtime::watcher::Event;
+use tokio::sync::watch;
+
+/// Names an object of the management cluster within its kind.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectKey {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl ObjectKey {
+    /// The object `name` of `namespace`.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
+    /// The key of an object.
+    #[must_use]
+    pub fn of<K: ResourceExt>(object: &K) -> Self {
+        Self::new(object.namespace().unwrap_or_default(), object.name_any())
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// All objects of one kind.
+#[derive(Debug)]
+pub struct Cache<K> {
+    state: RwLock<State<K>>,
+    synced: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct State<K> {
+    objects: BTreeMap<ObjectKey, Arc<K>>,
+    /// Resource versions at which objects were deleted: a late answer to a write of ours must not bring one
+    /// back. Emptied by each complete list.
+    deleted: HashMap<ObjectKey, u64>,
+    /// The list that is being received, if one is.
+    incoming: Option<Incoming<K>>,
+    /// Objects that are there but cannot be read as their kind. Absence from `objects` means nothing for them.
+    unreadable: BTreeSet<ObjectKey>,
+}
+
+/// A list that is being received.
+#[derive(Debug)]
+struct Incoming<K> {
+    objects: BTreeMap<ObjectKey, Arc<K>>,
+    unreadable: BTreeSet<ObjectKey>,
+    /// What we wrote since the list began: it may be missing from the list and is there all the same.
+    written: BTreeSet<ObjectKey>,
+}
+
+impl<K> Default for Cache<K> {
+    fn default() -> Self {
+        let state = State {
+            objects: BTreeMap::new(),
+            deleted: HashMap::new(),
+            incoming: None,
+            unreadable: BTreeSet::new(),
+        };
+        Self {
+            state: RwLock::new(state),
+            synced: watch::Sender::new(false),
+        }
+    }
+}
+
+/// What became different.
+#[derive(Clone, Debug)]
+pub enum Change<K> {
+    /// An object is new or newer.
+    Applied(Arc<K>),
+    /// An object is gone; this is how it was last seen.
+    Deleted(Arc<K>),
+}
+
+impl<K> Change<K> {
+    /// The object, as it is or was.
+    #[must_use]
+    pub fn object(&self) -> &Arc<K> {
+        match self {
+            Self::Applied(object) | Self::Deleted(object) => object,
+        }
+    }
+}
+
+impl<K: ResourceExt> Cache<K> {
+    /// Takes in an event of the watch and tells what became different by it. An object that cannot be read as
+    /// its kind stays as it was last read.
+    pub fn observe_event(&self, event: Event<DeserializeGuard<K>>) -> Vec<Change<K>> {
+        let mut state = self.write();
+        match event {
+            Event::Init => {
+                state.incoming = Some(Incoming {
+                    objects: BTreeMap::new(),
+                    unreadable: BTreeSet::new(),
+                    written: BTreeSet::new(),
+                });
+                Vec::new()
+            }
+            Event::InitApply(object) => {
+                state.receive(object);
+                Vec::new()
+            }
+            Event::InitDone => {
+                let changes = state.replace();
+                drop(state);
+                self.synced.send_replace(true);
+                changes
+            }
+            Event::Apply(DeserializeGuard(Ok(object))) => state.apply(object).into_iter().collect(),
+            Event::Apply(DeserializeGuard(Err(invalid))) => {
+                state.unreadable.insert(report_unreadable(&invalid));
+                Vec::new()
+            }
+            Event::Delete(DeserializeGuard(object)) => {
+                let metadata = match &object {
+                    Ok(object) => object.meta(),
+                    Err(invalid) => &invalid.metadata,
+                };
+                state.delete(metadata).into_iter().collect()
+            }
+        }
+    }
+
+    /// Takes in the answer to a write of ours. `None`: something newer is known already.
+    pub fn observe_write(&self, object: K) -> Option<Change<K>> {
+        let mut state = self.write();
+        if let Some(incoming) = &mut state.incoming {
+            incoming.written.insert(ObjectKey::of(&object));
+        }
+        state.apply(object)
+    }
+
+    /// Takes in that an object was deleted by us.
+    pub fn observe_delete(&self, key: &ObjectKey) {
+        let mut state = self.write();
+        if let Some(object) = state.objects.remove(key) {
+            let at = version(object.meta());
+            state.deleted.insert(key.clone(), at);
+        }
+    }
+
+    /// One object.
+    #[must_use]
+    pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
+        self.read().objects.get(key).cloned()
+    }
+
+    /// Whether there is an object of this name that cannot be read.
+    #[must_use]
+    pub fn is_unreadable(&self, key: &ObjectKey) -> bool {
+        self.read().unreadable.contains(key)
+    }
+
+    /// Objects that satisfy `filter`, in the order of their keys.
+    #[must_use]
+    pub fn select(&self, filter: impl Fn(&K) -> bool) -> Vec<Arc<K>> {
+        self.read()
+            .objects
+            .values()
+            .filter(|object| filter(object))
+            .cloned()
+            .collect()
+    }
+
+    /// Objects of one namespace, in the order of their names.
+    #[must_use]
+    pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
+        let first = ObjectKey::new(namespace, "");
+        self.read()
+            .objects
+            .range(first..)
+            .take_while(|(key, _)| key.namespace == namespace)
+            .map(|(_, object)| object.clone())
+            .collect()
+    }
+
+    /// Whether a complete list was received at least once. Until then nothing may be concluded from absence.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        *self.synced.borrow()
+    }
+
+    /// Waits for the first complete list.
+    pub async fn synced(&self) {
+        // The sender lives as long as `self`, so this cannot fail.
+        let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, State<K>> {
+        self.state
+            .read()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, State<K>> {
+        self.state
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl<K: ResourceExt> State<K> {
+    fn apply(&mut self, object: K) -> Option<Change<K>> {
+        let key = ObjectKey::of(&object);
+        let newer_than = |old: u64| version(object.meta()) > old;
+        if self.deleted.get(&key).is_some_and(|at| !newer_than(*at))
+            || self
+                .objects
+                .get(&key)
+                .is_some_and(|old| !newer_than(version(old.meta())))
+        {
+            return None;
+        }
+        let object = Arc::new(object);
+        self.unreadable.remove(&key);
+        self.objects.insert(key, object.clone());
+        Some(Change::Applied(object))
+    }
+
+    fn delete(&mut self, metadata: &ObjectMeta) -> Option<Change<K>> {
+        let key = key_of(metadata);
+        self.deleted.insert(key.clone(), version(metadata));
+        self.unreadable.remove(&key);
+        self.objects.remove(&key).map(Change::Deleted)
+    }
+
+    fn receive(&mut self, DeserializeGuard(object): DeserializeGuard<K>) {
+        let Some(incoming) = &mut self.incoming else {
+            return;
+        };
+        match object {
+            Ok(object) => {
+                incoming.objects.insert(ObjectKey::of(&object), Arc::new(object));
+            }
+            Err(invalid) => {
+                let key = report_unreadable(&invalid);
+                if let Some(last_read) = self.objects.get(&key) {
+                    incoming.objects.insert(key.clone(), last_read.clone());
+                }
+                incoming.unreadable.insert(key);
+            }
+        }
+    }
+
+    /// Puts the received list in place of what was known, but keeps what we wrote since it was begun.
+    fn replace(&mut self) -> Vec<Change<K>> {
+        let Some(Incoming {
+            objects,
+            unreadable,
+            written,
+        }) = self.incoming.take()
+        else {
+            return Vec::new();
+        };
+        self.deleted.clear();
+        self.unreadable = unreadable;
+        let gone: Vec<ObjectKey> = self
+            .objects
+            .keys()
+            .filter(|key| !objects.contains_key(*key) && !written.contains(*key))
+            .cloned()
+            .collect();
+        let mut changes: Vec<Change<K>> = gone
+            .iter()
+            .filter_map(|key| self.objects.remove(key))
+            .map(Change::Deleted)
+            .collect();
+        for (key, object) in objects {
+            let known = self.objects.get(&key).map(|old| version(old.meta()));
+            if known.is_none_or(|known| version(object.meta()) > known) {
+                self.objects.insert(key, object.clone());
+                changes.push(Change::Applied(object));
+            }
+        }
+        changes
+    }
+}
+
+fn key_of(metadata: &ObjectMeta) -> ObjectKey {
+    ObjectKey::new(
+        metadata.namespace.clone().unwrap_or_default(),
+        metadata.name.clone().unwrap_or_default(),
+    )
+}
+
+fn report_unreadable(invalid: &InvalidObject) -> ObjectKey {
+    let key = key_of(&invalid.metadata);
+    tracing::error!(object = %key, error = %invalid.error, "object cannot be read as its kind; it stays as it was");
+    key
+}
+
+fn version(metadata: &ObjectMeta) -> u64 {
+    // A server that does not number its versions gets every event taken in, in the order of arrival.
+    metadata
+        .resource_version
+        .as_deref()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    use super::*;
+
+    fn object(name: &str, version: u64) -> ConfigMap {
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"namespace": "ns", "name": name, "resourceVersion": version.to_string()}
+        }))
+        .unwrap()
+    }
+
+    fn read(name: &str, version: u64) -> DeserializeGuard<ConfigMap> {
+        DeserializeGuard(Ok(object(name, version)))
+    }
+
+    fn unreadable(name: &str) -> DeserializeGuard<ConfigMap> {
+        let metadata = object(name, 9).metadata;
+        DeserializeGuard(Err(InvalidObject {
+            error: "no".into(),
+            metadata,
+        }))
+    }
+
+    fn version_of(cache: &Cache<ConfigMap>, name: &str) -> Option<String> {
+        cache
+            .get(&ObjectKey::new("ns", name))
+            .and_then(|o| o.resource_version())
+    }
+
+    #[test]
+    fn a_lagging_watch_does_not_undo_what_we_wrote() {
+        let cache = Cache::default();
+        assert!(cache.observe_write(object("a", 10)).is_some());
+        assert!(cache.observe_event(Event::Apply(read("a", 9))).is_empty());
+        assert!(cache.observe_event(Event::Apply(read("a", 10))).is_empty());
+        assert_eq!(version_of(&cache, "a").as_deref(), Some("10"));
+        assert_eq!(cache.observe_event(Event::Apply(read("a", 11))).len(), 1);
+    }
+
+    #[test]
+    fn a_late_answer_does_not_bring_back_what_was_deleted() {
+        let cache = Cache::default();
+        cache.observe_event(Event::Apply(read("a", 10)));
+        assert_eq!(cache.observe_event(Event::Delete(read("a", 12))).len(), 1);
+        assert!(cache.observe_write(object("a", 11)).is_none());
+        assert_eq!(version_of(&cache, "a"), None);
+        assert!(cache.observe_write(object("a", 13)).is_some());
+    }
+
+    #[test]
+    fn a_new_list_tells_what_is_gone() {
+        let cache = Cache::default();
+        for name in ["a", "b"] {
+            cache.observe_event(Event::Apply(read(name, 5)));
+        }
+        cache.observe_event(Event::Init);
+        cache.observe_event(Event::InitApply(read("b", 5)));
+        cache.observe_event(Event::InitApply(read("c", 7)));
+        assert!(!cache.is_synced());
+        let changes = cache.observe_event(Event::InitDone);
+        assert!(cache.is_synced());
+        let gone: Vec<_> = changes
+            .iter()
+            .filter(|c| matches!(c, Change::Deleted(_)))
+            .map(|c| c.object().name_any())
+            .collect();
+        assert_eq!(gone, ["a"]);
+        assert_eq!(changes.len(), 2);
+    }
+
+    #[test]
+    fn what_was_written_during_a_list_stays_and_a_ghost_does_not() {
+        let cache = Cache::default();
+        cache.observe_write(object("ghost", 30));
+        cache.observe_event(Event::Init);
+        cache.observe_write(object("new", 31));
+        cache.observe_event(Event::InitDone);
+        assert_eq!(version_of(&cache, "ghost"), None);
+        assert_eq!(version_of(&cache, "new").as_deref(), Some("31"));
+    }
+
+    /// An object that became unreadable must not look like one that was deleted.
+    #[test]
+    fn an_unreadable_object_stays_as_it_was() {
+        let cache = Cache::default();
+        cache.observe_event(Event::Apply(read("a", 5)));
+        cache.observe_event(Event::Apply(unreadable("a")));
+        cache.observe_event(Event::Init);
+        cache.observe_event(Event::InitApply(unreadable("a")));
+        cache.observe_event(Event::InitApply(unreadable("b")));
+        assert!(cache.observe_event(Event::InitDone).is_empty());
+        assert_eq!(version_of(&cache, "a").as_deref(), Some("5"));
+        assert!(cache.is_unreadable(&ObjectKey::new("ns", "b")));
+    }
+}

@@ -1,0 +1,120 @@
+//! What all reconcilers share.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use starling_api::{Cluster, Source, SyncGroup, SyncResource};
+
+use crate::git::GitStore;
+use crate::ledger::Ledger;
+
+use super::cache::{Cache, ObjectKey};
+use super::hub::Hub;
+use super::members::Members;
+use super::pace::Pace;
+use super::renders::Renders;
+use super::repositories::Repositories;
+use super::workqueue::Workqueue;
+
+/// What all reconcilers share. Nothing in it is a truth: it is adapters, caches, and the requeue tables.
+pub struct Context {
+    /// The management cluster.
+    pub hub: Hub,
+    /// Sources as known.
+    pub sources: Arc<Cache<Source>>,
+    /// Clusters as known.
+    pub clusters: Arc<Cache<Cluster>>,
+    /// Syncs as known.
+    pub syncs: Arc<Cache<SyncResource>>,
+    /// SyncGroups as known.
+    pub groups: Arc<Cache<SyncGroup>>,
+    /// Who is looked at next.
+    pub queues: Queues,
+    /// Mirrors of repositories.
+    pub git: GitStore,
+    /// Where those repositories are.
+    pub repositories: Repositories,
+    /// Rendered sets.
+    pub renders: Renders,
+    /// Connections to members.
+    pub members: Members,
+    /// The ledger.
+    pub ledger: Ledger,
+    /// Rates.
+    pub pace: Pace,
+    /// When each Sync is next checked for drift.
+    pub checks: Checks,
+    /// When each group's status was last written, so that a rollout does not write it for every cluster.
+    pub reports: Checks,
+    /// Part of every owner label.
+    pub installation: String,
+    /// Whether http:// and file:// are accepted.
+    pub allow_insecure_sources: bool,
+}
+
+/// One requeue table per kind.
+#[derive(Debug, Default)]
+pub struct Queues {
+    /// Sources.
+    pub sources: Workqueue,
+    /// Clusters.
+    pub clusters: Workqueue,
+    /// Syncs.
+    pub syncs: Workqueue,
+    /// SyncGroups.
+    pub groups: Workqueue,
+}
+
+/// A time per object.
+#[derive(Debug, Default)]
+pub struct Checks(Mutex<HashMap<ObjectKey, Timestamp>>);
+
+impl Checks {
+    /// The time of an object; `None`: none was set by this process.
+    #[must_use]
+    pub fn get(&self, key: &ObjectKey) -> Option<Timestamp> {
+        self.lock().get(key).copied()
+    }
+
+    /// Sets the time of an object.
+    pub fn set(&self, key: &ObjectKey, at: Timestamp) {
+        self.lock().insert(key.clone(), at);
+    }
+
+    /// Forgets an object.
+    pub fn forget(&self, key: &ObjectKey) {
+        self.lock().remove(key);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, Timestamp>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// When a reconciler wants to be called again, if nothing happens before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Next {
+    /// Not at all: an event will come.
+    OnEvent,
+    /// After this time.
+    After(Duration),
+    /// After a wait that starts here and doubles with each time in a row that this is said.
+    Retry(Duration),
+}
+
+impl Next {
+    /// At a time of the clock; one that is past means at once.
+    pub fn at(time: Timestamp, now: Timestamp) -> Self {
+        Self::After(time.duration_since(now).try_into().unwrap_or(Duration::ZERO))
+    }
+}
+
+/// The present, to the millisecond: finer times would make equal statuses differ after a round trip.
+#[must_use]
+pub fn now() -> Timestamp {
+    let now = Timestamp::now();
+    Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)
+}

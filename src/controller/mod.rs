@@ -1,0 +1,21 @@
+//! The controller: four loops around core, and what they share.
+//!
+//! `run` wires; `watch` feeds one `cache` per kind; what changed wakes (`wake`) keys in the `workqueue` of those who
+//! depend on it; workers (`work`) hand each key to its loop in `reconcile`.
+
+pub mod cache;
+pub mod context;
+pub mod hub;
+pub mod members;
+pub mod pace;
+pub mod reconcile;
+pub mod renders;
+pub mod repositories;
+mod restart;
+mod run;
+mod wake;
+mod watch;
+mod work;
+pub mod workqueue;
+
+pub use run::{Controller, Settings, StartError};

@@ -1,0 +1,193 @@
+//! Reads the Secret, keeps the connection, probes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use starling_api::{Cluster, ClusterSpec};
+use tokio::time::Instant;
+
+use super::Finding;
+use crate::controller::cache::ObjectKey;
+use crate::controller::context::Context;
+use crate::controller::members::Connection;
+use crate::member::{Member, MemberConfig, MemberError, MemberLimits, Probe};
+
+/// Limit of one probe. Shorter than a request of an attempt: a cluster that takes longer to say who it is cannot
+/// be worked on either.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Keys of the Secret that are looked for where the Cluster names none, as Flux and Cluster API have them.
+const KEYS: [&str; 3] = ["value", "value.yaml", "kubeconfig"];
+
+pub(super) async fn look(context: &Context, cluster: &Cluster) -> Finding {
+    let key = ObjectKey::of(cluster);
+    if cluster.spec.suspend {
+        context.members.remove(&key);
+        return Finding::Suspended;
+    }
+    let connection = match connect(context, cluster).await {
+        Ok(connection) => connection,
+        Err(finding) => {
+            context.members.remove(&key);
+            return finding;
+        }
+    };
+    match probe(&connection.member).await {
+        Ok(probe) => identified(context, cluster, probe),
+        Err(error) if error.is_connectivity() || matches!(error, MemberError::Deadline { .. }) => {
+            Finding::Unreachable {
+                message: crate::chain(&error),
+            }
+        }
+        Err(error) => Finding::Unusable {
+            reason: reason(&error),
+            message: crate::chain(&error),
+        },
+    }
+}
+
+/// The connection made from the Secret as it is now: a renewed Secret gives a new one.
+async fn connect(context: &Context, cluster: &Cluster) -> Result<Arc<Connection>, Finding> {
+    let key = ObjectKey::of(cluster);
+    let name = cluster.spec.kube_config.secret_ref.name.as_str();
+    if name.is_empty() {
+        let message = "spec.kubeConfig.secretRef.name is empty; name a Secret with a kubeconfig".into();
+        return Err(Finding::Unusable {
+            reason: "InvalidSpec",
+            message,
+        });
+    }
+    let secret = match context.hub.secret(&ObjectKey::new(&key.namespace, name)).await {
+        Ok(Some(secret)) => secret,
+        Ok(None) => {
+            let message = format!("spec.kubeConfig.secretRef: there is no Secret {name:?} in this namespace");
+            return Err(Finding::Unusable {
+                reason: "SecretNotFound",
+                message,
+            });
+        }
+        Err(error) => {
+            // Not the cluster's fault: what is known of it stays usable.
+            return context.members.get(&key).ok_or_else(|| Finding::Unusable {
+                reason: "ManagementClusterFailed",
+                message: crate::chain(&error),
+            });
+        }
+    };
+    let secret_key = secret_key(&cluster.spec, &secret)?;
+    let made_from = format!(
+        "{}/{}/{secret_key}",
+        secret.uid().unwrap_or_default(),
+        secret.resource_version().unwrap_or_default()
+    );
+    if let Some(known) = context
+        .members
+        .get(&key)
+        .filter(|known| known.made_from == made_from)
+    {
+        return Ok(known);
+    }
+    let member = open(&secret, secret_key).map_err(|error| refused(name, secret_key, &*error))?;
+    let connection = Arc::new(Connection { member, made_from });
+    context.members.put(key.clone(), connection.clone());
+    // Its Syncs may have looked before there was a connection.
+    context.wake_syncs_of(&key);
+    Ok(connection)
+}
+
+fn secret_key<'a>(spec: &'a ClusterSpec, secret: &Secret) -> Result<&'a str, Finding> {
+    let has = |key: &str| secret.data.as_ref().is_some_and(|data| data.contains_key(key));
+    let wanted = spec.kube_config.secret_ref.key.as_str();
+    let found = if wanted.is_empty() {
+        KEYS.into_iter().find(|key| has(key))
+    } else {
+        Some(wanted).filter(|key| has(key))
+    };
+    found.ok_or_else(|| {
+        let looked_for = if wanted.is_empty() {
+            KEYS.join(", ")
+        } else {
+            wanted.to_owned()
+        };
+        Finding::Unusable {
+            reason: "InvalidSecret",
+            message: format!(
+                "Secret {:?} has no key {looked_for}",
+                spec.kube_config.secret_ref.name
+            ),
+        }
+    })
+}
+
+fn open(secret: &Secret, key: &str) -> Result<Member, Box<dyn std::error::Error + Send + Sync>> {
+    let bytes = secret
+        .data
+        .as_ref()
+        .and_then(|data| data.get(key))
+        .map(|value| value.0.as_slice());
+    let text = std::str::from_utf8(bytes.unwrap_or_default()).map_err(|_| "the kubeconfig is not text")?;
+    let config = MemberConfig::from_kubeconfig(text)?;
+    Ok(Member::connect(config, MemberLimits::default())?)
+}
+
+fn refused(secret: &str, key: &str, error: &(dyn std::error::Error + 'static)) -> Finding {
+    let message = format!("Secret {secret:?}, key {key:?}: {}", crate::chain(error));
+    Finding::Unusable {
+        reason: "InvalidKubeconfig",
+        message,
+    }
+}
+
+/// Probes, and once more if there was no answer: a connection that was cut while idle is found out by using it.
+async fn probe(member: &Member) -> Result<Probe, MemberError> {
+    match member.probe(Instant::now() + PROBE_TIMEOUT).await {
+        Err(error) if error.is_connectivity() => member.probe(Instant::now() + PROBE_TIMEOUT).await,
+        answer => answer,
+    }
+}
+
+/// Two Clusters that lead to one cluster would take turns in owning it; the one that was there first keeps it.
+fn identified(context: &Context, cluster: &Cluster, probe: Probe) -> Finding {
+    let key = ObjectKey::of(cluster);
+    let age = |c: &Cluster| (c.creation_timestamp().map(|time| time.0), ObjectKey::of(c));
+    let first = context
+        .clusters
+        .select(|other| {
+            let known = other.status.as_ref().map(|status| status.cluster_id.as_str());
+            known == Some(probe.cluster_id.as_str()) && !other.spec.suspend && ObjectKey::of(other) != key
+        })
+        .into_iter()
+        .filter(|other| age(other) < age(cluster))
+        .min_by_key(|other| age(other));
+    let Probe { version, cluster_id } = probe;
+    match first {
+        None => Finding::Ready { cluster_id, version },
+        Some(other) => Finding::IdentityConflict {
+            cluster_id,
+            version,
+            other: ObjectKey::of(&*other).to_string(),
+        },
+    }
+}
+
+/// The one mapping from what a member answers to a reason of Ready.
+fn reason(error: &MemberError) -> &'static str {
+    match error {
+        MemberError::Unauthorized { .. } | MemberError::Forbidden { .. } => "AuthFailed",
+        MemberError::Client { .. } => "InvalidKubeconfig",
+        MemberError::Throttled { .. } => "Throttled",
+        MemberError::Server { .. } => "ServerFailed",
+        MemberError::Unreachable { .. } | MemberError::Deadline { .. } => "Unreachable",
+        MemberError::NotFound { .. }
+        | MemberError::NotServed { .. }
+        | MemberError::Conflict { .. }
+        | MemberError::Expired { .. }
+        | MemberError::Invalid { .. }
+        | MemberError::Garbage { .. }
+        | MemberError::TooLarge { .. }
+        | MemberError::UnknownKind { .. }
+        | MemberError::Address { .. }
+        | MemberError::Inventory { .. } => "NotAnAPIServer",
+    }
+}

@@ -1,0 +1,67 @@
+//! What a Cluster's status means to those who would work on it.
+
+use jiff::Timestamp;
+use starling_api::Cluster;
+use starling_api::conditions::{self, READY};
+use starling_core::plan::Reach;
+
+/// Whether a Cluster can be worked on, as its status says for its present generation.
+#[must_use]
+pub fn reach(cluster: &Cluster) -> Reach {
+    if cluster.spec.suspend {
+        return Reach::Suspended;
+    }
+    let generation = cluster.metadata.generation.unwrap_or(0);
+    let ready = cluster
+        .status
+        .as_ref()
+        .and_then(|status| conditions::find(&status.conditions, READY))
+        .filter(|condition| condition.observed_generation.unwrap_or(0) >= generation);
+    match ready {
+        None => Reach::Unprobed,
+        Some(condition) if condition.status == "True" => Reach::Ready,
+        Some(condition) => Reach::Unreachable {
+            reason: condition.reason.clone(),
+            message: condition.message.clone(),
+            since: Timestamp::from(condition.last_transition_time.0),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster(spec_generation: i64, ready: Option<(&str, i64)>, suspend: bool) -> Cluster {
+        let conditions: Vec<_> = ready
+            .into_iter()
+            .map(|(status, generation)| {
+                serde_json::json!({
+                    "type": "Ready", "status": status, "reason": "R", "message": "m",
+                    "observedGeneration": generation, "lastTransitionTime": "2026-01-01T00:00:00Z",
+                })
+            })
+            .collect();
+        serde_json::from_value(serde_json::json!({
+            "apiVersion": "starling.dev/v1alpha1", "kind": "Cluster",
+            "metadata": {"name": "c", "generation": spec_generation},
+            "spec": {"kubeConfig": {"secretRef": {"name": "s"}}, "suspend": suspend},
+            "status": {"conditions": conditions},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_status_counts_for_the_generation_it_is_about() {
+        assert_eq!(reach(&cluster(1, None, false)), Reach::Unprobed);
+        assert_eq!(reach(&cluster(1, Some(("True", 1)), false)), Reach::Ready);
+        assert_eq!(reach(&cluster(2, Some(("True", 1)), false)), Reach::Unprobed);
+        assert_eq!(reach(&cluster(1, Some(("True", 1)), true)), Reach::Suspended);
+        for status in ["Unknown", "False"] {
+            assert!(matches!(
+                reach(&cluster(1, Some((status, 1)), false)),
+                Reach::Unreachable { .. }
+            ));
+        }
+    }
+}

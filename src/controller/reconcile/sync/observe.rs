@@ -1,0 +1,119 @@
+//! What one look at a Sync knows, from the caches alone.
+
+use std::sync::Arc;
+
+use starling_api::{Cluster, GroupRef, Source, SyncResource, SyncSpec, SyncStatus};
+use starling_core::expand::{self, ClusterFacts};
+use starling_core::promise;
+use starling_core::step::ClusterState;
+use starling_core::target::{self, Owner};
+
+use super::super::cluster::reach;
+use super::super::unanswered;
+use crate::controller::cache::ObjectKey;
+use crate::controller::context::Context;
+use crate::controller::members::Connection;
+
+/// A Sync and what it depends on.
+pub(super) struct Observed {
+    pub(super) key: ObjectKey,
+    pub(super) sync: Arc<SyncResource>,
+    /// Its spec, `$(cluster.*)` resolved where it has no group to do that.
+    pub(super) spec: SyncSpec,
+    pub(super) status: SyncStatus,
+    /// Fields that promise what is not there, or parameters that cannot be resolved.
+    pub(super) not_implemented: Vec<String>,
+    pub(super) invalid: Option<String>,
+    pub(super) source: Option<Arc<Source>>,
+    pub(super) cluster: Option<Arc<Cluster>>,
+    pub(super) connection: Option<Arc<Connection>>,
+    /// The owner label's value.
+    pub(super) owner: String,
+}
+
+pub(super) fn observe(context: &Context, key: &ObjectKey) -> Option<Observed> {
+    let sync = context.syncs.get(key)?;
+    let cluster_key = ObjectKey::new(&key.namespace, &sync.spec.cluster_ref.name);
+    let source_key = ObjectKey::new(&key.namespace, &sync.spec.template.source_ref.name);
+    let cluster = context.clusters.get(&cluster_key);
+    let (spec, invalid) = resolved(&sync.spec, cluster.as_deref());
+    let owner = match &sync.spec.group_ref {
+        Some(GroupRef { name, entry }) => Owner::Entry { group: name, entry },
+        None => Owner::Alone { sync: &key.name },
+    };
+    Some(Observed {
+        owner: target::owner(&context.installation, &key.namespace, owner),
+        status: sync.status.clone().unwrap_or_default(),
+        not_implemented: promise::of_template("spec", &spec.template),
+        source: context.sources.get(&source_key),
+        connection: context.members.get(&cluster_key),
+        key: key.clone(),
+        cluster,
+        spec,
+        invalid,
+        sync,
+    })
+}
+
+/// A Sync alone has its `$(cluster.*)` resolved here; a group resolved its Syncs' when it admitted them.
+fn resolved(spec: &SyncSpec, cluster: Option<&Cluster>) -> (SyncSpec, Option<String>) {
+    let (Some(cluster), None) = (cluster, &spec.group_ref) else {
+        return (spec.clone(), None);
+    };
+    match expand::resolve(&spec.template, &facts(cluster)) {
+        Ok(template) => (
+            SyncSpec {
+                template,
+                ..spec.clone()
+            },
+            None,
+        ),
+        Err(error) => (spec.clone(), Some(format!("spec.{error}"))),
+    }
+}
+
+/// What expansion knows of a Cluster.
+pub(in super::super) fn facts(cluster: &Cluster) -> ClusterFacts {
+    ClusterFacts {
+        name: cluster.metadata.name.clone().unwrap_or_default(),
+        labels: cluster.metadata.labels.clone().unwrap_or_default(),
+        annotations: cluster.metadata.annotations.clone().unwrap_or_default(),
+    }
+}
+
+impl Observed {
+    pub(super) fn generation(&self) -> i64 {
+        self.sync.metadata.generation.unwrap_or(0)
+    }
+
+    pub(super) fn requested(&self) -> bool {
+        unanswered(&*self.sync, &self.status.last_handled_reconcile_at).is_some()
+    }
+
+    pub(super) fn source_revision(&self) -> Option<&str> {
+        let status = self.source.as_ref()?.status.as_ref()?;
+        Some(status.revision.as_str()).filter(|revision| !revision.is_empty())
+    }
+
+    /// Reach and identity of the cluster. Without a connection of this process it counts as not probed, whatever an
+    /// earlier process wrote into its status: the Cluster loop makes one and wakes this Sync.
+    pub(super) fn cluster_state(&self) -> Option<ClusterState<'_>> {
+        let cluster = self.cluster.as_ref()?;
+        let id = cluster
+            .status
+            .as_ref()
+            .map_or("", |status| status.cluster_id.as_str());
+        let reach = match reach(cluster) {
+            starling_core::plan::Reach::Ready if self.connection.is_none() => {
+                starling_core::plan::Reach::Unprobed
+            }
+            reach => reach,
+        };
+        Some(ClusterState { reach, id })
+    }
+
+    pub(super) fn cluster_id(&self) -> &str {
+        let status = self.cluster.as_ref().and_then(|cluster| cluster.status.as_ref());
+        status.map_or("", |status| status.cluster_id.as_str())
+    }
+}

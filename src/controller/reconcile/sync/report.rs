@@ -1,0 +1,243 @@
+//! Writes how far the Sync is into its status, if that says something new, and ends the ledger's admission.
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, RENDERED_PLAIN};
+use starling_api::{REQUESTED_AT, ROLLOUT, SyncStatus};
+use starling_core::step::{self, Step, Wanted};
+
+use super::super::{ReconcileError, not_implemented, ready, retrying, stalled};
+use super::attempt::{Failure, Held, Outcome};
+use super::observe::Observed;
+use crate::controller::context::{Context, now};
+use crate::controller::wake::By;
+use crate::ledger::{AdmissionKey, AdmissionOutcome};
+
+pub(super) async fn report(
+    context: &Context,
+    observed: &Observed,
+    step: &Step,
+    done: Option<&Outcome>,
+) -> Result<(), ReconcileError> {
+    let after = status(observed, step, done, now());
+    if after == observed.status {
+        return Ok(());
+    }
+    log(observed, done);
+    let written = context.hub.write_status(&*observed.sync, &after).await?;
+    if let Some(change) = context.syncs.observe_write(written) {
+        context.wake_for_sync(&change, By::Us);
+    }
+    Ok(())
+}
+
+/// Ends the admission in the ledger once the member holds its target. A failed attempt does not end it: it is
+/// tried again; the group ends it at `progressDeadline`.
+pub(super) async fn settle(context: &Context, observed: &Observed, wanted: &Wanted, outcome: &Outcome) {
+    let (Some(group), Some(rollout)) = (&observed.spec.group_ref, observed.sync.annotations().get(ROLLOUT))
+    else {
+        return;
+    };
+    let Outcome::Holds(_) = outcome else { return };
+    let uid = observed
+        .sync
+        .owner_references()
+        .iter()
+        .find(|owner| owner.kind == "SyncGroup");
+    let key = AdmissionKey {
+        group_uid: uid.map(|owner| owner.uid.clone()).unwrap_or_default(),
+        rollout: rollout.clone(),
+        entry: group.entry.clone(),
+        cluster: observed.spec.cluster_ref.name.clone(),
+        target: wanted.target.clone(),
+    };
+    if let Err(error) = context
+        .ledger
+        .settle_admission(&key, AdmissionOutcome::Applied, "", now())
+        .await
+    {
+        tracing::error!(sync = %observed.key, error = %crate::chain(&error), "admission not settled");
+    }
+}
+
+fn log(observed: &Observed, done: Option<&Outcome>) {
+    let (sync, cluster) = (&observed.key, &observed.spec.cluster_ref.name);
+    match done {
+        Some(Outcome::Holds(Held { changes, .. })) => tracing::info!(
+            %sync, %cluster, created = changes.created, configured = changes.configured,
+            unchanged = changes.unchanged, deleted = changes.deleted, "applied"
+        ),
+        Some(Outcome::Failed(failure)) => {
+            tracing::warn!(%sync, %cluster, reason = failure.reason, message = %failure.message, "attempt failed");
+        }
+        Some(Outcome::Lost { message }) => tracing::warn!(%sync, %cluster, %message, "cluster lost"),
+        Some(Outcome::Unchanged) | None => {}
+    }
+}
+
+fn status(observed: &Observed, step: &Step, done: Option<&Outcome>, now: Timestamp) -> SyncStatus {
+    let before = &observed.status;
+    let mut after = before.clone();
+    after.observed_generation = observed.sync.metadata.generation;
+    if let Some(asked) = observed.sync.annotations().get(REQUESTED_AT) {
+        after.last_handled_reconcile_at.clone_from(asked);
+    }
+    let updates = match (step, done) {
+        (Step::Apply(wanted) | Step::CheckDrift(wanted), Some(outcome)) => {
+            attempted(&mut after, observed, wanted, outcome, now)
+        }
+        (Step::Idle { wanted, .. }, _) => holding(before, wanted),
+        // The condition that the failed attempt left is still true, for a new generation of the same target too.
+        (Step::Backoff { .. }, _) | (Step::Apply(_) | Step::CheckDrift(_), None) => kept(before),
+        (Step::Suspended, _) => {
+            vec![ready(
+                ConditionStatus::Unknown,
+                "Suspended",
+                "suspended; the cluster is left as it is",
+            )]
+        }
+        (Step::NotImplemented { fields }, _) => stalled("NotImplemented", &not_implemented(fields)),
+        (Step::Invalid { message }, _) => stalled("InvalidParameters", message),
+        (Step::AwaitingAdmission, _) => {
+            let message = "its SyncGroup has not admitted a revision";
+            vec![ready(ConditionStatus::Unknown, "AwaitingAdmission", message)]
+        }
+        (Step::AwaitingSource, _) => {
+            let name = &observed.spec.template.source_ref.name;
+            vec![ready(
+                ConditionStatus::False,
+                "SourceNotReady",
+                format!("Source {name:?} offers no revision"),
+            )]
+        }
+        (Step::ClusterMissing, _) => {
+            let name = &observed.spec.cluster_ref.name;
+            vec![ready(
+                ConditionStatus::False,
+                "ClusterNotFound",
+                format!("there is no Cluster {name:?}"),
+            )]
+        }
+        (Step::ClusterNotReady { message }, _) => {
+            vec![ready(ConditionStatus::Unknown, step::CLUSTER_NOT_READY, message)]
+        }
+    };
+    after.conditions = conditions::merge(&before.conditions, updates, after.observed_generation, now);
+    after
+}
+
+/// What an attempt or a check makes of the status; the conditions are the answer.
+fn attempted(
+    after: &mut SyncStatus,
+    observed: &Observed,
+    wanted: &Wanted,
+    outcome: &Outcome,
+    now: Timestamp,
+) -> Vec<ConditionUpdate> {
+    match outcome {
+        Outcome::Unchanged => return holding(&observed.status, wanted),
+        Outcome::Holds(held) => {
+            succeed(after, observed, wanted, held, now);
+            let mut updates = holding(&observed.status, wanted);
+            updates.extend(held.plain.then(rendered_plain));
+            return updates;
+        }
+        Outcome::Failed(_) | Outcome::Lost { .. } => {}
+    }
+    if after.last_attempted_target != wanted.target {
+        after.attempts = 0;
+        after.next_attempt_time.clear();
+    }
+    after.last_attempted_target.clone_from(&wanted.target);
+    after.last_attempted_revision.clone_from(&wanted.revision);
+    match outcome {
+        Outcome::Failed(Failure {
+            reason,
+            message,
+            problems,
+            attempts,
+            retry_at,
+        }) => {
+            after.attempts = *attempts;
+            after.next_attempt_time = retry_at.to_string();
+            after.problems.clone_from(problems);
+            retrying(reason, message)
+        }
+        Outcome::Lost { message } => {
+            vec![ready(ConditionStatus::Unknown, step::CLUSTER_NOT_READY, message)]
+        }
+        Outcome::Unchanged | Outcome::Holds(_) => Vec::new(),
+    }
+}
+
+fn succeed(after: &mut SyncStatus, observed: &Observed, wanted: &Wanted, held: &Held, now: Timestamp) {
+    let new = !step::holds(&observed.status, &wanted.target, observed.cluster_id());
+    let Held {
+        changes,
+        inventory,
+        plain: _,
+    } = held;
+    after.last_attempted_revision.clone_from(&wanted.revision);
+    after.last_attempted_target.clone_from(&wanted.target);
+    after.last_applied_revision.clone_from(&wanted.revision);
+    after.last_applied_target.clone_from(&wanted.target);
+    after.last_applied_cluster_id = observed.cluster_id().to_owned();
+    if new {
+        after.last_applied_time = now.to_string();
+    }
+    if new || changes.created + changes.configured + changes.deleted > 0 {
+        after.changes = *changes;
+    }
+    after.attempts = 0;
+    after.next_attempt_time.clear();
+    after.inventory.clone_from(inventory);
+    after.problems.clear();
+}
+
+/// The conditions of a Sync whose cluster holds what it says.
+fn holding(before: &SyncStatus, wanted: &Wanted) -> Vec<ConditionUpdate> {
+    let mut updates = vec![ready(
+        ConditionStatus::True,
+        "Succeeded",
+        format!("holds {}", wanted.revision),
+    )];
+    if conditions::find(&before.conditions, RENDERED_PLAIN).is_some() {
+        updates.push(rendered_plain());
+    }
+    updates
+}
+
+fn rendered_plain() -> ConditionUpdate {
+    ConditionUpdate {
+        type_: RENDERED_PLAIN,
+        status: ConditionStatus::True,
+        reason: "KustomizeMissing".into(),
+        message: "the folder was read directly: neither kustomize nor kubectl was found".into(),
+    }
+}
+
+fn kept(before: &SyncStatus) -> Vec<ConditionUpdate> {
+    let types = [
+        conditions::READY,
+        conditions::RECONCILING,
+        conditions::STALLED,
+        RENDERED_PLAIN,
+    ];
+    let status = |text: &str| match text {
+        "True" => ConditionStatus::True,
+        "False" => ConditionStatus::False,
+        _ => ConditionStatus::Unknown,
+    };
+    types
+        .into_iter()
+        .filter_map(|type_| {
+            let condition = conditions::find(&before.conditions, type_)?;
+            Some(ConditionUpdate {
+                type_,
+                status: status(&condition.status),
+                reason: condition.reason.clone(),
+                message: condition.message.clone(),
+            })
+        })
+        .collect()
+}

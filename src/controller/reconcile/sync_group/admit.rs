@@ -1,0 +1,229 @@
+//! Executes the plan: writes the Syncs that may start, takes away those of clusters that left.
+
+use futures::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::{Resource, ResourceExt};
+use starling_api::{
+    ADMITTED_AT, CLUSTER_LABEL, GROUP_LABEL, GroupRef, LocalRef, RELEASE, ROLLOUT, SyncGroup, SyncResource,
+    SyncSpec,
+};
+use starling_core::plan::{Decision, FailureReason, Plan};
+use starling_core::{expand, target};
+
+use super::super::ReconcileError;
+use super::observe::Group;
+use super::release::Rolling;
+use super::view::template_for;
+use crate::controller::context::{Context, now};
+use crate::controller::hub::HubError;
+use crate::controller::wake::By;
+use crate::ledger::{Admission, AdmissionKey, AdmissionOutcome};
+
+/// Admissions that are written at the same time. The management API server is asked for little else.
+const WIDTH: usize = 16;
+
+/// Admits what the plan starts: intents first, in one commit, then the Syncs. Returns whether all were written.
+pub(super) async fn admit(
+    context: &Context,
+    group: &Group,
+    rolling: &Rolling,
+    plan: &Plan,
+) -> Result<bool, ReconcileError> {
+    let syncs: Vec<SyncResource> = plan
+        .decisions
+        .iter()
+        .filter_map(|(cluster, decision)| match decision {
+            Decision::Start { entries } => Some((cluster, entries)),
+            Decision::Done | Decision::InFlight { .. } | Decision::Failed { .. } | Decision::Hold { .. } => {
+                None
+            }
+        })
+        .flat_map(|(cluster, entries)| {
+            entries
+                .iter()
+                .filter_map(|entry| mk_sync(group, rolling, cluster, entry))
+        })
+        .collect();
+    settle_failed(context, group, rolling, plan).await?;
+    if syncs.is_empty() {
+        return Ok(true);
+    }
+    let intents: Vec<Admission> = syncs.iter().map(|sync| intent(group, rolling, sync)).collect();
+    context.ledger.record_admissions(&intents).await?;
+    let written = futures::stream::iter(syncs.into_iter().map(|sync| write(context, sync)))
+        .buffer_unordered(WIDTH)
+        .collect::<Vec<bool>>()
+        .await;
+    Ok(written.into_iter().all(|written| written))
+}
+
+async fn write(context: &Context, sync: SyncResource) -> bool {
+    match context.hub.apply_sync(&sync).await {
+        Ok(written) => {
+            tracing::info!(sync = %sync.name_any(), cluster = %sync.spec.cluster_ref.name, revision = %sync.spec.revision, "admitted");
+            if let Some(change) = context.syncs.observe_write(written) {
+                // From the Sync's point of view its group is somebody else.
+                context.wake_for_sync(&change, By::Others);
+            }
+            true
+        }
+        Err(error) => {
+            tracing::warn!(sync = %sync.name_any(), error = %crate::chain(&error), "not admitted");
+            false
+        }
+    }
+}
+
+/// The whole Sync as it is admitted; `None` for a cluster or entry that is not there, which the planner excludes.
+fn mk_sync(group: &Group, rolling: &Rolling, cluster: &str, entry_name: &str) -> Option<SyncResource> {
+    let entry = group
+        .object
+        .spec
+        .syncs
+        .iter()
+        .find(|entry| entry.name == entry_name)?;
+    let target_cluster = group.clusters.get(cluster)?;
+    let mut template = template_for(entry, target_cluster).ok()?;
+    // The entries that it depends on are Syncs of the same cluster.
+    for dependency in &mut template.depends_on {
+        dependency.name = name_of(group, cluster, &dependency.name);
+    }
+    let mut sync = SyncResource::new(
+        &name_of(group, cluster, entry_name),
+        SyncSpec {
+            group_ref: Some(GroupRef {
+                name: group.key.name.clone(),
+                entry: entry_name.to_owned(),
+            }),
+            cluster_ref: LocalRef::new(cluster),
+            revision: rolling.revision(entry_name).to_owned(),
+            template,
+        },
+    );
+    sync.metadata.namespace = Some(group.key.namespace.clone());
+    sync.metadata.owner_references = owner_reference(&group.object).map(|owner| vec![owner]);
+    sync.metadata.labels = Some(
+        [(GROUP_LABEL, group.key.name.as_str()), (CLUSTER_LABEL, cluster)]
+            .into_iter()
+            // A label holds 63 characters; longer names are found by spec.
+            .filter(|(_, value)| value.len() <= 63)
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect(),
+    );
+    sync.metadata.annotations = Some(
+        [
+            (ROLLOUT.to_owned(), rolling.rollout.id.to_string()),
+            (RELEASE.to_owned(), rolling.rollout.release.clone()),
+            (ADMITTED_AT.to_owned(), now().to_string()),
+        ]
+        .into(),
+    );
+    Some(sync)
+}
+
+fn name_of(group: &Group, cluster: &str, entry: &str) -> String {
+    match group.syncs.get(&(cluster.to_owned(), entry.to_owned())) {
+        Some(known) => known.name_any(),
+        None => expand::sync_name(&group.key.name, entry, cluster, |name| group.taken.contains(name)),
+    }
+}
+
+fn owner_reference(group: &SyncGroup) -> Option<OwnerReference> {
+    group.controller_owner_ref(&())
+}
+
+fn admission_key(group: &Group, rollout: &str, sync: &SyncResource) -> AdmissionKey {
+    AdmissionKey {
+        group_uid: group.object.uid().unwrap_or_default(),
+        rollout: rollout.to_owned(),
+        entry: sync
+            .spec
+            .group_ref
+            .as_ref()
+            .map(|of| of.entry.clone())
+            .unwrap_or_default(),
+        cluster: sync.spec.cluster_ref.name.clone(),
+        target: target::of_spec(&sync.spec).unwrap_or_default(),
+    }
+}
+
+fn intent(group: &Group, rolling: &Rolling, sync: &SyncResource) -> Admission {
+    Admission {
+        key: admission_key(group, &rolling.rollout.id.to_string(), sync),
+        sync_namespace: group.key.namespace.clone(),
+        sync_name: sync.name_any(),
+        revision: sync.spec.revision.clone(),
+        admitted_at: now(),
+    }
+}
+
+/// Ends in the ledger what counts as failed by time: nobody else notices that.
+async fn settle_failed(
+    context: &Context,
+    group: &Group,
+    rolling: &Rolling,
+    plan: &Plan,
+) -> Result<(), ReconcileError> {
+    for (cluster, decision) in &plan.decisions {
+        let Decision::Failed {
+            reason: reason @ (FailureReason::ProgressDeadlineExceeded | FailureReason::LostAfterAdmission),
+            ..
+        } = decision
+        else {
+            continue;
+        };
+        let known = rolling
+            .status
+            .problems
+            .iter()
+            .any(|p| p.cluster == *cluster && p.reason == reason.as_str());
+        if known {
+            continue;
+        }
+        for entry in &group.object.spec.syncs {
+            let Some(sync) = group.syncs.get(&(cluster.clone(), entry.name.clone())) else {
+                continue;
+            };
+            let rollout = sync.annotations().get(ROLLOUT).cloned().unwrap_or_default();
+            let key = admission_key(group, &rollout, sync);
+            context
+                .ledger
+                .settle_admission(&key, AdmissionOutcome::Failed, reason.as_str(), now())
+                .await?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes away the Syncs of clusters and entries that the group no longer has. The objects on those clusters stay
+/// (`whenUnselected: Orphan`); their inventory says whose they were, should they come back.
+pub(super) async fn release_unselected(context: &Context, group: &Group) -> Result<(), ReconcileError> {
+    if !context.clusters.is_synced() {
+        return Ok(());
+    }
+    for ((cluster, entry), sync) in &group.syncs {
+        let wanted = group.clusters.contains_key(cluster)
+            && group.object.spec.syncs.iter().any(|known| known.name == *entry);
+        if wanted || group.unreadable.contains(cluster) || sync.metadata.deletion_timestamp.is_some() {
+            continue;
+        }
+        let rollout = sync.annotations().get(ROLLOUT).cloned().unwrap_or_default();
+        let key = admission_key(group, &rollout, sync);
+        context
+            .ledger
+            .settle_admission(&key, AdmissionOutcome::Left, "", now())
+            .await?;
+        match context.hub.delete(&**sync).await {
+            Ok(()) => {
+                tracing::info!(sync = %sync.name_any(), %cluster, "left the group");
+                context
+                    .syncs
+                    .observe_delete(&crate::controller::cache::ObjectKey::of(&**sync));
+            }
+            Err(error @ (HubError::Request { .. } | HubError::Timeout { .. })) => {
+                tracing::warn!(sync = %sync.name_any(), error = %crate::chain(&error), "not taken away");
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! What one look at a SyncGroup knows, from the caches alone, and whether it makes sense.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use kube::core::SelectorExt;
+use starling_api::{Cluster, Source, SyncGroup, SyncResource};
+use starling_core::{expand, promise};
+
+use super::super::not_implemented;
+use crate::controller::cache::ObjectKey;
+use crate::controller::context::Context;
+
+/// A group that makes sense, and all that its plan depends on.
+pub(super) struct Group {
+    pub(super) object: Arc<SyncGroup>,
+    pub(super) key: ObjectKey,
+    /// The Sources of its entries, by name; all of them offer a revision.
+    pub(super) sources: BTreeMap<String, Arc<Source>>,
+    /// The selected clusters, by name.
+    pub(super) clusters: BTreeMap<String, Arc<Cluster>>,
+    /// Its Syncs, by cluster and entry, whether they are still wanted or not.
+    pub(super) syncs: BTreeMap<(String, String), Arc<SyncResource>>,
+    /// Names of Syncs that belong to others.
+    pub(super) taken: BTreeSet<String>,
+    /// Clusters that exist and cannot be read: they are neither selected nor unselected.
+    pub(super) unreadable: BTreeSet<String>,
+}
+
+/// Why a group cannot be rolled.
+pub(super) struct Blocked {
+    pub(super) object: Arc<SyncGroup>,
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+    /// Nothing will change until it is edited.
+    pub(super) stalled: bool,
+}
+
+pub(super) fn observe(context: &Context, object: Arc<SyncGroup>) -> Result<Group, Blocked> {
+    let blocked = |reason, message, stalled| Blocked {
+        object: object.clone(),
+        reason,
+        message,
+        stalled,
+    };
+    let key = ObjectKey::of(&*object);
+    let missing = promise::of_group(&object.spec);
+    if !missing.is_empty() {
+        return Err(blocked("NotImplemented", not_implemented(&missing), true));
+    }
+    let selector = expand::selector(&object.spec.cluster_selector)
+        .map_err(|error| blocked("InvalidSelector", format!("spec.clusterSelector: {error}"), true))?;
+    if let Some(twice) = repeated_entry(&object) {
+        return Err(blocked(
+            "InvalidSpec",
+            format!("spec.syncs: the name {twice:?} occurs twice"),
+            true,
+        ));
+    }
+    let sources =
+        sources(context, &object, &key).map_err(|(reason, message)| blocked(reason, message, false))?;
+
+    let clusters = context
+        .clusters
+        .in_namespace(&key.namespace)
+        .into_iter()
+        .filter(|cluster| cluster.metadata.deletion_timestamp.is_none() && selector.matches(cluster.labels()))
+        .map(|cluster| (cluster.name_any(), cluster))
+        .collect();
+    let (syncs, taken) = syncs(context, &key);
+    let unreadable = syncs
+        .keys()
+        .map(|(cluster, _): &(String, String)| cluster.clone())
+        .filter(|cluster| {
+            context
+                .clusters
+                .is_unreadable(&ObjectKey::new(&key.namespace, cluster))
+        })
+        .collect();
+    Ok(Group {
+        object,
+        key,
+        sources,
+        clusters,
+        syncs,
+        taken,
+        unreadable,
+    })
+}
+
+fn repeated_entry(group: &SyncGroup) -> Option<&str> {
+    let mut seen = BTreeSet::new();
+    group
+        .spec
+        .syncs
+        .iter()
+        .map(|entry| entry.name.as_str())
+        .find(|name| !seen.insert(*name))
+}
+
+fn sources(
+    context: &Context,
+    group: &SyncGroup,
+    key: &ObjectKey,
+) -> Result<BTreeMap<String, Arc<Source>>, (&'static str, String)> {
+    let mut sources = BTreeMap::new();
+    for entry in &group.spec.syncs {
+        let name = &entry.template.source_ref.name;
+        let source = context
+            .sources
+            .get(&ObjectKey::new(&key.namespace, name))
+            .ok_or_else(|| {
+                let message = format!(
+                    "spec.syncs[{}].sourceRef: there is no Source {name:?}",
+                    entry.name
+                );
+                ("SourceNotFound", message)
+            })?;
+        let offers = source
+            .status
+            .as_ref()
+            .is_some_and(|status| !status.revision.is_empty());
+        if !offers {
+            let message = format!(
+                "spec.syncs[{}].sourceRef: Source {name:?} offers no revision yet",
+                entry.name
+            );
+            return Err(("SourceNotReady", message));
+        }
+        sources.insert(name.clone(), source);
+    }
+    Ok(sources)
+}
+
+type BySlot = BTreeMap<(String, String), Arc<SyncResource>>;
+
+/// The group's own Syncs by (cluster, entry), and the names that others have.
+fn syncs(context: &Context, key: &ObjectKey) -> (BySlot, BTreeSet<String>) {
+    let mut own: BySlot = BTreeMap::new();
+    let mut taken = BTreeSet::new();
+    for sync in context.syncs.in_namespace(&key.namespace) {
+        match &sync.spec.group_ref {
+            Some(group) if group.name == key.name => {
+                let slot = (sync.spec.cluster_ref.name.clone(), group.entry.clone());
+                // Of two with one identity the older counts; the younger is somebody's copy.
+                let older = own.get(&slot).is_none_or(|known| age(&sync) < age(known));
+                if older {
+                    own.insert(slot, sync);
+                } else {
+                    taken.insert(sync.name_any());
+                }
+            }
+            Some(_) | None => {
+                taken.insert(sync.name_any());
+            }
+        }
+    }
+    (own, taken)
+}
+
+fn age(sync: &SyncResource) -> (Option<jiff::Timestamp>, String) {
+    (sync.creation_timestamp().map(|time| time.0), sync.name_any())
+}

@@ -1,0 +1,93 @@
+//! What the planner is told: pure, from what was observed.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use starling_api::{ADMITTED_AT, Cluster, RELEASE, SyncEntry, SyncResource, SyncTemplate};
+use starling_core::plan::{ClusterView, EntryView, Limits, ObservedSync, PlanInput, Progress};
+use starling_core::{expand, step, target};
+
+use super::super::cluster::reach;
+use super::super::sync::facts;
+use super::observe::Group;
+use super::release::Rolling;
+
+pub(super) fn plan_input(group: &Group, rolling: &Rolling, now: Timestamp) -> PlanInput {
+    let strategy = &group.object.spec.rollout_strategy;
+    PlanInput {
+        now,
+        limits: Limits {
+            max_concurrency: strategy.max_concurrency,
+            max_failures: strategy.max_failures,
+            progress_deadline: strategy.progress_deadline.as_std(),
+            jitter: strategy.jitter.as_std(),
+        },
+        suspended: group.object.spec.suspend,
+        release: rolling.rollout.release.clone(),
+        started_at: rolling.started_at(),
+        clusters: group
+            .clusters
+            .iter()
+            .map(|(name, cluster)| (name.clone(), cluster_view(group, rolling, name, cluster)))
+            .collect(),
+    }
+}
+
+/// An entry's template on one cluster.
+///
+/// # Errors
+/// The text of what this cluster lacks.
+pub(super) fn template_for(entry: &SyncEntry, cluster: &Cluster) -> Result<SyncTemplate, String> {
+    expand::resolve(&entry.template, &facts(cluster)).map_err(|error| error.to_string())
+}
+
+fn cluster_view(group: &Group, rolling: &Rolling, name: &str, cluster: &Cluster) -> ClusterView {
+    let id = cluster
+        .status
+        .as_ref()
+        .map_or("", |status| status.cluster_id.as_str());
+    let entries: BTreeMap<String, EntryView> = group
+        .object
+        .spec
+        .syncs
+        .iter()
+        .map(|entry| {
+            let wanted = template_for(entry, cluster)
+                .map(|template| target::of_sync(rolling.revision(&entry.name), &template));
+            let sync = group.syncs.get(&(name.to_owned(), entry.name.clone()));
+            (
+                entry.name.clone(),
+                EntryView {
+                    wanted,
+                    observed: sync.map(|sync| observed(sync, id)),
+                },
+            )
+        })
+        .collect();
+    ClusterView {
+        uid: cluster.uid().unwrap_or_else(|| name.to_owned()),
+        reach: reach(cluster),
+        entries,
+    }
+}
+
+fn observed(sync: &SyncResource, cluster_id: &str) -> ObservedSync {
+    let target = target::of_spec(&sync.spec);
+    let status = sync.status.clone().unwrap_or_default();
+    let progress = match &target {
+        Some(target) => step::progress(&status, target, cluster_id, sync.metadata.generation.unwrap_or(0)),
+        None => Progress::Working,
+    };
+    let annotation = |key: &str| sync.annotations().get(key);
+    ObservedSync {
+        target,
+        release: annotation(RELEASE).cloned().unwrap_or_default(),
+        // Somebody may have taken the annotation away; the Sync's own age is then the best that is known.
+        admitted_at: annotation(ADMITTED_AT)
+            .and_then(|text| text.parse().ok())
+            .or_else(|| sync.creation_timestamp().map(|time| time.0)),
+        progress,
+        suspended: sync.spec.template.suspend,
+    }
+}

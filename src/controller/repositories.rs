@@ -1,0 +1,193 @@
+//! Repositories of Sources: their address and what opens them, from spec and Secret.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use k8s_openapi::api::core::v1::Secret;
+use starling_api::{Source, referenced};
+
+use crate::git::{Credential, RepoAccess, RepoUrl, UrlError};
+
+use super::cache::ObjectKey;
+use super::hub::{Hub, HubError};
+
+/// Why a Source's repository cannot be addressed.
+#[derive(Debug, thiserror::Error)]
+pub enum RepositoryError {
+    /// The URL is not acceptable.
+    #[error("spec.url")]
+    Url(#[from] UrlError),
+    /// The Secret does not exist.
+    #[error("spec.secretRef: there is no Secret {name:?} in this namespace")]
+    SecretMissing {
+        /// Its name.
+        name: String,
+    },
+    /// The Secret has none of the keys that are understood, or half of a pair.
+    #[error("spec.secretRef: Secret {name:?} {problem}")]
+    SecretUnusable {
+        /// Its name.
+        name: String,
+        /// What is wrong with its keys.
+        problem: &'static str,
+    },
+    /// The Secret could not be read.
+    #[error(transparent)]
+    Hub(#[from] HubError),
+}
+
+/// Repositories that were addressed before, so that an attempt need not read the Secret again.
+#[derive(Debug, Default)]
+pub struct Repositories {
+    known: Mutex<HashMap<ObjectKey, (Option<i64>, RepoAccess)>>,
+}
+
+impl Repositories {
+    /// Reads the Secret and addresses the repository anew.
+    ///
+    /// # Errors
+    /// [`RepositoryError`].
+    pub async fn refresh(
+        &self,
+        hub: &Hub,
+        source: &Source,
+        allow_insecure: bool,
+    ) -> Result<RepoAccess, RepositoryError> {
+        let key = ObjectKey::of(source);
+        let url = RepoUrl::parse(&source.spec.url, allow_insecure)?;
+        let access = match referenced(source.spec.secret_ref.as_ref()) {
+            None => RepoAccess::new(url, Credential::None),
+            Some(name) => {
+                let secret = hub.secret(&ObjectKey::new(&key.namespace, name)).await?;
+                let secret = secret.ok_or_else(|| RepositoryError::SecretMissing {
+                    name: name.to_owned(),
+                })?;
+                with_secret(url, name, &secret)?
+            }
+        };
+        self.lock()
+            .insert(key, (source.metadata.generation, access.clone()));
+        Ok(access)
+    }
+
+    /// The repository as last addressed for this generation of the Source, or addressed now.
+    ///
+    /// # Errors
+    /// [`RepositoryError`].
+    pub async fn get(
+        &self,
+        hub: &Hub,
+        source: &Source,
+        allow_insecure: bool,
+    ) -> Result<RepoAccess, RepositoryError> {
+        let known = self.lock().get(&ObjectKey::of(source)).cloned();
+        match known {
+            Some((generation, access)) if generation == source.metadata.generation => Ok(access),
+            Some(_) | None => self.refresh(hub, source, allow_insecure).await,
+        }
+    }
+
+    /// Forgets a Source's repository.
+    pub fn forget(&self, source: &ObjectKey) {
+        self.lock().remove(source);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, (Option<i64>, RepoAccess)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn with_secret(url: RepoUrl, name: &str, secret: &Secret) -> Result<RepoAccess, RepositoryError> {
+    let unusable = |problem| RepositoryError::SecretUnusable {
+        name: name.to_owned(),
+        problem,
+    };
+    let text = |key: &str| -> Result<Option<String>, RepositoryError> {
+        let Some(bytes) = secret.data.as_ref().and_then(|data| data.get(key)) else {
+            return Ok(None);
+        };
+        // A line break at the end is what `echo` leaves behind; no credential ends in one.
+        String::from_utf8(bytes.0.clone())
+            .map(|text| Some(text.trim_end_matches(['\r', '\n']).to_owned()))
+            .map_err(|_| unusable("has a value that is not text"))
+    };
+    let credential = match (text("username")?, text("password")?, text("bearerToken")?) {
+        (None, None, Some(token)) => Credential::Bearer(token),
+        (Some(username), Some(password), None) => Credential::Basic { username, password },
+        (None, None, None) => Credential::None,
+        (Some(_), None, _) | (None, Some(_), _) => {
+            return Err(unusable("has one of username and password; both are needed"));
+        }
+        (Some(_), Some(_), Some(_)) => {
+            return Err(unusable(
+                "has username and password and bearerToken; one of them is needed",
+            ));
+        }
+    };
+    let access = RepoAccess::new(url, credential);
+    match secret.data.as_ref().and_then(|data| data.get("ca.crt")) {
+        Some(pem) => Ok(access.with_ca_pem(pem.0.clone())),
+        None => Ok(access),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+
+    use super::*;
+
+    fn secret(keys: &[(&str, &str)]) -> Secret {
+        let data = keys
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), ByteString(v.as_bytes().to_vec())))
+            .collect();
+        Secret {
+            data: Some(data),
+            ..Secret::default()
+        }
+    }
+
+    fn access(keys: &[(&str, &str)]) -> Result<RepoAccess, RepositoryError> {
+        with_secret(
+            RepoUrl::parse("https://example.com/r.git", false).unwrap(),
+            "s",
+            &secret(keys),
+        )
+    }
+
+    #[test]
+    fn keys_of_the_contract_are_understood() {
+        let url = || RepoUrl::parse("https://example.com/r.git", false).unwrap();
+        let basic = Credential::Basic {
+            username: "u".into(),
+            password: "p".into(),
+        };
+        assert!(
+            access(&[("username", "u\n"), ("password", "p\r\n")]).unwrap() == RepoAccess::new(url(), basic)
+        );
+        assert!(
+            access(&[("bearerToken", "t")]).unwrap()
+                == RepoAccess::new(url(), Credential::Bearer("t".into()))
+        );
+        let trusting = RepoAccess::new(url(), Credential::None).with_ca_pem(b"pem".to_vec());
+        assert!(access(&[("ca.crt", "pem")]).unwrap() == trusting);
+    }
+
+    #[test]
+    fn half_a_credential_is_refused_without_showing_it() {
+        for keys in [
+            &[("username", "hunter2")][..],
+            &[("password", "hunter2")],
+            &[
+                ("username", "hunter2"),
+                ("password", "hunter2"),
+                ("bearerToken", "hunter2"),
+            ],
+        ] {
+            let error = access(keys).unwrap_err();
+            assert!(matches!(error, RepositoryError::SecretUnusable { .. }));
+            assert!(!format!("{error} {error:?}").contains("hunter2"));
+        }
+    }
+}

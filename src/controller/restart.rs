@@ -1,0 +1,128 @@
+//! After a start: goes on where the last process stopped, and not everywhere at once.
+//!
+//! What the ledger says is due in the future waits until then. Everything else is due now and is spread by full
+//! jitter over a time that grows with the number of objects, so that neither the members nor the git hosts see a
+//! herd. What is not in step goes first: its spread is short.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use starling_api::SyncResource;
+use starling_core::digest::{hash64, spread};
+use starling_core::{step, target};
+
+use super::cache::ObjectKey;
+use super::context::{Context, now};
+use super::work::Loop;
+use crate::ledger::LedgerError;
+
+/// Spread per object of work that is due: two hundred a second, the rate at which attempts may start.
+const PER_OBJECT: Duration = Duration::from_millis(5);
+/// The longest spread of work that is due.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Puts every known object into its queue.
+///
+/// # Errors
+/// [`LedgerError`] where what was interrupted could not be written down.
+pub(super) async fn resume(context: &Context) -> Result<(), LedgerError> {
+    for interrupted in context.ledger.interrupted_attempts().await? {
+        let attempt = &interrupted.attempt;
+        tracing::info!(sync = %attempt.name, namespace = %attempt.namespace, cluster = %attempt.cluster, revision = %attempt.revision, "attempt was interrupted; it is made again");
+    }
+    context.ledger.close_interrupted(now()).await?;
+    let remembered = remembered(context).await;
+    let boot = now().to_string();
+
+    let sources: Vec<_> = context
+        .sources
+        .select(|_| true)
+        .iter()
+        .map(|object| ObjectKey::of(&**object))
+        .collect();
+    let clusters: Vec<_> = context
+        .clusters
+        .select(|_| true)
+        .iter()
+        .map(|object| ObjectKey::of(&**object))
+        .collect();
+    let groups: Vec<_> = context
+        .groups
+        .select(|_| true)
+        .iter()
+        .map(|object| ObjectKey::of(&**object))
+        .collect();
+    // A Source is asked once at the start whatever the ledger says: a push may have come while nobody looked. The
+    // same for clusters, whose connections live in this process, and groups, which cost a look into the caches.
+    enqueue(context, Loop::Source, sources, &boot);
+    enqueue(context, Loop::Cluster, clusters, &boot);
+    enqueue(context, Loop::SyncGroup, groups, &boot);
+
+    let mut due = Vec::new();
+    for sync in context.syncs.select(|_| true) {
+        let key = ObjectKey::of(&*sync);
+        if is_in_step(context, &key, &sync) {
+            let check = next_check(&sync, remembered.get(&key).copied(), &boot);
+            context.checks.set(&key, check);
+            let wait = check.duration_since(now()).try_into().unwrap_or(Duration::ZERO);
+            context.queues.syncs.add_after(key, wait);
+        } else {
+            due.push(key);
+        }
+    }
+    enqueue(context, Loop::Sync, due, &boot);
+    Ok(())
+}
+
+fn enqueue(context: &Context, of: Loop, keys: Vec<ObjectKey>, boot: &str) {
+    let count = u32::try_from(keys.len()).unwrap_or(u32::MAX);
+    let span = PER_OBJECT.saturating_mul(count).min(LONGEST);
+    for key in keys {
+        let delay = spread(span, hash64(&[&key.to_string(), of.as_str(), boot]));
+        of.queue(context).add_after(key, delay);
+    }
+}
+
+/// When a Sync that is in step is next checked for drift: as the ledger remembers, otherwise some time within its
+/// interval.
+fn next_check(sync: &SyncResource, remembered: Option<Timestamp>, boot: &str) -> Timestamp {
+    let now = now();
+    remembered.filter(|due| *due > now).unwrap_or_else(|| {
+        let wait = spread(
+            sync.spec.template.interval.as_std(),
+            hash64(&[&sync.uid().unwrap_or_default(), boot]),
+        );
+        now.saturating_add(SignedDuration::try_from(wait).unwrap_or_default())
+            .unwrap_or(now)
+    })
+}
+
+fn is_in_step(context: &Context, key: &ObjectKey, sync: &SyncResource) -> bool {
+    let cluster = context
+        .clusters
+        .get(&ObjectKey::new(&key.namespace, &sync.spec.cluster_ref.name));
+    let id = cluster
+        .and_then(|cluster| Some(cluster.status.as_ref()?.cluster_id.clone()))
+        .unwrap_or_default();
+    let (Some(status), Some(target)) = (&sync.status, target::of_spec(&sync.spec)) else {
+        return false;
+    };
+    step::holds(status, &target, &id)
+}
+
+/// When the last process wanted to look at each Sync. A ledger that cannot be read remembers nothing.
+async fn remembered(context: &Context) -> BTreeMap<ObjectKey, Timestamp> {
+    match context.ledger.load_queue().await {
+        Ok(queue) => queue
+            .into_iter()
+            .filter(|due| due.key.kind == Loop::Sync.as_str())
+            .map(|due| (ObjectKey::new(due.key.namespace, due.key.name), due.at))
+            .collect(),
+        Err(error) => {
+            tracing::warn!(error = %crate::chain(&error), "the queue was not read from the ledger");
+            BTreeMap::new()
+        }
+    }
+}

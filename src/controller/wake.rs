@@ -1,0 +1,83 @@
+//! Who is looked at when something changed.
+
+use starling_api::{Cluster, Source, SyncGroup, SyncResource};
+
+use super::cache::{Change, ObjectKey};
+use super::context::Context;
+
+/// Who changed an object: an event of the watch may be a person's edit, an answer to our own write is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Somebody else, as far as is known.
+    Others,
+    /// The reconciler of the object itself.
+    Us,
+}
+
+impl Context {
+    /// Wakes a Source (unless it wrote itself), the groups that roll it, and the Syncs that follow it.
+    pub fn wake_for_source(&self, change: &Change<Source>, by: By) {
+        let key = ObjectKey::of(&**change.object());
+        for group in self.groups.in_namespace(&key.namespace) {
+            if group
+                .spec
+                .syncs
+                .iter()
+                .any(|entry| entry.template.source_ref.name == key.name)
+            {
+                self.queues.groups.add(ObjectKey::of(&*group));
+            }
+        }
+        for sync in self.syncs.in_namespace(&key.namespace) {
+            if sync.spec.group_ref.is_none() && sync.spec.template.source_ref.name == key.name {
+                self.queues.syncs.add(ObjectKey::of(&*sync));
+            }
+        }
+        if by == By::Others {
+            self.queues.sources.add(key);
+        }
+    }
+
+    /// Wakes a Cluster (unless it wrote itself), its Syncs, and the groups of its namespace: any of them may select
+    /// it now, or no longer.
+    pub fn wake_for_cluster(&self, change: &Change<Cluster>, by: By) {
+        let key = ObjectKey::of(&**change.object());
+        self.wake_syncs_of(&key);
+        for group in self.groups.in_namespace(&key.namespace) {
+            self.queues.groups.add(ObjectKey::of(&*group));
+        }
+        if by == By::Others {
+            self.queues.clusters.add(key);
+        }
+    }
+
+    /// Wakes the Syncs on a Cluster.
+    pub fn wake_syncs_of(&self, cluster: &ObjectKey) {
+        for sync in self.syncs.in_namespace(&cluster.namespace) {
+            if sync.spec.cluster_ref.name == cluster.name {
+                self.queues.syncs.add(ObjectKey::of(&*sync));
+            }
+        }
+    }
+
+    /// Wakes a Sync (unless it wrote itself) and its group.
+    pub fn wake_for_sync(&self, change: &Change<SyncResource>, by: By) {
+        let sync = change.object();
+        let key = ObjectKey::of(&**sync);
+        if let Some(group) = &sync.spec.group_ref {
+            self.queues
+                .groups
+                .add(ObjectKey::new(&key.namespace, &group.name));
+        }
+        if by == By::Others {
+            self.queues.syncs.add(key);
+        }
+    }
+
+    /// Wakes a SyncGroup, unless it wrote itself.
+    pub fn wake_for_group(&self, change: &Change<SyncGroup>, by: By) {
+        if by == By::Others {
+            self.queues.groups.add(ObjectKey::of(&**change.object()));
+        }
+    }
+}

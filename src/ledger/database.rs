@@ -1,0 +1,280 @@
+//! Opening the database: options, check, migrations, and the decision that a file is no ledger any more.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqlitePool, SqlitePoolOptions};
+use sqlx::{ConnectOptions, Connection};
+use tracing::{debug, warn};
+
+use super::error::is_damage_at_open;
+use super::folder::Files;
+use super::{LedgerError, Opened};
+
+/// The schema, compiled in; append-only.
+static MIGRATIONS: Migrator = sqlx::migrate!();
+
+/// How long a connection waits for another's lock. Only a checkpoint or the recovery after a crash takes locks that
+/// a neighbour meets, both far below this.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// Connections for queries. Queries are rare and short: status pages, `starling why`, start-up.
+const READERS: u32 = 3;
+
+/// How the writer connects, and again after a fault of the storage. The settings that touch the file are made after the
+/// connection is there, and a connection that refuses them is closed before this returns: SQLite deletes the log by its
+/// name when it closes, and by then another file may have that name.
+pub(super) async fn connect_writer(files: &Files) -> Result<SqliteConnection, sqlx::Error> {
+    let mut connection = SqliteConnectOptions::new()
+        .filename(files.database())
+        .create_if_missing(false)
+        .foreign_keys(true)
+        .busy_timeout(BUSY)
+        .connect()
+        .await?;
+    match configure(&mut connection).await {
+        Ok(()) => Ok(connection),
+        Err(error) => {
+            close(connection).await;
+            Err(error)
+        }
+    }
+}
+
+/// Makes every commit wait for the disk. The log is cut back to 16 MiB after a checkpoint: a burst must not occupy the
+/// volume forever.
+async fn configure(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    let mode: String = sqlx::query_scalar("PRAGMA journal_mode = WAL")
+        .fetch_one(&mut *connection)
+        .await?;
+    if mode != "wal" {
+        return Err(sqlx::Error::Configuration(
+            "the file system does not let SQLite keep a write-ahead log".into(),
+        ));
+    }
+    sqlx::raw_sql("PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 16777216;")
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Closes a connection and waits until its files are closed. What was committed is safe whatever happens here.
+pub(super) async fn close(connection: SqliteConnection) {
+    if let Err(error) = connection.close().await {
+        debug!(%error, "a connection of the ledger did not close cleanly");
+    }
+}
+
+/// A small pool of connections that cannot write.
+pub(super) fn readers(files: &Files) -> SqlitePool {
+    let options = SqliteConnectOptions::new()
+        .filename(files.database())
+        .create_if_missing(false)
+        .read_only(true)
+        .busy_timeout(BUSY);
+    SqlitePoolOptions::new()
+        .max_connections(READERS)
+        .connect_lazy_with(options)
+}
+
+/// Opens the ledger of a folder for writing. What is damaged, or written by a newer version, is moved aside and
+/// replaced by an empty ledger.
+pub(super) async fn open(files: &Files) -> Result<(SqliteConnection, Opened), LedgerError> {
+    let found = if files.is_marked_damaged() {
+        Some("damage was met while it was in use".to_owned())
+    } else if files.has_orphaned_log() {
+        Some("a write-ahead log without its database".to_owned())
+    } else {
+        None
+    };
+    let reason = match found {
+        Some(reason) => reason,
+        None => {
+            let opened = if files.is_empty() {
+                Opened::Fresh
+            } else {
+                Opened::Existing
+            };
+            match connect(files).await {
+                Ok(connection) => return Ok((connection, opened)),
+                Err(Refusal::Damaged(reason)) => reason,
+                Err(Refusal::Failed(error)) => return Err(error),
+            }
+        }
+    };
+    let aside = files.move_aside(Timestamp::now())?;
+    warn!(path = %aside.display(), reason, "the ledger was unusable and has been moved aside");
+    match connect(files).await {
+        Ok(connection) => Ok((connection, Opened::MovedAside(aside))),
+        Err(Refusal::Damaged(reason)) => Err(LedgerError::Unusable {
+            path: files.database(),
+            reason,
+        }),
+        Err(Refusal::Failed(error)) => Err(error),
+    }
+}
+
+/// Why a database was not opened.
+enum Refusal {
+    /// The file is at fault; move it aside.
+    Damaged(String),
+    /// Something else is; the file may be sound.
+    Failed(LedgerError),
+}
+
+impl Refusal {
+    fn of(path: PathBuf, error: sqlx::Error) -> Self {
+        if is_damage_at_open(&error) {
+            Self::Damaged(error.to_string())
+        } else {
+            Self::Failed(LedgerError::Open { path, source: error })
+        }
+    }
+}
+
+/// Connects and lets [`prepare`] judge; a refused connection is closed, so that its file can be moved.
+async fn connect(files: &Files) -> Result<SqliteConnection, Refusal> {
+    files.ensure_database().map_err(Refusal::Failed)?;
+    let mut connection = connect_writer(files)
+        .await
+        .map_err(|error| Refusal::of(files.database(), error))?;
+    match prepare(&mut connection, files).await {
+        Ok(()) => Ok(connection),
+        Err(refusal) => {
+            close(connection).await;
+            Err(refusal)
+        }
+    }
+}
+
+/// Checks the pages, brings the schema up to date, compares it with what this version wants, and proves that the
+/// database can be written.
+async fn prepare(connection: &mut SqliteConnection, files: &Files) -> Result<(), Refusal> {
+    let failed = |error| Refusal::of(files.database(), error);
+    let verdict: String = sqlx::query_scalar("PRAGMA quick_check(1)")
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(failed)?;
+    if verdict != "ok" {
+        return Err(Refusal::Damaged(verdict));
+    }
+    migrate(connection, files).await?;
+    if schema(connection).await.map_err(failed)? != wanted_schema(files).await? {
+        return Err(Refusal::Damaged(
+            "its tables are not those of this version".to_owned(),
+        ));
+    }
+    sqlx::query(
+        "INSERT INTO meta (key, value) VALUES ('opened_at', ?1)
+         ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+    )
+    .bind(Timestamp::now().to_string())
+    .execute(&mut *connection)
+    .await
+    .map_err(failed)?;
+    Ok(())
+}
+
+async fn migrate(connection: &mut SqliteConnection, files: &Files) -> Result<(), Refusal> {
+    MIGRATIONS.run(connection).await.map_err(|error| match error {
+        MigrateError::Execute(source) | MigrateError::ExecuteMigration(source, _) => {
+            Refusal::of(files.database(), source)
+        }
+        // A newer version wrote here, or the table of migrations itself is damaged.
+        other => Refusal::Damaged(other.to_string()),
+    })
+}
+
+/// Every table and index with the statement that made it.
+async fn schema(connection: &mut SqliteConnection) -> Result<Vec<(String, String)>, sqlx::Error> {
+    sqlx::query_as("SELECT name, coalesce(sql, '') FROM sqlite_schema ORDER BY name")
+        .fetch_all(connection)
+        .await
+}
+
+/// The schema that the migrations make, from a database in memory. A flipped byte in a table's name passes the quick
+/// check, and so does the database of another program.
+async fn wanted_schema(files: &Files) -> Result<Vec<(String, String)>, Refusal> {
+    let failed = |source| {
+        Refusal::Failed(LedgerError::Open {
+            path: files.database(),
+            source,
+        })
+    };
+    let mut model = SqliteConnectOptions::new()
+        .in_memory(true)
+        .connect()
+        .await
+        .map_err(failed)?;
+    MIGRATIONS
+        .run(&mut model)
+        .await
+        .map_err(|error| failed(sqlx::Error::Migrate(Box::new(error))))?;
+    schema(&mut model).await.map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `sqlx::migrate!` is expanded when this crate is compiled: a file added since would be missing.
+    #[test]
+    fn every_migration_in_the_folder_is_compiled_in() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/migrations");
+        let files = std::fs::read_dir(folder).unwrap().count();
+        assert_eq!(MIGRATIONS.iter().count(), files);
+    }
+
+    /// What a killed process cannot show: the page cache outlives it, a power cut it would not.
+    #[tokio::test]
+    async fn every_commit_waits_for_the_disk() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let (files, _lock) = Files::claim(folder.path()).unwrap();
+        let mut connection = connect(&files).await.ok().unwrap();
+        for (query, wanted) in [
+            ("SELECT journal_mode FROM pragma_journal_mode", "wal"),
+            ("SELECT CAST(synchronous AS TEXT) FROM pragma_synchronous", "2"),
+            ("SELECT CAST(foreign_keys AS TEXT) FROM pragma_foreign_keys", "1"),
+            ("SELECT CAST(timeout AS TEXT) FROM pragma_busy_timeout", "5000"),
+        ] {
+            let found: String = sqlx::query_scalar(query)
+                .fetch_one(&mut connection)
+                .await
+                .unwrap();
+            assert_eq!(found, wanted, "{query}");
+        }
+    }
+
+    /// Guards against a loss of the new ledger's log: a connection that lingers after its file was moved aside deletes
+    /// the log of the file that has taken its name.
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn a_refused_database_is_closed_before_it_can_be_moved() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let (files, _lock) = Files::claim(folder.path()).unwrap();
+        close(connect(&files).await.ok().unwrap()).await;
+        let sound = std::fs::read(files.database()).unwrap();
+        for position in [0, 18, 100, 4096].repeat(10) {
+            let mut bytes = sound.clone();
+            bytes[position..position + 8].fill(0xee);
+            std::fs::write(files.database(), bytes).unwrap();
+            assert!(
+                matches!(connect(&files).await, Err(Refusal::Damaged(_))),
+                "{position}"
+            );
+            assert_eq!(open_files(folder.path()), ["lock"], "{position}");
+        }
+    }
+
+    /// The files below a folder that this process has open.
+    #[cfg(target_os = "linux")]
+    fn open_files(folder: &std::path::Path) -> Vec<String> {
+        std::fs::read_dir("/proc/self/fd")
+            .unwrap()
+            .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+            .filter_map(|file| Some(file.strip_prefix(folder).ok()?.display().to_string()))
+            .collect()
+    }
+}

@@ -1,0 +1,241 @@
+//! Runs the build program inside limits and leaves nothing of it behind.
+//!
+//! The program is started in its own process group. Whatever ends the run (success, a limit, an error, the
+//! future being dropped) kills the group before its leader is reaped: until then the kernel cannot give
+//! the group's number to somebody else.
+
+use std::io;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+
+use super::{RenderError, RenderLimits};
+
+/// How much of either end of stderr is kept: Go prints the cause of a crash first, kustomize its error last.
+const STDERR_HALF: usize = 4 << 10;
+/// Nothing listens there. Second fence against the network; the first is that remote entries are refused.
+const CLOSED_PROXY: &str = "http://127.0.0.1:1";
+
+/// How a run ended, if no limit stopped it.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) status: ExitStatus,
+    pub(super) stdout: Vec<u8>,
+    pub(super) stderr: String,
+}
+
+/// Runs a program to its end. `home` is its working, home and temporary folder.
+///
+/// The memory limit is `RLIMIT_DATA`: it counts what a process may write to, so the large address ranges
+/// that a Go program reserves and never touches do not trip it, as they do with `RLIMIT_AS`.
+pub(super) async fn run(
+    program: &Path,
+    arguments: &[&str],
+    home: &Path,
+    limits: &RenderLimits,
+) -> Result<Finished, RenderError> {
+    let mut running = Running::start(program, arguments, home, limits)?;
+    let collected = tokio::time::timeout(limits.time, running.collect(limits.output_bytes)).await;
+    running.group.kill();
+    let status = running
+        .child
+        .wait()
+        .await
+        .map_err(|source| RenderError::Process { source })?;
+    running.group.reaped = true;
+    let (stdout, stderr) = collected.map_err(|_| RenderError::TimedOut { limit: limits.time })??;
+    Ok(Finished {
+        status,
+        stdout,
+        stderr,
+    })
+}
+
+/// A started program. Field order matters: the group is killed before the child is handed to the reaper.
+struct Running {
+    group: Group,
+    child: Child,
+    pipes: Option<(ChildStdout, ChildStderr)>,
+}
+
+impl Running {
+    fn start(
+        program: &Path,
+        arguments: &[&str],
+        home: &Path,
+        limits: &RenderLimits,
+    ) -> Result<Self, RenderError> {
+        let process = |source| RenderError::Process { source };
+        let mut child = command(program, arguments, home, limits.memory_bytes)
+            .spawn()
+            .map_err(process)?;
+        let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        let pid = pid.ok_or_else(|| process(io::ErrorKind::NotFound.into()))?;
+        let group = Group {
+            leader: pid,
+            reaped: false,
+        };
+        let pipes = child.stdout.take().zip(child.stderr.take());
+        let running = Self { group, child, pipes };
+        confine(pid, limits).map_err(process)?;
+        Ok(running)
+    }
+
+    /// Reads both pipes and waits for the leader's end, which also ends whatever it left running.
+    async fn collect(&mut self, output_bytes: usize) -> Result<(Vec<u8>, String), RenderError> {
+        let Some((stdout, stderr)) = self.pipes.take() else {
+            return Err(RenderError::Process {
+                source: io::ErrorKind::BrokenPipe.into(),
+            });
+        };
+        let group = &self.group;
+        let ended = async {
+            leader_ended(group.leader).await?;
+            // A child that outlived the leader holds the pipes open.
+            group.kill();
+            Ok(())
+        };
+        let (stdout, stderr, ()) =
+            tokio::try_join!(read_output(stdout, output_bytes), read_stderr(stderr), ended)?;
+        Ok((stdout, stderr))
+    }
+}
+
+fn command(program: &Path, arguments: &[&str], home: &Path, memory_bytes: u64) -> Command {
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .current_dir(home)
+        .env_clear()
+        // Without programs to find, neither git nor helm can be started.
+        .env("PATH", "")
+        .env("HOME", home)
+        .env("TMPDIR", home)
+        .env("GOMAXPROCS", "2")
+        // The collector works harder before the hard limit is reached.
+        .env("GOMEMLIMIT", (memory_bytes / 4 * 3).to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0);
+    for name in [
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "all_proxy",
+    ] {
+        command.env(name, CLOSED_PROXY);
+    }
+    command
+}
+
+/// Sets the limits of a process that has just been started; its children inherit them.
+fn confine(pid: Pid, limits: &RenderLimits) -> io::Result<()> {
+    // Wall-clock time on every core, twice over. Only matters if Starling itself is killed: an orphan then
+    // has an end of its own.
+    let cpu_seconds = limits.time.as_secs().saturating_mul(4).saturating_add(10);
+    for (resource, value) in [
+        (Resource::Data, limits.memory_bytes),
+        (Resource::Cpu, cpu_seconds),
+        (Resource::Core, 0),
+    ] {
+        let limit = Rlimit {
+            current: Some(value),
+            maximum: Some(value),
+        };
+        match rustix::process::prlimit(Some(pid), resource, limit) {
+            // Already gone: nothing left to limit.
+            Ok(_) | Err(rustix::io::Errno::SRCH) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// A process group that dies with this value.
+struct Group {
+    leader: Pid,
+    /// Set once the leader is reaped: from then on the number may belong to somebody else.
+    reaped: bool,
+}
+
+impl Group {
+    fn kill(&self) {
+        if !self.reaped {
+            // An error means that nobody is left in the group.
+            let _ = rustix::process::kill_process_group(self.leader, Signal::KILL);
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Waits until the leader has ended, without reaping it. The thread ends at the latest when the group is killed.
+async fn leader_ended(leader: Pid) -> Result<(), RenderError> {
+    let wait = move || {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        loop {
+            match rustix::process::waitid(WaitId::Pid(leader), options) {
+                Ok(_) | Err(rustix::io::Errno::CHILD) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(RenderError::Process { source: error.into() }),
+            }
+        }
+    };
+    tokio::task::spawn_blocking(wait)
+        .await
+        .map_err(|_| RenderError::Abandoned)?
+}
+
+async fn read_output(pipe: ChildStdout, limit: usize) -> Result<Vec<u8>, RenderError> {
+    let mut output = Vec::new();
+    let cap = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+    let read = pipe.take(cap).read_to_end(&mut output).await;
+    read.map_err(|source| RenderError::Process { source })?;
+    if output.len() > limit {
+        return Err(RenderError::TooLarge {
+            what: "the output in bytes",
+            limit,
+        });
+    }
+    Ok(output)
+}
+
+/// Reads to the end, so that the program never blocks on it, and keeps the first and the last part.
+async fn read_stderr(mut pipe: impl AsyncRead + Unpin) -> Result<String, RenderError> {
+    let mut kept = Vec::new();
+    let mut cut = false;
+    let mut chunk = [0; 4096];
+    loop {
+        let count = pipe
+            .read(&mut chunk)
+            .await
+            .map_err(|source| RenderError::Process { source })?;
+        if count == 0 {
+            break;
+        }
+        kept.extend_from_slice(&chunk[..count]);
+        if kept.len() > 2 * STDERR_HALF {
+            cut = true;
+            kept.drain(STDERR_HALF..kept.len() - STDERR_HALF);
+        }
+    }
+    if !cut {
+        return Ok(String::from_utf8_lossy(&kept).into_owned());
+    }
+    let (head, tail) = kept.split_at(STDERR_HALF);
+    Ok(format!(
+        "{} … {}",
+        String::from_utf8_lossy(head),
+        String::from_utf8_lossy(tail)
+    ))
+}
