@@ -5,7 +5,7 @@
 //! Source never reads what another credential fetched.
 //!
 //! - [`RepoUrl`], [`Credential`], [`RepoAccess`]: where a repository is and how it is reached.
-//! - [`GitStore`]: the mirrors and everything done with them. Blocking work runs on bounded pools and each call has a deadline.
+//! - [`GitStore`]: the mirrors and everything done with them; work is bounded and each call has a deadline.
 //! - [`GitError`]: what may go wrong; no variant carries a secret.
 //!
 //! libgit2 reads and writes mirrors; it never opens a connection. Servers are talked to by `http` and

@@ -1,5 +1,7 @@
 //! The mirrors of all repositories, and what may be asked of them.
 
+mod fetch;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt as _;
@@ -10,19 +12,15 @@ use std::time::Duration;
 
 use git2::Oid;
 use rustls::RootCertStore;
-use tokio::sync::{OnceCell, OwnedMutexGuard, OwnedSemaphorePermit, RwLock, Semaphore, mpsc};
+use tokio::sync::{OnceCell, OwnedMutexGuard, OwnedSemaphorePermit, RwLock, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::access::RepoAccess;
 use super::error::GitError;
 use super::export::{self, ExportStats};
-use super::http::Remote;
 use super::interrupt::{Interrupt, Stop, StopOnDrop};
 use super::limits::GitLimits;
-use super::local::LocalRemote;
 use super::mirror::{self, Mirror, commit_id};
-use super::pack::{self, Negotiation};
-use super::tls;
 use super::want::Want;
 
 /// How long a call that was told to stop may take to do so. It looks at the flag every few milliseconds, so
@@ -49,10 +47,6 @@ struct Inner {
     roots: OnceCell<RootCertStore>,
 }
 
-/// Pieces of a pack that wait for the disk; a piece is a packet, at most 64 KiB. The server waits when there
-/// are more.
-const PIECES_AHEAD: usize = 16;
-
 /// One mirror as this process knows it.
 #[derive(Debug)]
 struct Slot {
@@ -65,6 +59,17 @@ struct Slot {
     server: Arc<tokio::sync::Mutex<()>>,
     /// Held while a pin changes: libgit2 does not wait for the lock of a ref, it fails.
     naming: tokio::sync::Mutex<()>,
+}
+
+impl Slot {
+    /// Remembers that a mirror turned out to be damaged. Called while `content` is held, so that the verdict
+    /// never falls on the mirror that took its place.
+    fn judge<T>(&self, outcome: Result<T, GitError>) -> Result<T, GitError> {
+        if matches!(outcome, Err(GitError::Corrupt { .. })) {
+            self.condition.store(DAMAGED, Ordering::SeqCst);
+        }
+        outcome
+    }
 }
 
 /// What is known of a mirror on disk: not looked at yet, usable, or damaged.
@@ -402,119 +407,6 @@ impl GitStore {
         }
     }
 
-    /// Fetches until the mirror holds the commit; `false` if everything was fetched and it does not.
-    async fn fetch(&self, call: &Call, turn: &Turn, want: Want, id: Oid) -> Result<bool, GitError> {
-        let mut wants = vec![Want::Everything];
-        if want != Want::Everything {
-            wants.push(want);
-        }
-        let mut replaced = false;
-        while let Some(want) = wants.pop() {
-            match self.fetch_once(call, turn, want.clone()).await {
-                // Once: a mirror that is damaged again right after it was made anew is not the mirror's
-                // fault.
-                Err(GitError::Corrupt { .. }) if !replaced => {
-                    replaced = true;
-                    self.prepare(call).await?;
-                    wants.push(want);
-                }
-                other => other?,
-            }
-            if self.holds(call, id).await? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    async fn fetch_once(&self, call: &Call, turn: &Turn, want: Want) -> Result<(), GitError> {
-        if call.access.url().endpoint().is_some() {
-            return self.fetch_http(call, turn, want).await;
-        }
-        self.local(call, Arc::clone(turn), move |remote, mirror| {
-            remote.fetch(mirror, &want)
-        })
-        .await
-    }
-
-    /// Lists, negotiates, and writes the pack while it comes.
-    async fn fetch_http(&self, call: &Call, turn: &Turn, want: Want) -> Result<(), GitError> {
-        let permit = self.permit(call, &self.inner.network).await?;
-        let remote = self.within(call, self.remote(&call.access)).await??;
-        let listing = self.within(call, remote.list()).await??;
-        let (tips, access) = (want.tips(&listing.refs), call.access.clone());
-        let Some(Negotiation { wants, haves }) = self
-            .read(call, move |mirror| pack::negotiate(mirror, &access, &tips))
-            .await?
-        else {
-            return Err(GitError::corrupt(&call.access, "the mirror went away"));
-        };
-        let (pieces, mut coming) = mpsc::channel(PIECES_AHEAD);
-        let fetch = async {
-            if wants.is_empty() {
-                // The refs moved to what is here already; there is only to note it.
-                drop(pieces);
-                return Ok(());
-            }
-            let body = listing
-                .refs
-                .request(&wants, &haves)
-                .map_err(|error| remote.protocol(error))?;
-            self.within(call, remote.fetch(&listing, body, pieces)).await?
-        };
-        let (path, access, interrupt) = (
-            call.slot.path.clone(),
-            call.access.clone(),
-            Arc::clone(&call.interrupt),
-        );
-        let (refs, expects_pack) = (listing.refs.clone(), !wants.is_empty());
-        let shared = self
-            .within(call, Arc::clone(&call.slot.content).read_owned())
-            .await?;
-        let write = self.job(call, (permit, shared, Arc::clone(turn)), move || {
-            let mirror = Mirror::open(&path, &access)?;
-            if expects_pack {
-                pack::receive(&mirror, &access, &mut coming, &interrupt)?;
-            }
-            want.note(&mirror, &refs)
-        });
-        let (fetched, written) = tokio::join!(fetch, write);
-        // If the server failed, the mirror only saw that nothing came.
-        self.judge(call, fetched.and(written))
-    }
-
-    /// The server of a repository, as http sees it.
-    async fn remote<'a>(&'a self, access: &'a RepoAccess) -> Result<Remote<'a>, GitError> {
-        let roots = self
-            .inner
-            .roots
-            .get_or_try_init(|| tokio::task::spawn_blocking(tls::system_roots))
-            .await;
-        let roots = roots.map_err(|error| GitError::other(access, &error.to_string()))?;
-        Remote::new(access, &self.inner.limits, roots)
-    }
-
-    /// Talks to a repository in a local folder.
-    async fn local<T: Send + 'static>(
-        &self,
-        call: &Call,
-        held: impl Send + 'static,
-        work: impl FnOnce(&LocalRemote, &Mirror<'_>) -> Result<T, GitError> + Send + 'static,
-    ) -> Result<T, GitError> {
-        let remote = LocalRemote::new(&call.access, Arc::clone(&call.interrupt), &self.inner.limits);
-        let shared = self
-            .within(call, Arc::clone(&call.slot.content).read_owned())
-            .await?;
-        let permit = self.permit(call, &self.inner.network).await?;
-        let (path, access) = (call.slot.path.clone(), call.access.clone());
-        let outcome = self
-            .job(call, (permit, shared, held), move || {
-                work(&remote, &Mirror::open(&path, &access)?)
-            })
-            .await;
-        self.judge(call, outcome)
-    }
-
     /// Works on a mirror without its server; `None` if there is no mirror.
     async fn read<T: Send + 'static>(
         &self,
@@ -526,23 +418,15 @@ impl GitStore {
             .await?;
         let permit = self.permit(call, &self.inner.local).await?;
         let (path, access) = (call.slot.path.clone(), call.access.clone());
-        let outcome = self
-            .job(call, (permit, shared), move || {
-                if !path.exists() {
-                    return Ok(None);
-                }
-                work(&Mirror::open(&path, &access)?).map(Some)
-            })
-            .await;
-        self.judge(call, outcome)
-    }
-
-    /// Remembers that a mirror turned out to be damaged.
-    fn judge<T>(&self, call: &Call, outcome: Result<T, GitError>) -> Result<T, GitError> {
-        if matches!(outcome, Err(GitError::Corrupt { .. })) {
-            call.slot.condition.store(DAMAGED, Ordering::SeqCst);
-        }
-        outcome
+        let slot = Arc::clone(&call.slot);
+        self.job(call, (permit, shared), move || {
+            if !path.exists() {
+                return Ok(None);
+            }
+            let outcome = Mirror::open(&path, &access).and_then(|mirror| work(&mirror));
+            slot.judge(outcome).map(Some)
+        })
+        .await
     }
 
     async fn permit(&self, call: &Call, pool: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, GitError> {
