@@ -20,6 +20,7 @@
 //!   with it, whatever became of its other entries, for they may have failed for want of it.
 
 mod admit;
+pub mod check;
 mod classify;
 mod report;
 mod types;
