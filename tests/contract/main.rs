@@ -5,6 +5,7 @@ mod conditions;
 mod deployment;
 mod fields;
 mod generated;
+mod guides;
 mod kinds;
 mod kubectl;
 mod refusals;
