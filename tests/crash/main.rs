@@ -9,6 +9,7 @@ mod bound;
 mod effects;
 
 mod named;
+mod random;
 
 mod supervisor;
 mod world;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use starling_testkit::fleet::PATIENCE;
-use starling_testkit::{Fault, Stage};
+use starling_testkit::{Fault, Stage, wait};
 
 use crate::TURN;
 use crate::effects::{EFFECTS, Effect, Occasion};
@@ -50,11 +50,19 @@ impl Armed {
     async fn killed(self, world: &World) -> Result<()> {
         let Self { what, struck } = self;
         world.supervisor.ended(&what).await?;
-        ensure!(
-            struck.load(Ordering::SeqCst),
-            "{what}: the program ended by itself\n{}",
-            world.supervisor.process()?.log_tail(40)?
-        );
+        let log = world.supervisor.process()?.log_tail(40)?;
+        // The hook notes the kill a moment after it.
+        wait::until(
+            Duration::from_secs(5),
+            format!("{what}: the cause of death"),
+            async || {
+                struck
+                    .load(Ordering::SeqCst)
+                    .then_some(())
+                    .ok_or_else(|| log.clone())
+            },
+        )
+        .await?;
         world.clear_faults()
     }
 
@@ -106,6 +114,9 @@ async fn killed_before_and_after_each_named_effect_nothing_is_lost_and_nothing_i
         kills += 1;
     }
 
+    // The last kill must not be put right by what follows, so what follows has a round of its own.
+    world.push_next()?;
+    world.settled().await.context("a round without a kill")?;
     let pairs = of(Occasion::Leave).zip(of(Occasion::Join));
     for ((leaving, stage), (joining, _)) in pairs {
         let round = world.round().clone();
