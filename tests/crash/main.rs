@@ -7,6 +7,7 @@
 mod audit;
 mod bound;
 mod effects;
+mod loss;
 
 mod named;
 mod random;
