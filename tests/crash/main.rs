@@ -11,6 +11,7 @@ mod loss;
 
 mod named;
 mod random;
+mod stop;
 
 mod supervisor;
 mod world;

@@ -312,7 +312,8 @@ impl World {
         Ok(())
     }
 
-    /// Opens the ledger of the stopped program: nothing may be open in it. Returns the attempts by Sync.
+    /// Opens the ledger of the stopped program: nothing may be open in it. Returns the attempts by
+    /// cluster.
     pub(crate) async fn check_ledger(&self) -> Result<BTreeMap<String, Vec<AttemptRecord>>> {
         let (ledger, _) = Ledger::open(&self.fleet.data_dir()).await?;
         let open = ledger.interrupted_attempts().await?;
@@ -328,12 +329,25 @@ impl World {
                 .is_some_and(|(outcome, _)| outcome == RolloutOutcome::Succeeded)),
             "{rollouts:#?}"
         );
+        let attempts = self.attempts(&ledger).await?;
+        ledger.close().await;
+        Ok(attempts)
+    }
+
+    /// Opens the ledger of the stopped program. Returns the attempts by cluster, whatever else is in it.
+    pub(crate) async fn read_attempts(&self) -> Result<BTreeMap<String, Vec<AttemptRecord>>> {
+        let (ledger, _) = Ledger::open(&self.fleet.data_dir()).await?;
+        let attempts = self.attempts(&ledger).await?;
+        ledger.close().await;
+        Ok(attempts)
+    }
+
+    async fn attempts(&self, ledger: &Ledger) -> Result<BTreeMap<String, Vec<AttemptRecord>>> {
         let mut attempts = BTreeMap::new();
         for sync in self.fleet.syncs().await? {
             let of_sync = ledger.attempts(&sync.uid().unwrap_or_default()).await?;
             attempts.insert(sync.spec.cluster_ref.name.clone(), of_sync);
         }
-        ledger.close().await;
         Ok(attempts)
     }
 
