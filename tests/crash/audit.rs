@@ -117,3 +117,86 @@ fn round(body: &str) -> Result<u32> {
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
+
+/// A checker that finds nothing must be able to find something.
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn apply(name: &str, value: &str, version: u64, generation: Option<i64>) -> AuditEvent {
+        let mut metadata = json!({"name": name, "resourceVersion": version.to_string()});
+        if let Some(generation) = generation {
+            metadata["generation"] = generation.into();
+        }
+        AuditEvent::from_json(json!({
+            "verb": "patch", "requestURI": "/api/v1/namespaces/default/configmaps", "userAgent": "starling/0",
+            "objectRef": {"resource": "configmaps", "namespace": "default", "name": name},
+            "requestObject": {"metadata": {"name": name}, "data": {"value": value}},
+            "responseObject": {"metadata": metadata}, "responseStatus": {"code": 200},
+        }))
+    }
+
+    fn delete(name: &str, namespace: &str) -> AuditEvent {
+        AuditEvent::from_json(json!({
+            "verb": "delete", "requestURI": "/", "userAgent": "starling/0", "responseStatus": {"code": 200},
+            "objectRef": {"resource": "configmaps", "namespace": namespace, "name": name},
+        }))
+    }
+
+    #[test]
+    fn a_repeated_apply_that_changed_nothing_and_one_delete_are_in_order() {
+        let events = [
+            apply("a", "round-0001", 5, None),
+            apply("a", "round-0001", 5, None),
+            apply("a", "round-0002", 7, None),
+            delete("b", "default"),
+        ];
+        let writes = check("m", &events).unwrap();
+        assert_eq!((writes.total, writes.changing, writes.repeated), (4, 3, 1));
+    }
+
+    #[test]
+    fn each_thing_that_must_not_be_is_found() {
+        let wrong: [(&str, Vec<AuditEvent>); 6] = [
+            (
+                "was changed 2 times",
+                vec![
+                    apply("a", "round-0001", 5, None),
+                    apply("a", "round-0001", 6, None),
+                ],
+            ),
+            (
+                "rounds went backwards",
+                vec![
+                    apply("a", "round-0002", 5, None),
+                    apply("b", "round-0001", 6, None),
+                ],
+            ),
+            (
+                "generations for",
+                vec![
+                    apply("a", "round-0001", 5, Some(1)),
+                    apply("a", "round-0001", 5, Some(2)),
+                ],
+            ),
+            (
+                "one generation for two bodies",
+                vec![
+                    apply("a", "round-0001", 5, Some(1)),
+                    apply("a", "round-0002", 6, Some(1)),
+                ],
+            ),
+            (
+                "deleted again",
+                vec![delete("b", "default"), delete("b", "default")],
+            ),
+            ("not the tests' to delete", vec![delete("b", "starling-system")]),
+        ];
+        for (what, events) in wrong {
+            let error = check("m", &events).unwrap_err().to_string();
+            assert!(error.contains(what), "{what}: {error}");
+        }
+    }
+}

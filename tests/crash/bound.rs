@@ -130,3 +130,44 @@ impl Seen {
         }
     }
 }
+
+/// A watch that finds nothing must be able to find something.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sync(
+        cluster: &str,
+        generation: i64,
+        revision: &str,
+        applied: &str,
+        admitted_at: &str,
+    ) -> SyncResource {
+        serde_json::from_value(serde_json::json!({
+            "apiVersion": "starling.dev/v1alpha1", "kind": "Sync",
+            "metadata": {
+                "name": cluster, "uid": cluster, "generation": generation,
+                "annotations": {ADMITTED_AT: admitted_at},
+            },
+            "spec": {"clusterRef": {"name": cluster}, "sourceRef": {"name": "s"}, "revision": revision},
+            "status": {"lastAppliedRevision": applied},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn clusters_above_the_bound_and_second_admissions_are_found() {
+        let mut seen = Seen::default();
+        seen.note(&sync("a", 1, "r1", "", "1"), 1);
+        seen.note(&sync("a", 1, "r1", "r1", "1"), 1);
+        seen.note(&sync("b", 1, "r1", "", "2"), 1);
+        assert_eq!((seen.most, &seen.wrong), (1, &Vec::new()));
+        seen.note(&sync("a", 2, "r2", "r1", "3"), 1);
+        assert_eq!((seen.most, seen.wrong.len()), (2, 1));
+        seen.note(&sync("b", 1, "r1", "r1", "2"), 1);
+        seen.note(&sync("a", 3, "r2", "r1", "3"), 1);
+        assert!(seen.wrong[1].contains("admitted to r2 twice"), "{:?}", seen.wrong);
+        seen.note(&sync("b", 1, "r1", "r1", "9"), 1);
+        assert_eq!(seen.wrong.len(), 3);
+    }
+}
