@@ -364,9 +364,16 @@ impl Fleet {
     /// # Errors
     /// If it cannot be started.
     pub fn controller(&self, program: &str, more: &[&str]) -> Result<Process> {
+        self.controller_at(program, &format!("127.0.0.1:{}", free_port()?), more)
+    }
+
+    /// As [`Self::controller`], with the address at which the program serves its health.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn controller_at(&self, program: &str, listen: &str, more: &[&str]) -> Result<Process> {
         let kubeconfig = self.folder.path().join("management.kubeconfig");
         std::fs::write(&kubeconfig, self.kubeconfig(MANAGEMENT)?)?;
-        let listen = format!("127.0.0.1:{}", free_port()?);
         let mut launch = Launch::new("starling", program, self.log());
         launch = launch.args(["--log-filter", "info", "controller", "--allow-insecure-sources"]);
         launch = launch
@@ -374,7 +381,7 @@ impl Fleet {
             .arg(&kubeconfig)
             .arg("--data-dir")
             .arg(self.data_dir());
-        launch = launch.args(["--listen", &listen]);
+        launch = launch.args(["--listen", listen]);
         let chosen = more.contains(&"--kustomize");
         if let Some(kustomize) = self.planes.assets().kustomize().filter(|_| !chosen) {
             launch = launch.arg("--kustomize").arg(kustomize);
