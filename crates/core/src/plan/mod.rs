@@ -33,7 +33,6 @@ pub use report::{Counts, Report};
 pub use types::*;
 
 /// Decides for every cluster of `input` what happens now.
-#[must_use]
 pub fn plan(input: &PlanInput) -> Plan {
     let standings: BTreeMap<&str, Standing> = input
         .clusters
