@@ -127,38 +127,38 @@ fn class(input: &PlanInput, cluster: &ClusterView) -> Class {
 
 /// The class of a cluster that was admitted and is not done. Its time counts from the last of its admissions, in
 /// which that of the whole cluster was complete.
+///
+/// A failure that was seen stays one when the cluster becomes unreachable: to lose sight of it is not to recover,
+/// and must not give the budget back. But it waits while an entry is at work that came after it, for it may have
+/// happened for want of just that.
 fn under_way(input: &PlanInput, reach: &Reach, admitted: &[&ObservedSync]) -> Class {
-    if let Some(failed) = failed_attempt(input, admitted) {
-        return Class::Failed(failed);
-    }
+    let failed = admitted.iter().find_map(|sync| failing(sync));
+    let at_work = admitted.iter().any(|sync| is_at_work(sync, admitted));
     let last = admitted.iter().filter_map(|sync| sync.admitted_at).max();
     let lost = *reach != Reach::Ready;
     match deadline(input, last) {
-        Some(deadline) if deadline > input.now => Class::InFlight { deadline, lost },
+        Some(deadline) if deadline > input.now && (at_work || failed.is_none()) => {
+            Class::InFlight { deadline, lost }
+        }
         // Where nobody recorded the admission, no time is left: a wait without an end would hold a slot for ever.
-        _ => Class::Failed(Failed {
+        _ => Class::Failed(failed.unwrap_or(Failed {
             reason: if lost {
                 FailureReason::LostAfterAdmission
             } else {
                 FailureReason::ProgressDeadlineExceeded
             },
             retry_at: None,
-        }),
+        })),
     }
 }
 
-/// The failure that counts. One that was seen stays one when the cluster becomes unreachable: to lose sight of it
-/// is not to recover, and must not give the budget back. An entry that this release leaves as it is may have
-/// failed for want of what this release brings, so its failure waits while that is at work.
-fn failed_attempt(input: &PlanInput, admitted: &[&ObservedSync]) -> Option<Failed> {
-    let ours = |sync: &ObservedSync| sync.release == input.release;
-    let at_work = admitted
-        .iter()
-        .any(|sync| ours(sync) && sync.progress == Progress::Working);
-    admitted
-        .iter()
-        .filter(|sync| ours(sync) || !at_work)
-        .find_map(|sync| failing(sync))
+/// Whether an entry is at work, and not in backoff because one of `others` failed that was admitted with it or
+/// since.
+fn is_at_work(sync: &ObservedSync, others: &[&ObservedSync]) -> bool {
+    let stops = |other: &&ObservedSync| {
+        failing(other).is_some() && (other.release == sync.release || other.admitted_at >= sync.admitted_at)
+    };
+    sync.progress == Progress::Working && !sync.suspended && !others.iter().any(stops)
 }
 
 /// Whether the admission of a cluster was cut short between two entries: some are admitted by this release and
@@ -182,17 +182,12 @@ fn is_begun(input: &PlanInput, cluster: &ClusterView) -> bool {
             .all(|sync| sync.target.is_none() || (!ours(sync) && sync.admitted_at < begun_at))
 }
 
-/// Until when a cluster is at work on what it was admitted to, `None` where it is not: done, suspended, out of
-/// time, or in backoff because an entry failed that was admitted with it or since.
+/// Until when a cluster is at work on what it was admitted to; `None` where it is not.
 fn at_work_until(input: &PlanInput, cluster: &ClusterView) -> Option<Timestamp> {
-    let in_backoff = |sync: &ObservedSync| {
-        admissions(cluster).any(|other| {
-            failing(other).is_some()
-                && (other.release == sync.release || other.admitted_at >= sync.admitted_at)
-        })
-    };
-    admissions(cluster)
-        .filter(|sync| sync.progress == Progress::Working && !sync.suspended && !in_backoff(sync))
+    let admitted: Vec<&ObservedSync> = admissions(cluster).collect();
+    admitted
+        .iter()
+        .filter(|sync| is_at_work(sync, &admitted))
         .filter_map(|sync| deadline(input, sync.admitted_at))
         .filter(|deadline| *deadline > input.now)
         .max()

@@ -373,6 +373,27 @@ fn an_older_failure_waits_for_what_the_new_release_brings() {
     assert_eq!(picture(&plan(&input)), "fS");
 }
 
+/// Whichever release brought it: what is at work after a failure is in flight, and must not give its slot up and
+/// take it back later.
+#[test]
+fn an_older_failure_waits_for_what_came_after_it() {
+    let between = ObservedSync {
+        release: "between".into(),
+        ..observed(NEW, 40, Progress::Working)
+    };
+    let mut input = two_entries(unchanged(failing()), between, 1);
+    input.limits.max_failures = IntOrPercent::Int(5);
+    let base = EntryView {
+        wanted: Ok(NEW.into()),
+        observed: Some(observed(NEW, 50, Progress::Done)),
+    };
+    let cluster = input.clusters.get_mut("c000").unwrap();
+    cluster.entries.insert("base".into(), base);
+    assert_eq!(picture(&plan(&input)), "Wn");
+    input.now = t(950);
+    assert_eq!(picture(&plan(&input)), "fS");
+}
+
 #[test]
 fn a_cluster_lost_on_an_older_release_is_skipped_though_an_entry_is_unchanged() {
     let mut input = two_entries(unchanged(Progress::Working), observed(OLD, 0, Progress::Done), 1);

@@ -60,20 +60,24 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// An entry in backoff takes along those that were admitted with it, or before.
     fn is_at_work(&self) -> bool {
-        let failed: Vec<&ObservedSync> = admissions(self.view)
-            .filter(|sync| matches!(sync.progress, Progress::Failing { .. }))
-            .collect();
-        admissions(self.view).any(|sync| {
-            sync.progress == Progress::Working
-                && !sync.suspended
-                && !failed
-                    .iter()
-                    .any(|f| f.release == sync.release || f.admitted_at >= sync.admitted_at)
-                && deadline(self.input, sync.admitted_at).is_some_and(|deadline| deadline > self.at)
-        })
+        let syncs: Vec<&ObservedSync> = admissions(self.view).collect();
+        let in_time = |sync: &ObservedSync| deadline(self.input, sync.admitted_at) > Some(self.at);
+        working(&syncs).any(in_time)
     }
+}
+
+/// The entries that are at work. One in backoff takes along those that were admitted with it, or before.
+fn working<'s>(syncs: &'s [&'s ObservedSync]) -> impl Iterator<Item = &'s ObservedSync> {
+    let failed = |sync: &&&ObservedSync| matches!(sync.progress, Progress::Failing { .. });
+    let last_failed_at = syncs.iter().filter(failed).map(|sync| sync.admitted_at).max();
+    let failed_releases: Vec<&str> = syncs.iter().filter(failed).map(|sync| &*sync.release).collect();
+    syncs.iter().copied().filter(move |sync| {
+        sync.progress == Progress::Working
+            && !sync.suspended
+            && !failed_releases.contains(&&*sync.release)
+            && last_failed_at.is_none_or(|at| at < sync.admitted_at)
+    })
 }
 
 fn state(input: &PlanInput, view: &ClusterView, at: Timestamp) -> State {
@@ -129,24 +133,17 @@ fn is_cut_short(input: &PlanInput, view: &ClusterView) -> bool {
     begun_at.is_some() && others.iter().all(|at| *at < begun_at)
 }
 
-/// What became of an admission that is not done. While an entry of this release is at work, the failure of an
-/// entry that an older release brought, and that this one leaves as it is, says nothing about this release.
+/// What became of an admission that is not done. While an entry is at work that was admitted after another one
+/// had failed, that failure says nothing yet.
 fn outcome(input: &PlanInput, ours: &[&ObservedSync], ready: bool, at: Timestamp) -> State {
-    let is_new = |sync: &ObservedSync| sync.release == input.release;
-    let at_work = ours
-        .iter()
-        .any(|sync| is_new(sync) && sync.progress == Progress::Working);
-    let attempts: Vec<_> = ours
-        .iter()
-        .filter(|sync| is_new(sync) || !at_work)
-        .filter_map(|sync| failed_attempt(sync))
-        .collect();
-    if !attempts.is_empty() {
-        return State::Failed(attempts);
-    }
+    let attempts: Vec<_> = ours.iter().filter_map(|sync| failed_attempt(sync)).collect();
     let admitted_at = ours.iter().filter_map(|sync| sync.admitted_at).max();
-    match deadline(input, admitted_at) {
-        Some(deadline) if deadline > at => State::UnderWay { deadline },
+    let deadline = deadline(input, admitted_at).filter(|deadline| *deadline > at);
+    match deadline {
+        Some(deadline) if attempts.is_empty() || working(ours).next().is_some() => {
+            State::UnderWay { deadline }
+        }
+        _ if !attempts.is_empty() => State::Failed(attempts),
         _ if ready => State::Failed(vec![(FailureReason::ProgressDeadlineExceeded, None)]),
         _ => State::Failed(vec![(FailureReason::LostAfterAdmission, None)]),
     }

@@ -77,7 +77,7 @@ fn input() -> PlanInput {
         change(clusters.get_mut(name).unwrap().entries.get_mut("app").unwrap());
     };
     entry(&mut clusters, "invalid", |entry| {
-        entry.wanted = Err("no label".into())
+        entry.wanted = Err("no label".into());
     });
     entry(&mut clusters, "suspended", |entry| {
         entry.observed.as_mut().unwrap().suspended = true;
@@ -308,10 +308,12 @@ fn a_plan_for_other_clusters_is_refused() {
     );
 }
 
+type Change = fn(&mut PlanInput);
+
 /// The plan that was good is not if something else is true of the group.
 #[test]
 fn a_plan_for_another_group_is_refused() {
-    let changes: [(fn(&mut PlanInput), &str); 8] = [
+    let changes: [(Change, &str); 8] = [
         (|input| input.suspended = true, "StartsWhileSuspended"),
         (
             |input| input.limits.max_failures = IntOrPercent::Percent(5),
