@@ -294,6 +294,8 @@ fn interrupted(context: &Context, observed: &Observed, wanted: &Wanted, error: &
             }
         }
         MemberError::Deadline { .. } => {
+            // Slow, or gone without a word: the probe tells, long before its own turn would come.
+            context.queues.clusters.add(cluster_key(observed));
             let message = format!(
                 "not done within timeout ({}): {}",
                 observed.spec.template.timeout,
