@@ -43,10 +43,11 @@ where
         let events = api.watch(&params, &since).await?;
         pin_mut!(events);
         while let Some(event) = events.next().await {
-            if let WatchEvent::Modified(object) = event? {
-                if conditions::is_true(&conditions_of(&object)?, READY, generation) {
-                    return Ok(object);
-                }
+            let WatchEvent::Modified(object) = event? else {
+                continue;
+            };
+            if conditions::is_true(&conditions_of(&object)?, READY, generation) {
+                return Ok(object);
             }
         }
         anyhow::bail!("the watch of {name} ended")

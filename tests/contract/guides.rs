@@ -137,9 +137,11 @@ fn words(text: &str) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// Whether a text is what a guide says, `…` standing for any word.
+/// Whether a text ends with what a guide says, `…` standing for any word. What the commands before the last one
+/// print is not shown in guides.
 fn is_as_told(told: &str, printed: &str) -> bool {
-    let (told, printed) = (words(told), words(printed));
+    let (told, mut printed) = (words(told), words(printed));
+    let printed = printed.split_off(printed.len().saturating_sub(told.len()));
     told.len() == printed.len()
         && told.iter().zip(&printed).all(|(told, printed)| {
             told.len() == printed.len()

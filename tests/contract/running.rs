@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::{Arc, LazyLock, Weak};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use starling_testkit::fleet::MANAGEMENT;
 use starling_testkit::{Fleet, FleetOptions, Process};
 use tokio::runtime::Runtime;
@@ -13,7 +13,7 @@ use crate::PROGRAM;
 use crate::kubectl::Kubectl;
 
 /// Clients live on the runtime that they were made on, so tests that share a fleet share it too.
-static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a runtime"));
+static RUNTIME: LazyLock<std::io::Result<Runtime>> = LazyLock::new(Runtime::new);
 /// The fleet while any test uses it; the last one ends it.
 static RUNNING: Mutex<Weak<Running>> = Mutex::const_new(Weak::new());
 
@@ -30,7 +30,8 @@ pub(crate) fn on_the_fleet<F>(test: impl FnOnce(Arc<Running>) -> F) -> Result<()
 where
     F: Future<Output = Result<()>>,
 {
-    RUNTIME.block_on(async {
+    let runtime = RUNTIME.as_ref().context("a runtime")?;
+    runtime.block_on(async {
         let running = running().await?;
         test(running).await
     })
