@@ -12,17 +12,12 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use starling_api::{RolloutPhase, RolloutStatus, SyncResource};
 use starling_core::digest::{hash64, spread};
-use starling_core::{step, target};
+use starling_core::{backoff, step, target};
 
 use super::cache::ObjectKey;
 use super::context::{Context, now};
 use super::work::Loop;
 use crate::ledger::{LedgerError, RolloutOutcome};
-
-/// Spread per object of work that is due: two hundred a second, the rate at which attempts may start.
-const PER_OBJECT: Duration = Duration::from_millis(5);
-/// The longest spread of work that is due.
-const LONGEST: Duration = Duration::from_secs(30);
 
 /// Puts every known object into its queue.
 ///
@@ -109,10 +104,9 @@ fn outcome(current: &RolloutStatus, id: &str) -> Option<RolloutOutcome> {
 }
 
 fn enqueue(context: &Context, of: Loop, keys: Vec<ObjectKey>, boot: &str) {
-    let count = u32::try_from(keys.len()).unwrap_or(u32::MAX);
-    let span = PER_OBJECT.saturating_mul(count).min(LONGEST);
+    let count = keys.len();
     for key in keys {
-        let delay = spread(span, hash64(&[&key.to_string(), of.as_str(), boot]));
+        let delay = backoff::start_delay(count, &format!("{} {key} {boot}", of.as_str()));
         of.queue(context).add_after(key, delay);
     }
 }

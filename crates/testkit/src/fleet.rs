@@ -358,7 +358,8 @@ impl Fleet {
         Ok(api.get_opt(name).await?.map(|map| map.data.unwrap_or_default()))
     }
 
-    /// Starts the program's controller on this fleet. `program` is `env!("CARGO_BIN_EXE_starling")`.
+    /// Starts the program's controller on this fleet. `program` is `env!("CARGO_BIN_EXE_starling")`; `more` may
+    /// name another `--kustomize`.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -381,7 +382,8 @@ impl Fleet {
             .arg("--data-dir")
             .arg(self.data_dir());
         launch = launch.args(["--listen", listen]);
-        if let Some(kustomize) = self.planes.assets().kustomize() {
+        let chosen = more.contains(&"--kustomize");
+        if let Some(kustomize) = self.planes.assets().kustomize().filter(|_| !chosen) {
             launch = launch.arg("--kustomize").arg(kustomize);
         }
         Ok(Process::start(&launch.args(more))?)
