@@ -32,6 +32,7 @@ pub(crate) const MEMBERS: [&str; 5] = ["m1", "m2", "m3", "m4", "m5"];
 pub(crate) const GHOST: &str = "ghost";
 
 /// All tests run on one runtime, because what they share must not end with the first of them.
+#[expect(clippy::expect_used, reason = "without a runtime there is nothing to test")]
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a runtime"));
 /// The world, as long as a test uses it: the last one takes it down.
 static WORLD: LazyLock<tokio::sync::Mutex<Weak<World>>> = LazyLock::new(Default::default);
