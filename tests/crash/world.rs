@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use starling::ledger::{AttemptRecord, Ledger, RolloutOutcome};
+use starling::ledger::{AttemptRecord, Ledger, Rollout, RolloutOutcome};
 use starling_api::{OWNER_LABEL, RolloutPhase, SyncGroup, SyncResource};
 use starling_testkit::fleet::{Fleet, MANAGEMENT, PATIENCE};
 use starling_testkit::{Change, FleetOptions, GitRepo, wait};
@@ -67,6 +67,12 @@ pub(crate) struct World {
     last: Round,
     /// Rollout ID of the last round that was checked.
     rollout: i64,
+    /// Rounds that were pushed since. All but the last may be skipped by the program.
+    pushed: Vec<Round>,
+    /// Commits of rounds that the program may have skipped or superseded.
+    skipped: BTreeSet<String>,
+    /// What rounds added that were on all members for sure.
+    made: BTreeSet<String>,
 }
 
 impl World {
@@ -105,6 +111,9 @@ impl World {
                 commit: String::new(),
             },
             rollout: 0,
+            pushed: Vec::new(),
+            skipped: BTreeSet::new(),
+            made: BTreeSet::new(),
         })
     }
 
@@ -133,6 +142,7 @@ impl World {
     pub(crate) fn push(&mut self, round: &Round) -> Result<()> {
         self.repo.force_reset("main", &round.commit)?;
         self.last = round.clone();
+        self.pushed.push(round.clone());
         Ok(())
     }
 
@@ -174,16 +184,22 @@ impl World {
     pub(crate) async fn settled(&mut self) -> Result<()> {
         let status = self.rolled_out().await?;
         let rollout = status.rollout.context("a status without rollout")?;
-        // A round that was checked before (a cluster left or joined) is no new rollout.
-        let expected = self.rollout + i64::from(self.rollout < i64::from(self.last.number));
+        // No new round (a cluster left or joined): no new rollout. Otherwise at least one and at most one each.
+        let new = rollout.id - self.rollout;
+        let pushed = i64::try_from(self.pushed.len())?;
         ensure!(
-            rollout.id == expected && rollout.id == i64::from(self.last.number),
-            "rollout {} rolls round {}, the one before was {}",
-            rollout.id,
+            new <= pushed && (new >= 1) == (pushed >= 1),
+            "round {}: rollout {} after {}, with {pushed} rounds pushed",
             self.last.number,
+            rollout.id,
             self.rollout
         );
         self.rollout = rollout.id;
+        if self.pushed.pop().is_some() {
+            self.made.insert(self.last.added());
+        }
+        self.skipped
+            .extend(self.pushed.drain(..).map(|round| round.commit));
         self.check_syncs().await?;
         for member in &self.clusters {
             self.check_member(member).await?;
@@ -276,12 +292,16 @@ impl World {
     /// Checks the members' logs against everything that was removed so far.
     pub(crate) async fn check_writes(&self) -> Result<BTreeMap<String, Writes>> {
         let removed: BTreeSet<String> = (1..self.last.number).map(extra).collect();
+        let gone: BTreeSet<String> = self.made.intersection(&removed).cloned().collect();
         // A server answers before it logs.
         wait::until(PATIENCE, "every removed object in the audit logs", async || {
             let writes = self.writes().map_err(|error| format!("{error:#}"))?;
-            match writes.iter().find(|(_, writes)| writes.deleted != removed) {
+            let wrong = writes.iter().find(|(_, writes)| {
+                !writes.deleted.is_superset(&gone) || !writes.deleted.is_subset(&removed)
+            });
+            match wrong {
                 None => Ok(()),
-                Some((member, writes)) => Err(format!("{member}: {:?} of {removed:?}", writes.deleted)),
+                Some((member, writes)) => Err(format!("{member}: {:?} of {gone:?}", writes.deleted)),
             }
         })
         .await?;
@@ -324,14 +344,23 @@ impl World {
         ensure!(open.is_empty(), "open admissions: {open:#?}");
         let rollouts = ledger.rollouts(&uid).await?;
         ensure!(
-            rollouts.iter().all(|rollout| rollout
-                .end
-                .is_some_and(|(outcome, _)| outcome == RolloutOutcome::Succeeded)),
+            rollouts.iter().all(|record| match record.end {
+                Some((RolloutOutcome::Succeeded, _)) => true,
+                Some((RolloutOutcome::Superseded, _)) => self.may_be_skipped(&record.rollout),
+                _ => false,
+            }),
             "{rollouts:#?}"
         );
         let attempts = self.attempts(&ledger).await?;
         ledger.close().await;
         Ok(attempts)
+    }
+
+    fn may_be_skipped(&self, rollout: &Rollout) -> bool {
+        rollout
+            .revisions
+            .values()
+            .all(|revision| self.skipped.iter().any(|commit| revision.ends_with(commit)))
     }
 
     /// Opens the ledger of the stopped program. Returns the attempts by cluster, whatever else is in it.
