@@ -35,7 +35,9 @@ impl Options {
                 .with_context(|| format!("{argument} needs a value"))?;
             match argument.as_str() {
                 "--members" => options.members = value.parse()?,
-                "--objects" => options.objects = value.split(',').map(str::parse).collect::<Result<_, _>>()?,
+                "--objects" => {
+                    options.objects = value.split(',').map(str::parse).collect::<Result<_, _>>()?
+                }
                 "--rounds" => options.rounds = value.parse()?,
                 "--concurrency" => options.concurrency = value,
                 "--log" => options.log = Some(value.into()),

@@ -25,7 +25,11 @@ impl Row {
         let floor_wall = median(self.floor.iter().map(|taken| taken.wall));
         let floor_cpu = median(self.floor.iter().map(|taken| taken.cpu));
         let wall = median(self.starling.iter().map(|taken| taken.wall));
-        let polls: Vec<Duration> = self.starling.iter().filter_map(|taken| taken.after_poll).collect();
+        let polls: Vec<Duration> = self
+            .starling
+            .iter()
+            .filter_map(|taken| taken.after_poll)
+            .collect();
         let after_poll = (!polls.is_empty()).then(|| median(polls.into_iter()));
         let cpu = median(self.starling.iter().map(|taken| total(&taken.cpu)));
         let children = median(self.starling.iter().map(|taken| taken.cpu.children));
