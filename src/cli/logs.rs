@@ -1,5 +1,7 @@
 //! Logs: text or JSON on standard error.
 
+use std::io::IsTerminal;
+
 use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
@@ -28,6 +30,8 @@ pub(super) fn init(arguments: &LogArguments, default: &str) -> anyhow::Result<()
     let filter = EnvFilter::try_new(format!("{filter},{QUIET}"))?;
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // Colours are for people; in a file they are in the way of whoever searches it.
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
     match arguments.log_format {
         LogFormat::Text => subscriber.init(),

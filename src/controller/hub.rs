@@ -96,18 +96,23 @@ impl Hub {
         .await
     }
 
-    /// Admits a Sync of a group: the whole spec in one apply.
+    /// Admits a Sync of a group: the whole spec in one apply. `suspend` goes along only where the group's entry sets
+    /// it: otherwise it belongs to people, and an apply that names it would take it from them.
     ///
     /// # Errors
     /// [`HubError`].
     pub async fn apply_sync(&self, sync: &SyncResource) -> Result<SyncResource, HubError> {
+        let mut body = serde_json::to_value(sync).unwrap_or_default();
+        if let (false, Some(spec)) = (sync.spec.template.suspend, body["spec"].as_object_mut()) {
+            spec.remove("suspend");
+        }
         let params = PatchParams::apply(GROUP_MANAGER).force();
         let api: Api<SyncResource> = self.namespaced(&sync.namespace().unwrap_or_default());
         let name = sync.name_any();
         within(
             "admit",
             ObjectKey::of(sync),
-            api.patch(&name, &params, &Patch::Apply(sync)),
+            api.patch(&name, &params, &Patch::Apply(&body)),
         )
         .await
     }

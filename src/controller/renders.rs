@@ -130,7 +130,8 @@ impl Renders {
         let made = self.sets.try_get_with(set_key, async {
             let manifests = self
                 .builds
-                .try_get_with(build_key, self.build(job))
+                // On the heap: it is the largest future of the process.
+                .try_get_with(build_key, Box::pin(self.build(job)))
                 .await
                 .map_err(|error: Arc<RenderFailure>| (*error).clone())?;
             let (values, owner) = (job.values.clone(), job.owner.to_owned());

@@ -1,6 +1,6 @@
 //! Repositories of Sources: their address and what opens them, from spec and Secret.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::Secret;
@@ -85,6 +85,16 @@ impl Repositories {
             Some((generation, access)) if generation == source.metadata.generation => Ok(access),
             Some(_) | None => self.refresh(hub, source, allow_insecure).await,
         }
+    }
+
+    /// Fingerprints of the repositories of all these Sources; `None` while one of them was not addressed yet.
+    #[must_use]
+    pub fn fingerprints(&self, sources: &[ObjectKey]) -> Option<BTreeSet<String>> {
+        let known = self.lock();
+        sources
+            .iter()
+            .map(|source| known.get(source).map(|(_, access)| access.fingerprint()))
+            .collect()
     }
 
     /// Forgets a Source's repository.

@@ -4,24 +4,20 @@
 //! jitter over a time that grows with the number of objects, so that neither the members nor the git hosts see a
 //! herd. What is not in step goes first: its spread is short.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use starling_api::SyncResource;
+use starling_api::{RolloutPhase, RolloutStatus, SyncResource};
 use starling_core::digest::{hash64, spread};
-use starling_core::{step, target};
+use starling_core::{backoff, step, target};
 
 use super::cache::ObjectKey;
 use super::context::{Context, now};
 use super::work::Loop;
-use crate::ledger::LedgerError;
-
-/// Spread per object of work that is due: two hundred a second, the rate at which attempts may start.
-const PER_OBJECT: Duration = Duration::from_millis(5);
-/// The longest spread of work that is due.
-const LONGEST: Duration = Duration::from_secs(30);
+use crate::ledger::{LedgerError, RolloutOutcome};
 
 /// Puts every known object into its queue.
 ///
@@ -33,6 +29,7 @@ pub(super) async fn resume(context: &Context) -> Result<(), LedgerError> {
         tracing::info!(sync = %attempt.name, namespace = %attempt.namespace, cluster = %attempt.cluster, revision = %attempt.revision, "attempt was interrupted; it is made again");
     }
     context.ledger.close_interrupted(now()).await?;
+    close_rollouts(context).await?;
     let remembered = remembered(context).await;
     let boot = now().to_string();
 
@@ -76,11 +73,40 @@ pub(super) async fn resume(context: &Context) -> Result<(), LedgerError> {
     Ok(())
 }
 
+/// Ends in the ledger what the last process ended in a group's status and could no longer write down. A rollout
+/// that is open beyond the one in status is an intent that was never carried out: the group takes its ID again.
+async fn close_rollouts(context: &Context) -> Result<(), LedgerError> {
+    for group in context.groups.select(|_| true) {
+        let Some(current) = group.status.as_ref().and_then(|status| status.rollout.as_ref()) else {
+            continue;
+        };
+        let uid = group.uid().unwrap_or_default();
+        for record in context.ledger.rollouts(&uid).await? {
+            if let (None, Some(outcome)) = (record.end, outcome(current, &record.rollout.id)) {
+                context
+                    .ledger
+                    .end_rollout(&uid, &record.rollout.id, outcome, now())
+                    .await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How the rollout with this ID ended, as the group's status tells; `None` if it did not.
+fn outcome(current: &RolloutStatus, id: &str) -> Option<RolloutOutcome> {
+    let id: i64 = id.parse().ok()?;
+    match id.cmp(&current.id) {
+        Ordering::Less => Some(RolloutOutcome::Superseded),
+        Ordering::Equal => (current.phase == RolloutPhase::Succeeded).then_some(RolloutOutcome::Succeeded),
+        Ordering::Greater => None,
+    }
+}
+
 fn enqueue(context: &Context, of: Loop, keys: Vec<ObjectKey>, boot: &str) {
-    let count = u32::try_from(keys.len()).unwrap_or(u32::MAX);
-    let span = PER_OBJECT.saturating_mul(count).min(LONGEST);
+    let count = keys.len();
     for key in keys {
-        let delay = spread(span, hash64(&[&key.to_string(), of.as_str(), boot]));
+        let delay = backoff::start_delay(count, &format!("{} {key} {boot}", of.as_str()));
         of.queue(context).add_after(key, delay);
     }
 }
@@ -124,5 +150,28 @@ async fn remembered(context: &Context) -> BTreeMap<ObjectKey, Timestamp> {
             tracing::warn!(error = %crate::chain(&error), "the queue was not read from the ledger");
             BTreeMap::new()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_of_a_group_tells_how_the_rollouts_up_to_its_own_ended() {
+        let rollout = |phase| RolloutStatus {
+            id: 7,
+            phase,
+            ..RolloutStatus::default()
+        };
+        let (done, rolling) = (
+            rollout(RolloutPhase::Succeeded),
+            rollout(RolloutPhase::Progressing),
+        );
+        assert_eq!(outcome(&done, "7"), Some(RolloutOutcome::Succeeded));
+        assert_eq!(outcome(&rolling, "7"), None);
+        assert_eq!(outcome(&rolling, "6"), Some(RolloutOutcome::Superseded));
+        assert_eq!(outcome(&done, "8"), None, "an intent that was never carried out");
+        assert_eq!(outcome(&done, "x"), None);
     }
 }

@@ -9,17 +9,17 @@ use kube::Client;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::cache::Cache;
+use super::cache::{Cache, Change, ObjectKey};
 use super::context::{Checks, Context, Queues};
 use super::hub::{Hub, HubError};
 use super::members::Members;
 use super::pace::Pace;
 use super::renders::Renders;
 use super::repositories::Repositories;
+use super::restart;
 use super::wake::By;
 use super::watch::follow;
 use super::work::{Crew, Loop, Schedule};
-use super::{cache::Change, restart};
 use crate::git::{GitLimits, GitStore};
 use crate::ledger::{Ledger, LedgerError};
 use crate::render::{BuildTool, RenderError, RenderLimits, Renderer};
@@ -196,6 +196,25 @@ fn follow_all(
     follow_kind!(groups, wake_for_group);
 }
 
+/// Deletes mirrors of Sources that are gone and of credentials that were replaced.
+async fn drop_unused_mirrors(context: &Context) {
+    let sources: Vec<_> = context
+        .sources
+        .select(|_| true)
+        .iter()
+        .map(|source| ObjectKey::of(&**source))
+        .collect();
+    // A Source that was not addressed yet may need a mirror that is there.
+    let Some(keep) = context.repositories.fingerprints(&sources) else {
+        return;
+    };
+    match context.git.retain(keep).await {
+        Ok(0) => {}
+        Ok(count) => tracing::info!(count, "unused mirrors deleted"),
+        Err(error) => tracing::warn!(%error, "unused mirrors not deleted"),
+    }
+}
+
 /// Housekeeping.
 async fn keep(context: Arc<Context>, schedule: Arc<Schedule>, stop: CancellationToken) {
     let mut save = tokio::time::interval(SAVE_INTERVAL);
@@ -204,7 +223,10 @@ async fn keep(context: Arc<Context>, schedule: Arc<Schedule>, stop: Cancellation
         tokio::select! {
             () = stop.cancelled() => return,
             _ = save.tick() => schedule.save(&context).await,
-            _ = tidy.tick() => context.pace.tidy(),
+            _ = tidy.tick() => {
+                context.pace.tidy();
+                drop_unused_mirrors(&context).await;
+            }
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Where a repository is and how it is reached.
 
 use std::fmt;
+use std::sync::Arc;
 
 use base64::Engine as _;
+use http::HeaderValue;
 use sha2::{Digest as _, Sha256};
 use url::{Host, Url};
 
@@ -35,15 +37,16 @@ pub enum UrlError {
 /// A checked repository URL, free of credentials and therefore safe to print.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RepoUrl {
-    url: Url,
+    /// Shared: every error carries a copy.
+    url: Arc<Url>,
     insecure_allowed: bool,
 }
 
 impl RepoUrl {
     /// Checks a URL against the grammar: `https` always, `http` and `file` only with `allow_insecure`.
     ///
-    /// `allow_insecure` also permits servers on loopback and link-local addresses, which are otherwise refused when they are
-    /// dialled.
+    /// `allow_insecure` also permits servers on loopback and link-local addresses, which are otherwise
+    /// refused when they are dialled.
     ///
     /// # Errors
     /// [`UrlError`] says which rule the text breaks, without repeating the text.
@@ -84,12 +87,12 @@ impl RepoUrl {
         }
         url.set_path(&path);
         Ok(Self {
-            url,
+            url: Arc::new(url),
             insecure_allowed: allow_insecure,
         })
     }
 
-    /// The URL as libgit2 gets it and people read it.
+    /// The URL as people read it.
     pub fn as_str(&self) -> &str {
         self.url.as_str()
     }
@@ -99,9 +102,9 @@ impl RepoUrl {
         self.url.host_str()
     }
 
-    /// The path, percent-encoded, with its leading slash.
-    pub(super) fn path(&self) -> &str {
-        self.url.path()
+    /// The parsed URL.
+    pub(super) fn as_url(&self) -> &Url {
+        &self.url
     }
 
     /// Host and port to dial; `None` for `file`.
@@ -132,7 +135,8 @@ impl fmt::Debug for RepoUrl {
     }
 }
 
-/// `git@host:path`: no scheme, an `@` before the first colon, and something after it. `ext::` has no `@` before its colon.
+/// `git@host:path`: no scheme, an `@` before the first colon, and something after it. `ext::` has no `@`
+/// before its colon.
 fn looks_like_scp(text: &str) -> bool {
     text.split_once(':')
         .is_some_and(|(left, right)| left.contains('@') && !left.contains('/') && !right.is_empty())
@@ -165,30 +169,31 @@ impl fmt::Debug for Credential {
 }
 
 impl Credential {
-    /// The `Authorization` header, sent with the first request: a poll then costs one request and not a 401 before it.
+    /// The `Authorization` header, sent with the first request: a poll then costs one request and not a 401
+    /// before it.
     ///
-    /// `None` where the text cannot stand in a header; a line break at the end of a Secret's value is the usual reason.
-    pub(super) fn header(&self) -> Option<Option<String>> {
-        let clean = |text: &str| !text.chars().any(char::is_control);
-        match self {
-            Self::None => Some(None),
+    /// `None` where the text cannot stand in a header; a line break at the end of a Secret's value is the
+    /// usual reason.
+    pub(super) fn header(&self) -> Option<Option<HeaderValue>> {
+        let text = match self {
+            Self::None => return Some(None),
             Self::Basic { username, password } => {
+                let clean = |text: &str| !text.chars().any(char::is_control);
                 let usable = clean(username) && clean(password) && !username.contains(':');
-                usable.then(|| {
-                    Some(format!(
-                        "Authorization: Basic {}",
-                        basic_value(username, password)
-                    ))
-                })
+                usable.then(|| format!("Basic {}", basic_value(username, password)))
             }
             Self::Bearer(token) => {
                 let usable = !token.is_empty() && token.chars().all(|c| c.is_ascii_graphic());
-                usable.then(|| Some(format!("Authorization: Bearer {token}")))
+                usable.then(|| format!("Bearer {token}"))
             }
-        }
+        };
+        let mut value = HeaderValue::from_str(&text?).ok()?;
+        value.set_sensitive(true);
+        Some(Some(value))
     }
 
-    /// Every text that must not appear in a message. Empty ones are left out: replacing them would match everywhere.
+    /// Every text that must not appear in a message. Empty ones are left out: replacing them would match
+    /// everywhere.
     pub(super) fn secrets(&self) -> Vec<String> {
         let all = match self {
             Self::None => Vec::new(),
@@ -245,8 +250,8 @@ impl RepoAccess {
 
     /// Names the mirror folder: 32 hex digits over URL, credential and certificate authorities.
     ///
-    /// The credential takes part so that nobody reads, through a mirror, what only another credential may read. It is a plain
-    /// hash: keep it out of logs and status, a weak password could be guessed from it.
+    /// The credential takes part so that nobody reads, through a mirror, what only another credential may
+    /// read. It is a plain hash: keep it out of logs and status, a weak password could be guessed from it.
     pub fn fingerprint(&self) -> String {
         let (kind, first, second): (&str, &str, &str) = match &self.credential {
             Credential::None => ("none", "", ""),
@@ -388,7 +393,7 @@ mod tests {
         assert_eq!(Credential::None.header(), Some(None));
         assert_eq!(
             basic("bob", "pw").header(),
-            Some(Some("Authorization: Basic Ym9iOnB3".into()))
+            Some(Some(HeaderValue::from_static("Basic Ym9iOnB3")))
         );
     }
 }

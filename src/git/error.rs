@@ -110,7 +110,7 @@ pub enum Refusal {
         limit: usize,
     },
     /// The host's name leads to an address that is not dialled.
-    #[error("the host resolves to {address}, a local address")]
+    #[error("the host resolves to {address}, which is a local address")]
     Address {
         /// The address.
         address: IpAddr,
@@ -208,7 +208,8 @@ pub enum Refusal {
     },
 }
 
-/// A message from libgit2, the system or the server, with secrets and control characters taken out and cut to a length.
+/// A message from libgit2, the system or the server, with secrets and control characters taken out and cut to
+/// a length.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Cause(String);
@@ -283,7 +284,8 @@ impl GitError {
         }
     }
 
-    /// Reads libgit2's verdict on work that only touched the mirror: what it cannot make sense of there is damage.
+    /// Reads libgit2's verdict on work that only touched the mirror: what it cannot make sense of there is
+    /// damage.
     ///
     /// What the system refuses is not: a mirror is not thrown away for want of memory or file handles.
     pub(super) fn from_mirror(access: &RepoAccess, error: &git2::Error) -> Self {
@@ -291,6 +293,7 @@ impl GitError {
             return Self::disk(access, "the mirror", io::ErrorKind::StorageFull.into());
         }
         match (error.class(), error.code()) {
+            _ if error.message().starts_with("failed to lock file") => Self::other(access, error.message()),
             (ErrorClass::Os | ErrorClass::Filesystem | ErrorClass::NoMemory, code)
                 if code != ErrorCode::NotFound =>
             {
@@ -300,54 +303,30 @@ impl GitError {
                     io::Error::other(Cause::new(error.message(), access)),
                 )
             }
-            (_, ErrorCode::Locked) => Self::other(access, error.message()),
             _ => Self::corrupt(access, error.message()),
         }
     }
 
-    /// Reads libgit2's verdict on a conversation with a server.
-    pub(super) fn from_remote(access: &RepoAccess, error: &git2::Error) -> Self {
-        let repo = access.url().clone();
-        let message = error.message();
-        let source = Cause::new(message, access);
-        match (error.code(), http_status(message)) {
-            (ErrorCode::Auth, _) | (_, Some(401 | 403)) => return Self::Auth { repo, source },
-            (ErrorCode::Certificate, _) => return Self::Untrusted { repo, source },
-            (_, Some(404 | 410)) => return Self::not_found(access, "the repository"),
-            (_, Some(429 | 500..=599)) | (ErrorCode::Eof | ErrorCode::Timeout, _) => {
-                return Self::Unreachable { repo, source };
-            }
-            _ => {}
+    /// Reads libgit2's verdict on a fetch. The same errors come from a damaged mirror and from a bad pack;
+    /// `mirror_is_sound` tells which, so that a good mirror is not thrown away for a bad server.
+    pub(super) fn from_fetch(access: &RepoAccess, error: &git2::Error, mirror_is_sound: bool) -> Self {
+        if is_missing_file(error) {
+            return Self::not_found(access, "the repository");
         }
-        if message.contains("redirect") && matches!(error.class(), ErrorClass::Net | ErrorClass::Http) {
-            return Self::refused(access, Refusal::Redirect);
-        }
-        if disk_is_full(error) {
-            return Self::disk(access, "the mirror", io::ErrorKind::StorageFull.into());
-        }
-        match error.class() {
-            ErrorClass::Odb | ErrorClass::Zlib | ErrorClass::Object | ErrorClass::Reference => {
-                Self::Corrupt { repo, source }
-            }
-            // libgit2 says "failed to resolve path" of a file URL that leads nowhere.
-            ErrorClass::Os | ErrorClass::Repository | ErrorClass::Filesystem
-                if error.code() == ErrorCode::NotFound =>
-            {
-                Self::not_found(access, "the repository")
-            }
-            ErrorClass::Net | ErrorClass::Ssl => Self::Unreachable { repo, source },
-            _ => Self::Other { repo, source },
+        match Self::from_mirror(access, error) {
+            Self::Corrupt { repo, source } if mirror_is_sound => Self::Other { repo, source },
+            other => other,
         }
     }
 }
 
-/// libgit2 has no error code for a status; it stands at the end of a constant sentence.
-fn http_status(message: &str) -> Option<u16> {
-    message
-        .strip_prefix("unexpected http status code: ")?
-        .trim()
-        .parse()
-        .ok()
+/// libgit2 says "failed to resolve path" of a file URL that leads nowhere.
+fn is_missing_file(error: &git2::Error) -> bool {
+    let class = matches!(
+        error.class(),
+        ErrorClass::Os | ErrorClass::Repository | ErrorClass::Filesystem
+    );
+    class && (error.code() == ErrorCode::NotFound || error.message().starts_with("failed to resolve path"))
 }
 
 /// libgit2 appends the system's text to its own.
@@ -403,88 +382,68 @@ mod tests {
 
     #[test]
     fn verdicts_of_libgit2_are_told_apart() {
-        let kind = |code, class, message: &str| match GitError::from_remote(
-            &access(),
-            &git2::Error::new(code, class, message),
-        ) {
-            GitError::Auth { .. } => "auth",
-            GitError::Untrusted { .. } => "untrusted",
-            GitError::NotFound { .. } => "not found",
-            GitError::Unreachable { .. } => "unreachable",
-            GitError::Refused { .. } => "refused",
-            GitError::Corrupt { .. } => "corrupt",
-            GitError::Disk { .. } => "disk",
-            GitError::Timeout { .. } | GitError::Other { .. } => "other",
-        };
         use ErrorClass as Class;
         use ErrorCode as Code;
+        let kind = |error| match error {
+            GitError::NotFound { .. } => "not found",
+            GitError::Corrupt { .. } => "corrupt",
+            GitError::Disk { source, .. } if source.kind() == io::ErrorKind::StorageFull => "full",
+            GitError::Disk { .. } => "disk",
+            GitError::Other { .. } => "other",
+            error => panic!("{error:?}"),
+        };
         let cases = [
-            (Code::Auth, Class::Http, "authentication required", "auth"),
-            (
-                Code::GenericError,
-                Class::Http,
-                "unexpected http status code: 403",
-                "auth",
-            ),
-            (
-                Code::GenericError,
-                Class::Http,
-                "unexpected http status code: 404",
-                "not found",
-            ),
-            (
-                Code::GenericError,
-                Class::Http,
-                "unexpected http status code: 503",
-                "unreachable",
-            ),
-            (
-                Code::GenericError,
-                Class::Http,
-                "unexpected http status code: 429",
-                "unreachable",
-            ),
-            (
-                Code::GenericError,
-                Class::Http,
-                "unexpected http status code: 418",
-                "other",
-            ),
-            (
-                Code::Certificate,
-                Class::Ssl,
-                "the SSL certificate is invalid",
-                "untrusted",
-            ),
-            (
-                Code::GenericError,
-                Class::Net,
-                "cannot redirect from 'a' to 'b'",
-                "refused",
-            ),
-            (Code::GenericError, Class::Net, "connection reset", "unreachable"),
-            (Code::NotFound, Class::Odb, "object not found", "corrupt"),
             (
                 Code::NotFound,
-                Class::Os,
-                "failed to resolve path '/x'",
-                "not found",
+                Class::Odb,
+                "object not found",
+                ["corrupt", "corrupt", "other"],
             ),
             (
                 Code::GenericError,
-                Class::Os,
-                "write failed: No space left on device",
-                "disk",
+                Class::Zlib,
+                "stream aborted",
+                ["corrupt", "corrupt", "other"],
             ),
             (
                 Code::GenericError,
                 Class::Indexer,
                 "packfile is malformed",
-                "other",
+                ["corrupt", "corrupt", "other"],
+            ),
+            (
+                Code::NotFound,
+                Class::Os,
+                "failed to resolve path '/x'",
+                ["corrupt", "not found", "not found"],
+            ),
+            (
+                Code::GenericError,
+                Class::Os,
+                "write: No space left on device",
+                ["full", "full", "full"],
+            ),
+            (
+                Code::GenericError,
+                Class::Os,
+                "open: Too many open files",
+                ["disk", "disk", "disk"],
+            ),
+            (
+                Code::GenericError,
+                Class::Os,
+                "failed to lock file 'x'",
+                ["other", "other", "other"],
             ),
         ];
         for (code, class, message, expected) in cases {
-            assert_eq!(kind(code, class, message), expected, "{message}");
+            let error = git2::Error::new(code, class, message);
+            let found = [
+                kind(GitError::from_mirror(&access(), &error)),
+                kind(GitError::from_fetch(&access(), &error, false)),
+                kind(GitError::from_fetch(&access(), &error, true)),
+            ];
+            assert_eq!(found, expected, "{message}");
         }
     }
 }

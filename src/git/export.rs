@@ -1,8 +1,8 @@
 //! Writing a commit's tree into a folder, object by object. Everything here blocks.
 //!
-//! git's checkout is not used: it follows what a tree says about links, attributes, filters and submodules. Here files
-//! and folders are created, never opened, and links are created when everything else is in place, so that nothing is
-//! ever written through one.
+//! git's checkout is not used: it follows what a tree says about links, attributes, filters and submodules.
+//! Here files and folders are created, never opened, and links are created when everything else is in place,
+//! so that nothing is ever written through one.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -109,7 +109,8 @@ fn claim(destination: &Path) -> io::Result<()> {
     }
 }
 
-/// Gives the disk back after an error. What fails here fails again, and loudly, at the next export into the folder.
+/// Gives the disk back after an error. What fails here fails again, and loudly, at the next export into the
+/// folder.
 fn clear(destination: &Path) {
     let Ok(entries) = fs::read_dir(destination) else {
         return;
@@ -241,7 +242,7 @@ impl Export<'_> {
         match kind {
             Kind::Folder => return self.write_folder(parent, entry.id(), path).map(Some),
             Kind::File => self.write_file(entry, path)?,
-            Kind::Link => self.note_link(entry.id(), path)?,
+            Kind::Link => self.note_link(entry.id(), &path)?,
             Kind::Submodule => self.stats.submodules += 1,
             Kind::Unknown => return Err(self.refused(Refusal::Kind { path: shown(&path) })),
         }
@@ -289,10 +290,10 @@ impl Export<'_> {
         Ok(())
     }
 
-    fn note_link(&mut self, blob: Oid, path: PathBuf) -> Result<(), GitError> {
-        self.check_size(blob, ObjectType::Blob, &path, MAX_LINK_BYTES)?;
+    fn note_link(&mut self, blob: Oid, path: &Path) -> Result<(), GitError> {
+        self.check_size(blob, ObjectType::Blob, path, MAX_LINK_BYTES)?;
         let target = OsString::from(OsStr::from_bytes(&self.read(blob)?));
-        self.note(&path, Node::Link(target))
+        self.note(path, Node::Link(target))
     }
 
     /// Checks every link before the first one is created; one bad link and nothing is left.
@@ -386,8 +387,8 @@ fn kind(entry: &TreeEntry<'_>) -> Kind {
     }
 }
 
-/// Names that are no names of a file below the root, and `.git` in any case: a program that later runs in the exported
-/// tree must not find a repository there.
+/// Names that are no names of a file below the root, and `.git` in any case: a program that later runs in the
+/// exported tree must not find a repository there.
 fn is_forbidden(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
     matches!(bytes, b"" | b"." | b"..")

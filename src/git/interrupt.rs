@@ -69,7 +69,8 @@ impl Interrupt {
     }
 }
 
-/// Raises an [`Interrupt`] when the future that waits for the call is dropped. After the call's end it changes nothing.
+/// Raises an [`Interrupt`] when the future that waits for the call is dropped. After the call's end it
+/// changes nothing.
 #[derive(Debug)]
 pub(super) struct StopOnDrop(pub(super) Arc<Interrupt>);
 

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-/// Bounds of a [`super::GitStore`]. The defaults fit any repository that a forge accepts without asking questions.
+/// Bounds of a [`super::GitStore`]. The defaults fit any repository that a forge accepts without asking
+/// questions.
 #[derive(Debug, Clone)]
 pub struct GitLimits {
-    /// Calls that talk to servers at the same time. Each holds a thread; a mirror has at most one, so a slow server takes one of them.
+    /// Calls that talk to servers at the same time. A mirror has at most one fetch, so a slow server takes
+    /// one of them.
     pub network_jobs: usize,
-    /// Calls that only read or write mirrors at the same time. They have their own threads, so that slow servers never hold up an export.
+    /// Calls that only read or write mirrors at the same time. They are counted apart, so that slow servers
+    /// never hold up an export.
     pub local_jobs: usize,
     /// How long a call that only touches the local disk may take, waiting for its turn included.
     pub local_timeout: Duration,
@@ -19,7 +22,8 @@ pub struct GitLimits {
     pub max_listing_bytes: u64,
     /// Heads and tags a repository may have.
     pub max_refs: usize,
-    /// Packs a mirror may have before they are joined into one. Each fetch adds a pack and each look-up asks them all.
+    /// Packs a mirror may have before they are joined into one. Each fetch adds a pack and each look-up asks
+    /// them all.
     pub max_packs: usize,
     /// Bounds of one exported tree.
     pub export: ExportLimits,
@@ -61,7 +65,8 @@ pub struct ExportLimits {
 impl Default for ExportLimits {
     fn default() -> Self {
         Self {
-            // A little more than the Linux kernel's tree has; the largest configuration repositories stay well below.
+            // A little more than the Linux kernel's tree has; the largest configuration repositories stay
+            // well below.
             max_entries: 100_000,
             // The size above which GitHub refuses a push.
             max_file_bytes: 100 << 20,

@@ -2,18 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
-use std::io;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use git2::{Config, ErrorCode, Oid, Repository, RepositoryInitOptions};
+use git2::{Config, ErrorCode, ObjectType, Oid, Repository, RepositoryInitOptions};
 use sha2::{Digest as _, Sha256};
 
 use super::access::RepoAccess;
 use super::error::{GitError, Refusal};
 use super::interrupt::Interrupt;
 
-/// What the remote's refs pointed at when they were last fetched. Only libgit2's negotiation reads them.
+/// What the remote's refs pointed at when they were last fetched. What is named to the server at the next
+/// fetch.
 const REMOTE_PREFIX: &str = "refs/starling/remote/";
 
 /// Commits that are kept although no branch may lead to them any more.
@@ -25,8 +26,8 @@ pub(super) struct Mirror<'a> {
     access: &'a RepoAccess,
 }
 
-/// Makes sure that a usable mirror exists at `path`. With `replace`, or if the present one cannot be opened, it is moved
-/// aside, and with it its pins: they kept commits that cannot be read any more.
+/// Makes sure that a usable mirror exists at `path`. With `replace`, or if the present one cannot be opened,
+/// it is moved aside, and with it its pins: they kept commits that cannot be read any more.
 pub(super) fn prepare(path: &Path, access: &RepoAccess, replace: bool) -> Result<(), GitError> {
     let disk = |error| GitError::disk(access, "the mirror", error);
     if path.exists() {
@@ -57,7 +58,8 @@ fn create(path: &Path, access: &RepoAccess) -> Result<(), GitError> {
     Ok(())
 }
 
-/// Renames a damaged mirror. One is kept for a look, the one before it is deleted, so that damage does not fill the disk.
+/// Renames a damaged mirror. One is kept for a look, the one before it is deleted, so that damage does not
+/// fill the disk.
 fn set_aside(path: &Path) -> io::Result<PathBuf> {
     let aside = path.with_extension("damaged");
     match fs::remove_dir_all(&aside) {
@@ -69,8 +71,9 @@ fn set_aside(path: &Path) -> io::Result<PathBuf> {
 }
 
 impl<'a> Mirror<'a> {
-    /// Opens the mirror with an empty configuration: neither the system's nor a user's git configuration may redirect a
-    /// URL, name a proxy or switch off a check. (libgit2 still asks them for `safe.directory`, which only ever refuses.)
+    /// Opens the mirror with an empty configuration: neither the system's nor a user's git configuration may
+    /// redirect a URL, name a proxy or switch off a check. (libgit2 still asks them for `safe.directory`,
+    /// which only ever refuses.)
     pub(super) fn open(path: &Path, access: &'a RepoAccess) -> Result<Self, GitError> {
         let open = || -> Result<Repository, git2::Error> {
             let repo = Repository::open_bare(path)?;
@@ -84,26 +87,29 @@ impl<'a> Mirror<'a> {
 
     /// Whether the commit and its root folder are there. What lies below is noticed by the export.
     pub(super) fn holds(&self, commit: Oid) -> Result<bool, GitError> {
-        match self.repo.find_commit(commit).and_then(|found| found.tree()) {
-            Ok(_) => Ok(true),
-            Err(error) if error.code() == ErrorCode::NotFound => match self.repo.odb() {
-                // A commit without its tree is damage; asking the server again would not bring the tree.
-                Ok(odb) if odb.exists(commit) && self.repo.find_commit(commit).is_ok() => {
-                    Err(GitError::corrupt(self.access, "a commit lacks its tree"))
-                }
-                Ok(odb) if odb.exists(commit) => self.not_a_commit(commit),
-                Ok(_) => Ok(false),
-                Err(error) => Err(GitError::from_mirror(self.access, &error)),
-            },
-            Err(error) => Err(GitError::from_mirror(self.access, &error)),
+        let odb = self
+            .repo
+            .odb()
+            .map_err(|error| GitError::from_mirror(self.access, &error))?;
+        if !odb.exists(commit) {
+            return Ok(false);
         }
-    }
-
-    fn not_a_commit<T>(&self, id: Oid) -> Result<T, GitError> {
-        Err(GitError::refused(
-            self.access,
-            Refusal::NotACommit { id: id.to_string() },
-        ))
+        match odb.read_header(commit) {
+            Ok((_, ObjectType::Commit)) => {}
+            Ok(_) => {
+                return Err(GitError::refused(
+                    self.access,
+                    Refusal::NotACommit {
+                        id: commit.to_string(),
+                    },
+                ));
+            }
+            Err(error) => return Err(GitError::from_mirror(self.access, &error)),
+        }
+        // A commit without its tree is damage; asking the server again would not bring the tree.
+        let read = self.repo.find_commit(commit).and_then(|found| found.tree());
+        read.map(|_| true)
+            .map_err(|error| GitError::from_mirror(self.access, &error))
     }
 
     /// Whether `newer` is `older` or a descendant; `None` if either is not in the mirror.
@@ -120,11 +126,19 @@ impl<'a> Mirror<'a> {
             .map_err(|error| GitError::from_mirror(self.access, &error))
     }
 
-    /// Notes what a remote ref points at.
+    /// Notes what a remote ref points at, if that arrived: a server may name a tip and not send it.
     ///
     /// The name is hashed: a remote may rename `a` to `a/b`, and a folder cannot take the place of a file.
     pub(super) fn note_remote(&self, name: &str, id: Oid) -> Result<(), GitError> {
-        self.set(&remote_ref(name), id)
+        let commit = self
+            .repo
+            .find_object(id, None)
+            .and_then(|object| object.peel_to_commit());
+        if commit.is_ok() {
+            self.set(&remote_ref(name), id)
+        } else {
+            Ok(())
+        }
     }
 
     /// Forgets every noted remote ref that is not among `names`.
@@ -164,14 +178,38 @@ impl<'a> Mirror<'a> {
             .collect())
     }
 
-    /// Whether everything a ref of the mirror points at can be read. Tells a damaged mirror from a strange server.
-    pub(super) fn is_sound(&self) -> bool {
-        self.refs("refs/starling/").is_ok_and(|refs| {
-            refs.values().all(|id| {
-                let peeled = self.repo.find_object(*id, None).and_then(|o| o.peel_to_commit());
-                peeled.and_then(|commit| commit.tree()).is_ok()
-            })
-        })
+    /// Looks for damage before a fetch, which would trust what the refs say is here and would not bring it
+    /// again.
+    pub(super) fn check(&self) -> Result<(), GitError> {
+        self.check_packs()?;
+        for id in self.refs("refs/starling/")?.values() {
+            let commit = self
+                .repo
+                .find_object(*id, None)
+                .and_then(|object| object.peel_to_commit());
+            let tree = commit.and_then(|commit| commit.tree());
+            tree.map_err(|error| GitError::from_mirror(self.access, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Checks that each index belongs to its pack. libgit2 takes no notice of a pack that does not, and does
+    /// not replace it when the same pack is fetched again.
+    fn check_packs(&self) -> Result<(), GitError> {
+        let disk = |error| GitError::disk(self.access, "the mirror", error);
+        let folder = self.repo.path().join("objects/pack");
+        for index in files_in(&folder, "idx").map_err(disk)? {
+            // An index ends with the checksum of its pack and its own; a pack ends with its own.
+            let known = last_bytes(&index, 40).map_err(disk)?;
+            let pack = last_bytes(&index.with_extension("pack"), 20).map_err(disk)?;
+            if known.len() < 40 || pack != known[..20] {
+                return Err(GitError::corrupt(
+                    self.access,
+                    "a pack does not belong to its index",
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn refs(&self, prefix: &str) -> Result<BTreeMap<String, Oid>, GitError> {
@@ -208,8 +246,8 @@ impl<'a> Mirror<'a> {
         }
     }
 
-    /// Removes what a process that died in the middle of a fetch or a write left behind: unfinished packs, and locks of
-    /// refs, which would otherwise hold for ever.
+    /// Removes what a process that died in the middle of a fetch or a write left behind: unfinished packs,
+    /// and locks of refs, which would otherwise hold for ever.
     fn sweep(&self) -> io::Result<()> {
         remove_files(&self.repo.path().join("objects/pack"), |name| {
             ![".pack", ".idx"].iter().any(|end| name.ends_with(end))
@@ -220,7 +258,8 @@ impl<'a> Mirror<'a> {
         Ok(())
     }
 
-    /// Joins all packs into one, if there are more than `max_packs`, with only what refs of the mirror lead to.
+    /// Joins all packs into one, if there are more than `max_packs`, with only what refs of the mirror lead
+    /// to.
     ///
     /// Returns the packs that are superseded; they are deleted by [`discard`] once nobody reads them.
     pub(super) fn join_packs(
@@ -229,7 +268,8 @@ impl<'a> Mirror<'a> {
         interrupt: &Interrupt,
     ) -> Result<Vec<PathBuf>, GitError> {
         let folder = self.repo.path().join("objects/pack");
-        let old = packs_in(&folder).map_err(|error| GitError::disk(self.access, "the mirror", error))?;
+        let old =
+            files_in(&folder, "pack").map_err(|error| GitError::disk(self.access, "the mirror", error))?;
         if old.len() <= max_packs {
             return Ok(Vec::new());
         }
@@ -286,7 +326,8 @@ fn remove_files(folder: &Path, which: impl Fn(&str) -> bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Deletes superseded packs, the index first: a pack without an index is ignored, an index without a pack is an error.
+/// Deletes superseded packs, the index first: a pack without an index is ignored, an index without a pack is
+/// an error.
 pub(super) fn discard(packs: &[PathBuf], access: &RepoAccess) -> Result<(), GitError> {
     for pack in packs {
         for path in [pack.with_extension("idx"), pack.clone()] {
@@ -301,15 +342,33 @@ pub(super) fn discard(packs: &[PathBuf], access: &RepoAccess) -> Result<(), GitE
     Ok(())
 }
 
-fn packs_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut packs = Vec::new();
-    for entry in fs::read_dir(folder)? {
+/// The files of a folder with an extension; a folder that is not there has none.
+fn files_in(folder: &Path, extension: &str) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut files = Vec::new();
+    for entry in entries {
         let path = entry?.path();
-        if path.extension().is_some_and(|end| end == "pack") {
-            packs.push(path);
+        if path.extension().is_some_and(|end| end == extension) {
+            files.push(path);
         }
     }
-    Ok(packs)
+    Ok(files)
+}
+
+/// The last bytes of a file; fewer if it has fewer, none if it is not there.
+fn last_bytes(path: &Path, count: u64) -> io::Result<Vec<u8>> {
+    let mut file = match fs::File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        file => file?,
+    };
+    let size = file.metadata()?.len();
+    file.seek(SeekFrom::Start(size.saturating_sub(count)))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Reads a commit's ID: 40 hex digits, so that no abbreviation ever matches something else later.

@@ -1,5 +1,7 @@
 //! The mirrors of all repositories, and what may be asked of them.
 
+mod fetch;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt as _;
@@ -9,25 +11,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use git2::Oid;
-use tokio::sync::{OwnedMutexGuard, RwLock, Semaphore};
+use rustls::RootCertStore;
+use tokio::sync::{OnceCell, OwnedMutexGuard, OwnedSemaphorePermit, RwLock, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::access::RepoAccess;
-use super::error::{GitError, Refusal};
+use super::error::GitError;
 use super::export::{self, ExportStats};
-use super::gate::{Closed, Gate, Route};
 use super::interrupt::{Interrupt, Stop, StopOnDrop};
 use super::limits::GitLimits;
 use super::mirror::{self, Mirror, commit_id};
-use super::remote::{Conversation, Want};
+use super::want::Want;
 
-/// How long a call that was told to stop may take to do so. Its callbacks run every few milliseconds and its connection
-/// is cut, so this is used up only by a disk that does not answer.
+/// How long a call that was told to stop may take to do so. It looks at the flag every few milliseconds, so
+/// this is used up only by a disk that does not answer, or by a long look at history.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
 /// Mirrors of repositories below one folder, and the threads that work on them.
 ///
-/// A clone shares everything. One store may use a folder at a time; two processes on it would clean up after each other.
+/// A clone shares everything. One store may use a folder at a time; two processes on it would clean up after
+/// each other.
 #[derive(Debug, Clone)]
 pub struct GitStore {
     inner: Arc<Inner>,
@@ -40,6 +43,8 @@ struct Inner {
     slots: Mutex<HashMap<String, Arc<Slot>>>,
     network: Arc<Semaphore>,
     local: Arc<Semaphore>,
+    /// The system's certificate authorities, read at the first https call.
+    roots: OnceCell<RootCertStore>,
 }
 
 /// One mirror as this process knows it.
@@ -49,10 +54,22 @@ struct Slot {
     condition: AtomicU8,
     /// Held shared by whoever reads or adds, alone by whoever replaces the mirror or deletes packs.
     content: Arc<RwLock<()>>,
-    /// Held by whoever talks to the server: one conversation per mirror, so that a slow server holds one thread.
+    /// Held by whoever talks to the server: one conversation per mirror, so that a slow server holds one
+    /// thread.
     server: Arc<tokio::sync::Mutex<()>>,
     /// Held while a pin changes: libgit2 does not wait for the lock of a ref, it fails.
     naming: tokio::sync::Mutex<()>,
+}
+
+impl Slot {
+    /// Remembers that a mirror turned out to be damaged. Called while `content` is held, so that the verdict
+    /// never falls on the mirror that took its place.
+    fn judge<T>(&self, outcome: Result<T, GitError>) -> Result<T, GitError> {
+        if matches!(outcome, Err(GitError::Corrupt { .. })) {
+            self.condition.store(DAMAGED, Ordering::SeqCst);
+        }
+        outcome
+    }
 }
 
 /// What is known of a mirror on disk: not looked at yet, usable, or damaged.
@@ -60,7 +77,8 @@ const UNKNOWN: u8 = 0;
 const USABLE: u8 = 1;
 const DAMAGED: u8 = 2;
 
-/// The right to talk to one mirror's server. Shared with the blocking call, so that it lasts as long as that does.
+/// The right to talk to one mirror's server. Shared with the blocking call, so that it lasts as long as that
+/// does.
 type Turn = Arc<OwnedMutexGuard<()>>;
 
 /// One call of the public interface: for whom and until when.
@@ -76,18 +94,21 @@ impl GitStore {
     pub fn new(root: PathBuf, limits: GitLimits) -> Self {
         let network = Arc::new(Semaphore::new(limits.network_jobs.max(1)));
         let local = Arc::new(Semaphore::new(limits.local_jobs.max(1)));
+        let inner = Inner {
+            root,
+            limits,
+            slots: Mutex::default(),
+            network,
+            local,
+            roots: OnceCell::new(),
+        };
         Self {
-            inner: Arc::new(Inner {
-                root,
-                limits,
-                slots: Mutex::default(),
-                network,
-                local,
-            }),
+            inner: Arc::new(inner),
         }
     }
 
-    /// Asks the server for its heads and tags: full ref name to commit ID, annotated tags resolved to what they tag.
+    /// Asks the server for its heads and tags: full ref name to commit ID, annotated tags resolved to what
+    /// they tag.
     ///
     /// An empty repository gives an empty map. Costs one small request and fetches nothing.
     ///
@@ -99,17 +120,20 @@ impl GitStore {
         timeout: Duration,
     ) -> Result<BTreeMap<String, String>, GitError> {
         let call = self.call(access, timeout);
-        self.prepare(&call).await?;
-        let turn = self.turn(&call).await?;
-        let heads = self
-            .converse(
-                &call,
-                &turn,
-                self.inner.limits.max_listing_bytes,
-                |talk, mirror| talk.list(mirror),
-            )
-            .await?;
-        Ok(heads
+        let refs = if access.url().endpoint().is_some() {
+            let permit = self.permit(&call, &self.inner.network).await?;
+            let listing = self
+                .within(&call, async { self.remote(access).await?.list().await })
+                .await??;
+            drop(permit);
+            listing.refs
+        } else {
+            self.prepare(&call).await?;
+            self.local(&call, (), |remote, mirror| remote.list(mirror))
+                .await?
+        };
+        Ok(refs
+            .commits()
             .into_iter()
             .map(|(name, id)| (name, id.to_string()))
             .collect())
@@ -117,11 +141,13 @@ impl GitStore {
 
     /// Makes sure that the mirror holds a commit; asks the server only if it does not.
     ///
-    /// With `refname`, that ref is fetched first, and all heads and tags if the commit was not on it. A damaged mirror
-    /// is moved aside and fetched anew; its pins go with it. What is needed later has to be pinned.
+    /// With `refname`, that ref is fetched first, and all heads and tags if the commit was not on it. A
+    /// damaged mirror is moved aside and fetched anew; its pins go with it. What is needed later has to be
+    /// pinned.
     ///
     /// # Errors
-    /// [`GitError::NotFound`] if the server does not have the commit on any head or tag; otherwise see [`GitError`].
+    /// [`GitError::NotFound`] if the server does not have the commit on any head or tag; otherwise see
+    /// [`GitError`].
     pub async fn ensure_commit(
         &self,
         access: &RepoAccess,
@@ -201,14 +227,16 @@ impl GitStore {
 
     /// Writes a commit's tree into `destination`, an empty folder or a path where none is yet.
     ///
-    /// Written are regular files with their executable bit, folders, and symbolic links that lead to something inside the
-    /// tree; any other link refuses the whole tree. Links to folders may still lead in circles with each other, so a
-    /// walk must not follow them. Submodules are counted and left out. A `.sourceignore` file in the root, in gitignore's
-    /// syntax, says what is left out; `ignore` adds lines after it. On an error the folder is emptied.
+    /// Written are regular files with their executable bit, folders, and symbolic links that lead to
+    /// something inside the tree; any other link refuses the whole tree. Links to folders may still lead in
+    /// circles with each other, so a walk must not follow them. Submodules are counted and left out. A
+    /// `.sourceignore` file in the root, in gitignore's syntax, says what is left out; `ignore` adds lines
+    /// after it. On an error the folder is emptied.
     ///
     /// # Errors
-    /// [`GitError::NotFound`] if the mirror does not hold the commit, [`GitError::Refused`] with the path that breaks a
-    /// rule, [`GitError::Corrupt`] if an object is missing; then the next [`GitStore::ensure_commit`] fetches anew.
+    /// [`GitError::NotFound`] if the mirror does not hold the commit, [`GitError::Refused`] with the path
+    /// that breaks a rule, [`GitError::Corrupt`] if an object is missing; then the next
+    /// [`GitStore::ensure_commit`] fetches anew.
     pub async fn export(
         &self,
         access: &RepoAccess,
@@ -237,10 +265,11 @@ impl GitStore {
         stats.ok_or_else(|| GitError::not_found(access, format!("commit {commit}")))
     }
 
-    /// Joins the packs of a mirror into one if there are more than [`GitLimits::max_packs`]; tells whether it did.
+    /// Joins the packs of a mirror into one if there are more than [`GitLimits::max_packs`]; tells whether it
+    /// did.
     ///
-    /// Commits that neither a pin nor a last seen branch leads to are gone afterwards. Exports go on meanwhile, except
-    /// for the moment in which the old packs are deleted; a fetch waits.
+    /// Commits that neither a pin nor a last seen branch leads to are gone afterwards. Exports go on
+    /// meanwhile, except for the moment in which the old packs are deleted; a fetch waits.
     ///
     /// # Errors
     /// [`GitError::Timeout`] if `timeout` does not suffice; the mirror is then as before.
@@ -263,17 +292,19 @@ impl GitStore {
             .within(&call, Arc::clone(&call.slot.content).write_owned())
             .await?;
         let owned = access.clone();
-        self.job(&call, &self.inner.local, None, (alone, turn), move || {
+        let permit = self.permit(&call, &self.inner.local).await?;
+        self.job(&call, (alone, turn, permit), move || {
             mirror::discard(&old, &owned)
         })
         .await?;
         Ok(true)
     }
 
-    /// Deletes every mirror below the root whose fingerprint is not in `keep`, and damaged ones; returns how many.
+    /// Deletes every mirror below the root whose fingerprint is not in `keep`, and damaged ones; returns how
+    /// many.
     ///
-    /// For mirrors of deleted Sources and of credentials that were replaced. A mirror costs a fetch to get back, but its
-    /// pins are lost, so `keep` has to name every repository that is known.
+    /// For mirrors of deleted Sources and of credentials that were replaced. A mirror costs a fetch to get
+    /// back, but its pins are lost, so `keep` has to name every repository that is known.
     ///
     /// # Errors
     /// [`std::io::Error`] of the first folder that cannot be read or deleted.
@@ -353,7 +384,8 @@ impl GitStore {
             call.access.clone(),
             self.inner.root.clone(),
         );
-        self.job(call, &self.inner.local, None, alone, move || {
+        let permit = self.permit(call, &self.inner.local).await?;
+        self.job(call, (alone, permit), move || {
             let condition = slot.condition.load(Ordering::SeqCst);
             if condition != USABLE {
                 let made = DirBuilder::new().recursive(true).mode(0o700).create(&root);
@@ -375,84 +407,6 @@ impl GitStore {
         }
     }
 
-    /// Fetches until the mirror holds the commit; `false` if everything was fetched and it does not.
-    async fn fetch(&self, call: &Call, turn: &Turn, want: Want, id: Oid) -> Result<bool, GitError> {
-        let mut wants = vec![Want::Everything];
-        if want != Want::Everything {
-            wants.push(want);
-        }
-        let mut replaced = false;
-        while let Some(want) = wants.pop() {
-            let limits = &self.inner.limits;
-            let max_bytes = limits.max_listing_bytes + limits.max_transfer_bytes;
-            let asked = want.clone();
-            let outcome = self
-                .converse(call, turn, max_bytes, move |talk, mirror| {
-                    talk.fetch(mirror, &asked)
-                })
-                .await;
-            match outcome {
-                // Once: a mirror that is damaged again right after it was made anew is not the mirror's fault.
-                Err(GitError::Corrupt { .. }) if !replaced => {
-                    replaced = true;
-                    self.prepare(call).await?;
-                    wants.push(want);
-                }
-                other => other?,
-            }
-            if self.holds(call, id).await? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Talks to the call's server, through a gate unless the repository is a local folder.
-    async fn converse<T: Send + 'static>(
-        &self,
-        call: &Call,
-        turn: &Turn,
-        max_bytes: u64,
-        work: impl FnOnce(&Conversation, &Mirror<'_>) -> Result<T, GitError> + Send + 'static,
-    ) -> Result<T, GitError> {
-        let access = call.access.clone();
-        let gate = match access.url().endpoint() {
-            Some((host, port)) => {
-                let route = Route {
-                    host,
-                    port,
-                    https: access.url().is_https(),
-                    local_addresses: access.url().insecure_allowed(),
-                    connect_timeout: self.inner.limits.connect_timeout,
-                    max_bytes,
-                };
-                let opened = Gate::open(route).await;
-                Some(opened.map_err(|error| GitError::disk(&access, "the tunnel", error))?)
-            }
-            None => None,
-        };
-        let talk = Conversation::new(
-            &access,
-            Arc::clone(&call.interrupt),
-            gate.as_ref(),
-            &self.inner.limits,
-        )?;
-        let shared = self
-            .within(call, Arc::clone(&call.slot.content).read_owned())
-            .await?;
-        let path = call.slot.path.clone();
-        let outcome = self
-            .job(
-                call,
-                &self.inner.network,
-                gate,
-                (shared, Arc::clone(turn)),
-                move || work(&talk, &Mirror::open(&path, &access)?),
-            )
-            .await;
-        self.judge(call, outcome)
-    }
-
     /// Works on a mirror without its server; `None` if there is no mirror.
     async fn read<T: Send + 'static>(
         &self,
@@ -462,57 +416,45 @@ impl GitStore {
         let shared = self
             .within(call, Arc::clone(&call.slot.content).read_owned())
             .await?;
+        let permit = self.permit(call, &self.inner.local).await?;
         let (path, access) = (call.slot.path.clone(), call.access.clone());
-        let outcome = self
-            .job(call, &self.inner.local, None, shared, move || {
-                if !path.exists() {
-                    return Ok(None);
-                }
-                work(&Mirror::open(&path, &access)?).map(Some)
-            })
-            .await;
-        self.judge(call, outcome)
+        let slot = Arc::clone(&call.slot);
+        self.job(call, (permit, shared), move || {
+            if !path.exists() {
+                return Ok(None);
+            }
+            let outcome = Mirror::open(&path, &access).and_then(|mirror| work(&mirror));
+            slot.judge(outcome).map(Some)
+        })
+        .await
     }
 
-    /// Remembers that a mirror turned out to be damaged.
-    fn judge<T>(&self, call: &Call, outcome: Result<T, GitError>) -> Result<T, GitError> {
-        if matches!(outcome, Err(GitError::Corrupt { .. })) {
-            call.slot.condition.store(DAMAGED, Ordering::SeqCst);
-        }
-        outcome
+    async fn permit(&self, call: &Call, pool: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, GitError> {
+        let permit = self.within(call, Arc::clone(pool).acquire_owned()).await?;
+        // The pools are never closed; if they were, no work could be done.
+        permit.map_err(|error| GitError::other(&call.access, &error.to_string()))
     }
 
-    /// Runs blocking work on one of two pools. `held` is given back when the work ends, even if nobody waits any more.
+    /// Runs blocking work on a thread. `held` is given back when the work ends, even if nobody waits any
+    /// more.
     async fn job<T: Send + 'static>(
         &self,
         call: &Call,
-        pool: &Arc<Semaphore>,
-        mut gate: Option<Gate>,
         held: impl Send + 'static,
         work: impl FnOnce() -> Result<T, GitError> + Send + 'static,
     ) -> Result<T, GitError> {
-        let permit = self.within(call, Arc::clone(pool).acquire_owned()).await?;
         let mut job = tokio::task::spawn_blocking(move || {
-            let _held = (permit, held);
+            let _held = held;
             work()
         });
         let joined = match self.within(call, &mut job).await {
             Ok(joined) => joined,
             Err(late) => {
                 call.interrupt.raise(Stop::Deadline);
-                gate = None;
                 timeout(STOP_GRACE, job).await.map_err(|_| late)?
             }
         };
-        let outcome = joined.map_err(|error| GitError::other(&call.access, &error.to_string()))?;
-        // The gate knows better than libgit2 why a connection ended.
-        outcome.map_err(|error| match gate.and_then(|gate| gate.closed()) {
-            None => error,
-            Some(Closed::Dial(cause)) => GitError::unreachable(&call.access, &cause.to_string()),
-            Some(Closed::Address(address)) => GitError::refused(&call.access, Refusal::Address { address }),
-            Some(Closed::Elsewhere) => GitError::refused(&call.access, Refusal::Redirect),
-            Some(Closed::Bytes(limit)) => GitError::refused(&call.access, Refusal::TransferBytes { limit }),
-        })
+        joined.map_err(|error| GitError::other(&call.access, &error.to_string()))?
     }
 }
 

@@ -55,8 +55,10 @@ pub struct RolloutRecord {
 }
 
 impl Ledger {
-    /// Records that a rollout begins. Repeating it changes nothing, also if the rollout has ended since. Returns
-    /// whether it was new. Of rollouts that ended, a group keeps the newest 20, with their admissions.
+    /// Records that a rollout begins. Repeating it changes nothing, also if the rollout has ended since. An open one
+    /// with the same ID and another release was an intent that never reached the group's status; the new one takes its
+    /// place. Returns whether anything changed. Of rollouts that ended, a group keeps the newest 20, with their
+    /// admissions.
     ///
     /// # Errors
     /// If the rollout was not recorded.
@@ -169,7 +171,9 @@ async fn insert(
     } = rollout;
     let done = sqlx::query(
         "INSERT INTO rollouts (group_uid, id, namespace, name, release, revisions, started_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (group_uid, id) DO NOTHING",
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (group_uid, id) DO UPDATE
+         SET release = excluded.release, revisions = excluded.revisions, started_at = excluded.started_at
+         WHERE outcome IS NULL AND release <> excluded.release",
     )
     .bind(group_uid)
     .bind(id)

@@ -1,6 +1,15 @@
 //! End to end: the program, real control planes, real git, real kustomize.
 
+mod bounds;
+mod building;
+mod drift;
+mod labels;
+mod outages;
+mod policies;
+mod pruning;
 mod rollout;
+mod suspension;
+mod world;
 
 /// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_starling");

@@ -1,58 +1,167 @@
-//! A commit rolls through a group.
+//! A commit rolls through a group; a newer one takes over; several Sources roll as one.
 
-use anyhow::Result;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
 use serde_json::json;
-use starling_api::{RolloutPhase, SyncResource};
-use starling_testkit::{Fleet, FleetOptions, GitRepo};
+use starling_api::RolloutPhase;
+use starling_testkit::{Fault, GitRepo};
 
-use crate::PROGRAM;
+use crate::world::{GHOST, MEMBERS, all, along, config_map, problems, ready};
 
-/// A ConfigMap with one value, in namespace `default`.
-pub(crate) fn config_map(name: &str, value: &str) -> String {
-    format!(
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: default}}\ndata: {{value: \"{value}\"}}\n"
-    )
+#[test]
+fn a_commit_rolls_through_the_group_and_the_next_one_follows() -> Result<()> {
+    along("simple", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS).await?;
+        scene.group(json!({}), json!({})).await?;
+        let status = scene.succeeded(&first).await?;
+        assert_eq!((status.clusters.total, status.clusters.updated), (5, 5));
+        assert_eq!(scene.values(&MEMBERS, "settings").await?, all("one", 5));
+
+        let second = scene.commit(&[("settings", "two")])?;
+        let status = scene.succeeded(&second).await?;
+        assert_eq!(status.clusters.updated, 5);
+        assert_eq!(ready(&status.conditions).0, "True");
+        assert_eq!(scene.values(&MEMBERS, "settings").await?, all("two", 5));
+        for member in MEMBERS {
+            let sync = scene.sync(member, "at the second commit", |_| true).await?;
+            let applied = sync.status.unwrap_or_default().last_applied_revision;
+            assert_eq!(applied, format!("main@sha1:{second}"), "{member}");
+        }
+        Ok(())
+    })
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_commit_rolls_through_the_group_and_the_next_one_follows() -> Result<()> {
-    let fleet = Fleet::start(FleetOptions {
-        members: 2,
-        ..FleetOptions::default()
-    })
-    .await?;
-    let repo = GitRepo::init()?;
-    let first = repo.commit(&[("app/settings.yaml", &config_map("settings", "one"))], "one")?;
-    for name in ["m1", "m2"] {
-        fleet.add_cluster(name, &[]).await?;
-    }
-    fleet
-        .put_source("shop", &repo.url(), json!({"branch": "main"}))
-        .await?;
-    let entry = json!({"name": "app", "sourceRef": {"name": "shop"}, "path": "./app"});
-    fleet
-        .put_group("shop", json!({"clusterSelector": {}, "syncs": [entry]}))
-        .await?;
-    let _controller = fleet.controller(PROGRAM, &[])?;
-
-    let status = fleet.rollout("shop", &first, RolloutPhase::Succeeded).await?;
-    assert_eq!((status.clusters.total, status.clusters.updated), (2, 2));
-    let second = repo.commit(&[("app/settings.yaml", &config_map("settings", "two"))], "two")?;
-    let status = fleet.rollout("shop", &second, RolloutPhase::Succeeded).await?;
-    assert_eq!(status.clusters.updated, 2);
-    for name in ["m1", "m2"] {
-        let data = fleet
-            .config_map(name, "default", "settings")
-            .await?
-            .unwrap_or_default();
-        assert_eq!(data.get("value").map(String::as_str), Some("two"), "{name}");
-        let sync: SyncResource = fleet.get(&format!("shop-app-{name}")).await?;
-        assert!(
-            sync.status
-                .unwrap_or_default()
-                .last_applied_revision
-                .ends_with(&second)
+#[test]
+fn a_cluster_at_which_nobody_listens_is_passed_over_and_is_no_failure() -> Result<()> {
+    along("ghosted", async |scene| {
+        let commit = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS).await?;
+        scene.select(&[GHOST]).await?;
+        // Not one failure is allowed: were the ghost one, nothing would start.
+        scene.group(json!({"maxFailures": 0}), json!({})).await?;
+        let status = scene.succeeded(&commit).await?;
+        let counts = status.clusters;
+        assert_eq!(
+            (counts.total, counts.updated, counts.unreachable, counts.failed),
+            (6, 5, 1, 0)
         );
-    }
-    Ok(())
+        assert_eq!(ready(&status.conditions), ("True".into(), "Succeeded".into()));
+        assert_eq!(problems(&status)[GHOST], "Unreachable");
+        assert_eq!(scene.values(&MEMBERS, "settings").await?, all("one", 5));
+        Ok(())
+    })
+}
+
+#[test]
+fn pushes_in_a_row_end_at_the_newest_and_skip_what_was_overtaken() -> Result<()> {
+    along("overtaken", async |scene| {
+        let first = scene.commit(&[("settings", "v1")])?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS).await?;
+        scene.group(json!({"maxConcurrency": 2}), json!({})).await?;
+        scene.succeeded(&first).await?;
+
+        let slow = scene.proxy("m1")?;
+        let rule = slow.on(
+            scene.writes_of("settings").body_contains("v2"),
+            Fault::Latency(Duration::from_secs(6)),
+        );
+        let second = scene.commit(&[("settings", "v2")])?;
+        scene
+            .status("the second commit is rolling", |status| {
+                status
+                    .rollout
+                    .as_ref()
+                    .is_some_and(|r| r.revisions[0].revision.ends_with(&second))
+            })
+            .await?;
+        starling_testkit::wait::until(Duration::from_secs(30), "m1 is being written to", async || {
+            rule.fired() > 0
+        })
+        .await?;
+        let third = scene.commit(&[("settings", "v3")])?;
+        scene
+            .status("the third commit is rolling", |status| {
+                status
+                    .rollout
+                    .as_ref()
+                    .is_some_and(|r| r.revisions[0].revision.ends_with(&third))
+            })
+            .await?;
+        let fourth = scene.commit(&[("settings", "v4")])?;
+        let status = scene.succeeded(&fourth).await?;
+
+        assert_eq!(status.clusters.updated, 5);
+        assert_eq!(status.rollout.context("a rollout")?.id, 4);
+        assert_eq!(scene.values(&MEMBERS, "settings").await?, all("v4", 5));
+        // Busy with the second while the third came and went, m1 never saw it.
+        let pushed = ["v1", "v2", "v3", "v4"];
+        assert_eq!(scene.values_sent("m1", "settings", &pushed)?, ["v1", "v2", "v4"]);
+        for member in MEMBERS {
+            let sent = scene.values_sent(member, "settings", &pushed)?;
+            assert!(
+                sent.is_sorted() && sent.last().is_some_and(|v| v == "v4"),
+                "{member}: {sent:?}"
+            );
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn two_sources_that_move_together_are_one_rollout() -> Result<()> {
+    along("pair", async |scene| {
+        let other = GitRepo::init()?;
+        let other_map = |value: &str| config_map(&scene.own("base"), value);
+        scene.commit(&[("settings", "one")])?;
+        other.commit(&[("base/map.yaml", &other_map("one"))], "one")?;
+        scene.follow_main().await?;
+        let base = scene.own("base");
+        scene
+            .fleet()
+            .put_source(&base, &other.url(), json!({"branch": "main"}))
+            .await?;
+        scene.select(&MEMBERS).await?;
+        let spec = json!({"clusterSelector": scene.selector(), "syncs": [
+            {"name": "base", "sourceRef": {"name": base}, "path": "./base"},
+            {"name": "app", "sourceRef": {"name": scene.name}, "path": "./app"},
+        ]});
+        scene.fleet().put_group(scene.name, spec).await?;
+        let first = scene
+            .status("both applied", |status| {
+                status
+                    .rollout
+                    .as_ref()
+                    .is_some_and(|r| r.phase == RolloutPhase::Succeeded)
+                    && status.clusters.updated == 5
+            })
+            .await?;
+        for map in ["base", "settings"] {
+            assert_eq!(scene.values(&MEMBERS, map).await?, all("one", 5), "{map}");
+        }
+
+        let app = scene.commit(&[("settings", "two")])?;
+        let base = other.commit(&[("base/map.yaml", &other_map("two"))], "two")?;
+        let status = scene.succeeded(&app).await?;
+        let (before, rollout) = (
+            first.rollout.context("a rollout")?,
+            status.rollout.context("a rollout")?,
+        );
+        assert_eq!(rollout.id, before.id + 1);
+        let revisions: Vec<_> = rollout
+            .revisions
+            .iter()
+            .map(|r| (r.sync.as_str(), r.revision.clone()))
+            .collect();
+        let at = |commit: &str| format!("main@sha1:{commit}");
+        assert_eq!(revisions, [("base", at(&base)), ("app", at(&app))]);
+        for map in ["base", "settings"] {
+            assert_eq!(scene.values(&MEMBERS, map).await?, all("two", 5), "{map}");
+        }
+        Ok(())
+    })
 }

@@ -43,6 +43,31 @@ async fn a_rollout_begins_once_and_ends_once() {
     assert!(ledger.rollouts("group-2").await.unwrap().is_empty());
 }
 
+/// Guards against a history with the wrong release: the process died before the rollout reached the group's status,
+/// and by the next start git had moved on.
+#[tokio::test]
+async fn a_rollout_that_never_reached_its_group_gives_its_id_to_the_next_release() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    let lost = mk_rollout("group-1", "r1");
+    assert!(ledger.begin_rollout(&lost).await.unwrap());
+    let mut next = lost.clone();
+    next.release = "sha256:newer".into();
+    next.started_at = at(5);
+    assert!(ledger.begin_rollout(&next).await.unwrap());
+    assert!(!ledger.begin_rollout(&next).await.unwrap());
+    let found = ledger.rollouts("group-1").await.unwrap();
+    assert_eq!((found.len(), &found[0].rollout), (1, &next));
+
+    // What has ended is history and stays as it is.
+    ledger
+        .end_rollout("group-1", "r1", RolloutOutcome::Succeeded, at(9))
+        .await
+        .unwrap();
+    assert!(!ledger.begin_rollout(&lost).await.unwrap());
+    assert_eq!(ledger.rollouts("group-1").await.unwrap()[0].rollout, next);
+}
+
 #[tokio::test]
 async fn a_group_keeps_its_newest_rollouts_and_all_that_are_open() {
     let folder = TempDir::new().unwrap();

@@ -2,8 +2,9 @@
 //!
 //! The schemas in `crds/` are generated from here (`starling crds`).
 
-// The schema derive writes `pub` items into private scopes.
-#![allow(unreachable_pub)]
+// The schema derive writes `pub` items into private scopes, and clippy takes two printer columns of one type for a
+// repeated attribute.
+#![allow(unreachable_pub, clippy::duplicated_attributes)]
 
 mod cluster;
 pub mod conditions;

@@ -110,10 +110,13 @@ impl JsonSchema for IntOrPercent {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        // `pattern` binds strings only, `minimum` and `maximum` numbers only.
+        // `pattern` binds strings only, `minimum` and `maximum` numbers only. One spelling per percentage, so that
+        // a rule about `0%` cannot be passed by `00%`. Without `nullable: false` kube's rewriting makes it true: a null
+        // would then be stored in place of the default, and the object could not be read.
         json_schema!({
             "x-kubernetes-int-or-string": true,
-            "pattern": "^(100|[0-9]{1,2})%$",
+            "nullable": false,
+            "pattern": "^(100|[1-9]?[0-9])%$",
             "minimum": 0,
             "maximum": 1_000_000,
         })

@@ -18,6 +18,23 @@ pub fn delay(start: Duration, attempts: u32, seed: &str) -> Duration {
     full / 2 + spread(full / 2, hash64(&[seed, &attempts.to_string()]))
 }
 
+/// Time per object over which work that is due at a start is spread: two hundred a second, the rate at which
+/// attempts may start.
+const START_PER_OBJECT: Duration = Duration::from_millis(5);
+/// The longest spread of a start.
+const START_LONGEST: Duration = Duration::from_secs(30);
+
+/// How long after a start one of `objects` is looked at: full jitter over a time that grows with their number, from
+/// a hash of `seed`, which names the object and the start.
+#[must_use]
+pub fn start_delay(objects: usize, seed: &str) -> Duration {
+    let objects = u32::try_from(objects).unwrap_or(u32::MAX);
+    spread(
+        START_PER_OBJECT.saturating_mul(objects).min(START_LONGEST),
+        hash64(&[seed]),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -37,6 +54,23 @@ mod tests {
     #[test]
     fn a_start_above_the_ceiling_is_kept() {
         assert!(delay(Duration::from_secs(3600), 4, "a") >= Duration::from_secs(1800));
+    }
+
+    /// A restart with five thousand clusters must not be a herd.
+    #[test]
+    fn a_start_is_spread_evenly_and_a_small_one_is_over_at_once() {
+        let mut seconds = [0u32; 30];
+        for n in 0..5_000 {
+            let delay = start_delay(5_000, &format!("ns/c{n} boot"));
+            seconds[usize::try_from(delay.as_secs()).unwrap()] += 1;
+        }
+        let busy = seconds.iter().filter(|count| **count > 0).count();
+        assert_eq!(busy, 25, "5,000 objects at 200 a second");
+        assert!(
+            seconds.iter().all(|count| *count <= 2 * 5_000 / 25),
+            "{seconds:?}"
+        );
+        assert!((0..20).all(|n| start_delay(20, &n.to_string()) < Duration::from_millis(100)));
     }
 
     #[test]

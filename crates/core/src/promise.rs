@@ -124,6 +124,10 @@ fn named<const N: usize>(fields: [(&str, bool); N]) -> Vec<String> {
 mod tests {
     use super::*;
 
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "reads like the literals it is given"
+    )]
     fn group(strategy: serde_json::Value, entry: serde_json::Value) -> SyncGroupSpec {
         let mut sync = serde_json::json!({"name": "app", "sourceRef": {"name": "s"}});
         sync.as_object_mut()

@@ -358,14 +358,22 @@ impl Fleet {
         Ok(api.get_opt(name).await?.map(|map| map.data.unwrap_or_default()))
     }
 
-    /// Starts the program's controller on this fleet. `program` is `env!("CARGO_BIN_EXE_starling")`.
+    /// Starts the program's controller on this fleet. `program` is `env!("CARGO_BIN_EXE_starling")`; `more` may
+    /// name another `--kustomize`.
     ///
     /// # Errors
     /// If it cannot be started.
     pub fn controller(&self, program: &str, more: &[&str]) -> Result<Process> {
+        self.controller_at(program, &format!("127.0.0.1:{}", free_port()?), more)
+    }
+
+    /// As [`Self::controller`], with the address at which the program serves its health.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn controller_at(&self, program: &str, listen: &str, more: &[&str]) -> Result<Process> {
         let kubeconfig = self.folder.path().join("management.kubeconfig");
         std::fs::write(&kubeconfig, self.kubeconfig(MANAGEMENT)?)?;
-        let listen = format!("127.0.0.1:{}", free_port()?);
         let mut launch = Launch::new("starling", program, self.log());
         launch = launch.args(["--log-filter", "info", "controller", "--allow-insecure-sources"]);
         launch = launch
@@ -373,8 +381,9 @@ impl Fleet {
             .arg(&kubeconfig)
             .arg("--data-dir")
             .arg(self.data_dir());
-        launch = launch.args(["--listen", &listen]);
-        if let Some(kustomize) = self.planes.assets().kustomize() {
+        launch = launch.args(["--listen", listen]);
+        let chosen = more.contains(&"--kustomize");
+        if let Some(kustomize) = self.planes.assets().kustomize().filter(|_| !chosen) {
             launch = launch.arg("--kustomize").arg(kustomize);
         }
         Ok(Process::start(&launch.args(more))?)

@@ -132,7 +132,7 @@ fn look_around(display: &Display, planes: &ControlPlanes, assets: &Assets, repos
         display.line(&format!("  {kubectl} --kubeconfig {} {what}", config.display()));
     }
     display.line(&format!(
-        "Commit to {} and watch it roll:",
+        "Push to it (git clone {}) and watch it roll:",
         repository.path().display()
     ));
     let management = planes.iter().find(|plane| plane.name() == MANAGEMENT);

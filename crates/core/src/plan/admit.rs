@@ -21,7 +21,7 @@ pub(super) fn admit(
         let decision = match &standing.class {
             Class::Done => Decision::Done,
             Class::InFlight { deadline, lost } => Decision::InFlight {
-                deadline: *deadline,
+                deadline: Some(*deadline),
                 lost: *lost,
             },
             Class::Failed(failed) => Decision::Failed {
@@ -32,13 +32,14 @@ pub(super) fn admit(
                 reason: reason.clone(),
                 recheck_at: None,
             },
-            Class::Startable { entries } => match blocked(input, tally, name) {
+            Class::Startable { entries, begun } => match blocked(input, tally, name) {
                 Some(hold) => hold,
                 None => {
                     candidates.push(Candidate {
                         name,
                         entries,
-                        keeps_slot: standing.holds_slot,
+                        begun: *begun,
+                        has_slot: standing.slot.is_some(),
                         eligible: eligible_at(input, name),
                     });
                     continue;
@@ -47,7 +48,11 @@ pub(super) fn admit(
         };
         decisions.insert(name.to_owned(), decision);
     }
-    decisions.extend(fill_slots(candidates, tally));
+    let reached = standings
+        .values()
+        .filter(|standing| standing.is_reached())
+        .count();
+    decisions.extend(fill_slots(candidates, tally, reached));
     decisions
 }
 
@@ -55,8 +60,10 @@ pub(super) fn admit(
 struct Candidate<'a> {
     name: &'a str,
     entries: &'a [String],
-    /// It is in flight for an older release and goes on to this one in the slot it has.
-    keeps_slot: bool,
+    /// Its admission was begun before.
+    begun: bool,
+    /// It is in flight and goes on in the slot it has.
+    has_slot: bool,
     eligible: Timestamp,
 }
 
@@ -93,28 +100,35 @@ fn eligible_at(input: &PlanInput, name: &str) -> Timestamp {
     input.started_at.checked_add(delay).unwrap_or(input.started_at)
 }
 
-fn fill_slots(mut candidates: Vec<Candidate<'_>>, tally: Tally) -> Vec<(String, Decision)> {
-    candidates.sort_by_key(|candidate| (!candidate.keeps_slot, candidate.eligible, candidate.name));
-    let mut free = tally.slots.saturating_sub(tally.in_flight);
-    candidates
-        .into_iter()
-        .map(|candidate| {
-            let decision = if candidate.keeps_slot {
-                Decision::Start {
-                    entries: candidate.entries.to_vec(),
-                }
-            } else if free > 0 {
-                free -= 1;
-                Decision::Start {
-                    entries: candidate.entries.to_vec(),
-                }
-            } else {
-                Decision::Hold {
-                    reason: HoldReason::NoSlot,
-                    recheck_at: None,
-                }
-            };
-            (candidate.name.to_owned(), decision)
-        })
-        .collect()
+/// Starts first what was begun, then what goes on from older work in the slot it has, then others.
+///
+/// Two bounds hold at once: no more than `slots` clusters are in flight, and this release has `reached` no more than
+/// `slots` that are not through with it. The second matters where more clusters are at work on older releases than
+/// there are slots (the bound was lowered, or lost clusters came back): they all have a slot, but it is the new
+/// release that may be bad.
+fn fill_slots(
+    mut candidates: Vec<Candidate<'_>>,
+    tally: Tally,
+    reached: usize,
+) -> impl Iterator<Item = (String, Decision)> {
+    candidates.sort_by_key(|c| (!c.begun, !c.has_slot, c.eligible, c.name));
+    let mut in_flight = tally.in_flight;
+    let mut reached = reached;
+    candidates.into_iter().map(move |candidate| {
+        let has_slot = candidate.has_slot || in_flight < tally.slots;
+        let may_spread = candidate.begun || reached < tally.slots;
+        let decision = if has_slot && may_spread {
+            in_flight += usize::from(!candidate.has_slot);
+            reached += usize::from(!candidate.begun);
+            Decision::Start {
+                entries: candidate.entries.to_vec(),
+            }
+        } else {
+            Decision::Hold {
+                reason: HoldReason::NoSlot,
+                recheck_at: None,
+            }
+        };
+        (candidate.name.to_owned(), decision)
+    })
 }

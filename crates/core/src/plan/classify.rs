@@ -11,8 +11,21 @@ use super::types::{
 pub(super) struct Standing {
     /// What it is.
     pub(super) class: Class,
-    /// Whether it is in flight, for this release or an older one.
-    pub(super) holds_slot: bool,
+    /// The slot that it holds.
+    pub(super) slot: Option<Slot>,
+}
+
+/// What a cluster is in flight for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slot {
+    /// This release, which was admitted with all entries.
+    Release,
+    /// What was admitted there before: an older release, or a part of this one. No decision carries its deadline,
+    /// at which it ends at the latest.
+    Leftover {
+        /// That deadline.
+        until: Timestamp,
+    },
 }
 
 /// What a cluster is for this release.
@@ -23,11 +36,16 @@ pub(super) enum Class {
     /// Kept from starting by something that concerns it alone.
     Held(HoldReason),
     /// Admitted and not done.
-    InFlight { deadline: Option<Timestamp>, lost: bool },
+    InFlight { deadline: Timestamp, lost: bool },
     /// Admitted and failed.
     Failed(Failed),
-    /// May start: these entries are not admitted to their target yet.
-    Startable { entries: Vec<String> },
+    /// May start.
+    Startable {
+        /// The entries that are not admitted to their target yet.
+        entries: Vec<String>,
+        /// Its admission to this release was begun and cut short.
+        begun: bool,
+    },
 }
 
 /// A failure, and when it is tried again.
@@ -37,65 +55,62 @@ pub(super) struct Failed {
     pub(super) retry_at: Option<Timestamp>,
 }
 
-/// How an entry stands.
-enum Entry<'a> {
-    /// Holds its target.
-    Done,
-    /// Admitted to its target and not done.
-    Admitted(&'a ObservedSync),
-    /// At an older target, and busy with it.
-    Busy,
-    /// At an older target, or at none.
-    Idle,
-}
-
 pub(super) fn classify(input: &PlanInput, cluster: &ClusterView) -> Standing {
-    let entries: Vec<(&str, Entry<'_>)> = cluster
-        .entries
-        .iter()
-        .map(|(name, view)| (name.as_str(), entry(view)))
-        .collect();
-    let class = class(input, cluster, &entries);
-    let holds_slot = match &class {
-        Class::InFlight { .. } => true,
-        Class::Done | Class::Failed(_) => false,
+    let class = class(input, cluster);
+    let slot = match &class {
+        Class::InFlight { .. } => Some(Slot::Release),
+        Class::Done | Class::Failed(_) => None,
         // Work on an older release goes on until this one takes over, and is in flight meanwhile. Where the
         // cluster is unreachable nothing goes on there, and a newer release does not wait for it.
-        Class::Held(_) | Class::Startable { .. } => {
-            cluster.reach == Reach::Ready && entries.iter().any(|(_, entry)| is_busy(entry))
-        }
+        Class::Held(_) | Class::Startable { .. } => (cluster.reach == Reach::Ready)
+            .then(|| at_work_until(input, cluster))
+            .flatten()
+            .map(|until| Slot::Leftover { until }),
     };
-    Standing { class, holds_slot }
+    Standing { class, slot }
 }
 
-fn is_busy(entry: &Entry<'_>) -> bool {
-    match entry {
-        Entry::Busy => true,
-        Entry::Admitted(sync) => sync.progress == Progress::Working && !sync.suspended,
-        Entry::Done | Entry::Idle => false,
+impl Standing {
+    /// Whether this release has reached the cluster, and is neither done nor failed there.
+    pub(super) fn is_reached(&self) -> bool {
+        matches!(
+            self.class,
+            Class::InFlight { .. } | Class::Startable { begun: true, .. }
+        )
     }
 }
 
-fn class(input: &PlanInput, cluster: &ClusterView, entries: &[(&str, Entry<'_>)]) -> Class {
-    if let Some(reason) = invalid(cluster) {
-        return Class::Held(reason);
-    }
-    if entries.iter().all(|(_, entry)| matches!(entry, Entry::Done)) {
+fn class(input: &PlanInput, cluster: &ClusterView) -> Class {
+    if cluster.entries.values().all(is_done) {
         return Class::Done;
     }
-    if let Some(reason) = suspended(cluster) {
+    let missing: Vec<String> = cluster
+        .entries
+        .iter()
+        .filter(|(_, view)| !is_at_target(view))
+        .map(|(name, _)| name.clone())
+        .collect();
+    let complete = missing.is_empty();
+    let admitted: Vec<&ObservedSync> = admissions(cluster)
+        .filter(|sync| complete || sync.release == input.release)
+        .collect();
+    let unfinished = admitted.iter().any(|sync| sync.progress != Progress::Done);
+    let suspended = suspended(cluster);
+    // Lost beats a parameter that became invalid meanwhile: it is the release that may have cut the cluster off.
+    let lost = cluster.reach != Reach::Ready && unfinished && suspended.is_none();
+    if !lost && let Some(reason) = invalid(cluster).or(suspended) {
         return Class::Held(reason);
     }
-    let missing: Vec<String> = entries
-        .iter()
-        .filter(|(_, entry)| matches!(entry, Entry::Busy | Entry::Idle))
-        .map(|(name, _)| (*name).to_owned())
-        .collect();
-    if let Some(under_way) = under_way(input, cluster, entries, missing.is_empty()) {
-        return under_way;
+    // Where entries are missing, a ready cluster gets them, whatever became of the others: those may have failed
+    // for want of just these.
+    if complete || lost {
+        return under_way(input, &cluster.reach, &admitted);
     }
     match &cluster.reach {
-        Reach::Ready => Class::Startable { entries: missing },
+        Reach::Ready => Class::Startable {
+            entries: missing,
+            begun: is_begun(input, cluster),
+        },
         Reach::Unprobed => Class::Held(HoldReason::ClusterNotProbed),
         Reach::Suspended => Class::Held(HoldReason::ClusterSuspended),
         Reach::Unreachable {
@@ -110,55 +125,94 @@ fn class(input: &PlanInput, cluster: &ClusterView, entries: &[(&str, Entry<'_>)]
     }
 }
 
-/// The class of a cluster of which at least one entry is admitted to its target and not done. `None`: nothing
-/// of this release is under way there, or (after a crash between two admissions) the rest is to be admitted.
-fn under_way(
-    input: &PlanInput,
-    cluster: &ClusterView,
-    entries: &[(&str, Entry<'_>)],
-    complete: bool,
-) -> Option<Class> {
-    let admitted: Vec<&ObservedSync> = entries
-        .iter()
-        .filter_map(|(_, entry)| match entry {
-            Entry::Admitted(sync) => Some(*sync),
-            Entry::Done | Entry::Busy | Entry::Idle => None,
-        })
-        .collect();
+/// The class of a cluster that was admitted and is not done. Its time counts from the last of its admissions, in
+/// which that of the whole cluster was complete.
+///
+/// A failure that was seen stays one when the cluster becomes unreachable: to lose sight of it is not to recover,
+/// and must not give the budget back. But it waits while an entry is at work that came after it, for it may have
+/// happened for want of just that.
+fn under_way(input: &PlanInput, reach: &Reach, admitted: &[&ObservedSync]) -> Class {
+    let failed = admitted.iter().find_map(|sync| failing(sync));
+    let at_work = admitted.iter().any(|sync| is_at_work(sync, admitted));
     let last = admitted.iter().filter_map(|sync| sync.admitted_at).max();
-    if admitted.is_empty() {
-        return None;
-    }
-    let deadline = last.and_then(|at| at.checked_add(input.limits.progress_deadline).ok());
-    let overdue = deadline.is_none_or(|deadline| input.now >= deadline);
-
-    if cluster.reach == Reach::Ready {
-        if let Some(failed) = admitted.iter().find_map(|sync| failing(sync)) {
-            return Some(Class::Failed(failed));
+    let lost = *reach != Reach::Ready;
+    match deadline(input, last) {
+        Some(deadline) if deadline > input.now && (at_work || failed.is_none()) => {
+            Class::InFlight { deadline, lost }
         }
-        if !complete {
-            return None;
-        }
-        return Some(if overdue {
-            Class::Failed(Failed {
-                reason: FailureReason::ProgressDeadlineExceeded,
-                retry_at: None,
-            })
-        } else {
-            Class::InFlight {
-                deadline,
-                lost: false,
-            }
-        });
-    }
-    Some(if overdue {
-        Class::Failed(Failed {
-            reason: FailureReason::LostAfterAdmission,
+        // Where nobody recorded the admission, no time is left: a wait without an end would hold a slot for ever.
+        _ => Class::Failed(failed.unwrap_or(Failed {
+            reason: if lost {
+                FailureReason::LostAfterAdmission
+            } else {
+                FailureReason::ProgressDeadlineExceeded
+            },
             retry_at: None,
-        })
-    } else {
-        Class::InFlight { deadline, lost: true }
-    })
+        })),
+    }
+}
+
+/// Whether an entry is at work, and not in backoff because one of `others` failed that was admitted with it or
+/// since.
+fn is_at_work(sync: &ObservedSync, others: &[&ObservedSync]) -> bool {
+    let stops = |other: &&ObservedSync| {
+        failing(other).is_some() && (other.release == sync.release || other.admitted_at >= sync.admitted_at)
+    };
+    sync.progress == Progress::Working && !sync.suspended && !others.iter().any(stops)
+}
+
+/// Whether the admission of a cluster was cut short between two entries: some are admitted by this release and
+/// not done, and the missing ones were last admitted before that, by another release. Missing entries of which
+/// that is not so miss their target because their parameters changed, or because a release came back.
+fn is_begun(input: &PlanInput, cluster: &ClusterView) -> bool {
+    let ours = |sync: &ObservedSync| sync.release == input.release;
+    let (admitted, missing): (Vec<&EntryView>, Vec<&EntryView>) =
+        cluster.entries.values().partition(|view| is_at_target(view));
+    let begun_at = admitted
+        .into_iter()
+        .filter(|view| !is_done(view))
+        .filter_map(|view| view.observed.as_ref())
+        .filter(|sync| ours(sync))
+        .filter_map(|sync| sync.admitted_at)
+        .max();
+    begun_at.is_some()
+        && missing
+            .into_iter()
+            .filter_map(|view| view.observed.as_ref())
+            .all(|sync| sync.target.is_none() || (!ours(sync) && sync.admitted_at < begun_at))
+}
+
+/// Until when a cluster is at work on what it was admitted to; `None` where it is not.
+fn at_work_until(input: &PlanInput, cluster: &ClusterView) -> Option<Timestamp> {
+    let admitted: Vec<&ObservedSync> = admissions(cluster).collect();
+    admitted
+        .iter()
+        .filter(|sync| is_at_work(sync, &admitted))
+        .filter_map(|sync| deadline(input, sync.admitted_at))
+        .filter(|deadline| *deadline > input.now)
+        .max()
+}
+
+fn deadline(input: &PlanInput, admitted_at: Option<Timestamp>) -> Option<Timestamp> {
+    admitted_at?.checked_add(input.limits.progress_deadline).ok()
+}
+
+fn admissions(cluster: &ClusterView) -> impl Iterator<Item = &ObservedSync> {
+    cluster
+        .entries
+        .values()
+        .filter_map(|view| view.observed.as_ref())
+        .filter(|sync| sync.target.is_some())
+}
+
+fn is_at_target(view: &EntryView) -> bool {
+    let target = view.observed.as_ref().and_then(|sync| sync.target.as_ref());
+    target.is_some() && view.wanted.as_ref().ok() == target
+}
+
+fn is_done(view: &EntryView) -> bool {
+    let done = |sync: &ObservedSync| sync.progress == Progress::Done;
+    is_at_target(view) && view.observed.as_ref().is_some_and(done)
 }
 
 fn failing(sync: &ObservedSync) -> Option<Failed> {
@@ -175,19 +229,6 @@ fn failing(sync: &ObservedSync) -> Option<Failed> {
             retry_at: *retry_at,
         }),
         Progress::Working | Progress::Done => None,
-    }
-}
-
-fn entry(view: &EntryView) -> Entry<'_> {
-    let Some(observed) = &view.observed else {
-        return Entry::Idle;
-    };
-    let at_target = view.wanted.as_ref().ok() == observed.target.as_ref() && observed.target.is_some();
-    match (&observed.progress, at_target) {
-        (Progress::Done, true) => Entry::Done,
-        (Progress::Working | Progress::Failing { .. }, true) => Entry::Admitted(observed),
-        (Progress::Working, false) if observed.target.is_some() && !observed.suspended => Entry::Busy,
-        (Progress::Working | Progress::Failing { .. } | Progress::Done, false) => Entry::Idle,
     }
 }
 

@@ -147,7 +147,8 @@ fn scripts() {
             0,
             "Snn",
         ),
-        ("and is in flight meanwhile", "wwo", 1, 0, "SSn"),
+        ("and is in flight meanwhile", "wo", 2, 0, "SS"),
+        ("but on no more clusters than there are slots", "wwo", 1, 0, "Snn"),
         ("unreachable before admission takes no slot", "uo", 1, 0, "uS"),
         ("unreachable after admission keeps it", "Lo", 1, 0, "ln"),
         (
@@ -314,4 +315,146 @@ fn a_rollout_has_succeeded_when_every_reachable_cluster_is_done() {
     ] {
         assert_eq!(plan(&input(fleet, 1, 5)).report().phase, phase, "{fleet}");
     }
+}
+
+/// One ready cluster with the entries `app` and `crds`, both wanted at the new target, and as many others at the
+/// old one as `others` says.
+fn two_entries(app: ObservedSync, crds: ObservedSync, others: usize) -> PlanInput {
+    let mut input = input(&"o".repeat(1 + others), 1, 0);
+    let entry = |observed| EntryView {
+        wanted: Ok(NEW.into()),
+        observed: Some(observed),
+    };
+    let cluster = input.clusters.get_mut("c000").unwrap();
+    cluster.entries = [("app".into(), entry(app)), ("crds".into(), entry(crds))].into();
+    input
+}
+
+/// At the new target since an older release, which this one leaves as it is.
+fn unchanged(progress: Progress) -> ObservedSync {
+    ObservedSync {
+        release: OLD.into(),
+        ..observed(NEW, 0, progress)
+    }
+}
+
+/// Guards against a budget that was given back by losing sight of the cluster that had used it up.
+#[test]
+fn a_failure_stays_one_when_its_cluster_becomes_unreachable() {
+    let mut input = input("fooo", 3, 0);
+    assert_eq!(picture(&plan(&input)), "fbbb");
+    input.clusters.get_mut("c000").unwrap().reach = unreachable();
+    assert_eq!(picture(&plan(&input)), "fbbb");
+}
+
+/// Guards against a cluster that never got what would have repaired it: the fix of `crds`, because `app`, which
+/// no one changed, had failed for want of it; or the rest of an admission that a crash had cut short.
+#[test]
+fn a_failing_entry_does_not_keep_the_missing_ones_out() {
+    let crds = Decision::Start {
+        entries: vec!["crds".into()],
+    };
+    for app in [unchanged(failing()), observed(NEW, 0, failing())] {
+        let input = two_entries(app, observed(OLD, -10, Progress::Done), 1);
+        let plan = plan(&input);
+        assert_eq!(picture(&plan), "Sn");
+        assert_eq!(plan.decisions["c000"], crds);
+    }
+}
+
+/// Else the fix would march: each cluster that gets it would give up its slot at once for its older failure.
+#[test]
+fn an_older_failure_waits_for_what_the_new_release_brings() {
+    let mut input = two_entries(unchanged(failing()), observed(NEW, 50, Progress::Working), 1);
+    input.limits.max_failures = IntOrPercent::Int(5);
+    assert_eq!(picture(&plan(&input)), "Wn");
+    let crds = input.clusters.get_mut("c000").unwrap().entries.get_mut("crds");
+    crds.unwrap().observed = Some(observed(NEW, 50, Progress::Done));
+    assert_eq!(picture(&plan(&input)), "fS");
+}
+
+/// Whichever release brought it: what is at work after a failure is in flight, and must not give its slot up and
+/// take it back later.
+#[test]
+fn an_older_failure_waits_for_what_came_after_it() {
+    let between = ObservedSync {
+        release: "between".into(),
+        ..observed(NEW, 40, Progress::Working)
+    };
+    let mut input = two_entries(unchanged(failing()), between, 1);
+    input.limits.max_failures = IntOrPercent::Int(5);
+    let base = EntryView {
+        wanted: Ok(NEW.into()),
+        observed: Some(observed(NEW, 50, Progress::Done)),
+    };
+    let cluster = input.clusters.get_mut("c000").unwrap();
+    cluster.entries.insert("base".into(), base);
+    assert_eq!(picture(&plan(&input)), "Wn");
+    input.now = t(950);
+    assert_eq!(picture(&plan(&input)), "fS");
+}
+
+#[test]
+fn a_cluster_lost_on_an_older_release_is_skipped_though_an_entry_is_unchanged() {
+    let mut input = two_entries(unchanged(Progress::Working), observed(OLD, 0, Progress::Done), 1);
+    input.clusters.get_mut("c000").unwrap().reach = unreachable();
+    assert_eq!(picture(&plan(&input)), "uS");
+}
+
+#[test]
+fn a_lost_cluster_keeps_its_slot_though_a_parameter_becomes_invalid() {
+    let mut input = two_entries(
+        observed(NEW, 0, Progress::Working),
+        observed(NEW, 0, Progress::Working),
+        1,
+    );
+    let cluster = input.clusters.get_mut("c000").unwrap();
+    cluster.reach = unreachable();
+    cluster.entries.get_mut("app").unwrap().wanted = Err("no label".into());
+    assert_eq!(picture(&plan(&input)), "ln");
+    input.now = t(900);
+    assert_eq!(picture(&plan(&input)), "!b");
+}
+
+/// Guards against a slot that is held for ever by work that nobody judges any more, and against a new release that
+/// starts at once wherever the old one hangs.
+#[test]
+fn older_work_holds_its_slot_until_its_own_deadline() {
+    let mut held = input("woo", 1, 0);
+    let entry = held.clusters.get_mut("c000").unwrap().entries.get_mut("app");
+    entry.unwrap().wanted = Err("no label".into());
+    let before = plan(&held);
+    assert_eq!(picture(&before), "xnn");
+    assert_eq!(before.recheck_at, Some(t(900)));
+    held.now = t(900);
+    assert_eq!(picture(&plan(&held)), "xSn");
+
+    let mut hanging = input("wwwo", 1, 0);
+    hanging.now = t(1000);
+    assert_eq!(picture(&plan(&hanging)), "Snnn");
+    assert_eq!(plan(&hanging).tally.in_flight, 0);
+}
+
+#[test]
+fn the_deadline_counts_from_the_last_admission_of_a_cluster() {
+    let input = two_entries(
+        observed(NEW, 0, Progress::Working),
+        observed(NEW, 40, Progress::Done),
+        0,
+    );
+    let in_flight = Decision::InFlight {
+        deadline: Some(t(940)),
+        lost: false,
+    };
+    assert_eq!(plan(&input).decisions["c000"], in_flight);
+}
+
+/// A change of parameters is a start like any other, not the rest of an admission.
+#[test]
+fn changed_parameters_wait_for_a_slot() {
+    let mut input = input("Wddd", 1, 0);
+    for cluster in input.clusters.values_mut().skip(1) {
+        cluster.entries.get_mut("app").unwrap().wanted = Ok("other label".into());
+    }
+    assert_eq!(picture(&plan(&input)), "Wnnn");
 }

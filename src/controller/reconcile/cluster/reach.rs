@@ -1,6 +1,5 @@
 //! What a Cluster's status means to those who would work on it.
 
-use jiff::Timestamp;
 use starling_api::Cluster;
 use starling_api::conditions::{self, READY};
 use starling_core::plan::Reach;
@@ -23,7 +22,7 @@ pub fn reach(cluster: &Cluster) -> Reach {
         Some(condition) => Reach::Unreachable {
             reason: condition.reason.clone(),
             message: condition.message.clone(),
-            since: Timestamp::from(condition.last_transition_time.0),
+            since: condition.last_transition_time.0,
         },
     }
 }

@@ -1,5 +1,7 @@
 //! Asks the repository, and makes sure that the mirror holds what it offers.
 
+use std::collections::BTreeSet;
+
 use starling_api::Source;
 use starling_core::revision::{Facts, RefPolicy, ResolveError, Revision, Verdict, advance, resolve};
 
@@ -79,6 +81,7 @@ async fn follow(
             Verdict::Unchanged => Finding::Offers(found),
             Verdict::Move(to) => {
                 context.git.pin(access, &pin(&to), to.commit().as_str()).await?;
+                let_go(context, access, &to).await?;
                 Finding::Offers(to)
             }
             Verdict::Hold { keep, reason, found } => Finding::Holds {
@@ -92,6 +95,47 @@ async fn follow(
 /// The pin that keeps a commit in the mirror whatever happens to its branch: a rollout may need it later.
 fn pin(revision: &Revision) -> String {
     revision.commit().as_str().to_owned()
+}
+
+/// Ends the pins of commits that nothing names any more: no Source, no Sync, no rollout, no last known good.
+async fn let_go(context: &Context, access: &RepoAccess, new: &Revision) -> Result<(), GitError> {
+    let mut needed = needed_commits(context);
+    needed.insert(pin(new));
+    for (name, _) in context.git.list_pins(access).await? {
+        if !needed.contains(&name) {
+            context.git.unpin(access, &name).await?;
+        }
+    }
+    Ok(())
+}
+
+fn needed_commits(context: &Context) -> BTreeSet<String> {
+    let mut revisions: Vec<String> = Vec::new();
+    for source in context.sources.select(|_| true) {
+        revisions.extend(source.status.as_ref().map(|status| status.revision.clone()));
+    }
+    for sync in context.syncs.select(|_| true) {
+        revisions.push(sync.spec.revision.clone());
+        revisions.extend(
+            sync.status
+                .as_ref()
+                .map(|status| status.last_applied_revision.clone()),
+        );
+    }
+    for group in context.groups.select(|_| true) {
+        let Some(status) = &group.status else { continue };
+        let rolled = status.rollout.iter().flat_map(|rollout| &rollout.revisions);
+        let good = status
+            .last_known_good
+            .iter()
+            .flat_map(|release| &release.revisions);
+        revisions.extend(rolled.chain(good).map(|entry| entry.revision.clone()));
+    }
+    revisions
+        .iter()
+        .filter_map(|text| text.parse::<Revision>().ok())
+        .map(|revision| pin(&revision))
+        .collect()
 }
 
 /// The revision in status, if it is of this repository: another repository's history is no rewrite of this one.

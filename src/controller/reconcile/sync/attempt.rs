@@ -294,6 +294,8 @@ fn interrupted(context: &Context, observed: &Observed, wanted: &Wanted, error: &
             }
         }
         MemberError::Deadline { .. } => {
+            // Slow, or gone without a word: the probe tells, long before its own turn would come.
+            context.queues.clusters.add(cluster_key(observed));
             let message = format!(
                 "not done within timeout ({}): {}",
                 observed.spec.template.timeout,
@@ -389,8 +391,13 @@ fn deadline(observed: &Observed) -> Instant {
             .max(Duration::from_secs(1))
 }
 
-/// A ledger that cannot be read is as good as a lost one: everything is looked at, nothing in step is written.
+/// What is known of the objects on the member. A ledger that cannot be read is as good as a lost one: everything is
+/// looked at, nothing in step is written. The same where this Sync is new: records of an earlier one (the cluster left
+/// the group and came back) say nothing about what happened meanwhile.
 async fn load(context: &Context, observed: &Observed) -> BTreeMap<ObjectKey, Record> {
+    if observed.status.last_attempted_target.is_empty() {
+        return BTreeMap::new();
+    }
     context
         .ledger
         .load_records(observed.cluster_id(), &observed.owner)

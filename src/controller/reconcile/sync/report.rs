@@ -79,7 +79,9 @@ fn status(observed: &Observed, step: &Step, done: Option<&Outcome>, now: Timesta
     let before = &observed.status;
     let mut after = before.clone();
     after.observed_generation = observed.sync.metadata.generation;
-    if let Some(asked) = observed.sync.annotations().get(REQUESTED_AT) {
+    if let Some(asked) = observed.sync.annotations().get(REQUESTED_AT)
+        && was_looked(step, done)
+    {
         after.last_handled_reconcile_at.clone_from(asked);
     }
     let updates = match (step, done) {
@@ -124,6 +126,12 @@ fn status(observed: &Observed, step: &Step, done: Option<&Outcome>, now: Timesta
     };
     after.conditions = conditions::merge(&before.conditions, updates, after.observed_generation, now);
     after
+}
+
+/// Whether a look that somebody asked for was taken. A cluster that could not be asked leaves it open: it is taken
+/// once the cluster can be.
+fn was_looked(step: &Step, done: Option<&Outcome>) -> bool {
+    !matches!(step, Step::ClusterNotReady { .. }) && !matches!(done, Some(Outcome::Lost { .. }))
 }
 
 /// What an attempt or a check makes of the status; the conditions are the answer.
@@ -240,4 +248,27 @@ fn kept(before: &SyncStatus) -> Vec<ConditionUpdate> {
             })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Guards against the loss of a request that came while the program had just started and was not connected yet.
+    #[test]
+    fn a_requested_look_stays_open_while_the_cluster_cannot_be_asked() {
+        let wanted = Wanted {
+            revision: "main@sha1:a".into(),
+            target: "t".into(),
+        };
+        let check = Step::CheckDrift(wanted);
+        let message = String::from("no answer");
+        let not_ready = Step::ClusterNotReady {
+            message: message.clone(),
+        };
+        assert!(!was_looked(&not_ready, None));
+        assert!(!was_looked(&check, Some(&Outcome::Lost { message })));
+        assert!(was_looked(&check, Some(&Outcome::Unchanged)));
+        assert!(was_looked(&Step::Suspended, None));
+    }
 }

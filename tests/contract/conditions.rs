@@ -1,0 +1,424 @@
+//! What conditions promise: `Ready` is about the present generation, what is not built yet says so.
+
+use anyhow::{Context, Result};
+use futures::{StreamExt, pin_mut};
+use kube::api::{WatchEvent, WatchParams};
+use kube::{Api, Resource, ResourceExt};
+use serde_json::{Value, json};
+use starling_api::conditions::{self, Condition, READY, STALLED};
+use starling_api::{Cluster, RolloutPhase, Source, SyncGroup, SyncResource};
+use starling_testkit::fleet::{Kind, NAMESPACE, PATIENCE};
+use starling_testkit::{GitRepo, wait};
+
+use crate::running::{Running, config_map, on_the_fleet};
+
+/// Conditions of any kind.
+fn conditions_of<K: serde::Serialize>(object: &K) -> Result<Vec<Condition>> {
+    let object = serde_json::to_value(object)?;
+    Ok(serde_json::from_value(object["status"]["conditions"].clone()).unwrap_or_default())
+}
+
+/// Edits an object while the program stands still, lets it go on, and returns the object of the first event that
+/// says `Ready=True` about the new generation: the earliest moment at which `kubectl wait` can return.
+///
+/// While the program stands still `kubectl wait` must not return, though Ready was True for the old generation.
+async fn first_ready_after<K>(running: &Running, name: &str, patch: Value) -> Result<K>
+where
+    K: Kind + Resource<DynamicType = ()>,
+{
+    let api: Api<K> = running.fleet.api();
+    running.controller.pause()?;
+    let edited = running.fleet.patch::<K>(name, patch).await;
+    let early = early(running, K::kind(&()).as_ref(), name).await;
+    running.controller.resume()?;
+    let (edited, early) = (edited?, early?);
+    anyhow::ensure!(
+        !early,
+        "{name}: kubectl wait returned before anybody had looked at the edit"
+    );
+    let generation = edited.meta().generation.context("a generation")?;
+    let since = edited.resource_version().context("a version")?;
+    let params = WatchParams::default().fields(&format!("metadata.name={name}"));
+    let first = async {
+        let events = api.watch(&params, &since).await?;
+        pin_mut!(events);
+        while let Some(event) = events.next().await {
+            let WatchEvent::Modified(object) = event? else {
+                continue;
+            };
+            if conditions::is_true(&conditions_of(&object)?, READY, generation) {
+                return Ok(object);
+            }
+        }
+        anyhow::bail!("the watch of {name} ended")
+    };
+    let object = tokio::time::timeout(PATIENCE, first)
+        .await
+        .with_context(|| format!("{name} Ready"))??;
+    let status = serde_json::to_value(&object)?["status"].clone();
+    assert_eq!(status["observedGeneration"], json!(generation), "{name}");
+    Ok(object)
+}
+
+async fn early(running: &Running, kind: &str, name: &str) -> Result<bool> {
+    let wait = [
+        "-n",
+        NAMESPACE,
+        "wait",
+        "--for=condition=Ready",
+        "--timeout=1s",
+        kind,
+        name,
+    ];
+    Ok(running.kubectl.call(&wait, "").await?.ok)
+}
+
+async fn wait_ready(running: &Running, kind: &str, name: &str) -> Result<()> {
+    let wait = [
+        "-n",
+        NAMESPACE,
+        "wait",
+        "--for=condition=Ready",
+        "--timeout=90s",
+        kind,
+        name,
+    ];
+    running.kubectl.run(&wait).await?;
+    Ok(())
+}
+
+fn select_m1() -> Value {
+    json!({"matchLabels": {"name": "m1"}})
+}
+
+#[test]
+fn kubectl_wait_right_after_an_edit_does_not_return_early() -> Result<()> {
+    on_the_fleet(|running| async move {
+        let fleet = &running.fleet;
+        let repo = GitRepo::init()?;
+        let files = [
+            ("one/a.yaml", config_map("edited", "one")),
+            ("two/a.yaml", config_map("edited", "two")),
+            ("alone/a.yaml", config_map("edited-alone", "one")),
+            ("alone-two/a.yaml", config_map("edited-alone", "two")),
+        ];
+        let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();
+        let main = repo.commit(&files, "main")?;
+        repo.tag("v1", &main)?;
+        fleet
+            .put_source("edited", &repo.url(), json!({"branch": "main"}))
+            .await?;
+        let entry = json!({"name": "app", "sourceRef": {"name": "edited"}, "path": "./one"});
+        fleet
+            .put_group(
+                "edited",
+                json!({"clusterSelector": select_m1(), "syncs": [entry]}),
+            )
+            .await?;
+        let alone = json!({"clusterRef": {"name": "m1"}, "sourceRef": {"name": "edited"}, "path": "./alone"});
+        fleet
+            .put::<SyncResource>(json!({"metadata": {"name": "edited-alone"}, "spec": alone}))
+            .await?;
+        for (kind, name) in [
+            ("source", "edited"),
+            ("cluster", "m1"),
+            ("syncgroup", "edited"),
+            ("sync", "edited-alone"),
+        ] {
+            wait_ready(&running, kind, name).await?;
+        }
+
+        let entry = json!({"name": "app", "sourceRef": {"name": "edited"}, "path": "./two"});
+        let group: SyncGroup =
+            first_ready_after(&running, "edited", json!({"spec": {"syncs": [entry]}})).await?;
+        assert_eq!(
+            value(&running, "edited").await?,
+            "two",
+            "the group was Ready before its member was"
+        );
+        let status = group.status.unwrap_or_default();
+        assert_eq!((status.clusters.total, status.clusters.updated), (1, 1));
+
+        let path = json!({"spec": {"path": "./alone-two"}});
+        let _: SyncResource = first_ready_after(&running, "edited-alone", path).await?;
+        assert_eq!(
+            value(&running, "edited-alone").await?,
+            "two",
+            "the Sync was Ready before its member was"
+        );
+
+        let tag = json!({"spec": {"ref": {"branch": null, "tag": "v1"}}});
+        let source: Source = first_ready_after(&running, "edited", tag).await?;
+        assert_eq!(
+            source.status.unwrap_or_default().revision,
+            format!("v1@sha1:{main}")
+        );
+
+        let named = json!({"spec": {"kubeConfig": {"secretRef": {"key": "value"}}}});
+        let _: Cluster = first_ready_after(&running, "m1", named).await?;
+        every_condition_carries_its_generation(&running).await
+    })
+}
+
+async fn value(running: &Running, name: &str) -> Result<String> {
+    let data = running
+        .fleet
+        .config_map("m1", "default", name)
+        .await?
+        .context("a ConfigMap")?;
+    Ok(data.get("value").cloned().unwrap_or_default())
+}
+
+async fn every_condition_carries_its_generation(running: &Running) -> Result<()> {
+    let all = running.kubectl.json(&["get", "starling", "-A"]).await?;
+    let mut seen = std::collections::BTreeSet::new();
+    for object in all["items"].as_array().context("items")? {
+        let name = format!("{} {}", object["kind"], object["metadata"]["name"]);
+        let generation = object["metadata"]["generation"]
+            .as_i64()
+            .context("a generation")?;
+        for condition in object["status"]["conditions"].as_array().into_iter().flatten() {
+            let observed = condition["observedGeneration"].as_i64();
+            let observed = observed.with_context(|| format!("{name}: {condition} is about no generation"))?;
+            assert!((1..=generation).contains(&observed), "{name}: {condition}");
+            assert!(
+                !condition["reason"].as_str().unwrap_or_default().is_empty(),
+                "{name}: {condition}"
+            );
+            seen.insert(object["kind"].as_str().unwrap_or_default().to_owned());
+        }
+    }
+    assert_eq!(
+        seen.into_iter().collect::<Vec<_>>(),
+        ["Cluster", "Source", "Sync", "SyncGroup"]
+    );
+    Ok(())
+}
+
+/// A field of an entry or Sync that is not built yet, with a value.
+fn template_fields() -> Vec<(&'static str, Value)> {
+    vec![
+        ("force", json!(true)),
+        ("ignore", json!([{"paths": ["/spec/replicas"]}])),
+        ("dependsOn", json!([{"name": "other"}])),
+        ("serviceAccountName", json!("deployer")),
+        ("deletionPolicy", json!("Delete")),
+    ]
+}
+
+fn strategy_fields() -> Vec<(&'static str, Value, &'static str)> {
+    vec![
+        ("minSuccessTime", json!("1m"), "minSuccessTime"),
+        ("maxUnavailable", json!("5%"), "maxUnavailable"),
+        ("onNewRevision", json!("Finish"), "onNewRevision"),
+        ("onFailure", json!("Rollback"), "onFailure"),
+        ("onUnreachable", json!("Wait"), "onUnreachable"),
+        ("windows", json!([{"allow": "Mon-Fri 09:00-16:00"}]), "windows"),
+        ("stages", json!([{"name": "canary"}]), "stages"),
+        ("rollback", json!({"type": "Immediate"}), "rollback.type"),
+    ]
+}
+
+/// (spec of a group, path that must be named), one for each field.
+fn group_cases(source: &str) -> Vec<(Value, String)> {
+    let entry = json!({"name": "app", "sourceRef": {"name": source}, "path": "./one"});
+    let group = json!({"clusterSelector": select_m1(), "syncs": [entry]});
+    let mut cases = Vec::new();
+    for field in ["whenUnselected", "deletionPolicy"] {
+        let mut spec = group.clone();
+        spec[field] = json!("Delete");
+        cases.push((spec, format!("spec.{field}")));
+    }
+    for (field, value) in template_fields() {
+        let mut spec = group.clone();
+        spec["syncs"][0][field] = value;
+        cases.push((spec, format!("spec.syncs[app].{field}")));
+    }
+    for (field, value, path) in strategy_fields() {
+        let mut spec = group.clone();
+        spec["rolloutStrategy"] = json!({field: value});
+        cases.push((spec, format!("spec.rolloutStrategy.{path}")));
+    }
+    cases
+}
+
+/// Waits until an object says that it stalls for a field, and checks what goes with it.
+async fn stalled<K: Kind>(running: &Running, name: &str, field: &str) -> Result<K> {
+    let object: K = running
+        .fleet
+        .until(name, "Stalled", |object: &K| {
+            conditions_of(object).is_ok_and(|found| conditions::find(&found, STALLED).is_some())
+        })
+        .await?;
+    let found = conditions_of(&object)?;
+    let ready = conditions::find(&found, READY).context("Ready")?;
+    let stalled = conditions::find(&found, STALLED).context("Stalled")?;
+    assert_eq!(
+        (stalled.status.as_str(), stalled.reason.as_str()),
+        ("True", "NotImplemented"),
+        "{field}"
+    );
+    assert_eq!(
+        (ready.status.as_str(), ready.reason.as_str()),
+        ("False", "NotImplemented"),
+        "{field}"
+    );
+    // The path, and not a longer one that begins with it.
+    assert!(
+        stalled
+            .message
+            .contains(&format!("not implemented yet: {field};")),
+        "{field}: {}",
+        stalled.message
+    );
+    assert_eq!(stalled.observed_generation, object.meta().generation, "{field}");
+    Ok(object)
+}
+
+#[test]
+fn what_is_not_built_yet_is_named_and_nothing_is_rolled() -> Result<()> {
+    on_the_fleet(|running| async move {
+        let fleet = &running.fleet;
+        let repo = GitRepo::init()?;
+        repo.commit(&[("one/a.yaml", &config_map("unbuilt", "one"))], "one")?;
+        fleet
+            .put_source("unbuilt", &repo.url(), json!({"branch": "main"}))
+            .await?;
+        wait_ready(&running, "source", "unbuilt").await?;
+        let groups = group_cases("unbuilt");
+        for (n, (spec, _)) in groups.iter().enumerate() {
+            fleet.put_group(&format!("unbuilt-{n}"), spec.clone()).await?;
+        }
+        for (n, (_, field)) in groups.iter().enumerate() {
+            let group: SyncGroup = stalled(&running, &format!("unbuilt-{n}"), field).await?;
+            assert!(
+                group.status.unwrap_or_default().rollout.is_none(),
+                "{field}: a rollout was started"
+            );
+        }
+        for (n, (field, value)) in template_fields().into_iter().enumerate() {
+            let name = format!("unbuilt-{n}");
+            let mut spec =
+                json!({"clusterRef": {"name": "m1"}, "sourceRef": {"name": "unbuilt"}, "path": "./one"});
+            spec[field] = value;
+            fleet
+                .put::<SyncResource>(json!({"metadata": {"name": name}, "spec": spec}))
+                .await?;
+            let sync: SyncResource = stalled(&running, &name, &format!("spec.{field}")).await?;
+            assert!(
+                sync.status.unwrap_or_default().last_attempted_revision.is_empty(),
+                "{field}"
+            );
+        }
+        for (n, (url, more, field)) in [
+            ("ssh://git@h/r", json!({}), "spec.url (ssh)"),
+            ("git@h:r", json!({}), "spec.url (ssh)"),
+            (
+                repo.url().as_str(),
+                json!({"verify": {"secretRef": {"name": "k"}}}),
+                "spec.verify",
+            ),
+            (
+                repo.url().as_str(),
+                json!({"webhookSecretRef": {"name": "w"}}),
+                "spec.webhookSecretRef",
+            ),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let name = format!("unbuilt-{n}");
+            let mut spec = json!({"url": url, "ref": {"branch": "main"}});
+            for (key, value) in more.as_object().into_iter().flatten() {
+                spec[key] = value.clone();
+            }
+            fleet
+                .put::<Source>(json!({"metadata": {"name": name}, "spec": spec}))
+                .await?;
+            let source: Source = stalled(&running, &name, field).await?;
+            assert!(source.status.unwrap_or_default().revision.is_empty(), "{field}");
+        }
+        let made = fleet.syncs().await?;
+        let of_ours = |sync: &&SyncResource| {
+            sync.spec
+                .group_ref
+                .as_ref()
+                .is_some_and(|group| group.name.starts_with("unbuilt"))
+        };
+        assert_eq!(
+            made.iter().filter(of_ours).count(),
+            0,
+            "a group that stalls has Syncs"
+        );
+        assert_eq!(
+            fleet.config_map("m1", "default", "unbuilt").await?,
+            None,
+            "something was applied"
+        );
+        Ok(())
+    })
+}
+
+/// A group that has rolled and is then given such a field rolls nothing more, and goes on once it is taken out.
+#[test]
+fn a_field_that_is_added_later_stops_the_group_until_it_is_gone() -> Result<()> {
+    on_the_fleet(|running| async move {
+        let fleet = &running.fleet;
+        let repo = GitRepo::init()?;
+        repo.commit(&[("one/a.yaml", &config_map("later", "one"))], "one")?;
+        fleet
+            .put_source("later", &repo.url(), json!({"branch": "main"}))
+            .await?;
+        let entry = json!({"name": "app", "sourceRef": {"name": "later"}, "path": "./one"});
+        fleet
+            .put_group("later", json!({"clusterSelector": select_m1(), "syncs": [entry]}))
+            .await?;
+        wait_ready(&running, "syncgroup", "later").await?;
+
+        let field = json!({"spec": {"rolloutStrategy": {"onFailure": "Continue"}}});
+        fleet.patch::<SyncGroup>("later", field).await?;
+        stalled::<SyncGroup>(&running, "later", "spec.rolloutStrategy.onFailure").await?;
+        let second = repo.commit(&[("one/a.yaml", &config_map("later", "two"))], "two")?;
+        fleet
+            .until("later", "the second commit is offered", |source: &Source| {
+                source
+                    .status
+                    .as_ref()
+                    .is_some_and(|status| status.revision.ends_with(&second))
+            })
+            .await?;
+        // The group has looked again after the Source moved once it echoes a request that was made after that.
+        let asked = json!({"metadata": {"annotations": {"starling.dev/requested-at": "later"}}});
+        fleet.patch::<SyncGroup>("later", asked).await?;
+        let group: SyncGroup = fleet
+            .until("later", "the request is echoed", |group: &SyncGroup| {
+                group
+                    .status
+                    .as_ref()
+                    .is_some_and(|status| status.last_handled_reconcile_at == "later")
+            })
+            .await?;
+        let rollout = group
+            .status
+            .and_then(|status| status.rollout)
+            .context("the first rollout")?;
+        assert_eq!(rollout.id, 1, "a rollout was started");
+        assert_eq!(value(&running, "later").await?, "one");
+
+        let field = json!({"spec": {"rolloutStrategy": {"onFailure": null}}});
+        fleet.patch::<SyncGroup>("later", field).await?;
+        fleet.rollout("later", &second, RolloutPhase::Succeeded).await?;
+        assert_eq!(value(&running, "later").await?, "two");
+        wait::until(PATIENCE, "no longer Stalled", async || {
+            let group: SyncGroup = fleet.get("later").await.map_err(|e| e.to_string())?;
+            let found = conditions_of(&group).map_err(|e| e.to_string())?;
+            if conditions::find(&found, STALLED).is_none() {
+                Ok(())
+            } else {
+                Err(format!("{found:?}"))
+            }
+        })
+        .await?;
+        Ok(())
+    })
+}

@@ -1,0 +1,279 @@
+//! The guides of `docs/guides`: every command runs, every reason is explained.
+//!
+//! In a guide, a block marked `sh` is run, in order, each by itself; one marked `sh controller` is started and left
+//! running. A block marked `output` after it is what it printed, where `…` stands for any one word. Blocks with
+//! other marks are only shown.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use starling_controlplane::{Assets, ControlPlanes, Options, free_port};
+use starling_testkit::{Launch, Process};
+use tokio::process::Command;
+
+use crate::PROGRAM;
+
+/// In the order in which a reader goes through them; all of them in one folder, on one fleet.
+const GUIDES: [&str; 4] = [
+    "getting-started.md",
+    "concepts.md",
+    "substitution.md",
+    "troubleshooting.md",
+];
+/// Limit of one block; the waits in them have their own.
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn guide(name: &str) -> Result<String> {
+    Ok(std::fs::read_to_string(root().join("docs/guides").join(name))?)
+}
+
+struct Block {
+    mark: String,
+    text: String,
+}
+
+fn blocks(markdown: &str) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    let mut open: Option<Block> = None;
+    for line in markdown.lines() {
+        match (&mut open, line.strip_prefix("```")) {
+            (None, Some(mark)) => {
+                open = Some(Block {
+                    mark: mark.to_owned(),
+                    text: String::new(),
+                });
+            }
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some(block), None) => {
+                block.text.push_str(line);
+                block.text.push('\n');
+            }
+            (None, None) => {}
+        }
+    }
+    blocks
+}
+
+/// Where the commands run: a folder with the kubeconfigs, and a `PATH` with the programs.
+struct Desk {
+    folder: tempfile::TempDir,
+    path: String,
+    port: u16,
+}
+
+impl Desk {
+    fn new(planes: &ControlPlanes) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        for plane in planes.iter() {
+            std::fs::write(
+                folder.path().join(format!("{}.kubeconfig", plane.name())),
+                plane.kubeconfig_yaml(),
+            )?;
+        }
+        for name in ["crds", "deploy"] {
+            symlink(root().join(name), folder.path().join(name))?;
+        }
+        let bin = folder.path().join("bin");
+        std::fs::create_dir(&bin)?;
+        symlink(PROGRAM, bin.join("starling"))?;
+        symlink(planes.assets().kubectl(), bin.join("kubectl"))?;
+        symlink(
+            planes.assets().kustomize().context("kustomize")?,
+            bin.join("kustomize"),
+        )?;
+        let path = format!("{}:{}", bin.display(), std::env::var("PATH")?);
+        Ok(Self {
+            folder,
+            path,
+            port: free_port()?,
+        })
+    }
+
+    /// Runs a block and returns what it printed.
+    async fn run(&self, text: &str) -> Result<String> {
+        let command = Command::new("bash")
+            .args(["-euo", "pipefail", "-c", text])
+            .current_dir(self.folder.path())
+            .env("PATH", &self.path)
+            .env("KUBECONFIG", self.folder.path().join("management.kubeconfig"))
+            .stdin(std::process::Stdio::null())
+            .kill_on_drop(true)
+            .output();
+        let output = tokio::time::timeout(LIMIT, command)
+            .await
+            .context("not done in time")??;
+        let (out, err) = (
+            String::from_utf8(output.stdout)?,
+            String::from_utf8(output.stderr)?,
+        );
+        ensure!(output.status.success(), "{}\n{out}{err}", output.status);
+        Ok(out)
+    }
+
+    /// Starts a block that goes on running, at a port that is free here.
+    fn start(&self, text: &str, log: &Path) -> Result<Process> {
+        ensure!(text.contains(":8080"), "the block names no port: {text}");
+        let text = text.replace(":8080", &format!(":{}", self.port));
+        // `exec`: the process that is ended is the program and not a shell around it.
+        let script = format!("cd '{}' && exec {text}", self.folder.path().display());
+        let launch = Launch::new("controller", "bash", log)
+            .args(["-c", &script])
+            .env("PATH", &self.path);
+        Ok(Process::start(&launch)?)
+    }
+}
+
+fn words(text: &str) -> Vec<Vec<&str>> {
+    text.trim()
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect()
+}
+
+/// Whether a text ends with what a guide says, `…` standing for any word. What the commands before the last one
+/// print is not shown in guides.
+fn is_as_told(told: &str, printed: &str) -> bool {
+    let (told, mut printed) = (words(told), words(printed));
+    let printed = printed.split_off(printed.len().saturating_sub(told.len()));
+    told.len() == printed.len()
+        && told.iter().zip(&printed).all(|(told, printed)| {
+            told.len() == printed.len()
+                && told
+                    .iter()
+                    .zip(printed)
+                    .all(|(told, word)| *told == "…" || told == word)
+        })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_command_of_the_guides_works() -> Result<()> {
+    let names = ["management", "eu-1", "us-1"];
+    let planes = ControlPlanes::start(&Assets::find()?, &names, Options::default()).await?;
+    let desk = Desk::new(&planes)?;
+    let log = desk.folder.path().join("controller.log");
+    let mut controller = None;
+    let (mut ran, mut compared) = (0, 0);
+    for name in GUIDES {
+        let mut printed = String::new();
+        for block in blocks(&guide(name)?) {
+            match block.mark.as_str() {
+                "sh" => {
+                    printed = desk.run(&block.text).await.with_context(|| {
+                        let told = std::fs::read_to_string(&log).unwrap_or_default();
+                        format!("{name}:\n{}\nthe controller's log:\n{told}", block.text)
+                    })?;
+                    ran += 1;
+                }
+                "sh controller" => controller = Some(desk.start(&block.text, &log)?),
+                "output" => {
+                    assert!(
+                        is_as_told(&block.text, &printed),
+                        "{name} tells\n{}and it printed\n{printed}",
+                        block.text
+                    );
+                    compared += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+    // A slip in a mark would silently run nothing.
+    assert!(
+        ran >= 10 && compared >= 6,
+        "{ran} blocks ran, {compared} outputs were compared"
+    );
+    let controller = controller.context("a guide that starts the controller")?;
+    assert!(controller.exit_status()?.is_none(), "the controller has ended");
+    Ok(())
+}
+
+/// Files whose CamelCase literals are reasons.
+fn sources_of_reasons() -> Result<Vec<PathBuf>> {
+    let core = root().join("crates/core/src");
+    let mut files = vec![
+        core.join("plan/types.rs"),
+        core.join("step.rs"),
+        core.join("revision/advance.rs"),
+    ];
+    let mut folders = vec![root().join("src/controller")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.push(path);
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// CamelCase literals that are no reasons: kinds and values of conditions.
+const OTHERS: [&str; 7] = [
+    "Cluster",
+    "Source",
+    "Sync",
+    "SyncGroup",
+    "True",
+    "False",
+    "Unknown",
+];
+
+fn reasons_in(code: &str) -> BTreeSet<String> {
+    let code = code.split("#[cfg(test)]").next().unwrap_or_default();
+    code.lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .flat_map(|line| line.split('"').skip(1).step_by(2))
+        .filter(|text| text.starts_with(char::is_uppercase) && text.chars().all(|c| c.is_ascii_alphabetic()))
+        .filter(|text| text.chars().any(char::is_lowercase) && !OTHERS.contains(text))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn every_reason_is_explained_and_none_is_invented() -> Result<()> {
+    let page = guide("troubleshooting.md")?;
+    let mut reasons = BTreeSet::new();
+    for file in sources_of_reasons()? {
+        reasons.extend(reasons_in(&std::fs::read_to_string(file)?));
+    }
+    assert!(reasons.len() > 40, "{reasons:?}");
+    let missing: Vec<_> = reasons
+        .iter()
+        .filter(|reason| !page.contains(&format!("`{reason}`")))
+        .collect();
+    assert!(missing.is_empty(), "not in troubleshooting.md: {missing:?}");
+    let rows = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let invented: Vec<_> = rows.filter(|row| !reasons.contains(*row)).collect();
+    assert!(
+        invented.is_empty(),
+        "in troubleshooting.md and not in the code: {invented:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn links_between_guides_lead_somewhere() -> Result<()> {
+    for name in GUIDES {
+        let page = guide(name)?;
+        for target in page.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if !target.contains("://") {
+                assert!(
+                    root().join("docs/guides").join(target).exists(),
+                    "{name} links to {target}"
+                );
+            }
+        }
+    }
+    Ok(())
+}

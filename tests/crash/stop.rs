@@ -1,0 +1,141 @@
+//! SIGTERM, and what the health endpoints say meanwhile.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use http::Method;
+use starling::ledger::AttemptOutcome;
+use starling_controlplane::free_port;
+use starling_testkit::fleet::{MANAGEMENT, PATIENCE};
+use starling_testkit::{Fault, Match, wait};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::world::{CONCURRENCY, MEMBERS, World};
+use crate::{PROGRAM, TURN};
+
+/// How long a stop may take at most: the program's own grace is 20 s.
+const GRACE: Duration = Duration::from_secs(25);
+
+/// The status that the program answers; an error while nobody listens.
+async fn status_of(address: &str, path: &str) -> Result<u16> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let code = answer.split(' ').nth(1).context("no HTTP answer")?;
+    Ok(code.parse()?)
+}
+
+async fn until_status(address: &str, path: &str, code: u16) -> Result<()> {
+    wait::until(
+        PATIENCE,
+        format!("{path} answers {code}"),
+        async || match status_of(address, path).await {
+            Ok(found) if found == code => Ok(()),
+            Ok(found) => Err(format!("status {found}")),
+            Err(error) => Err(format!("{error:#}")),
+        },
+    )
+    .await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_without_a_management_cluster_is_alive_but_not_ready_and_stops_when_asked() -> Result<()> {
+    let _turn = TURN.lock().await;
+    let world = World::start().await?;
+    let hub = world.fleet.proxy(MANAGEMENT)?;
+    let address = format!("127.0.0.1:{}", free_port()?);
+
+    hub.black_hole(true);
+    world
+        .supervisor
+        .adopt(world.fleet.controller_at(PROGRAM, &address, &[])?)?;
+    until_status(&address, "/healthz", 200).await?;
+    until_status(&address, "/readyz", 503).await?;
+    let status = world.supervisor.stop(GRACE).await?;
+    ensure!(
+        status.is_some_and(|status| status.success()),
+        "stopped while it started: {status:?}"
+    );
+
+    world
+        .supervisor
+        .adopt(world.fleet.controller_at(PROGRAM, &address, &[])?)?;
+    until_status(&address, "/readyz", 503).await?;
+    hub.black_hole(false);
+    until_status(&address, "/readyz", 200).await?;
+    until_status(&address, "/healthz", 200).await?;
+    let status = world.supervisor.stop(GRACE).await?;
+    ensure!(status.is_some_and(|status| status.success()), "{status:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn asked_to_stop_while_it_applies_it_ends_what_it_has_begun_and_begins_nothing() -> Result<()> {
+    let _turn = TURN.lock().await;
+    let mut world = World::start().await?;
+    let address = format!("127.0.0.1:{}", free_port()?);
+    world
+        .supervisor
+        .adopt(world.fleet.controller_at(PROGRAM, &address, &[])?)?;
+    world.push_next()?;
+    world.settled().await?;
+
+    // Slow members: the stop comes in the middle of two attempts, with the third cluster still waiting.
+    let applies = || Match::method(Method::PATCH).path_contains("/namespaces/default/");
+    let slow: Vec<_> = MEMBERS
+        .iter()
+        .map(|member| {
+            let latency = Fault::Latency(Duration::from_millis(600));
+            Ok(world.fleet.proxy(member)?.on(applies(), latency))
+        })
+        .collect::<Result<_>>()?;
+    let round = world.push_next()?;
+    wait::until(PATIENCE, "applies on two members", async || {
+        let begun = slow.iter().filter(|rule| rule.fired() > 0).count();
+        if begun == CONCURRENCY {
+            Ok(())
+        } else {
+            Err(format!("{begun}"))
+        }
+    })
+    .await?;
+    let process = world.supervisor.process()?;
+    let asked = Instant::now();
+    process.terminate()?;
+    until_status(&address, "/readyz", 503).await?;
+    until_status(&address, "/healthz", 200).await?;
+    ensure!(
+        process.exit_status()?.is_none(),
+        "it did not wait for what it had begun"
+    );
+    let status = process.wait(GRACE).await?;
+    ensure!(status.success(), "{status:?}");
+    eprintln!("stopped {:?} after SIGTERM", asked.elapsed());
+    world.clear_faults()?;
+
+    let attempts = world.read_attempts().await?;
+    let done: Vec<_> = attempts
+        .values()
+        .flatten()
+        .filter(|record| record.attempt.revision.ends_with(&round.commit))
+        .map(|record| record.end.as_ref().map(|end| end.outcome))
+        .collect();
+    ensure!(
+        done == [Some(AttemptOutcome::Succeeded); CONCURRENCY],
+        "attempts at the round that was stopped: {done:?}"
+    );
+
+    world.restart()?;
+    world.settled().await?;
+    let writes = world.check_writes().await?;
+    let repeated: usize = writes.values().map(|writes| writes.repeated).sum();
+    ensure!(
+        repeated == 0,
+        "after a clean stop {repeated} writes were repeated"
+    );
+    Ok(())
+}

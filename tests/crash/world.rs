@@ -1,0 +1,388 @@
+//! A fleet, a repository whose commits are rounds, and what has to be true after each round.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use starling::ledger::{AttemptRecord, Ledger, RolloutOutcome};
+use starling_api::{OWNER_LABEL, RolloutPhase, SyncGroup, SyncResource};
+use starling_testkit::fleet::{Fleet, MANAGEMENT, PATIENCE};
+use starling_testkit::{Change, FleetOptions, GitRepo, wait};
+
+use crate::audit::{self, Writes};
+use crate::bound::Bound;
+use crate::supervisor::Supervisor;
+
+/// The SyncGroup, and the Source that it follows.
+pub(crate) const GROUP: &str = "shop";
+/// Clusters that may be in flight at one time.
+pub(crate) const CONCURRENCY: usize = 2;
+/// Members of the fleet: one more than may be in flight.
+pub(crate) const MEMBERS: [&str; 3] = ["m1", "m2", "m3"];
+/// Where a round is committed before it is pushed to `main`.
+const NEXT: &str = "next";
+
+/// One commit: what it changes, adds and removes.
+#[derive(Clone, Debug)]
+pub(crate) struct Round {
+    /// Counts from 1.
+    pub(crate) number: u32,
+    /// The commit.
+    pub(crate) commit: String,
+}
+
+impl Round {
+    /// The ConfigMap that this round adds.
+    pub(crate) fn added(&self) -> String {
+        extra(self.number)
+    }
+
+    /// The ConfigMap that this round removes; there is none of that name in round 1.
+    pub(crate) fn removed(&self) -> String {
+        extra(self.number - 1)
+    }
+}
+
+fn extra(round: u32) -> String {
+    format!("extra-{round:04}")
+}
+
+fn value(round: u32) -> String {
+    format!("round-{round:04}")
+}
+
+/// See the module.
+pub(crate) struct World {
+    pub(crate) fleet: Fleet,
+    pub(crate) supervisor: Supervisor,
+    repo: GitRepo,
+    bound: Bound,
+    /// Clusters that are registered.
+    clusters: BTreeSet<String>,
+    /// The round that was pushed last; number 0 before the first.
+    last: Round,
+    /// Rollout ID of the last round that was checked.
+    rollout: i64,
+}
+
+impl World {
+    /// Starts a fleet with its objects. The program does not run yet, and nothing is pushed.
+    pub(crate) async fn start() -> Result<Self> {
+        let fleet = Fleet::start(FleetOptions {
+            members: MEMBERS.len(),
+            audit: true,
+            proxied: true,
+        })
+        .await?;
+        let repo = GitRepo::init()?;
+        for name in MEMBERS {
+            fleet.add_cluster(name, &[]).await?;
+        }
+        fleet
+            .put_source(GROUP, &repo.url(), json!({"branch": "main"}))
+            .await?;
+        let entry = json!({"name": "app", "sourceRef": {"name": GROUP}, "path": "./app"});
+        let strategy = json!({"maxConcurrency": CONCURRENCY});
+        fleet
+            .put_group(
+                GROUP,
+                json!({"clusterSelector": {}, "rolloutStrategy": strategy, "syncs": [entry]}),
+            )
+            .await?;
+        let bound = Bound::watch(&fleet, CONCURRENCY);
+        Ok(Self {
+            fleet,
+            supervisor: Supervisor::default(),
+            repo,
+            bound,
+            clusters: MEMBERS.map(str::to_owned).into(),
+            last: Round {
+                number: 0,
+                commit: String::new(),
+            },
+            rollout: 0,
+        })
+    }
+
+    /// Commits the next round where nobody looks: its commit is known before it is pushed.
+    pub(crate) fn prepare(&self) -> Result<Round> {
+        let number = self.last.number + 1;
+        let files = [
+            ("fixed".to_owned(), config_map("fixed", "always")),
+            ("one".to_owned(), config_map("one", &value(number))),
+            ("two".to_owned(), config_map("two", &value(number))),
+            ("web".to_owned(), deployment("web", &value(number))),
+            (extra(number), config_map(&extra(number), &value(number))),
+        ]
+        .map(|(name, text)| (format!("app/{name}.yaml"), text));
+        let gone = format!("app/{}.yaml", extra(number - 1));
+        let mut changes: Vec<_> = files
+            .iter()
+            .map(|(path, text)| Change::Write(path, text.as_bytes()))
+            .collect();
+        changes.push(Change::Remove(&gone));
+        let commit = self.repo.commit_to(NEXT, &changes, &value(number))?;
+        Ok(Round { number, commit })
+    }
+
+    /// Pushes a prepared round.
+    pub(crate) fn push(&mut self, round: &Round) -> Result<()> {
+        self.repo.force_reset("main", &round.commit)?;
+        self.last = round.clone();
+        Ok(())
+    }
+
+    /// Prepares and pushes.
+    pub(crate) fn push_next(&mut self) -> Result<Round> {
+        let round = self.prepare()?;
+        self.push(&round)?;
+        Ok(round)
+    }
+
+    /// Takes a cluster out of the fleet; what is on it stays.
+    pub(crate) async fn leave(&mut self, cluster: &str) -> Result<()> {
+        self.fleet.delete::<starling_api::Cluster>(cluster).await?;
+        self.clusters.remove(cluster);
+        Ok(())
+    }
+
+    /// Brings a cluster back.
+    pub(crate) async fn join(&mut self, cluster: &str) -> Result<()> {
+        self.fleet.add_cluster(cluster, &[]).await?;
+        self.clusters.insert(cluster.to_owned());
+        Ok(())
+    }
+
+    /// Starts the program again after it was killed.
+    pub(crate) fn restart(&self) -> Result<()> {
+        self.supervisor.start(&self.fleet)
+    }
+
+    /// Takes all faults away.
+    pub(crate) fn clear_faults(&self) -> Result<()> {
+        for name in MEMBERS.iter().chain([&MANAGEMENT]) {
+            self.fleet.proxy(name)?.clear();
+        }
+        Ok(())
+    }
+
+    /// Waits until the last round is on all members, and checks what has to be true then and at any time.
+    pub(crate) async fn settled(&mut self) -> Result<()> {
+        let status = self.rolled_out().await?;
+        let rollout = status.rollout.context("a status without rollout")?;
+        // A round that was checked before (a cluster left or joined) is no new rollout.
+        let expected = self.rollout + i64::from(self.rollout < i64::from(self.last.number));
+        ensure!(
+            rollout.id == expected && rollout.id == i64::from(self.last.number),
+            "rollout {} rolls round {}, the one before was {}",
+            rollout.id,
+            self.last.number,
+            self.rollout
+        );
+        self.rollout = rollout.id;
+        self.check_syncs().await?;
+        for member in &self.clusters {
+            self.check_member(member).await?;
+        }
+        self.bound.check()?;
+        Ok(())
+    }
+
+    async fn rolled_out(&self) -> Result<starling_api::SyncGroupStatus> {
+        let (commit, total) = (&self.last.commit, u32::try_from(self.clusters.len())?);
+        let what = format!("round {} at {commit} on {total} clusters", self.last.number);
+        self.fleet
+            .group_status(GROUP, &what, |status| {
+                status.clusters.total == total
+                    && status.clusters.updated == total
+                    && status.rollout.as_ref().is_some_and(|rollout| {
+                        rollout.phase == RolloutPhase::Succeeded
+                            && rollout.revisions.iter().all(|r| r.revision.ends_with(commit))
+                    })
+            })
+            .await
+    }
+
+    /// Every admitted target is applied, and every cluster of the group has one.
+    async fn check_syncs(&self) -> Result<()> {
+        let syncs = self.fleet.syncs().await?;
+        let clusters: BTreeSet<_> = syncs
+            .iter()
+            .map(|sync| sync.spec.cluster_ref.name.clone())
+            .collect();
+        ensure!(
+            clusters == self.clusters && syncs.len() == self.clusters.len(),
+            "Syncs of {clusters:?}, clusters {:?}",
+            self.clusters
+        );
+        for sync in syncs {
+            let status = sync.status.clone().unwrap_or_default();
+            ensure!(
+                sync.spec.revision.ends_with(&self.last.commit)
+                    && status.last_applied_revision == sync.spec.revision
+                    && status.last_applied_target == status.last_attempted_target
+                    && status.attempts == 0,
+                "round {}: {sync:#?}",
+                self.last.number
+            );
+        }
+        Ok(())
+    }
+
+    /// The member holds exactly what git has, as far as Starling has ever made it.
+    async fn check_member(&self, member: &str) -> Result<()> {
+        let number = self.last.number;
+        let client = self.fleet.member(member).await?;
+        let ours = ListParams::default().labels(OWNER_LABEL);
+        let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+        let found: BTreeMap<_, _> = maps
+            .list(&ours)
+            .await?
+            .into_iter()
+            .map(|map| {
+                let value = map.data.as_ref().and_then(|data| data.get("value").cloned());
+                (map.name_any(), value.unwrap_or_default())
+            })
+            .collect();
+        let expected: BTreeMap<_, _> = [
+            ("fixed".to_owned(), "always".to_owned()),
+            ("one".to_owned(), value(number)),
+            ("two".to_owned(), value(number)),
+            (extra(number), value(number)),
+        ]
+        .into();
+        ensure!(found == expected, "{member}, round {number}: {found:?}");
+        let web: Deployment = Api::namespaced(client, "default").get("web").await?;
+        let image = json!(web)["spec"]["template"]["spec"]["containers"][0]["image"].clone();
+        ensure!(image == value(number), "{member}, round {number}: web is {image}");
+        Ok(())
+    }
+
+    /// What the members' audit logs say, by member, after the checks of [`audit::check`].
+    pub(crate) fn writes(&self) -> Result<BTreeMap<String, Writes>> {
+        MEMBERS
+            .iter()
+            .map(|member| {
+                let events = self.fleet.plane(member)?.audit_events()?;
+                Ok(((*member).to_owned(), audit::check(member, &events)?))
+            })
+            .collect()
+    }
+
+    /// Checks the members' logs against everything that was removed so far.
+    pub(crate) async fn check_writes(&self) -> Result<BTreeMap<String, Writes>> {
+        let removed: BTreeSet<String> = (1..self.last.number).map(extra).collect();
+        // A server answers before it logs.
+        wait::until(PATIENCE, "every removed object in the audit logs", async || {
+            let writes = self.writes().map_err(|error| format!("{error:#}"))?;
+            match writes.iter().find(|(_, writes)| writes.deleted != removed) {
+                None => Ok(()),
+                Some((member, writes)) => Err(format!("{member}: {:?} of {removed:?}", writes.deleted)),
+            }
+        })
+        .await?;
+        self.writes()
+    }
+
+    /// Asks for a look at every Sync, and waits for the answers.
+    pub(crate) async fn look_at_all(&self, asked: &str) -> Result<()> {
+        let names: Vec<String> = self
+            .fleet
+            .syncs()
+            .await?
+            .iter()
+            .map(ResourceExt::name_any)
+            .collect();
+        for name in &names {
+            let annotation = json!({"metadata": {"annotations": {starling_api::REQUESTED_AT: asked}}});
+            self.fleet.patch::<SyncResource>(name, annotation).await?;
+        }
+        for name in &names {
+            self.fleet
+                .until::<SyncResource>(name, "an answered look", |sync| {
+                    let status = sync.status.clone().unwrap_or_default();
+                    status.last_handled_reconcile_at == asked
+                })
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Opens the ledger of the stopped program: nothing may be open in it. Returns the attempts by
+    /// cluster.
+    pub(crate) async fn check_ledger(&self) -> Result<BTreeMap<String, Vec<AttemptRecord>>> {
+        let (ledger, _) = Ledger::open(&self.fleet.data_dir()).await?;
+        let open = ledger.interrupted_attempts().await?;
+        ensure!(open.is_empty(), "open attempts: {open:#?}");
+        let group: SyncGroup = self.fleet.get(GROUP).await?;
+        let uid = group.uid().context("a group without UID")?;
+        let open = ledger.open_admissions(&uid).await?;
+        ensure!(open.is_empty(), "open admissions: {open:#?}");
+        let rollouts = ledger.rollouts(&uid).await?;
+        ensure!(
+            rollouts.iter().all(|rollout| rollout
+                .end
+                .is_some_and(|(outcome, _)| outcome == RolloutOutcome::Succeeded)),
+            "{rollouts:#?}"
+        );
+        let attempts = self.attempts(&ledger).await?;
+        ledger.close().await;
+        Ok(attempts)
+    }
+
+    /// Opens the ledger of the stopped program. Returns the attempts by cluster, whatever else is in it.
+    pub(crate) async fn read_attempts(&self) -> Result<BTreeMap<String, Vec<AttemptRecord>>> {
+        let (ledger, _) = Ledger::open(&self.fleet.data_dir()).await?;
+        let attempts = self.attempts(&ledger).await?;
+        ledger.close().await;
+        Ok(attempts)
+    }
+
+    async fn attempts(&self, ledger: &Ledger) -> Result<BTreeMap<String, Vec<AttemptRecord>>> {
+        let mut attempts = BTreeMap::new();
+        for sync in self.fleet.syncs().await? {
+            let of_sync = ledger.attempts(&sync.uid().unwrap_or_default()).await?;
+            attempts.insert(sync.spec.cluster_ref.name.clone(), of_sync);
+        }
+        Ok(attempts)
+    }
+
+    /// The most clusters that were in flight at one time.
+    pub(crate) fn most_in_flight(&self) -> Result<usize> {
+        self.bound.check()
+    }
+
+    /// The round that was pushed last.
+    pub(crate) fn round(&self) -> &Round {
+        &self.last
+    }
+}
+
+fn config_map(name: &str, value: &str) -> String {
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": "default"}, "data": {"value": value},
+    })
+    .to_string()
+}
+
+/// A kind whose API server counts its changes; nothing runs it.
+fn deployment(name: &str, image: &str) -> String {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {"containers": [{"name": name, "image": image}]},
+            },
+        },
+    })
+    .to_string()
+}

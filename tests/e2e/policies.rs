@@ -1,0 +1,171 @@
+//! Which revision a Source yields, seen on a member: a Sync by hand for each policy.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use starling_api::{Source, SyncResource};
+use starling_testkit::Change;
+
+use crate::world::{Scene, along, config_map, ready};
+
+/// A Source with this policy, and a Sync of it on m1 that writes the ConfigMap of this name.
+async fn follow(scene: &Scene, name: &str, reference: Value) -> Result<()> {
+    let own = scene.own(name);
+    scene
+        .fleet()
+        .put_source(&own, &scene.repo.url(), reference)
+        .await?;
+    let spec = json!({
+        "clusterRef": {"name": "m1"},
+        "sourceRef": {"name": own},
+        "path": "./app",
+        "substitute": {"NAME": own},
+    });
+    scene
+        .fleet()
+        .put::<SyncResource>(json!({"metadata": {"name": own}, "spec": spec}))
+        .await
+}
+
+/// Commits a value to a branch; the ConfigMap's name is the Sync's.
+fn commit(scene: &Scene, branch: &str, value: &str) -> Result<String> {
+    let text = config_map("${NAME}", value);
+    Ok(scene
+        .repo
+        .commit_to(branch, &[Change::Write("app/map.yaml", text.as_bytes())], value)?)
+}
+
+/// Waits until a Source says this about itself, and returns the revision that it offers.
+async fn says(scene: &Scene, name: &str, status: &str, reason: &str) -> Result<String> {
+    let source = scene
+        .fleet()
+        .until::<Source>(&scene.own(name), &format!("Ready={status} {reason}"), |source| {
+            let conditions = source.status.as_ref().map(|s| s.conditions.as_slice());
+            ready(conditions.unwrap_or_default()) == (status.to_owned(), reason.to_owned())
+        })
+        .await?;
+    Ok(source.status.unwrap_or_default().revision)
+}
+
+/// Waits until a Source offers this revision.
+async fn offers(scene: &Scene, name: &str, revision: &str) -> Result<()> {
+    let offered = |source: &Source| source.status.as_ref().is_some_and(|s| s.revision == revision);
+    scene.fleet().until(&scene.own(name), revision, offered).await?;
+    Ok(())
+}
+
+#[test]
+fn branch_tag_and_commit_yield_what_they_name() -> Result<()> {
+    along("refs", async |scene| {
+        let first = commit(scene, "main", "first")?;
+        scene.repo.tag("release", &first)?;
+        let side = commit(scene, "side/branch", "side")?;
+        follow(scene, "main", json!({"branch": "main"})).await?;
+        follow(scene, "side", json!({"branch": "side/branch"})).await?;
+        follow(scene, "tag", json!({"tag": "release"})).await?;
+        follow(scene, "commit", json!({"commit": first})).await?;
+        for (name, value) in [
+            ("main", "first"),
+            ("side", "side"),
+            ("tag", "first"),
+            ("commit", "first"),
+        ] {
+            scene.until_value("m1", name, Some(value)).await?;
+        }
+        offers(scene, "side", &format!("side/branch@sha1:{side}")).await?;
+        offers(scene, "tag", &format!("release@sha1:{first}")).await?;
+
+        let second = commit(scene, "main", "second")?;
+        scene.until_value("m1", "main", Some("second")).await?;
+        offers(scene, "main", &format!("main@sha1:{second}")).await?;
+        // The others stay: of what follows a tag and a commit, nothing has moved.
+        for (name, value) in [("side", "side"), ("tag", "first"), ("commit", "first")] {
+            assert_eq!(scene.value("m1", name).await?.as_deref(), Some(value), "{name}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_semver_range_yields_its_highest_tag_and_no_prerelease() -> Result<()> {
+    along("semver", async |scene| {
+        for (tag, value) in [("v1.2.0", "1.2.0"), ("v1.10.0", "1.10.0"), ("v2.0.0", "2.0.0")] {
+            let made = commit(scene, "main", value)?;
+            scene.repo.annotated_tag(tag, &made, "release")?;
+        }
+        follow(scene, "range", json!({"semver": ">=1.2.0 <2.0.0"})).await?;
+        scene.until_value("m1", "range", Some("1.10.0")).await?;
+
+        let outside = commit(scene, "main", "2.1.0")?;
+        scene.repo.tag("v2.1.0", &outside)?;
+        let prerelease = commit(scene, "main", "1.12.0-rc.1")?;
+        scene.repo.tag("v1.12.0-rc.1", &prerelease)?;
+        let inside = commit(scene, "main", "1.11.0")?;
+        scene.repo.tag("v1.11.0", &inside)?;
+        // The tag that is in the range was made last: when it is seen, the two others were.
+        offers(scene, "range", &format!("v1.11.0@sha1:{inside}")).await?;
+        scene.until_value("m1", "range", Some("1.11.0")).await
+    })
+}
+
+#[test]
+fn a_ref_that_vanished_keeps_the_last_good_revision_and_says_so() -> Result<()> {
+    along("vanished", async |scene| {
+        let made = commit(scene, "doomed", "one")?;
+        follow(scene, "doomed", json!({"branch": "doomed"})).await?;
+        scene.until_value("m1", "doomed", Some("one")).await?;
+        let before = scene.map("m1", "doomed").await?;
+
+        scene.repo.delete_ref("refs/heads/doomed")?;
+        let kept = says(scene, "doomed", "False", "RefNotFound").await?;
+        assert_eq!(kept, format!("doomed@sha1:{made}"));
+        // The Sync goes on holding the kept revision: it puts right what somebody takes away.
+        let interval = json!({"spec": {"interval": "1s"}});
+        scene
+            .fleet()
+            .patch::<SyncResource>(&scene.own("doomed"), interval)
+            .await?;
+        let applied = scene
+            .fleet()
+            .until::<SyncResource>(&scene.own("doomed"), "still at the kept revision", |sync| {
+                let status = sync.status.clone().unwrap_or_default();
+                status.observed_generation == sync.metadata.generation
+                    && status.last_applied_target
+                        == starling_core::target::of_sync(&kept, &sync.spec.template)
+            })
+            .await?;
+        assert_eq!(applied.status.unwrap_or_default().last_applied_revision, kept);
+        let after = scene.map("m1", "doomed").await?;
+        let version = |map: &Option<k8s_openapi::api::core::v1::ConfigMap>| {
+            map.as_ref().and_then(|map| map.metadata.resource_version.clone())
+        };
+        assert!(before.is_some());
+        assert_eq!(version(&before), version(&after), "the member was written to");
+
+        scene.repo.branch("doomed", &made)?;
+        says(scene, "doomed", "True", "Succeeded").await?;
+        commit(scene, "doomed", "two")?;
+        scene.until_value("m1", "doomed", Some("two")).await
+    })
+}
+
+#[test]
+fn a_tag_that_moved_is_held_until_following_is_asked_for() -> Result<()> {
+    along("moved", async |scene| {
+        let first = commit(scene, "main", "one")?;
+        scene.repo.tag("stable", &first)?;
+        follow(scene, "tag", json!({"tag": "stable"})).await?;
+        scene.until_value("m1", "tag", Some("one")).await?;
+        let second = commit(scene, "main", "two")?;
+        scene.repo.tag("stable", &second)?;
+        let kept = says(scene, "tag", "False", "TagMoved").await?;
+        assert_eq!(kept, format!("stable@sha1:{first}"));
+        assert_eq!(scene.value("m1", "tag").await?.as_deref(), Some("one"));
+        let follow_it = json!({"spec": {"onRewrite": "Follow"}});
+        scene
+            .fleet()
+            .patch::<Source>(&scene.own("tag"), follow_it)
+            .await?;
+        scene.until_value("m1", "tag", Some("two")).await?;
+        offers(scene, "tag", &format!("stable@sha1:{second}")).await
+    })
+}

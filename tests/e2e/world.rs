@@ -1,0 +1,436 @@
+//! One management cluster, five members, one Cluster at which nobody listens, and one controller, shared by the
+//! tests that run at the same time: starting it takes ten times as long as most of them.
+//!
+//! Each test is a [`Scene`]: its name is a label on the clusters that it uses and the first part of the name of
+//! everything that it makes, so scenes do not meet. One that takes clusters away from the others runs
+//! [`alone`]; all others run [`along`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt;
+use std::panic::AssertUnwindSafe;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, Weak};
+
+use anyhow::{Context, Result};
+use futures::FutureExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+use starling_api::conditions::{self, Condition, READY};
+use starling_api::{Cluster, REQUESTED_AT, RolloutPhase, Source, SyncGroup, SyncGroupStatus, SyncResource};
+use starling_controlplane::{Assets, Process};
+use starling_testkit::fleet::PATIENCE;
+use starling_testkit::{FaultProxy, Fleet, FleetOptions, GitRepo, Match, wait};
+use tokio::runtime::Runtime;
+use tokio::sync::RwLock;
+
+use crate::PROGRAM;
+
+/// The five members.
+pub(crate) const MEMBERS: [&str; 5] = ["m1", "m2", "m3", "m4", "m5"];
+/// The Cluster at which nobody listens.
+pub(crate) const GHOST: &str = "ghost";
+
+/// All tests run on one runtime, because what they share must not end with the first of them.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a runtime"));
+/// The world, as long as a test uses it: the last one takes it down.
+static WORLD: LazyLock<tokio::sync::Mutex<Weak<World>>> = LazyLock::new(Default::default);
+
+pub(crate) struct World {
+    /// The first field, so that it ends before the clusters that it works on.
+    controller: Process,
+    pub(crate) fleet: Fleet,
+    kustomize: HalfWay,
+    turns: RwLock<()>,
+}
+
+impl World {
+    async fn shared() -> Result<Arc<Self>> {
+        let mut known = WORLD.lock().await;
+        if let Some(world) = known.upgrade() {
+            return Ok(world);
+        }
+        let world = Arc::new(Self::start().await?);
+        *known = Arc::downgrade(&world);
+        Ok(world)
+    }
+
+    async fn start() -> Result<Self> {
+        let fleet = Fleet::start(FleetOptions {
+            members: MEMBERS.len(),
+            proxied: true,
+            ..FleetOptions::default()
+        })
+        .await?;
+        for name in MEMBERS {
+            fleet.add_cluster(name, &[]).await?;
+        }
+        fleet.add_unreachable(GHOST, &[]).await?;
+        let kustomize = HalfWay::install(fleet.folder())?;
+        let script = kustomize.script.to_string_lossy().into_owned();
+        let controller = fleet.controller(PROGRAM, &["--kustomize", &script])?;
+        for name in MEMBERS {
+            fleet.until(name, "Ready", is_ready).await?;
+        }
+        Ok(Self {
+            controller,
+            fleet,
+            kustomize,
+            turns: RwLock::new(()),
+        })
+    }
+
+    /// What the controller said lately about one scene.
+    fn log_of(&self, scene: &str) -> String {
+        let tail = self.controller.log_tail(3_000).unwrap_or_default();
+        let lines: Vec<&str> = tail.lines().filter(|line| line.contains(scene)).collect();
+        lines[lines.len().saturating_sub(60)..].join("\n")
+    }
+}
+
+/// Runs a test beside others.
+pub(crate) fn along(name: &'static str, test: impl AsyncFnOnce(&Scene) -> Result<()>) -> Result<()> {
+    RUNTIME.block_on(async {
+        let world = World::shared().await?;
+        let _turn = world.turns.read().await;
+        Scene::play(&world, name, test).await
+    })
+}
+
+/// Runs a test that takes clusters away, with no other beside it.
+pub(crate) fn alone(name: &'static str, test: impl AsyncFnOnce(&Scene) -> Result<()>) -> Result<()> {
+    RUNTIME.block_on(async {
+        let world = World::shared().await?;
+        let _turn = world.turns.write().await;
+        let result = Scene::play(&world, name, test).await;
+        let healed = world.heal().await;
+        result.and(healed)
+    })
+}
+
+impl World {
+    /// All members are back and known to be.
+    async fn heal(&self) -> Result<()> {
+        for name in MEMBERS {
+            let proxy = self.fleet.proxy(name)?;
+            proxy.refuse(false).await?;
+            proxy.clear();
+        }
+        for name in MEMBERS {
+            self.look_at(name).await?;
+        }
+        for name in MEMBERS {
+            self.fleet.until(name, "Ready again", is_ready).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks for a probe of a cluster now.
+    pub(crate) async fn look_at(&self, cluster: &str) -> Result<()> {
+        let patch = json!({"metadata": {"annotations": {REQUESTED_AT: jiff::Timestamp::now().to_string()}}});
+        self.fleet.patch::<Cluster>(cluster, patch).await?;
+        Ok(())
+    }
+}
+
+/// One test in the world.
+pub(crate) struct Scene {
+    pub(crate) world: Arc<World>,
+    pub(crate) name: &'static str,
+    pub(crate) repo: GitRepo,
+}
+
+impl Scene {
+    async fn play(
+        world: &Arc<World>,
+        name: &'static str,
+        test: impl AsyncFnOnce(&Self) -> Result<()>,
+    ) -> Result<()> {
+        let scene = Self {
+            world: world.clone(),
+            name,
+            repo: GitRepo::init()?,
+        };
+        // A failed assertion must not keep the world from being put in order for the tests that follow.
+        let result = AssertUnwindSafe(test(&scene)).catch_unwind().await;
+        let result = result.unwrap_or_else(|_| Err(anyhow::anyhow!("an assertion failed, see above")));
+        let result = result.map_err(|error| {
+            let log = world.log_of(name);
+            error.context(format!("scene {name}; of it the controller logged\n{log}\n"))
+        });
+        let tidied = scene.tidy().await;
+        result.and(tidied)
+    }
+
+    /// Takes away what would go on working beside the next tests. The objects on the members stay.
+    async fn tidy(&self) -> Result<()> {
+        let fleet = self.fleet();
+        let own = |name: &str| name.starts_with(self.name);
+        for group in fleet.api::<SyncGroup>().list(&Default::default()).await? {
+            if own(&group.name_any()) {
+                fleet.delete::<SyncGroup>(&group.name_any()).await?;
+            }
+        }
+        for sync in fleet.syncs().await? {
+            if own(&sync.name_any()) {
+                fleet.delete::<SyncResource>(&sync.name_any()).await?;
+            }
+        }
+        for source in fleet.api::<Source>().list(&Default::default()).await? {
+            if own(&source.name_any()) {
+                fleet.delete::<Source>(&source.name_any()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn fleet(&self) -> &Fleet {
+        &self.world.fleet
+    }
+
+    pub(crate) fn proxy(&self, member: &str) -> Result<Arc<FaultProxy>> {
+        self.fleet().proxy(member)
+    }
+
+    /// The name of something of this scene.
+    pub(crate) fn own(&self, name: &str) -> String {
+        format!("{}-{name}", self.name)
+    }
+
+    /// The group's name, and the Sync's on a cluster.
+    pub(crate) fn sync_name(&self, cluster: &str) -> String {
+        format!("{}-app-{cluster}", self.name)
+    }
+
+    /// Commits ConfigMaps, by name and value, to the folder `app`.
+    pub(crate) fn commit(&self, maps: &[(&str, &str)]) -> Result<String> {
+        let files: Vec<(String, String)> = maps
+            .iter()
+            .map(|(name, value)| (format!("app/{name}.yaml"), config_map(&self.own(name), value)))
+            .collect();
+        let files: Vec<(&str, &str)> = files.iter().map(|(p, t)| (p.as_str(), t.as_str())).collect();
+        Ok(self.repo.commit(&files, "change")?)
+    }
+
+    /// Makes the Source of this scene follow `main`.
+    pub(crate) async fn follow_main(&self) -> Result<()> {
+        self.fleet()
+            .put_source(self.name, &self.repo.url(), json!({"branch": "main"}))
+            .await
+    }
+
+    /// Lets the scene's selector find these clusters.
+    pub(crate) async fn select(&self, clusters: &[&str]) -> Result<()> {
+        for cluster in clusters {
+            self.label(cluster, self.name, Some("yes")).await?;
+        }
+        Ok(())
+    }
+
+    /// Sets or takes away a label of a Cluster.
+    pub(crate) async fn label(&self, cluster: &str, key: &str, value: Option<&str>) -> Result<()> {
+        let patch = json!({"metadata": {"labels": {key: value}}});
+        self.fleet().patch::<Cluster>(cluster, patch).await?;
+        Ok(())
+    }
+
+    /// The selector of the clusters given to [`Self::select`].
+    pub(crate) fn selector(&self) -> Value {
+        json!({"matchLabels": {self.name: "yes"}})
+    }
+
+    /// Applies the scene's group over the selected clusters: one entry, the folder `app`, with these fields more.
+    pub(crate) async fn group(&self, strategy: Value, entry_fields: Value) -> Result<()> {
+        let mut entry = json!({"name": "app", "sourceRef": {"name": self.name}, "path": "./app"});
+        merge(&mut entry, entry_fields);
+        let spec = json!({"clusterSelector": self.selector(), "syncs": [entry], "rolloutStrategy": strategy});
+        self.fleet().put_group(self.name, spec).await
+    }
+
+    /// Waits until the scene's group has this commit on every cluster that it can reach.
+    pub(crate) async fn succeeded(&self, commit: &str) -> Result<SyncGroupStatus> {
+        self.fleet()
+            .rollout(self.name, commit, RolloutPhase::Succeeded)
+            .await
+    }
+
+    /// Waits until the status of the scene's group satisfies a predicate.
+    pub(crate) async fn status(
+        &self,
+        what: &str,
+        satisfied: impl Fn(&SyncGroupStatus) -> bool,
+    ) -> Result<SyncGroupStatus> {
+        self.fleet().group_status(self.name, what, satisfied).await
+    }
+
+    /// Waits until the Sync of a cluster satisfies a predicate.
+    pub(crate) async fn sync(
+        &self,
+        cluster: &str,
+        what: &str,
+        satisfied: impl Fn(&SyncResource) -> bool,
+    ) -> Result<SyncResource> {
+        self.fleet()
+            .until(&self.sync_name(cluster), what, satisfied)
+            .await
+    }
+
+    /// A ConfigMap of this scene on a member.
+    pub(crate) async fn map(&self, member: &str, name: &str) -> Result<Option<ConfigMap>> {
+        let api: Api<ConfigMap> = Api::namespaced(self.fleet().member(member).await?, "default");
+        Ok(api.get_opt(&self.own(name)).await?)
+    }
+
+    /// Its value.
+    pub(crate) async fn value(&self, member: &str, name: &str) -> Result<Option<String>> {
+        let map = self.map(member, name).await?;
+        Ok(map.and_then(|map| map.data.unwrap_or_default().remove("value")))
+    }
+
+    /// Its value on several members.
+    pub(crate) async fn values(&self, members: &[&str], name: &str) -> Result<Vec<Option<String>>> {
+        let mut values = Vec::new();
+        for member in members {
+            values.push(self.value(member, name).await?);
+        }
+        Ok(values)
+    }
+
+    /// Waits until a ConfigMap on a member has this value, or is not there.
+    pub(crate) async fn until_value(&self, member: &str, name: &str, value: Option<&str>) -> Result<()> {
+        let what = format!("{} = {value:?} on {member}", self.own(name));
+        wait::until(PATIENCE, what, async || {
+            let seen = self.value(member, name).await.map_err(|e| format!("{e:#}"))?;
+            (seen.as_deref() == value)
+                .then_some(())
+                .ok_or(format!("{seen:?}"))
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Requests that write a ConfigMap of this scene.
+    pub(crate) fn writes_of(&self, name: &str) -> Match {
+        Match::writes().path_ends_with(format!("/configmaps/{}", self.own(name)))
+    }
+
+    /// The values that a member was sent for a ConfigMap of this scene, repetitions left out.
+    pub(crate) fn values_sent(&self, member: &str, name: &str, candidates: &[&str]) -> Result<Vec<String>> {
+        let path_end = format!("/configmaps/{}", self.own(name));
+        let mut sent: Vec<String> = Vec::new();
+        for request in self.proxy(member)?.requests() {
+            if request.method != http::Method::PATCH || !request.path.ends_with(&path_end) {
+                continue;
+            }
+            let body = String::from_utf8_lossy(&request.body).into_owned();
+            let value = candidates
+                .iter()
+                .find(|value| body.contains(&format!("\"value\":\"{value}\"")));
+            let value = value.with_context(|| format!("none of {candidates:?} in {body}"))?;
+            if sent.last().map(String::as_str) != Some(*value) {
+                sent.push((*value).to_owned());
+            }
+        }
+        Ok(sent)
+    }
+
+    /// From now on kustomize prints half of the output and fails, for renders with this scene's objects.
+    pub(crate) fn break_kustomize(&self, broken: bool) -> Result<()> {
+        self.world.kustomize.set(self.name, broken)
+    }
+}
+
+/// A kustomize that stops half-way on demand.
+struct HalfWay {
+    script: PathBuf,
+    markers: PathBuf,
+}
+
+impl HalfWay {
+    /// The script sees its output only: a marker file per scene tells which renders break. It runs without PATH, so it
+    /// is made of what the shell brings along.
+    fn install(folder: &Path) -> Result<Self> {
+        let assets = Assets::find()?;
+        let kustomize = assets.kustomize().context("kustomize among the built programs")?;
+        let (script, markers) = (folder.join("kustomize"), folder.join("broken"));
+        std::fs::create_dir_all(&markers)?;
+        let text = format!(
+            r#"#!/bin/sh
+out=$('{kustomize}' "$@") || exit $?
+for marker in '{markers}'/*; do
+  case "$out" in *"name: ${{marker##*/}}-"*)
+    printf '%s\n' "${{out%%data:*}}"
+    echo 'the disk is full' >&2
+    exit 1;;
+  esac
+done
+printf '%s\n' "$out"
+"#,
+            kustomize = kustomize.display(),
+            markers = markers.display(),
+        );
+        std::fs::write(&script, text)?;
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
+        Ok(Self { script, markers })
+    }
+
+    fn set(&self, scene: &str, broken: bool) -> Result<()> {
+        let marker = self.markers.join(scene);
+        if broken {
+            std::fs::write(marker, "")?;
+        } else {
+            std::fs::remove_file(marker)?;
+        }
+        Ok(())
+    }
+}
+
+/// A ConfigMap with one value, in namespace `default`.
+pub(crate) fn config_map(name: &str, value: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n  namespace: default\ndata:\n  value: \"{value}\"\n"
+    )
+}
+
+/// `Some` of each, to compare with [`Scene::values`].
+pub(crate) fn all(value: &str, count: usize) -> Vec<Option<String>> {
+    vec![Some(value.to_owned()); count]
+}
+
+/// Whether a Cluster is Ready, as of its present generation.
+pub(crate) fn is_ready(cluster: &Cluster) -> bool {
+    let generation = cluster.metadata.generation.unwrap_or(0);
+    let status = cluster.status.as_ref();
+    status.is_some_and(|status| conditions::is_true(&status.conditions, READY, generation))
+}
+
+/// Status and reason of the condition Ready.
+pub(crate) fn ready(conditions: &[Condition]) -> (String, String) {
+    conditions::find(conditions, READY)
+        .map(|c| (c.status.clone(), c.reason.clone()))
+        .unwrap_or_default()
+}
+
+/// Status and reason of a Sync's condition Ready.
+pub(crate) fn sync_ready(sync: &SyncResource) -> (String, String) {
+    let conditions = sync.status.as_ref().map(|status| status.conditions.as_slice());
+    ready(conditions.unwrap_or_default())
+}
+
+/// Clusters in trouble with their reasons.
+pub(crate) fn problems(status: &SyncGroupStatus) -> BTreeMap<String, String> {
+    let problems = status.problems.iter();
+    problems.map(|p| (p.cluster.clone(), p.reason.clone())).collect()
+}
+
+/// What keeps the clusters that wait.
+pub(crate) fn blocked_by(status: &SyncGroupStatus) -> BTreeSet<String> {
+    let blockers = status.rollout.iter().flat_map(|rollout| &rollout.blocked_by);
+    blockers.map(|blocker| blocker.reason.clone()).collect()
+}
+
+fn merge(into: &mut Value, fields: Value) {
+    if let (Some(into), Value::Object(fields)) = (into.as_object_mut(), fields) {
+        into.extend(fields);
+    }
+}

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Builds the control plane of the tests (minutes the first time, then nothing) and runs every suite.
+#
+#   tests/run.sh         what has to pass before a change lands
+#   tests/run.sh long    the same with a thousand kills in place of twenty
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+case "${1:-}" in
+  "") ;;
+  long) export STARLING_CRASH_ROUNDS=1000 ;;
+  *) echo "usage: tests/run.sh [long]" >&2; exit 2 ;;
+esac
+
+tests/controlplane/build.sh
+# The suites that start servers come last, by themselves: first what fails in seconds.
+cargo test --workspace --locked --lib --bins
+cargo test --workspace --locked --doc
+cargo test --workspace --locked --tests
