@@ -36,7 +36,7 @@ impl Options {
             match argument.as_str() {
                 "--members" => options.members = value.parse()?,
                 "--objects" => {
-                    options.objects = value.split(',').map(str::parse).collect::<Result<_, _>>()?
+                    options.objects = value.split(',').map(str::parse).collect::<Result<_, _>>()?;
                 }
                 "--rounds" => options.rounds = value.parse()?,
                 "--concurrency" => options.concurrency = value,

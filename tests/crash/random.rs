@@ -62,7 +62,7 @@ async fn killed_at_random_moments_nothing_is_lost_and_nothing_is_done_twice() ->
         // The moment is the point: nothing is waited for here.
         tokio::time::sleep(delay).await;
         world.supervisor.kill().with_context(|| what.clone())?;
-        if random.next() % 4 == 0 {
+        if random.next().is_multiple_of(4) {
             // Git does not wait for the program: what was rolling is superseded when it comes back.
             world.push_next()?;
         }

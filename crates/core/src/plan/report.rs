@@ -189,6 +189,19 @@ impl Plan {
                         },
                     ..
                 } => (4, reason.as_str(), message.clone(), Some(*since)),
+                Decision::Hold {
+                    reason: reason @ HoldReason::ClusterSuspended,
+                    ..
+                } => (5, reason.as_str(), "its Cluster is suspended".into(), None),
+                Decision::Hold {
+                    reason: reason @ HoldReason::SyncSuspended { entry },
+                    ..
+                } => (
+                    5,
+                    reason.as_str(),
+                    format!("the Sync of entry {entry} is suspended"),
+                    None,
+                ),
                 Decision::Done
                 | Decision::Start { .. }
                 | Decision::InFlight { .. }

@@ -303,6 +303,21 @@ fn every_cluster_counts_once_and_what_blocks_is_named() {
     );
 }
 
+/// Whoever wonders why a group stays Paused finds the cluster that somebody suspended.
+#[test]
+fn a_suspended_cluster_is_named() {
+    let mut input = input("do", 1, 0);
+    input.clusters.get_mut("c001").unwrap().reach = Reach::Suspended;
+    let report = plan(&input).report();
+    let named: Vec<_> = report
+        .problems
+        .iter()
+        .map(|(name, reason, ..)| (name.as_str(), reason.as_str()))
+        .collect();
+    assert_eq!(named, [("c001", "ClusterSuspended")]);
+    assert_eq!(report.counts.held, 1);
+}
+
 #[test]
 fn a_rollout_has_succeeded_when_every_reachable_cluster_is_done() {
     for (fleet, phase) in [
