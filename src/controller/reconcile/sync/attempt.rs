@@ -28,6 +28,8 @@ use crate::controller::renders::{RenderFailure, RenderJob, Rendered};
 use crate::ledger::{Attempt, AttemptEnd, AttemptOutcome, ObjectCounts};
 use crate::member::{ApplyJob, ApplyOutcome, Change, MemberError};
 
+/// How long a cluster may take to show that it is there after an attempt ran out of time.
+const STILL_THERE: Duration = Duration::from_secs(5);
 /// Problems that a status names at most.
 const PROBLEMS: usize = 10;
 
@@ -104,7 +106,7 @@ pub(super) async fn check(
         .find_drift(&observed.owner, &records, deadline(observed))
         .await;
     if let Some(error) = report.interrupted {
-        return Ok(interrupted(context, observed, wanted, &error));
+        return Ok(interrupted(context, connection, observed, wanted, &error).await);
     }
     if !report.drifted.is_empty() {
         tracing::info!(sync = %observed.key, objects = report.drifted.len(), "drift found");
@@ -153,7 +155,10 @@ async fn attempt(
     let id = context.ledger.begin_attempt(&intent).await?;
     let records = load(context, observed).await;
     let applied = send(connection, observed, &rendered.set, &records, drifted).await;
-    let outcome = judge(context, observed, wanted, &applied, rendered.plain);
+    let outcome = match &applied.interrupted {
+        Some(error) => interrupted(context, connection, observed, wanted, error).await,
+        None => judge(context, observed, wanted, &applied, rendered.plain),
+    };
     let end = end(&outcome, &applied);
     let (upserts, deletes) = remembered(&applied);
     // One commit: the writer takes all that is queued. Losing this record costs requests, not correctness, so the
@@ -251,9 +256,6 @@ fn judge(
     applied: &ApplyOutcome,
     plain: bool,
 ) -> Outcome {
-    if let Some(error) = &applied.interrupted {
-        return interrupted(context, observed, wanted, error);
-    }
     if applied.prune_hold == Some(PruneHold::EmptyRender) {
         let message =
             "the render has no objects, so nothing is pruned; set allowEmpty if that is meant".into();
@@ -282,7 +284,16 @@ fn judge(
     })
 }
 
-fn interrupted(context: &Context, observed: &Observed, wanted: &Wanted, error: &MemberError) -> Outcome {
+/// What an attempt that ended early amounts to. One that ran into its `timeout` may have met a slow cluster, which is
+/// a failure, or one that went away without a word, which is none of the revision's until `progressDeadline`: a
+/// question tells.
+async fn interrupted(
+    context: &Context,
+    connection: &Connection,
+    observed: &Observed,
+    wanted: &Wanted,
+    error: &MemberError,
+) -> Outcome {
     match error {
         MemberError::Unreachable { .. }
         | MemberError::Unauthorized { .. }
@@ -294,8 +305,17 @@ fn interrupted(context: &Context, observed: &Observed, wanted: &Wanted, error: &
             }
         }
         MemberError::Deadline { .. } => {
-            // Slow, or gone without a word: the probe tells, long before its own turn would come.
-            context.queues.clusters.add(cluster_key(observed));
+            if connection
+                .member
+                .probe(Instant::now() + STILL_THERE)
+                .await
+                .is_err()
+            {
+                context.queues.clusters.add(cluster_key(observed));
+                return Outcome::Lost {
+                    message: crate::chain(error),
+                };
+            }
             let message = format!(
                 "not done within timeout ({}): {}",
                 observed.spec.template.timeout,
