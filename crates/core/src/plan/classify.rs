@@ -133,7 +133,9 @@ fn class(input: &PlanInput, cluster: &ClusterView) -> Class {
 /// happened for want of just that.
 fn under_way(input: &PlanInput, reach: &Reach, admitted: &[&ObservedSync]) -> Class {
     let failed = admitted.iter().find_map(|sync| failing(sync));
-    let at_work = admitted.iter().any(|sync| is_at_work(sync, admitted));
+    let at_work = admitted
+        .iter()
+        .any(|sync| is_at_work(sync, admitted, sync.release == input.release));
     let last = admitted.iter().filter_map(|sync| sync.admitted_at).max();
     let lost = *reach != Reach::Ready;
     match deadline(input, last) {
@@ -153,11 +155,11 @@ fn under_way(input: &PlanInput, reach: &Reach, admitted: &[&ObservedSync]) -> Cl
 }
 
 /// Whether an entry is at work, and not in backoff because one of `others` failed that was admitted with it or
-/// since.
-fn is_at_work(sync: &ObservedSync, others: &[&ObservedSync]) -> bool {
-    let stops = |other: &&ObservedSync| {
-        failing(other).is_some() && (other.release == sync.release || other.admitted_at >= sync.admitted_at)
-    };
+/// since. What is `newest` came after the failures of every other release, whatever the clocks said.
+fn is_at_work(sync: &ObservedSync, others: &[&ObservedSync], newest: bool) -> bool {
+    let since = |other: &ObservedSync| !newest && other.admitted_at >= sync.admitted_at;
+    let stops =
+        |other: &&ObservedSync| failing(other).is_some() && (other.release == sync.release || since(other));
     sync.progress == Progress::Working && !sync.suspended && !others.iter().any(stops)
 }
 
@@ -187,7 +189,7 @@ fn at_work_until(input: &PlanInput, cluster: &ClusterView) -> Option<Timestamp> 
     let admitted: Vec<&ObservedSync> = admissions(cluster).collect();
     admitted
         .iter()
-        .filter(|sync| is_at_work(sync, &admitted))
+        .filter(|sync| is_at_work(sync, &admitted, false))
         .filter_map(|sync| deadline(input, sync.admitted_at))
         .filter(|deadline| *deadline > input.now)
         .max()

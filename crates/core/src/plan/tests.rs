@@ -383,6 +383,10 @@ fn an_older_failure_waits_for_what_the_new_release_brings() {
     let mut input = two_entries(unchanged(failing()), observed(NEW, 50, Progress::Working), 1);
     input.limits.max_failures = IntOrPercent::Int(5);
     assert_eq!(picture(&plan(&input)), "Wn");
+    let mut skewed = input.clone();
+    let app = skewed.clusters.get_mut("c000").unwrap().entries.get_mut("app");
+    app.unwrap().observed.as_mut().unwrap().admitted_at = Some(t(70));
+    assert_eq!(picture(&plan(&skewed)), "Wn", "though a clock was ahead");
     let crds = input.clusters.get_mut("c000").unwrap().entries.get_mut("crds");
     crds.unwrap().observed = Some(observed(NEW, 50, Progress::Done));
     assert_eq!(picture(&plan(&input)), "fS");

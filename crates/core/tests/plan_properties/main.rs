@@ -181,7 +181,7 @@ fn has_failed(cluster: &ClusterView) -> bool {
 }
 
 proptest! {
-    #![proptest_config(config(400))]
+    #![proptest_config(config(256))]
 
     #[test]
     fn every_plan_passes_the_checker(input in input()) {

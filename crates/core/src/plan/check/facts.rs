@@ -63,12 +63,16 @@ impl<'a> Facts<'a> {
     fn is_at_work(&self) -> bool {
         let syncs: Vec<&ObservedSync> = admissions(self.view).collect();
         let in_time = |sync: &ObservedSync| deadline(self.input, sync.admitted_at) > Some(self.at);
-        working(&syncs).any(in_time)
+        working(&syncs, None).any(in_time)
     }
 }
 
-/// The entries that are at work. One in backoff takes along those that were admitted with it, or before.
-fn working<'s>(syncs: &'s [&'s ObservedSync]) -> impl Iterator<Item = &'s ObservedSync> {
+/// The entries that are at work. One in backoff takes along those that were admitted with it, or before; what the
+/// `newest` release brought was not admitted before anything, even if a clock that jumped says so.
+fn working<'s>(
+    syncs: &'s [&'s ObservedSync],
+    newest: Option<&'s str>,
+) -> impl Iterator<Item = &'s ObservedSync> {
     let failed = |sync: &&&ObservedSync| matches!(sync.progress, Progress::Failing { .. });
     let last_failed_at = syncs.iter().filter(failed).map(|sync| sync.admitted_at).max();
     let failed_releases: Vec<&str> = syncs.iter().filter(failed).map(|sync| &*sync.release).collect();
@@ -76,7 +80,7 @@ fn working<'s>(syncs: &'s [&'s ObservedSync]) -> impl Iterator<Item = &'s Observ
         sync.progress == Progress::Working
             && !sync.suspended
             && !failed_releases.contains(&&*sync.release)
-            && last_failed_at.is_none_or(|at| at < sync.admitted_at)
+            && (newest == Some(&*sync.release) || last_failed_at.is_none_or(|at| at < sync.admitted_at))
     })
 }
 
@@ -140,7 +144,7 @@ fn outcome(input: &PlanInput, ours: &[&ObservedSync], ready: bool, at: Timestamp
     let admitted_at = ours.iter().filter_map(|sync| sync.admitted_at).max();
     let deadline = deadline(input, admitted_at).filter(|deadline| *deadline > at);
     match deadline {
-        Some(deadline) if attempts.is_empty() || working(ours).next().is_some() => {
+        Some(deadline) if attempts.is_empty() || working(ours, Some(&input.release)).next().is_some() => {
             State::UnderWay { deadline }
         }
         _ if !attempts.is_empty() => State::Failed(attempts),
