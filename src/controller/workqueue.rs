@@ -134,17 +134,6 @@ impl Workqueue {
         (state.due.len(), state.active.len())
     }
 
-    /// What waits, with the time left: what the ledger keeps of it.
-    #[must_use]
-    pub fn waiting(&self) -> Vec<(ObjectKey, Duration)> {
-        let now = Instant::now();
-        self.lock()
-            .due
-            .iter()
-            .map(|((at, _), key)| (key.clone(), at.saturating_duration_since(now)))
-            .collect()
-    }
-
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         // Nothing panics while holding it; if something did, the table itself is still sound.
         self.state
