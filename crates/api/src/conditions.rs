@@ -16,6 +16,14 @@ pub const PROGRESSING: &str = "Progressing";
 pub const IDENTITY_CONFLICT: &str = "IdentityConflict";
 /// A plain folder was read without kustomize, because none is at hand. Present only while true.
 pub const RENDERED_PLAIN: &str = "RenderedPlain";
+/// All applied objects are healthy, as kstatus reads them. Present on a Sync with `wait`.
+pub const HEALTHY: &str = "Healthy";
+/// Objects that left the render are not deleted until a person approves. Present only while true.
+pub const DELETION_HELD: &str = "DeletionHeld";
+/// Too many clusters left a group at once; nothing follows from that until a person approves. Present only while true.
+pub const MEMBERSHIP_HELD: &str = "MembershipHeld";
+/// Somebody on the member keeps undoing what is applied. Present only while true.
+pub const CONTESTED: &str = "Contested";
 
 /// Longest message of a condition or problem, in bytes.
 pub const MESSAGE_LIMIT: usize = 512;

@@ -27,6 +27,25 @@ pub const RELEASE: &str = "starling.dev/release";
 /// Annotation on a group's Sync: when it was admitted, RFC 3339. `progressDeadline` counts from here.
 pub const ADMITTED_AT: &str = "starling.dev/admitted-at";
 
+/// Annotation on a Sync or SyncGroup: the digest of the deletions that a person approves, as the condition
+/// `DeletionHeld` names it. On a group it counts for all of its Syncs.
+pub const APPROVE_DELETIONS: &str = "starling.dev/approve-deletions";
+/// Annotation on a SyncGroup: the digest of the membership change that a person approves, as the condition
+/// `MembershipHeld` names it.
+pub const APPROVE_MEMBERSHIP: &str = "starling.dev/approve-membership";
+/// Annotation on a Sync: `"true"` lets its finalizer go though the cluster cannot be reached.
+pub const ABANDON: &str = "starling.dev/abandon";
+/// Finalizer of a Sync or SyncGroup whose deletion means work on members.
+pub const FINALIZER: &str = "starling.dev/finalizer";
+
+/// Annotation on an object of a member, in git or set there by hand: `disabled` leaves the object alone, neither
+/// applied nor repaired.
+pub const RECONCILE: &str = "starling.dev/reconcile";
+/// Annotation on an object of a member: `disabled` keeps it from being pruned or deleted.
+pub const PRUNE: &str = "starling.dev/prune";
+/// Value of [`RECONCILE`] and [`PRUNE`] that has an effect.
+pub const DISABLED: &str = "disabled";
+
 /// Where Starling keeps its own objects: the inventory on a member, the installation ID on the hub.
 pub const SYSTEM_NAMESPACE: &str = "starling-system";
 /// First part of the name of an inventory ConfigMap; the owner follows.

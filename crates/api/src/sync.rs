@@ -110,12 +110,36 @@ pub struct SyncTemplate {
     /// ServiceAccount of the member that is impersonated for every request of this Sync.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub service_account_name: String,
+    /// How encrypted manifests are read; none: they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decryption: Option<Decryption>,
     /// What becomes of the objects when the Sync is deleted.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
     /// Leave the cluster as it is.
     #[serde(default)]
     pub suspend: bool,
+}
+
+/// How encrypted manifests are read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Decryption {
+    /// The tool that they were encrypted with.
+    #[serde(default)]
+    pub provider: DecryptionProvider,
+    /// A Secret of this namespace on the management cluster; each key that ends in `.agekey` holds age identities.
+    #[serde(default)]
+    pub secret_ref: LocalRef,
+}
+
+/// A tool that manifests are encrypted with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DecryptionProvider {
+    /// SOPS, with age keys.
+    #[default]
+    #[serde(rename = "sops")]
+    Sops,
 }
 
 /// What to do with an existing object that is not ours where fields of it belong to others.

@@ -5,6 +5,7 @@
 
 mod attempt;
 mod observe;
+mod outcome;
 mod report;
 
 use starling_core::step::{Step, StepInput, next_step};
@@ -12,9 +13,9 @@ use starling_core::step::{Step, StepInput, next_step};
 use super::ReconcileError;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Context, Next, now};
-use attempt::Outcome;
 use observe::Observed;
 pub(super) use observe::facts;
+use outcome::Outcome;
 
 /// Looks at one Sync.
 ///

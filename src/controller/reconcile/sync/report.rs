@@ -7,8 +7,8 @@ use starling_api::{REQUESTED_AT, ROLLOUT, SyncStatus};
 use starling_core::step::{self, Step, Wanted};
 
 use super::super::{ReconcileError, not_implemented, ready, retrying, stalled};
-use super::attempt::{Failure, Held, Outcome};
 use super::observe::Observed;
+use super::outcome::{Failure, Held, Outcome};
 use crate::controller::context::{Context, now};
 use crate::controller::wake::By;
 use crate::ledger::{AdmissionKey, AdmissionOutcome};
