@@ -74,10 +74,23 @@ impl Context {
         }
     }
 
-    /// Wakes a SyncGroup, unless it wrote itself.
+    /// Wakes a SyncGroup, unless it wrote itself; and those of its Syncs whose deletions wait for a person, who may have
+    /// approved them on the group.
     pub fn wake_for_group(&self, change: &Change<SyncGroup>, by: By) {
-        if by == By::Others {
-            self.queues.groups.add(ObjectKey::of(&**change.object()));
+        if by == By::Us {
+            return;
         }
+        let key = ObjectKey::of(&**change.object());
+        for sync in self.syncs.in_namespace(&key.namespace) {
+            let group = sync.spec.group_ref.as_ref();
+            let waits = sync
+                .status
+                .as_ref()
+                .is_some_and(|status| status.held_deletions.is_some());
+            if waits && group.is_some_and(|group| group.name == key.name) {
+                self.queues.syncs.add(ObjectKey::of(&*sync));
+            }
+        }
+        self.queues.groups.add(key);
     }
 }

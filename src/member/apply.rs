@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::FutureExt as _;
 use http::StatusCode;
-use starling_core::apply::{Observed, Options, Plan, PruneHold, Record, Step, Why, plan};
+use starling_core::apply::{
+    Elsewhere, Guard, Observed, Options, Plan, PruneHold, Record, Step, Why, left_over, never_prunes, plan,
+};
 use starling_core::inventory::{Entry, Inventory};
 use starling_core::object::{ObjectKey, RenderedSet};
 use tokio::time::Instant;
@@ -21,6 +23,7 @@ use super::lane::Lane;
 use super::metadata::Partial;
 use super::paths;
 use super::prune::Pruned;
+use super::siblings::Siblings;
 use super::transport::Member;
 
 /// What to apply, and what is known of it.
@@ -40,6 +43,10 @@ pub struct ApplyJob<'a> {
     pub allow_empty: bool,
     /// Whether fields are taken from other managers on objects that are not ours yet.
     pub conflicts_override: bool,
+    /// Who may hold what left the render.
+    pub siblings: &'a dyn Siblings,
+    /// The digests of deletions that a person approved.
+    pub approved: &'a str,
     /// No request starts or waits beyond this.
     pub deadline: Instant,
 }
@@ -128,9 +135,10 @@ impl Member {
         let mut stored = self.load_inventory(job.owner, attempt).await?;
         let before = stored.inventory.clone();
         outcome.inventory.clone_from(&before);
-        let plan = plan_of(job, &before);
+        let elsewhere = held_elsewhere(job, &before).await;
+        let plan = plan_of(job, &before, &elsewhere);
         outcome.skipped = plan.skipped.len();
-        outcome.prune_hold = plan.prune_hold;
+        outcome.prune_hold.clone_from(&plan.prune_hold);
         // Claim before the first write: whatever happens from here on, the next attempt knows what may be on the member.
         if !plan.claim.same_keys(&stored.inventory) {
             self.store_inventory(job.owner, &mut stored, &plan.claim, attempt)
@@ -158,8 +166,11 @@ impl Member {
         if !outcome.failures.is_empty() {
             return Ok(());
         }
+        self.prune_phase(job.owner, &plan.handed_over, true, attempt, outcome)
+            .await?;
         for (_, entries) in &plan.prune {
-            self.prune_phase(job.owner, entries, attempt, outcome).await?;
+            self.prune_phase(job.owner, entries, false, attempt, outcome)
+                .await?;
         }
         Ok(())
     }
@@ -263,24 +274,30 @@ impl Member {
         })
     }
 
-    /// Prunes the entries of one phase side by side.
+    /// Prunes the entries of one phase side by side, or only looks at those that are `spared`.
     async fn prune_phase(
         &self,
         owner: &str,
         entries: &[Entry],
+        spared: bool,
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
     ) -> Result<(), MemberError> {
         let mut lane = Lane::new(self.limits().concurrency);
         for entry in entries {
-            lane.begin(&entry.key, self.prune_object(owner, entry, attempt).boxed())
-                .await;
+            lane.begin(
+                &entry.key,
+                self.prune_object(owner, entry, spared, attempt).boxed(),
+            )
+            .await;
         }
         let tried = lane.finish().await;
         for (key, result) in tried.results {
             match result {
-                Ok(Pruned::Deleted) => outcome.deleted.push(key.clone()),
+                Ok(Pruned::Deleted | Pruned::Terminating) => outcome.deleted.push(key.clone()),
                 Ok(Pruned::Released) => outcome.released.push(key.clone()),
+                // Its entry stays until the other has taken the object: should that never happen, it is still ours.
+                Ok(Pruned::Spared) => {}
                 Err(error) => outcome.failures.push((key.clone(), error)),
             }
         }
@@ -288,29 +305,33 @@ impl Member {
     }
 }
 
-fn plan_of<'a>(job: ApplyJob<'a>, inventory: &'a Inventory) -> Plan<'a> {
-    let ApplyJob {
-        desired,
-        records,
-        drifted,
-        prune,
-        allow_empty,
-        conflicts_override,
-        owner: _,
-        deadline: _,
-    } = job;
-    let options = Options {
-        prune,
-        allow_empty,
-        conflicts_override,
-    };
-    plan(
-        Observed {
-            inventory,
-            desired,
-            records,
-            drifted,
+/// Asks who may hold what left the render; only where there is something to prune, for the answer costs renders.
+async fn held_elsewhere(job: ApplyJob<'_>, inventory: &Inventory) -> Elsewhere {
+    let left = left_over(inventory, job.desired);
+    if left.is_empty() || never_prunes(job.desired, options_of(job)).is_some() {
+        return Elsewhere::nothing();
+    }
+    job.siblings.hold().await
+}
+
+fn options_of(job: ApplyJob<'_>) -> Options {
+    Options {
+        prune: job.prune,
+        allow_empty: job.allow_empty,
+        conflicts_override: job.conflicts_override,
+    }
+}
+
+fn plan_of<'a>(job: ApplyJob<'a>, inventory: &'a Inventory, elsewhere: &'a Elsewhere) -> Plan<'a> {
+    let observed = Observed {
+        inventory,
+        desired: job.desired,
+        records: job.records,
+        drifted: job.drifted,
+        guard: Guard {
+            elsewhere,
+            approved: job.approved,
         },
-        options,
-    )
+    };
+    plan(observed, options_of(job))
 }

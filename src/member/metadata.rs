@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
-use starling_api::{FIELD_MANAGER, OWNER_LABEL};
+use starling_api::{DISABLED, FIELD_MANAGER, OWNER_LABEL};
 use starling_core::apply::{Live, Record};
 
 /// One object as `PartialObjectMetadata`; whatever else an answer holds is skipped.
@@ -43,10 +43,23 @@ pub(super) struct Metadata<'a> {
     pub(super) namespace: String,
     pub(super) uid: String,
     pub(super) resource_version: String,
+    /// Set while the object waits for its finalizers.
+    #[serde(default)]
+    deletion_timestamp: Option<String>,
     #[serde(default)]
     labels: BTreeMap<String, String>,
+    #[serde(default)]
+    annotations: Annotations,
     #[serde(borrow, default)]
     managed_fields: Vec<ManagedFields<'a>>,
+}
+
+/// The annotations that are used; the others are skipped, however large they are.
+#[derive(Debug, Default, Deserialize)]
+struct Annotations {
+    /// [`starling_api::PRUNE`].
+    #[serde(rename = "starling.dev/prune", default)]
+    prune: String,
 }
 
 /// One manager's entry of `managedFields`.
@@ -103,7 +116,13 @@ impl Metadata<'_> {
             uid: &self.uid,
             owner,
             owner_is_applied: owner.is_some() && self.applied_the_owner(),
+            prune_disabled: self.annotations.prune == DISABLED,
         }
+    }
+
+    /// Whether the object is deleted already, and waits for its finalizers.
+    pub(super) fn is_terminating(&self) -> bool {
+        self.deletion_timestamp.is_some()
     }
 
     fn applied_the_owner(&self) -> bool {
@@ -163,6 +182,17 @@ mod tests {
         assert_ne!(one, two);
         assert_eq!(digest(&object(&json!([]))), "");
         assert_eq!(digest(r#"{"metadata":{"uid":"u","resourceVersion":"5"}}"#), "");
+    }
+
+    #[test]
+    fn the_annotation_that_protects_an_object_is_read() {
+        for (value, protects) in [("disabled", true), ("enabled", false), ("Disabled", false)] {
+            let text = json!({"metadata": {"uid": "u", "resourceVersion": "5", "annotations": {
+                starling_api::PRUNE: value, "large": "x"}}})
+            .to_string();
+            let partial: Partial<'_> = serde_json::from_str(&text).unwrap();
+            assert_eq!(partial.metadata.live().prune_disabled, protects, "{value}");
+        }
     }
 
     #[test]

@@ -9,7 +9,9 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use starling::member::{ApplyJob, ApplyOutcome, Change, DriftReport, Member, MemberConfig, MemberLimits};
+use starling::member::{
+    ApplyJob, ApplyOutcome, Change, DriftReport, Member, MemberConfig, MemberLimits, NoSiblings,
+};
 use starling_api::OWNER_LABEL;
 use starling_controlplane::{Assets, ControlPlane, ControlPlanes, Options};
 use starling_core::apply::Record;
@@ -49,6 +51,7 @@ pub(crate) struct World {
     pub(crate) prune: bool,
     pub(crate) allow_empty: bool,
     pub(crate) conflicts_override: bool,
+    pub(crate) approved: String,
 }
 
 impl World {
@@ -74,6 +77,7 @@ impl World {
             prune: true,
             allow_empty: false,
             conflicts_override: false,
+            approved: String::new(),
         };
         world.create_namespace(&world.namespace).await;
         world
@@ -159,6 +163,8 @@ impl World {
             prune: self.prune,
             allow_empty: self.allow_empty,
             conflicts_override: self.conflicts_override,
+            siblings: &NoSiblings,
+            approved: &self.approved,
             deadline: soon(),
         };
         let outcome = self.member.apply(job).await;

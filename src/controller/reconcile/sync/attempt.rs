@@ -20,7 +20,8 @@ use super::observe::Observed;
 use super::outcome::{
     Outcome, end, failed, failures_before, interrupted, judge, no_connection, remembered, schedule_check,
 };
-use super::report;
+use super::siblings::SiblingsOf;
+use super::{held, report};
 use crate::controller::cache;
 use crate::controller::context::{Context, now};
 use crate::controller::members::Connection;
@@ -37,6 +38,18 @@ pub(super) async fn apply(
     observed: &Observed,
     wanted: &Wanted,
 ) -> Result<Outcome, ReconcileError> {
+    // Deletions may wait for days. What is rendered is kept in step meanwhile.
+    if let (true, Some(connection)) = (held::waits(observed, wanted), &observed.connection) {
+        let records = load(context, observed).await;
+        let report = connection
+            .member
+            .find_drift(&observed.owner, &records, deadline(observed))
+            .await;
+        if let Some(error) = report.interrupted {
+            return Ok(interrupted(context, connection, observed, wanted, &error).await);
+        }
+        return attempt(context, observed, wanted, &report.drifted).await;
+    }
     attempt(context, observed, wanted, &BTreeSet::new()).await
 }
 
@@ -113,7 +126,7 @@ async fn attempt(
     };
     let id = context.ledger.begin_attempt(&intent).await?;
     let records = load(context, observed).await;
-    let applied = send(connection, observed, &rendered.set, &records, drifted).await;
+    let applied = send(context, connection, observed, &rendered.set, &records, drifted).await;
     let outcome = match &applied.interrupted {
         Some(error) => interrupted(context, connection, observed, wanted, error).await,
         None => judge(context, observed, wanted, &applied, rendered.plain),
@@ -136,6 +149,7 @@ async fn attempt(
 }
 
 async fn send(
+    context: &Context,
     connection: &Arc<Connection>,
     observed: &Observed,
     desired: &RenderedSet,
@@ -151,12 +165,14 @@ async fn send(
         prune: template.prune,
         allow_empty: template.allow_empty,
         conflicts_override: template.conflicts == ConflictPolicy::Override,
+        siblings: &SiblingsOf { context, observed },
+        approved: &held::approved(context, observed),
         deadline: deadline(observed),
     };
     connection.member.apply(job).await
 }
 
-async fn render(
+pub(super) async fn render(
     context: &Context,
     observed: &Observed,
     wanted: &Wanted,
@@ -211,7 +227,7 @@ pub(super) fn cluster_key(observed: &Observed) -> cache::ObjectKey {
     cache::ObjectKey::new(&observed.key.namespace, &observed.spec.cluster_ref.name)
 }
 
-fn deadline(observed: &Observed) -> Instant {
+pub(super) fn deadline(observed: &Observed) -> Instant {
     Instant::now()
         + observed
             .spec

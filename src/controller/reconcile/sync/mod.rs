@@ -4,9 +4,11 @@
 //! end at the step: a Sync that holds its target and is not due for a check costs a look into the caches.
 
 mod attempt;
+mod held;
 mod observe;
 mod outcome;
 mod report;
+mod siblings;
 
 use starling_core::step::{Step, StepInput, next_step};
 
@@ -55,7 +57,7 @@ fn decide(context: &Context, key: &ObjectKey, observed: &Observed) -> Step {
         source_revision: observed.source_revision(),
         cluster: observed.cluster_state(),
         next_check: context.checks.get(key),
-        requested: observed.requested(),
+        requested: observed.requested() || held::is_released(context, observed),
     })
 }
 

@@ -7,6 +7,7 @@ use starling_api::{REQUESTED_AT, ROLLOUT, SyncStatus};
 use starling_core::step::{self, Step, Wanted};
 
 use super::super::{ReconcileError, not_implemented, ready, retrying, stalled};
+use super::held;
 use super::observe::Observed;
 use super::outcome::{Failure, Held, Outcome};
 use crate::controller::context::{Context, now};
@@ -84,7 +85,7 @@ fn status(observed: &Observed, step: &Step, done: Option<&Outcome>, now: Timesta
     {
         after.last_handled_reconcile_at.clone_from(asked);
     }
-    let updates = match (step, done) {
+    let mut updates = match (step, done) {
         (Step::Apply(wanted) | Step::CheckDrift(wanted), Some(outcome)) => {
             attempted(&mut after, observed, wanted, outcome, now)
         }
@@ -124,6 +125,7 @@ fn status(observed: &Observed, step: &Step, done: Option<&Outcome>, now: Timesta
             vec![ready(ConditionStatus::Unknown, step::CLUSTER_NOT_READY, message)]
         }
     };
+    updates.extend(after.held_deletions.as_ref().map(held::condition));
     after.conditions = conditions::merge(&before.conditions, updates, after.observed_generation, now);
     after
 }
@@ -165,11 +167,17 @@ fn attempted(
             problems,
             attempts,
             retry_at,
+            held,
         }) => {
+            after.held_deletions.clone_from(held);
             after.attempts = *attempts;
             after.next_attempt_time = retry_at.to_string();
             after.problems.clone_from(problems);
-            retrying(reason, message)
+            if held.is_some() {
+                vec![ready(ConditionStatus::False, *reason, message)]
+            } else {
+                retrying(reason, message)
+            }
         }
         Outcome::Lost { message } => {
             vec![ready(ConditionStatus::Unknown, step::CLUSTER_NOT_READY, message)]
@@ -199,6 +207,7 @@ fn succeed(after: &mut SyncStatus, observed: &Observed, wanted: &Wanted, held: &
     after.attempts = 0;
     after.next_attempt_time.clear();
     after.inventory.clone_from(inventory);
+    after.held_deletions = None;
     after.problems.clear();
 }
 
