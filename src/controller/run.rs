@@ -10,7 +10,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::cache::{Cache, Change, ObjectKey};
-use super::context::{Checks, Context, Queues};
+use super::context::{Checks, Context, Departures, Queues};
+use super::events::Events;
 use super::hub::{Hub, HubError};
 use super::members::Members;
 use super::pace::Pace;
@@ -148,6 +149,8 @@ async fn open(client: Client, settings: &Settings) -> Result<Context, StartError
     let installation = hub.installation().await?;
     let git = GitStore::new(settings.data_dir.join("git"), GitLimits::default());
     Ok(Context {
+        events: Events::new(hub.client()),
+        departures: Departures::default(),
         hub,
         sources: Arc::new(Cache::default()),
         clusters: Arc::new(Cache::default()),

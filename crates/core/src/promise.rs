@@ -5,8 +5,8 @@
 //! code asks whether something is implemented.
 
 use starling_api::{
-    DeletionPolicy, OnFailure, OnNewRevision, OnUnreachable, RollbackType, RolloutStrategy, SourceSpec,
-    SyncGroupSpec, SyncTemplate, referenced,
+    OnFailure, OnNewRevision, OnUnreachable, RollbackType, RolloutStrategy, SourceSpec, SyncGroupSpec,
+    SyncTemplate, referenced,
 };
 
 /// Paths of the Source's fields that are set and not implemented.
@@ -39,10 +39,6 @@ pub fn of_template(prefix: &str, template: &SyncTemplate) -> Vec<String> {
         ),
         ("serviceAccountName", !template.service_account_name.is_empty()),
         ("decryption", template.decryption.is_some()),
-        (
-            "deletionPolicy",
-            template.deletion_policy != DeletionPolicy::Orphan,
-        ),
     ])
     .into_iter()
     .map(|field| format!("{prefix}.{field}"))
@@ -52,16 +48,7 @@ pub fn of_template(prefix: &str, template: &SyncTemplate) -> Vec<String> {
 /// Paths of the SyncGroup's fields that are set and not implemented, its entries' included.
 #[must_use]
 pub fn of_group(spec: &SyncGroupSpec) -> Vec<String> {
-    let mut fields = named([
-        (
-            "spec.whenUnselected",
-            spec.when_unselected != DeletionPolicy::Orphan,
-        ),
-        (
-            "spec.deletionPolicy",
-            spec.deletion_policy != DeletionPolicy::Orphan,
-        ),
-    ]);
+    let mut fields = Vec::new();
     for entry in &spec.syncs {
         fields.extend(of_template(
             &format!("spec.syncs[{}]", entry.name),
@@ -208,10 +195,6 @@ mod tests {
             (
                 serde_json::json!({"decryption": {"provider": "sops", "secretRef": {"name": "age"}}}),
                 "spec.syncs[app].decryption",
-            ),
-            (
-                serde_json::json!({"deletionPolicy": "Delete"}),
-                "spec.syncs[app].deletionPolicy",
             ),
         ] {
             assert_eq!(of_group(&group(serde_json::json!({}), entry)), [field]);

@@ -4,6 +4,7 @@
 //! end at the step: a Sync that holds its target and is not due for a check costs a look into the caches.
 
 mod attempt;
+mod finalize;
 mod held;
 mod observe;
 mod outcome;
@@ -15,6 +16,7 @@ use starling_core::step::{Step, StepInput, next_step};
 use super::ReconcileError;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Context, Next, now};
+pub(super) use finalize::depends_on;
 use observe::Observed;
 pub(super) use observe::facts;
 use outcome::Outcome;
@@ -28,6 +30,13 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
         context.checks.forget(key);
         return Ok(Next::OnEvent);
     };
+    if observed.sync.metadata.deletion_timestamp.is_some() {
+        return finalize::finalize(context, &observed).await;
+    }
+    if finalize::is_retired(context, &observed) {
+        return Ok(Next::OnEvent);
+    }
+    finalize::ensure(context, &observed).await?;
     let step = decide(context, key, &observed);
     let done = match &step {
         Step::Apply(wanted) => Some(attempt::apply(context, &observed, wanted).await?),

@@ -272,7 +272,7 @@ fn inventory(applied: &ApplyOutcome) -> InventorySummary {
     }
 }
 
-fn problems(failures: &[(ObjectKey, MemberError)]) -> Vec<ObjectProblem> {
+pub(super) fn problems(failures: &[(ObjectKey, MemberError)]) -> Vec<ObjectProblem> {
     failures
         .iter()
         .take(PROBLEMS)
