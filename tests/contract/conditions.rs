@@ -202,7 +202,6 @@ fn template_fields() -> Vec<(&'static str, Value)> {
         ("ignore", json!([{"paths": ["/spec/replicas"]}])),
         ("dependsOn", json!([{"name": "other"}])),
         ("serviceAccountName", json!("deployer")),
-        ("deletionPolicy", json!("Delete")),
     ]
 }
 
@@ -224,11 +223,6 @@ fn group_cases(source: &str) -> Vec<(Value, String)> {
     let entry = json!({"name": "app", "sourceRef": {"name": source}, "path": "./one"});
     let group = json!({"clusterSelector": select_m1(), "syncs": [entry]});
     let mut cases = Vec::new();
-    for field in ["whenUnselected", "deletionPolicy"] {
-        let mut spec = group.clone();
-        spec[field] = json!("Delete");
-        cases.push((spec, format!("spec.{field}")));
-    }
     for (field, value) in template_fields() {
         let mut spec = group.clone();
         spec["syncs"][0][field] = value;

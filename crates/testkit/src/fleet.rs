@@ -37,6 +37,8 @@ pub struct FleetOptions {
     pub audit: bool,
     /// Whether the program reaches management cluster and members through fault proxies.
     pub proxied: bool,
+    /// Control planes that also get a controller manager, so that their namespaces end and their garbage is collected.
+    pub managers: Vec<String>,
 }
 
 /// A management cluster with members, and a data folder for the program.
@@ -60,6 +62,7 @@ impl Fleet {
             .collect();
         let plane_options = Options {
             audit: options.audit,
+            controller_manager_for: options.managers,
             ..Options::default()
         };
         let planes = ControlPlanes::start(&assets, &names, plane_options).await?;

@@ -29,7 +29,30 @@ pub(super) async fn report(
     if let Some(change) = context.syncs.observe_write(written) {
         context.wake_for_sync(&change, By::Us);
     }
+    tell(context, observed, &after, done).await;
     Ok(())
+}
+
+/// Events for what a person would want to have heard of.
+async fn tell(context: &Context, observed: &Observed, after: &SyncStatus, done: Option<&Outcome>) {
+    let digest = |status: &SyncStatus| status.held_deletions.as_ref().map(|held| held.digest.clone());
+    if let (true, Some(held)) = (digest(after) != digest(&observed.status), &after.held_deletions) {
+        let note = held::condition(held).message;
+        context.events.warning(&*observed.sync, held::REASON, note).await;
+    }
+    if let Some(Outcome::Holds(Held { changes, .. })) = done
+        && changes.deleted > 0
+    {
+        let cluster = &observed.spec.cluster_ref.name;
+        let note = format!(
+            "{} objects that left the render are deleted from cluster {cluster}",
+            changes.deleted
+        );
+        context
+            .events
+            .normal(&*observed.sync, "ObjectsDeleted", note)
+            .await;
+    }
 }
 
 /// Ends the admission in the ledger once the member holds its target. A failed attempt does not end it: it is
