@@ -4,6 +4,7 @@ mod bounds;
 mod building;
 mod deleting;
 mod drift;
+mod held;
 mod labels;
 mod outages;
 mod policies;
