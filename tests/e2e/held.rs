@@ -477,8 +477,9 @@ fn t33_a_list_of_clusters_that_is_not_complete_takes_nobody_out() -> Result<()> 
             let watch = Match::method(Method::GET)
                 .path_ends_with("/clusters")
                 .and(|request| request.is_watch());
-            let gone = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old","reason":"Expired","code":410}"#;
-            let expired = hub.on(watch, answer(StatusCode::GONE, gone.into()));
+            // As an event: that is how an API server says that a watch is too old.
+            let gone = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old","reason":"Expired","code":410}}"#;
+            let expired = hub.on(watch, answer(StatusCode::OK, format!("{gone}\n")));
             hub.cut_connections();
             wait::until(PATIENCE, format!("the list {what}"), async || bad.fired() >= 2).await?;
             if held {

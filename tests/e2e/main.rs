@@ -10,6 +10,7 @@ mod outages;
 mod policies;
 mod pruning;
 mod rollout;
+mod surroundings;
 mod suspension;
 mod world;
 
