@@ -11,7 +11,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
-use starling_api::{Cluster, FINALIZER, RolloutPhase, SyncGroup, SyncResource};
+use starling_api::{Cluster, FINALIZER, RolloutPhase, Source, SyncGroup, SyncResource};
 use starling_controlplane::Process;
 use starling_testkit::fleet::{MANAGEMENT, NAMESPACE, PATIENCE};
 use starling_testkit::{Fleet, FleetOptions, GitRepo, wait};
@@ -352,6 +352,11 @@ async fn t70_a_rebuilt_cluster_gets_everything_and_loses_nothing() -> Result<()>
         .until("m1", "away", |cluster: &Cluster| !is_ready(cluster))
         .await?;
     let commit = repo.remove(&["app/b.yaml"], "without b")?;
+    let moved = |source: &Source| {
+        let status = source.status.as_ref();
+        status.is_some_and(|status| status.revision.ends_with(&commit))
+    };
+    fleet.until("shop", "at the second commit", moved).await?;
     restore(&from, &to, "starling-system").await?;
     let restored = restore(&from, &to, "default").await?;
     assert!(restored.contains(&"b".to_owned()), "{restored:?}");
