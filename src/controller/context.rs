@@ -1,6 +1,6 @@
 //! What all reconcilers share.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -46,6 +46,8 @@ pub struct Context {
     pub pace: Pace,
     /// When each Sync is next checked for drift.
     pub checks: Checks,
+    /// Which Syncs wait for which.
+    pub dependents: Dependents,
     /// When each group's status was last written, so that a rollout does not write it for every cluster.
     pub reports: Checks,
     /// Part of every owner label.
@@ -89,6 +91,28 @@ impl Checks {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, Timestamp>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Who waits for whom. An index of what the caches say, so that a Sync that is done need not be held against all
+/// others.
+#[derive(Debug, Default)]
+pub struct Dependents(Mutex<HashMap<ObjectKey, BTreeSet<ObjectKey>>>);
+
+impl Dependents {
+    /// `waiting` is to be looked at when `on` changes.
+    pub fn wait(&self, on: &ObjectKey, waiting: &ObjectKey) {
+        self.lock().entry(on.clone()).or_default().insert(waiting.clone());
+    }
+
+    /// Those who wait for `on`, taken: whoever still waits says so again.
+    #[must_use]
+    pub fn take(&self, on: &ObjectKey) -> BTreeSet<ObjectKey> {
+        self.lock().remove(on).unwrap_or_default()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, BTreeSet<ObjectKey>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

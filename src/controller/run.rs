@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::cache::{Cache, Change, ObjectKey};
-use super::context::{Checks, Context, Queues};
+use super::context::{Checks, Context, Dependents, Queues};
 use super::hub::{Hub, HubError};
 use super::members::Members;
 use super::pace::Pace;
@@ -161,6 +161,7 @@ async fn open(client: Client, settings: &Settings) -> Result<Context, StartError
         ledger,
         pace: Pace::default(),
         checks: Checks::default(),
+        dependents: Dependents::default(),
         reports: Checks::default(),
         installation,
         allow_insecure_sources: settings.allow_insecure_sources,

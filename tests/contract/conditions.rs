@@ -200,7 +200,6 @@ fn template_fields() -> Vec<(&'static str, Value)> {
     vec![
         ("force", json!(true)),
         ("ignore", json!([{"paths": ["/spec/replicas"]}])),
-        ("dependsOn", json!([{"name": "other"}])),
         ("serviceAccountName", json!("deployer")),
         ("deletionPolicy", json!("Delete")),
     ]

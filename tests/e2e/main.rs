@@ -2,6 +2,7 @@
 
 mod bounds;
 mod building;
+mod dependencies;
 mod drift;
 mod labels;
 mod outages;

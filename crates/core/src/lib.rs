@@ -3,6 +3,7 @@
 
 pub mod apply;
 pub mod backoff;
+pub mod depend;
 pub mod digest;
 pub mod expand;
 pub mod inventory;

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use starling_api::conditions::{self, READY, STALLED};
 use starling_api::{SyncSpec, SyncStatus};
 
+use crate::depend::{self, Dependencies};
 use crate::plan::{Progress, Reach};
 use crate::target;
 
@@ -27,6 +28,8 @@ pub struct StepInput<'a> {
     pub invalid: Option<&'a str>,
     /// The revision that its Source offers; `None` while it offers none.
     pub source_revision: Option<&'a str>,
+    /// How it stands with what it depends on.
+    pub dependencies: &'a Dependencies,
     /// Its Cluster: reach and identity; `None`: there is no such Cluster.
     pub cluster: Option<ClusterState<'a>>,
     /// When it is next checked for drift; `None`: nobody knows, so now.
@@ -58,6 +61,16 @@ pub enum Step {
     /// Nothing, until it or its cluster is edited: a parameter cannot be resolved.
     Invalid {
         /// Which one, and why.
+        message: String,
+    },
+    /// Nothing, until one of them is edited: it depends on itself.
+    DependencyCycle {
+        /// By which way.
+        message: String,
+    },
+    /// Nothing: what it depends on is not done; that wakes it.
+    DependencyNotReady {
+        /// Which one, and how it stands.
         message: String,
     },
     /// Nothing: its group has not admitted a revision.
@@ -111,6 +124,11 @@ pub fn next_step(input: &StepInput<'_>) -> Step {
     if let Some(message) = input.invalid {
         return Step::Invalid {
             message: message.to_owned(),
+        };
+    }
+    if let Dependencies::Cycle { names } = input.dependencies {
+        return Step::DependencyCycle {
+            message: format!("spec.dependsOn: it depends on itself: {}", depend::way(names)),
         };
     }
     let revision = match (&input.spec.revision, &input.spec.group_ref) {
@@ -173,9 +191,13 @@ fn at_rest(input: &StepInput<'_>, wanted: Wanted) -> Step {
 }
 
 fn to_do(input: &StepInput<'_>, wanted: Wanted) -> Step {
-    match backing_off(input, &wanted) {
-        Some(until) => Step::Backoff { until },
-        None => Step::Apply(wanted),
+    match (backing_off(input, &wanted), input.dependencies) {
+        (Some(until), _) => Step::Backoff { until },
+        // Only what is new waits: drift of what is held is repaired whatever the dependency does.
+        (None, Dependencies::Waiting { message }) => Step::DependencyNotReady {
+            message: message.clone(),
+        },
+        (None, _) => Step::Apply(wanted),
     }
 }
 
@@ -219,6 +241,7 @@ mod tests {
             not_implemented: &[],
             invalid: None,
             source_revision: Some("main@sha1:a"),
+            dependencies: &Dependencies::Done,
             cluster: Some(ClusterState {
                 reach: Reach::Ready,
                 id: "id",
@@ -353,6 +376,40 @@ mod tests {
         let fields = vec!["spec.force".to_owned()];
         let missing = step(&spec, &SyncStatus::default(), |i| i.not_implemented = &fields);
         assert!(matches!(missing, Step::NotImplemented { fields: named } if named == fields));
+    }
+
+    #[test]
+    fn what_is_new_waits_for_its_dependencies_and_a_cycle_stalls() {
+        let spec = spec(serde_json::json!({"dependsOn": [{"name": "x"}]}));
+        let message = String::from("Sync \"x\" is at work");
+        let waiting = Dependencies::Waiting {
+            message: message.clone(),
+        };
+        let status = SyncStatus::default();
+        let held = held(&spec);
+        assert_eq!(
+            step(&spec, &status, |i| i.dependencies = &waiting),
+            Step::DependencyNotReady { message }
+        );
+        let due = |i: &mut StepInput<'_>| i.next_check = None;
+        let at_rest = step(&spec, &held, |i| {
+            i.dependencies = &waiting;
+            due(i);
+        });
+        assert!(
+            matches!(at_rest, Step::CheckDrift(_)),
+            "drift of what is held is repaired"
+        );
+        let cycle = Dependencies::Cycle {
+            names: vec!["a".into(), "x".into(), "a".into()],
+        };
+        for status in [&status, &held] {
+            let step = step(&spec, status, |i| i.dependencies = &cycle);
+            assert!(
+                matches!(&step, Step::DependencyCycle { message } if message.ends_with("a → x → a")),
+                "{step:?}"
+            );
+        }
     }
 
     #[test]

@@ -4,9 +4,12 @@
 //! end at the step: a Sync that holds its target and is not due for a check costs a look into the caches.
 
 mod attempt;
+mod dependencies;
 mod observe;
 mod outcome;
 mod report;
+
+use std::time::Duration;
 
 use starling_core::step::{Step, StepInput, next_step};
 
@@ -16,6 +19,9 @@ use crate::controller::context::{Context, Next, now};
 use observe::Observed;
 pub(super) use observe::facts;
 use outcome::Outcome;
+
+/// Shortest wait for a dependency.
+const MIN_WAIT: Duration = Duration::from_secs(1);
 
 /// Looks at one Sync.
 ///
@@ -33,6 +39,8 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
         Step::Suspended
         | Step::NotImplemented { .. }
         | Step::Invalid { .. }
+        | Step::DependencyCycle { .. }
+        | Step::DependencyNotReady { .. }
         | Step::AwaitingAdmission
         | Step::AwaitingSource
         | Step::ClusterMissing
@@ -53,6 +61,7 @@ fn decide(context: &Context, key: &ObjectKey, observed: &Observed) -> Step {
         not_implemented: &observed.not_implemented,
         invalid: observed.invalid.as_deref(),
         source_revision: observed.source_revision(),
+        dependencies: &observed.dependencies,
         cluster: observed.cluster_state(),
         next_check: context.checks.get(key),
         requested: observed.requested(),
@@ -68,10 +77,15 @@ fn next(context: &Context, observed: &Observed, step: &Step, done: Option<&Outco
             .get(&observed.key)
             .map_or(Next::OnEvent, |at| Next::at(at, now())),
         (Step::Backoff { until } | Step::Idle { until, .. }, None) => Next::at(*until, now()),
+        // What it waits for wakes it; the time is for a message that tells how that stands now.
+        (Step::DependencyNotReady { .. }, None) => {
+            Next::After(observed.spec.template.retry_interval.as_std().max(MIN_WAIT))
+        }
         (
             Step::Suspended
             | Step::NotImplemented { .. }
             | Step::Invalid { .. }
+            | Step::DependencyCycle { .. }
             | Step::AwaitingAdmission
             | Step::AwaitingSource
             | Step::ClusterMissing

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use starling_api::{Cluster, GroupRef, Source, SyncResource, SyncSpec, SyncStatus};
+use starling_core::depend::Dependencies;
 use starling_core::expand::{self, ClusterFacts};
 use starling_core::promise;
 use starling_core::step::ClusterState;
@@ -10,6 +11,7 @@ use starling_core::target::{self, Owner};
 
 use super::super::cluster::reach;
 use super::super::unanswered;
+use super::dependencies;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::Context;
 use crate::controller::members::Connection;
@@ -27,6 +29,7 @@ pub(super) struct Observed {
     pub(super) source: Option<Arc<Source>>,
     pub(super) cluster: Option<Arc<Cluster>>,
     pub(super) connection: Option<Arc<Connection>>,
+    pub(super) dependencies: Dependencies,
     /// The owner label's value.
     pub(super) owner: String,
 }
@@ -45,6 +48,7 @@ pub(super) fn observe(context: &Context, key: &ObjectKey) -> Option<Observed> {
         owner: target::owner(&context.installation, &key.namespace, owner),
         status: sync.status.clone().unwrap_or_default(),
         not_implemented: promise::of_template("spec", &spec.template),
+        dependencies: dependencies::observe(context, key, &sync),
         source: context.sources.get(&source_key),
         connection: context.members.get(&cluster_key),
         key: key.clone(),
@@ -56,7 +60,7 @@ pub(super) fn observe(context: &Context, key: &ObjectKey) -> Option<Observed> {
 }
 
 /// A Sync alone has its `$(cluster.*)` resolved here; a group resolved its Syncs' when it admitted them.
-fn resolved(spec: &SyncSpec, cluster: Option<&Cluster>) -> (SyncSpec, Option<String>) {
+pub(super) fn resolved(spec: &SyncSpec, cluster: Option<&Cluster>) -> (SyncSpec, Option<String>) {
     let (Some(cluster), None) = (cluster, &spec.group_ref) else {
         return (spec.clone(), None);
     };

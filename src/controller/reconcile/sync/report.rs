@@ -100,6 +100,10 @@ fn status(observed: &Observed, step: &Step, done: Option<&Outcome>, now: Timesta
         }
         (Step::NotImplemented { fields }, _) => stalled("NotImplemented", &not_implemented(fields)),
         (Step::Invalid { message }, _) => stalled("InvalidParameters", message),
+        (Step::DependencyCycle { message }, _) => stalled("DependencyCycle", message),
+        (Step::DependencyNotReady { message }, _) => {
+            vec![ready(ConditionStatus::False, "DependencyNotReady", message)]
+        }
         (Step::AwaitingAdmission, _) => {
             let message = "its SyncGroup has not admitted a revision";
             vec![ready(ConditionStatus::Unknown, "AwaitingAdmission", message)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use kube::core::SelectorExt;
 use starling_api::{Cluster, Source, SyncGroup, SyncResource};
-use starling_core::{expand, promise};
+use starling_core::{depend, expand, promise};
 
 use super::super::not_implemented;
 use crate::controller::cache::ObjectKey;
@@ -58,6 +58,8 @@ pub(super) fn observe(context: &Context, object: Arc<SyncGroup>) -> Result<Group
             true,
         ));
     }
+    depend::check_entries(&object.spec.syncs)
+        .map_err(|error| blocked(error.reason(), format!("spec.{error}"), true))?;
     let sources =
         sources(context, &object, &key).map_err(|(reason, message)| blocked(reason, message, false))?;
 
