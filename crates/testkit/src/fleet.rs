@@ -372,10 +372,23 @@ impl Fleet {
     /// # Errors
     /// If it cannot be started.
     pub fn controller_at(&self, program: &str, listen: &str, more: &[&str]) -> Result<Process> {
+        Ok(Process::start(&self.launch(program, listen, "info", more)?)?)
+    }
+
+    /// What [`Self::controller_at`] starts, with a log filter, for those who want to change something about it.
+    ///
+    /// # Errors
+    /// If the kubeconfig cannot be written.
+    pub fn launch(&self, program: &str, listen: &str, log_filter: &str, more: &[&str]) -> Result<Launch> {
         let kubeconfig = self.folder.path().join("management.kubeconfig");
         std::fs::write(&kubeconfig, self.kubeconfig(MANAGEMENT)?)?;
         let mut launch = Launch::new("starling", program, self.log());
-        launch = launch.args(["--log-filter", "info", "controller", "--allow-insecure-sources"]);
+        launch = launch.args([
+            "--log-filter",
+            log_filter,
+            "controller",
+            "--allow-insecure-sources",
+        ]);
         launch = launch
             .arg("--kubeconfig")
             .arg(&kubeconfig)
@@ -386,7 +399,7 @@ impl Fleet {
         if let Some(kustomize) = self.planes.assets().kustomize().filter(|_| !chosen) {
             launch = launch.arg("--kustomize").arg(kustomize);
         }
-        Ok(Process::start(&launch.args(more))?)
+        Ok(launch.args(more))
     }
 
     /// Where the program's log goes.
