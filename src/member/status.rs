@@ -2,6 +2,7 @@
 //!
 //! The words of a member are somebody else's: they may be long, hold control characters, or quote what was sent.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -152,13 +153,28 @@ fn words(what: What<'_>, status: &Status, redact: &Redactor<'_>) -> String {
         .map(|cause| cause.field.as_str());
     let fields: Vec<_> = fields
         .filter(|field| !field.is_empty())
-        .map(|field| redact.clean(field, NAME_LIMIT))
+        .map(|field| redact.clean(&lawful(field), NAME_LIMIT))
         .collect();
     let reason = redact.clean(&status.reason, NAME_LIMIT);
     if fields.is_empty() {
         reason
     } else {
         redact.clean(&format!("{reason}: {}", fields.join(", ")), MESSAGE_LIMIT)
+    }
+}
+
+/// A field path of a Secret. A key in brackets that no Secret can have is left out: it is likely a value that was put in
+/// the wrong place.
+fn lawful(field: &str) -> Cow<'_, str> {
+    let Some((before, key)) = field.split_once('[') else {
+        return Cow::Borrowed(field);
+    };
+    let key = key.strip_suffix(']').unwrap_or(key);
+    let is_lawful = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if key.chars().all(is_lawful) {
+        Cow::Borrowed(field)
+    } else {
+        Cow::Owned(format!("{before}[…]"))
     }
 }
 
@@ -277,6 +293,19 @@ mod tests {
                 matches!(error("ConfigMap", code, ""), MemberError::Garbage { .. }),
                 "{code}"
             );
+        }
+    }
+
+    #[test]
+    fn a_value_in_the_place_of_a_secrets_key_is_not_repeated() {
+        for (field, expected) in [
+            ("data[tls.key]", "data[tls.key]"),
+            ("data", "data"),
+            ("data[hunter 2!]", "data[…]"),
+            ("data[", "data["),
+            ("data[a]b c]", "data[…]"),
+        ] {
+            assert_eq!(lawful(field), expected);
         }
     }
 

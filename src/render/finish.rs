@@ -9,7 +9,7 @@ use starling_core::object::{ObjectKey, Phase, RenderedObject, RenderedSet};
 
 use super::manifest::{self, Identity};
 use super::substitute::substitute;
-use super::{Manifests, RenderError};
+use super::{Manifests, RenderError, secret};
 
 /// Text that substitution may produce for one cluster: the output limit of a build, so that values do
 /// not blow up what the build kept small.
@@ -73,6 +73,7 @@ fn prepare(object: &mut Value, key: &ObjectKey, owner: &str) -> Result<(), Rende
         .as_object_mut()
         .ok_or_else(|| not_a_mapping("the object"))?;
     fields.remove("status");
+    secret::normalise(key, fields);
     let metadata = fields
         .get_mut("metadata")
         .and_then(Value::as_object_mut)

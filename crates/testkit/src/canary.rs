@@ -28,6 +28,8 @@ pub struct Sighting {
     pub encoding: &'static str,
     /// Where.
     pub place: String,
+    /// What stands before it, to find out who wrote it.
+    pub before: String,
 }
 
 impl Canary {
@@ -56,11 +58,11 @@ impl Canary {
         names.len()
     }
 
-    /// The first encoding in which the value stands in `haystack`.
+    /// The first encoding in which the value stands in `haystack`, and where.
     #[must_use]
-    pub fn find(&self, haystack: &[u8]) -> Option<&'static str> {
-        let found = self.needles.iter().find(|(_, needle)| contains(haystack, needle));
-        found.map(|(encoding, _)| *encoding)
+    pub fn find(&self, haystack: &[u8]) -> Option<(&'static str, usize)> {
+        let mut found = self.needles.iter();
+        found.find_map(|(encoding, needle)| position(haystack, needle).map(|at| (*encoding, at)))
     }
 }
 
@@ -68,10 +70,11 @@ impl Canary {
 #[must_use]
 pub fn sightings(canaries: &[&Canary], place: &str, haystack: &[u8]) -> Vec<Sighting> {
     let seen = canaries.iter().filter_map(|canary| {
-        canary.find(haystack).map(|encoding| Sighting {
+        canary.find(haystack).map(|(encoding, at)| Sighting {
             canary: canary.name,
             encoding,
             place: place.to_owned(),
+            before: String::from_utf8_lossy(&haystack[at.saturating_sub(300)..at]).into_owned(),
         })
     });
     seen.collect()
@@ -98,18 +101,16 @@ pub fn sightings_below(canaries: &[&Canary], folder: &Path) -> Vec<Sighting> {
     seen
 }
 
-fn contains(haystack: &[u8], needle: &[u8]) -> bool {
-    let Some(first) = needle.first() else {
-        return false;
-    };
-    let mut rest = haystack;
-    while let Some(at) = rest.iter().position(|byte| byte == first) {
-        if rest[at..].starts_with(needle) {
-            return true;
+fn position(haystack: &[u8], needle: &[u8]) -> Option<usize> {
+    let first = needle.first()?;
+    let mut from = 0;
+    while let Some(at) = haystack[from..].iter().position(|byte| byte == first) {
+        if haystack[from + at..].starts_with(needle) {
+            return Some(from + at);
         }
-        rest = &rest[at + 1..];
+        from += at + 1;
     }
-    false
+    None
 }
 
 /// What the value looks like in each encoding. One that depends on what stands before it has several forms.
@@ -174,7 +175,8 @@ mod tests {
     use super::*;
 
     fn seen(haystack: impl AsRef<[u8]>) -> Option<&'static str> {
-        Canary::of("test", "cAnArY-0123/+x".into()).find(haystack.as_ref())
+        let canary = Canary::of("test", "cAnArY-0123/+x".into());
+        canary.find(haystack.as_ref()).map(|(encoding, _)| encoding)
     }
 
     #[test]
