@@ -161,6 +161,7 @@ async fn open(client: Client, settings: &Settings) -> Result<Context, StartError
         ledger,
         pace: Pace::default(),
         checks: Checks::default(),
+        renewals: Checks::default(),
         reports: Checks::default(),
         installation,
         allow_insecure_sources: settings.allow_insecure_sources,

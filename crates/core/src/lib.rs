@@ -14,3 +14,4 @@ pub mod release;
 pub mod revision;
 pub mod step;
 pub mod target;
+pub mod token;
