@@ -68,7 +68,25 @@ impl Access {
             .await
             .map_err(|_| anyhow!("no sign-in within {} s", SIGN_IN.as_secs()))
             .and_then(|made| made?)
-            .with_context(|| format!("context {:?}", self.context))
+            .with_context(|| format!("context {:?}{}", self.context, self.program()))
+    }
+
+    /// The sign-in program of the context, for errors: its name only, since arguments may be secrets.
+    fn program(&self) -> String {
+        let context = self
+            .kubeconfig
+            .contexts
+            .iter()
+            .find(|context| context.name == self.context);
+        let user = context.and_then(|context| context.context.as_ref()?.user.as_deref());
+        let named = self
+            .kubeconfig
+            .auth_infos
+            .iter()
+            .find(|named| Some(named.name.as_str()) == user);
+        let exec = named.and_then(|named| named.auth_info.as_ref()?.exec.as_ref()?.command.as_deref());
+        exec.map(|command| format!(" (signs in by {command})"))
+            .unwrap_or_default()
     }
 
     /// Where the cluster of this context is, in the form that the controller takes.

@@ -21,6 +21,7 @@ use starling_core::token::{SHORTEST_LIFETIME, TokenLease, account_name};
 use tokio::time::Instant;
 
 use super::access::{self, Access};
+use super::explain::NotServed;
 use super::grants::{Account, Grant};
 use super::manifest::{Manifest, within};
 use super::plan::{Found, Named};
@@ -182,9 +183,13 @@ impl Adding {
         let clusters: Api<Cluster> = Api::namespaced(self.hub.client.clone(), named.namespace);
         let clusters = within(clusters.list(&ListParams::default()))
             .await
+            .map_err(|error| match error.is::<NotServed>() {
+                true => error.context("the definitions are not installed; kubectl apply -f crds/"),
+                false => error,
+            })
             .with_context(|| {
                 format!(
-                    "list Clusters of namespace {:?} on {} (its definitions come from `kubectl apply -f crds/`)",
+                    "list Clusters of namespace {:?} on {}",
                     named.namespace, self.hub.name
                 )
             })?;
