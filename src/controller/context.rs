@@ -48,6 +48,8 @@ pub struct Context {
     pub checks: Checks,
     /// Which Syncs wait for which.
     pub dependents: Dependents,
+    /// When a renewal of a Cluster's token that failed is tried again.
+    pub renewals: Checks,
     /// When each group's status was last written, so that a rollout does not write it for every cluster.
     pub reports: Checks,
     /// Part of every owner label.

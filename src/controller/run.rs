@@ -162,6 +162,7 @@ async fn open(client: Client, settings: &Settings) -> Result<Context, StartError
         pace: Pace::default(),
         checks: Checks::default(),
         dependents: Dependents::default(),
+        renewals: Checks::default(),
         reports: Checks::default(),
         installation,
         allow_insecure_sources: settings.allow_insecure_sources,

@@ -20,12 +20,14 @@ mod paths;
 mod probe;
 mod prune;
 mod status;
+mod token;
 mod transport;
 
 pub use self::apply::{Applied, ApplyJob, ApplyOutcome, Change};
 pub use self::drift::DriftReport;
 pub use self::error::{FieldConflict, MemberError};
-pub use self::kubeconfig::{KubeconfigError, MemberConfig};
+pub use self::kubeconfig::{Endpoint, KubeconfigError, KubeconfigText, MemberConfig};
 pub use self::limits::MemberLimits;
 pub use self::probe::Probe;
+pub use self::token::IssuedToken;
 pub use self::transport::Member;

@@ -82,6 +82,7 @@ impl World {
             members: MEMBERS.len(),
             audit: true,
             proxied: true,
+            ..FleetOptions::default()
         })
         .await?;
         let repo = GitRepo::init()?;

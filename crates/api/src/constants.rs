@@ -46,6 +46,16 @@ pub const PRUNE: &str = "starling.dev/prune";
 /// Value of [`RECONCILE`] and [`PRUNE`] that has an effect.
 pub const DISABLED: &str = "disabled";
 
+/// Annotation on the Secret of a Cluster: the ServiceAccount of the member whose token it holds, `NAMESPACE/NAME`.
+/// Where it is set, the controller renews the token.
+pub const TOKEN_SERVICE_ACCOUNT: &str = "starling.dev/token-service-account";
+/// Annotation on the Secret of a Cluster: the lifetime that is asked for when its token is renewed.
+pub const TOKEN_LIFETIME: &str = "starling.dev/token-lifetime";
+/// Annotation on the Secret of a Cluster: when its token was issued, RFC 3339.
+pub const TOKEN_ISSUED_AT: &str = "starling.dev/token-issued-at";
+/// Annotation on the Secret of a Cluster: when its token ends, RFC 3339.
+pub const TOKEN_EXPIRES_AT: &str = "starling.dev/token-expires-at";
+
 /// Where Starling keeps its own objects: the inventory on a member, the installation ID on the hub.
 pub const SYSTEM_NAMESPACE: &str = "starling-system";
 /// First part of the name of an inventory ConfigMap; the owner follows.

@@ -15,3 +15,4 @@ pub mod release;
 pub mod revision;
 pub mod step;
 pub mod target;
+pub mod token;

@@ -35,6 +35,8 @@ pub struct FleetOptions {
     pub members: usize,
     /// Whether the servers keep audit logs.
     pub audit: bool,
+    /// Further flags of each kube-apiserver.
+    pub apiserver_flags: Vec<String>,
     /// Whether the program reaches management cluster and members through fault proxies.
     pub proxied: bool,
 }
@@ -60,6 +62,7 @@ impl Fleet {
             .collect();
         let plane_options = Options {
             audit: options.audit,
+            apiserver_flags: options.apiserver_flags.clone(),
             ..Options::default()
         };
         let planes = ControlPlanes::start(&assets, &names, plane_options).await?;
