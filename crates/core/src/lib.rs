@@ -5,6 +5,7 @@ pub mod apply;
 pub mod backoff;
 pub mod digest;
 pub mod expand;
+pub mod health;
 pub mod inventory;
 pub mod object;
 pub mod plan;
