@@ -79,14 +79,21 @@ func diagnose(object map[string]any) (result diagnosis) {
 
 // damage changes a copy of an object in one to four places.
 func damage(r *rand.Rand, base map[string]any) map[string]any {
-	var object map[string]any
-	if err := json.Unmarshal([]byte(compact(base)), &object); err != nil {
-		log.Fatal(err)
-	}
+	object := clone(base)
 	for range 1 + r.IntN(4) {
 		damageOnce(r, object)
+		// The values that were put in are those of a table, and must not be changed with the object.
+		object = clone(object)
 	}
 	return object
+}
+
+func clone(object map[string]any) map[string]any {
+	var copied map[string]any
+	if err := json.Unmarshal([]byte(compact(object)), &copied); err != nil {
+		log.Fatal(err)
+	}
+	return copied
 }
 
 func damageOnce(r *rand.Rand, object map[string]any) {
