@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::cache::{Cache, Change, ObjectKey};
 use super::context::{Checks, Context, Queues};
+use super::healths::Healths;
 use super::hub::{Hub, HubError};
 use super::members::Members;
 use super::pace::Pace;
@@ -161,6 +162,7 @@ async fn open(client: Client, settings: &Settings) -> Result<Context, StartError
         ledger,
         pace: Pace::default(),
         checks: Checks::default(),
+        healths: Healths::default(),
         reports: Checks::default(),
         installation,
         allow_insecure_sources: settings.allow_insecure_sources,
