@@ -3,6 +3,7 @@
 mod bounds;
 mod building;
 mod drift;
+mod health;
 mod labels;
 mod outages;
 mod policies;
