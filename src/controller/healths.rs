@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
-use starling_core::health::Watched;
+use starling_core::health::{Cadence, Watched};
 
 use super::cache::ObjectKey;
 
@@ -17,12 +17,8 @@ pub struct Watching {
     pub cluster_id: String,
     /// The objects.
     pub watched: Watched,
-    /// Looks in a row that found them on their way.
-    pub looks: u32,
-    /// Looks in a row that found them failed.
-    pub failures: u32,
-    /// When they are looked at again; `None`: at the next check for drift.
-    pub next: Option<Timestamp>,
+    /// When they are looked at again.
+    pub cadence: Cadence,
 }
 
 /// [`Watching`] of each Sync with `wait`. A Sync is worked on by one worker at a time, so an entry has one writer.
@@ -40,7 +36,7 @@ impl Healths {
     /// When a Sync's objects are next looked at.
     #[must_use]
     pub fn next(&self, sync: &ObjectKey) -> Option<Timestamp> {
-        self.lock().get(sync)?.next
+        self.lock().get(sync)?.cadence.next()
     }
 
     /// Replaces what is known.
@@ -60,21 +56,21 @@ impl Healths {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn what_is_known_for_another_target_or_cluster_is_not_known() {
         let healths = Healths::default();
         let sync = ObjectKey::new("ns", "s");
-        healths.set(
-            &sync,
-            Watching {
-                target: "t".into(),
-                cluster_id: "c".into(),
-                next: Some(Timestamp::UNIX_EPOCH),
-                ..Watching::default()
-            },
-        );
+        let mut watching = Watching {
+            target: "t".into(),
+            cluster_id: "c".into(),
+            ..Watching::default()
+        };
+        watching.cadence.lost(Duration::ZERO, Timestamp::UNIX_EPOCH);
+        healths.set(&sync, watching);
         assert!(healths.get(&sync, "t", "c").is_some());
         assert!(healths.get(&sync, "other", "c").is_none());
         assert!(healths.get(&sync, "t", "other").is_none());

@@ -7,9 +7,10 @@
 //! object has not the form of its kind, the answer here is [`Status::Unknown`].
 //!
 //! [`Watched`] remembers which objects of a Sync were found healthy and in which version; [`judge`] makes one verdict of
-//! those that were not.
+//! those that were not, and [`Cadence`] says when to look again.
 
 mod builtin;
+mod cadence;
 mod counts;
 mod fields;
 mod verdict;
@@ -20,6 +21,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde_json::Value;
 
+pub use self::cadence::Cadence;
 pub use self::counts::counts;
 pub use self::verdict::{Verdict, judge, summary, waiting_since};
 pub use self::watched::Watched;

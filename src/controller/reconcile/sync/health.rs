@@ -7,10 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
 use starling_api::SyncStatus;
 use starling_core::apply::Record;
-use starling_core::backoff;
 use starling_core::health::{Health, Status, Verdict, Watched, judge, waiting_since};
 use starling_core::object::{ObjectKey, RenderedSet};
 use starling_core::step::{self, Step, Wanted};
@@ -26,9 +24,6 @@ use crate::controller::healths::Watching;
 use crate::controller::members::Connection;
 use crate::member::{ApplyOutcome, HealthReport, MemberError};
 
-/// The first wait between two looks, and the longest: a Deployment takes seconds, a database minutes.
-const FIRST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(10);
 /// Limit of one look. It ends on time however slow the member is, and the next one goes on where it ended.
 const LOOK: Duration = Duration::from_secs(30);
 
@@ -58,7 +53,7 @@ pub(super) fn applied(
     for object in &applied.applied {
         watching.watched.touch(&object.key);
     }
-    watching.looks = 0;
+    watching.cadence.restart();
     context.healths.set(&observed.key, watching);
 }
 
@@ -250,33 +245,13 @@ fn verdict(observed: &Observed, wanted: &Wanted, unhealthy: BTreeMap<ObjectKey, 
     judge(unhealthy, since, observed.spec.template.timeout.as_std(), now)
 }
 
-/// Says when to look again: soon while the objects are on their way, and at the latest when their time is over; with the
-/// backoff of a failed attempt once they have failed.
 fn schedule(observed: &Observed, watching: &mut Watching, look: &Look) {
     let seed = observed.sync.metadata.uid.as_deref().unwrap_or_default();
     let retry = observed.spec.template.retry_interval.as_std();
     match look {
-        Look::Verdict(Verdict::Healthy) => {
-            (watching.looks, watching.failures, watching.next) = (0, 0, None);
-        }
-        Look::Verdict(Verdict::Waiting { until, .. }) => {
-            watching.looks = watching.looks.saturating_add(1);
-            watching.failures = 0;
-            let wait = backoff::delay(FIRST, watching.looks, seed).min(LONGEST);
-            watching.next = Some(after(wait).min(*until));
-        }
-        Look::Verdict(Verdict::Failed { .. }) => {
-            watching.failures = watching.failures.saturating_add(1);
-            watching.looks = 0;
-            watching.next = Some(after(backoff::delay(retry, watching.failures, seed)));
-        }
-        Look::Lost { .. } => watching.next = Some(after(retry)),
+        Look::Verdict(verdict) => watching.cadence.looked(verdict, retry, seed, now()),
+        Look::Lost { .. } => watching.cadence.lost(retry, now()),
     }
-}
-
-fn after(wait: Duration) -> Timestamp {
-    let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::from_hours(24));
-    now().checked_add(wait).unwrap_or(Timestamp::MAX)
 }
 
 /// Logs what is new.

@@ -177,7 +177,15 @@ fn attempted(
     now: Timestamp,
 ) -> Vec<ConditionUpdate> {
     match outcome {
-        Outcome::Unchanged => return holding(&observed.status, wanted),
+        Outcome::Unchanged => {
+            // A repair that had failed is no longer needed.
+            if after.attempts > 0 {
+                after.attempts = 0;
+                after.next_attempt_time.clear();
+                after.problems.clear();
+            }
+            return holding(&observed.status, wanted);
+        }
         Outcome::Holds(held) => {
             succeed(after, observed, wanted, held, now);
             let mut updates = holding(&observed.status, wanted);
