@@ -11,6 +11,7 @@ use crate::git::GitStore;
 use crate::ledger::Ledger;
 
 use super::cache::{Cache, ObjectKey};
+use super::healths::Healths;
 use super::hub::Hub;
 use super::members::Members;
 use super::pace::Pace;
@@ -50,6 +51,8 @@ pub struct Context {
     pub dependents: Dependents,
     /// When a renewal of a Cluster's token that failed is tried again.
     pub renewals: Checks,
+    /// What is known of the health of each Sync's objects.
+    pub healths: Healths,
     /// When each group's status was last written, so that a rollout does not write it for every cluster.
     pub reports: Checks,
     /// Part of every owner label.

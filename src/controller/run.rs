@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::cache::{Cache, Change, ObjectKey};
 use super::context::{Checks, Context, Dependents, Queues};
+use super::healths::Healths;
 use super::hub::{Hub, HubError};
 use super::members::Members;
 use super::pace::Pace;
@@ -163,6 +164,7 @@ async fn open(client: Client, settings: &Settings) -> Result<Context, StartError
         checks: Checks::default(),
         dependents: Dependents::default(),
         renewals: Checks::default(),
+        healths: Healths::default(),
         reports: Checks::default(),
         installation,
         allow_insecure_sources: settings.allow_insecure_sources,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::FutureExt as _;
 use starling_api::OWNER_LABEL;
 use starling_core::apply::Record;
+use starling_core::health::counts;
 use starling_core::object::ObjectKey;
 use tokio::time::Instant;
 
@@ -27,6 +28,8 @@ const RESTARTS: usize = 2;
 pub struct DriftReport {
     /// Objects that were changed, deleted, replaced, or lost the owner label.
     pub drifted: BTreeSet<ObjectKey>,
+    /// `resourceVersion` of each listed object whose health counts: where it moved, the health may have.
+    pub versions: BTreeMap<ObjectKey, String>,
     /// Kinds (`group`, `kind`) that could not be looked at: nothing is known of their objects.
     pub failures: Vec<((String, String), MemberError)>,
     /// Why the search ended early, if it did.
@@ -35,6 +38,13 @@ pub struct DriftReport {
 
 /// The records of one kind, ordered by namespace and name.
 type Known<'a> = [(&'a ObjectKey, &'a Record)];
+
+/// What was found of one kind.
+#[derive(Default)]
+struct Found {
+    drifted: Vec<ObjectKey>,
+    versions: Vec<(ObjectKey, String)>,
+}
 
 impl Member {
     /// Compares what an owner has on the member with the records: one paged list of metadata for each kind, cluster-wide, and
@@ -68,7 +78,10 @@ impl Member {
         };
         for ((group, kind), result) in tried.results {
             match result {
-                Ok(drifted) => report.drifted.extend(drifted),
+                Ok(found) => {
+                    report.drifted.extend(found.drifted);
+                    report.versions.extend(found.versions);
+                }
                 Err(error) => report.failures.push(((group.to_owned(), kind.to_owned()), error)),
             }
         }
@@ -82,12 +95,15 @@ impl Member {
         (group, kind): (&str, &str),
         known: &Known<'_>,
         attempt: &Attempt,
-    ) -> Result<Vec<ObjectKey>, MemberError> {
+    ) -> Result<Found, MemberError> {
         let Some(resource) = self.resource_unversioned(group, kind, attempt).await? else {
-            return Ok(known.iter().map(|(key, _)| (*key).clone()).collect());
+            return Ok(Found {
+                drifted: known.iter().map(|(key, _)| (*key).clone()).collect(),
+                ..Found::default()
+            });
         };
         let mut restarts = 0;
-        let (mut drifted, missing) = loop {
+        let (mut found, missing) = loop {
             match self.list_drift(owner, kind, &resource, known, attempt).await {
                 Err(MemberError::Expired { .. }) if restarts < RESTARTS => restarts += 1,
                 Err(error @ MemberError::NotServed { .. }) => {
@@ -99,10 +115,10 @@ impl Member {
         };
         for (key, record) in missing {
             if self.has_drifted(owner, &resource, key, record, attempt).await? {
-                drifted.push(key.clone());
+                found.drifted.push(key.clone());
             }
         }
-        Ok(drifted)
+        Ok(found)
     }
 
     /// Reads all pages. Returns what has drifted, and what the list does not hold.
@@ -113,14 +129,14 @@ impl Member {
         resource: &Resource,
         known: &Known<'a>,
         attempt: &Attempt,
-    ) -> Result<(Vec<ObjectKey>, Vec<(&'a ObjectKey, &'a Record)>), MemberError> {
+    ) -> Result<(Found, Vec<(&'a ObjectKey, &'a Record)>), MemberError> {
         let what = What::kind("list", kind);
         let selector = paths::escaped(&format!("{OWNER_LABEL}={owner}"));
         let first = format!(
             "{}?limit={PAGE}&labelSelector={selector}",
             paths::collection(resource)
         );
-        let (mut listed, mut drifted, mut next) = (vec![false; known.len()], Vec::new(), String::new());
+        let (mut listed, mut found, mut next) = (vec![false; known.len()], Found::default(), String::new());
         loop {
             let path = if next.is_empty() {
                 first.clone()
@@ -133,16 +149,22 @@ impl Member {
                 let Some(index) = position(known, metadata) else {
                     continue;
                 };
+                let (key, record) = known[index];
                 listed[index] = true;
-                if differs(metadata, known[index].1) {
-                    drifted.push(known[index].0.clone());
+                if differs(metadata, record) {
+                    found.drifted.push(key.clone());
+                }
+                if counts(&key.group, &key.kind) {
+                    found
+                        .versions
+                        .push((key.clone(), metadata.resource_version.clone()));
                 }
             }
             next = page.metadata.next;
             // An empty page that promises more would be asked for until the deadline.
             if next.is_empty() || page.items.is_empty() {
                 let missing = known.iter().zip(listed).filter(|(_, listed)| !listed);
-                return Ok((drifted, missing.map(|(known, _)| *known).collect()));
+                return Ok((found, missing.map(|(known, _)| *known).collect()));
             }
         }
     }

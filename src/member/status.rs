@@ -56,7 +56,8 @@ pub(super) struct Redactor<'a> {
 }
 
 impl Redactor<'_> {
-    fn clean(&self, text: &str, limit: usize) -> String {
+    /// At most `limit` bytes, without control characters and without our token.
+    pub(super) fn clean(&self, text: &str, limit: usize) -> String {
         let text = match self.token {
             Some(token) if text.contains(token) => text.replace(token, "[token]"),
             _ => text.to_owned(),

@@ -4,6 +4,7 @@ mod bounds;
 mod building;
 mod dependencies;
 mod drift;
+mod health;
 mod labels;
 mod outages;
 mod policies;

@@ -6,6 +6,7 @@
 mod applying;
 mod connecting;
 mod drifting;
+mod health;
 mod inventories;
 mod pruning;
 mod world;

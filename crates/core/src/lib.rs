@@ -6,6 +6,7 @@ pub mod backoff;
 pub mod depend;
 pub mod digest;
 pub mod expand;
+pub mod health;
 pub mod inventory;
 pub mod object;
 pub mod plan;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -359,6 +359,27 @@ impl Fleet {
     ) -> Result<Option<BTreeMap<String, String>>> {
         let api: Api<ConfigMap> = Api::namespaced(self.member(member).await?, namespace);
         Ok(api.get_opt(name).await?.map(|map| map.data.unwrap_or_default()))
+    }
+
+    /// Merges into the status of an object on a member, as its controller would: nothing runs workloads there.
+    /// `kind` is apiVersion and kind, such as `apps/v1 Deployment`.
+    ///
+    /// # Errors
+    /// If there is no such object, or the member does not take it.
+    pub async fn patch_status(
+        &self,
+        member: &str,
+        kind: &str,
+        (namespace, name): (&str, &str),
+        status: Value,
+    ) -> Result<()> {
+        let (version, kind) = kind.split_once(' ').context("apiVersion and kind")?;
+        let (group, version) = version.split_once('/').unwrap_or(("", version));
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        let api: Api<DynamicObject> = Api::namespaced_with(self.member(member).await?, namespace, &resource);
+        let patch = Patch::Merge(json!({"status": status}));
+        api.patch_status(name, &PatchParams::default(), &patch).await?;
+        Ok(())
     }
 
     /// Starts the program's controller on this fleet. `program` is `env!("CARGO_BIN_EXE_starling")`; `more` may

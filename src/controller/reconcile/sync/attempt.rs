@@ -20,7 +20,7 @@ use super::observe::Observed;
 use super::outcome::{
     Outcome, end, failed, failures_before, interrupted, judge, no_connection, remembered, schedule_check,
 };
-use super::report;
+use super::{health, report};
 use crate::controller::cache;
 use crate::controller::context::{Context, now};
 use crate::controller::members::Connection;
@@ -82,6 +82,7 @@ pub(super) async fn check(
             Vec::new(),
         ));
     }
+    health::checked(context, observed, wanted, &records, &report.versions);
     Ok(Outcome::Unchanged)
 }
 
@@ -118,6 +119,9 @@ async fn attempt(
         Some(error) => interrupted(context, connection, observed, wanted, error).await,
         None => judge(context, observed, wanted, &applied, rendered.plain),
     };
+    if matches!(outcome, Outcome::Holds(_)) {
+        health::applied(context, observed, wanted, &rendered.set, &applied);
+    }
     let end = end(&outcome, &applied);
     let (upserts, deletes) = remembered(&applied);
     // One commit: the writer takes all that is queued. Losing this record costs requests, not correctness, so the
@@ -127,7 +131,7 @@ async fn attempt(
         context
             .ledger
             .save_records(observed.cluster_id(), &observed.owner, &upserts, &deletes),
-        report::settle(context, observed, wanted, &outcome),
+        report::settle_at_once(context, observed, wanted, &outcome),
     );
     for error in [finished.map(|_| ()), saved].into_iter().filter_map(Result::err) {
         tracing::error!(sync = %observed.key, error = %crate::chain(&error), "outcome of an attempt not recorded");

@@ -99,6 +99,16 @@ impl Observed {
         Some(status.revision.as_str()).filter(|revision| !revision.is_empty())
     }
 
+    /// Digest of what shall be held; `None` while there is no revision.
+    pub(super) fn wanted_target(&self) -> Option<String> {
+        let revision = match (&self.spec.group_ref, self.spec.revision.as_str()) {
+            (None, "") => self.source_revision()?,
+            (Some(_), "") => return None,
+            (_, revision) => revision,
+        };
+        Some(target::of_sync(revision, &self.spec.template))
+    }
+
     /// Reach and identity of the cluster. Without a connection of this process it counts as not probed, whatever an
     /// earlier process wrote into its status: the Cluster loop makes one and wakes this Sync.
     pub(super) fn cluster_state(&self) -> Option<ClusterState<'_>> {
