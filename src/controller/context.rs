@@ -16,6 +16,7 @@ use super::members::Members;
 use super::pace::Pace;
 use super::renders::Renders;
 use super::repositories::Repositories;
+use super::standing::Standings;
 use super::workqueue::Workqueue;
 
 /// What all reconcilers share. Nothing in it is a truth: it is adapters, caches, and the requeue tables.
@@ -46,6 +47,8 @@ pub struct Context {
     pub pace: Pace,
     /// When each Sync is next checked for drift.
     pub checks: Checks,
+    /// How the objects of each Sync stand, beyond what is in step.
+    pub standings: Standings,
     /// When each group's status was last written, so that a rollout does not write it for every cluster.
     pub reports: Checks,
     /// Part of every owner label.

@@ -17,6 +17,7 @@ use super::pace::Pace;
 use super::renders::Renders;
 use super::repositories::Repositories;
 use super::restart;
+use super::standing::Standings;
 use super::wake::By;
 use super::watch::follow;
 use super::work::{Crew, Loop, Schedule};
@@ -161,6 +162,7 @@ async fn open(client: Client, settings: &Settings) -> Result<Context, StartError
         ledger,
         pace: Pace::default(),
         checks: Checks::default(),
+        standings: Standings::default(),
         reports: Checks::default(),
         installation,
         allow_insecure_sources: settings.allow_insecure_sources,

@@ -20,7 +20,8 @@ use super::observe::Observed;
 use super::outcome::{
     Outcome, end, failed, failures_before, interrupted, judge, no_connection, remembered, schedule_check,
 };
-use super::report;
+use super::ownership::ownership;
+use super::{report, standing};
 use crate::controller::cache;
 use crate::controller::context::{Context, now};
 use crate::controller::members::Connection;
@@ -67,9 +68,12 @@ pub(super) async fn check(
     if let Some(error) = report.interrupted {
         return Ok(interrupted(context, connection, observed, wanted, &error).await);
     }
+    let repair = standing::looked(context, observed, &report, &records).await;
     if !report.drifted.is_empty() {
-        tracing::info!(sync = %observed.key, objects = report.drifted.len(), "drift found");
-        return attempt(context, observed, wanted, &report.drifted).await;
+        tracing::info!(sync = %observed.key, objects = report.drifted.len(), repaired = repair.len(), "drift found");
+    }
+    if !repair.is_empty() || !report.foreign.is_empty() {
+        return attempt(context, observed, wanted, &repair).await;
     }
     if let Some(((_, kind), error)) = report.failures.first() {
         let message = format!("drift of {kind} cannot be looked for: {}", crate::chain(error));
@@ -113,7 +117,8 @@ async fn attempt(
     };
     let id = context.ledger.begin_attempt(&intent).await?;
     let records = load(context, observed).await;
-    let applied = send(connection, observed, &rendered.set, &records, drifted).await;
+    let applied = send(context, connection, observed, &rendered.set, &records, drifted).await;
+    standing::attempted(context, observed, &applied);
     let outcome = match &applied.interrupted {
         Some(error) => interrupted(context, connection, observed, wanted, error).await,
         None => judge(context, observed, wanted, &applied, rendered.plain),
@@ -136,6 +141,7 @@ async fn attempt(
 }
 
 async fn send(
+    context: &Context,
     connection: &Arc<Connection>,
     observed: &Observed,
     desired: &RenderedSet,
@@ -143,14 +149,18 @@ async fn send(
     drifted: &BTreeSet<ObjectKey>,
 ) -> ApplyOutcome {
     let template = &observed.spec.template;
+    let ownership = ownership(context, observed, desired, records).await;
+    let drifted = drifted | &ownership.handed_over;
     let job = ApplyJob {
         owner: &observed.owner,
         desired,
         records,
-        drifted,
+        drifted: &drifted,
+        kept: &ownership.kept,
         prune: template.prune,
         allow_empty: template.allow_empty,
         conflicts_override: template.conflicts == ConflictPolicy::Override,
+        recreate: template.force,
         deadline: deadline(observed),
     };
     connection.member.apply(job).await
@@ -187,6 +197,7 @@ async fn render(
         target_namespace: &observed.spec.template.target_namespace,
         values: &observed.spec.template.substitute,
         owner: &observed.owner,
+        left_to_others: &observed.ignore,
     };
     context.renders.get(job).await.map_err(|error| {
         let reason = match &error {

@@ -6,7 +6,9 @@
 mod attempt;
 mod observe;
 mod outcome;
+mod ownership;
 mod report;
+mod standing;
 
 use starling_core::step::{Step, StepInput, next_step};
 
@@ -24,6 +26,7 @@ use outcome::Outcome;
 pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, ReconcileError> {
     let Some(observed) = observe::observe(context, key) else {
         context.checks.forget(key);
+        context.standings.forget(key);
         return Ok(Next::OnEvent);
     };
     let step = decide(context, key, &observed);
@@ -51,7 +54,7 @@ fn decide(context: &Context, key: &ObjectKey, observed: &Observed) -> Step {
         generation: observed.generation(),
         status: &observed.status,
         not_implemented: &observed.not_implemented,
-        invalid: observed.invalid.as_deref(),
+        invalid: observed.invalid.as_ref().map(|invalid| invalid.message.as_str()),
         source_revision: observed.source_revision(),
         cluster: observed.cluster_state(),
         next_check: context.checks.get(key),

@@ -9,6 +9,7 @@ use starling_core::step::{self, Step, Wanted};
 use super::super::{ReconcileError, not_implemented, ready, retrying, stalled};
 use super::observe::Observed;
 use super::outcome::{Failure, Held, Outcome};
+use super::standing::{self, Remarks};
 use crate::controller::context::{Context, now};
 use crate::controller::wake::By;
 use crate::ledger::{AdmissionKey, AdmissionOutcome};
@@ -19,7 +20,8 @@ pub(super) async fn report(
     step: &Step,
     done: Option<&Outcome>,
 ) -> Result<(), ReconcileError> {
-    let after = status(observed, step, done, now());
+    let remarks = standing::remarks(context, observed);
+    let after = status(observed, step, done, &remarks, now());
     if after == observed.status {
         return Ok(());
     }
@@ -75,7 +77,13 @@ fn log(observed: &Observed, done: Option<&Outcome>) {
     }
 }
 
-fn status(observed: &Observed, step: &Step, done: Option<&Outcome>, now: Timestamp) -> SyncStatus {
+fn status(
+    observed: &Observed,
+    step: &Step,
+    done: Option<&Outcome>,
+    remarks: &Remarks,
+    now: Timestamp,
+) -> SyncStatus {
     let before = &observed.status;
     let mut after = before.clone();
     after.observed_generation = observed.sync.metadata.generation;
@@ -84,7 +92,7 @@ fn status(observed: &Observed, step: &Step, done: Option<&Outcome>, now: Timesta
     {
         after.last_handled_reconcile_at.clone_from(asked);
     }
-    let updates = match (step, done) {
+    let mut updates = match (step, done) {
         (Step::Apply(wanted) | Step::CheckDrift(wanted), Some(outcome)) => {
             attempted(&mut after, observed, wanted, outcome, now)
         }
@@ -99,7 +107,13 @@ fn status(observed: &Observed, step: &Step, done: Option<&Outcome>, now: Timesta
             )]
         }
         (Step::NotImplemented { fields }, _) => stalled("NotImplemented", &not_implemented(fields)),
-        (Step::Invalid { message }, _) => stalled("InvalidParameters", message),
+        (Step::Invalid { message }, _) => {
+            let reason = observed
+                .invalid
+                .as_ref()
+                .map_or("InvalidSpec", |invalid| invalid.reason);
+            stalled(reason, message)
+        }
         (Step::AwaitingAdmission, _) => {
             let message = "its SyncGroup has not admitted a revision";
             vec![ready(ConditionStatus::Unknown, "AwaitingAdmission", message)]
@@ -124,6 +138,7 @@ fn status(observed: &Observed, step: &Step, done: Option<&Outcome>, now: Timesta
             vec![ready(ConditionStatus::Unknown, step::CLUSTER_NOT_READY, message)]
         }
     };
+    remarks.add_to(&mut updates, &before.conditions);
     after.conditions = conditions::merge(&before.conditions, updates, after.observed_generation, now);
     after
 }
