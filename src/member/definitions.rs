@@ -57,8 +57,9 @@ struct Live {
 
 #[derive(Default, Deserialize)]
 struct LiveStatus {
+    /// `null` until the controllers of the member have looked at it.
     #[serde(default)]
-    conditions: Vec<LiveCondition>,
+    conditions: Option<Vec<LiveCondition>>,
 }
 
 #[derive(Deserialize)]
@@ -183,7 +184,13 @@ impl Member {
     ) -> Result<Option<String>, MemberError> {
         let object = step.object;
         loop {
-            let problem = match self.progress(definition, attempt).await? {
+            let progress = match self.progress(definition, attempt).await {
+                Err(error) if error.ends_attempt() => return Err(error),
+                // A user that may write definitions need not be one that may read them.
+                Err(error) => return Ok(Some(format!("cannot be read: {}", crate::chain(&error)))),
+                Ok(progress) => progress,
+            };
+            let problem = match progress {
                 Progress::Refused(problem) => return Ok(Some(problem)),
                 Progress::Waiting(problem) => problem,
                 Progress::Established
@@ -217,7 +224,10 @@ impl Member {
         let path = paths::object(&resource, &definition.key)?;
         let what = What::object("get", &definition.key);
         match self.send(Call::get(what, path, JSON), attempt).await {
-            Ok(answer) => Ok(progress_of(&answer.parse::<Live>(what)?.status.conditions)),
+            Ok(answer) => {
+                let conditions = answer.parse::<Live>(what)?.status.conditions;
+                Ok(progress_of(&conditions.unwrap_or_default()))
+            }
             Err(MemberError::NotFound { .. }) => Ok(Progress::Waiting("is gone".into())),
             Err(error) => Err(error),
         }

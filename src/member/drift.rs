@@ -173,7 +173,7 @@ impl Member {
             };
             let answer = self.send(Call::get(what, path, METADATA_LIST), attempt).await?;
             let page: PartialList<'_> = answer.parse(what)?;
-            for Partial { metadata } in &page.items {
+            for Partial { metadata } in page.items() {
                 let Some(index) = position(known, metadata) else {
                     continue;
                 };
@@ -183,7 +183,7 @@ impl Member {
             }
             next = page.metadata.next;
             // An empty page that promises more would be asked for until the deadline.
-            if next.is_empty() || page.items.is_empty() {
+            if next.is_empty() || page.items().is_empty() {
                 let missing = known.iter().zip(listed).filter(|(_, listed)| !listed);
                 return Ok((findings, missing.map(|(known, _)| *known).collect()));
             }

@@ -23,8 +23,16 @@ pub(super) struct Partial<'a> {
 pub(super) struct PartialList<'a> {
     #[serde(default)]
     pub(super) metadata: ListMetadata,
+    /// `null` where an API server has nothing to list.
     #[serde(borrow)]
-    pub(super) items: Vec<Partial<'a>>,
+    items: Option<Vec<Partial<'a>>>,
+}
+
+impl<'a> PartialList<'a> {
+    /// The objects of the page.
+    pub(super) fn items(&self) -> &[Partial<'a>] {
+        self.items.as_deref().unwrap_or_default()
+    }
 }
 
 /// `metadata` of a list.

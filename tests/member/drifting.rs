@@ -125,6 +125,20 @@ async fn pages_are_followed() {
     assert_eq!(world.member.requests() - before, 2);
 }
 
+/// Guards against a list that could not be read: an API server writes `null` where it has nothing to list.
+#[tokio::test]
+async fn a_kind_of_which_nothing_is_left_has_drifted() {
+    let mut world = World::new("driftlast").await;
+    world.apply_ok(&[world.map("last", &json!({"k": "1"}))]).await;
+    world.delete_map("last").await;
+    let report = world.find_drift().await;
+    assert!(report.failures.is_empty(), "{report:?}");
+    assert_eq!(
+        report.drifted.into_iter().collect::<Vec<_>>(),
+        [world.map_key("last")]
+    );
+}
+
 /// The definition of a kind was deleted, and with it all objects of the kind.
 #[tokio::test]
 async fn objects_of_a_kind_that_is_gone_have_drifted() {

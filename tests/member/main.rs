@@ -6,6 +6,9 @@
 mod applying;
 mod connecting;
 mod drifting;
+mod ignoring;
 mod inventories;
+mod ordering;
 mod pruning;
+mod refusing;
 mod world;

@@ -16,6 +16,7 @@ use starling_core::apply::Record;
 use starling_core::ignore::IgnoreRules;
 use starling_core::inventory::Inventory;
 use starling_core::object::{Directives, ObjectKey, Phase, RenderedObject, RenderedSet};
+use starling_testkit::FaultProxy;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -283,6 +284,12 @@ impl World {
 pub(crate) fn connect(plane: &ControlPlane, limits: MemberLimits) -> Member {
     let config = MemberConfig::from_kubeconfig(&plane.kubeconfig_yaml()).unwrap();
     Member::connect(config, limits).unwrap()
+}
+
+/// A client of Starling's that goes through a proxy.
+pub(crate) fn connect_to(proxy: &FaultProxy) -> Member {
+    let config = MemberConfig::from_kubeconfig(&proxy.kubeconfig_yaml()).unwrap();
+    Member::connect(config, MemberLimits::default()).unwrap()
 }
 
 pub(crate) fn key(group: &str, kind: &str, namespace: &str, name: &str) -> ObjectKey {
