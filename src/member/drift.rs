@@ -181,9 +181,10 @@ impl Member {
                 let (key, record) = known[index];
                 findings.extend(finding(owner, metadata, record).map(|finding| (key, finding)));
             }
+            let empty = page.items().is_empty();
             next = page.metadata.next;
             // An empty page that promises more would be asked for until the deadline.
-            if next.is_empty() || page.items().is_empty() {
+            if next.is_empty() || empty {
                 let missing = known.iter().zip(listed).filter(|(_, listed)| !listed);
                 return Ok((findings, missing.map(|(known, _)| *known).collect()));
             }
