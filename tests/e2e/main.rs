@@ -2,12 +2,15 @@
 
 mod bounds;
 mod building;
+mod contests;
 mod drift;
 mod labels;
+mod ordering;
 mod outages;
 mod policies;
 mod pruning;
 mod rollout;
+mod sharing;
 mod suspension;
 mod world;
 

@@ -38,7 +38,7 @@ pub(super) async fn apply(
     observed: &Observed,
     wanted: &Wanted,
 ) -> Result<Outcome, ReconcileError> {
-    attempt(context, observed, wanted, &BTreeSet::new()).await
+    attempt(context, observed, wanted, None).await
 }
 
 /// Looks whether somebody changed what the member holds, and puts it right.
@@ -59,7 +59,7 @@ pub(super) async fn check(
     // Fewer records than objects: the ledger was lost. An attempt takes them anew, without a write to what is in step.
     let expected = usize::try_from(observed.status.inventory.objects).unwrap_or(usize::MAX);
     if records.len() < expected {
-        return attempt(context, observed, wanted, &BTreeSet::new()).await;
+        return attempt(context, observed, wanted, None).await;
     }
     let report = connection
         .member
@@ -73,7 +73,7 @@ pub(super) async fn check(
         tracing::info!(sync = %observed.key, objects = report.drifted.len(), repaired = repair.len(), "drift found");
     }
     if !repair.is_empty() || !report.foreign.is_empty() {
-        return attempt(context, observed, wanted, &repair).await;
+        return attempt(context, observed, wanted, Some(repair)).await;
     }
     if let Some(((_, kind), error)) = report.failures.first() {
         let message = format!("drift of {kind} cannot be looked for: {}", crate::chain(error));
@@ -89,11 +89,12 @@ pub(super) async fn check(
     Ok(Outcome::Unchanged)
 }
 
+/// `drifted` is what a look for drift has just found to be repaired; `None` if nobody has looked.
 async fn attempt(
     context: &Context,
     observed: &Observed,
     wanted: &Wanted,
-    drifted: &BTreeSet<ObjectKey>,
+    drifted: Option<BTreeSet<ObjectKey>>,
 ) -> Result<Outcome, ReconcileError> {
     let Some(connection) = &observed.connection else {
         return Ok(no_connection());
@@ -117,7 +118,11 @@ async fn attempt(
     };
     let id = context.ledger.begin_attempt(&intent).await?;
     let records = load(context, observed).await;
-    let applied = send(context, connection, observed, &rendered.set, &records, drifted).await;
+    let drifted = match drifted {
+        Some(drifted) => drifted,
+        None => standing::returned(connection, observed, &records, deadline(observed)).await,
+    };
+    let applied = send(context, connection, observed, &rendered.set, &records, &drifted).await;
     standing::attempted(context, observed, &applied);
     let outcome = match &applied.interrupted {
         Some(error) => interrupted(context, connection, observed, wanted, error).await,
@@ -149,7 +154,7 @@ async fn send(
     drifted: &BTreeSet<ObjectKey>,
 ) -> ApplyOutcome {
     let template = &observed.spec.template;
-    let ownership = ownership(context, observed, desired, records).await;
+    let ownership = ownership(context, observed, desired, records, drifted).await;
     let drifted = drifted | &ownership.handed_over;
     let job = ApplyJob {
         owner: &observed.owner,

@@ -22,14 +22,16 @@ pub(super) struct Ownership {
     pub(super) handed_over: BTreeSet<ObjectKey>,
 }
 
+/// `drifted` are objects that were looked at just now: another owner's label that is still remembered of them is gone.
 pub(super) async fn ownership(
     context: &Context,
     observed: &Observed,
     desired: &RenderedSet,
     records: &BTreeMap<ObjectKey, Record>,
+    drifted: &BTreeSet<ObjectKey>,
 ) -> Ownership {
     let label = |key: &ObjectKey| {
-        let record = records.get(key)?;
+        let record = records.get(key).filter(|_| !drifted.contains(key))?;
         Some(record.terms.owner.as_str()).filter(|label| !label.is_empty())
     };
     let questions: BTreeSet<ObjectKey> = desired

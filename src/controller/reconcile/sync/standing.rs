@@ -8,9 +8,11 @@ use starling_core::apply::Record;
 use starling_core::contest::Contest;
 use starling_core::fields::FieldSet;
 use starling_core::object::ObjectKey;
+use tokio::time::Instant;
 
 use super::observe::Observed;
 use crate::controller::context::{Context, now};
+use crate::controller::members::Connection;
 use crate::controller::standing::{Repaired, Standing};
 use crate::member::{ApplyOutcome, DriftReport, Manager};
 
@@ -43,6 +45,32 @@ pub(super) async fn looked(
         tracing::error!(sync = %observed.key, error = %crate::chain(&error), "what was seen of objects not recorded");
     }
     repair
+}
+
+/// Objects that were left alone, or somebody else's, and are neither any more. An attempt that nobody has looked before asks
+/// about them: where it fails because of them it is made again and again, and no look for drift comes between.
+pub(super) async fn returned(
+    connection: &Connection,
+    observed: &Observed,
+    records: &BTreeMap<ObjectKey, Record>,
+    deadline: Instant,
+) -> BTreeSet<ObjectKey> {
+    let away =
+        |(_, record): &(&ObjectKey, &Record)| record.terms.left_alone || !record.terms.owner.is_empty();
+    let away: BTreeMap<ObjectKey, Record> = records
+        .iter()
+        .filter(away)
+        .map(|(key, record)| (key.clone(), record.clone()))
+        .collect();
+    if away.is_empty() {
+        return BTreeSet::new();
+    }
+    // What could not be asked stays as it was; the attempt itself will meet what is wrong with the cluster.
+    connection
+        .member
+        .find_drift(&observed.owner, &away, deadline)
+        .await
+        .drifted
 }
 
 /// Takes in an attempt: what it repaired may be undone again.
