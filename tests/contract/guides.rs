@@ -17,10 +17,11 @@ use tokio::process::Command;
 use crate::PROGRAM;
 
 /// In the order in which a reader goes through them; all of them in one folder, on one fleet.
-const GUIDES: [&str; 4] = [
+const GUIDES: [&str; 5] = [
     "getting-started.md",
     "concepts.md",
     "substitution.md",
+    "drift.md",
     "troubleshooting.md",
 ];
 /// Limit of one block; the waits in them have their own.

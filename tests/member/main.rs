@@ -5,6 +5,7 @@
 
 mod applying;
 mod connecting;
+mod cutting;
 mod drifting;
 mod ignoring;
 mod inventories;
