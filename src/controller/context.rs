@@ -17,6 +17,7 @@ use super::members::Members;
 use super::pace::Pace;
 use super::renders::Renders;
 use super::repositories::Repositories;
+use super::standing::Standings;
 use super::workqueue::Workqueue;
 
 /// What all reconcilers share. Nothing in it is a truth: it is adapters, caches, and the requeue tables.
@@ -53,6 +54,8 @@ pub struct Context {
     pub renewals: Checks,
     /// What is known of the health of each Sync's objects.
     pub healths: Healths,
+    /// How the objects of each Sync stand, beyond what is in step.
+    pub standings: Standings,
     /// When each group's status was last written, so that a rollout does not write it for every cluster.
     pub reports: Checks,
     /// Part of every owner label.

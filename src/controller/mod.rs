@@ -14,6 +14,7 @@ pub mod renders;
 pub mod repositories;
 mod restart;
 mod run;
+pub mod standing;
 mod wake;
 mod watch;
 mod work;

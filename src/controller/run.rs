@@ -18,6 +18,7 @@ use super::pace::Pace;
 use super::renders::Renders;
 use super::repositories::Repositories;
 use super::restart;
+use super::standing::Standings;
 use super::wake::By;
 use super::watch::follow;
 use super::work::{Crew, Loop, Schedule};
@@ -165,6 +166,7 @@ async fn open(client: Client, settings: &Settings) -> Result<Context, StartError
         dependents: Dependents::default(),
         renewals: Checks::default(),
         healths: Healths::default(),
+        standings: Standings::default(),
         reports: Checks::default(),
         installation,
         allow_insecure_sources: settings.allow_insecure_sources,

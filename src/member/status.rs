@@ -24,6 +24,17 @@ const RETRY_AFTER_LIMIT: Duration = Duration::from_secs(300);
 /// its own (500), though no later attempt with the same object can succeed.
 const UNTYPED: &str = "failed to create typed patch object";
 
+/// What an API server writes where a field cannot be changed: there is no reason of its own for it, and each kind has
+/// its own words (kube-apiserver 1.35: Job, Service, PersistentVolumeClaim, StorageClass, RoleBinding, Pod).
+const IMMUTABLE: [&str; 6] = [
+    "immutable",
+    "may not change",
+    "cannot change",
+    "cannot be changed",
+    "updates to ",
+    "can not be less than",
+];
+
 /// The parts of `meta/v1` Status that are used.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -106,6 +117,11 @@ pub(super) fn refusal(
             request,
             retry_after: pause(retry_after, &status),
         },
+        422 if is_immutable(&status) => MemberError::Immutable {
+            request,
+            message,
+            advice: "take the change back, or delete the object",
+        },
         code @ 400..=499 => MemberError::Invalid {
             request,
             code,
@@ -134,6 +150,16 @@ pub(super) fn refusal(
             problem: format!("status {code}"),
         },
     }
+}
+
+/// Whether a refusal is about a field that cannot be changed. Admission rules have no causes, only words.
+fn is_immutable(status: &Status) -> bool {
+    let says = |text: &str| {
+        let text = text.to_lowercase();
+        IMMUTABLE.iter().any(|words| text.contains(words))
+    };
+    let causes = &status.details.causes;
+    causes.iter().any(|cause| says(&cause.message)) || (causes.is_empty() && says(&status.message))
 }
 
 /// The member's words, or for a Secret the reason and the paths of the fields: messages may quote values.
@@ -342,6 +368,52 @@ mod tests {
         }
         let other = error("ConfigMap", 422, &body.to_string()).to_string();
         assert!(other.contains("hunter2"));
+    }
+
+    /// The words are those of kube-apiserver 1.35.
+    #[test]
+    fn a_field_that_cannot_be_changed_is_told_from_one_that_is_wrong() {
+        let with = |kind: &str, causes: serde_json::Value| {
+            let body = json!({"kind": "Status", "reason": "Invalid", "message": "words", "details": {"causes": causes}});
+            matches!(error(kind, 422, &body.to_string()), MemberError::Immutable { .. })
+        };
+        for words in [
+            "Invalid value: [\"10.0.0.9\"]: may not change once set",
+            "Invalid value: {\"a\":1}: field is immutable",
+            "Forbidden: spec is immutable after creation except resources.requests",
+            "Forbidden: updates to statefulset spec for fields other than 'replicas' are forbidden",
+            "Forbidden: field can not be less than status.capacity",
+            "Invalid value: {\"kind\":\"ClusterRole\"}: cannot change roleRef",
+        ] {
+            assert!(
+                with("ConfigMap", json!([{"message": words, "field": "spec"}])),
+                "{words}"
+            );
+        }
+        for words in [
+            "Unsupported value: \"Sometimes\"",
+            "Required value",
+            "Invalid value: \"\": must be a DNS label",
+        ] {
+            assert!(
+                !with("ConfigMap", json!([{"message": words, "field": "spec"}])),
+                "{words}"
+            );
+        }
+        // An admission rule has words and no causes.
+        let body = json!({"kind": "Status", "reason": "Invalid", "message": "size is immutable"}).to_string();
+        assert!(matches!(
+            error("ConfigMap", 422, &body),
+            MemberError::Immutable { .. }
+        ));
+        assert!(matches!(
+            error("ConfigMap", 400, &body),
+            MemberError::Invalid { .. }
+        ));
+        let secret = json!({"kind": "Status", "reason": "Invalid", "message": "x", "details": {"causes":
+            [{"message": "Invalid value: \"hunter2\": field is immutable", "field": "type"}]}});
+        let text = format!("{:?}", error("Secret", 422, &secret.to_string()));
+        assert!(text.contains("Immutable") && !text.contains("hunter2"), "{text}");
     }
 
     #[test]

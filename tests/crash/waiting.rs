@@ -59,6 +59,7 @@ async fn a_wait_for_health_goes_on_after_a_kill_and_a_healthy_sync_is_left_alone
         members: 1,
         audit: false,
         proxied: true,
+        ..FleetOptions::default()
     })
     .await?;
     let repo = GitRepo::init()?;

@@ -227,7 +227,7 @@ pub struct SyncStatus {
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub problems: Vec<ObjectProblem>,
-    /// Ready, Reconciling, Stalled, Healthy, DeletionHeld.
+    /// Ready, Reconciling, Stalled, Healthy, DeletionHeld, Contested.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -190,7 +190,7 @@ mod tests {
             ("x+/3210-YrAnAc".to_owned(), "reversed"),
             (format!("0x{}", hex::encode(value)), "hex"),
             (hex::encode_upper(value), "HEX"),
-            (format!("{:?}", value), "list of bytes"),
+            (format!("{value:?}"), "list of bytes"),
             ("%63%41%6E%41%72%59%2D%30%31%32%33%2F%2B%78".to_owned(), "percent"),
             (
                 r"\x63\x41\x6e\x41\x72\x59\x2d\x30\x31\x32\x33\x2f\x2b\x78".to_owned(),

@@ -99,14 +99,16 @@ pub(super) async fn look(
     step: &Step,
     done: Option<&Outcome>,
 ) -> Option<Look> {
-    let wanted = match (step, done) {
-        (Step::CheckHealth(wanted), None)
-        | (
-            Step::Apply(wanted) | Step::CheckDrift(wanted) | Step::CheckHealth(wanted),
-            Some(Outcome::Holds(_) | Outcome::Unchanged),
-        ) => wanted,
-        _ => return None,
+    let (Step::Apply(wanted) | Step::CheckDrift(wanted) | Step::CheckHealth(wanted)) = step else {
+        return None;
     };
+    let holds = match done {
+        None => matches!(step, Step::CheckHealth(_)),
+        Some(done) => matches!(done, Outcome::Holds(_) | Outcome::Unchanged),
+    };
+    if !holds {
+        return None;
+    }
     if !observed.spec.template.wait {
         context.healths.forget(&observed.key);
         return None;

@@ -8,7 +8,9 @@ mod dependencies;
 mod health;
 mod observe;
 mod outcome;
+mod ownership;
 mod report;
+mod standing;
 mod verdict;
 
 use std::time::Duration;
@@ -33,6 +35,7 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
     let Some(observed) = observe::observe(context, key) else {
         context.checks.forget(key);
         context.healths.forget(key);
+        context.standings.forget(key);
         return Ok(Next::OnEvent);
     };
     let step = decide(context, key, &observed);
@@ -64,7 +67,7 @@ fn decide(context: &Context, key: &ObjectKey, observed: &Observed) -> Step {
         generation: observed.generation(),
         status: &observed.status,
         not_implemented: &observed.not_implemented,
-        invalid: observed.invalid.as_deref(),
+        invalid: observed.invalid.as_ref().map(|invalid| invalid.message.as_str()),
         source_revision: observed.source_revision(),
         dependencies: &observed.dependencies,
         cluster: observed.cluster_state(),

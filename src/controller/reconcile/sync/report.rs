@@ -10,6 +10,7 @@ use super::super::{ReconcileError, not_implemented, ready, retrying, stalled};
 use super::health::{self, Look};
 use super::observe::Observed;
 use super::outcome::{Failure, Held, Outcome};
+use super::standing::{self, Remarks};
 use super::verdict::{self, About};
 use crate::controller::context::{Context, now};
 use crate::controller::wake::By;
@@ -29,7 +30,8 @@ pub(super) async fn report(
         cluster_id: observed.cluster_id(),
         next: context.healths.next(&observed.key),
     };
-    let after = status(observed, step, done, look, &about, now());
+    let remarks = standing::remarks(context, observed);
+    let after = status(observed, step, done, look, (&about, &remarks), now());
     if after == observed.status {
         return Ok(());
     }
@@ -102,7 +104,7 @@ fn status(
     step: &Step,
     done: Option<&Outcome>,
     look: Option<&Look>,
-    about: &About<'_>,
+    (about, remarks): (&About<'_>, &Remarks),
     now: Timestamp,
 ) -> SyncStatus {
     let before = &observed.status;
@@ -132,7 +134,13 @@ fn status(
             )]
         }
         (Step::NotImplemented { fields }, _) => stalled("NotImplemented", &not_implemented(fields)),
-        (Step::Invalid { message }, _) => stalled("InvalidParameters", message),
+        (Step::Invalid { message }, _) => {
+            let reason = observed
+                .invalid
+                .as_ref()
+                .map_or("InvalidSpec", |invalid| invalid.reason);
+            stalled(reason, message)
+        }
         (Step::DependencyCycle { message }, _) => stalled("DependencyCycle", message),
         (Step::DependencyNotReady { message }, _) => {
             vec![ready(ConditionStatus::False, "DependencyNotReady", message)]
@@ -161,7 +169,8 @@ fn status(
             vec![ready(ConditionStatus::Unknown, step::CLUSTER_NOT_READY, message)]
         }
     };
-    let updates = verdict::write(&mut after, updates, about, look, now);
+    let mut updates = verdict::write(&mut after, updates, about, look, now);
+    remarks.add_to(&mut updates, &before.conditions);
     after.conditions = conditions::merge(&before.conditions, updates, after.observed_generation, now);
     after
 }
