@@ -61,10 +61,13 @@ impl Context {
         }
     }
 
-    /// Wakes a Sync (unless it wrote itself) and its group.
+    /// Wakes a Sync (unless it wrote itself), its group, and the Syncs that wait for it.
     pub fn wake_for_sync(&self, change: &Change<SyncResource>, by: By) {
         let sync = change.object();
         let key = ObjectKey::of(&**sync);
+        for waiting in self.dependents.take(&key) {
+            self.queues.syncs.add(waiting);
+        }
         if matches!(change, Change::Deleted(_)) || sync.metadata.deletion_timestamp.is_some() {
             self.wake_what_waits_for(sync);
         }

@@ -14,7 +14,9 @@ use starling_api::{
 use starling_testkit::fleet::PATIENCE;
 use starling_testkit::{Change, Fault, Match, wait};
 
-use crate::world::{GHOST, MEMBERS as ALL, Scene, all, along, alone, blocked_by, problems, ready, sync_ready};
+use crate::world::{
+    GHOST, MEMBERS as ALL, Scene, all, alone, along, blocked_by, problems, ready, sync_ready,
+};
 
 const MEMBERS: [&str; 2] = ["m1", "m2"];
 
@@ -51,7 +53,13 @@ async fn count(scene: &Scene, member: &str, value: &str) -> Result<usize> {
     Ok(maps
         .iter()
         .filter(|map| map.name_any().starts_with(&mark))
-        .filter(|map| map.data.as_ref().and_then(|data| data.get("value")).map(String::as_str) == Some(value))
+        .filter(|map| {
+            map.data
+                .as_ref()
+                .and_then(|data| data.get("value"))
+                .map(String::as_str)
+                == Some(value)
+        })
         .count())
 }
 
@@ -59,7 +67,11 @@ async fn count(scene: &Scene, member: &str, value: &str) -> Result<usize> {
 fn deletes(scene: &Scene, member: &str) -> Result<usize> {
     let mark = scene.own("");
     let requests = scene.proxy(member)?.requests();
-    let ours = |path: &str| path.rsplit('/').next().is_some_and(|name| name.starts_with(&mark));
+    let ours = |path: &str| {
+        path.rsplit('/')
+            .next()
+            .is_some_and(|name| name.starts_with(&mark))
+    };
     Ok(requests
         .iter()
         .filter(|request| request.method == Method::DELETE && ours(&request.path))
@@ -137,10 +149,14 @@ fn t31_a_large_prune_waits_for_an_approval_of_just_this_list() -> Result<()> {
         let late = digest(scene).await?;
         assert_ne!(early, late);
         approve(scene, APPROVE_DELETIONS, &early).await?;
-        let requested = json!({"metadata": {"annotations": {starling_api::REQUESTED_AT: "2026-01-01T00:00:00Z"}}});
+        let requested =
+            json!({"metadata": {"annotations": {starling_api::REQUESTED_AT: "2026-01-01T00:00:00Z"}}});
         for member in MEMBERS {
             let name = scene.sync_name(member);
-            scene.fleet().patch::<SyncResource>(&name, requested.clone()).await?;
+            scene
+                .fleet()
+                .patch::<SyncResource>(&name, requested.clone())
+                .await?;
             let looked = |sync: &SyncResource| {
                 let status = sync.status.as_ref();
                 status.is_some_and(|s| s.last_handled_reconcile_at == "2026-01-01T00:00:00Z")
@@ -155,8 +171,13 @@ fn t31_a_large_prune_waits_for_an_approval_of_just_this_list() -> Result<()> {
         assert!(conditions::find(&status.conditions, DELETION_HELD).is_none());
         for member in MEMBERS {
             assert_eq!(count(scene, member, "three").await?, 8);
-            assert_eq!(count(scene, member, "one").await? + count(scene, member, "two").await?, 0);
-            let sync = scene.sync(member, "done", |sync| sync_ready(sync).0 == "True").await?;
+            assert_eq!(
+                count(scene, member, "one").await? + count(scene, member, "two").await?,
+                0
+            );
+            let sync = scene
+                .sync(member, "done", |sync| sync_ready(sync).0 == "True")
+                .await?;
             assert_eq!(sync.status.unwrap_or_default().held_deletions, None);
         }
         Ok(())
@@ -220,7 +241,9 @@ fn t31_a_namespace_a_definition_and_a_volume_wait_each_for_itself() -> Result<()
             let held = conditions::find(&status.conditions, DELETION_HELD).context("DeletionHeld")?;
             assert!(held.message.contains(kind), "{}", held.message);
             // All three are there still.
-            Api::<Namespace>::all(member.clone()).get(&scene.own("ns")).await?;
+            Api::<Namespace>::all(member.clone())
+                .get(&scene.own("ns"))
+                .await?;
             let claims: Api<PersistentVolumeClaim> = Api::namespaced(member.clone(), "default");
             claims.get(&scene.own("claim")).await?;
             Api::<CustomResourceDefinition>::all(member.clone())
@@ -245,7 +268,9 @@ fn t31_a_namespace_a_definition_and_a_volume_wait_each_for_itself() -> Result<()
 #[test]
 fn t28_an_empty_render_prunes_two_hundred_objects_only_if_allowed_and_approved() -> Result<()> {
     along("hollow", async |scene| {
-        scene.repo.commit(&[("app/README.md", "What runs here.\n")], "text")?;
+        scene
+            .repo
+            .commit(&[("app/README.md", "What runs here.\n")], "text")?;
         let first = commit(scene, &names(0..200), &[], "one")?;
         scene.follow_main().await?;
         scene.select(&MEMBERS).await?;
@@ -271,7 +296,9 @@ fn t28_an_empty_render_prunes_two_hundred_objects_only_if_allowed_and_approved()
         let held = |status: &SyncGroupStatus| conditions::find(&status.conditions, DELETION_HELD).is_some();
         scene.status("held", held).await?;
         for member in MEMBERS {
-            let sync = scene.sync(member, "held", |sync| sync_ready(sync).1 == "DeletionHeld").await?;
+            let sync = scene
+                .sync(member, "held", |sync| sync_ready(sync).1 == "DeletionHeld")
+                .await?;
             let held = sync.status.unwrap_or_default().held_deletions.context("held")?;
             assert_eq!((held.deletions, held.of), (200, 200));
             assert_eq!(count(scene, member, "one").await?, 200);
@@ -314,7 +341,11 @@ fn t29_a_path_that_is_gone_prunes_nothing() -> Result<()> {
             .await?;
         for member in MEMBERS {
             assert_eq!(problems(&status)[member], "BuildFailed", "{:?}", status.problems);
-            assert!(status.problems[0].message.contains("app"), "{:?}", status.problems);
+            assert!(
+                status.problems[0].message.contains("app"),
+                "{:?}",
+                status.problems
+            );
             assert_eq!(count(scene, member, "one").await?, 200);
             assert_eq!(deletes(scene, member)?, 0);
         }
@@ -407,7 +438,11 @@ fn t33_a_label_that_vanishes_from_many_clusters_holds_the_group() -> Result<()> 
 
 /// The list of Clusters as the API gives it, reduced to those of these names.
 async fn list_of(scene: &Scene, names: &[&str]) -> Result<Value> {
-    let list = scene.fleet().api::<Cluster>().list(&ListParams::default()).await?;
+    let list = scene
+        .fleet()
+        .api::<Cluster>()
+        .list(&ListParams::default())
+        .await?;
     let items: Vec<Value> = list
         .items
         .iter()
@@ -460,7 +495,10 @@ fn t33_a_list_of_clusters_that_is_not_complete_takes_nobody_out() -> Result<()> 
         let before = uids().await?;
         let hub = scene.proxy(starling_testkit::fleet::MANAGEMENT)?;
         let not_served = answer(StatusCode::NOT_FOUND, "404 page not found".into());
-        let half = answer(StatusCode::OK, list_of(scene, &["m1", "m2", GHOST]).await?.to_string());
+        let half = answer(
+            StatusCode::OK,
+            list_of(scene, &["m1", "m2", GHOST]).await?.to_string(),
+        );
         let but_one = ["m1", "m2", "m3", "m4", GHOST];
         let but_one = answer(StatusCode::OK, list_of(scene, &but_one).await?.to_string());
         let none = answer(StatusCode::OK, list_of(scene, &[]).await?.to_string());
@@ -503,7 +541,9 @@ fn t33_a_list_of_clusters_that_is_not_complete_takes_nobody_out() -> Result<()> 
                 status.clusters.updated == 5
                     && conditions::find(&status.conditions, MEMBERSHIP_HELD).is_none()
             };
-            scene.status(&format!("well again after the list {what}"), well).await?;
+            scene
+                .status(&format!("well again after the list {what}"), well)
+                .await?;
             assert_eq!(uids().await?, before, "{what}");
             assert_eq!(scene.values(&ALL, "a").await?, all("one", 5), "{what}");
         }

@@ -2,14 +2,19 @@
 
 mod bounds;
 mod building;
+mod contests;
 mod deleting;
+mod dependencies;
 mod drift;
+mod health;
 mod held;
 mod labels;
+mod ordering;
 mod outages;
 mod policies;
 mod pruning;
 mod rollout;
+mod sharing;
 mod surroundings;
 mod suspension;
 mod world;

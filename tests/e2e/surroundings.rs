@@ -26,6 +26,7 @@ async fn fleet(members: usize, managers: &[&str]) -> Result<Fleet> {
         members,
         audit: true,
         proxied: true,
+        apiserver_flags: Vec::new(),
         managers: managers.iter().map(|name| (*name).to_owned()).collect(),
     })
     .await
@@ -102,7 +103,8 @@ async fn deletions_on_the_management_cluster_that_nobody_meant_leave_all_objects
 
 /// `kubectl delete --cascade=foreground`: the garbage collector deletes the Syncs, whose entry says `Delete`; the group says `Orphan`.
 async fn cascade(fleet: &Fleet, commit: &str) -> Result<()> {
-    let entry = json!({"name": "app", "sourceRef": {"name": "shop"}, "path": "./app", "deletionPolicy": "Delete"});
+    let entry =
+        json!({"name": "app", "sourceRef": {"name": "shop"}, "path": "./app", "deletionPolicy": "Delete"});
     let spec = json!({"clusterSelector": {}, "syncs": [entry]});
     fleet.put_group("shop", spec).await?;
     fleet.rollout("shop", commit, RolloutPhase::Succeeded).await?;
@@ -175,9 +177,8 @@ async fn t34_a_stuck_namespace_holds_itself_up_and_nothing_else() -> Result<()> 
     )?;
     let member = fleet.member("m1").await?;
     let namespaces: Api<Namespace> = Api::all(member.clone());
-    let stuck = serde_json::from_value(
-        json!({"metadata": {"name": "stuck", "finalizers": ["example.test/hold"]}}),
-    )?;
+    let stuck =
+        serde_json::from_value(json!({"metadata": {"name": "stuck", "finalizers": ["example.test/hold"]}}))?;
     namespaces.create(&PostParams::default(), &stuck).await?;
     register(&fleet, &repo).await?;
     let controller = fleet.controller(PROGRAM, &[])?;
@@ -220,7 +221,10 @@ async fn applying_into_a_stuck_namespace(
     let status = sync.status.unwrap_or_default();
     let attempts = usize::try_from(status.attempts)?;
     // The fourth attempt may have begun between the two looks.
-    assert!((attempts..=attempts + 1).contains(&tried), "{tried} tries in {attempts} attempts");
+    assert!(
+        (attempts..=attempts + 1).contains(&tried),
+        "{tried} tries in {attempts} attempts"
+    );
     let untrue = status.conditions.iter().filter(|c| c.type_ == "Ready");
     assert_eq!(untrue.count(), 1);
     assert_eq!(status.problems.len(), 1, "{:?}", status.problems);

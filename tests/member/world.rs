@@ -15,8 +15,10 @@ use starling::member::{
 use starling_api::OWNER_LABEL;
 use starling_controlplane::{Assets, ControlPlane, ControlPlanes, Options};
 use starling_core::apply::Record;
+use starling_core::ignore::IgnoreRules;
 use starling_core::inventory::Inventory;
-use starling_core::object::{ObjectKey, Phase, RenderedObject, RenderedSet};
+use starling_core::object::{Directives, ObjectKey, Phase, RenderedObject, RenderedSet};
+use starling_testkit::FaultProxy;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -48,9 +50,15 @@ pub(crate) struct World {
     pub(crate) namespace: String,
     pub(crate) records: BTreeMap<ObjectKey, Record>,
     pub(crate) drifted: BTreeSet<ObjectKey>,
+    pub(crate) kept: BTreeMap<ObjectKey, String>,
+    /// `ignore` of the Sync.
+    pub(crate) ignore: IgnoreRules,
+    /// `timeout` of the Sync.
+    pub(crate) timeout: Duration,
     pub(crate) prune: bool,
     pub(crate) allow_empty: bool,
     pub(crate) conflicts_override: bool,
+    pub(crate) recreate: bool,
     pub(crate) approved: String,
 }
 
@@ -74,9 +82,13 @@ impl World {
             namespace,
             records: BTreeMap::new(),
             drifted: BTreeSet::new(),
+            kept: BTreeMap::new(),
+            ignore: IgnoreRules::default(),
+            timeout: Duration::from_secs(60),
             prune: true,
             allow_empty: false,
             conflicts_override: false,
+            recreate: false,
             approved: String::new(),
         };
         world.create_namespace(&world.namespace).await;
@@ -144,6 +156,7 @@ impl World {
             api_version: api_version.into(),
             digest: digest(&body),
             body,
+            directives: Directives::default(),
         }
     }
 
@@ -151,21 +164,23 @@ impl World {
     pub(crate) async fn apply(&mut self, objects: &[RenderedObject]) -> ApplyOutcome {
         let mut objects = objects.to_vec();
         objects.sort_by_key(|object| Phase::of(&object.key));
-        let desired = RenderedSet {
+        let desired = self.ignore.leave_out(RenderedSet {
             digest: String::new(),
             objects,
-        };
+        });
         let job = ApplyJob {
             owner: &self.owner,
             desired: &desired,
             records: &self.records,
             drifted: &self.drifted,
+            kept: &self.kept,
             prune: self.prune,
             allow_empty: self.allow_empty,
             conflicts_override: self.conflicts_override,
+            recreate: self.recreate,
             siblings: &NoSiblings,
             approved: &self.approved,
-            deadline: soon(),
+            deadline: Instant::now() + self.timeout,
         };
         let outcome = self.member.apply(job).await;
         for applied in &outcome.applied {
@@ -275,6 +290,12 @@ impl World {
 pub(crate) fn connect(plane: &ControlPlane, limits: MemberLimits) -> Member {
     let config = MemberConfig::from_kubeconfig(&plane.kubeconfig_yaml()).unwrap();
     Member::connect(config, limits).unwrap()
+}
+
+/// A client of Starling's that goes through a proxy.
+pub(crate) fn connect_to(proxy: &FaultProxy) -> Member {
+    let config = MemberConfig::from_kubeconfig(&proxy.kubeconfig_yaml()).unwrap();
+    Member::connect(config, MemberLimits::default()).unwrap()
 }
 
 pub(crate) fn key(group: &str, kind: &str, namespace: &str, name: &str) -> ObjectKey {

@@ -3,9 +3,14 @@
 
 pub mod apply;
 pub mod backoff;
+pub mod contest;
+pub mod depend;
 pub mod digest;
 pub mod expand;
+pub mod fields;
 pub mod finalize;
+pub mod health;
+pub mod ignore;
 pub mod inventory;
 pub mod membership;
 pub mod object;
@@ -16,3 +21,4 @@ pub mod release;
 pub mod revision;
 pub mod step;
 pub mod target;
+pub mod token;

@@ -13,7 +13,9 @@ use futures::future::BoxFuture;
 use kube::ResourceExt;
 use starling_api::{Cluster, GroupRef, RELEASE, SyncGroup, SyncResource, SyncSpec};
 use starling_core::apply::Elsewhere;
+use starling_core::depend::Dependencies;
 use starling_core::expand;
+use starling_core::ignore::IgnoreRules;
 use starling_core::object::ObjectKey;
 use starling_core::release::rolled_revision;
 use starling_core::step::Wanted;
@@ -219,6 +221,8 @@ impl SiblingsOf<'_> {
             status: starling_api::SyncStatus::default(),
             not_implemented: Vec::new(),
             invalid: None,
+            ignore: IgnoreRules::new(&sibling.spec.template.ignore).unwrap_or_default(),
+            dependencies: Dependencies::Done,
             source: self.context.sources.get(&source),
             cluster: cluster.clone(),
             connection: connection.clone(),

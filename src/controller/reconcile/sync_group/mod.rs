@@ -54,7 +54,14 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
     let plan = plan(&input);
     let admitted = admit::admit(context, &group, &rolling, &plan).await?;
     let left = leave::release(context, &group, &leaving, &plan).await?;
-    let reported = report::report(context, &group, &rolling, &plan, leaving.held.as_ref()).await?;
+    let reported = report::report(
+        context,
+        &group,
+        &rolling,
+        &plan.report(&input),
+        leaving.held.as_ref(),
+    )
+    .await?;
     Ok(soonest([
         plan.recheck_at.map(|at| Next::at(at, now())),
         rolling.settles_at.map(|at| Next::at(at, now())),

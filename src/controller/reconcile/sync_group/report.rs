@@ -9,7 +9,7 @@ use starling_api::{
     Blocker, ClusterCounts, ClusterProblem, REQUESTED_AT, ReleaseStatus, RolloutPhase, SyncGroupStatus,
 };
 use starling_core::membership::HeldDeparture;
-use starling_core::plan::{Counts, Plan, Report};
+use starling_core::plan::{Counts, Report};
 
 use super::super::{ReconcileError, ready, stalled};
 use super::held;
@@ -30,13 +30,12 @@ pub(super) async fn report(
     context: &Context,
     group: &Group,
     rolling: &Rolling,
-    plan: &Plan,
+    report: &Report,
     departure: Option<&HeldDeparture>,
 ) -> Result<Option<Next>, ReconcileError> {
     let now = now();
-    let report = plan.report();
     let before = &rolling.status;
-    let after = status(group, rolling, &report, departure, now);
+    let after = status(group, rolling, report, departure, now);
     if after == *before {
         return Ok(None);
     }
@@ -53,7 +52,7 @@ pub(super) async fn report(
     }
     held::tell(context, group, before, &after).await;
     if phase_before != Some(report.phase) {
-        phase_changed(context, group, rolling, &report, now).await?;
+        phase_changed(context, group, rolling, report, now).await?;
     }
     Ok(None)
 }
@@ -192,9 +191,15 @@ fn updates(report: &Report, blocked_by: &[Blocker]) -> Vec<ConditionUpdate> {
     let why = blocked_by
         .first()
         .map(|blocker| format!("; {}: {}", blocker.reason, blocker.message));
-    let message = summary + &why.unwrap_or_default();
+    let degraded = match report.degraded {
+        0 => String::new(),
+        clusters => format!("; {clusters} of the updated are not healthy any more"),
+    };
+    let message = summary + &degraded + &why.unwrap_or_default();
     let (status, reason) = match report.phase {
         RolloutPhase::Succeeded if total == 0 => (ConditionStatus::True, "NoClustersSelected"),
+        // The rollout is over and stays so; what broke since is told here and among the problems (ADR 10).
+        RolloutPhase::Succeeded if report.degraded > 0 => (ConditionStatus::False, "Degraded"),
         RolloutPhase::Succeeded => (ConditionStatus::True, "Succeeded"),
         RolloutPhase::Pending | RolloutPhase::Progressing | RolloutPhase::RollingBack => {
             (ConditionStatus::False, "Progressing")
