@@ -92,6 +92,9 @@ pub struct ApplyOutcome {
     /// Objects that left the inventory without a delete: they were gone, or the object of that name is not ours. Their
     /// records are to be dropped.
     pub released: Vec<ObjectKey>,
+    /// Objects that another Sync of the same owner is about to take over, ordered by key: still in the inventory, for the
+    /// case that it never does. Their records are to be dropped, so that it may.
+    pub spared: Vec<ObjectKey>,
     /// Objects that could not be applied or deleted, ordered by key. One of them does not stop the others.
     pub failures: Vec<(ObjectKey, MemberError)>,
     /// What the member's inventory holds now, as far as it is known; empty if it could not be read.
@@ -115,6 +118,7 @@ impl ApplyOutcome {
         self.failures.sort_by(|a, b| a.0.cmp(&b.0));
         self.deleted.sort();
         self.released.sort();
+        self.spared.sort();
         self.left_alone.sort();
     }
 }
@@ -261,7 +265,7 @@ impl Member {
                 Ok(Pruned::Deleted | Pruned::Terminating) => outcome.deleted.push(key.clone()),
                 Ok(Pruned::Released) => outcome.released.push(key.clone()),
                 // Its entry stays until the other has taken the object: should that never happen, it is still ours.
-                Ok(Pruned::Spared) => {}
+                Ok(Pruned::Spared) => outcome.spared.push(key.clone()),
                 Err(error) => outcome.failures.push((key.clone(), error)),
             }
         }

@@ -243,7 +243,8 @@ pub(super) fn remembered(applied: &ApplyOutcome) -> (BTreeMap<ObjectKey, Record>
         .iter()
         .map(|object| (object.key.clone(), object.record.clone()))
         .collect();
-    let deletes = applied.deleted.iter().chain(&applied.released).cloned().collect();
+    let left = applied.deleted.iter().chain(&applied.released);
+    let deletes = left.chain(&applied.spared).cloned().collect();
     (upserts, deletes)
 }
 
