@@ -19,6 +19,8 @@ use super::transport::Member;
 
 /// Objects on one page of a list, as kubectl asks for.
 const PAGE: usize = 500;
+/// Pages of one list at most: 100,000 objects, five times what a render may have.
+const PAGES: usize = 200;
 /// How often a list is begun anew after it expired between two pages.
 const RESTARTS: usize = 2;
 
@@ -36,9 +38,12 @@ pub struct DriftReport {
 /// The records of one kind, ordered by namespace and name.
 type Known<'a> = [(&'a ObjectKey, &'a Record)];
 
+/// What has drifted, and what a list did not hold.
+type Compared<'a> = (Vec<ObjectKey>, Vec<(&'a ObjectKey, &'a Record)>);
+
 impl Member {
-    /// Compares what an owner has on the member with the records: one paged list of metadata for each kind, cluster-wide, and
-    /// one request for each object that is missing from it.
+    /// Compares what an owner has on the member with the records: one paged list of metadata for each kind, cluster-wide (or
+    /// for each namespace, where that is forbidden), and one request for each object that is missing from it.
     pub async fn find_drift(
         &self,
         owner: &str,
@@ -86,16 +91,14 @@ impl Member {
         let Some(resource) = self.resource_unversioned(group, kind, attempt).await? else {
             return Ok(known.iter().map(|(key, _)| (*key).clone()).collect());
         };
-        let mut restarts = 0;
-        let (mut drifted, missing) = loop {
-            match self.list_drift(owner, kind, &resource, known, attempt).await {
-                Err(MemberError::Expired { .. }) if restarts < RESTARTS => restarts += 1,
-                Err(error @ MemberError::NotServed { .. }) => {
-                    self.kinds().forget(&resource.group_version);
-                    return Err(error);
-                }
-                other => break other?,
+        let (mut drifted, missing) = match self.list_anew(owner, kind, &resource, None, known, attempt).await
+        {
+            // An account may have rights in its namespaces alone.
+            Err(MemberError::Forbidden { .. }) if resource.namespaced => {
+                self.list_namespaces(owner, kind, &resource, known, attempt)
+                    .await?
             }
+            other => other?,
         };
         for (key, record) in missing {
             if self.has_drifted(owner, &resource, key, record, attempt).await? {
@@ -105,23 +108,71 @@ impl Member {
         Ok(drifted)
     }
 
-    /// Reads all pages. Returns what has drifted, and what the list does not hold.
-    async fn list_drift<'a>(
+    /// One list for each namespace that has objects of ours.
+    async fn list_namespaces<'a>(
         &self,
         owner: &str,
         kind: &str,
         resource: &Resource,
         known: &Known<'a>,
         attempt: &Attempt,
-    ) -> Result<(Vec<ObjectKey>, Vec<(&'a ObjectKey, &'a Record)>), MemberError> {
+    ) -> Result<Compared<'a>, MemberError> {
+        let (mut drifted, mut missing) = (Vec::new(), Vec::new());
+        // They are ordered by namespace.
+        for known in known.chunk_by(|(one, _), (next, _)| one.namespace == next.namespace) {
+            let namespace = known.first().map(|(key, _)| key.namespace.as_str());
+            let compared = self
+                .list_anew(owner, kind, resource, namespace, known, attempt)
+                .await?;
+            drifted.extend(compared.0);
+            missing.extend(compared.1);
+        }
+        Ok((drifted, missing))
+    }
+
+    /// Lists, and begins anew where a list expired between two pages: half of one list and half of another would make
+    /// what lies between them disappear.
+    async fn list_anew<'a>(
+        &self,
+        owner: &str,
+        kind: &str,
+        resource: &Resource,
+        namespace: Option<&str>,
+        known: &Known<'a>,
+        attempt: &Attempt,
+    ) -> Result<Compared<'a>, MemberError> {
+        let mut restarts = 0;
+        loop {
+            match self
+                .list_drift(owner, kind, resource, namespace, known, attempt)
+                .await
+            {
+                Err(MemberError::Expired { .. }) if restarts < RESTARTS => restarts += 1,
+                Err(error @ MemberError::NotServed { .. }) => {
+                    self.kinds().forget(&resource.group_version);
+                    return Err(error);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Reads all pages. Returns what has drifted, and what the list does not hold.
+    async fn list_drift<'a>(
+        &self,
+        owner: &str,
+        kind: &str,
+        resource: &Resource,
+        namespace: Option<&str>,
+        known: &Known<'a>,
+        attempt: &Attempt,
+    ) -> Result<Compared<'a>, MemberError> {
         let what = What::kind("list", kind);
         let selector = paths::escaped(&format!("{OWNER_LABEL}={owner}"));
-        let first = format!(
-            "{}?limit={PAGE}&labelSelector={selector}",
-            paths::collection(resource)
-        );
+        let collection = paths::collection(resource, namespace);
+        let first = format!("{collection}?limit={PAGE}&labelSelector={selector}");
         let (mut listed, mut drifted, mut next) = (vec![false; known.len()], Vec::new(), String::new());
-        loop {
+        for _ in 0..PAGES {
             let path = if next.is_empty() {
                 first.clone()
             } else {
@@ -133,8 +184,8 @@ impl Member {
                 let Some(index) = position(known, metadata) else {
                     continue;
                 };
-                listed[index] = true;
-                if differs(metadata, known[index].1) {
+                // Once each: a member may list one object a thousand times.
+                if !std::mem::replace(&mut listed[index], true) && differs(metadata, known[index].1) {
                     drifted.push(known[index].0.clone());
                 }
             }
@@ -145,6 +196,10 @@ impl Member {
                 return Ok((drifted, missing.map(|(known, _)| *known).collect()));
             }
         }
+        Err(MemberError::Garbage {
+            request: what.to_string(),
+            problem: format!("a list without an end: more than {PAGES} pages"),
+        })
     }
 
     /// Looks at one object that the list did not hold: deleted, without the label, or made between two pages.

@@ -201,7 +201,6 @@ fn template_fields() -> Vec<(&'static str, Value)> {
         ("force", json!(true)),
         ("ignore", json!([{"paths": ["/spec/replicas"]}])),
         ("dependsOn", json!([{"name": "other"}])),
-        ("serviceAccountName", json!("deployer")),
         ("deletionPolicy", json!("Delete")),
     ]
 }

@@ -37,7 +37,6 @@ pub fn of_template(prefix: &str, template: &SyncTemplate) -> Vec<String> {
             "dependsOn",
             template.depends_on.iter().any(|on| !on.name.is_empty()),
         ),
-        ("serviceAccountName", !template.service_account_name.is_empty()),
         ("decryption", template.decryption.is_some()),
         (
             "deletionPolicy",
@@ -200,10 +199,6 @@ mod tests {
             (
                 serde_json::json!({"ignore": [{"paths": ["/spec/replicas"]}]}),
                 "spec.syncs[app].ignore",
-            ),
-            (
-                serde_json::json!({"serviceAccountName": "x"}),
-                "spec.syncs[app].serviceAccountName",
             ),
             (
                 serde_json::json!({"decryption": {"provider": "sops", "secretRef": {"name": "age"}}}),

@@ -188,6 +188,7 @@ fn reason(error: &MemberError) -> &'static str {
         | MemberError::TooLarge { .. }
         | MemberError::UnknownKind { .. }
         | MemberError::Address { .. }
+        | MemberError::Account { .. }
         | MemberError::Inventory { .. } => "NotAnAPIServer",
     }
 }

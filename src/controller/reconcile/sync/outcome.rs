@@ -295,6 +295,7 @@ fn reason(error: &MemberError) -> &'static str {
         MemberError::Invalid { .. } => "Invalid",
         MemberError::UnknownKind { .. } | MemberError::NotServed { .. } => "UnknownKind",
         MemberError::Address { .. } => "InvalidObject",
+        MemberError::Account { .. } => "InvalidParameters",
         MemberError::Inventory { .. } => "InventoryUnreadable",
         MemberError::Client { .. }
         | MemberError::Expired { .. }
