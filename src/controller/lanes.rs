@@ -53,7 +53,9 @@ impl Lanes {
     /// Whether nothing but probes may be sent to the cluster.
     #[must_use]
     pub fn is_open(&self, cluster: &ObjectKey) -> bool {
-        self.lock().get(cluster).is_some_and(|lane| lane.breaker.is_open())
+        self.lock()
+            .get(cluster)
+            .is_some_and(|lane| lane.breaker.is_open())
     }
 
     /// Whether work on the cluster may hold its worker up: it did not answer lately, or slowly.
@@ -126,10 +128,7 @@ impl Lanes {
         let now = self.start.elapsed();
         match self.lock().get_mut(cluster) {
             None => Ok(()),
-            Some(lane) => lane
-                .breaker
-                .begin_probe(now)
-                .map_err(|at| at.saturating_sub(now)),
+            Some(lane) => lane.breaker.begin_probe(now).map_err(|at| at.saturating_sub(now)),
         }
     }
 

@@ -6,6 +6,7 @@
 pub mod cache;
 pub mod context;
 pub mod hub;
+pub mod lanes;
 pub mod members;
 pub mod pace;
 pub mod reconcile;
@@ -13,6 +14,7 @@ pub mod renders;
 pub mod repositories;
 mod restart;
 mod run;
+pub mod shares;
 mod wake;
 mod watch;
 mod work;

@@ -16,17 +16,15 @@ use starling_core::step::Wanted;
 use tokio::time::Instant;
 
 use super::super::ReconcileError;
+use super::lane::{self, Watch};
 use super::observe::Observed;
-use super::outcome::{
-    Outcome, end, failed, failures_before, interrupted, judge, no_connection, remembered, schedule_check,
-};
+use super::outcome::{Outcome, end, failed, failures_before, interrupted, judge, remembered, schedule_check};
 use super::report;
 use crate::controller::cache;
 use crate::controller::context::{Context, now};
-use crate::controller::members::Connection;
 use crate::controller::renders::{RenderFailure, RenderJob, Rendered};
 use crate::ledger::Attempt;
-use crate::member::{ApplyJob, ApplyOutcome};
+use crate::member::{ApplyJob, ApplyOutcome, Member};
 
 /// Makes the member hold `wanted`.
 ///
@@ -49,8 +47,9 @@ pub(super) async fn check(
     observed: &Observed,
     wanted: &Wanted,
 ) -> Result<Outcome, ReconcileError> {
-    let Some(connection) = &observed.connection else {
-        return Ok(no_connection());
+    let member = match lane::begin(context, observed, wanted) {
+        Ok(member) => member,
+        Err(outcome) => return Ok(outcome),
     };
     context.pace.attempt(&cluster_key(observed)).await;
     schedule_check(context, observed);
@@ -60,12 +59,13 @@ pub(super) async fn check(
     if records.len() < expected {
         return attempt(context, observed, wanted, &BTreeSet::new()).await;
     }
-    let report = connection
-        .member
+    let watch = Watch::begin(&member);
+    let report = member
         .find_drift(&observed.owner, &records, deadline(observed))
         .await;
+    watch.end(context, observed, report.interrupted.as_ref());
     if let Some(error) = report.interrupted {
-        return Ok(interrupted(context, connection, observed, wanted, &error).await);
+        return Ok(interrupted(context, &member, observed, wanted, &error).await);
     }
     if !report.drifted.is_empty() {
         tracing::info!(sync = %observed.key, objects = report.drifted.len(), "drift found");
@@ -91,8 +91,9 @@ async fn attempt(
     wanted: &Wanted,
     drifted: &BTreeSet<ObjectKey>,
 ) -> Result<Outcome, ReconcileError> {
-    let Some(connection) = &observed.connection else {
-        return Ok(no_connection());
+    let member = match lane::begin(context, observed, wanted) {
+        Ok(member) => member,
+        Err(outcome) => return Ok(outcome),
     };
     context.pace.attempt(&cluster_key(observed)).await;
     let rendered = match render(context, observed, wanted).await {
@@ -113,9 +114,11 @@ async fn attempt(
     };
     let id = context.ledger.begin_attempt(&intent).await?;
     let records = load(context, observed).await;
-    let applied = send(connection, observed, &rendered.set, &records, drifted).await;
+    let watch = Watch::begin(&member);
+    let applied = send(&member, observed, &rendered.set, &records, drifted).await;
+    watch.end(context, observed, applied.interrupted.as_ref());
     let outcome = match &applied.interrupted {
-        Some(error) => interrupted(context, connection, observed, wanted, error).await,
+        Some(error) => interrupted(context, &member, observed, wanted, error).await,
         None => judge(context, observed, wanted, &applied, rendered.plain),
     };
     let end = end(&outcome, &applied);
@@ -136,7 +139,7 @@ async fn attempt(
 }
 
 async fn send(
-    connection: &Arc<Connection>,
+    member: &Member,
     observed: &Observed,
     desired: &RenderedSet,
     records: &BTreeMap<ObjectKey, Record>,
@@ -153,7 +156,7 @@ async fn send(
         conflicts_override: template.conflicts == ConflictPolicy::Override,
         deadline: deadline(observed),
     };
-    connection.member.apply(job).await
+    member.apply(job).await
 }
 
 async fn render(

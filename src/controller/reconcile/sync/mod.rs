@@ -4,6 +4,7 @@
 //! end at the step: a Sync that holds its target and is not due for a check costs a look into the caches.
 
 mod attempt;
+mod lane;
 mod observe;
 mod outcome;
 mod report;
@@ -62,6 +63,7 @@ fn decide(context: &Context, key: &ObjectKey, observed: &Observed) -> Step {
 fn next(context: &Context, observed: &Observed, step: &Step, done: Option<&Outcome>) -> Next {
     match (step, done) {
         (_, Some(Outcome::Lost { .. })) => Next::Retry(observed.spec.template.retry_interval.as_std()),
+        (_, Some(Outcome::Busy { until, .. })) => Next::at(*until, now()),
         (_, Some(Outcome::Failed(failure))) => Next::at(failure.retry_at, now()),
         (_, Some(Outcome::Holds { .. } | Outcome::Unchanged)) => context
             .checks
