@@ -6,6 +6,8 @@
 mod applying;
 mod connecting;
 mod drifting;
+mod hostile;
 mod inventories;
 mod pruning;
+mod view;
 mod world;
