@@ -1,8 +1,10 @@
 //! End to end: the program, real control planes, real git, real kustomize.
 
+mod accounts;
 mod bounds;
 mod building;
 mod drift;
+mod isolation;
 mod labels;
 mod outages;
 mod policies;
