@@ -17,9 +17,10 @@ use tokio::process::Command;
 use crate::PROGRAM;
 
 /// In the order in which a reader goes through them; all of them in one folder, on one fleet.
-const GUIDES: [&str; 4] = [
+const GUIDES: [&str; 5] = [
     "getting-started.md",
     "concepts.md",
+    "isolation.md",
     "substitution.md",
     "troubleshooting.md",
 ];
