@@ -31,10 +31,15 @@ async fn settled(scene: &Scene) -> Result<()> {
     Ok(())
 }
 
-/// The four good members have this value, and the group knows it, while the bad one has not.
-async fn others_done(scene: &Scene, value: &str) -> Result<()> {
+/// Pushes a value; the four good members get it, and the group knows, while the bad one does not.
+async fn others_get(scene: &Scene, value: &str) -> Result<()> {
+    let commit = scene.commit(&[("settings", value)])?;
     scene
-        .status("four updated, one not", |status| status.clusters.updated == 4)
+        .status("four updated, one not", |status| {
+            let rollout = status.rollout.as_ref();
+            let rolled = rollout.and_then(|rollout| rollout.revisions.first());
+            status.clusters.updated == 4 && rolled.is_some_and(|rolled| rolled.revision.ends_with(&commit))
+        })
         .await?;
     assert_eq!(scene.values(&GOOD, "settings").await?, all(value, 4));
     assert_eq!(scene.value(BAD, "settings").await?.as_deref(), Some("v1"));
@@ -53,8 +58,7 @@ fn t13_others_finish_while_a_black_holed_member_is_still_waited_for() -> Result<
         settled(scene).await?;
         let bad = scene.proxy(BAD)?;
         bad.black_hole(true);
-        scene.commit(&[("settings", "v2")])?;
-        others_done(scene, "v2").await?;
+        others_get(scene, "v2").await?;
         let status = scene
             .status("the bad one named", |status| problems(status).contains_key(BAD))
             .await?;
@@ -62,9 +66,7 @@ fn t13_others_finish_while_a_black_holed_member_is_still_waited_for() -> Result<
             status.clusters.failed, 0,
             "it is lost, which is no failure of the revision"
         );
-        let third = scene.commit(&[("settings", "v3")])?;
-        scene.succeeded(&third).await?;
-        others_done(scene, "v3").await?;
+        others_get(scene, "v3").await?;
         bad.black_hole(false);
         scene
             .status("all updated", |status| status.clusters.updated == 5)
@@ -81,8 +83,7 @@ fn t14_a_member_that_answers_each_call_after_29_seconds_slows_nobody_else() -> R
         let bad = scene.proxy(BAD)?;
         let slow = bad.on(Match::any(), Fault::Latency(Duration::from_secs(29)));
         for value in ["v2", "v3"] {
-            scene.commit(&[("settings", value)])?;
-            others_done(scene, value).await?;
+            others_get(scene, value).await?;
         }
         assert!(slow.fired() > 0, "it was asked");
         // Longer than an answer may take to begin: as good as none.
@@ -109,16 +110,14 @@ fn t15_an_open_breaker_lets_one_probe_through_per_period_and_the_first_answer_cl
         settled(scene).await?;
         let bad = scene.proxy(BAD)?;
         let cut = bad.on(Match::any(), Fault::CutBefore);
-        scene.commit(&[("settings", "v2")])?;
-        others_done(scene, "v2").await?;
+        others_get(scene, "v2").await?;
         // One attempt failed, and the probe after it.
         let lost = |cluster: &Cluster| cluster_ready(cluster) == ("Unknown".into(), "Unreachable".into());
         scene.fleet().until(BAD, "Unreachable", lost).await?;
         let open = Timestamp::now();
         // More work for it does not become more requests.
         for value in ["v3", "v4"] {
-            scene.commit(&[("settings", value)])?;
-            others_done(scene, value).await?;
+            others_get(scene, value).await?;
         }
         wait::until(PERIODS, "two more probes", async || since(&bad, open).len() >= 2).await?;
         let whens: Vec<Timestamp> = since(&bad, open).iter().map(|request| request.when).collect();

@@ -9,5 +9,6 @@ mod drifting;
 mod hostile;
 mod inventories;
 mod pruning;
+mod relisting;
 mod view;
 mod world;
