@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::Result;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
@@ -56,8 +56,12 @@ impl Scene {
                 "subjects": [{"kind": "ServiceAccount", "namespace": NAMESPACE, "name": "deployer"}]}),
         )
         .await?;
+        let token = least_rights(&member).await?;
         let repo = GitRepo::init()?;
-        fleet.add_cluster("m1", &[]).await?;
+        let kubeconfig = fleet
+            .kubeconfig("m1")?
+            .replace(fleet.plane("m1")?.token().reveal(), &token);
+        fleet.add_cluster_at("m1", &kubeconfig, &[]).await?;
         let controller = fleet.controller(PROGRAM, &[])?;
         fleet.until::<Cluster>("m1", "Ready", is_ready).await?;
         Ok(Self {
@@ -129,6 +133,32 @@ impl Scene {
         }
         Ok(by)
     }
+}
+
+/// The token of a user with the role that the guide tells, which covers ConfigMaps: what the Syncs that name no account
+/// consist of here.
+async fn least_rights(member: &Client) -> Result<String> {
+    let guide = include_str!("../../docs/guides/isolation.md");
+    let role = guide
+        .split("```yaml\n")
+        .find(|block| block.contains("kind: ClusterRole"))
+        .and_then(|block| block.split("```").next())
+        .context("the ClusterRole of the guide")?;
+    create::<ClusterRole>(&Api::all(member.clone()), serde_saphyr::from_str(role)?).await?;
+    let accounts: Api<ServiceAccount> = Api::namespaced(member.clone(), "kube-system");
+    create(&accounts, json!({"metadata": {"name": "starling"}})).await?;
+    let subject = json!({"kind": "ServiceAccount", "namespace": "kube-system", "name": "starling"});
+    create::<ClusterRoleBinding>(
+        &Api::all(member.clone()),
+        json!({"metadata": {"name": "starling"}, "subjects": [subject],
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "starling"}}),
+    )
+    .await?;
+    let request = serde_json::from_value(json!({"spec": {"audiences": []}}))?;
+    let answer = accounts
+        .create_token_request("starling", &PostParams::default(), &request)
+        .await?;
+    Ok(answer.status.context("a token")?.token)
 }
 
 fn is_inventory(event: &AuditEvent) -> bool {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use http::Method;
 use jiff::Timestamp;
 use serde_json::json;
@@ -34,7 +34,7 @@ async fn t18_after_a_compaction_everything_is_listed_anew_and_a_missed_delete_is
     for name in ["m1", "m2"] {
         fleet.add_cluster(name, &[]).await?;
     }
-    let _controller = fleet.controller(PROGRAM, &[])?;
+    let controller = fleet.controller(PROGRAM, &[])?;
     for name in ["m1", "m2"] {
         fleet.until::<Cluster>(name, "Ready", is_ready).await?;
     }
@@ -54,9 +54,10 @@ async fn t18_after_a_compaction_everything_is_listed_anew_and_a_missed_delete_is
     fleet.plane(MANAGEMENT)?.restart().await?;
     let back = Timestamp::now();
     hub.refuse(false).await?;
-    fleet
+    let noticed = fleet
         .group_status("g", "one cluster left", |status| status.clusters.total == 1)
-        .await?;
+        .await;
+    noticed.with_context(|| controller.log_tail(60).unwrap_or_default())?;
 
     for kind in ["sources", "clusters", "syncs", "syncgroups"] {
         let lists: Vec<_> = since(&hub, back)

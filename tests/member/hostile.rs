@@ -430,6 +430,34 @@ async fn t68_a_server_whose_uids_change_has_nothing_deleted() {
     assert!(server.asked().iter().all(|asked| asked.method != "DELETE"));
 }
 
+/// A lane that is full must not make a cluster look as if it were gone.
+#[tokio::test]
+async fn a_probe_does_not_wait_for_a_lane_that_is_full() {
+    let server = tricked(Trick::Stall(Bytes::new()), |asked| asked.name() == "web").await;
+    let limits = MemberLimits {
+        concurrency: 1,
+        head: Duration::from_secs(60),
+        request: Duration::from_secs(60),
+        ..limits()
+    };
+    let config = MemberConfig::from_kubeconfig(&server.kubeconfig_yaml()).unwrap();
+    let member = Member::connect(config, limits).unwrap();
+    let mut view = View::new(member.clone());
+    let mut work = std::pin::pin!(view.apply(&["web"]));
+    let probed = async {
+        starling_testkit::wait::until(Duration::from_secs(30), "the lane is full", async || {
+            server.asked().iter().any(|asked| asked.name() == "web")
+        })
+        .await
+        .unwrap();
+        member.probe(soon()).await.unwrap()
+    };
+    tokio::select! {
+        outcome = &mut work => panic!("the work has ended: {outcome:?}"),
+        probe = probed => assert_eq!(probe.version, "v1.35.0"),
+    }
+}
+
 async fn refused_at_the_door(server: &HostileServer, says: &str) {
     let error = connect(server).probe(soon()).await.unwrap_err();
     assert!(error.is_connectivity(), "{error:?}");

@@ -33,7 +33,9 @@ async fn t18_a_list_that_expires_between_two_pages_is_begun_anew_and_a_missed_de
     proxy.on(
         first_page,
         Fault::hook(move |stage, _| {
-            if let (Stage::After, Some(first)) = (stage, first.lock().unwrap().take()) {
+            if stage == Stage::After
+                && let Some(first) = first.lock().unwrap().take()
+            {
                 first.send(()).unwrap();
             }
         }),
