@@ -1,16 +1,20 @@
 //! End to end: the program, real control planes, real git, real kustomize.
 
+mod accounts;
 mod bounds;
 mod building;
 mod contests;
 mod dependencies;
 mod drift;
 mod health;
+mod hostile;
+mod isolation;
 mod labels;
 mod ordering;
 mod outages;
 mod policies;
 mod pruning;
+mod relist;
 mod rollout;
 mod sharing;
 mod suspension;

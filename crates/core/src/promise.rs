@@ -31,7 +31,6 @@ pub fn of_source(spec: &SourceSpec) -> Vec<String> {
 #[must_use]
 pub fn of_template(prefix: &str, template: &SyncTemplate) -> Vec<String> {
     named([
-        ("serviceAccountName", !template.service_account_name.is_empty()),
         ("decryption", template.decryption.is_some()),
         (
             "deletionPolicy",
@@ -186,10 +185,6 @@ mod tests {
             assert_eq!(of_group(&group(strategy, serde_json::json!({}))), [field]);
         }
         for (entry, field) in [
-            (
-                serde_json::json!({"serviceAccountName": "x"}),
-                "spec.syncs[app].serviceAccountName",
-            ),
             (
                 serde_json::json!({"decryption": {"provider": "sops", "secretRef": {"name": "age"}}}),
                 "spec.syncs[app].decryption",
