@@ -52,6 +52,9 @@ impl Member {
             }
         };
         let live: Option<Partial<'_>> = answer.as_ref().map(|answer| answer.parse(get)).transpose()?;
+        if let Some(live) = &live {
+            live.metadata.check(key, get)?;
+        }
         let terminating = live
             .as_ref()
             .is_some_and(|object| object.metadata.is_terminating());

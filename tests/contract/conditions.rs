@@ -197,7 +197,8 @@ async fn every_condition_carries_its_generation(running: &Running) -> Result<()>
 
 /// A field of an entry or Sync that is not built yet, with a value.
 fn template_fields() -> Vec<(&'static str, Value)> {
-    vec![("serviceAccountName", json!("deployer"))]
+    let decryption = json!({"provider": "sops", "secretRef": {"name": "age"}});
+    vec![("decryption", decryption)]
 }
 
 fn strategy_fields() -> Vec<(&'static str, Value, &'static str)> {

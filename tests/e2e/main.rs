@@ -1,5 +1,6 @@
 //! End to end: the program, real control planes, real git, real kustomize.
 
+mod accounts;
 mod bounds;
 mod building;
 mod contests;
@@ -8,11 +9,14 @@ mod dependencies;
 mod drift;
 mod health;
 mod held;
+mod hostile;
+mod isolation;
 mod labels;
 mod ordering;
 mod outages;
 mod policies;
 mod pruning;
+mod relist;
 mod rollout;
 mod sharing;
 mod surroundings;

@@ -30,13 +30,10 @@ pub fn of_source(spec: &SourceSpec) -> Vec<String> {
 /// Paths of a Sync's fields that are set and not implemented; `prefix` is `spec`, or the entry's path.
 #[must_use]
 pub fn of_template(prefix: &str, template: &SyncTemplate) -> Vec<String> {
-    named([
-        ("serviceAccountName", !template.service_account_name.is_empty()),
-        ("decryption", template.decryption.is_some()),
-    ])
-    .into_iter()
-    .map(|field| format!("{prefix}.{field}"))
-    .collect()
+    named([("decryption", template.decryption.is_some())])
+        .into_iter()
+        .map(|field| format!("{prefix}.{field}"))
+        .collect()
 }
 
 /// Paths of the SyncGroup's fields that are set and not implemented, its entries' included.
@@ -172,16 +169,10 @@ mod tests {
         ] {
             assert_eq!(of_group(&group(strategy, serde_json::json!({}))), [field]);
         }
-        for (entry, field) in [
-            (
-                serde_json::json!({"serviceAccountName": "x"}),
-                "spec.syncs[app].serviceAccountName",
-            ),
-            (
-                serde_json::json!({"decryption": {"provider": "sops", "secretRef": {"name": "age"}}}),
-                "spec.syncs[app].decryption",
-            ),
-        ] {
+        for (entry, field) in [(
+            serde_json::json!({"decryption": {"provider": "sops", "secretRef": {"name": "age"}}}),
+            "spec.syncs[app].decryption",
+        )] {
             assert_eq!(of_group(&group(serde_json::json!({}), entry)), [field]);
         }
     }

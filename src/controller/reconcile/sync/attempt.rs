@@ -16,19 +16,17 @@ use starling_core::step::Wanted;
 use tokio::time::Instant;
 
 use super::super::ReconcileError;
+use super::lane::{self, Watch};
 use super::observe::Observed;
-use super::outcome::{
-    Outcome, end, failed, failures_before, interrupted, judge, no_connection, remembered, schedule_check,
-};
+use super::outcome::{Outcome, end, failed, failures_before, interrupted, judge, remembered, schedule_check};
 use super::ownership::ownership;
 use super::siblings::SiblingsOf;
 use super::{health, held, report, standing};
 use crate::controller::cache;
 use crate::controller::context::{Context, now};
-use crate::controller::members::Connection;
 use crate::controller::renders::{RenderFailure, RenderJob, Rendered};
 use crate::ledger::Attempt;
-use crate::member::{ApplyJob, ApplyOutcome, DriftReport};
+use crate::member::{ApplyJob, ApplyOutcome, DriftReport, Member};
 
 /// Makes the member hold `wanted`.
 ///
@@ -39,15 +37,19 @@ pub(super) async fn apply(
     observed: &Observed,
     wanted: &Wanted,
 ) -> Result<Outcome, ReconcileError> {
-    // Deletions may wait for days. What is rendered is kept in step meanwhile.
-    if let (true, Some(connection)) = (held::waits(observed, wanted), &observed.connection) {
-        let records = load(context, observed).await;
-        return match look(context, connection, observed, wanted, &records).await {
-            Ok((_, repair)) => attempt(context, observed, wanted, Some(repair)).await,
-            Err(outcome) => Ok(outcome),
-        };
+    if !held::waits(observed, wanted) {
+        return attempt(context, observed, wanted, None).await;
     }
-    attempt(context, observed, wanted, None).await
+    // Deletions may wait for days. What is rendered is kept in step meanwhile.
+    let member = match lane::begin(context, observed, wanted) {
+        Ok(member) => member,
+        Err(outcome) => return Ok(outcome),
+    };
+    let records = load(context, observed).await;
+    match look(context, &member, observed, wanted, &records).await {
+        Ok((_, repair)) => attempt(context, observed, wanted, Some(repair)).await,
+        Err(outcome) => Ok(outcome),
+    }
 }
 
 /// Looks whether somebody changed what the member holds, and puts it right.
@@ -59,8 +61,9 @@ pub(super) async fn check(
     observed: &Observed,
     wanted: &Wanted,
 ) -> Result<Outcome, ReconcileError> {
-    let Some(connection) = &observed.connection else {
-        return Ok(no_connection());
+    let member = match lane::begin(context, observed, wanted) {
+        Ok(member) => member,
+        Err(outcome) => return Ok(outcome),
     };
     context.pace.attempt(&cluster_key(observed)).await;
     schedule_check(context, observed);
@@ -70,7 +73,7 @@ pub(super) async fn check(
     if records.len() < expected {
         return attempt(context, observed, wanted, None).await;
     }
-    let (report, repair) = match look(context, connection, observed, wanted, &records).await {
+    let (report, repair) = match look(context, &member, observed, wanted, &records).await {
         Ok(looked) => looked,
         Err(outcome) => return Ok(outcome),
     };
@@ -95,17 +98,18 @@ pub(super) async fn check(
 /// Looks for drift and takes in what was found: with what is to be repaired now.
 async fn look(
     context: &Context,
-    connection: &Connection,
+    member: &Member,
     observed: &Observed,
     wanted: &Wanted,
     records: &BTreeMap<ObjectKey, Record>,
 ) -> Result<(DriftReport, BTreeSet<ObjectKey>), Outcome> {
-    let report = connection
-        .member
+    let watch = Watch::begin(member);
+    let report = member
         .find_drift(&observed.owner, records, deadline(observed))
         .await;
+    watch.end(context, observed, report.interrupted.as_ref());
     if let Some(error) = &report.interrupted {
-        return Err(interrupted(context, connection, observed, wanted, error).await);
+        return Err(interrupted(context, member, observed, wanted, error).await);
     }
     let repair = standing::looked(context, observed, &report, records).await;
     if !report.drifted.is_empty() {
@@ -121,8 +125,9 @@ async fn attempt(
     wanted: &Wanted,
     drifted: Option<BTreeSet<ObjectKey>>,
 ) -> Result<Outcome, ReconcileError> {
-    let Some(connection) = &observed.connection else {
-        return Ok(no_connection());
+    let member = match lane::begin(context, observed, wanted) {
+        Ok(member) => member,
+        Err(outcome) => return Ok(outcome),
     };
     context.pace.attempt(&cluster_key(observed)).await;
     let rendered = match render(context, observed, wanted).await {
@@ -145,12 +150,14 @@ async fn attempt(
     let records = load(context, observed).await;
     let drifted = match drifted {
         Some(drifted) => drifted,
-        None => standing::returned(connection, observed, &records, deadline(observed)).await,
+        None => standing::returned(&member, observed, &records, deadline(observed)).await,
     };
-    let applied = send(context, connection, observed, &rendered.set, &records, &drifted).await;
+    let watch = Watch::begin(&member);
+    let applied = send(context, &member, observed, &rendered.set, &records, &drifted).await;
+    watch.end(context, observed, applied.interrupted.as_ref());
     standing::attempted(context, observed, &applied);
     let outcome = match &applied.interrupted {
-        Some(error) => interrupted(context, connection, observed, wanted, error).await,
+        Some(error) => interrupted(context, &member, observed, wanted, error).await,
         None => judge(context, observed, wanted, &applied, rendered.plain),
     };
     if matches!(outcome, Outcome::Holds(_)) {
@@ -175,7 +182,7 @@ async fn attempt(
 
 async fn send(
     context: &Context,
-    connection: &Arc<Connection>,
+    member: &Member,
     observed: &Observed,
     desired: &RenderedSet,
     records: &BTreeMap<ObjectKey, Record>,
@@ -198,7 +205,7 @@ async fn send(
         approved: &held::approved(context, observed),
         deadline: deadline(observed),
     };
-    connection.member.apply(job).await
+    member.apply(job).await
 }
 
 pub(super) async fn render(

@@ -23,6 +23,7 @@ use starling_core::step;
 use super::super::surroundings::surroundings;
 use super::super::{ReconcileError, ready};
 use super::attempt::{cluster_key, deadline};
+use super::lane::{self, Closed, Watch};
 use super::observe::Observed;
 use super::outcome;
 use super::siblings::SiblingsOf;
@@ -107,7 +108,14 @@ pub(super) async fn finalize(context: &Context, observed: &Observed) -> Result<N
     });
     match decision {
         Finalize::Orphan(why) => orphan(context, observed, &why).await,
-        Finalize::Wait(waiting) => wait(context, observed, &waiting).await,
+        Finalize::Wait(waiting) => {
+            wait(context, observed, &waiting).await?;
+            Ok(match waiting {
+                Waiting::Surroundings(_) => Next::Retry(RETRY),
+                // What is waited for wakes the Sync.
+                Waiting::Dependents(_) | Waiting::Cluster(_) => Next::OnEvent,
+            })
+        }
         Finalize::Delete => delete(context, observed).await,
     }
 }
@@ -228,19 +236,18 @@ async fn orphan(context: &Context, observed: &Observed, why: &Orphaned) -> Resul
     release(context, observed).await
 }
 
-async fn wait(context: &Context, observed: &Observed, waiting: &Waiting) -> Result<Next, ReconcileError> {
-    let (status, reason, message, next) = match waiting {
+/// Says what is waited for.
+async fn wait(context: &Context, observed: &Observed, waiting: &Waiting) -> Result<(), ReconcileError> {
+    let (status, reason, message) = match waiting {
         Waiting::Surroundings(why) => (
             ConditionStatus::False,
             "AwaitingManagementCluster",
             format!("nothing is deleted until it is known what else goes: {why}"),
-            Next::Retry(RETRY),
         ),
         Waiting::Dependents(names) => (
             ConditionStatus::False,
             "AwaitingDependents",
             format!("these depend on it and go first: {}", names.join(", ")),
-            Next::OnEvent,
         ),
         Waiting::Cluster(why) => (
             ConditionStatus::Unknown,
@@ -249,17 +256,19 @@ async fn wait(context: &Context, observed: &Observed, waiting: &Waiting) -> Resu
                 "its objects cannot be deleted from cluster {}: {why}; {ABANDON}: \"true\" leaves them there",
                 observed.spec.cluster_ref.name
             ),
-            Next::OnEvent,
         ),
     };
-    let update = ready(status, reason, message);
-    tell(context, observed, vec![update], |_| {}).await?;
-    Ok(next)
+    tell(context, observed, vec![ready(status, reason, message)], |_| {}).await
 }
 
 async fn delete(context: &Context, observed: &Observed) -> Result<Next, ReconcileError> {
-    let Some(connection) = &observed.connection else {
-        return Ok(Next::Retry(RETRY));
+    let member = match lane::enter(context, observed) {
+        Ok(member) => member,
+        // An abandoned cluster that only asks for a pause is there, and is cleaned up like any other.
+        Err(Closed::Lost(_) | Closed::Account(_)) if is_abandoned(observed) => {
+            return orphan(context, observed, &Orphaned::Abandoned).await;
+        }
+        Err(closed) => return shut_out(context, observed, closed).await,
     };
     context.pace.attempt(&cluster_key(observed)).await;
     let elsewhere = Box::pin(SiblingsOf { context, observed }.held_now()).await;
@@ -268,7 +277,9 @@ async fn delete(context: &Context, observed: &Observed) -> Result<Next, Reconcil
         elsewhere: &elsewhere,
         deadline: deadline(observed),
     };
-    let deleted = connection.member.delete(job).await;
+    let watch = Watch::begin(&member);
+    let deleted = member.delete(job).await;
+    watch.end(context, observed, deleted.interrupted.as_ref());
     let cluster = &observed.spec.cluster_ref.name;
     if deleted.is_complete() {
         let (gone, stay) = (deleted.deleted.len(), deleted.released.len());
@@ -280,16 +291,32 @@ async fn delete(context: &Context, observed: &Observed) -> Result<Next, Reconcil
             .await;
         return release(context, observed).await;
     }
+    if let Some(MemberError::Throttled { retry_after, .. }) = &deleted.interrupted {
+        let until = context.lanes.throttled(&cluster_key(observed), *retry_after);
+        return shut_out(context, observed, Closed::Busy(until)).await;
+    }
     if is_abandoned(observed) {
         return orphan(context, observed, &Orphaned::Abandoned).await;
     }
     match &deleted.interrupted {
         Some(error) if error.is_connectivity() || matches!(error, MemberError::Unauthorized { .. }) => {
+            // The Cluster loop finds out what is the matter.
             context.queues.clusters.add(cluster_key(observed));
-            wait(context, observed, &Waiting::Cluster(crate::chain(error))).await
+            shut_out(context, observed, Closed::Lost(crate::chain(error))).await
         }
         Some(_) | None => unfinished(context, observed, &deleted).await,
     }
+}
+
+/// Nothing may be sent to the cluster now. A change of its Cluster wakes the Sync; the time is for a cluster that was away so
+/// shortly that its Cluster never said so.
+async fn shut_out(context: &Context, observed: &Observed, closed: Closed) -> Result<Next, ReconcileError> {
+    let next = match &closed {
+        Closed::Busy(until) => Next::at(*until, now()),
+        Closed::Lost(_) | Closed::Account(_) => Next::Retry(observed.spec.template.retry_interval.as_std()),
+    };
+    wait(context, observed, &Waiting::Cluster(closed.message())).await?;
+    Ok(next)
 }
 
 /// Some objects are still there: tells which, and tries again after a backoff.
