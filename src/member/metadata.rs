@@ -180,7 +180,7 @@ impl Metadata<'_> {
             uid: &self.uid,
             owner,
             owner_is_applied: owner.is_some() && self.applied_the_owner(),
-            prune_disabled: self.is_disabled(PRUNE),
+            prune_disabled: self.is_disabled(PRUNE) || self.is_left_alone(),
         }
     }
 
@@ -254,13 +254,23 @@ mod tests {
     }
 
     #[test]
-    fn the_annotation_that_protects_an_object_is_read() {
-        for (value, protects) in [("disabled", true), ("enabled", false), ("Disabled", false)] {
+    fn the_annotations_that_protect_an_object_are_read() {
+        for (annotation, value, protects) in [
+            (PRUNE, "disabled", true),
+            (PRUNE, "enabled", false),
+            (PRUNE, "Disabled", false),
+            (RECONCILE, "disabled", true),
+            (RECONCILE, "enabled", false),
+        ] {
             let text = json!({"metadata": {"uid": "u", "resourceVersion": "5", "annotations": {
-                starling_api::PRUNE: value, "large": "x"}}})
+                annotation: value, "large": "x"}}})
             .to_string();
             let partial: Partial<'_> = serde_json::from_str(&text).unwrap();
-            assert_eq!(partial.metadata.live().prune_disabled, protects, "{value}");
+            assert_eq!(
+                partial.metadata.live().prune_disabled,
+                protects,
+                "{annotation}: {value}"
+            );
         }
     }
 

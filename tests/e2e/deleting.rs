@@ -62,7 +62,7 @@ async fn events(scene: &Scene, name: &str) -> Result<BTreeMap<String, String>> {
         .collect())
 }
 
-async fn until_event(scene: &Scene, name: &str, reason: &str) -> Result<String> {
+pub(crate) async fn until_event(scene: &Scene, name: &str, reason: &str) -> Result<String> {
     let note = wait::until(PATIENCE, format!("{reason} of {name}"), async || {
         let events = events(scene, name).await.map_err(|e| format!("{e:#}"))?;
         events.get(reason).cloned().ok_or(format!("{events:?}"))
@@ -339,6 +339,39 @@ fn what_depends_on_a_sync_goes_before_it() -> Result<()> {
     })
 }
 
+/// The same within a group, whose entries name each other.
+#[test]
+fn the_entries_of_a_group_go_in_the_reverse_of_dependson() -> Result<()> {
+    along("receding", async |scene| {
+        let map = |name: &str| crate::world::config_map(&scene.own(name), "one");
+        let (base, top) = (map("base"), map("top"));
+        let files = [("base/a.yaml", base.as_str()), ("top/a.yaml", top.as_str())];
+        let commit = scene.repo.commit(&files, "two folders")?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS[..2]).await?;
+        let entry = |name: &str, on: Value| json!({"name": name, "sourceRef": {"name": scene.name}, "path": format!("./{name}"), "dependsOn": on});
+        let entries = [entry("base", json!([])), entry("top", json!([{"name": "base"}]))];
+        let spec = json!({"clusterSelector": scene.selector(), "syncs": entries, "deletionPolicy": "Delete"});
+        scene.fleet().put_group(scene.name, spec).await?;
+        scene.succeeded(&commit).await?;
+        scene.fleet().delete::<SyncGroup>(scene.name).await?;
+        until_gone::<SyncGroup>(scene, scene.name).await?;
+        for member in &MEMBERS[..2] {
+            let requests = scene.proxy(member)?.requests();
+            let deleted = |name: &str| {
+                let end = format!("/configmaps/{}", scene.own(name));
+                let found = requests
+                    .iter()
+                    .position(|request| request.method == Method::DELETE && request.path.ends_with(&end));
+                found.context(format!("{name} of {member} was not deleted"))
+            };
+            assert!(deleted("top")? < deleted("base")?, "on {member}");
+            assert_eq!(scene.value(member, "base").await?, None);
+        }
+        Ok(())
+    })
+}
+
 #[test]
 fn an_unreachable_cluster_keeps_the_finalizer_until_it_is_abandoned() -> Result<()> {
     alone("stranded", async |scene| {
@@ -391,6 +424,51 @@ fn status_message(sync: &SyncResource) -> String {
     let status = sync.status.clone().unwrap_or_default();
     let ready = starling_api::conditions::find(&status.conditions, "Ready");
     ready.map(|ready| ready.message.clone()).unwrap_or_default()
+}
+
+#[test]
+fn a_group_takes_away_what_it_can_reach_and_waits_for_the_rest() -> Result<()> {
+    alone("dispersing", async |scene| {
+        let commit = scene.commit(&[("a", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&["m4", "m5"]).await?;
+        scene.group(json!({}), json!({})).await?;
+        let patch = json!({"spec": {"deletionPolicy": "Delete"}});
+        scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
+        scene.succeeded(&commit).await?;
+        scene.proxy("m5")?.refuse(true).await?;
+        scene.world.look_at("m5").await?;
+        let away = |cluster: &Cluster| !crate::world::is_ready(cluster);
+        scene.fleet().until("m5", "away", away).await?;
+        scene.fleet().delete::<SyncGroup>(scene.name).await?;
+
+        until_gone::<SyncResource>(scene, &scene.sync_name("m4")).await?;
+        assert_eq!(scene.value("m4", "a").await?, None);
+        let stranded = scene.sync_name("m5");
+        let waits = |group: &SyncGroup| {
+            let status = group.status.clone().unwrap_or_default();
+            let ready = starling_api::conditions::find(&status.conditions, "Ready");
+            ready.is_some_and(|ready| {
+                ready.reason == "Deleting"
+                    && ready.message.starts_with("1 Syncs")
+                    && ready.message.contains(&stranded)
+                    && ready.message.contains(ABANDON)
+            })
+        };
+        let group = scene
+            .fleet()
+            .until(scene.name, "names the Sync that is left", waits)
+            .await?;
+        assert_eq!(group.finalizers(), [FINALIZER]);
+
+        let patch = json!({"metadata": {"annotations": {ABANDON: "true"}}});
+        scene.fleet().patch::<SyncResource>(&stranded, patch).await?;
+        until_gone::<SyncResource>(scene, &stranded).await?;
+        until_gone::<SyncGroup>(scene, scene.name).await?;
+        scene.proxy("m5")?.refuse(false).await?;
+        assert_eq!(scene.value("m5", "a").await?.as_deref(), Some("one"));
+        Ok(())
+    })
 }
 
 #[test]

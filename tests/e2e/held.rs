@@ -14,6 +14,7 @@ use starling_api::{
 use starling_testkit::fleet::PATIENCE;
 use starling_testkit::{Change, Fault, Match, wait};
 
+use crate::deleting::until_event;
 use crate::world::{
     GHOST, MEMBERS as ALL, Scene, all, alone, along, blocked_by, problems, ready, sync_ready,
 };
@@ -135,6 +136,10 @@ fn t31_a_large_prune_waits_for_an_approval_of_just_this_list() -> Result<()> {
         let group = conditions::find(&status.conditions, DELETION_HELD).context("DeletionHeld")?;
         assert!(group.message.contains(&early), "{}", group.message);
         assert!(group.message.contains(&scene.own("o009")), "{}", group.message);
+        for name in [scene.name, &scene.sync_name("m1")] {
+            let note = until_event(scene, name, "DeletionHeld").await?;
+            assert!(note.contains(&early), "{note}");
+        }
         let sync = scene.sync("m1", "held", |_| true).await?;
         let held = sync.status.unwrap_or_default().held_deletions.context("held")?;
         assert_eq!((held.deletions, held.of, held.objects.len()), (11, 20, 10));
@@ -180,6 +185,43 @@ fn t31_a_large_prune_waits_for_an_approval_of_just_this_list() -> Result<()> {
                 .await?;
             assert_eq!(sync.status.unwrap_or_default().held_deletions, None);
         }
+        let note = until_event(scene, &scene.sync_name("m1"), "ObjectsDeleted").await?;
+        assert!(note.starts_with("12 objects"), "{note}");
+        Ok(())
+    })
+}
+
+/// A Sync without a group is approved on itself.
+#[test]
+fn t31_an_approval_on_a_sync_alone_is_enough() -> Result<()> {
+    along("lone-budget", async |scene| {
+        commit(scene, &names(0..12), &[], "one")?;
+        scene.follow_main().await?;
+        let name = scene.own("sync");
+        let spec = json!({"clusterRef": {"name": "m1"}, "sourceRef": {"name": scene.name}, "path": "./app"});
+        scene
+            .fleet()
+            .put::<SyncResource>(json!({"metadata": {"name": name}, "spec": spec}))
+            .await?;
+        let done = |sync: &SyncResource| sync_ready(sync).0 == "True";
+        scene.fleet().until(&name, "Ready", done).await?;
+        commit(scene, &names(0..2), &names(2..12), "two")?;
+        let held = |sync: &SyncResource| sync_ready(sync).1 == "DeletionHeld";
+        let sync: SyncResource = scene.fleet().until(&name, "held", held).await?;
+        let digest = sync
+            .status
+            .unwrap_or_default()
+            .held_deletions
+            .context("held")?
+            .digest;
+        assert_eq!(count(scene, "m1", "one").await?, 10);
+        let patch = json!({"metadata": {"annotations": {APPROVE_DELETIONS: digest}}});
+        scene.fleet().patch::<SyncResource>(&name, patch).await?;
+        scene.fleet().until(&name, "Ready again", done).await?;
+        assert_eq!(
+            (count(scene, "m1", "one").await?, count(scene, "m1", "two").await?),
+            (0, 2)
+        );
         Ok(())
     })
 }
@@ -228,7 +270,8 @@ fn t31_a_namespace_a_definition_and_a_volume_wait_each_for_itself() -> Result<()
         let first = commit(scene, &names(0..3), &[], "one")?;
         scene.follow_main().await?;
         scene.select(&MEMBERS).await?;
-        scene.group(json!({}), json!({})).await?;
+        // Nobody binds the claim here, so it would never be healthy.
+        scene.group(json!({}), json!({"wait": false})).await?;
         scene.succeeded(&first).await?;
         let member = scene.fleet().member("m1").await?;
         for (file, kind) in [
@@ -418,6 +461,8 @@ fn t33_a_label_that_vanishes_from_many_clusters_holds_the_group() -> Result<()> 
             scene.label(member, scene.name, None).await?;
         }
         let digest = membership_held(scene).await?;
+        let note = until_event(scene, scene.name, "MembershipHeld").await?;
+        assert!(note.contains(APPROVE_MEMBERSHIP), "{note}");
         approve(scene, APPROVE_MEMBERSHIP, "sha256:0").await?;
         assert_eq!(membership_held(scene).await?, digest);
         approve(scene, APPROVE_MEMBERSHIP, &digest).await?;

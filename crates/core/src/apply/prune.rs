@@ -16,7 +16,8 @@ pub struct Live<'a> {
     /// Whether our own entry of `metadata.managedFields` holds the owner label. Controllers copy labels from
     /// object to object; they do not copy `managedFields`.
     pub owner_is_applied: bool,
-    /// Whether it carries `starling.dev/prune: disabled`.
+    /// Whether somebody asks to keep it: `starling.dev/prune: disabled`, or `starling.dev/reconcile: disabled`, which is to
+    /// leave it as it is.
     pub prune_disabled: bool,
 }
 

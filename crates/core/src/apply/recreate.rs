@@ -48,7 +48,7 @@ pub fn recreation(key: &ObjectKey, asked: bool, known_uid: &str, owner: &str, li
     }
     if live.prune_disabled {
         return Recreation::Refuse(
-            "force does not make it anew, because it carries starling.dev/prune: disabled",
+            "force does not make it anew, because it carries starling.dev/prune: disabled or starling.dev/reconcile: disabled",
         );
     }
     Recreation::Do {
