@@ -17,7 +17,7 @@ use tokio::process::Command;
 use crate::PROGRAM;
 
 /// In the order in which a reader goes through them; all of them in one folder, on one fleet.
-const GUIDES: [&str; 9] = [
+const GUIDES: [&str; 10] = [
     "getting-started.md",
     "clusters.md",
     "concepts.md",
@@ -26,6 +26,7 @@ const GUIDES: [&str; 9] = [
     "secrets.md",
     "health.md",
     "drift.md",
+    "deleting.md",
     "troubleshooting.md",
 ];
 /// Limit of one block; the waits in them have their own.
