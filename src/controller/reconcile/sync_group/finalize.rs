@@ -79,7 +79,13 @@ pub(super) async fn finalize(context: &Context, group: Arc<SyncGroup>) -> Result
     }
     let (syncs, _) = observe::syncs(context, &key);
     if syncs.is_empty() {
-        let note = "all Syncs of the group are gone".to_owned();
+        let objects = match group.spec.deletion_policy {
+            DeletionPolicy::Delete => {
+                "and their objects with them, except where an event at the Sync says otherwise"
+            }
+            DeletionPolicy::Orphan => "and their objects stay where they are",
+        };
+        let note = format!("all Syncs of the group are gone, {objects}");
         context.events.normal(&*group, "Deleted", note).await;
         return release(context, &group).await;
     }

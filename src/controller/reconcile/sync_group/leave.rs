@@ -113,12 +113,36 @@ pub(super) async fn release(
             .collect(),
     );
     for (sync, policy) in order.iter().filter_map(|name| doomed.get(name)) {
-        if let Err(error) = take_away(context, group, sync, *policy).await? {
-            tracing::warn!(sync = %sync.name_any(), error = %crate::chain(&error), "not taken away");
-            again = Some(Next::After(RETRY));
+        match take_away(context, group, sync, *policy).await? {
+            Ok(()) if *policy == DeletionPolicy::Orphan => tell_people(context, group, leaving, sync).await,
+            Ok(()) => {}
+            Err(error) => {
+                tracing::warn!(sync = %sync.name_any(), error = %crate::chain(&error), "not taken away");
+                again = Some(Next::After(RETRY));
+            }
         }
     }
     Ok(again)
+}
+
+/// Objects stay behind, and no Sync is left that would say so.
+async fn tell_people(context: &Context, group: &Group, leaving: &Leaving, sync: &SyncResource) {
+    let (cluster, name) = (&sync.spec.cluster_ref.name, sync.name_any());
+    let (reason, note) = if leaving.clusters.contains(cluster) {
+        (
+            "ClusterLeft",
+            format!("cluster {cluster} left the group; the objects of {name} stay there"),
+        )
+    } else {
+        let entry = sync.spec.group_ref.as_ref().map_or("", |of| of.entry.as_str());
+        (
+            "EntryRemoved",
+            format!(
+                "entry {entry} was taken out of the group; what {name} still had stays on cluster {cluster}"
+            ),
+        )
+    };
+    context.events.normal(&*group.object, reason, note).await;
 }
 
 /// Whether a cluster is out of the group beyond doubt: its labels say so, or the management cluster says that there is no
@@ -186,13 +210,6 @@ pub(super) async fn take_away(
         Err(error) => return Ok(Err(error)),
     }
     tracing::info!(sync = %sync.name_any(), %cluster, ?policy, "left the group");
-    if policy == DeletionPolicy::Orphan {
-        let note = format!(
-            "cluster {cluster} left the group; the objects of {} stay there",
-            sync.name_any()
-        );
-        context.events.normal(&*group.object, "ClusterLeft", note).await;
-    }
     Ok(Ok(()))
 }
 
