@@ -5,6 +5,7 @@
 
 pub mod cache;
 pub mod context;
+pub mod decryption;
 pub mod hub;
 pub mod members;
 pub mod pace;

@@ -8,6 +8,7 @@ use moka::future::Cache;
 use starling_core::digest;
 use starling_core::object::RenderedSet;
 
+use super::decryption::Keys;
 use crate::git::{GitError, GitStore, RepoAccess};
 use crate::render::{Manifests, RenderError, Renderer, finish};
 
@@ -66,6 +67,8 @@ pub struct RenderJob<'a> {
     pub values: &'a BTreeMap<String, String>,
     /// The owner label's value.
     pub owner: &'a str,
+    /// What opens encrypted manifests; `None`: there must not be any.
+    pub keys: Option<&'a Keys>,
 }
 
 /// A rendered set, and whether kustomize had a hand in it.
@@ -125,6 +128,8 @@ impl Renders {
             job.commit,
             job.path,
             job.target_namespace,
+            // Plaintext is for those who have the keys to it.
+            job.keys.map(|keys| keys.made_from.as_str()),
         ));
         let set_key = digest::of(&("set", &build_key, job.values, job.owner));
         let made = self.sets.try_get_with(set_key, async {
@@ -168,7 +173,11 @@ impl Renders {
             .export(job.access, job.commit, &tree, ignore)
             .await
             .map_err(tree_failed)?;
-        let built = self.renderer.build(&tree, job.path, job.target_namespace).await;
+        let identities = job.keys.map(|keys| &keys.identities);
+        let built = self
+            .renderer
+            .build(&tree, job.path, job.target_namespace, identities)
+            .await;
         built
             .map(Arc::new)
             .map_err(|error| RenderFailure::Render(Arc::new(error)))

@@ -38,7 +38,6 @@ pub fn of_template(prefix: &str, template: &SyncTemplate) -> Vec<String> {
             template.depends_on.iter().any(|on| !on.name.is_empty()),
         ),
         ("serviceAccountName", !template.service_account_name.is_empty()),
-        ("decryption", template.decryption.is_some()),
         (
             "deletionPolicy",
             template.deletion_policy != DeletionPolicy::Orphan,
@@ -204,10 +203,6 @@ mod tests {
             (
                 serde_json::json!({"serviceAccountName": "x"}),
                 "spec.syncs[app].serviceAccountName",
-            ),
-            (
-                serde_json::json!({"decryption": {"provider": "sops", "secretRef": {"name": "age"}}}),
-                "spec.syncs[app].decryption",
             ),
             (
                 serde_json::json!({"deletionPolicy": "Delete"}),
