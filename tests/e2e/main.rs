@@ -3,6 +3,7 @@
 mod bounds;
 mod building;
 mod drift;
+mod encryption;
 mod labels;
 mod outages;
 mod policies;

@@ -4,6 +4,7 @@
 //! - [`FaultProxy`]: stands between a client and one API server and delays, refuses, drops or garbles what a
 //!   rule names; a hook lets a test act at the exact moment before or after a request takes effect.
 //! - [`fleet::Fleet`]: a management cluster with members and the program under test, for end-to-end tests.
+//! - [`SopsTools`]: real sops and age, to encrypt what is decrypted.
 //! - [`wait::until`]: waits for a condition and says what was missing.
 //! - [`Process`] and [`Launch`]: a program under test that can be killed at any moment.
 //!
@@ -12,6 +13,7 @@
 mod fault_proxy;
 pub mod fleet;
 mod git_repo;
+mod sops;
 pub mod wait;
 
 pub use fault_proxy::{
@@ -19,4 +21,5 @@ pub use fault_proxy::{
 };
 pub use fleet::{Fleet, FleetOptions};
 pub use git_repo::{Change, GitRepo, GitRepoError};
+pub use sops::{AgeKey, SopsTools};
 pub use starling_controlplane::{Launch, Process, ProcessError, Usage};
