@@ -1,6 +1,6 @@
 //! What all reconcilers share.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,11 +11,13 @@ use crate::git::GitStore;
 use crate::ledger::Ledger;
 
 use super::cache::{Cache, ObjectKey};
+use super::healths::Healths;
 use super::hub::Hub;
 use super::members::Members;
 use super::pace::Pace;
 use super::renders::Renders;
 use super::repositories::Repositories;
+use super::standing::Standings;
 use super::workqueue::Workqueue;
 
 /// What all reconcilers share. Nothing in it is a truth: it is adapters, caches, and the requeue tables.
@@ -46,8 +48,14 @@ pub struct Context {
     pub pace: Pace,
     /// When each Sync is next checked for drift.
     pub checks: Checks,
+    /// Which Syncs wait for which.
+    pub dependents: Dependents,
     /// When a renewal of a Cluster's token that failed is tried again.
     pub renewals: Checks,
+    /// What is known of the health of each Sync's objects.
+    pub healths: Healths,
+    /// How the objects of each Sync stand, beyond what is in step.
+    pub standings: Standings,
     /// When each group's status was last written, so that a rollout does not write it for every cluster.
     pub reports: Checks,
     /// Part of every owner label.
@@ -91,6 +99,28 @@ impl Checks {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, Timestamp>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Who waits for whom. An index of what the caches say, so that a Sync that is done need not be held against all
+/// others.
+#[derive(Debug, Default)]
+pub struct Dependents(Mutex<HashMap<ObjectKey, BTreeSet<ObjectKey>>>);
+
+impl Dependents {
+    /// `waiting` is to be looked at when `on` changes.
+    pub fn wait(&self, on: &ObjectKey, waiting: &ObjectKey) {
+        self.lock().entry(on.clone()).or_default().insert(waiting.clone());
+    }
+
+    /// Those who wait for `on`, taken: whoever still waits says so again.
+    #[must_use]
+    pub fn take(&self, on: &ObjectKey) -> BTreeSet<ObjectKey> {
+        self.lock().remove(on).unwrap_or_default()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, BTreeSet<ObjectKey>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

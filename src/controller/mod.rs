@@ -6,6 +6,7 @@
 pub mod cache;
 pub mod context;
 pub mod decryption;
+pub mod healths;
 pub mod hub;
 pub mod members;
 pub mod pace;
@@ -14,6 +15,7 @@ pub mod renders;
 pub mod repositories;
 mod restart;
 mod run;
+pub mod standing;
 mod wake;
 mod watch;
 mod work;

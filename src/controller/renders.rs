@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use moka::future::Cache;
 use starling_core::digest;
-use starling_core::object::RenderedSet;
+use starling_core::ignore::IgnoreRules;
+use starling_core::object::{RenderedObject, RenderedSet};
 
 use super::decryption::Keys;
 use crate::git::{GitError, GitStore, RepoAccess};
@@ -69,6 +70,8 @@ pub struct RenderJob<'a> {
     pub owner: &'a str,
     /// What opens encrypted manifests; `None`: there must not be any.
     pub keys: Option<&'a Keys>,
+    /// Fields that are left out of what is applied.
+    pub left_to_others: &'a IgnoreRules,
 }
 
 /// A rendered set, and whether kustomize had a hand in it.
@@ -97,7 +100,7 @@ impl Renders {
                 .set
                 .objects
                 .iter()
-                .map(|object| object.body.len() + 256)
+                .map(|object| object.body.len() + whole(object) + 256)
                 .sum();
             u32::try_from(bytes).unwrap_or(u32::MAX)
         };
@@ -131,7 +134,13 @@ impl Renders {
             // Plaintext is for those who have the keys to it.
             job.keys.map(|keys| keys.made_from.as_str()),
         ));
-        let set_key = digest::of(&("set", &build_key, job.values, job.owner));
+        let set_key = digest::of(&(
+            "set",
+            &build_key,
+            job.values,
+            job.owner,
+            job.left_to_others.digest(),
+        ));
         let made = self.sets.try_get_with(set_key, async {
             let manifests = self
                 .builds
@@ -140,10 +149,11 @@ impl Renders {
                 .await
                 .map_err(|error: Arc<RenderFailure>| (*error).clone())?;
             let (values, owner) = (job.values.clone(), job.owner.to_owned());
+            let left_to_others = job.left_to_others.clone();
             // Serialising thousands of objects is work; it must not hold up the reactor.
             let finished = tokio::task::spawn_blocking(move || {
                 finish(&manifests, &values, &owner).map(|set| Rendered {
-                    set,
+                    set: left_to_others.leave_out(set),
                     plain: manifests.plain,
                 })
             });
@@ -182,4 +192,10 @@ impl Renders {
             .map(Arc::new)
             .map_err(|error| RenderFailure::Render(Arc::new(error)))
     }
+}
+
+/// Bytes of the second body that an object with ignored fields has.
+fn whole(object: &RenderedObject) -> usize {
+    let ignored = object.directives.ignored.as_ref();
+    ignored.map_or(0, |ignored| ignored.whole.len())
 }

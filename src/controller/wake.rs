@@ -60,10 +60,13 @@ impl Context {
         }
     }
 
-    /// Wakes a Sync (unless it wrote itself) and its group.
+    /// Wakes a Sync (unless it wrote itself), its group, and the Syncs that wait for it.
     pub fn wake_for_sync(&self, change: &Change<SyncResource>, by: By) {
         let sync = change.object();
         let key = ObjectKey::of(&**sync);
+        for waiting in self.dependents.take(&key) {
+            self.queues.syncs.add(waiting);
+        }
         if let Some(group) = &sync.spec.group_ref {
             self.queues
                 .groups

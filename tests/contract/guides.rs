@@ -17,12 +17,14 @@ use tokio::process::Command;
 use crate::PROGRAM;
 
 /// In the order in which a reader goes through them; all of them in one folder, on one fleet.
-const GUIDES: [&str; 6] = [
+const GUIDES: [&str; 8] = [
     "getting-started.md",
     "clusters.md",
     "concepts.md",
     "substitution.md",
     "secrets.md",
+    "health.md",
+    "drift.md",
     "troubleshooting.md",
 ];
 /// Limit of one block; the waits in them have their own.

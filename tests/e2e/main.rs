@@ -2,13 +2,18 @@
 
 mod bounds;
 mod building;
+mod contests;
+mod dependencies;
 mod drift;
 mod encryption;
+mod health;
 mod labels;
+mod ordering;
 mod outages;
 mod policies;
 mod pruning;
 mod rollout;
+mod sharing;
 mod suspension;
 mod world;
 

@@ -45,6 +45,10 @@ pub const RECONCILE: &str = "starling.dev/reconcile";
 pub const PRUNE: &str = "starling.dev/prune";
 /// Value of [`RECONCILE`] and [`PRUNE`] that has an effect.
 pub const DISABLED: &str = "disabled";
+/// Annotation on an object in git: `enabled` makes it anew where a field is immutable, as `force` does for a whole Sync.
+pub const FORCE: &str = "starling.dev/force";
+/// Value of [`FORCE`] that has an effect.
+pub const ENABLED: &str = "enabled";
 
 /// Annotation on the Secret of a Cluster: the ServiceAccount of the member whose token it holds, `NAMESPACE/NAME`.
 /// Where it is set, the controller renews the token.

@@ -5,11 +5,13 @@
 //!   rule names; a hook lets a test act at the exact moment before or after a request takes effect.
 //! - [`fleet::Fleet`]: a management cluster with members and the program under test, for end-to-end tests.
 //! - [`SopsTools`]: real sops and age, to encrypt what is decrypted.
+//! - [`canary::Canary`]: a value that must not be seen, and finding it in any encoding.
 //! - [`wait::until`]: waits for a condition and says what was missing.
 //! - [`Process`] and [`Launch`]: a program under test that can be killed at any moment.
 //!
 //! Control planes to test against come from `starling-controlplane`.
 
+pub mod canary;
 mod fault_proxy;
 pub mod fleet;
 mod git_repo;

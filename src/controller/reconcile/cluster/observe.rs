@@ -198,6 +198,10 @@ fn reason(error: &MemberError) -> &'static str {
         | MemberError::TooLarge { .. }
         | MemberError::UnknownKind { .. }
         | MemberError::Address { .. }
+        | MemberError::Immutable { .. }
+        | MemberError::NotGone { .. }
+        | MemberError::NotEstablished { .. }
+        | MemberError::OwnedByOther { .. }
         | MemberError::Inventory { .. } => "NotAnAPIServer",
     }
 }

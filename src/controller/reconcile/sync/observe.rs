@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use starling_api::{Cluster, GroupRef, Source, SyncResource, SyncSpec, SyncStatus};
+use starling_core::depend::Dependencies;
 use starling_core::expand::{self, ClusterFacts};
+use starling_core::ignore::IgnoreRules;
 use starling_core::promise;
 use starling_core::step::ClusterState;
 use starling_core::target::{self, Owner};
 
 use super::super::cluster::reach;
 use super::super::unanswered;
+use super::dependencies;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::Context;
 use crate::controller::members::Connection;
@@ -23,12 +26,23 @@ pub(super) struct Observed {
     pub(super) status: SyncStatus,
     /// Fields that promise what is not there, or parameters that cannot be resolved.
     pub(super) not_implemented: Vec<String>,
-    pub(super) invalid: Option<String>,
+    pub(super) invalid: Option<Invalid>,
+    /// Fields that are left to others; empty where `invalid` is about them.
+    pub(super) ignore: IgnoreRules,
     pub(super) source: Option<Arc<Source>>,
     pub(super) cluster: Option<Arc<Cluster>>,
     pub(super) connection: Option<Arc<Connection>>,
+    pub(super) dependencies: Dependencies,
     /// The owner label's value.
     pub(super) owner: String,
+}
+
+/// A part of the spec that makes no sense.
+pub(super) struct Invalid {
+    /// Reason of the condition.
+    pub(super) reason: &'static str,
+    /// Names the field.
+    pub(super) message: String,
 }
 
 pub(super) fn observe(context: &Context, key: &ObjectKey) -> Option<Observed> {
@@ -37,6 +51,14 @@ pub(super) fn observe(context: &Context, key: &ObjectKey) -> Option<Observed> {
     let source_key = ObjectKey::new(&key.namespace, &sync.spec.template.source_ref.name);
     let cluster = context.clusters.get(&cluster_key);
     let (spec, invalid) = resolved(&sync.spec, cluster.as_deref());
+    let ignore = IgnoreRules::new(&spec.template.ignore);
+    let invalid = invalid.or_else(|| {
+        let error = ignore.as_ref().err()?;
+        Some(Invalid {
+            reason: "InvalidSpec",
+            message: format!("spec.{error}"),
+        })
+    });
     let owner = match &sync.spec.group_ref {
         Some(GroupRef { name, entry }) => Owner::Entry { group: name, entry },
         None => Owner::Alone { sync: &key.name },
@@ -45,18 +67,20 @@ pub(super) fn observe(context: &Context, key: &ObjectKey) -> Option<Observed> {
         owner: target::owner(&context.installation, &key.namespace, owner),
         status: sync.status.clone().unwrap_or_default(),
         not_implemented: promise::of_template("spec", &spec.template),
+        dependencies: dependencies::observe(context, key, &sync),
         source: context.sources.get(&source_key),
         connection: context.members.get(&cluster_key),
         key: key.clone(),
         cluster,
         spec,
         invalid,
+        ignore: ignore.unwrap_or_default(),
         sync,
     })
 }
 
 /// A Sync alone has its `$(cluster.*)` resolved here; a group resolved its Syncs' when it admitted them.
-fn resolved(spec: &SyncSpec, cluster: Option<&Cluster>) -> (SyncSpec, Option<String>) {
+pub(super) fn resolved(spec: &SyncSpec, cluster: Option<&Cluster>) -> (SyncSpec, Option<Invalid>) {
     let (Some(cluster), None) = (cluster, &spec.group_ref) else {
         return (spec.clone(), None);
     };
@@ -68,7 +92,13 @@ fn resolved(spec: &SyncSpec, cluster: Option<&Cluster>) -> (SyncSpec, Option<Str
             },
             None,
         ),
-        Err(error) => (spec.clone(), Some(format!("spec.{error}"))),
+        Err(error) => {
+            let invalid = Invalid {
+                reason: "InvalidParameters",
+                message: format!("spec.{error}"),
+            };
+            (spec.clone(), Some(invalid))
+        }
     }
 }
 
@@ -93,6 +123,16 @@ impl Observed {
     pub(super) fn source_revision(&self) -> Option<&str> {
         let status = self.source.as_ref()?.status.as_ref()?;
         Some(status.revision.as_str()).filter(|revision| !revision.is_empty())
+    }
+
+    /// Digest of what shall be held; `None` while there is no revision.
+    pub(super) fn wanted_target(&self) -> Option<String> {
+        let revision = match (&self.spec.group_ref, self.spec.revision.as_str()) {
+            (None, "") => self.source_revision()?,
+            (Some(_), "") => return None,
+            (_, revision) => revision,
+        };
+        Some(target::of_sync(revision, &self.spec.template))
     }
 
     /// Reach and identity of the cluster. Without a connection of this process it counts as not probed, whatever an

@@ -8,12 +8,12 @@ use starling_api::{
     SyncSpec,
 };
 use starling_core::plan::{Decision, FailureReason, Plan};
-use starling_core::{expand, target};
+use starling_core::target;
 
 use super::super::ReconcileError;
 use super::observe::Group;
 use super::release::Rolling;
-use super::view::template_for;
+use super::view::{name_of, template_for};
 use crate::controller::context::{Context, now};
 use crate::controller::hub::HubError;
 use crate::controller::wake::By;
@@ -83,11 +83,7 @@ fn mk_sync(group: &Group, rolling: &Rolling, cluster: &str, entry_name: &str) ->
         .iter()
         .find(|entry| entry.name == entry_name)?;
     let target_cluster = group.clusters.get(cluster)?;
-    let mut template = template_for(entry, target_cluster).ok()?;
-    // The entries that it depends on are Syncs of the same cluster.
-    for dependency in &mut template.depends_on {
-        dependency.name = name_of(group, cluster, &dependency.name);
-    }
+    let template = template_for(group, entry, cluster, target_cluster).ok()?;
     let mut sync = SyncResource::new(
         &name_of(group, cluster, entry_name),
         SyncSpec {
@@ -119,13 +115,6 @@ fn mk_sync(group: &Group, rolling: &Rolling, cluster: &str, entry_name: &str) ->
         .into(),
     );
     Some(sync)
-}
-
-fn name_of(group: &Group, cluster: &str, entry: &str) -> String {
-    match group.syncs.get(&(cluster.to_owned(), entry.to_owned())) {
-        Some(known) => known.name_any(),
-        None => expand::sync_name(&group.key.name, entry, cluster, |name| group.taken.contains(name)),
-    }
 }
 
 fn owner_reference(group: &SyncGroup) -> Option<OwnerReference> {

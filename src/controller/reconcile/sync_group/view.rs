@@ -34,12 +34,31 @@ pub(super) fn plan_input(group: &Group, rolling: &Rolling, now: Timestamp) -> Pl
     }
 }
 
-/// An entry's template on one cluster.
+/// An entry's template on one cluster: parameters resolved, and the entries that it depends on named as the Syncs that
+/// they are on this cluster.
 ///
 /// # Errors
 /// The text of what this cluster lacks.
-pub(super) fn template_for(entry: &SyncEntry, cluster: &Cluster) -> Result<SyncTemplate, String> {
-    expand::resolve(&entry.template, &facts(cluster)).map_err(|error| error.to_string())
+pub(super) fn template_for(
+    group: &Group,
+    entry: &SyncEntry,
+    name: &str,
+    cluster: &Cluster,
+) -> Result<SyncTemplate, String> {
+    let mut template =
+        expand::resolve(&entry.template, &facts(cluster)).map_err(|error| error.to_string())?;
+    for dependency in &mut template.depends_on {
+        dependency.name = name_of(group, name, &dependency.name);
+    }
+    Ok(template)
+}
+
+/// The name of the Sync of an entry on a cluster: the one it has, or the one it will get.
+pub(super) fn name_of(group: &Group, cluster: &str, entry: &str) -> String {
+    match group.syncs.get(&(cluster.to_owned(), entry.to_owned())) {
+        Some(known) => known.name_any(),
+        None => expand::sync_name(&group.key.name, entry, cluster, |name| group.taken.contains(name)),
+    }
 }
 
 fn cluster_view(group: &Group, rolling: &Rolling, name: &str, cluster: &Cluster) -> ClusterView {
@@ -53,7 +72,7 @@ fn cluster_view(group: &Group, rolling: &Rolling, name: &str, cluster: &Cluster)
         .syncs
         .iter()
         .map(|entry| {
-            let wanted = template_for(entry, cluster)
+            let wanted = template_for(group, entry, name, cluster)
                 .map(|template| target::of_sync(rolling.revision(&entry.name), &template));
             let sync = group.syncs.get(&(name.to_owned(), entry.name.clone()));
             (
@@ -76,7 +95,13 @@ fn observed(sync: &SyncResource, cluster_id: &str) -> ObservedSync {
     let target = target::of_spec(&sync.spec);
     let status = sync.status.clone().unwrap_or_default();
     let progress = match &target {
-        Some(target) => step::progress(&status, target, cluster_id, sync.metadata.generation.unwrap_or(0)),
+        Some(target) => step::progress(
+            &status,
+            sync.spec.template.wait,
+            target,
+            cluster_id,
+            sync.metadata.generation.unwrap_or(0),
+        ),
         None => Progress::Working,
     };
     let annotation = |key: &str| sync.annotations().get(key);

@@ -1,0 +1,109 @@
+//! How it stands with the Syncs that a Sync depends on, from the caches alone.
+
+use kube::ResourceExt;
+use starling_api::conditions::{self, READY};
+use starling_api::{RELEASE, SyncResource};
+use starling_core::depend::{self, Dependencies};
+use starling_core::plan::Progress;
+use starling_core::{step, target};
+
+use super::observe::resolved;
+use crate::controller::cache::ObjectKey;
+use crate::controller::context::Context;
+
+pub(super) fn observe(context: &Context, key: &ObjectKey, sync: &SyncResource) -> Dependencies {
+    let names = named(sync);
+    if names.is_empty() {
+        return Dependencies::Done;
+    }
+    // Before the look, so that a change between look and wait is not missed.
+    for name in &names {
+        context
+            .dependents
+            .wait(&ObjectKey::new(&key.namespace, *name), key);
+    }
+    if let Some(names) = cycle(context, key) {
+        return Dependencies::Cycle { names };
+    }
+    for name in names {
+        let other = ObjectKey::new(&key.namespace, name);
+        let missing = match context.syncs.get(&other) {
+            None => Some(format!("there is no Sync {name:?} yet")),
+            Some(known) => unfinished(context, sync, &known),
+        };
+        if let Some(message) = missing {
+            return Dependencies::Waiting { message };
+        }
+    }
+    Dependencies::Done
+}
+
+fn named(sync: &SyncResource) -> Vec<&str> {
+    let names = sync.spec.template.depends_on.iter().map(|on| on.name.as_str());
+    names.filter(|name| !name.is_empty()).collect()
+}
+
+fn cycle(context: &Context, key: &ObjectKey) -> Option<Vec<String>> {
+    // The names live as long as the Syncs that they stand in, so those are held while the graph is walked.
+    let mut held = std::collections::BTreeMap::new();
+    let mut todo = vec![key.name.clone()];
+    while let Some(name) = todo.pop() {
+        if held.contains_key(&name) {
+            continue;
+        }
+        let Some(sync) = context.syncs.get(&ObjectKey::new(&key.namespace, &name)) else {
+            continue;
+        };
+        todo.extend(named(&sync).into_iter().map(str::to_owned));
+        held.insert(name, sync);
+    }
+    depend::cycle(&key.name, |name| {
+        held.get(name).map(|sync| named(sync)).unwrap_or_default()
+    })
+}
+
+/// What is missing until `on` is done with what `sync` needs; `None` if nothing is.
+fn unfinished(context: &Context, sync: &SyncResource, on: &SyncResource) -> Option<String> {
+    let name = on.name_any();
+    if on.metadata.deletion_timestamp.is_some() {
+        return Some(format!("Sync {name:?} is being deleted"));
+    }
+    let release = |sync: &SyncResource| sync.annotations().get(RELEASE).cloned();
+    if sync.spec.group_ref.is_some() && release(sync) != release(on) {
+        return Some(format!("Sync {name:?} is not admitted to this release yet"));
+    }
+    let cluster_key = ObjectKey::new(on.namespace().unwrap_or_default(), &on.spec.cluster_ref.name);
+    let cluster = context.clusters.get(&cluster_key);
+    let id = cluster
+        .as_ref()
+        .and_then(|cluster| cluster.status.as_ref())
+        .map_or("", |status| status.cluster_id.as_str());
+    let (spec, _) = resolved(&on.spec, cluster.as_deref());
+    let revision = match (&spec.revision, &spec.group_ref) {
+        (revision, None) if revision.is_empty() => {
+            let source = ObjectKey::new(&cluster_key.namespace, &spec.template.source_ref.name);
+            let source = context.sources.get(&source);
+            source.and_then(|source| source.status.as_ref().map(|status| status.revision.clone()))
+        }
+        (revision, _) => Some(revision.clone()),
+    };
+    let Some(revision) = revision.filter(|revision| !revision.is_empty()) else {
+        return Some(format!("Sync {name:?} has no revision yet"));
+    };
+    let wanted = target::of_sync(&revision, &spec.template);
+    let status = on.status.clone().unwrap_or_default();
+    let words = || {
+        let ready = conditions::find(&status.conditions, READY);
+        ready.map_or_else(
+            || "not looked at yet".to_owned(),
+            |c| format!("{}: {}", c.reason, c.message),
+        )
+    };
+    let (wait, generation) = (spec.template.wait, on.metadata.generation.unwrap_or(0));
+    match step::progress(&status, wait, &wanted, id, generation) {
+        Progress::Done => None,
+        Progress::Working => Some(format!("Sync {name:?} is at work on {revision}")),
+        Progress::Degraded { message, .. } => Some(format!("Sync {name:?} is not healthy: {message}")),
+        Progress::Failing { .. } => Some(format!("Sync {name:?} fails: {}", words())),
+    }
+}

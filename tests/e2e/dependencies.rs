@@ -1,0 +1,176 @@
+//! What depends on something waits for it: at the same release, and by name.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use starling_api::{SyncGroup, SyncResource};
+
+use crate::world::{Scene, along, config_map, ready, sync_ready};
+
+const MEMBERS: [&str; 2] = ["m1", "m2"];
+
+/// Writes the folders `base` and `app`, each with one ConfigMap of its name; a base that is not `good` is refused by
+/// every API server.
+fn commit(scene: &Scene, value: &str, good: bool) -> Result<String> {
+    let base = config_map(&scene.own("base"), value);
+    let base = if good {
+        base
+    } else {
+        base.replace("  value:", "  \"no key\":")
+    };
+    let app = config_map(&scene.own("app"), value);
+    Ok(scene
+        .repo
+        .commit(&[("base/map.yaml", &base), ("app/map.yaml", &app)], value)?)
+}
+
+async fn group(scene: &Scene, base_depends_on: &[&str]) -> Result<()> {
+    let on: Vec<Value> = base_depends_on.iter().map(|name| json!({"name": name})).collect();
+    let entry = |name: &str, on: Value| {
+        json!({"name": name, "sourceRef": {"name": scene.name}, "path": format!("./{name}"),
+            "retryInterval": "1s", "dependsOn": on})
+    };
+    // The dependent stands first, so that order of writing is not what makes the test pass.
+    let syncs = json!([entry("app", json!([{"name": "base"}])), entry("base", on.into())]);
+    let spec = json!({"clusterSelector": scene.selector(), "syncs": syncs, "rolloutStrategy": {"maxConcurrency": 2}});
+    scene.fleet().put_group(scene.name, spec).await
+}
+
+async fn created(scene: &Scene, member: &str, name: &str) -> Result<jiff::Timestamp> {
+    let map = scene.map(member, name).await?;
+    let map = map.ok_or_else(|| anyhow::anyhow!("no {name} on {member}"))?;
+    let entry = map
+        .metadata
+        .managed_fields
+        .unwrap_or_default()
+        .into_iter()
+        .find(|e| e.manager.as_deref() == Some("starling"));
+    let time = entry
+        .and_then(|entry| entry.time)
+        .ok_or_else(|| anyhow::anyhow!("{name} is not ours"))?;
+    Ok(time.0)
+}
+
+#[test]
+fn an_entry_waits_for_what_it_depends_on_at_the_same_release() -> Result<()> {
+    along("depends", async |scene| {
+        let first = commit(scene, "one", true)?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS).await?;
+        group(scene, &[]).await?;
+        scene.succeeded(&first).await?;
+        for member in MEMBERS {
+            assert!(created(scene, member, "base").await? <= created(scene, member, "app").await?);
+        }
+
+        // The base of the second commit fails everywhere. It was ready with the first one, which must not count.
+        commit(scene, "two", false)?;
+        for member in MEMBERS {
+            let waits = |sync: &SyncResource| {
+                let status = sync.status.clone().unwrap_or_default();
+                let words = status
+                    .conditions
+                    .iter()
+                    .map(|c| c.message.clone())
+                    .collect::<String>();
+                sync_ready(sync).1 == "DependencyNotReady"
+                    && words.contains(&scene.own(&format!("base-{member}")))
+                    && words.contains("fails")
+            };
+            scene.sync(member, "waits, and names what for", waits).await?;
+        }
+        assert_eq!(
+            scene.values(&MEMBERS, "app").await?,
+            vec![Some("one".to_owned()); 2]
+        );
+
+        let third = commit(scene, "three", true)?;
+        scene.succeeded(&third).await?;
+        for name in ["base", "app"] {
+            assert_eq!(
+                scene.values(&MEMBERS, name).await?,
+                vec![Some("three".to_owned()); 2]
+            );
+        }
+        for member in MEMBERS {
+            assert_eq!(
+                scene.values_sent(member, "app", &["one", "two", "three"])?,
+                ["one", "three"]
+            );
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_cycle_of_entries_stalls_the_group_and_is_named() -> Result<()> {
+    along("circle", async |scene| {
+        commit(scene, "one", true)?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS).await?;
+        group(scene, &["app"]).await?;
+        let stalled = |group: &SyncGroup| {
+            let conditions = group.status.clone().unwrap_or_default().conditions;
+            conditions.iter().any(|c| {
+                c.type_ == "Stalled"
+                    && c.reason == "DependencyCycle"
+                    && c.message.contains("app → base → app")
+            })
+        };
+        scene.fleet().until(scene.name, "Stalled", stalled).await?;
+        assert_eq!(scene.values(&MEMBERS, "app").await?, [None, None]);
+        // Without the cycle it goes on by itself.
+        group(scene, &[]).await?;
+        let done =
+            |group: &SyncGroup| ready(&group.status.clone().unwrap_or_default().conditions).0 == "True";
+        scene.fleet().until(scene.name, "Ready", done).await?;
+        Ok(())
+    })
+}
+
+#[test]
+fn syncs_alone_wait_for_each_other_and_a_cycle_of_them_stalls_each() -> Result<()> {
+    along("alone", async |scene| {
+        commit(scene, "one", true)?;
+        scene.follow_main().await?;
+        let put = async |name: &str, folder: &str, on: &str| {
+            let spec = json!({"clusterRef": {"name": "m1"}, "sourceRef": {"name": scene.name}, "path": folder,
+                "dependsOn": [{"name": scene.own(on)}], "retryInterval": "1s"});
+            let metadata = json!({"name": scene.own(name)});
+            scene
+                .fleet()
+                .put::<SyncResource>(json!({"metadata": metadata, "spec": spec}))
+                .await
+        };
+        put("app", "./app", "base").await?;
+        let missing = |sync: &SyncResource| sync_ready(sync).1 == "DependencyNotReady";
+        scene
+            .fleet()
+            .until(&scene.own("app"), "waits for one that is not there", missing)
+            .await?;
+        put("base", "./base", "app").await?;
+        for (name, way) in [
+            ("app", "alone-app → alone-base → alone-app"),
+            ("base", "alone-base → alone-app → alone-base"),
+        ] {
+            let stalled = |sync: &SyncResource| {
+                let conditions = sync.status.clone().unwrap_or_default().conditions;
+                conditions
+                    .iter()
+                    .any(|c| c.type_ == "Stalled" && c.reason == "DependencyCycle" && c.message.contains(way))
+            };
+            scene.fleet().until(&scene.own(name), "Stalled", stalled).await?;
+        }
+        assert_eq!(scene.values(&["m1"], "base").await?, [None]);
+
+        let patch = json!({"spec": {"dependsOn": null}});
+        scene
+            .fleet()
+            .patch::<SyncResource>(&scene.own("base"), patch)
+            .await?;
+        for name in ["base", "app"] {
+            let done = |sync: &SyncResource| sync_ready(sync).0 == "True";
+            scene.fleet().until(&scene.own(name), "Ready", done).await?;
+        }
+        Ok(())
+    })
+}
