@@ -129,17 +129,19 @@ async fn a_file_that_is_encrypted_whole_is_opened_as_long_as_nothing_is_changed_
     let plain = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: plain}\ndata: {n: \"1\"}\n";
     let tree = tree(&[("app/db.yaml", &sealed), ("app/plain.yaml", plain.as_bytes())]);
     let objects = opened(&tree, "", &[&key]).await;
-    let names: Vec<&str> = objects
-        .iter()
-        .filter_map(|object| object["metadata"]["name"].as_str())
-        .collect();
-    assert_eq!(names, ["db", "plain"]);
-    assert_eq!(objects[0]["stringData"]["password"], CANARY);
-    assert!(objects[0].get("sops").is_none());
+    // kustomize sorts by kind, which it sees encrypted; the order on a member is not its business.
+    let named = |name: &str| objects.iter().find(|object| object["metadata"]["name"] == name);
+    let db = named("db").expect("db");
+    assert_eq!(db["stringData"]["password"], CANARY);
+    assert!(db.get("sops").is_none());
+    assert!(named("plain").is_some() && objects.len() == 2);
 
     let (object, field, problem) = refused(built(&tree, "shop", &[&key]).await);
     assert_eq!((field.as_str(), problem), ("sops", DecryptProblem::Changed));
-    assert!(object.starts_with("object 1 of the render"), "{object}");
+    assert!(
+        object.starts_with("object ") && object.ends_with(" of the render"),
+        "{object}"
+    );
 }
 
 #[tokio::test]

@@ -43,7 +43,13 @@ struct Canaries {
 impl Canaries {
     /// Credentials, and what was encrypted, have no business on disk, not even for a moment.
     fn never_on_disk(&self) -> Vec<&Canary> {
-        vec![&self.member, &self.password, &self.bearer, &self.identity, &self.sealed]
+        vec![
+            &self.member,
+            &self.password,
+            &self.bearer,
+            &self.identity,
+            &self.sealed,
+        ]
     }
 
     fn all(&self) -> Vec<&Canary> {
@@ -301,8 +307,6 @@ async fn until_attempted(fleet: &Fleet, name: &str, repo: &GitRepo) -> Result<()
         let failed: BTreeSet<&str> = status.conditions.iter().map(|c| c.status.as_str()).collect();
         status.last_attempted_revision.ends_with(&head) && status.attempts > 0 && failed.contains("False")
     };
-    fleet
-        .until(name, &format!("{head} attempted"), attempted)
-        .await?;
+    fleet.until(name, &format!("{head} attempted"), attempted).await?;
     Ok(())
 }

@@ -54,9 +54,8 @@ impl Sealed {
     }
 
     fn encrypt(&self, data: &str) -> Result<String> {
-        let manifest = format!(
-            "apiVersion: v1\nkind: Secret\nmetadata:\n  name: sealed\n  namespace: default\n{data}"
-        );
+        let manifest =
+            format!("apiVersion: v1\nkind: Secret\nmetadata:\n  name: sealed\n  namespace: default\n{data}");
         self.tools.encrypt_secret(&manifest, &[&self.key])
     }
 }
@@ -93,7 +92,10 @@ pub(crate) async fn in_trouble(fleet: &Fleet, sealed: &Sealed, plain: &Canary) -
     refused_by_the_member(fleet, sealed, &repo, value).await?;
 
     // A value that was replaced: sops complains about it at length.
-    let line = good.lines().find(|line| line.contains("password:")).context("password")?;
+    let line = good
+        .lines()
+        .find(|line| line.contains("password:"))
+        .context("password")?;
     let broken = good.replace(line, &format!("  password: {value}"));
     // Whoever does this has put the plaintext into git themselves, so another one takes its place.
     let broken = broken.replace(value.as_str(), "from-somebody-else");
@@ -164,8 +166,13 @@ async fn until_reason(fleet: &Fleet, repo: &GitRepo, reason: &str) -> Result<()>
     let ended = |sync: &SyncResource| {
         let status = sync.status.clone().unwrap_or_default();
         status.last_attempted_revision.ends_with(&head)
-            && status.conditions.iter().any(|c| c.type_ == "Ready" && c.reason == reason)
+            && status
+                .conditions
+                .iter()
+                .any(|c| c.type_ == "Ready" && c.reason == reason)
     };
-    fleet.until("sealed", &format!("{reason} at {head}"), ended).await?;
+    fleet
+        .until("sealed", &format!("{reason} at {head}"), ended)
+        .await?;
     Ok(())
 }

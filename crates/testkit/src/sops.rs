@@ -52,12 +52,18 @@ impl SopsTools {
         self.folder.join("sops")
     }
 
+    /// The program `age-keygen`.
+    #[must_use]
+    pub fn age_keygen(&self) -> PathBuf {
+        self.folder.join("age-keygen")
+    }
+
     /// Makes a pair of keys.
     ///
     /// # Errors
     /// If `age-keygen` fails.
     pub fn key(&self) -> Result<AgeKey> {
-        let made = Command::new(self.folder.join("age-keygen")).output()?;
+        let made = Command::new(self.age_keygen()).output()?;
         ensure!(
             made.status.success(),
             "age-keygen: {}",
