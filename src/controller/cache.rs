@@ -420,4 +420,78 @@ mod tests {
         assert_eq!(version_of(&cache, "a").as_deref(), Some("5"));
         assert!(cache.is_unreadable(&ObjectKey::new("ns", "b")));
     }
+
+    /// Any history, seen through a watch that is cut, goes on a little too early (so that it repeats events), and begins
+    /// anew with a list now and then: what is known in the end is what there is.
+    #[test]
+    fn t19_events_that_are_repeated_and_lists_in_between_end_in_the_same_state() {
+        use proptest::prelude::*;
+
+        #[derive(Clone, Debug)]
+        enum Move {
+            /// Something happens: an object is written, or deleted.
+            Put(usize),
+            Delete(usize),
+            /// The next event arrives.
+            Deliver,
+            /// The watch is cut and goes on from so many events before, back to the last list at most.
+            Cut(usize),
+            /// The watch is cut and everything is listed.
+            Relist,
+        }
+        const NAMES: [&str; 3] = ["a", "b", "c"];
+        let moves = prop_oneof![
+            3 => (0..NAMES.len()).prop_map(Move::Put),
+            2 => (0..NAMES.len()).prop_map(Move::Delete),
+            4 => Just(Move::Deliver),
+            1 => (0..6usize).prop_map(Move::Cut),
+            1 => Just(Move::Relist),
+        ];
+        proptest!(ProptestConfig::with_cases(256), |(moves in proptest::collection::vec(moves, 0..60))| {
+            let cache = Cache::default();
+            let mut truth: BTreeMap<&str, u64> = BTreeMap::new();
+            let mut history: Vec<(bool, &str, u64)> = Vec::new();
+            let (mut listed, mut next) = (0, 0);
+            let deliver = |(put, name, version): (bool, &str, u64)| {
+                cache.observe_event(if put {
+                    Event::Apply(read(name, version))
+                } else {
+                    Event::Delete(read(name, version))
+                });
+            };
+            for step in moves {
+                let version = history.len() as u64 + 1;
+                match step {
+                    Move::Put(n) => {
+                        truth.insert(NAMES[n], version);
+                        history.push((true, NAMES[n], version));
+                    }
+                    Move::Delete(n) => {
+                        if truth.remove(NAMES[n]).is_some() {
+                            history.push((false, NAMES[n], version));
+                        }
+                    }
+                    Move::Deliver if next < history.len() => {
+                        deliver(history[next]);
+                        next += 1;
+                    }
+                    Move::Deliver => {}
+                    Move::Cut(back) => next = next.saturating_sub(back).max(listed),
+                    Move::Relist => {
+                        cache.observe_event(Event::Init);
+                        for (name, version) in &truth {
+                            cache.observe_event(Event::InitApply(read(name, *version)));
+                        }
+                        cache.observe_event(Event::InitDone);
+                        (listed, next) = (history.len(), history.len());
+                    }
+                }
+            }
+            history[next..].iter().copied().for_each(deliver);
+            for name in NAMES {
+                let known = version_of(&cache, name);
+                prop_assert_eq!(known, truth.get(name).map(ToString::to_string), "{}", name);
+            }
+        });
+    }
 }

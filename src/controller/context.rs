@@ -13,6 +13,7 @@ use crate::ledger::Ledger;
 use super::cache::{Cache, ObjectKey};
 use super::healths::Healths;
 use super::hub::Hub;
+use super::lanes::Lanes;
 use super::members::Members;
 use super::pace::Pace;
 use super::renders::Renders;
@@ -42,6 +43,8 @@ pub struct Context {
     pub renders: Renders,
     /// Connections to members.
     pub members: Members,
+    /// How each member answers, and until when it is left alone.
+    pub lanes: Arc<Lanes>,
     /// The ledger.
     pub ledger: Ledger,
     /// Rates.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kube::Client;
+use starling_api::SyncResource;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -13,15 +14,18 @@ use super::cache::{Cache, Change, ObjectKey};
 use super::context::{Checks, Context, Dependents, Queues};
 use super::healths::Healths;
 use super::hub::{Hub, HubError};
+use super::lanes::Lanes;
 use super::members::Members;
 use super::pace::Pace;
 use super::renders::Renders;
 use super::repositories::Repositories;
 use super::restart;
+use super::shares::Limits;
 use super::standing::Standings;
 use super::wake::By;
 use super::watch::follow;
 use super::work::{Crew, Loop, Schedule};
+use super::workqueue::{LaneRules, Workqueue};
 use crate::git::{GitLimits, GitStore};
 use crate::ledger::{Ledger, LedgerError};
 use crate::render::{BuildTool, RenderError, RenderLimits, Renderer, Sops};
@@ -154,19 +158,25 @@ async fn open(client: Client, settings: &Settings) -> Result<Context, StartError
     tracing::info!(?tool, ?sops, "manifests are built with");
     let hub = Hub::new(client);
     let installation = hub.installation().await?;
+    let (syncs, lanes) = (Arc::new(Cache::default()), Arc::new(Lanes::default()));
+    let queues = Queues {
+        syncs: Workqueue::with_lanes(lane_rules(settings, &syncs, &lanes)),
+        ..Queues::default()
+    };
     let git = GitStore::new(settings.data_dir.join("git"), GitLimits::default());
     let renderer = Renderer::new(tool, RenderLimits::default()).with_sops(sops);
     Ok(Context {
         hub,
         sources: Arc::new(Cache::default()),
         clusters: Arc::new(Cache::default()),
-        syncs: Arc::new(Cache::default()),
+        syncs,
         groups: Arc::new(Cache::default()),
-        queues: Queues::default(),
+        queues,
         renders: Renders::new(git.clone(), renderer),
         git,
         repositories: Repositories::default(),
         members: Members::default(),
+        lanes,
         ledger,
         pace: Pace::default(),
         checks: Checks::default(),
@@ -178,6 +188,19 @@ async fn open(client: Client, settings: &Settings) -> Result<Context, StartError
         installation,
         allow_insecure_sources: settings.allow_insecure_sources,
     })
+}
+
+/// One lane per cluster in the queue of Syncs: what one cluster, or all bad ones together, may hold of the workers.
+fn lane_rules(settings: &Settings, syncs: &Arc<Cache<SyncResource>>, lanes: &Arc<Lanes>) -> LaneRules {
+    let (syncs, lanes) = (syncs.clone(), lanes.clone());
+    LaneRules {
+        lane_of: Box::new(move |key| {
+            let sync = syncs.get(key)?;
+            Some(ObjectKey::new(&key.namespace, &sync.spec.cluster_ref.name))
+        }),
+        is_suspect: Box::new(move |cluster| lanes.is_suspect(cluster)),
+        limits: Limits::of(hands(Loop::Sync, settings)),
+    }
 }
 
 fn follow_all(

@@ -1,9 +1,10 @@
 //! Opening a connection to a server, and to no address that is not a server's.
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use starling_core::address::is_nobodys;
 use tokio::net::{TcpStream, lookup_host};
 use url::Host;
 
@@ -53,29 +54,9 @@ pub(super) async fn dial(
     Err(last)
 }
 
-/// Loopback, link-local (where clouds keep their metadata servers) and addresses that are no host's.
-///
-/// Private networks are not among them: git servers live there.
+/// Loopback, and addresses at which nobody's server is. Private networks are not among them: git servers live there.
 fn is_local(address: IpAddr) -> bool {
-    /// The metadata server of AWS, which is not link-local in IPv6.
-    const AWS_METADATA: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
-    match address.to_canonical() {
-        IpAddr::V4(v4) => {
-            v4.is_loopback()
-                || v4.is_link_local()
-                || v4.is_unspecified()
-                || v4.is_broadcast()
-                || v4.is_multicast()
-                || v4.octets()[0] == 0
-        }
-        IpAddr::V6(v6) => {
-            v6.is_loopback()
-                || v6.is_unspecified()
-                || v6.is_multicast()
-                || v6.is_unicast_link_local()
-                || v6 == AWS_METADATA
-        }
-    }
+    address.to_canonical().is_loopback() || is_nobodys(address)
 }
 
 #[cfg(test)]

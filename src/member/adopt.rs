@@ -54,6 +54,7 @@ impl Member {
         let trial = self.send(trial, attempt).await?;
         let now: Partial<'_> = live.parse(get)?;
         let then: Partial<'_> = trial.parse(try_apply)?;
+        now.metadata.check(&object.key, get)?;
         let same_fields = now.metadata.fields_digest() == then.metadata.fields_digest();
         if same_fields && content(&live, get)? == content(&trial, try_apply)? {
             Ok(Adoption::InStep(now.metadata.record(&object.digest)))

@@ -130,6 +130,11 @@ impl<'a> What<'a> {
         }
     }
 
+    /// Whether the answer is a list of objects, which may be longer than one of them.
+    pub(super) fn is_list(&self) -> bool {
+        matches!(self.target, Target::Kind(_))
+    }
+
     /// Whether an answer may quote the content of a Secret.
     pub(super) fn is_secret(&self) -> bool {
         match self.target {

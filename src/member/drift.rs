@@ -21,6 +21,8 @@ use super::transport::Member;
 
 /// Objects on one page of a list, as kubectl asks for.
 const PAGE: usize = 500;
+/// Pages of one list at most: 100,000 objects, five times what a render may have.
+const PAGES: usize = 200;
 /// How often a list is begun anew after it expired between two pages.
 const RESTARTS: usize = 2;
 
@@ -82,12 +84,22 @@ struct Findings<'a> {
     versions: Vec<(&'a ObjectKey, String)>,
 }
 
+impl Findings<'_> {
+    fn join(&mut self, mut more: Self) {
+        self.remarkable.append(&mut more.remarkable);
+        self.versions.append(&mut more.versions);
+    }
+}
+
 /// The records of one kind, ordered by namespace and name.
 type Known<'a> = [(&'a ObjectKey, &'a Record)];
 
+/// What was found, and what a list did not hold.
+type Compared<'a> = (Findings<'a>, Vec<(&'a ObjectKey, &'a Record)>);
+
 impl Member {
-    /// Compares what an owner has on the member with the records: one paged list of metadata for each kind, cluster-wide, and
-    /// one request for each object that is missing from it.
+    /// Compares what an owner has on the member with the records: one paged list of metadata for each kind, cluster-wide (or
+    /// for each namespace, where that is forbidden), and one request for each object that is missing from it.
     pub async fn find_drift(
         &self,
         owner: &str,
@@ -145,16 +157,14 @@ impl Member {
                 ..Findings::default()
             });
         };
-        let mut restarts = 0;
-        let (mut findings, missing) = loop {
-            match self.list_drift(owner, kind, &resource, known, attempt).await {
-                Err(MemberError::Expired { .. }) if restarts < RESTARTS => restarts += 1,
-                Err(error @ MemberError::NotServed { .. }) => {
-                    self.kinds().forget(&resource.group_version);
-                    return Err(error);
-                }
-                other => break other?,
+        let (mut findings, missing) = match self.list_anew(owner, kind, &resource, None, known, attempt).await
+        {
+            // An account may have rights in its namespaces alone.
+            Err(MemberError::Forbidden { .. }) if resource.namespaced => {
+                self.list_namespaces(owner, kind, &resource, known, attempt)
+                    .await?
             }
+            other => other?,
         };
         for (key, record) in missing {
             let finding = self.look_at(owner, &resource, key, record, attempt).await?;
@@ -163,24 +173,72 @@ impl Member {
         Ok(findings)
     }
 
-    /// Reads all pages. Returns what was found, and what the list does not hold.
-    async fn list_drift<'a>(
+    /// One list for each namespace that has objects of ours.
+    async fn list_namespaces<'a>(
         &self,
         owner: &str,
         kind: &str,
         resource: &Resource,
         known: &Known<'a>,
         attempt: &Attempt,
-    ) -> Result<(Findings<'a>, Vec<(&'a ObjectKey, &'a Record)>), MemberError> {
+    ) -> Result<Compared<'a>, MemberError> {
+        let (mut findings, mut missing) = (Findings::default(), Vec::new());
+        // They are ordered by namespace.
+        for known in known.chunk_by(|(one, _), (next, _)| one.namespace == next.namespace) {
+            let namespace = known.first().map(|(key, _)| key.namespace.as_str());
+            let compared = self
+                .list_anew(owner, kind, resource, namespace, known, attempt)
+                .await?;
+            findings.join(compared.0);
+            missing.extend(compared.1);
+        }
+        Ok((findings, missing))
+    }
+
+    /// Lists, and begins anew where a list expired between two pages: half of one list and half of another would make
+    /// what lies between them disappear.
+    async fn list_anew<'a>(
+        &self,
+        owner: &str,
+        kind: &str,
+        resource: &Resource,
+        namespace: Option<&str>,
+        known: &Known<'a>,
+        attempt: &Attempt,
+    ) -> Result<Compared<'a>, MemberError> {
+        let mut restarts = 0;
+        loop {
+            match self
+                .list_drift(owner, kind, resource, namespace, known, attempt)
+                .await
+            {
+                Err(MemberError::Expired { .. }) if restarts < RESTARTS => restarts += 1,
+                Err(error @ MemberError::NotServed { .. }) => {
+                    self.kinds().forget(&resource.group_version);
+                    return Err(error);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Reads all pages. Returns what was found, and what the list does not hold.
+    async fn list_drift<'a>(
+        &self,
+        owner: &str,
+        kind: &str,
+        resource: &Resource,
+        namespace: Option<&str>,
+        known: &Known<'a>,
+        attempt: &Attempt,
+    ) -> Result<Compared<'a>, MemberError> {
         let what = What::kind("list", kind);
         let selector = paths::escaped(&format!("{OWNER_LABEL}={owner}"));
-        let first = format!(
-            "{}?limit={PAGE}&labelSelector={selector}",
-            paths::collection(resource)
-        );
+        let collection = paths::collection(resource, namespace);
+        let first = format!("{collection}?limit={PAGE}&labelSelector={selector}");
         let (mut listed, mut next) = (vec![false; known.len()], String::new());
         let mut findings = Findings::default();
-        loop {
+        for _ in 0..PAGES {
             let path = if next.is_empty() {
                 first.clone()
             } else {
@@ -192,7 +250,10 @@ impl Member {
                 let Some(index) = position(known, metadata) else {
                     continue;
                 };
-                listed[index] = true;
+                // Once each: a member may list one object a thousand times.
+                if std::mem::replace(&mut listed[index], true) {
+                    continue;
+                }
                 let (key, record) = known[index];
                 let finding = finding(owner, metadata, record);
                 findings.remarkable.extend(finding.map(|finding| (key, finding)));
@@ -208,6 +269,10 @@ impl Member {
                 return Ok((findings, missing.map(|(known, _)| *known).collect()));
             }
         }
+        Err(MemberError::Garbage {
+            request: what.to_string(),
+            problem: format!("a list without an end: more than {PAGES} pages"),
+        })
     }
 
     /// Looks at one object that the list did not hold: deleted, without the label, or made between two pages.

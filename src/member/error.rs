@@ -54,7 +54,7 @@ pub enum MemberError {
         /// The member's words.
         message: String,
     },
-    /// 429: the member asks for a pause.
+    /// 429, or 503 with `Retry-After`: the member asks for a pause.
     #[error("{request}: the cluster asks to slow down")]
     Throttled {
         /// What was tried.
@@ -179,6 +179,14 @@ pub enum MemberError {
         object: ObjectKey,
         /// What is wrong.
         problem: &'static str,
+    },
+    /// What is to be impersonated is not the name of a ServiceAccount.
+    #[error("{name:?} of namespace {namespace:?} is not the name of a ServiceAccount")]
+    Account {
+        /// The Sync's namespace.
+        namespace: String,
+        /// `serviceAccountName`.
+        name: String,
     },
     /// The inventory on the member cannot be read; nothing is written, since what is ours is not known.
     #[error(

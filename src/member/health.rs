@@ -27,6 +27,8 @@ use super::transport::Member;
 const FEW: usize = 3;
 /// Objects on one page: complete ones are ten times as large as their metadata.
 const PAGE: usize = 100;
+/// Pages of one list at most: 100,000 objects, five times what a render may have.
+const PAGES: usize = 1000;
 /// How often a list is begun anew after it expired between two pages.
 const RESTARTS: usize = 2;
 
@@ -65,6 +67,14 @@ struct HeadMetadata {
     namespace: String,
     #[serde(default)]
     resource_version: String,
+}
+
+/// What a list of one kind is made for.
+struct List<'a> {
+    owner: &'a str,
+    kind: &'a str,
+    resource: &'a Resource,
+    now: Timestamp,
 }
 
 /// A page of complete objects, of which only the wanted ones are parsed.
@@ -127,19 +137,18 @@ impl Member {
         };
         let mut seen = BTreeMap::new();
         if wanted.len() > FEW {
-            let mut restarts = 0;
-            seen = loop {
-                match self
-                    .list_health(owner, kind, &resource, wanted, now, attempt)
-                    .await
-                {
-                    Err(MemberError::Expired { .. }) if restarts < RESTARTS => restarts += 1,
-                    Err(error @ MemberError::NotServed { .. }) => {
-                        self.kinds().forget(&resource.group_version);
-                        return Err(error);
-                    }
-                    other => break other?,
+            let list = List {
+                owner,
+                kind,
+                resource: &resource,
+                now,
+            };
+            seen = match self.list_health_anew(&list, None, wanted, attempt).await {
+                // An account may have rights in its namespaces alone.
+                Err(MemberError::Forbidden { .. }) if resource.namespaced => {
+                    self.list_health_of_namespaces(&list, wanted, attempt).await?
                 }
+                other => other?,
             };
         }
         // What the list did not hold may have lost the label, or was made between two pages.
@@ -152,28 +161,66 @@ impl Member {
         Ok(seen)
     }
 
+    /// One list for each namespace that has objects of ours.
+    async fn list_health_of_namespaces(
+        &self,
+        list: &List<'_>,
+        wanted: &BTreeSet<&ObjectKey>,
+        attempt: &Attempt,
+    ) -> Result<BTreeMap<ObjectKey, Seen>, MemberError> {
+        let mut namespaces: BTreeMap<&str, BTreeSet<&ObjectKey>> = BTreeMap::new();
+        for key in wanted {
+            namespaces.entry(&key.namespace).or_default().insert(key);
+        }
+        let mut seen = BTreeMap::new();
+        for (namespace, wanted) in &namespaces {
+            seen.extend(
+                self.list_health_anew(list, Some(namespace), wanted, attempt)
+                    .await?,
+            );
+        }
+        Ok(seen)
+    }
+
+    /// Lists, and begins anew where a list expired between two pages.
+    async fn list_health_anew(
+        &self,
+        list: &List<'_>,
+        namespace: Option<&str>,
+        wanted: &BTreeSet<&ObjectKey>,
+        attempt: &Attempt,
+    ) -> Result<BTreeMap<ObjectKey, Seen>, MemberError> {
+        let mut restarts = 0;
+        loop {
+            match self.list_health(list, namespace, wanted, attempt).await {
+                Err(MemberError::Expired { .. }) if restarts < RESTARTS => restarts += 1,
+                Err(error @ MemberError::NotServed { .. }) => {
+                    self.kinds().forget(&list.resource.group_version);
+                    return Err(error);
+                }
+                other => return other,
+            }
+        }
+    }
+
     /// Reads pages until all wanted objects were seen or there is no further page.
     async fn list_health(
         &self,
-        owner: &str,
-        kind: &str,
-        resource: &Resource,
+        list: &List<'_>,
+        namespace: Option<&str>,
         wanted: &BTreeSet<&ObjectKey>,
-        now: Timestamp,
         attempt: &Attempt,
     ) -> Result<BTreeMap<ObjectKey, Seen>, MemberError> {
-        let what = What::kind("list", kind);
-        let selector = paths::escaped(&format!("{OWNER_LABEL}={owner}"));
-        let first = format!(
-            "{}?limit={PAGE}&labelSelector={selector}",
-            paths::collection(resource)
-        );
+        let what = What::kind("list", list.kind);
+        let selector = paths::escaped(&format!("{OWNER_LABEL}={}", list.owner));
+        let collection = paths::collection(list.resource, namespace);
+        let first = format!("{collection}?limit={PAGE}&labelSelector={selector}");
         let by_name: BTreeMap<(&str, &str), &ObjectKey> = wanted
             .iter()
             .map(|key| ((key.namespace.as_str(), key.name.as_str()), *key))
             .collect();
         let (mut seen, mut next) = (BTreeMap::new(), String::new());
-        loop {
+        for _ in 0..PAGES {
             let path = if next.is_empty() {
                 first.clone()
             } else {
@@ -187,7 +234,7 @@ impl Member {
                     continue;
                 };
                 if let Some(&key) = by_name.get(&(metadata.namespace.as_str(), metadata.name.as_str())) {
-                    seen.insert(key.clone(), self.judge(key, item.get(), metadata, now));
+                    seen.insert(key.clone(), self.judge(key, item.get(), metadata, list.now));
                 }
             }
             next = page.metadata.next;
@@ -196,6 +243,10 @@ impl Member {
                 return Ok(seen);
             }
         }
+        Err(MemberError::Garbage {
+            request: what.to_string(),
+            problem: format!("a list without an end: more than {PAGES} pages"),
+        })
     }
 
     async fn get_health(

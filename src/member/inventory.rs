@@ -1,5 +1,8 @@
 //! Reads and writes the inventory of one owner on the member. The order of writes is
 //! [`starling_core::inventory::shards`]'s.
+//!
+//! Always as the user of the kubeconfig: an account that a Sync impersonates needs no rights in `starling-system`, and
+//! must not be able to write what is pruned (ADR 17).
 
 use std::collections::BTreeMap;
 
@@ -20,8 +23,9 @@ use super::metadata::Partial;
 use super::paths;
 use super::transport::Member;
 
-/// Shards that are read at most: a quarter of a million objects, and an end to a member that always has one more.
-const SHARDS_LIMIT: usize = 64;
+/// Shards that are read at most: 65,000 objects, thrice what a render may have, and an end to a member that always has
+/// one more.
+const SHARDS_LIMIT: usize = 16;
 
 /// An inventory and how it lies on the member.
 #[derive(Debug, Default)]
@@ -76,12 +80,19 @@ impl Member {
     }
 
     pub(super) async fn load_inventory(&self, owner: &str, attempt: &Attempt) -> Result<Stored, MemberError> {
-        let mut stored = Stored::default();
-        while stored.versions.len() < SHARDS_LIMIT {
+        let (itself, mut stored) = (self.as_itself(), Stored::default());
+        loop {
             let name = format::shard_name(owner, stored.versions.len());
-            let Some(ShardRead { version, shard }) = self.read_shard(&name, attempt).await? else {
+            let Some(ShardRead { version, shard }) = itself.read_shard(&name, attempt).await? else {
                 break;
             };
+            if stored.versions.len() == SHARDS_LIMIT {
+                // To go on without the rest would be to forget what is ours.
+                return Err(MemberError::Garbage {
+                    request: What::object("read", &shard_key(&name)).to_string(),
+                    problem: format!("an inventory of more than {SHARDS_LIMIT} ConfigMaps"),
+                });
+            }
             stored.inventory = stored.inventory.union(&shard.entries);
             stored.versions.push(version);
             if stored.versions.len() == 1 && shard.shards == 1 {
@@ -99,6 +110,7 @@ impl Member {
         wanted: &Inventory,
         attempt: &Attempt,
     ) -> Result<(), MemberError> {
+        let itself = self.as_itself();
         let writes = shard_writes(
             &stored.inventory,
             stored.versions.len(),
@@ -112,12 +124,13 @@ impl Member {
                         stored.versions.resize(index + 1, Version::default());
                     }
                     let version = &mut stored.versions[index];
-                    *version = self
+                    *version = itself
                         .write_shard(&format::shard_name(owner, index), version, &text, attempt)
                         .await?;
                 }
                 ShardWrite::Remove { index } => {
-                    self.delete_shard(&format::shard_name(owner, index), attempt)
+                    itself
+                        .delete_shard(&format::shard_name(owner, index), attempt)
                         .await?;
                     stored.versions.truncate(index);
                 }

@@ -14,11 +14,15 @@ use tokio::time::Instant;
 /// Bounds on the requests to one member.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberLimits {
-    /// For TCP and TLS together.
+    /// For the name, TCP and TLS together.
     pub connect: Duration,
+    /// From the moment there is a connection to the end of the answer's head.
+    pub head: Duration,
+    /// Between two parts of an answer's body.
+    pub idle: Duration,
     /// From sending a request to the last byte of its answer.
     pub request: Duration,
-    /// Bytes of one answer.
+    /// Bytes of one answer: of a page of a list; anything else has at most 4 MiB as well.
     pub answer_bytes: usize,
     /// Requests at the same time. Each is a connection of its own, since the client speaks HTTP/1.1.
     pub concurrency: usize,
@@ -32,14 +36,17 @@ pub struct MemberLimits {
 
 impl Default for MemberLimits {
     /// An API server takes about 3 ms of CPU for a server-side apply, so 100 a second is a third of one core. 6 at once
-    /// keep it busy over a round trip of 50 ms. A page of 500 metadata is 1 to 4 MiB; 16 MiB is beyond any honest answer.
+    /// keep it busy over a round trip of 50 ms. A page of 500 metadata is 1 to 4 MiB; 8 MiB is beyond any honest answer, and
+    /// 6 at once stay below 64 MiB. A head takes as long as the work: 10 s is the default limit of an admission webhook.
     fn default() -> Self {
         const PER_SECOND: NonZeroU32 = NonZeroU32::MIN.saturating_add(99);
         const BURST: NonZeroU32 = NonZeroU32::MIN.saturating_add(199);
         Self {
             connect: Duration::from_secs(5),
+            head: Duration::from_secs(10),
+            idle: Duration::from_secs(10),
             request: Duration::from_secs(30),
-            answer_bytes: 16 * 1024 * 1024,
+            answer_bytes: 8 * 1024 * 1024,
             concurrency: 6,
             per_second: PER_SECOND,
             burst: BURST,

@@ -8,8 +8,11 @@ use sha2::{Digest, Sha256};
 use starling_api::{DISABLED, FIELD_MANAGER, OWNER_LABEL, PRUNE, RECONCILE};
 use starling_core::apply::{Live, Record, Terms};
 use starling_core::fields::FieldSet;
+use starling_core::object::ObjectKey;
 
+use super::call::What;
 use super::drift::Manager;
+use super::error::MemberError;
 
 /// One object as `PartialObjectMetadata`; whatever else an answer holds is skipped.
 #[derive(Debug, Deserialize)]
@@ -156,6 +159,24 @@ impl Metadata<'_> {
             .collect()
     }
 
+    /// Whether this is of the object that was asked for, and can be told from every other. An answer about another
+    /// object, or none in particular, must not become a record of this one.
+    pub(super) fn check(&self, key: &ObjectKey, what: What<'_>) -> Result<(), MemberError> {
+        let problem = if self.uid.is_empty() || self.resource_version.is_empty() {
+            "an object without UID or resourceVersion"
+        } else if self.name != key.name || self.namespace != key.namespace {
+            "another object than the one asked for"
+        } else if !is_plain(&self.uid) || !is_plain(&self.resource_version) {
+            "a UID or resourceVersion that no API server gives"
+        } else {
+            return Ok(());
+        };
+        Err(MemberError::Garbage {
+            request: what.to_string(),
+            problem: problem.into(),
+        })
+    }
+
     /// What decides whether the object may be pruned.
     pub(super) fn live(&self) -> Live<'_> {
         let owner = self.labels.get(OWNER_LABEL).map(String::as_str);
@@ -182,6 +203,11 @@ impl Metadata<'_> {
             .and_then(|fields| serde_json::from_str::<Fields>(fields.get()).ok());
         fields.is_some_and(|fields| fields.metadata.labels.contains_key(&format!("f:{OWNER_LABEL}")))
     }
+}
+
+/// Whether a text may be kept as an identifier: it goes into the ledger and into requests.
+fn is_plain(text: &str) -> bool {
+    text.len() <= 128 && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 #[cfg(test)]

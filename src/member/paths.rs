@@ -40,9 +40,13 @@ pub(super) fn object(resource: &Resource, key: &ObjectKey) -> Result<String, Mem
     Ok(path)
 }
 
-/// The path of all objects of a kind, in all namespaces.
-pub(super) fn collection(resource: &Resource) -> String {
+/// The path of all objects of a kind, in one namespace or in all of them.
+pub(super) fn collection(resource: &Resource, namespace: Option<&str>) -> String {
     let mut path = version(&resource.group_version);
+    if let Some(namespace) = namespace {
+        path.push_str("/namespaces/");
+        push_segment(&mut path, namespace);
+    }
     path.push('/');
     push_segment(&mut path, &resource.plural);
     path
@@ -156,7 +160,7 @@ mod tests {
             assert_eq!(object(&resource, &key(namespace, name)).unwrap(), expected);
         }
         assert_eq!(
-            collection(&resource("apps/v1", "deployments", true)),
+            collection(&resource("apps/v1", "deployments", true), None),
             "/apis/apps/v1/deployments"
         );
     }

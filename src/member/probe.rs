@@ -7,7 +7,7 @@ use super::attempt::Attempt;
 use super::call::{Call, JSON, METADATA, What};
 use super::error::MemberError;
 use super::metadata::Partial;
-use super::transport::Member;
+use super::transport::{Line, Member};
 
 /// What a member says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,15 +25,15 @@ struct Version {
 }
 
 impl Member {
-    /// Asks the member for its version and identity: two requests.
+    /// Asks the member for its version and identity: two requests, past the lane and as the user of the kubeconfig.
     ///
     /// # Errors
     /// [`MemberError`], connectivity and credentials among them.
     pub async fn probe(&self, deadline: Instant) -> Result<Probe, MemberError> {
-        let attempt = Attempt::until(deadline);
+        let (itself, attempt) = (self.as_itself(), Attempt::until(deadline));
         let what = What::named("get", "the version");
-        let answer = self
-            .send(Call::get(what, "/version".into(), JSON), &attempt)
+        let answer = itself
+            .send_on(Line::Apart, Call::get(what, "/version".into(), JSON), &attempt)
             .await?;
         let version = answer
             .parse::<Version>(what)?
@@ -43,7 +43,9 @@ impl Member {
             .collect();
         let what = What::named("get", "Namespace kube-system");
         let path = "/api/v1/namespaces/kube-system".into();
-        let answer = self.send(Call::get(what, path, METADATA), &attempt).await?;
+        let answer = itself
+            .send_on(Line::Apart, Call::get(what, path, METADATA), &attempt)
+            .await?;
         let cluster_id = answer.parse::<Partial<'_>>(what)?.metadata.uid;
         if cluster_id.is_empty() {
             let problem = "a namespace without UID".into();

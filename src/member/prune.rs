@@ -45,6 +45,9 @@ impl Member {
             }
         };
         let live: Option<Partial<'_>> = answer.as_ref().map(|answer| answer.parse(get)).transpose()?;
+        if let Some(live) = &live {
+            live.metadata.check(key, get)?;
+        }
         let live = live.as_ref().map(|object| object.metadata.live());
         let PruneVerdict::Delete { uid } = prune_verdict(entry, live, owner) else {
             return Ok(Pruned::Released);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde::Deserialize;
+use starling_core::pause;
 
 use super::call::What;
 use super::error::{FieldConflict, MemberError};
@@ -17,8 +18,6 @@ const MESSAGE_LIMIT: usize = 512;
 const FIELDS_LIMIT: usize = 50;
 /// Bytes of one field path or manager name.
 const NAME_LIMIT: usize = 128;
-/// A member that asks for a longer pause gets this one: the scheduler has its own, and an error must not park a cluster.
-const RETRY_AFTER_LIMIT: Duration = Duration::from_secs(300);
 
 /// How an API server begins its words about an object that does not fit its schema. It sends them as a failure of
 /// its own (500), though no later attempt with the same object can succeed.
@@ -86,12 +85,12 @@ impl Redactor<'_> {
 
 /// The error for an answer with a status that is not 2xx.
 ///
-/// `retry_after` is the header of that name. A gateway in front of a dead API server answers 502, 503 or 504 in
+/// `retry_after` is what the header of that name asks for. A gateway in front of a dead API server answers 502, 503 or 504 in
 /// its own form: without a Status body these count as no answer.
 pub(super) fn refusal(
     what: What<'_>,
     code: StatusCode,
-    retry_after: Option<&str>,
+    retry_after: Option<Duration>,
     body: &[u8],
     redact: &Redactor<'_>,
 ) -> MemberError {
@@ -115,13 +114,15 @@ pub(super) fn refusal(
         410 => MemberError::Expired { request },
         429 => MemberError::Throttled {
             request,
-            retry_after: pause(retry_after, &status),
+            retry_after: asked_pause(retry_after, &status),
         },
         422 if is_immutable(&status) => MemberError::Immutable {
             request,
             message,
             advice: "take the change back, or delete the object",
         },
+        // Without the header a 503 may last for ever; with it the server is there and says when to come back.
+        503 if retry_after.is_some() => MemberError::Throttled { request, retry_after },
         code @ 400..=499 => MemberError::Invalid {
             request,
             code,
@@ -221,11 +222,10 @@ fn conflicts(status: &Status, redact: &Redactor<'_>) -> Vec<FieldConflict> {
         .collect()
 }
 
-fn pause(header: Option<&str>, status: &Status) -> Option<Duration> {
-    let seconds = header
-        .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(status.details.retry_after_seconds);
-    (seconds > 0).then(|| Duration::from_secs(seconds).min(RETRY_AFTER_LIMIT))
+/// The pause of the header, or else the one of the body.
+fn asked_pause(header: Option<Duration>, status: &Status) -> Option<Duration> {
+    let seconds = status.details.retry_after_seconds;
+    header.or((seconds > 0).then(|| pause::bounded(Duration::from_secs(seconds))))
 }
 
 #[cfg(test)]
@@ -442,20 +442,26 @@ mod tests {
     fn the_pause_comes_from_the_header_or_the_body_and_is_bounded() {
         let body = r#"{"kind":"Status","details":{"retryAfterSeconds":7}}"#.as_bytes();
         let key = key("ConfigMap");
-        let pause = |header, body| match refusal(
+        let pause = |code: u16, header: Option<u64>, body| match refusal(
             What::object("get", &key),
-            StatusCode::TOO_MANY_REQUESTS,
-            header,
+            StatusCode::from_u16(code).unwrap(),
+            header.map(Duration::from_secs),
             body,
             &NO_TOKEN,
         ) {
-            MemberError::Throttled { retry_after, .. } => retry_after.map(|pause| pause.as_secs()),
-            other => panic!("{other}"),
+            MemberError::Throttled { retry_after, .. } => Ok(retry_after.map(|pause| pause.as_secs())),
+            other => Err(other),
         };
-        assert_eq!(pause(Some("3"), body), Some(3));
-        assert_eq!(pause(None, body), Some(7));
-        assert_eq!(pause(Some("Wed, 21 Oct"), body), Some(7));
-        assert_eq!(pause(Some("86400"), body), Some(300));
-        assert_eq!(pause(None, b""), None);
+        assert_eq!(pause(429, Some(3), body).unwrap(), Some(3));
+        assert_eq!(pause(429, None, body).unwrap(), Some(7));
+        let long = r#"{"kind":"Status","details":{"retryAfterSeconds":86400}}"#.as_bytes();
+        assert_eq!(pause(429, None, long).unwrap(), Some(60));
+        assert_eq!(pause(429, None, b"").unwrap(), None);
+        assert_eq!(pause(503, Some(3), b"").unwrap(), Some(3));
+        assert!(matches!(pause(503, None, body), Err(MemberError::Server { .. })));
+        assert!(matches!(
+            pause(503, None, b""),
+            Err(MemberError::Unreachable { .. })
+        ));
     }
 }

@@ -2,39 +2,68 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Request, StatusCode};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use kube::client::Body;
-use kube::config::AuthInfo;
+use jiff::Timestamp;
 use serde::Deserialize;
+use starling_core::pause;
 use tokio::time::{Instant, timeout_at};
 
 use super::attempt::Attempt;
 use super::call::{Call, What};
+use super::dial::{Body, Clients};
 use super::error::{BoxError, MemberError};
+use super::exchange::{Bounds, Exchanged, exchange};
+use super::impersonate::Impersonated;
+use super::json;
 use super::kinds::Kinds;
-use super::kubeconfig::{Hidden, Identity, MemberConfig};
+use super::kubeconfig::{Hidden, MemberConfig};
 use super::limits::{Gate, MemberLimits};
 use super::status::{Redactor, refusal};
+
+/// Bytes of an answer that is about one object, or is no list of objects: etcd holds 1.5 MiB of one.
+const OBJECT_BYTES: usize = 4 * 1024 * 1024;
+/// Values in a page of a list: 500 objects of some hundred values each.
+const LIST_VALUES: usize = 400_000;
+/// Values in any other answer: thrice what the largest definitions have.
+const OBJECT_VALUES: usize = 150_000;
+/// Bytes of an answer that is no success. A conflict over a whole object is the longest; of a longer one only the
+/// code counts.
+const REFUSAL_BYTES: usize = 256 * 1024;
 
 /// One member cluster. Cheap to clone: clones share connections, limits and caches.
 #[derive(Clone)]
 pub struct Member {
     shared: Arc<Shared>,
+    /// As whom the member is asked; `None`: as the user of the kubeconfig.
+    as_account: Option<Arc<Impersonated>>,
 }
 
 struct Shared {
-    client: kube::Client,
+    clients: Clients,
+    /// Without a slash at its end.
     server: String,
+    authorization: Option<HeaderValue>,
     token: Option<Hidden>,
     limits: MemberLimits,
     gate: Gate,
     kinds: Kinds,
     requests: AtomicU64,
+    /// The member has answered 401. Nothing is sent with these credentials any more.
+    refused: AtomicBool,
+}
+
+/// Through which connection a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// Through the lane of the member, at its pace.
+    Lane,
+    /// Past it, for a question that must not wait for work.
+    Apart,
 }
 
 impl fmt::Debug for Member {
@@ -52,6 +81,17 @@ pub(super) struct Answer {
 }
 
 impl Answer {
+    /// Refuses what would be parsed into more than a member may cost.
+    fn bounded(self, what: What<'_>, values: usize) -> Result<Self, MemberError> {
+        if json::values(&self.body) <= values {
+            return Ok(self);
+        }
+        Err(MemberError::Garbage {
+            request: what.to_string(),
+            problem: format!("more than {values} values"),
+        })
+    }
+
     /// Reads the body as JSON of a known form.
     pub(super) fn parse<'a, T: Deserialize<'a>>(&'a self, what: What<'_>) -> Result<T, MemberError> {
         serde_json::from_slice(&self.body).map_err(|error| MemberError::Garbage {
@@ -73,33 +113,64 @@ impl Member {
     /// environment, no files.
     ///
     /// # Errors
-    /// [`MemberError::Client`] if TLS cannot be set up with the certificates of the kubeconfig.
+    /// [`MemberError::Client`] if TLS cannot be set up with the certificates of the kubeconfig, or its address is one
+    /// at which no API server can be.
     pub fn connect(config: MemberConfig, limits: MemberLimits) -> Result<Self, MemberError> {
         let server = config.server();
-        let token = config.token.clone();
-        let client =
-            kube::Client::try_from(client_config(config, &limits)).map_err(|source| MemberError::Client {
-                server: server.clone(),
-                source: source.into(),
-            })?;
+        let refused = |source| MemberError::Client {
+            server: server.clone(),
+            source,
+        };
+        let clients = Clients::new(&config, &limits).map_err(refused)?;
+        let token = config.token;
+        let authorization = token.as_ref().map(bearer).transpose().map_err(refused)?;
         let shared = Shared {
-            client,
-            server,
+            clients,
+            server: server.trim_end_matches('/').to_owned(),
+            authorization,
             token,
             gate: Gate::new(&limits),
             limits,
             kinds: Kinds::default(),
             requests: AtomicU64::new(0),
+            refused: AtomicBool::new(false),
         };
         Ok(Self {
             shared: Arc::new(shared),
+            as_account: None,
         })
+    }
+
+    /// This member, asked as a ServiceAccount of it: every request carries its name, but those about Starling's own
+    /// inventory (ADR 17).
+    ///
+    /// # Errors
+    /// [`MemberError::Account`] if these cannot be the names of a namespace and a ServiceAccount.
+    pub fn impersonating(&self, namespace: &str, name: &str) -> Result<Self, MemberError> {
+        Ok(Self {
+            shared: Arc::clone(&self.shared),
+            as_account: Some(Arc::new(Impersonated::new(namespace, name)?)),
+        })
+    }
+
+    /// This member, asked as the user of the kubeconfig.
+    pub(super) fn as_itself(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            as_account: None,
+        }
     }
 
     /// How many requests were sent to this member since [`Member::connect`].
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.shared.requests.load(Ordering::Relaxed)
+    }
+
+    /// Whether the member has refused the credentials. From then on nothing is sent: only others can help.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.shared.refused.load(Ordering::SeqCst)
     }
 
     /// The bounds this member was connected with.
@@ -127,14 +198,31 @@ impl Member {
                 request: what.to_string(),
             });
         };
+        self.send_on(Line::Lane, call, attempt).await
+    }
+
+    /// As [`Self::send`], without waiting for a place in the lane where the line is apart.
+    pub(super) async fn send_on(
+        &self,
+        line: Line,
+        call: Call<'_>,
+        attempt: &Attempt,
+    ) -> Result<Answer, MemberError> {
+        let what = call.what;
         let sent = Instant::now();
         if sent >= attempt.deadline {
             return Err(MemberError::Deadline {
                 request: what.to_string(),
             });
         }
+        // Looked at here and not before the wait for a place: those who waited shall not send either.
+        if self.is_refused() {
+            return Err(MemberError::Unauthorized {
+                request: what.to_string(),
+            });
+        }
         let limit = (sent + self.shared.limits.request).min(attempt.deadline);
-        match timeout_at(limit, self.exchange(call)).await {
+        match timeout_at(limit, self.exchange(line, call)).await {
             Ok(answer) => answer,
             // A request that was sent just before the deadline says nothing about the cluster.
             Err(_) if sent.elapsed() < self.shared.limits.connect.min(self.shared.limits.request) => {
@@ -149,104 +237,102 @@ impl Member {
         }
     }
 
-    async fn exchange(&self, call: Call<'_>) -> Result<Answer, MemberError> {
+    async fn exchange(&self, line: Line, call: Call<'_>) -> Result<Answer, MemberError> {
         let what = call.what;
-        let request = request(call)?;
+        let limits = &self.shared.limits;
+        let (limit, values) = if what.is_list() {
+            (limits.answer_bytes, LIST_VALUES)
+        } else {
+            (limits.answer_bytes.min(OBJECT_BYTES), OBJECT_VALUES)
+        };
+        let request = self.request(call)?;
         self.shared.requests.fetch_add(1, Ordering::Relaxed);
-        let unreachable = |source: BoxError| MemberError::Unreachable {
-            request: what.to_string(),
-            source,
+        let http = match line {
+            Line::Lane => &self.shared.clients.work,
+            Line::Apart => &self.shared.clients.probes,
         };
-        let response = self
-            .shared
-            .client
-            .send(request)
-            .await
-            .map_err(|error| unreachable(error.into()))?;
-        let (head, body) = response.into_parts();
-        let limit = self.shared.limits.answer_bytes;
-        let body = match Limited::new(body, limit).collect().await {
-            Ok(body) => body.to_bytes(),
-            Err(error) if error.is::<LengthLimitError>() => {
-                return Err(MemberError::TooLarge {
+        let bounds = Bounds {
+            head: limits.head,
+            idle: limits.idle,
+            success_bytes: limit,
+            refusal_bytes: REFUSAL_BYTES,
+        };
+        let Exchanged { head, body } =
+            exchange(http, request, bounds)
+                .await
+                .map_err(|source| MemberError::Unreachable {
                     request: what.to_string(),
-                    limit,
-                });
-            }
-            Err(error) => return Err(unreachable(error)),
-        };
-        if head.status.is_success() {
-            return Ok(Answer {
-                status: head.status,
-                body,
-            });
+                    source,
+                })?;
+        if head.status == StatusCode::UNAUTHORIZED {
+            self.shared.refused.store(true, Ordering::SeqCst);
         }
+        let whole = body.ok_or_else(|| MemberError::TooLarge {
+            request: what.to_string(),
+            limit,
+        });
+        if head.status.is_success() {
+            return Answer {
+                status: head.status,
+                body: whole?,
+            }
+            .bounded(what, values);
+        }
+        let pause = retry_after(&head.headers);
         Err(refusal(
             what,
             head.status,
-            retry_after(&head.headers),
-            &body,
+            pause,
+            &whole.unwrap_or_default(),
             &self.redactor(),
         ))
     }
-}
 
-/// The client's settings, field by field: nothing is inferred. kube follows no redirects.
-fn client_config(config: MemberConfig, limits: &MemberLimits) -> kube::Config {
-    let MemberConfig {
-        server,
-        certificate_authority,
-        tls_server_name,
-        token,
-        identity,
-    } = config;
-    let mut client = kube::Config::new(server);
-    client.root_cert = certificate_authority;
-    client.tls_server_name = tls_server_name;
-    client.connect_timeout = Some(limits.connect);
-    client.write_timeout = Some(limits.request);
-    // Retries belong to the scheduler; kube's would wait for minutes, unseen.
-    client.default_retry = false;
-    client.headers.push((
-        USER_AGENT,
-        HeaderValue::from_static(concat!("starling/", env!("CARGO_PKG_VERSION"))),
-    ));
-    let (certificate, key) = identity
-        .map(|Identity { certificate, key }| (certificate, key))
-        .unzip();
-    let auth = AuthInfo {
-        token: token.map(|token| token.0.into()),
-        client_certificate_data: certificate,
-        client_key_data: key.map(|key| key.0.into()),
-        ..AuthInfo::default()
-    };
-    client.auth_info = auth;
-    client
-}
-
-fn request(call: Call<'_>) -> Result<Request<Body>, MemberError> {
-    let Call {
-        what,
-        method,
-        path,
-        accept,
-        content_type,
-        body,
-    } = call;
-    let mut request = Request::builder().method(method).uri(path).header(ACCEPT, accept);
-    if !body.is_empty() {
-        request = request.header(CONTENT_TYPE, content_type);
+    fn request(&self, call: Call<'_>) -> Result<Request<Body>, MemberError> {
+        let Call {
+            what,
+            method,
+            path,
+            accept,
+            content_type,
+            body,
+        } = call;
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.shared.server))
+            .header(ACCEPT, accept)
+            .header(USER_AGENT, AGENT);
+        if let Some(authorization) = &self.shared.authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        if let Some(account) = &self.as_account {
+            request = account.mark(request);
+        }
+        if !body.is_empty() {
+            request = request.header(CONTENT_TYPE, content_type);
+        }
+        // Every part of a path is escaped, so only its length can be wrong.
+        request
+            .body(Body::from(body))
+            .map_err(|error| MemberError::Invalid {
+                request: what.to_string(),
+                code: StatusCode::URI_TOO_LONG.as_u16(),
+                message: error.to_string(),
+            })
     }
-    // Every part of a path is escaped, so only its length can be wrong.
-    request
-        .body(Body::from(body))
-        .map_err(|error| MemberError::Invalid {
-            request: what.to_string(),
-            code: StatusCode::URI_TOO_LONG.as_u16(),
-            message: error.to_string(),
-        })
 }
 
-fn retry_after(headers: &HeaderMap) -> Option<&str> {
-    headers.get(RETRY_AFTER)?.to_str().ok()
+/// How Starling names itself to members.
+const AGENT: HeaderValue = HeaderValue::from_static(concat!("starling/", env!("CARGO_PKG_VERSION")));
+
+fn bearer(token: &Hidden) -> Result<HeaderValue, BoxError> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {}", token.0))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// The pause that the answer asks for in its head.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
+    pause::requested(text, Timestamp::now())
 }

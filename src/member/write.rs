@@ -121,13 +121,7 @@ pub(super) fn applied(
 ) -> Result<Applied, MemberError> {
     let what = What::object("apply", &step.object.key);
     let metadata = answer.parse::<Partial<'_>>(what)?.metadata;
-    if metadata.uid.is_empty() || metadata.resource_version.is_empty() {
-        let problem = "an object without UID or resourceVersion".into();
-        return Err(MemberError::Garbage {
-            request: what.to_string(),
-            problem,
-        });
-    }
+    metadata.check(&step.object.key, what)?;
     let change = match before {
         _ if answer.status == StatusCode::CREATED => Change::Created,
         Some(version) if version == metadata.resource_version => Change::Unchanged,

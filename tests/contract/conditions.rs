@@ -197,10 +197,7 @@ async fn every_condition_carries_its_generation(running: &Running) -> Result<()>
 
 /// A field of an entry or Sync that is not built yet, with a value.
 fn template_fields() -> Vec<(&'static str, Value)> {
-    vec![
-        ("serviceAccountName", json!("deployer")),
-        ("deletionPolicy", json!("Delete")),
-    ]
+    vec![("deletionPolicy", json!("Delete"))]
 }
 
 fn strategy_fields() -> Vec<(&'static str, Value, &'static str)> {

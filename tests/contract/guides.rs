@@ -17,10 +17,11 @@ use tokio::process::Command;
 use crate::PROGRAM;
 
 /// In the order in which a reader goes through them; all of them in one folder, on one fleet.
-const GUIDES: [&str; 8] = [
+const GUIDES: [&str; 9] = [
     "getting-started.md",
     "clusters.md",
     "concepts.md",
+    "isolation.md",
     "substitution.md",
     "secrets.md",
     "health.md",

@@ -1,5 +1,6 @@
 //! End to end: the program, real control planes, real git, real kustomize.
 
+mod accounts;
 mod bounds;
 mod building;
 mod contests;
@@ -7,11 +8,14 @@ mod dependencies;
 mod drift;
 mod encryption;
 mod health;
+mod hostile;
+mod isolation;
 mod labels;
 mod ordering;
 mod outages;
 mod policies;
 mod pruning;
+mod relist;
 mod rollout;
 mod sharing;
 mod suspension;

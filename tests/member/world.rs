@@ -95,6 +95,11 @@ impl World {
         self.servers.get("member").unwrap()
     }
 
+    /// Makes the member's etcd forget its history.
+    pub(crate) async fn compact(&self) {
+        self.servers.compact().await.unwrap();
+    }
+
     /// A second process of Starling: nothing cached, nothing remembered.
     pub(crate) fn restarted(&mut self) {
         self.member = connect(self.plane(), *self.member.limits());

@@ -53,6 +53,20 @@ impl AuditEvent {
         self.text("/user/username")
     }
 
+    /// Returns as whom the user asked, empty if as itself.
+    pub fn impersonated_user(&self) -> &str {
+        self.text("/impersonatedUser/username")
+    }
+
+    /// Returns the groups of whom the user asked as.
+    pub fn impersonated_groups(&self) -> Vec<&str> {
+        let groups = self
+            .raw
+            .pointer("/impersonatedUser/groups")
+            .and_then(Value::as_array);
+        groups.into_iter().flatten().filter_map(Value::as_str).collect()
+    }
+
     /// Returns the `User-Agent` header, empty if there was none.
     pub fn user_agent(&self) -> &str {
         self.text("/userAgent")

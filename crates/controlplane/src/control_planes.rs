@@ -135,6 +135,16 @@ impl ControlPlanes {
         &self.etcd.process
     }
 
+    /// Makes etcd forget all history up to now. An API server still serves from its own memory what it has seen; one
+    /// that is restarted refuses whoever goes on from before.
+    ///
+    /// # Errors
+    /// [`ControlPlaneError::Etcd`].
+    pub async fn compact(&self) -> Result<(), ControlPlaneError> {
+        let compacted = self.etcd.compact().await;
+        compacted.map_err(|answer| ControlPlaneError::Etcd { answer })
+    }
+
     async fn add_all(&mut self, names: &[impl AsRef<str>]) -> Result<(), ControlPlaneError> {
         // More at once would only make each of them slower: a start is all processor time.
         let at_once = std::thread::available_parallelism().map_or(2, |n| n.get() * 2);

@@ -24,6 +24,12 @@ pub enum ControlPlaneError {
         /// The name.
         name: String,
     },
+    /// etcd did not do what it was asked.
+    #[error("etcd refused: {answer}")]
+    Etcd {
+        /// What it said.
+        answer: String,
+    },
     /// No control plane has this name.
     #[error("no control plane {name}")]
     UnknownName {

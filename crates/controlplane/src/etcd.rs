@@ -68,6 +68,52 @@ impl Etcd {
     }
 }
 
+impl Etcd {
+    /// Forgets all history up to now: whoever goes on from an older revision is refused.
+    pub(crate) async fn compact(&self) -> Result<(), String> {
+        let port = self.client_url.rsplit(':').next().unwrap_or_default();
+        let port = port
+            .parse()
+            .map_err(|_| format!("no port in {}", self.client_url))?;
+        let answer = post(port, "/v3/kv/range", r#"{"key":"AA=="}"#).await?;
+        // `"header":{…,"revision":"123",…}`: numbers of 64 bits are strings here.
+        let revision = answer
+            .split_once("\"revision\":\"")
+            .and_then(|(_, rest)| rest.split_once('"'))
+            .map(|(revision, _)| revision)
+            .ok_or_else(|| format!("no revision in {answer}"))?;
+        let body = format!(r#"{{"revision":"{revision}","physical":true}}"#);
+        let answer = post(port, "/v3/kv/compaction", &body).await?;
+        if answer.contains("\"header\"") {
+            Ok(())
+        } else {
+            Err(answer)
+        }
+    }
+}
+
+/// Calls etcd's JSON gateway.
+async fn post(port: u16, path: &str, body: &str) -> Result<String, String> {
+    let ask = async {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        let request = format!(
+            "POST {path} HTTP/1.0\r\nHost: etcd\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        std::io::Result::Ok(answer)
+    };
+    let answer = ask.await.map_err(|error| error.to_string())?;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer.as_str(), ""));
+    if head.lines().next().is_some_and(|line| line.contains(" 200 ")) {
+        Ok(body.to_owned())
+    } else {
+        Err(answer)
+    }
+}
+
 /// Asks for `/health` in the plainest way; a client library for one request would be too much.
 async fn probe(port: u16) -> Result<(), String> {
     let ask = async {

@@ -52,6 +52,16 @@ pub enum ParameterError {
         /// The field of the entry.
         field: String,
     },
+    /// What is to be impersonated cannot be the name of a ServiceAccount.
+    #[error(
+        "{field}: {value:?} is not the name of a ServiceAccount: at most 253 lower-case letters, digits, `-` and `.`, a letter or digit at both ends"
+    )]
+    NotAnAccount {
+        /// The field of the entry.
+        field: String,
+        /// What it says, cut short.
+        value: String,
+    },
 }
 
 /// A template with every `$(cluster.*)` replaced by this cluster's values, in path, targetNamespace,
@@ -65,10 +75,36 @@ pub fn resolve(template: &SyncTemplate, cluster: &ClusterFacts) -> Result<SyncTe
     resolved.target_namespace = resolve_text("targetNamespace", &template.target_namespace, cluster)?;
     resolved.service_account_name =
         resolve_text("serviceAccountName", &template.service_account_name, cluster)?;
+    check_account("serviceAccountName", &resolved.service_account_name)?;
     for (name, value) in &mut resolved.substitute {
         *value = resolve_text(&format!("substitute.{name}"), value, cluster)?;
     }
     Ok(resolved)
+}
+
+/// Whether a text can be the name of a ServiceAccount: a DNS subdomain (RFC 1123), as Kubernetes has it. Anything else
+/// could name another user in the header that it goes into.
+#[must_use]
+pub fn is_account_name(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    name.len() <= 253
+        && name.split('.').all(|label| {
+            let bytes = label.as_bytes();
+            bytes.first().copied().is_some_and(plain)
+                && bytes.last().copied().is_some_and(plain)
+                && bytes.iter().all(|byte| plain(*byte) || *byte == b'-')
+        })
+}
+
+/// Refuses an account that cannot be one; an empty one is nobody's, and nothing is impersonated.
+fn check_account(field: &str, name: &str) -> Result<(), ParameterError> {
+    if name.is_empty() || is_account_name(name) {
+        return Ok(());
+    }
+    Err(ParameterError::NotAnAccount {
+        field: field.into(),
+        value: name.chars().take(63).collect(),
+    })
 }
 
 fn resolve_text(field: &str, text: &str, cluster: &ClusterFacts) -> Result<String, ParameterError> {
@@ -200,6 +236,48 @@ mod tests {
                 Ok(expected),
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn an_account_is_resolved_and_must_be_a_name() {
+        let template = |account: &str| -> SyncTemplate {
+            serde_json::from_value(
+                serde_json::json!({"sourceRef": {"name": "s"}, "serviceAccountName": account}),
+            )
+            .unwrap()
+        };
+        let account =
+            |text: &str| resolve(&template(text), &cluster()).map(|resolved| resolved.service_account_name);
+        for (text, expected) in [
+            ("", ""),
+            ("deployer", "deployer"),
+            ("deploy-$(cluster.name)", "deploy-eu-1"),
+            ("a.b-c.1", "a.b-c.1"),
+        ] {
+            assert_eq!(account(text).as_deref(), Ok(expected));
+        }
+        let long = "a".repeat(254);
+        for text in [
+            "Deployer",
+            "a b",
+            "a:b",
+            "-a",
+            "a-",
+            "a..b",
+            ".a",
+            "a/b",
+            "ä",
+            "a\r\nX: y",
+            "system:masters",
+            &long,
+        ] {
+            let error = account(text).unwrap_err();
+            assert!(
+                matches!(error, ParameterError::NotAnAccount { .. }),
+                "{text:?}: {error}"
+            );
+            assert!(error.to_string().starts_with("serviceAccountName: "), "{error}");
         }
     }
 

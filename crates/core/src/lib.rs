@@ -1,8 +1,10 @@
 //! The decisions of Starling, without IO: no clock, no randomness, no network, no disk, no `async`.
 //! `now` is a parameter, maps are ordered, the same input gives the same answer.
 
+pub mod address;
 pub mod apply;
 pub mod backoff;
+pub mod breaker;
 pub mod contest;
 pub mod depend;
 pub mod digest;
@@ -12,6 +14,7 @@ pub mod health;
 pub mod ignore;
 pub mod inventory;
 pub mod object;
+pub mod pause;
 pub mod plan;
 pub mod promise;
 pub mod range;

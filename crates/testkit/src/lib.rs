@@ -3,6 +3,7 @@
 //! - [`GitRepo`]: a repository made in a temporary folder, without the `git` program.
 //! - [`FaultProxy`]: stands between a client and one API server and delays, refuses, drops or garbles what a
 //!   rule names; a hook lets a test act at the exact moment before or after a request takes effect.
+//! - [`HostileServer`]: a TLS server that lies, stalls, floods or talks garbage, as a script says.
 //! - [`fleet::Fleet`]: a management cluster with members and the program under test, for end-to-end tests.
 //! - [`SopsTools`]: real sops and age, to encrypt what is decrypted.
 //! - [`canary::Canary`]: a value that must not be seen, and finding it in any encoding.
@@ -15,6 +16,7 @@ pub mod canary;
 mod fault_proxy;
 pub mod fleet;
 mod git_repo;
+mod hostile;
 mod sops;
 pub mod wait;
 
@@ -23,5 +25,6 @@ pub use fault_proxy::{
 };
 pub use fleet::{Fleet, FleetOptions};
 pub use git_repo::{Change, GitRepo, GitRepoError};
+pub use hostile::{Asked, Greeting, HOSTILE_TOKEN, HostileServer, Trick};
 pub use sops::{AgeKey, SopsTools};
 pub use starling_controlplane::{Launch, Process, ProcessError, Usage};

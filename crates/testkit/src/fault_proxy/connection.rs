@@ -106,6 +106,7 @@ async fn handle(
     let body = body.collect().await.map_err(|_| cut())?.to_bytes();
     let path = head.uri.path();
     let mut info = RequestInfo::new(head.method.clone(), path, head.uri.query().unwrap_or(""), body);
+    info.headers.clone_from(&head.headers);
     let place = shared.record.add(info.clone());
     match judge(shared, &info).await {
         Verdict::Cut(cut) => Err(cut),

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use http::Method;
+use http::{HeaderMap, Method};
 use jiff::Timestamp;
 
 /// One request and what became of it.
@@ -16,6 +16,8 @@ pub struct RequestInfo {
     pub path: String,
     /// The query without question mark, empty if there is none.
     pub query: String,
+    /// The header fields, credentials included.
+    pub headers: HeaderMap,
     /// The body.
     pub body: Bytes,
     /// When the request had arrived completely.
@@ -32,11 +34,18 @@ impl RequestInfo {
             method,
             path: path.to_owned(),
             query: query.to_owned(),
+            headers: HeaderMap::new(),
             body,
             when: Timestamp::now(),
             forwarded: false,
             status: None,
         }
+    }
+
+    /// Tells whether the request carries this bearer token.
+    pub fn has_token(&self, token: &str) -> bool {
+        let value = self.headers.get(http::header::AUTHORIZATION);
+        value.is_some_and(|value| value.as_bytes() == format!("Bearer {token}").as_bytes())
     }
 
     /// Tells whether the request is a watch.

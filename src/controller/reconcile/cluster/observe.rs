@@ -6,10 +6,14 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use starling_api::{Cluster, ClusterSpec};
+use starling_core::breaker::Contact;
+use starling_core::pause;
+use starling_core::plan::Reach;
 use starling_core::token::TokenLease;
 use tokio::time::Instant;
 
-use super::Finding;
+use super::super::unanswered;
+use super::{Finding, reach};
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::Context;
 use crate::controller::members::Connection;
@@ -25,6 +29,7 @@ pub(super) async fn look(context: &Context, cluster: &Cluster) -> Finding {
     let key = ObjectKey::of(cluster);
     if cluster.spec.suspend {
         context.members.remove(&key);
+        context.lanes.forget(&key);
         return Finding::Suspended;
     }
     let connection = match connect(context, cluster).await {
@@ -34,18 +39,53 @@ pub(super) async fn look(context: &Context, cluster: &Cluster) -> Finding {
             return finding;
         }
     };
-    match probe(&connection.member).await {
-        Ok(probe) => identified(context, cluster, probe),
-        Err(error) if error.is_connectivity() || matches!(error, MemberError::Deadline { .. }) => {
-            Finding::Unreachable {
-                message: crate::chain(&error),
-            }
+    if connection.member.is_refused() {
+        return Finding::Refused;
+    }
+    if is_asked_for(cluster) {
+        context.lanes.hurry(&key);
+    }
+    if let Err(probe_after) = context.lanes.begin_probe(&key) {
+        return Finding::Waiting { probe_after };
+    }
+    let answer = connection.member.probe(Instant::now() + PROBE_TIMEOUT).await;
+    probed(context, cluster, answer)
+}
+
+/// What a probe came to, for the circuit breaker and for the status.
+fn probed(context: &Context, cluster: &Cluster, answer: Result<Probe, MemberError>) -> Finding {
+    let key = ObjectKey::of(cluster);
+    let error = match answer {
+        Ok(probe) => {
+            context.lanes.answered_probe(&key);
+            return identified(context, cluster, probe);
         }
-        Err(error) => Finding::Unusable {
+        Err(error) => error,
+    };
+    let message = crate::chain(&error);
+    if error.is_connectivity() || matches!(error, MemberError::Deadline { .. }) {
+        context.lanes.lost(&key, Contact::Probe);
+        let probe_after = context.lanes.begin_probe(&key).err();
+        return Finding::Unreachable { message, probe_after };
+    }
+    context.lanes.answered_probe(&key);
+    match error {
+        MemberError::Unauthorized { .. } => Finding::Refused,
+        MemberError::Throttled { retry_after, .. } if reach(cluster) == Reach::Ready => Finding::Busy {
+            pause: pause::wait(retry_after, &key.to_string()),
+        },
+        error => Finding::Unusable {
             reason: reason(&error),
-            message: crate::chain(&error),
+            message,
         },
     }
+}
+
+/// Whether somebody asked for a look, or changed the Cluster: that is worth a request that would not be made otherwise.
+fn is_asked_for(cluster: &Cluster) -> bool {
+    let status = cluster.status.clone().unwrap_or_default();
+    unanswered(cluster, &status.last_handled_reconcile_at).is_some()
+        || status.observed_generation != cluster.metadata.generation
 }
 
 /// The connection made from the Secret as it is now: a renewed Secret gives a new one.
@@ -82,6 +122,7 @@ async fn connect(context: &Context, cluster: &Cluster) -> Result<Arc<Connection>
         .members
         .get(&key)
         .filter(|known| known.made_from == made_from)
+        .filter(|known| !(known.member.is_refused() && is_asked_for(cluster)))
     {
         return Ok(known);
     }
@@ -92,6 +133,8 @@ async fn connect(context: &Context, cluster: &Cluster) -> Result<Arc<Connection>
         lease: TokenLease::of(secret.annotations()),
     });
     context.members.put(key.clone(), connection.clone());
+    // Other credentials, or another server: what was learned was learned of the old ones.
+    context.lanes.forget(&key);
     // Its Syncs may have looked before there was a connection.
     context.wake_syncs_of(&key);
     Ok(connection)
@@ -149,14 +192,6 @@ fn refused(secret: &str, key: &str, error: &(dyn std::error::Error + 'static)) -
     }
 }
 
-/// Probes, and once more if there was no answer: a connection that was cut while idle is found out by using it.
-async fn probe(member: &Member) -> Result<Probe, MemberError> {
-    match member.probe(Instant::now() + PROBE_TIMEOUT).await {
-        Err(error) if error.is_connectivity() => member.probe(Instant::now() + PROBE_TIMEOUT).await,
-        answer => answer,
-    }
-}
-
 /// Two Clusters that lead to one cluster would take turns in owning it; the one that was there first keeps it.
 fn identified(context: &Context, cluster: &Cluster, probe: Probe) -> Finding {
     let key = ObjectKey::of(cluster);
@@ -202,6 +237,7 @@ fn reason(error: &MemberError) -> &'static str {
         | MemberError::NotGone { .. }
         | MemberError::NotEstablished { .. }
         | MemberError::OwnedByOther { .. }
+        | MemberError::Account { .. }
         | MemberError::Inventory { .. } => "NotAnAPIServer",
     }
 }

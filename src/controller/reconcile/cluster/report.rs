@@ -74,13 +74,21 @@ fn status(
                 "suspended; its connection is closed",
             )],
         ),
-        Finding::Unreachable { message } => (
+        Finding::Unreachable { message, .. } => (
             known(),
             vec![ready(ConditionStatus::Unknown, "Unreachable", message)],
         ),
         Finding::Unusable { reason, message } => {
             (known(), vec![ready(ConditionStatus::False, reason, message)])
         }
+        Finding::Refused => {
+            let message = "the cluster does not accept the credentials; they are not tried again until the Secret changes, or somebody asks";
+            (
+                known(),
+                vec![ready(ConditionStatus::False, "AuthFailed", message)],
+            )
+        }
+        Finding::Waiting { .. } | Finding::Busy { .. } => return before.clone(),
         Finding::IdentityConflict {
             cluster_id,
             version,

@@ -16,19 +16,17 @@ use starling_core::step::Wanted;
 use tokio::time::Instant;
 
 use super::super::ReconcileError;
+use super::lane::{self, Watch};
 use super::observe::Observed;
-use super::outcome::{
-    Outcome, end, failed, failures_before, interrupted, judge, no_connection, remembered, schedule_check,
-};
+use super::outcome::{Outcome, end, failed, failures_before, interrupted, judge, remembered, schedule_check};
 use super::ownership::ownership;
 use super::{health, report, standing};
 use crate::controller::cache;
 use crate::controller::context::{Context, now};
 use crate::controller::decryption::Keys;
-use crate::controller::members::Connection;
 use crate::controller::renders::{RenderFailure, RenderJob, Rendered};
 use crate::ledger::Attempt;
-use crate::member::{ApplyJob, ApplyOutcome};
+use crate::member::{ApplyJob, ApplyOutcome, Member};
 use crate::render::RenderError;
 
 /// Encrypted manifests, or the keys to them, are not as they should be.
@@ -55,8 +53,9 @@ pub(super) async fn check(
     observed: &Observed,
     wanted: &Wanted,
 ) -> Result<Outcome, ReconcileError> {
-    let Some(connection) = &observed.connection else {
-        return Ok(no_connection());
+    let member = match lane::begin(context, observed, wanted) {
+        Ok(member) => member,
+        Err(outcome) => return Ok(outcome),
     };
     context.pace.attempt(&cluster_key(observed)).await;
     schedule_check(context, observed);
@@ -66,12 +65,13 @@ pub(super) async fn check(
     if records.len() < expected {
         return attempt(context, observed, wanted, None).await;
     }
-    let report = connection
-        .member
+    let watch = Watch::begin(&member);
+    let report = member
         .find_drift(&observed.owner, &records, deadline(observed))
         .await;
+    watch.end(context, observed, report.interrupted.as_ref());
     if let Some(error) = report.interrupted {
-        return Ok(interrupted(context, connection, observed, wanted, &error).await);
+        return Ok(interrupted(context, &member, observed, wanted, &error).await);
     }
     let repair = standing::looked(context, observed, &report, &records).await;
     if !report.drifted.is_empty() {
@@ -102,8 +102,9 @@ async fn attempt(
     wanted: &Wanted,
     drifted: Option<BTreeSet<ObjectKey>>,
 ) -> Result<Outcome, ReconcileError> {
-    let Some(connection) = &observed.connection else {
-        return Ok(no_connection());
+    let member = match lane::begin(context, observed, wanted) {
+        Ok(member) => member,
+        Err(outcome) => return Ok(outcome),
     };
     context.pace.attempt(&cluster_key(observed)).await;
     let rendered = match render(context, observed, wanted).await {
@@ -126,12 +127,14 @@ async fn attempt(
     let records = load(context, observed).await;
     let drifted = match drifted {
         Some(drifted) => drifted,
-        None => standing::returned(connection, observed, &records, deadline(observed)).await,
+        None => standing::returned(&member, observed, &records, deadline(observed)).await,
     };
-    let applied = send(context, connection, observed, &rendered.set, &records, &drifted).await;
+    let watch = Watch::begin(&member);
+    let applied = send(context, &member, observed, &rendered.set, &records, &drifted).await;
+    watch.end(context, observed, applied.interrupted.as_ref());
     standing::attempted(context, observed, &applied);
     let outcome = match &applied.interrupted {
-        Some(error) => interrupted(context, connection, observed, wanted, error).await,
+        Some(error) => interrupted(context, &member, observed, wanted, error).await,
         None => judge(context, observed, wanted, &applied, rendered.plain),
     };
     if matches!(outcome, Outcome::Holds(_)) {
@@ -156,7 +159,7 @@ async fn attempt(
 
 async fn send(
     context: &Context,
-    connection: &Arc<Connection>,
+    member: &Member,
     observed: &Observed,
     desired: &RenderedSet,
     records: &BTreeMap<ObjectKey, Record>,
@@ -177,7 +180,7 @@ async fn send(
         recreate: template.force,
         deadline: deadline(observed),
     };
-    connection.member.apply(job).await
+    member.apply(job).await
 }
 
 async fn render(

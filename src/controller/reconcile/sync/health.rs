@@ -16,13 +16,13 @@ use tokio::time::Instant;
 
 use super::super::ReconcileError;
 use super::attempt::{self, cluster_key};
+use super::lane::{self, Watch};
 use super::observe::Observed;
 use super::outcome::Outcome;
 use super::report;
 use crate::controller::context::{Context, now};
 use crate::controller::healths::Watching;
-use crate::controller::members::Connection;
-use crate::member::{ApplyOutcome, HealthReport, MemberError};
+use crate::member::{ApplyOutcome, HealthReport, Member, MemberError};
 
 /// Limit of one look. It ends on time however slow the member is, and the next one goes on where it ended.
 const LOOK: Duration = Duration::from_secs(30);
@@ -116,20 +116,19 @@ pub(super) async fn look(
     let mut watching = known(context, observed, wanted)?;
     // A search for drift has told the version of every object, so those that are not read did not move.
     let together = !matches!(done, Some(Outcome::Unchanged));
-    let look = match &observed.connection {
-        None => Look::Lost {
-            message: "there is no connection to the cluster".into(),
+    let look = match lane::enter(context, observed) {
+        Err(closed) => Look::Lost {
+            message: closed.message(),
         },
-        Some(connection) => match read_all(observed, connection, &mut watching.watched, together).await {
-            Ok(unhealthy) => Look::Verdict(verdict(observed, wanted, unhealthy)),
-            Err(error) => {
-                // The Cluster loop finds out what is the matter, and wakes its Syncs when that changes.
-                context.queues.clusters.add(cluster_key(observed));
-                Look::Lost {
-                    message: crate::chain(&error),
-                }
+        Ok(member) => {
+            let watch = Watch::begin(&member);
+            let read = read_all(observed, &member, &mut watching.watched, together).await;
+            watch.end(context, observed, read.as_ref().err());
+            match read {
+                Ok(unhealthy) => Look::Verdict(verdict(observed, wanted, unhealthy)),
+                Err(error) => lost(context, observed, &error),
             }
-        },
+        }
     };
     schedule(observed, &mut watching, &look);
     context.healths.set(&observed.key, watching);
@@ -140,6 +139,18 @@ pub(super) async fn look(
         report::settle(context, observed, wanted).await;
     }
     Some(look)
+}
+
+fn lost(context: &Context, observed: &Observed, error: &MemberError) -> Look {
+    if let MemberError::Throttled { retry_after, .. } = error {
+        lane::throttled(context, observed, *retry_after);
+    } else {
+        // The Cluster loop finds out what is the matter, and wakes its Syncs when that changes.
+        context.queues.clusters.add(cluster_key(observed));
+    }
+    Look::Lost {
+        message: crate::chain(error),
+    }
 }
 
 fn known(context: &Context, observed: &Observed, wanted: &Wanted) -> Option<Watching> {
@@ -165,22 +176,22 @@ fn fresh<'a>(
 /// what was found so a minute ago may have broken since.
 async fn read_all(
     observed: &Observed,
-    connection: &Connection,
+    member: &Member,
     watched: &mut Watched,
     together: bool,
 ) -> Result<BTreeMap<ObjectKey, Health>, MemberError> {
     let asked = watched.in_question();
-    let unhealthy = read(observed, connection, watched, &asked).await?;
+    let unhealthy = read(observed, member, watched, &asked).await?;
     let all = watched.all();
     if !unhealthy.is_empty() || !together || asked.len() == all.len() {
         return Ok(unhealthy);
     }
-    read(observed, connection, watched, &all).await
+    read(observed, member, watched, &all).await
 }
 
 async fn read(
     observed: &Observed,
-    connection: &Connection,
+    member: &Member,
     watched: &mut Watched,
     asked: &BTreeSet<ObjectKey>,
 ) -> Result<BTreeMap<ObjectKey, Health>, MemberError> {
@@ -188,10 +199,7 @@ async fn read(
         return Ok(BTreeMap::new());
     }
     let deadline = Instant::now() + LOOK;
-    let report = connection
-        .member
-        .read_health(&observed.owner, asked, now(), deadline)
-        .await;
+    let report = member.read_health(&observed.owner, asked, now(), deadline).await;
     if let Some(error) = report.interrupted.filter(|error| !is_too_slow(error)) {
         return Err(error);
     }

@@ -13,11 +13,11 @@ use starling_core::step::Wanted;
 use tokio::time::Instant;
 
 use super::attempt::cluster_key;
+use super::lane;
 use super::observe::Observed;
 use crate::controller::context::{Context, now};
-use crate::controller::members::Connection;
 use crate::ledger::{AttemptEnd, AttemptOutcome, ObjectCounts};
-use crate::member::{ApplyOutcome, Change, MemberError};
+use crate::member::{ApplyOutcome, Change, Member, MemberError};
 
 /// How long a cluster may take to show that it is there after an attempt ran out of time.
 const STILL_THERE: Duration = Duration::from_secs(5);
@@ -33,6 +33,13 @@ pub(super) enum Outcome {
     Unchanged,
     /// It did not get there; the member answered.
     Failed(Failure),
+    /// The member asked for a pause: no failure of the revision either.
+    Busy {
+        /// What happened.
+        message: String,
+        /// When it is tried again.
+        until: Timestamp,
+    },
     /// The member could not be worked on: no failure of the revision.
     Lost {
         /// What happened.
@@ -101,15 +108,14 @@ pub(super) fn judge(
 /// question tells.
 pub(super) async fn interrupted(
     context: &Context,
-    connection: &Connection,
+    member: &Member,
     observed: &Observed,
     wanted: &Wanted,
     error: &MemberError,
 ) -> Outcome {
     match error {
-        MemberError::Unreachable { .. }
-        | MemberError::Unauthorized { .. }
-        | MemberError::Throttled { .. } => {
+        MemberError::Throttled { retry_after, .. } => lane::throttled(context, observed, *retry_after),
+        MemberError::Unreachable { .. } | MemberError::Unauthorized { .. } => {
             // The Cluster loop finds out what is the matter, and wakes its Syncs when that changes.
             context.queues.clusters.add(cluster_key(observed));
             Outcome::Lost {
@@ -117,12 +123,7 @@ pub(super) async fn interrupted(
             }
         }
         MemberError::Deadline { .. } => {
-            if connection
-                .member
-                .probe(Instant::now() + STILL_THERE)
-                .await
-                .is_err()
-            {
+            if member.probe(Instant::now() + STILL_THERE).await.is_err() {
                 context.queues.clusters.add(cluster_key(observed));
                 return Outcome::Lost {
                     message: crate::chain(error),
@@ -170,12 +171,6 @@ pub(super) fn failed(
         attempts,
         retry_at,
     })
-}
-
-pub(super) fn no_connection() -> Outcome {
-    Outcome::Lost {
-        message: "there is no connection to the cluster".into(),
-    }
 }
 
 /// The next look for drift: after `interval`, give or take a tenth, so that what was applied together is not
@@ -272,6 +267,7 @@ pub(super) fn end(outcome: &Outcome, applied: &ApplyOutcome) -> AttemptEnd {
         Outcome::Holds(_) | Outcome::Unchanged => (AttemptOutcome::Succeeded, "Succeeded", String::new()),
         Outcome::Failed(failure) => (AttemptOutcome::Failed, failure.reason, failure.message.clone()),
         Outcome::Lost { message } => (AttemptOutcome::Failed, "ClusterLost", message.clone()),
+        Outcome::Busy { message, .. } => (AttemptOutcome::Failed, "Throttled", message.clone()),
     };
     AttemptEnd {
         outcome,
@@ -299,6 +295,7 @@ fn reason(error: &MemberError) -> &'static str {
         MemberError::OwnedByOther { .. } => "OwnedByOther",
         MemberError::UnknownKind { .. } | MemberError::NotServed { .. } => "UnknownKind",
         MemberError::Address { .. } => "InvalidObject",
+        MemberError::Account { .. } => "InvalidParameters",
         MemberError::Inventory { .. } => "InventoryUnreadable",
         MemberError::Client { .. }
         | MemberError::Expired { .. }

@@ -95,6 +95,7 @@ fn log(observed: &Observed, done: Option<&Outcome>) {
             tracing::warn!(%sync, %cluster, reason = failure.reason, message = %failure.message, "attempt failed");
         }
         Some(Outcome::Lost { message }) => tracing::warn!(%sync, %cluster, %message, "cluster lost"),
+        Some(Outcome::Busy { until, .. }) => tracing::info!(%sync, %cluster, %until, "cluster busy"),
         Some(Outcome::Unchanged) | None => {}
     }
 }
@@ -178,7 +179,8 @@ fn status(
 /// Whether a look that somebody asked for was taken. A cluster that could not be asked leaves it open: it is taken
 /// once the cluster can be.
 fn was_looked(step: &Step, done: Option<&Outcome>) -> bool {
-    !matches!(step, Step::ClusterNotReady { .. }) && !matches!(done, Some(Outcome::Lost { .. }))
+    !matches!(step, Step::ClusterNotReady { .. })
+        && !matches!(done, Some(Outcome::Lost { .. } | Outcome::Busy { .. }))
 }
 
 /// What an attempt or a check makes of the status; the conditions are the answer.
@@ -205,7 +207,7 @@ fn attempted(
             updates.extend(held.plain.then(rendered_plain));
             return updates;
         }
-        Outcome::Failed(_) | Outcome::Lost { .. } => {}
+        Outcome::Failed(_) | Outcome::Lost { .. } | Outcome::Busy { .. } => {}
     }
     if after.last_attempted_target != wanted.target {
         after.attempts = 0;
@@ -228,6 +230,10 @@ fn attempted(
         }
         Outcome::Lost { message } => {
             vec![ready(ConditionStatus::Unknown, step::CLUSTER_NOT_READY, message)]
+        }
+        Outcome::Busy { message, until } => {
+            after.next_attempt_time = until.to_string();
+            vec![ready(ConditionStatus::Unknown, "Throttled", message)]
         }
         Outcome::Unchanged | Outcome::Holds(_) => Vec::new(),
     }

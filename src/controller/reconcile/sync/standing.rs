@@ -12,9 +12,8 @@ use tokio::time::Instant;
 
 use super::observe::Observed;
 use crate::controller::context::{Context, now};
-use crate::controller::members::Connection;
 use crate::controller::standing::{Repaired, Standing};
-use crate::member::{ApplyOutcome, DriftReport, Manager};
+use crate::member::{ApplyOutcome, DriftReport, Manager, Member};
 
 /// Objects and fields that a message names at most.
 const NAMED: usize = 3;
@@ -50,7 +49,7 @@ pub(super) async fn looked(
 /// Objects that were left alone, or somebody else's, and are neither any more. An attempt that nobody has looked before asks
 /// about them: where it fails because of them it is made again and again, and no look for drift comes between.
 pub(super) async fn returned(
-    connection: &Connection,
+    member: &Member,
     observed: &Observed,
     records: &BTreeMap<ObjectKey, Record>,
     deadline: Instant,
@@ -66,11 +65,7 @@ pub(super) async fn returned(
         return BTreeSet::new();
     }
     // What could not be asked stays as it was; the attempt itself will meet what is wrong with the cluster.
-    connection
-        .member
-        .find_drift(&observed.owner, &away, deadline)
-        .await
-        .drifted
+    member.find_drift(&observed.owner, &away, deadline).await.drifted
 }
 
 /// Takes in an attempt: what it repaired may be undone again.

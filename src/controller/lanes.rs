@@ -1,0 +1,218 @@
+//! One lane per cluster: whether it is worked on, how it answered last, and until when it wants to be left alone.
+//!
+//! All of it is of this process: after a start every cluster is probed, and every lane is as good as any.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use starling_core::breaker::{Breaker, Contact, is_slow};
+use starling_core::pause;
+use tokio::time::Instant;
+
+use super::cache::ObjectKey;
+use super::context::now;
+
+/// The lanes of all clusters.
+#[derive(Debug)]
+pub struct Lanes {
+    /// From where the breakers count time.
+    start: Instant,
+    lanes: Mutex<HashMap<ObjectKey, Lane>>,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    breaker: Breaker,
+    /// The last attempt took long because the cluster did.
+    slow: bool,
+    busy: Option<Busy>,
+    /// Requests for a pause in a row.
+    pauses: u32,
+}
+
+/// A pause that a cluster asked for.
+#[derive(Clone, Copy, Debug)]
+struct Busy {
+    over: Instant,
+    /// The same for people.
+    until: Timestamp,
+}
+
+impl Default for Lanes {
+    fn default() -> Self {
+        Self {
+            start: Instant::now(),
+            lanes: Mutex::default(),
+        }
+    }
+}
+
+impl Lanes {
+    /// Whether nothing but probes may be sent to the cluster.
+    #[must_use]
+    pub fn is_open(&self, cluster: &ObjectKey) -> bool {
+        self.lock()
+            .get(cluster)
+            .is_some_and(|lane| lane.breaker.is_open())
+    }
+
+    /// Whether work on the cluster may hold its worker up: it did not answer lately, or slowly.
+    #[must_use]
+    pub fn is_suspect(&self, cluster: &ObjectKey) -> bool {
+        self.lock()
+            .get(cluster)
+            .is_some_and(|lane| lane.slow || lane.breaker.is_suspect())
+    }
+
+    /// Until when the cluster asked to be left alone; `None`: it did not, or that is over.
+    #[must_use]
+    pub fn busy_until(&self, cluster: &ObjectKey) -> Option<Timestamp> {
+        let busy = self.lock().get(cluster)?.busy?;
+        (busy.over > Instant::now()).then_some(busy.until)
+    }
+
+    /// Takes in an attempt that was answered: how long it took, and for how many requests.
+    pub fn worked(&self, cluster: &ObjectKey, took: Duration, requests: u64) {
+        let slow = is_slow(took, requests);
+        let mut lanes = self.lock();
+        if !slow && !lanes.contains_key(cluster) {
+            return;
+        }
+        let lane = lanes.entry(cluster.clone()).or_default();
+        lane.slow = slow;
+        lane.pauses = 0;
+        lane.breaker.answered(Contact::Work);
+        if !slow && !lane.breaker.is_suspect() {
+            // Nothing is left to remember.
+            lanes.remove(cluster);
+        }
+    }
+
+    /// Takes in an attempt that ran out of time although the cluster answers.
+    pub fn slow(&self, cluster: &ObjectKey) {
+        self.with(cluster, |lane| lane.slow = true);
+    }
+
+    /// Takes in that the cluster did not answer.
+    pub fn lost(&self, cluster: &ObjectKey, contact: Contact) {
+        let now = self.start.elapsed();
+        self.with(cluster, |lane| {
+            lane.breaker.failed(contact, now, &cluster.to_string());
+        });
+    }
+
+    /// Takes in that the cluster asked for a pause. Returns when it is over.
+    pub fn throttled(&self, cluster: &ObjectKey, asked: Option<Duration>) -> Timestamp {
+        let seed = format!("{cluster} {}", now());
+        self.with(cluster, |lane| {
+            // One that does not say how long is asked less and less often.
+            let usual = pause::USUAL.saturating_mul(2u32.saturating_pow(lane.pauses.min(16)));
+            lane.pauses = lane.pauses.saturating_add(1);
+            let wait = pause::wait(asked.or(Some(usual)), &seed);
+            let until = now()
+                .checked_add(SignedDuration::try_from(wait).unwrap_or_default())
+                .unwrap_or(Timestamp::MAX);
+            let over = Instant::now() + wait;
+            lane.busy = Some(Busy { over, until });
+            until
+        })
+    }
+
+    /// Begins a probe, if it is time for one.
+    ///
+    /// # Errors
+    /// How long to wait.
+    pub fn begin_probe(&self, cluster: &ObjectKey) -> Result<(), Duration> {
+        let now = self.start.elapsed();
+        match self.lock().get_mut(cluster) {
+            None => Ok(()),
+            Some(lane) => lane.breaker.begin_probe(now).map_err(|at| at.saturating_sub(now)),
+        }
+    }
+
+    /// Lets the next probe begin at once.
+    pub fn hurry(&self, cluster: &ObjectKey) {
+        if let Some(lane) = self.lock().get_mut(cluster) {
+            lane.breaker.hurry();
+        }
+    }
+
+    /// Takes in that the cluster answered a probe.
+    pub fn answered_probe(&self, cluster: &ObjectKey) {
+        if let Some(lane) = self.lock().get_mut(cluster) {
+            lane.breaker.answered(Contact::Probe);
+        }
+    }
+
+    /// Forgets a cluster: it is gone, or reached in another way.
+    pub fn forget(&self, cluster: &ObjectKey) {
+        self.lock().remove(cluster);
+    }
+
+    fn with<T>(&self, cluster: &ObjectKey, change: impl FnOnce(&mut Lane) -> T) -> T {
+        change(self.lock().entry(cluster.clone()).or_default())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, Lane>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster() -> ObjectKey {
+        ObjectKey::new("ns", "c")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_is_kept_for_as_long_as_was_asked_and_no_longer_than_a_minute_and_a_bit() {
+        let lanes = Lanes::default();
+        for (asked, least) in [(2, 2), (3600, 60)] {
+            lanes.throttled(&cluster(), Some(Duration::from_secs(asked)));
+            tokio::time::advance(Duration::from_millis(least * 1000 - 1)).await;
+            assert!(lanes.busy_until(&cluster()).is_some(), "{asked}");
+            tokio::time::advance(Duration::from_millis(least * 200 + 2)).await;
+            assert!(lanes.busy_until(&cluster()).is_none(), "{asked}");
+        }
+        assert!(!lanes.is_suspect(&cluster()), "busy is not lost");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cluster_that_does_not_say_how_long_is_asked_less_and_less_often() {
+        let lanes = Lanes::default();
+        let mut last = Duration::ZERO;
+        for least in [5, 10, 20, 40, 60, 60] {
+            let until = lanes.throttled(&cluster(), None).duration_since(now());
+            last = until.try_into().unwrap();
+            assert!(last >= Duration::from_millis(least * 1000 - 100), "{last:?}");
+        }
+        assert!(last <= Duration::from_secs(72));
+        lanes.worked(&cluster(), Duration::from_secs(1), 10);
+        let until = lanes.throttled(&cluster(), None).duration_since(now());
+        assert!(until <= SignedDuration::from_secs(6), "counted anew: {until}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lane_is_suspect_while_the_cluster_is_slow_or_lost_and_forgotten_when_it_is_well() {
+        let lanes = Lanes::default();
+        lanes.worked(&cluster(), Duration::from_secs(29), 1);
+        assert!(lanes.is_suspect(&cluster()) && !lanes.is_open(&cluster()));
+        lanes.worked(&cluster(), Duration::from_secs(1), 10);
+        assert!(!lanes.is_suspect(&cluster()));
+        lanes.lost(&cluster(), Contact::Work);
+        assert!(lanes.is_suspect(&cluster()) && !lanes.is_open(&cluster()));
+        lanes.lost(&cluster(), Contact::Probe);
+        assert!(lanes.is_open(&cluster()));
+        let wait = lanes.begin_probe(&cluster()).unwrap_err();
+        tokio::time::advance(wait).await;
+        assert_eq!(lanes.begin_probe(&cluster()), Ok(()));
+        lanes.answered_probe(&cluster());
+        assert!(!lanes.is_suspect(&cluster()));
+        lanes.worked(&cluster(), Duration::from_secs(1), 10);
+        assert!(lanes.lock().is_empty());
+    }
+}

@@ -1,0 +1,80 @@
+//! One Sync's view of a member that is not a real one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use serde_json::json;
+use starling::member::{ApplyJob, ApplyOutcome, DriftReport, Member};
+use starling_api::OWNER_LABEL;
+use starling_core::apply::Record;
+use starling_core::digest;
+use starling_core::object::{Directives, ObjectKey, RenderedObject, RenderedSet};
+
+use crate::world::{key, soon};
+
+const OWNER: &str = "0f";
+
+/// What the controller keeps between two attempts.
+pub(crate) struct View {
+    member: Member,
+    pub(crate) records: BTreeMap<ObjectKey, Record>,
+    pub(crate) drifted: BTreeSet<ObjectKey>,
+}
+
+impl View {
+    pub(crate) fn new(member: Member) -> Self {
+        Self {
+            member,
+            records: BTreeMap::new(),
+            drifted: BTreeSet::new(),
+        }
+    }
+
+    /// Applies ConfigMaps of the namespace `shop`, prunes others, and remembers what came of it.
+    pub(crate) async fn apply(&mut self, names: &[&str]) -> ApplyOutcome {
+        let desired = RenderedSet {
+            digest: String::new(),
+            objects: names.iter().map(|name| map(name)).collect(),
+        };
+        let outcome = self
+            .member
+            .apply(ApplyJob {
+                owner: OWNER,
+                desired: &desired,
+                records: &self.records,
+                drifted: &self.drifted,
+                kept: &BTreeMap::new(),
+                prune: true,
+                allow_empty: false,
+                conflicts_override: false,
+                recreate: false,
+                deadline: soon(),
+            })
+            .await;
+        for applied in &outcome.applied {
+            self.records.insert(applied.key.clone(), applied.record.clone());
+            self.drifted.remove(&applied.key);
+        }
+        for key in outcome.deleted.iter().chain(&outcome.released) {
+            self.records.remove(key);
+        }
+        outcome
+    }
+
+    pub(crate) async fn find_drift(&self) -> DriftReport {
+        self.member.find_drift(OWNER, &self.records, soon()).await
+    }
+}
+
+fn map(name: &str) -> RenderedObject {
+    let body = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": "shop", "labels": {OWNER_LABEL: OWNER}}, "data": {"k": "v"}});
+    let body = Bytes::from(body.to_string());
+    RenderedObject {
+        key: key("", "ConfigMap", "shop", name),
+        api_version: "v1".into(),
+        digest: digest::of_bytes(&body),
+        body,
+        directives: Directives::default(),
+    }
+}
