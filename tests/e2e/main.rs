@@ -6,6 +6,7 @@ mod building;
 mod contests;
 mod dependencies;
 mod drift;
+mod encryption;
 mod health;
 mod hostile;
 mod isolation;

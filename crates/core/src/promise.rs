@@ -30,13 +30,10 @@ pub fn of_source(spec: &SourceSpec) -> Vec<String> {
 /// Paths of a Sync's fields that are set and not implemented; `prefix` is `spec`, or the entry's path.
 #[must_use]
 pub fn of_template(prefix: &str, template: &SyncTemplate) -> Vec<String> {
-    named([
-        ("decryption", template.decryption.is_some()),
-        (
-            "deletionPolicy",
-            template.deletion_policy != DeletionPolicy::Orphan,
-        ),
-    ])
+    named([(
+        "deletionPolicy",
+        template.deletion_policy != DeletionPolicy::Orphan,
+    )])
     .into_iter()
     .map(|field| format!("{prefix}.{field}"))
     .collect()
@@ -184,18 +181,11 @@ mod tests {
         ] {
             assert_eq!(of_group(&group(strategy, serde_json::json!({}))), [field]);
         }
-        for (entry, field) in [
-            (
-                serde_json::json!({"decryption": {"provider": "sops", "secretRef": {"name": "age"}}}),
-                "spec.syncs[app].decryption",
-            ),
-            (
-                serde_json::json!({"deletionPolicy": "Delete"}),
-                "spec.syncs[app].deletionPolicy",
-            ),
-        ] {
-            assert_eq!(of_group(&group(serde_json::json!({}), entry)), [field]);
-        }
+        let entry = serde_json::json!({"deletionPolicy": "Delete"});
+        assert_eq!(
+            of_group(&group(serde_json::json!({}), entry)),
+            ["spec.syncs[app].deletionPolicy"]
+        );
     }
 
     #[test]
