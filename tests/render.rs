@@ -88,14 +88,14 @@ fn keys(manifests: &Manifests) -> Vec<String> {
 }
 
 async fn built(tool: BuildTool, tree: &TempDir, path: &str, namespace: &str) -> Manifests {
-    match renderer(tool).build(tree.path(), path, namespace).await {
+    match renderer(tool).build(tree.path(), path, namespace, None).await {
         Ok(manifests) => manifests,
         Err(error) => panic!("{error}: {:?}", std::error::Error::source(&error)),
     }
 }
 
 async fn failure(renderer: &Renderer, tree: &TempDir, path: &str) -> RenderError {
-    match renderer.build(tree.path(), path, "").await {
+    match renderer.build(tree.path(), path, "", None).await {
         Ok(manifests) => panic!("built {} objects", manifests.objects.len()),
         Err(error) => error,
     }
@@ -425,7 +425,7 @@ async fn without_kustomize_only_plain_folders_are_read_and_said_to_be() {
         assert!(error.to_string().starts_with(what), "{error}");
     }
     let error = none
-        .build(tree.path(), "plain", "shop")
+        .build(tree.path(), "plain", "shop", None)
         .await
         .err()
         .expect("namespace");
@@ -573,7 +573,7 @@ impl Fenced {
 
     async fn refusal(&self) -> (String, Refusal, String) {
         let error = renderer(fake())
-            .build(&self.tree, "app", "shop")
+            .build(&self.tree, "app", "shop", None)
             .await
             .err()
             .expect("refused");
@@ -754,7 +754,11 @@ async fn paths_of_a_sync_stay_inside_the_tree() {
         "app/folder",
         "app/..",
     ] {
-        let error = renderer.build(&fenced.tree, path, "").await.err().expect(path);
+        let error = renderer
+            .build(&fenced.tree, path, "", None)
+            .await
+            .err()
+            .expect(path);
         assert!(
             matches!(&error, RenderError::PathOutside { path: named } if named == path),
             "{error}"
@@ -769,7 +773,11 @@ async fn paths_of_a_sync_stay_inside_the_tree() {
         "%2e%2e",
         "app/environ/x",
     ] {
-        let error = renderer.build(&fenced.tree, path, "").await.err().expect(path);
+        let error = renderer
+            .build(&fenced.tree, path, "", None)
+            .await
+            .err()
+            .expect(path);
         assert!(
             matches!(&error, RenderError::PathMissing { path: named } if named == path),
             "{error}"
@@ -777,7 +785,7 @@ async fn paths_of_a_sync_stay_inside_the_tree() {
     }
     for namespace in ["Shop", "a/b", "-x", "x-", "a b", "x\ny", &"x".repeat(64)] {
         let error = renderer
-            .build(&fenced.tree, "app", namespace)
+            .build(&fenced.tree, "app", namespace, None)
             .await
             .err()
             .expect(namespace);
@@ -799,7 +807,7 @@ async fn links_out_of_a_plain_folder_are_refused() {
         fs::create_dir(&plain).expect("folder");
         symlink(link, plain.join("link.yaml")).expect("link");
         let error = renderer(fake())
-            .build(&fenced.tree, "plain", "")
+            .build(&fenced.tree, "plain", "", None)
             .await
             .err()
             .expect(link);
@@ -908,7 +916,7 @@ async fn t30_the_time_limit_kills_the_program_and_its_children() {
 async fn dropping_the_build_kills_the_program_and_its_children() {
     let tree = behaving(SLEEPS);
     let path = tree.path().to_owned();
-    let build = tokio::spawn(async move { renderer(fake()).build(&path, "app", "").await.map(|_| ()) });
+    let build = tokio::spawn(async move { renderer(fake()).build(&path, "app", "", None).await.map(|_| ()) });
     let pids = pids(&tree, 2).await;
     assert!(pids.iter().all(|pid| runs(pid)));
     build.abort();
@@ -1052,7 +1060,7 @@ async fn builds_take_turns() {
         let (tree, renderer) = (behaving(&script), renderer.clone());
         async move {
             renderer
-                .build(tree.path(), "app", "")
+                .build(tree.path(), "app", "", None)
                 .await
                 .map(|manifests| manifests.objects.len())
         }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the control plane of the tests (minutes the first time, then nothing) and runs every suite.
+# Builds the control plane and the other programs of the tests (minutes the first time, then nothing) and runs every suite.
 #
 #   tests/run.sh         what has to pass before a change lands
 #   tests/run.sh long    the same with a thousand kills in place of twenty
@@ -13,6 +13,7 @@ case "${1:-}" in
 esac
 
 tests/controlplane/build.sh
+tests/sops/build.sh
 # The suites that start servers come last, by themselves: first what fails in seconds.
 cargo test --workspace --locked --lib --bins
 cargo test --workspace --locked --doc

@@ -38,6 +38,9 @@ pub(super) struct ControllerArguments {
     /// The kustomize to use; without it the one on PATH, or `kubectl kustomize`
     #[arg(long, value_name = "FILE")]
     kustomize: Option<PathBuf>,
+    /// The sops to use; without it the one on PATH
+    #[arg(long, value_name = "FILE")]
+    sops: Option<PathBuf>,
 }
 
 pub(super) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
@@ -56,6 +59,7 @@ pub(super) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
         allow_insecure_sources: arguments.allow_insecure_sources,
         concurrency: arguments.concurrency.into(),
         kustomize: arguments.kustomize,
+        sops: arguments.sops,
     };
     // A stop that comes while the start waits for the management cluster ends it there.
     let controller = tokio::select! {

@@ -9,6 +9,7 @@ use starling_core::digest;
 use starling_core::ignore::IgnoreRules;
 use starling_core::object::{RenderedObject, RenderedSet};
 
+use super::decryption::Keys;
 use crate::git::{GitError, GitStore, RepoAccess};
 use crate::render::{Manifests, RenderError, Renderer, finish};
 
@@ -67,6 +68,8 @@ pub struct RenderJob<'a> {
     pub values: &'a BTreeMap<String, String>,
     /// The owner label's value.
     pub owner: &'a str,
+    /// What opens encrypted manifests; `None`: there must not be any.
+    pub keys: Option<&'a Keys>,
     /// Fields that are left out of what is applied.
     pub left_to_others: &'a IgnoreRules,
 }
@@ -128,6 +131,8 @@ impl Renders {
             job.commit,
             job.path,
             job.target_namespace,
+            // Plaintext is for those who have the keys to it.
+            job.keys.map(|keys| keys.made_from.as_str()),
         ));
         let set_key = digest::of(&(
             "set",
@@ -178,7 +183,11 @@ impl Renders {
             .export(job.access, job.commit, &tree, ignore)
             .await
             .map_err(tree_failed)?;
-        let built = self.renderer.build(&tree, job.path, job.target_namespace).await;
+        let identities = job.keys.map(|keys| &keys.identities);
+        let built = self
+            .renderer
+            .build(&tree, job.path, job.target_namespace, identities)
+            .await;
         built
             .map(Arc::new)
             .map_err(|error| RenderFailure::Render(Arc::new(error)))

@@ -29,7 +29,7 @@ use super::work::{Crew, Loop, Schedule};
 use super::workqueue::{LaneRules, Workqueue};
 use crate::git::{GitLimits, GitStore};
 use crate::ledger::{Ledger, LedgerError};
-use crate::render::{BuildTool, RenderError, RenderLimits, Renderer};
+use crate::render::{BuildTool, RenderError, RenderLimits, Renderer, Sops};
 
 /// How long a stop waits for attempts that have begun.
 const GRACE: Duration = Duration::from_secs(20);
@@ -52,6 +52,8 @@ pub struct Settings {
     pub concurrency: usize,
     /// The kustomize to use; `None`: from PATH.
     pub kustomize: Option<PathBuf>,
+    /// The sops to use; `None`: from PATH.
+    pub sops: Option<PathBuf>,
 }
 
 /// Why the controller does not start.
@@ -62,7 +64,10 @@ pub enum StartError {
     Ledger(#[from] LedgerError),
     /// `--kustomize` names something that is none.
     #[error("--kustomize")]
-    Kustomize(#[from] RenderError),
+    Kustomize(#[source] RenderError),
+    /// `--sops` names something that is none.
+    #[error("--sops")]
+    Sops(#[source] RenderError),
     /// The management cluster does not take or give what the start needs.
     #[error("the management cluster")]
     Hub(#[from] HubError),
@@ -149,8 +154,9 @@ fn hands(of: Loop, settings: &Settings) -> usize {
 async fn open(client: Client, settings: &Settings) -> Result<Context, StartError> {
     let (ledger, opened) = Ledger::open(&settings.data_dir).await?;
     tracing::info!(?opened, "ledger open");
-    let tool = BuildTool::discover(settings.kustomize.clone())?;
-    tracing::info!(?tool, "manifests are built with");
+    let tool = BuildTool::discover(settings.kustomize.clone()).map_err(StartError::Kustomize)?;
+    let sops = Sops::discover(settings.sops.clone()).map_err(StartError::Sops)?;
+    tracing::info!(?tool, ?sops, "manifests are built with");
     let hub = Hub::new(client);
     let installation = hub.installation().await?;
     let (syncs, lanes) = (Arc::new(Cache::default()), Arc::new(Lanes::default()));
@@ -159,6 +165,7 @@ async fn open(client: Client, settings: &Settings) -> Result<Context, StartError
         ..Queues::default()
     };
     let git = GitStore::new(settings.data_dir.join("git"), GitLimits::default());
+    let renderer = Renderer::new(tool, RenderLimits::default()).with_sops(sops);
     Ok(Context {
         events: Events::new(hub.client()),
         departures: Departures::default(),
@@ -168,7 +175,7 @@ async fn open(client: Client, settings: &Settings) -> Result<Context, StartError
         syncs,
         groups: Arc::new(Cache::default()),
         queues,
-        renders: Renders::new(git.clone(), Renderer::new(tool, RenderLimits::default())),
+        renders: Renders::new(git.clone(), renderer),
         git,
         repositories: Repositories::default(),
         members: Members::default(),

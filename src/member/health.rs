@@ -82,8 +82,9 @@ struct List<'a> {
 struct Page<'a> {
     #[serde(default)]
     metadata: ListMetadata,
-    #[serde(borrow)]
-    items: Vec<&'a RawValue>,
+    /// `null` where an API server has nothing to list; without the field it is no list.
+    #[serde(borrow, deserialize_with = "Option::deserialize")]
+    items: Option<Vec<&'a RawValue>>,
 }
 
 impl Member {
@@ -228,7 +229,8 @@ impl Member {
             };
             let answer = self.send(Call::get(what, path, JSON), attempt).await?;
             let page: Page<'_> = answer.parse(what)?;
-            for item in &page.items {
+            let items = page.items.unwrap_or_default();
+            for item in &items {
                 // An object that cannot be read is left to a request of its own, whose error names it.
                 let Ok(Head { metadata }) = serde_json::from_str::<Head>(item.get()) else {
                     continue;
@@ -239,7 +241,7 @@ impl Member {
             }
             next = page.metadata.next;
             // An empty page that promises more would be asked for until the deadline.
-            if next.is_empty() || page.items.is_empty() || seen.len() == wanted.len() {
+            if next.is_empty() || items.is_empty() || seen.len() == wanted.len() {
                 return Ok(seen);
             }
         }

@@ -26,8 +26,8 @@ pub(super) struct Partial<'a> {
 pub(super) struct PartialList<'a> {
     #[serde(default)]
     pub(super) metadata: ListMetadata,
-    /// `null` where an API server has nothing to list.
-    #[serde(borrow)]
+    /// `null` where an API server has nothing to list; without the field it is no list.
+    #[serde(borrow, deserialize_with = "Option::deserialize")]
     items: Option<Vec<Partial<'a>>>,
 }
 

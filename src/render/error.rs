@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use starling_core::object::ObjectKey;
 
+use super::decrypt::DecryptProblem;
 use super::yaml::YamlError;
 
 /// Why a tree could not be rendered. No text here quotes the content of a manifest: it may be a Secret.
@@ -92,6 +93,16 @@ pub enum RenderError {
         /// The field.
         field: &'static str,
     },
+    /// An object is encrypted, and cannot be or was not opened.
+    #[error("{object}: {field} {problem}")]
+    Encrypted {
+        /// The object.
+        object: String,
+        /// The field: `sops`, `data[KEY]`.
+        field: String,
+        /// What is the matter.
+        problem: DecryptProblem,
+    },
     /// Something is larger than the limits allow.
     #[error("{what} exceeds the limit of {limit}")]
     TooLarge {
@@ -100,9 +111,11 @@ pub enum RenderError {
         /// The limit; its unit follows from `what`.
         limit: usize,
     },
-    /// The build took too long and was killed.
-    #[error("kustomize was stopped after {} s", limit.as_secs_f64())]
+    /// A program took too long and was killed.
+    #[error("{program} was stopped after {} s", limit.as_secs_f64())]
     TimedOut {
+        /// kustomize, sops.
+        program: &'static str,
         /// The limit.
         limit: Duration,
     },
@@ -120,9 +133,11 @@ pub enum RenderError {
         /// What it said: shortened, without control characters, quoted content and folders of this host.
         stderr: String,
     },
-    /// The program could not be started or followed.
-    #[error("kustomize could not be run")]
+    /// A program could not be started or followed.
+    #[error("{program} could not be run")]
     Process {
+        /// kustomize, sops.
+        program: &'static str,
         /// The operating system's answer.
         #[source]
         source: std::io::Error,

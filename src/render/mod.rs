@@ -2,7 +2,7 @@
 //!
 //! [`Renderer::build`] turns a folder of a repository into objects, once per commit, path and target namespace:
 //! *prepare* (check every kustomization that is reached, generate one for a plain folder, wrap it for a
-//! target namespace) → *run* kustomize inside limits → *read* its output. [`finish`] then makes the bytes for
+//! target namespace) → *run* kustomize inside limits → *read* its output → *open* what is encrypted, in memory. [`finish`] then makes the bytes for
 //! the clusters with equal values; it is pure and cheap, the build is neither.
 //!
 //! Nothing here decides what a render is good for. An empty one is returned as it is; that it must not prune
@@ -10,6 +10,7 @@
 
 mod check;
 mod complaint;
+mod decrypt;
 mod error;
 mod finish;
 mod manifest;
@@ -24,18 +25,20 @@ mod workspace;
 mod yaml;
 
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
+pub use decrypt::{DecryptProblem, Identities, IdentityError, Sops};
 pub use error::{Refusal, RenderError};
 pub use finish::finish;
 pub use tool::BuildTool;
 pub use yaml::YamlError;
 
-use process::Finished;
+use process::{Call, Finished};
 use workspace::{Prepared, Workspace};
 
 /// How a build that met the memory limit ends. The last one is Go's collector, which does not check every
@@ -87,6 +90,7 @@ pub struct Manifests {
 #[derive(Clone, Debug)]
 pub struct Renderer {
     tool: BuildTool,
+    sops: Sops,
     limits: RenderLimits,
     turns: Arc<Semaphore>,
 }
@@ -96,7 +100,19 @@ impl Renderer {
     #[must_use]
     pub fn new(tool: BuildTool, limits: RenderLimits) -> Self {
         let turns = Arc::new(Semaphore::new(limits.builds.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { tool, limits, turns }
+        Self {
+            tool,
+            sops: Sops::default(),
+            limits,
+            turns,
+        }
+    }
+
+    /// Opens encrypted objects with this program.
+    #[must_use]
+    pub fn with_sops(mut self, sops: Sops) -> Self {
+        self.sops = sops;
+        self
     }
 
     /// The build program, for a condition that says which one is used.
@@ -110,9 +126,10 @@ impl Renderer {
     /// `tree` is a private copy of the repository: the caller owns it, runs one build at a time in it and throws
     /// it away. `path` is relative; empty or `.` is the root. With a `target_namespace` the folder is built
     /// through a kustomization that sets it, so that kustomize decides which kinds have a namespace; the
-    /// user's own file is never edited.
+    /// user's own file is never edited. Objects that are encrypted are opened with `identities`; without any they are
+    /// an error, since ciphertext must not be applied.
     ///
-    /// Dropping the future kills the build program and everything it started.
+    /// Dropping the future kills the program that runs and everything it started.
     ///
     /// # Errors
     /// See [`RenderError`]. Output of a program that failed or was stopped is never used.
@@ -121,6 +138,7 @@ impl Renderer {
         tree: &Path,
         path: &str,
         target_namespace: &str,
+        identities: Option<&Identities>,
     ) -> Result<Manifests, RenderError> {
         let _turn = self.turns.acquire().await.map_err(|_| RenderError::Abandoned)?;
         let prepared = {
@@ -129,23 +147,30 @@ impl Renderer {
             let with_tool = self.tool != BuildTool::None;
             blocking(move || workspace::prepare(&tree, &path, &namespace, &limits, with_tool)).await?
         };
-        match prepared {
-            Prepared::Direct(objects) => unique(Manifests {
-                objects,
-                plain: self.tool == BuildTool::None,
-            }),
-            Prepared::Build(workspace) => self.run(workspace).await,
-        }
+        let (objects, plain) = match prepared {
+            Prepared::Direct(objects) => (objects, self.tool == BuildTool::None),
+            Prepared::Build(workspace) => (self.run(workspace).await?, false),
+        };
+        let objects = decrypt::open(objects, &self.sops, identities, &self.limits).await?;
+        unique(Manifests { objects, plain })
     }
 
-    async fn run(&self, workspace: Workspace) -> Result<Manifests, RenderError> {
+    async fn run(&self, workspace: Workspace) -> Result<Vec<Value>, RenderError> {
         let Some((program, arguments)) = self.tool.command() else {
             return Err(RenderError::NoKustomize {
                 what: "this folder".to_owned(),
             });
         };
         let arguments: Vec<&str> = arguments.iter().copied().chain([workspace.target()]).collect();
-        let finished = process::run(program, &arguments, workspace.home(), &self.limits).await?;
+        let call = Call {
+            name: "kustomize",
+            program,
+            arguments: &arguments,
+            home: workspace.home(),
+            environment: &[],
+            input: Stdio::null(),
+        };
+        let finished = process::run(call, &self.limits).await?;
         let output = self.judge(finished, &workspace)?;
         let limit = self.limits.objects;
         blocking(move || {
@@ -156,10 +181,7 @@ impl Renderer {
                 origin: ORIGIN.to_owned(),
                 source,
             })?;
-            unique(Manifests {
-                objects: manifest::objects(documents, ORIGIN, limit)?,
-                plain: false,
-            })
+            manifest::objects(documents, ORIGIN, limit)
         })
         .await
     }

@@ -1,4 +1,4 @@
-//! Runs the build program inside limits and leaves nothing of it behind.
+//! Runs a program (kustomize, sops) inside limits and leaves nothing of it behind.
 //!
 //! The program is started in its own process group. Whatever ends the run (success, a limit, an error, the
 //! future being dropped) kills the group before its leader is reaped: until then the kernel cannot give
@@ -27,26 +27,35 @@ pub(super) struct Finished {
     pub(super) stderr: String,
 }
 
-/// Runs a program to its end. `home` is its working, home and temporary folder.
+/// A program and what it is given.
+pub(super) struct Call<'a> {
+    /// What it is called in errors.
+    pub(super) name: &'static str,
+    pub(super) program: &'a Path,
+    pub(super) arguments: &'a [&'a str],
+    /// Its working, home and temporary folder.
+    pub(super) home: &'a Path,
+    /// Variables beside those that every program gets.
+    pub(super) environment: &'a [(&'a str, &'a str)],
+    /// Its standard input.
+    pub(super) input: Stdio,
+}
+
+/// Runs a program to its end.
 ///
 /// The memory limit is `RLIMIT_DATA`: it counts what a process may write to, so the large address ranges
 /// that a Go program reserves and never touches do not trip it, as they do with `RLIMIT_AS`.
-pub(super) async fn run(
-    program: &Path,
-    arguments: &[&str],
-    home: &Path,
-    limits: &RenderLimits,
-) -> Result<Finished, RenderError> {
-    let mut running = Running::start(program, arguments, home, limits)?;
+pub(super) async fn run(call: Call<'_>, limits: &RenderLimits) -> Result<Finished, RenderError> {
+    let name = call.name;
+    let mut running = Running::start(call, limits)?;
     let collected = tokio::time::timeout(limits.time, running.collect(limits.output_bytes)).await;
     running.group.kill();
-    let status = running
-        .child
-        .wait()
-        .await
-        .map_err(|source| RenderError::Process { source })?;
+    let status = running.child.wait().await.map_err(failed(name))?;
     running.group.reaped = true;
-    let (stdout, stderr) = collected.map_err(|_| RenderError::TimedOut { limit: limits.time })??;
+    let (stdout, stderr) = collected.map_err(|_| RenderError::TimedOut {
+        program: name,
+        limit: limits.time,
+    })??;
     Ok(Finished {
         status,
         stdout,
@@ -54,24 +63,24 @@ pub(super) async fn run(
     })
 }
 
+/// The error of a program that cannot be started or followed.
+fn failed(program: &'static str) -> impl Fn(io::Error) -> RenderError + Copy {
+    move |source| RenderError::Process { program, source }
+}
+
 /// A started program. Field order matters: the group is killed before the child is handed to the reaper.
 struct Running {
+    name: &'static str,
     group: Group,
     child: Child,
     pipes: Option<(ChildStdout, ChildStderr)>,
 }
 
 impl Running {
-    fn start(
-        program: &Path,
-        arguments: &[&str],
-        home: &Path,
-        limits: &RenderLimits,
-    ) -> Result<Self, RenderError> {
-        let process = |source| RenderError::Process { source };
-        let mut child = command(program, arguments, home, limits.memory_bytes)
-            .spawn()
-            .map_err(process)?;
+    fn start(call: Call<'_>, limits: &RenderLimits) -> Result<Self, RenderError> {
+        let name = call.name;
+        let process = failed(name);
+        let mut child = command(call, limits.memory_bytes).spawn().map_err(process)?;
         let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         let pid = pid.ok_or_else(|| process(io::ErrorKind::NotFound.into()))?;
         let group = Group {
@@ -79,7 +88,12 @@ impl Running {
             reaped: false,
         };
         let pipes = child.stdout.take().zip(child.stderr.take());
-        let running = Self { group, child, pipes };
+        let running = Self {
+            name,
+            group,
+            child,
+            pipes,
+        };
         confine(pid, limits).map_err(process)?;
         Ok(running)
     }
@@ -87,24 +101,33 @@ impl Running {
     /// Reads both pipes and waits for the leader's end, which also ends whatever it left running.
     async fn collect(&mut self, output_bytes: usize) -> Result<(Vec<u8>, String), RenderError> {
         let Some((stdout, stderr)) = self.pipes.take() else {
-            return Err(RenderError::Process {
-                source: io::ErrorKind::BrokenPipe.into(),
-            });
+            return Err(failed(self.name)(io::ErrorKind::BrokenPipe.into()));
         };
-        let group = &self.group;
+        let (name, group) = (self.name, &self.group);
         let ended = async {
-            leader_ended(group.leader).await?;
+            leader_ended(name, group.leader).await?;
             // A child that outlived the leader holds the pipes open.
             group.kill();
             Ok(())
         };
-        let (stdout, stderr, ()) =
-            tokio::try_join!(read_output(stdout, output_bytes), read_stderr(stderr), ended)?;
+        let (stdout, stderr, ()) = tokio::try_join!(
+            read_output(name, stdout, output_bytes),
+            read_stderr(name, stderr),
+            ended
+        )?;
         Ok((stdout, stderr))
     }
 }
 
-fn command(program: &Path, arguments: &[&str], home: &Path, memory_bytes: u64) -> Command {
+fn command(call: Call<'_>, memory_bytes: u64) -> Command {
+    let Call {
+        name: _,
+        program,
+        arguments,
+        home,
+        environment,
+        input,
+    } = call;
     let mut command = Command::new(program);
     command
         .args(arguments)
@@ -117,7 +140,8 @@ fn command(program: &Path, arguments: &[&str], home: &Path, memory_bytes: u64) -
         .env("GOMAXPROCS", "2")
         // The collector works harder before the hard limit is reached.
         .env("GOMEMLIMIT", (memory_bytes / 4 * 3).to_string())
-        .stdin(Stdio::null())
+        .envs(environment.iter().copied())
+        .stdin(input)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0);
@@ -180,14 +204,14 @@ impl Drop for Group {
 }
 
 /// Waits until the leader has ended, without reaping it. The thread ends at the latest when the group is killed.
-async fn leader_ended(leader: Pid) -> Result<(), RenderError> {
+async fn leader_ended(name: &'static str, leader: Pid) -> Result<(), RenderError> {
     let wait = move || {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         loop {
             match rustix::process::waitid(WaitId::Pid(leader), options) {
                 Ok(_) | Err(rustix::io::Errno::CHILD) => return Ok(()),
                 Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(RenderError::Process { source: error.into() }),
+                Err(error) => return Err(failed(name)(error.into())),
             }
         }
     };
@@ -196,11 +220,11 @@ async fn leader_ended(leader: Pid) -> Result<(), RenderError> {
         .map_err(|_| RenderError::Abandoned)?
 }
 
-async fn read_output(pipe: ChildStdout, limit: usize) -> Result<Vec<u8>, RenderError> {
+async fn read_output(name: &'static str, pipe: ChildStdout, limit: usize) -> Result<Vec<u8>, RenderError> {
     let mut output = Vec::new();
     let cap = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
     let read = pipe.take(cap).read_to_end(&mut output).await;
-    read.map_err(|source| RenderError::Process { source })?;
+    read.map_err(failed(name))?;
     if output.len() > limit {
         return Err(RenderError::TooLarge {
             what: "the output in bytes",
@@ -211,15 +235,12 @@ async fn read_output(pipe: ChildStdout, limit: usize) -> Result<Vec<u8>, RenderE
 }
 
 /// Reads to the end, so that the program never blocks on it, and keeps the first and the last part.
-async fn read_stderr(mut pipe: impl AsyncRead + Unpin) -> Result<String, RenderError> {
+async fn read_stderr(name: &'static str, mut pipe: impl AsyncRead + Unpin) -> Result<String, RenderError> {
     let mut kept = Vec::new();
     let mut cut = false;
     let mut chunk = [0; 4096];
     loop {
-        let count = pipe
-            .read(&mut chunk)
-            .await
-            .map_err(|source| RenderError::Process { source })?;
+        let count = pipe.read(&mut chunk).await.map_err(failed(name))?;
         if count == 0 {
             break;
         }

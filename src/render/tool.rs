@@ -35,20 +35,10 @@ impl BuildTool {
     /// As [`BuildTool::discover`].
     pub fn discover_in(explicit: Option<PathBuf>, search: Option<&OsStr>) -> Result<Self, RenderError> {
         if let Some(path) = explicit {
-            // Builds run in a folder of their own, so a relative path must be made absolute now.
-            return match std::path::absolute(&path) {
-                Ok(absolute) if is_executable(&absolute) => Ok(Self::named(absolute)),
-                _ => Err(RenderError::ToolMissing { path }),
-            };
+            return usable(path).map(Self::named);
         }
-        let find = |name: &str| {
-            std::env::split_paths(search?)
-                .filter(|folder| folder.is_absolute())
-                .map(|folder| folder.join(name))
-                .find(|candidate| is_executable(candidate))
-        };
-        Ok(find("kustomize")
-            .or_else(|| find("kubectl"))
+        Ok(find_in(search, "kustomize")
+            .or_else(|| find_in(search, "kubectl"))
             .map_or(Self::None, Self::named))
     }
 
@@ -71,6 +61,23 @@ impl BuildTool {
             Self::None => None,
         }
     }
+}
+
+/// A program that was named, if it is one.
+pub(super) fn usable(path: PathBuf) -> Result<PathBuf, RenderError> {
+    // Programs run in a folder of their own, so a relative path must be made absolute now.
+    match std::path::absolute(&path) {
+        Ok(absolute) if is_executable(&absolute) => Ok(absolute),
+        _ => Err(RenderError::ToolMissing { path }),
+    }
+}
+
+/// A program on a search path.
+pub(super) fn find_in(search: Option<&OsStr>, name: &str) -> Option<PathBuf> {
+    std::env::split_paths(search?)
+        .filter(|folder| folder.is_absolute())
+        .map(|folder| folder.join(name))
+        .find(|candidate| is_executable(candidate))
 }
 
 fn is_executable(path: &Path) -> bool {

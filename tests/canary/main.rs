@@ -7,9 +7,11 @@
 
 mod echo;
 mod places;
+mod sealed;
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use http::{HeaderValue, StatusCode};
@@ -23,26 +25,37 @@ use starling_testkit::canary::Canary;
 use starling_testkit::{Fault, Fleet, FleetOptions, GitRepo, Match, wait};
 
 use places::Places;
+use sealed::Sealed;
 
 /// The program under test.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_starling");
 
-/// What must not be seen. The first three are credentials; the last stands in manifests.
+/// What must not be seen. The last stands in manifests of a repository; the others are seen by nobody.
 struct Canaries {
     member: Canary,
     password: Canary,
     bearer: Canary,
+    identity: Canary,
+    sealed: Canary,
     manifest: Canary,
 }
 
 impl Canaries {
-    /// Credentials have no business on disk, not even for a moment.
-    fn credentials(&self) -> Vec<&Canary> {
-        vec![&self.member, &self.password, &self.bearer]
+    /// Credentials, and what was encrypted, have no business on disk, not even for a moment.
+    fn never_on_disk(&self) -> Vec<&Canary> {
+        vec![
+            &self.member,
+            &self.password,
+            &self.bearer,
+            &self.identity,
+            &self.sealed,
+        ]
     }
 
     fn all(&self) -> Vec<&Canary> {
-        vec![&self.member, &self.password, &self.bearer, &self.manifest]
+        let mut all = self.never_on_disk();
+        all.push(&self.manifest);
+        all
     }
 }
 
@@ -55,25 +68,31 @@ async fn t52_t53_t54_no_secret_is_seen_in_any_log_status_event_metric_ledger_pag
         ..FleetOptions::default()
     };
     let fleet = Fleet::start(options).await?;
+    let children = fleet.folder().join("children");
+    let sealed = Sealed::install(&fleet, &children)?;
     let token = fleet.plane("m1")?.token().reveal().to_owned();
     let canaries = Canaries {
         member: Canary::of("token of the member", token),
         password: Canary::new("password of git"),
         bearer: Canary::new("bearer token of git"),
+        identity: Canary::of("age identity", sealed.key.identity().to_owned()),
+        sealed: Canary::new("value of an encrypted Secret in git"),
         manifest: Canary::new("value of a Secret in git"),
     };
     fleet.add_cluster("m1", &[]).await?;
 
     let temp = fleet.folder().join("tmp");
     std::fs::create_dir_all(&temp)?;
-    let (kustomize, children) = wrapped_kustomize(&fleet)?;
+    let kustomize = wrapped_kustomize(&fleet, &children)?;
     let listen = format!("127.0.0.1:{}", free_port()?);
-    let launch = fleet.launch(PROGRAM, &listen, "trace", &["--kustomize", &kustomize])?;
+    let programs = ["--kustomize", &kustomize, "--sops", &sealed.script];
+    let launch = fleet.launch(PROGRAM, &listen, "trace", &programs)?;
     let controller = Process::start(&launch.env("TMPDIR", &temp))?;
-    let places = Places::watch(&fleet, &temp, canaries.credentials());
+    let places = Places::watch(&fleet, &temp, canaries.never_on_disk());
 
     git_servers_that_repeat_what_they_are_told(&fleet, &canaries).await?;
     manifests_in_trouble(&fleet, &canaries).await?;
+    sealed::in_trouble(&fleet, &sealed, &canaries.sealed).await?;
 
     let seen = places.search(&fleet, &listen, &children, &canaries.all()).await?;
     drop(controller);
@@ -82,13 +101,13 @@ async fn t52_t53_t54_no_secret_is_seen_in_any_log_status_event_metric_ledger_pag
 }
 
 /// A kustomize that writes down what it was given: its arguments and its environment.
-fn wrapped_kustomize(fleet: &Fleet) -> Result<(String, std::path::PathBuf)> {
+fn wrapped_kustomize(fleet: &Fleet, children: &Path) -> Result<String> {
     let real = fleet
         .planes()
         .assets()
         .kustomize()
         .context("kustomize among the built programs")?;
-    let (script, children) = (fleet.folder().join("kustomize"), fleet.folder().join("children"));
+    let script = fleet.folder().join("kustomize");
     let text = format!(
         "#!/bin/sh\n{{ echo \"$0 $*\"; export -p; }} >> '{}'\nexec '{}' \"$@\"\n",
         children.display(),
@@ -96,7 +115,7 @@ fn wrapped_kustomize(fleet: &Fleet) -> Result<(String, std::path::PathBuf)> {
     );
     std::fs::write(&script, text)?;
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
-    Ok((script.to_string_lossy().into_owned(), children))
+    Ok(script.to_string_lossy().into_owned())
 }
 
 /// Two Sources at a server that refuses everybody and repeats their credentials in every part of its answer.
@@ -140,7 +159,7 @@ async fn manifests_in_trouble(fleet: &Fleet, canaries: &Canaries) -> Result<()> 
     fleet
         .put::<SyncResource>(json!({"metadata": {"name": "app"}, "spec": spec}))
         .await?;
-    until_ready(fleet, "True").await?;
+    until_ready(fleet, "app", "True").await?;
 
     // Drift, and its repair.
     let secrets: Api<Secret> = Api::namespaced(fleet.member("m1").await?, "default");
@@ -193,7 +212,7 @@ async fn manifests_in_trouble(fleet: &Fleet, canaries: &Canaries) -> Result<()> 
         ),
     ] {
         repo.commit(&[("app/secret.yaml", &text)], what)?;
-        until_attempted(fleet, &repo).await?;
+        until_attempted(fleet, "app", &repo).await?;
     }
     repo.commit(
         &[("app/secret.yaml", &good.replace("password", "other"))],
@@ -269,27 +288,25 @@ async fn look(fleet: &Fleet) -> Result<()> {
     Ok(())
 }
 
-async fn until_ready(fleet: &Fleet, wanted: &str) -> Result<()> {
+async fn until_ready(fleet: &Fleet, name: &str, wanted: &str) -> Result<()> {
     let ready = |sync: &SyncResource| {
         let conditions = sync.status.clone().unwrap_or_default().conditions;
         conditions
             .iter()
             .any(|c| c.type_ == "Ready" && c.status == wanted)
     };
-    fleet.until("app", &format!("Ready={wanted}"), ready).await?;
+    fleet.until(name, &format!("Ready={wanted}"), ready).await?;
     Ok(())
 }
 
 /// Waits until the newest commit was attempted and failed.
-async fn until_attempted(fleet: &Fleet, repo: &GitRepo) -> Result<()> {
+async fn until_attempted(fleet: &Fleet, name: &str, repo: &GitRepo) -> Result<()> {
     let head = repo.head("main")?;
     let attempted = |sync: &SyncResource| {
         let status = sync.status.clone().unwrap_or_default();
         let failed: BTreeSet<&str> = status.conditions.iter().map(|c| c.status.as_str()).collect();
         status.last_attempted_revision.ends_with(&head) && status.attempts > 0 && failed.contains("False")
     };
-    fleet
-        .until("app", &format!("{head} attempted"), attempted)
-        .await?;
+    fleet.until(name, &format!("{head} attempted"), attempted).await?;
     Ok(())
 }

@@ -25,7 +25,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Searches the folder of temporary files for credentials, over and over.
+    /// Searches the folders of temporary files and of data for what must never be on disk, over and over.
     pub(crate) fn watch(fleet: &Fleet, temp: &Path, credentials: Vec<&Canary>) -> Self {
         let (seen, stop): (Arc<Mutex<Vec<Sighting>>>, Arc<AtomicBool>) = Default::default();
         let rounds = Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -85,9 +85,14 @@ impl Places {
             told.windows(5).any(|window| window == b"build"),
             "kustomize was called"
         );
+        assert!(
+            told.windows(9).any(|window| window == b"/dev/stdi")
+                && told.windows(16).any(|window| window == b"ENC[AES256_GCM,d"),
+            "sops was called, and its folder was looked at"
+        );
         seen.extend(sightings(
             canaries,
-            "arguments and environment of kustomize",
+            "arguments and environment of kustomize and sops, and the files of sops",
             &told,
         ));
 

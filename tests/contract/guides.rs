@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use starling_controlplane::{Assets, ControlPlanes, Options, free_port};
-use starling_testkit::{Launch, Process};
+use starling_testkit::{Launch, Process, SopsTools};
 use tokio::process::Command;
 
 use crate::PROGRAM;
@@ -94,6 +94,9 @@ impl Desk {
             planes.assets().kustomize().context("kustomize")?,
             bin.join("kustomize"),
         )?;
+        let tools = SopsTools::find()?;
+        symlink(tools.sops(), bin.join("sops"))?;
+        symlink(tools.age_keygen(), bin.join("age-keygen"))?;
         let path = format!("{}:{}", bin.display(), std::env::var("PATH")?);
         Ok(Self {
             folder,

@@ -7,6 +7,7 @@ mod contests;
 mod deleting;
 mod dependencies;
 mod drift;
+mod encryption;
 mod health;
 mod held;
 mod hostile;

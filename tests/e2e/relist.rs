@@ -60,12 +60,19 @@ async fn t18_after_a_compaction_everything_is_listed_anew_and_a_missed_delete_is
     noticed.with_context(|| controller.log_tail(60).unwrap_or_default())?;
 
     for kind in ["sources", "clusters", "syncs", "syncgroups"] {
-        let lists: Vec<_> = since(&hub, back)
-            .into_iter()
-            .filter(|request| request.method == Method::GET && !request.is_watch())
-            .filter(|request| request.path.ends_with(&format!("/{kind}")) && request.status == Some(200))
-            .collect();
-        assert!(!lists.is_empty(), "{kind} were not listed anew");
+        let lists = || -> Vec<_> {
+            since(&hub, back)
+                .into_iter()
+                .filter(|request| request.method == Method::GET && !request.is_watch())
+                .filter(|request| request.path.ends_with(&format!("/{kind}")) && request.status == Some(200))
+                .collect()
+        };
+        // Each watch has its own time at which it tries again.
+        wait::until(PATIENCE, format!("{kind} are listed anew"), async || {
+            !lists().is_empty()
+        })
+        .await?;
+        let lists = lists();
         // Version 0 is what the server happens to remember; without one it asks etcd.
         let consistent = lists.iter().all(|request| {
             let mut pairs = request.query.split('&');

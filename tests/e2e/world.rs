@@ -20,7 +20,7 @@ use starling_api::conditions::{self, Condition, READY};
 use starling_api::{Cluster, REQUESTED_AT, RolloutPhase, Source, SyncGroup, SyncGroupStatus, SyncResource};
 use starling_controlplane::{Assets, Process};
 use starling_testkit::fleet::{MANAGEMENT, PATIENCE};
-use starling_testkit::{FaultProxy, Fleet, FleetOptions, GitRepo, Match, wait};
+use starling_testkit::{FaultProxy, Fleet, FleetOptions, GitRepo, Match, SopsTools, wait};
 use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
 
@@ -69,7 +69,13 @@ impl World {
         fleet.add_unreachable(GHOST, &[]).await?;
         let kustomize = HalfWay::install(fleet.folder())?;
         let script = kustomize.script.to_string_lossy().into_owned();
-        let controller = fleet.controller(PROGRAM, &["--kustomize", &script])?;
+        // Only one scene needs it, and says so if it is missing.
+        let sops = SopsTools::find()
+            .ok()
+            .map(|tools| tools.sops().to_string_lossy().into_owned());
+        let mut more = vec!["--kustomize", &script];
+        more.extend(sops.iter().flat_map(|path| ["--sops", path]));
+        let controller = fleet.controller(PROGRAM, &more)?;
         for name in MEMBERS {
             fleet.until(name, "Ready", is_ready).await?;
         }

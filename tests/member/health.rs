@@ -133,7 +133,7 @@ async fn few_objects_are_asked_for_by_name_and_many_by_one_list() {
 /// Complete objects come on small pages; those of the last one count as those of the first.
 #[tokio::test]
 async fn a_list_of_several_pages_is_read_to_its_end() {
-    let mut world = World::new("pages").await;
+    let mut world = World::new("health-pages").await;
     let names: Vec<String> = (0..130).map(|n| format!("d{n:03}")).collect();
     let objects: Vec<RenderedObject> = names.iter().map(|name| deployment(&world, name)).collect();
     world.apply_ok(&objects).await;

@@ -459,7 +459,15 @@ async fn a_probe_does_not_wait_for_a_lane_that_is_full() {
 }
 
 async fn refused_at_the_door(server: &HostileServer, says: &str) {
-    let error = connect(server).probe(soon()).await.unwrap_err();
+    // Only the limit of the connection may end it, however slow the machine is.
+    let limits = MemberLimits {
+        head: Duration::from_secs(60),
+        request: Duration::from_secs(60),
+        ..limits()
+    };
+    let config = MemberConfig::from_kubeconfig(&server.kubeconfig_yaml()).unwrap();
+    let member = Member::connect(config, limits).unwrap();
+    let error = member.probe(soon()).await.unwrap_err();
     assert!(error.is_connectivity(), "{error:?}");
     let text = said(&error);
     assert!(text.contains(says), "{says}: {text}");

@@ -4,7 +4,6 @@
 package sops
 
 import (
-	_ "filippo.io/age/cmd/age"
 	_ "filippo.io/age/cmd/age-keygen"
 	_ "github.com/getsops/sops/v3/cmd/sops"
 )

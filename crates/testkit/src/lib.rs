@@ -5,6 +5,7 @@
 //!   rule names; a hook lets a test act at the exact moment before or after a request takes effect.
 //! - [`HostileServer`]: a TLS server that lies, stalls, floods or talks garbage, as a script says.
 //! - [`fleet::Fleet`]: a management cluster with members and the program under test, for end-to-end tests.
+//! - [`SopsTools`]: real sops and age, to encrypt what is decrypted.
 //! - [`canary::Canary`]: a value that must not be seen, and finding it in any encoding.
 //! - [`wait::until`]: waits for a condition and says what was missing.
 //! - [`Process`] and [`Launch`]: a program under test that can be killed at any moment.
@@ -16,6 +17,7 @@ mod fault_proxy;
 pub mod fleet;
 mod git_repo;
 mod hostile;
+mod sops;
 pub mod wait;
 
 pub use fault_proxy::{
@@ -24,4 +26,5 @@ pub use fault_proxy::{
 pub use fleet::{Fleet, FleetOptions};
 pub use git_repo::{Change, GitRepo, GitRepoError};
 pub use hostile::{Asked, Greeting, HOSTILE_TOKEN, HostileServer, Trick};
+pub use sops::{AgeKey, SopsTools};
 pub use starling_controlplane::{Launch, Process, ProcessError, Usage};

@@ -56,6 +56,7 @@ pub(super) async fn run(arguments: DemoArguments) -> anyhow::Result<()> {
         allow_insecure_sources: true,
         concurrency: 20,
         kustomize: assets.kustomize().map(ToOwned::to_owned),
+        sops: None,
     };
     let controller = Controller::start(hub.clone(), settings).await?;
 

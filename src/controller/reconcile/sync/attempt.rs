@@ -24,9 +24,14 @@ use super::siblings::SiblingsOf;
 use super::{health, held, report, standing};
 use crate::controller::cache;
 use crate::controller::context::{Context, now};
+use crate::controller::decryption::Keys;
 use crate::controller::renders::{RenderFailure, RenderJob, Rendered};
 use crate::ledger::Attempt;
 use crate::member::{ApplyJob, ApplyOutcome, DriftReport, Member};
+use crate::render::RenderError;
+
+/// Encrypted manifests, or the keys to them, are not as they should be.
+const DECRYPTION_FAILED: &str = "DecryptionFailed";
 
 /// Makes the member hold `wanted`.
 ///
@@ -229,6 +234,7 @@ pub(super) async fn render(
         )
     })?;
     let refname = (!revision.name().is_empty()).then(|| refname(source, &revision));
+    let keys = keys(context, observed).await?;
     let job = RenderJob {
         access: &access,
         ignore: &source.spec.ignore,
@@ -239,16 +245,31 @@ pub(super) async fn render(
         target_namespace: &observed.spec.template.target_namespace,
         values: &observed.spec.template.substitute,
         owner: &observed.owner,
+        keys: keys.as_ref(),
         left_to_others: &observed.ignore,
     };
     context.renders.get(job).await.map_err(|error| {
         let reason = match &error {
             RenderFailure::Tree(_) => "SourceNotReady",
             RenderFailure::Copy(_) => "StorageFailed",
+            RenderFailure::Render(error) if matches!(**error, RenderError::Encrypted { .. }) => {
+                DECRYPTION_FAILED
+            }
             RenderFailure::Render(_) => "BuildFailed",
         };
         (reason, crate::chain(&error))
     })
+}
+
+/// What opens this Sync's encrypted manifests, if it says that there are any.
+async fn keys(context: &Context, observed: &Observed) -> Result<Option<Keys>, (&'static str, String)> {
+    let Some(decryption) = &observed.spec.template.decryption else {
+        return Ok(None);
+    };
+    Keys::read(&context.hub, &observed.key.namespace, decryption)
+        .await
+        .map(Some)
+        .map_err(|error| (DECRYPTION_FAILED, crate::chain(&error)))
 }
 
 fn refname(source: &starling_api::Source, revision: &Revision) -> String {

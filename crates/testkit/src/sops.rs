@@ -1,0 +1,145 @@
+//! Real `sops` and age, to encrypt what tests decrypt.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// The folder that `tests/sops/build.sh` fills, below cargo's target folder.
+const BUILD_FOLDER: &str = "sops/bin";
+
+/// The programs, built by `tests/sops/build.sh`.
+#[derive(Clone, Debug)]
+pub struct SopsTools {
+    folder: PathBuf,
+}
+
+/// A pair of age keys. Debug shows the public one.
+pub struct AgeKey {
+    identity: String,
+    recipient: String,
+}
+
+impl SopsTools {
+    /// Looks for the programs: in the target folder that `CARGO_TARGET_DIR` names, in the one of the checkout, and in the
+    /// one that the running program lies in.
+    ///
+    /// # Errors
+    /// If they were not built; the error says how they are.
+    pub fn find() -> Result<Self> {
+        let named = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+        let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+        let executable = std::env::current_exe()?;
+        let folders = named
+            .into_iter()
+            .chain([checkout])
+            .chain(executable.ancestors().map(Path::to_owned))
+            .map(|folder| folder.join(BUILD_FOLDER));
+        let complete = |folder: &PathBuf| {
+            ["sops", "age-keygen"]
+                .iter()
+                .all(|name| folder.join(name).is_file())
+        };
+        let folder = folders.into_iter().find(complete);
+        let folder = folder.context("sops and age are missing: run tests/sops/build.sh first")?;
+        Ok(Self { folder })
+    }
+
+    /// The program `sops`.
+    #[must_use]
+    pub fn sops(&self) -> PathBuf {
+        self.folder.join("sops")
+    }
+
+    /// The program `age-keygen`.
+    #[must_use]
+    pub fn age_keygen(&self) -> PathBuf {
+        self.folder.join("age-keygen")
+    }
+
+    /// Makes a pair of keys.
+    ///
+    /// # Errors
+    /// If `age-keygen` fails.
+    pub fn key(&self) -> Result<AgeKey> {
+        let made = Command::new(self.age_keygen()).output()?;
+        ensure!(
+            made.status.success(),
+            "age-keygen: {}",
+            String::from_utf8_lossy(&made.stderr)
+        );
+        let text = String::from_utf8(made.stdout)?;
+        let find = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
+        let recipient = find("# public key: ").context("a public key")?.to_owned();
+        let identity = text
+            .lines()
+            .find(|line| line.starts_with("AGE-SECRET-KEY-"))
+            .context("an identity")?
+            .to_owned();
+        Ok(AgeKey { identity, recipient })
+    }
+
+    /// Encrypts a text for recipients. `format` is one of `yaml`, `json`, `dotenv`, `ini`, `binary`; `more` are further
+    /// arguments, such as `--encrypted-regex`.
+    ///
+    /// # Errors
+    /// If `sops` fails.
+    pub fn encrypt(
+        &self,
+        plaintext: &[u8],
+        format: &str,
+        keys: &[&AgeKey],
+        more: &[&str],
+    ) -> Result<Vec<u8>> {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("plain");
+        std::fs::write(&file, plaintext)?;
+        let recipients: Vec<&str> = keys.iter().map(|key| key.recipient.as_str()).collect();
+        let made = Command::new(self.sops())
+            .current_dir(folder.path())
+            .env_clear()
+            .env("HOME", folder.path())
+            .args(["encrypt", "--input-type", format, "--output-type", format])
+            .args(["--age", &recipients.join(",")])
+            .args(more)
+            .arg(&file)
+            .output()?;
+        ensure!(
+            made.status.success(),
+            "sops: {}",
+            String::from_utf8_lossy(&made.stderr)
+        );
+        Ok(made.stdout)
+    }
+
+    /// As [`Self::encrypt`], for a manifest of which only `data` and `stringData` are encrypted.
+    ///
+    /// # Errors
+    /// If `sops` fails.
+    pub fn encrypt_secret(&self, manifest: &str, keys: &[&AgeKey]) -> Result<String> {
+        let regex = ["--encrypted-regex", "^(data|stringData)$"];
+        Ok(String::from_utf8(self.encrypt(
+            manifest.as_bytes(),
+            "yaml",
+            keys,
+            &regex,
+        )?)?)
+    }
+}
+
+impl AgeKey {
+    /// The secret one, for a Secret.
+    #[must_use]
+    pub fn identity(&self) -> &str {
+        &self.identity
+    }
+}
+
+impl fmt::Debug for AgeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgeKey")
+            .field("recipient", &self.recipient)
+            .finish_non_exhaustive()
+    }
+}
