@@ -41,6 +41,11 @@ pub use yaml::YamlError;
 use process::{Call, Finished};
 use workspace::{Prepared, Workspace};
 
+/// How a build with a comma in a kind, name or namespace ends: kustomize keeps former ones in lists with commas between
+/// them. Ciphertext is full of commas, so a manifest that was encrypted whole is what is behind it.
+const COMMA_COMPLAINT: &str = "number of previous names";
+const COMMA_ADVICE: &str = "; an object's kind or name has a comma in it, as encrypted ones have: leave apiVersion, kind \
+                            and metadata in plain text, with encrypted_regex: ^(data|stringData)$";
 /// How a build that met the memory limit ends. The last one is Go's collector, which does not check every
 /// allocation of its own (seen with Go 1.26); a fault in kustomize's code would be reported as a panic.
 const MEMORY_COMPLAINTS: [&str; 3] = [
@@ -201,9 +206,13 @@ impl Renderer {
                 limit: self.limits.memory_bytes,
             });
         }
+        let mut shown = workspace.shown(&stderr);
+        if stderr.contains(COMMA_COMPLAINT) {
+            shown.push_str(COMMA_ADVICE);
+        }
         Err(RenderError::Failed {
             status: status.to_string(),
-            stderr: workspace.shown(&stderr),
+            stderr: shown,
         })
     }
 }
