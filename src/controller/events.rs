@@ -10,6 +10,8 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
 use starling_api::conditions::cut;
 
+/// What the controller was doing: all of it is one thing.
+const ACTION: &str = "Reconcile";
 /// Limit of one event: a slow management cluster must not hold up what the event is about.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest note that the API takes is 1 kB.
@@ -22,7 +24,7 @@ pub struct Events {
 
 impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Events")
+        f.debug_struct("Events").finish_non_exhaustive()
     }
 }
 
@@ -60,7 +62,7 @@ impl Events {
             type_,
             reason: reason.to_owned(),
             note: Some(cut(&note, NOTE_LIMIT)),
-            action: "Reconcile".into(),
+            action: ACTION.into(),
             secondary: None,
         };
         let object = of.object_ref(&());

@@ -225,8 +225,9 @@ fn sources_of_reasons() -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// CamelCase literals that are no reasons: kinds and values of conditions.
-const OTHERS: [&str; 8] = [
+/// CamelCase literals that are no reasons: kinds, values of conditions, the action of events.
+const OTHERS: [&str; 9] = [
+    "Reconcile",
     "Cluster",
     "Secret",
     "Source",
