@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
 use serde_json::{Value, json};
-use starling_api::RolloutPhase;
-use starling_testkit::fleet::MANAGEMENT;
-use starling_testkit::{Fleet, FleetOptions, GitRepo, Launch, Process};
+use starling_api::{RolloutPhase, SyncGroup};
+use starling_testkit::fleet::{MANAGEMENT, PATIENCE};
+use starling_testkit::{Fleet, FleetOptions, GitRepo, Launch, Process, wait};
 
 use crate::PROGRAM;
 use crate::kubectl::Kubectl;
@@ -44,29 +46,39 @@ async fn a_rollout_with_the_rights_of_the_manifests() -> Result<()> {
         .put_source("shop", &repo.url(), json!({"branch": "main"}))
         .await?;
     let entry = json!({"name": "app", "sourceRef": {"name": "shop"}, "path": "./app"});
-    let group = json!({"clusterSelector": {}, "syncs": [entry]});
-    fleet.put_group("shop", group).await?;
+    let group = |policy: &str| json!({"clusterSelector": {}, "syncs": [entry], "deletionPolicy": policy});
+    fleet.put_group("shop", group("Delete")).await?;
     let controller = start(&fleet, token.trim())?;
     fleet.rollout("shop", &first, RolloutPhase::Succeeded).await?;
     let second = repo.commit(&[("app/a.yaml", &config_map("settings", "two"))], "two")?;
+    fleet.rollout("shop", &second, RolloutPhase::Succeeded).await?;
+    // The end of the group: finalizers, a look at what else goes, events.
+    fleet.delete::<SyncGroup>("shop").await?;
+    wait::until(PATIENCE, "the group is gone", async || {
+        let found = fleet.api::<SyncGroup>().get_opt("shop").await;
+        match found.map_err(|e| e.to_string())? {
+            None => Ok(()),
+            Some(group) => Err(format!("{:?}", group.status)),
+        }
+    })
+    .await?;
+    let maps: Api<ConfigMap> = Api::namespaced(fleet.member("m1").await?, "default");
+    assert!(maps.get_opt("settings").await?.is_none());
+    fleet.put_group("shop", group("Orphan")).await?;
     fleet.rollout("shop", &second, RolloutPhase::Succeeded).await?;
     // A cluster that leaves: its Sync is deleted.
     fleet.delete::<starling_api::Cluster>("m1").await?;
     fleet
         .group_status("shop", "no cluster is left", |status| status.clusters.total == 0)
         .await?;
-    starling_testkit::wait::until(
-        starling_testkit::fleet::PATIENCE,
-        "its Sync is gone",
-        async || {
-            let syncs = fleet.syncs().await.map_err(|e| e.to_string())?;
-            if syncs.is_empty() {
-                Ok(())
-            } else {
-                Err(format!("{} Syncs", syncs.len()))
-            }
-        },
-    )
+    wait::until(PATIENCE, "its Sync is gone", async || {
+        let syncs = fleet.syncs().await.map_err(|e| e.to_string())?;
+        if syncs.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{} Syncs", syncs.len()))
+        }
+    })
     .await?;
     drop(controller);
 
@@ -77,6 +89,17 @@ async fn a_rollout_with_the_rights_of_the_manifests() -> Result<()> {
             .any(|event| event.is_write() && event.resource() == "syncs"),
         "it was somebody else"
     );
+    for (verb, resource) in [
+        ("patch", "syncgroups"),
+        ("get", "namespaces"),
+        ("get", "customresourcedefinitions"),
+        ("create", "events"),
+    ] {
+        let used = own
+            .iter()
+            .any(|event| event.verb() == verb && event.resource() == resource);
+        assert!(used, "{verb} {resource} is permitted and was not needed");
+    }
     let refused: Vec<String> = own
         .iter()
         .filter(|event| matches!(event.status(), Some(401 | 403)))
