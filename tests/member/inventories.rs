@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use starling::member::{MemberError, MemberLimits};
+use starling_core::apply::PruneHold;
 use starling_core::inventory::{Entry, Inventory};
 
 use crate::world::{World, key, soon};
@@ -96,6 +97,17 @@ async fn an_apply_over_several_shards_comes_to_rest() {
         .collect();
     world.apply_ok(&objects).await;
     assert!(shards(&world).await > 2);
+    // So many deletions at once wait for an approval, and the inventory keeps them.
+    let held = world.apply(&objects[..2]).await;
+    let Some(PruneHold::Budget(deletions)) = held.prune_hold else {
+        panic!("not held: {held:?}")
+    };
+    assert_eq!(
+        (deletions.deletions, deletions.of, held.deleted.len()),
+        (28, 30, 0)
+    );
+    assert_eq!(world.inventory_names().await.len(), 30);
+    world.approved = deletions.digest;
     assert_eq!(world.apply_ok(&objects[..2]).await.len(), 28);
     assert_eq!(
         (world.inventory_names().await, shards(&world).await),
