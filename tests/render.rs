@@ -882,7 +882,7 @@ async fn a_failed_build_is_explained_without_secrets_and_host_paths() {
 }
 
 #[tokio::test]
-async fn half_an_output_with_an_error_is_no_output() {
+async fn t30_half_an_output_with_an_error_is_no_output() {
     let script = format!(
         "/bin/cat <<'END'\n{}END\necho broken >&2\nexit 1\n",
         config_map("half")
@@ -901,7 +901,7 @@ async fn half_an_output_with_an_error_is_no_output() {
 }
 
 #[tokio::test]
-async fn the_time_limit_kills_the_program_and_its_children() {
+async fn t30_the_time_limit_kills_the_program_and_its_children() {
     let tree = behaving(SLEEPS);
     let limits = RenderLimits {
         time: Duration::from_millis(500),
@@ -925,7 +925,7 @@ async fn dropping_the_build_kills_the_program_and_its_children() {
 }
 
 #[tokio::test]
-async fn too_much_output_kills_the_program() {
+async fn t30_too_much_output_kills_the_program() {
     let script =
         "echo $$ >> base/pids\nwhile :; do echo 'a: 1234567890123456789012345678901234567890'; done\n";
     let tree = behaving(script);

@@ -11,6 +11,7 @@ use crate::git::GitStore;
 use crate::ledger::Ledger;
 
 use super::cache::{Cache, ObjectKey};
+use super::events::Events;
 use super::healths::Healths;
 use super::hub::Hub;
 use super::lanes::Lanes;
@@ -25,6 +26,8 @@ use super::workqueue::Workqueue;
 pub struct Context {
     /// The management cluster.
     pub hub: Hub,
+    /// What people should hear of.
+    pub events: Events,
     /// Sources as known.
     pub sources: Arc<Cache<Source>>,
     /// Clusters as known.
@@ -61,6 +64,8 @@ pub struct Context {
     pub standings: Standings,
     /// When each group's status was last written, so that a rollout does not write it for every cluster.
     pub reports: Checks,
+    /// Who is about to leave each group.
+    pub departures: Departures,
     /// Part of every owner label.
     pub installation: String,
     /// Whether http:// and file:// are accepted.
@@ -103,6 +108,30 @@ impl Checks {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, Timestamp>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Since when the same clusters are about to leave each group. They leave a moment later: labels that are changed one by
+/// one by a script, and a list that is not complete, are so seen as what they are.
+#[derive(Debug, Default)]
+pub struct Departures(Mutex<HashMap<ObjectKey, (BTreeSet<String>, Timestamp)>>);
+
+impl Departures {
+    /// Since when just these clusters are about to leave.
+    #[must_use]
+    pub fn since(&self, group: &ObjectKey, leaving: &BTreeSet<String>, now: Timestamp) -> Timestamp {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if leaving.is_empty() {
+            known.remove(group);
+            return now;
+        }
+        match known.get(group) {
+            Some((same, since)) if same == leaving => *since,
+            _ => {
+                known.insert(group.clone(), (leaving.clone(), now));
+                now
+            }
+        }
     }
 }
 

@@ -8,12 +8,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, CustomResourceExt, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 use starling_api::{
-    FIELD_MANAGER, GROUP, GROUP_MANAGER, INSTALLATION, SYSTEM_NAMESPACE, SyncResource, VERSION,
+    Cluster, DeletionPolicy, FIELD_MANAGER, FINALIZER, GROUP, GROUP_MANAGER, INSTALLATION, SYSTEM_NAMESPACE,
+    SyncGroup, SyncResource, VERSION,
 };
 
 use super::cache::ObjectKey;
@@ -130,11 +133,100 @@ impl Hub {
         .await
     }
 
-    /// Deletes an object if it is still the one that was seen. That it is gone already is no error.
+    /// Puts our finalizer on an object, or takes it off. That the object is gone already is no error where it was to be
+    /// taken off: then it is returned as it was.
+    ///
+    /// # Errors
+    /// [`HubError`]; a conflict where the object is not the one, or not as, it was seen.
+    pub async fn set_finalizer<K: Kind>(&self, of: &K, wanted: bool) -> Result<K, HubError> {
+        let patch = json!({"metadata": finalizers(of, wanted)});
+        match self
+            .merge("set the finalizer of", of, FIELD_MANAGER, &patch)
+            .await
+        {
+            Err(HubError::Request { source, .. }) if !wanted && is_not_found(&source) => Ok(of.clone()),
+            other => other,
+        }
+    }
+
+    /// Tells a Sync of a group what becomes of its objects, before it is deleted.
+    ///
+    /// # Errors
+    /// As for [`Self::set_finalizer`].
+    pub async fn set_deletion_policy(
+        &self,
+        sync: &SyncResource,
+        policy: DeletionPolicy,
+    ) -> Result<SyncResource, HubError> {
+        let metadata = finalizers(sync, policy == DeletionPolicy::Delete);
+        let patch = json!({"metadata": metadata, "spec": {"deletionPolicy": policy}});
+        self.merge("set the deletionPolicy of", sync, GROUP_MANAGER, &patch)
+            .await
+    }
+
+    async fn merge<K: Kind>(
+        &self,
+        action: &'static str,
+        of: &K,
+        manager: &str,
+        patch: &Value,
+    ) -> Result<K, HubError> {
+        let params = PatchParams {
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
+        let api: Api<K> = self.namespaced(&of.namespace().unwrap_or_default());
+        let name = of.name_any();
+        within(
+            action,
+            ObjectKey::of(of),
+            api.patch(&name, &params, &Patch::Merge(patch)),
+        )
+        .await
+    }
+
+    /// An object as it is now, past the caches; `None` only if the API server says that it has none of this name.
+    ///
+    /// # Errors
+    /// [`HubError`]; also where the kind itself is not served.
+    pub async fn find<K: Kind>(&self, key: &ObjectKey) -> Result<Option<K>, HubError> {
+        let api: Api<K> = self.namespaced(&key.namespace);
+        present(within("read", key.clone(), api.get(&key.name)).await, &key.name)
+    }
+
+    /// What goes on the management cluster and takes an object of ours in this namespace along: the namespace, or a
+    /// definition of a kind of ours. `None`: nothing does.
+    ///
+    /// # Errors
+    /// [`HubError`]: then it is not known.
+    pub async fn leaving(&self, namespace: &str) -> Result<Option<String>, HubError> {
+        let namespaces: Api<Namespace> = Api::all(self.client());
+        let key = ObjectKey::new("", namespace);
+        let found = within("read Namespace", key, namespaces.get(namespace)).await;
+        if goes(present(found, namespace)?.as_ref()) {
+            return Ok(Some(format!("namespace {namespace}")));
+        }
+        let definitions: Api<CustomResourceDefinition> = Api::all(self.client());
+        for name in [
+            SyncResource::crd_name(),
+            SyncGroup::crd_name(),
+            Cluster::crd_name(),
+        ] {
+            let key = ObjectKey::new("", name);
+            let found = within("read CustomResourceDefinition", key, definitions.get(name)).await;
+            if goes(present(found, name)?.as_ref()) {
+                return Ok(Some(format!("CustomResourceDefinition {name}")));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Deletes an object if it is still the one that was seen. That it is gone already is no error. `Some`: it waits for
+    /// its finalizers.
     ///
     /// # Errors
     /// [`HubError`]; a conflict where another object has its name now.
-    pub async fn delete<K: Kind>(&self, object: &K) -> Result<(), HubError> {
+    pub async fn delete<K: Kind>(&self, object: &K) -> Result<Option<K>, HubError> {
         let params = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: object.uid(),
@@ -145,8 +237,10 @@ impl Hub {
         let api: Api<K> = self.namespaced(&object.namespace().unwrap_or_default());
         let name = object.name_any();
         match within("delete", ObjectKey::of(object), api.delete(&name, &params)).await {
-            Err(HubError::Request { source, .. }) if is_not_found(&source) => Ok(()),
-            other => other.map(|_| ()),
+            Err(HubError::Request { source, .. }) if is_not_found(&source) => Ok(None),
+            other => Ok(other?
+                .left()
+                .filter(|left| left.meta().deletion_timestamp.is_some() && !left.finalizers().is_empty())),
         }
     }
 
@@ -265,6 +359,46 @@ async fn within<T>(
             object: object.to_string(),
         }),
     }
+}
+
+/// The finalizers of an object with or without ours, and the version that this is true of.
+fn finalizers<K: Kind>(of: &K, wanted: bool) -> Value {
+    let mut finalizers: Vec<&str> = of
+        .finalizers()
+        .iter()
+        .map(String::as_str)
+        .filter(|finalizer| *finalizer != FINALIZER)
+        .collect();
+    if wanted {
+        finalizers.push(FINALIZER);
+    }
+    json!({"uid": of.uid(), "resourceVersion": of.resource_version(), "finalizers": finalizers})
+}
+
+/// `None` only where the API server names the object that it does not have. Where a kind is not served, the answer is a 404
+/// too, and says nothing about the object.
+fn present<K>(found: Result<K, HubError>, name: &str) -> Result<Option<K>, HubError> {
+    match found {
+        Ok(object) => Ok(Some(object)),
+        Err(HubError::Request { source, .. }) if is_absence(&source, name) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_absence(error: &kube::Error, name: &str) -> bool {
+    let kube::Error::Api(status) = error else {
+        return false;
+    };
+    let named = status
+        .details
+        .as_ref()
+        .is_some_and(|details| details.name == name);
+    status.code == 404 && status.reason == "NotFound" && named
+}
+
+/// Whether an object is gone or on its way out.
+fn goes<K: Resource>(object: Option<&K>) -> bool {
+    object.is_none_or(|object| object.meta().deletion_timestamp.is_some())
 }
 
 fn is_not_found(error: &kube::Error) -> bool {

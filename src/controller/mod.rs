@@ -6,6 +6,7 @@
 pub mod cache;
 pub mod context;
 pub mod decryption;
+pub mod events;
 pub mod healths;
 pub mod hub;
 pub mod lanes;

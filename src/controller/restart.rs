@@ -60,7 +60,8 @@ pub(super) async fn resume(context: &Context) -> Result<(), LedgerError> {
     let mut due = Vec::new();
     for sync in context.syncs.select(|_| true) {
         let key = ObjectKey::of(&*sync);
-        if is_in_step(context, &key, &sync) {
+        let leaves = sync.metadata.deletion_timestamp.is_some();
+        if !leaves && is_in_step(context, &key, &sync) {
             let check = next_check(&sync, remembered.get(&key).copied(), &boot);
             context.checks.set(&key, check);
             let wait = check.duration_since(now()).try_into().unwrap_or(Duration::ZERO);

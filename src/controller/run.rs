@@ -11,7 +11,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::cache::{Cache, Change, ObjectKey};
-use super::context::{Checks, Context, Dependents, Queues};
+use super::context::{Checks, Context, Departures, Dependents, Queues};
+use super::events::Events;
 use super::healths::Healths;
 use super::hub::{Hub, HubError};
 use super::lanes::Lanes;
@@ -166,6 +167,8 @@ async fn open(client: Client, settings: &Settings) -> Result<Context, StartError
     let git = GitStore::new(settings.data_dir.join("git"), GitLimits::default());
     let renderer = Renderer::new(tool, RenderLimits::default()).with_sops(sops);
     Ok(Context {
+        events: Events::new(hub.client()),
+        departures: Departures::default(),
         hub,
         sources: Arc::new(Cache::default()),
         clusters: Arc::new(Cache::default()),

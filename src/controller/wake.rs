@@ -1,6 +1,7 @@
 //! Who is looked at when something changed.
 
-use starling_api::{Cluster, Source, SyncGroup, SyncResource};
+use kube::ResourceExt;
+use starling_api::{Cluster, DeletionPolicy, FINALIZER, Source, SyncGroup, SyncResource};
 
 use super::cache::{Change, ObjectKey};
 use super::context::Context;
@@ -67,6 +68,9 @@ impl Context {
         for waiting in self.dependents.take(&key) {
             self.queues.syncs.add(waiting);
         }
+        if matches!(change, Change::Deleted(_)) || sync.metadata.deletion_timestamp.is_some() {
+            self.wake_what_waits_for(sync);
+        }
         if let Some(group) = &sync.spec.group_ref {
             self.queues
                 .groups
@@ -77,10 +81,40 @@ impl Context {
         }
     }
 
-    /// Wakes a SyncGroup, unless it wrote itself.
-    pub fn wake_for_group(&self, change: &Change<SyncGroup>, by: By) {
-        if by == By::Others {
-            self.queues.groups.add(ObjectKey::of(&**change.object()));
+    /// Wakes the Syncs that wait for this one to be gone.
+    fn wake_what_waits_for(&self, gone: &SyncResource) {
+        let namespace = gone.metadata.namespace.clone().unwrap_or_default();
+        for on in &gone.spec.template.depends_on {
+            let key = ObjectKey::new(&namespace, &on.name);
+            let waits = |sync: &SyncResource| sync.metadata.deletion_timestamp.is_some();
+            if self.syncs.get(&key).is_some_and(|sync| waits(&sync)) {
+                self.queues.syncs.add(key);
+            }
         }
+    }
+
+    /// Wakes a SyncGroup, unless it wrote itself; and those of its Syncs that an edit of it concerns: their deletions wait
+    /// for a person, who may have approved them on the group, or their finalizer is no longer as its policy wants it.
+    pub fn wake_for_group(&self, change: &Change<SyncGroup>, by: By) {
+        if by == By::Us {
+            return;
+        }
+        let key = ObjectKey::of(&**change.object());
+        let deletes = change.object().spec.deletion_policy == DeletionPolicy::Delete;
+        for sync in self.syncs.in_namespace(&key.namespace) {
+            let group = sync.spec.group_ref.as_ref();
+            let waits = sync
+                .status
+                .as_ref()
+                .is_some_and(|status| status.held_deletions.is_some());
+            let has_finalizer = sync.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
+            let wants_finalizer = deletes || sync.spec.template.deletion_policy == DeletionPolicy::Delete;
+            if (waits || has_finalizer != wants_finalizer)
+                && group.is_some_and(|group| group.name == key.name)
+            {
+                self.queues.syncs.add(ObjectKey::of(&*sync));
+            }
+        }
+        self.queues.groups.add(key);
     }
 }

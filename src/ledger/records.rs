@@ -116,6 +116,26 @@ impl Ledger {
         .await
     }
 
+    /// Forgets everything about an owner on a cluster: it has nothing there any more.
+    ///
+    /// # Errors
+    /// If the change was not recorded.
+    pub async fn drop_owner_records(&self, cluster_id: &str, owner: &str) -> Result<(), LedgerError> {
+        let subject = format!("drop the records of {owner} on {cluster_id}");
+        let (cluster_id, owner) = (cluster_id.to_owned(), owner.to_owned());
+        self.write(subject, move |connection| {
+            Box::pin(async move {
+                sqlx::query("DELETE FROM applied_objects WHERE cluster_id = ?1 AND owner = ?2")
+                    .bind(cluster_id)
+                    .bind(owner)
+                    .execute(connection)
+                    .await?;
+                Ok(())
+            })
+        })
+        .await
+    }
+
     /// Forgets everything about a cluster: it was removed, or its name now stands for another one.
     ///
     /// # Errors

@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::FutureExt as _;
-use starling_core::apply::{Observed, Options, Plan, PruneHold, Record, Step, plan};
+use starling_core::apply::{
+    Elsewhere, Guard, Observed, Options, Plan, PruneHold, Record, Step, left_over, never_prunes, plan,
+};
 use starling_core::fields::FieldSet;
 use starling_core::inventory::{Entry, Inventory};
 use starling_core::object::{ObjectKey, RenderedSet};
@@ -18,6 +20,7 @@ use super::error::MemberError;
 use super::inventory::Stored;
 use super::lane::Lane;
 use super::prune::Pruned;
+use super::siblings::Siblings;
 use super::transport::Member;
 
 /// What to apply, and what is known of it.
@@ -41,6 +44,10 @@ pub struct ApplyJob<'a> {
     pub conflicts_override: bool,
     /// Whether an object is deleted and made anew where a field of it cannot be changed.
     pub recreate: bool,
+    /// Who may hold what left the render.
+    pub siblings: &'a dyn Siblings,
+    /// The digests of deletions that a person approved.
+    pub approved: &'a str,
     /// No request starts or waits beyond this.
     pub deadline: Instant,
 }
@@ -85,6 +92,9 @@ pub struct ApplyOutcome {
     /// Objects that left the inventory without a delete: they were gone, or the object of that name is not ours. Their
     /// records are to be dropped.
     pub released: Vec<ObjectKey>,
+    /// Objects that another Sync of the same owner is about to take over, ordered by key: still in the inventory, for the
+    /// case that it never does. Their records are to be dropped, so that it may.
+    pub spared: Vec<ObjectKey>,
     /// Objects that could not be applied or deleted, ordered by key. One of them does not stop the others.
     pub failures: Vec<(ObjectKey, MemberError)>,
     /// What the member's inventory holds now, as far as it is known; empty if it could not be read.
@@ -108,6 +118,7 @@ impl ApplyOutcome {
         self.failures.sort_by(|a, b| a.0.cmp(&b.0));
         self.deleted.sort();
         self.released.sort();
+        self.spared.sort();
         self.left_alone.sort();
     }
 }
@@ -135,9 +146,10 @@ impl Member {
         let mut stored = self.load_inventory(job.owner, attempt).await?;
         let before = stored.inventory.clone();
         outcome.inventory.clone_from(&before);
-        let plan = plan_of(job, &before);
+        let elsewhere = held_elsewhere(job, &before).await;
+        let plan = plan_of(job, &before, &elsewhere);
         outcome.skipped = plan.skipped.len();
-        outcome.prune_hold = plan.prune_hold;
+        outcome.prune_hold.clone_from(&plan.prune_hold);
         outcome.left_alone = plan.left_alone.iter().map(|key| (*key).clone()).collect();
         outcome
             .failures
@@ -176,8 +188,11 @@ impl Member {
         if !outcome.failures.is_empty() {
             return Ok(());
         }
+        self.prune_phase(job.owner, &plan.handed_over, true, attempt, outcome)
+            .await?;
         for (_, entries) in &plan.prune {
-            self.prune_phase(job.owner, entries, attempt, outcome).await?;
+            self.prune_phase(job.owner, entries, false, attempt, outcome)
+                .await?;
         }
         Ok(())
     }
@@ -227,24 +242,30 @@ impl Member {
         tried.end.map_or(Ok(()), Err)
     }
 
-    /// Prunes the entries of one phase side by side.
+    /// Prunes the entries of one phase side by side, or only looks at those that are `spared`.
     async fn prune_phase(
         &self,
         owner: &str,
         entries: &[Entry],
+        spared: bool,
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
     ) -> Result<(), MemberError> {
         let mut lane = Lane::new(self.limits().concurrency);
         for entry in entries {
-            lane.begin(&entry.key, self.prune_object(owner, entry, attempt).boxed())
-                .await;
+            lane.begin(
+                &entry.key,
+                self.prune_object(owner, entry, spared, attempt).boxed(),
+            )
+            .await;
         }
         let tried = lane.finish().await;
         for (key, result) in tried.results {
             match result {
-                Ok(Pruned::Deleted) => outcome.deleted.push(key.clone()),
+                Ok(Pruned::Deleted | Pruned::Terminating) => outcome.deleted.push(key.clone()),
                 Ok(Pruned::Released) => outcome.released.push(key.clone()),
+                // Its entry stays until the other has taken the object: should that never happen, it is still ours.
+                Ok(Pruned::Spared) => outcome.spared.push(key.clone()),
                 Err(error) => outcome.failures.push((key.clone(), error)),
             }
         }
@@ -260,32 +281,34 @@ fn belongs_to(key: &ObjectKey, by: &str) -> (ObjectKey, MemberError) {
     (key.clone(), error)
 }
 
-fn plan_of<'a>(job: ApplyJob<'a>, inventory: &'a Inventory) -> Plan<'a> {
-    let ApplyJob {
-        desired,
-        records,
-        drifted,
-        kept,
-        prune,
-        allow_empty,
-        conflicts_override,
-        recreate: _,
-        owner: _,
-        deadline: _,
-    } = job;
-    let options = Options {
-        prune,
-        allow_empty,
-        conflicts_override,
-    };
-    plan(
-        Observed {
-            inventory,
-            desired,
-            records,
-            drifted,
-            kept,
+/// Asks who may hold what left the render; only where there is something to prune, for the answer costs renders.
+async fn held_elsewhere(job: ApplyJob<'_>, inventory: &Inventory) -> Elsewhere {
+    let left = left_over(inventory, job.desired);
+    if left.is_empty() || never_prunes(job.desired, options_of(job)).is_some() {
+        return Elsewhere::nothing();
+    }
+    job.siblings.hold().await
+}
+
+fn options_of(job: ApplyJob<'_>) -> Options {
+    Options {
+        prune: job.prune,
+        allow_empty: job.allow_empty,
+        conflicts_override: job.conflicts_override,
+    }
+}
+
+fn plan_of<'a>(job: ApplyJob<'a>, inventory: &'a Inventory, elsewhere: &'a Elsewhere) -> Plan<'a> {
+    let observed = Observed {
+        inventory,
+        desired: job.desired,
+        records: job.records,
+        drifted: job.drifted,
+        kept: job.kept,
+        guard: Guard {
+            elsewhere,
+            approved: job.approved,
         },
-        options,
-    )
+    };
+    plan(observed, options_of(job))
 }

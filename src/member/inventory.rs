@@ -129,8 +129,9 @@ impl Member {
                         .await?;
                 }
                 ShardWrite::Remove { index } => {
+                    let version = stored.versions.get(index).cloned().unwrap_or_default();
                     itself
-                        .delete_shard(&format::shard_name(owner, index), attempt)
+                        .delete_shard(&format::shard_name(owner, index), &version, attempt)
                         .await?;
                     stored.versions.truncate(index);
                 }
@@ -222,15 +223,22 @@ impl Member {
         Ok(())
     }
 
-    async fn delete_shard(&self, name: &str, attempt: &Attempt) -> Result<(), MemberError> {
+    /// Deletes one shard if it is still at `version`.
+    async fn delete_shard(
+        &self,
+        name: &str,
+        version: &Version,
+        attempt: &Attempt,
+    ) -> Result<(), MemberError> {
         let key = shard_key(name);
-        match self
-            .send(
-                Call::delete(What::object("delete", &key), shard_path(name), Bytes::new()),
-                attempt,
-            )
-            .await
-        {
+        let what = What::object("delete", &key);
+        let mut options = json!({"apiVersion": "v1", "kind": "DeleteOptions"});
+        if *version != Version::default() {
+            options["preconditions"] =
+                json!({"uid": version.uid, "resourceVersion": version.resource_version});
+        }
+        let call = Call::delete(what, shard_path(name), options.to_string().into());
+        match self.send(call, attempt).await {
             Ok(_) | Err(MemberError::NotFound { .. }) => Ok(()),
             Err(error) => Err(error),
         }

@@ -57,12 +57,13 @@ pub(super) struct Metadata<'a> {
     pub(super) namespace: String,
     pub(super) uid: String,
     pub(super) resource_version: String,
+    /// Set while the object waits for its finalizers.
+    #[serde(default)]
+    deletion_timestamp: Option<String>,
     #[serde(default)]
     labels: BTreeMap<String, String>,
     #[serde(default)]
     annotations: BTreeMap<String, String>,
-    #[serde(default)]
-    pub(super) deletion_timestamp: Option<String>,
     #[serde(default)]
     pub(super) finalizers: Vec<String>,
     #[serde(borrow, default)]
@@ -132,11 +133,6 @@ impl Metadata<'_> {
         self.is_disabled(RECONCILE)
     }
 
-    /// Whether somebody asks to keep the object from being deleted.
-    pub(super) fn is_kept_from_deletion(&self) -> bool {
-        self.is_disabled(PRUNE)
-    }
-
     fn is_disabled(&self, annotation: &str) -> bool {
         self.annotations
             .get(annotation)
@@ -184,7 +180,13 @@ impl Metadata<'_> {
             uid: &self.uid,
             owner,
             owner_is_applied: owner.is_some() && self.applied_the_owner(),
+            prune_disabled: self.is_disabled(PRUNE) || self.is_left_alone(),
         }
+    }
+
+    /// Whether the object is deleted already, and waits for its finalizers.
+    pub(super) fn is_terminating(&self) -> bool {
+        self.deletion_timestamp.is_some()
     }
 
     fn applied_the_owner(&self) -> bool {
@@ -249,6 +251,27 @@ mod tests {
         assert_ne!(one, two);
         assert_eq!(digest(&object(&json!([]))), "");
         assert_eq!(digest(r#"{"metadata":{"uid":"u","resourceVersion":"5"}}"#), "");
+    }
+
+    #[test]
+    fn the_annotations_that_protect_an_object_are_read() {
+        for (annotation, value, protects) in [
+            (PRUNE, "disabled", true),
+            (PRUNE, "enabled", false),
+            (PRUNE, "Disabled", false),
+            (RECONCILE, "disabled", true),
+            (RECONCILE, "enabled", false),
+        ] {
+            let text = json!({"metadata": {"uid": "u", "resourceVersion": "5", "annotations": {
+                annotation: value, "large": "x"}}})
+            .to_string();
+            let partial: Partial<'_> = serde_json::from_str(&text).unwrap();
+            assert_eq!(
+                partial.metadata.live().prune_disabled,
+                protects,
+                "{annotation}: {value}"
+            );
+        }
     }
 
     #[test]

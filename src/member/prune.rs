@@ -3,6 +3,7 @@
 use serde_json::json;
 use starling_core::apply::{PruneVerdict, prune_verdict};
 use starling_core::inventory::Entry;
+use starling_core::object::ObjectKey;
 
 use super::attempt::Attempt;
 use super::call::{Call, METADATA, What};
@@ -12,20 +13,26 @@ use super::paths;
 use super::transport::Member;
 
 /// What became of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pruned {
-    /// The member was told to delete the object.
+    /// The member was told to delete the object; it may wait for its finalizers.
     Deleted,
-    /// The object is gone already, or is not the one of the entry.
+    /// The object was deleted before, and waits for its finalizers.
+    Terminating,
+    /// The object is gone already, is not the one of the entry, or is protected.
     Released,
+    /// The object would have been deleted, but another Sync is about to take it over.
+    Spared,
 }
 
 impl Member {
     /// Looks at the live object, and deletes it with its UID as the precondition: an object that somebody creates between
-    /// the two requests is not deleted.
+    /// the two requests is not deleted. One that is `spared` is only looked at.
     pub(super) async fn prune_object(
         &self,
         owner: &str,
         entry: &Entry,
+        spared: bool,
         attempt: &Attempt,
     ) -> Result<Pruned, MemberError> {
         let key = &entry.key;
@@ -48,14 +55,34 @@ impl Member {
         if let Some(live) = &live {
             live.metadata.check(key, get)?;
         }
+        let terminating = live
+            .as_ref()
+            .is_some_and(|object| object.metadata.is_terminating());
         let live = live.as_ref().map(|object| object.metadata.live());
         let PruneVerdict::Delete { uid } = prune_verdict(entry, live, owner) else {
             return Ok(Pruned::Released);
         };
+        match (spared, terminating) {
+            (true, _) => Ok(Pruned::Spared),
+            (false, true) => Ok(Pruned::Terminating),
+            (false, false) => self.delete_object(key, path, &uid, attempt).await,
+        }
+    }
+
+    async fn delete_object(
+        &self,
+        key: &ObjectKey,
+        path: String,
+        uid: &str,
+        attempt: &Attempt,
+    ) -> Result<Pruned, MemberError> {
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background",
             "preconditions": {"uid": uid}});
-        let call = Call::delete(What::object("delete", key), path, options.to_string().into());
-        match self.send(call, attempt).await {
+        let what = What::object("delete", key);
+        match self
+            .send(Call::delete(what, path, options.to_string().into()), attempt)
+            .await
+        {
             Ok(_) => Ok(Pruned::Deleted),
             Err(MemberError::NotFound { .. }) => Ok(Pruned::Released),
             // The precondition failed, among others: the entry stays, and the next attempt sees the new UID.

@@ -83,11 +83,6 @@ impl Member {
         let live = answer
             .parse::<Partial<'_>>(What::object("get", &object.key))?
             .metadata;
-        if live.is_kept_from_deletion() {
-            return Ok(Some(Err(
-                "force does not make it anew, because it carries starling.dev/prune: disabled",
-            )));
-        }
         let asked = job.recreate || object.directives.recreate;
         Ok(Some(
             match recreation(&object.key, asked, step.uid, job.owner, live.live()) {
@@ -95,7 +90,7 @@ impl Member {
                 Recreation::Do { uid } => Ok(Doomed {
                     uid,
                     version: live.resource_version.clone(),
-                    dying: live.deletion_timestamp.is_some(),
+                    dying: live.is_terminating(),
                 }),
             },
         ))

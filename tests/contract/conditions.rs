@@ -195,11 +195,6 @@ async fn every_condition_carries_its_generation(running: &Running) -> Result<()>
     Ok(())
 }
 
-/// A field of an entry or Sync that is not built yet, with a value.
-fn template_fields() -> Vec<(&'static str, Value)> {
-    vec![("deletionPolicy", json!("Delete"))]
-}
-
 fn strategy_fields() -> Vec<(&'static str, Value, &'static str)> {
     vec![
         ("minSuccessTime", json!("1m"), "minSuccessTime"),
@@ -218,16 +213,6 @@ fn group_cases(source: &str) -> Vec<(Value, String)> {
     let entry = json!({"name": "app", "sourceRef": {"name": source}, "path": "./one"});
     let group = json!({"clusterSelector": select_m1(), "syncs": [entry]});
     let mut cases = Vec::new();
-    for field in ["whenUnselected", "deletionPolicy"] {
-        let mut spec = group.clone();
-        spec[field] = json!("Delete");
-        cases.push((spec, format!("spec.{field}")));
-    }
-    for (field, value) in template_fields() {
-        let mut spec = group.clone();
-        spec["syncs"][0][field] = value;
-        cases.push((spec, format!("spec.syncs[app].{field}")));
-    }
     for (field, value, path) in strategy_fields() {
         let mut spec = group.clone();
         spec["rolloutStrategy"] = json!({field: value});
@@ -288,20 +273,6 @@ fn what_is_not_built_yet_is_named_and_nothing_is_rolled() -> Result<()> {
             assert!(
                 group.status.unwrap_or_default().rollout.is_none(),
                 "{field}: a rollout was started"
-            );
-        }
-        for (n, (field, value)) in template_fields().into_iter().enumerate() {
-            let name = format!("unbuilt-{n}");
-            let mut spec =
-                json!({"clusterRef": {"name": "m1"}, "sourceRef": {"name": "unbuilt"}, "path": "./one"});
-            spec[field] = value;
-            fleet
-                .put::<SyncResource>(json!({"metadata": {"name": name}, "spec": spec}))
-                .await?;
-            let sync: SyncResource = stalled(&running, &name, &format!("spec.{field}")).await?;
-            assert!(
-                sync.status.unwrap_or_default().last_attempted_revision.is_empty(),
-                "{field}"
             );
         }
         for (n, (url, more, field)) in [

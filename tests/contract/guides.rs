@@ -17,7 +17,7 @@ use tokio::process::Command;
 use crate::PROGRAM;
 
 /// In the order in which a reader goes through them; all of them in one folder, on one fleet.
-const GUIDES: [&str; 9] = [
+const GUIDES: [&str; 10] = [
     "getting-started.md",
     "clusters.md",
     "concepts.md",
@@ -26,6 +26,7 @@ const GUIDES: [&str; 9] = [
     "secrets.md",
     "health.md",
     "drift.md",
+    "deleting.md",
     "troubleshooting.md",
 ];
 /// Limit of one block; the waits in them have their own.
@@ -224,8 +225,9 @@ fn sources_of_reasons() -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// CamelCase literals that are no reasons: kinds and values of conditions.
-const OTHERS: [&str; 8] = [
+/// CamelCase literals that are no reasons: kinds, values of conditions, the action of events.
+const OTHERS: [&str; 9] = [
+    "Reconcile",
     "Cluster",
     "Secret",
     "Source",

@@ -82,7 +82,12 @@ async fn what_cannot_be_read_does_not_stop_its_neighbours() -> Result<()> {
     install(&kubectl).await?;
 
     let repo = GitRepo::init()?;
-    let first = repo.commit(&[("app/a.yaml", &config_map("settings", "one"))], "one")?;
+    let files = [
+        ("app/a.yaml", config_map("settings", "one")),
+        ("lost/b.yaml", config_map("found", "one")),
+    ];
+    let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();
+    let first = repo.commit(&files, "one")?;
     fleet.add_cluster("m1", &[]).await?;
     fleet
         .put_source("shop", &repo.url(), json!({"branch": "main"}))
@@ -91,7 +96,7 @@ async fn what_cannot_be_read_does_not_stop_its_neighbours() -> Result<()> {
     fleet
         .put_group("shop", json!({"clusterSelector": {}, "syncs": [entry]}))
         .await?;
-    let lost = json!({"name": "app", "sourceRef": {"name": "unreadable"}, "path": "./app"});
+    let lost = json!({"name": "app", "sourceRef": {"name": "unreadable"}, "path": "./lost"});
     fleet
         .put_group("lost", json!({"clusterSelector": {}, "syncs": [lost]}))
         .await?;

@@ -6,6 +6,7 @@
 
 mod audit;
 mod bound;
+mod deleting;
 mod effects;
 mod loss;
 

@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use starling_api::{Cluster, REQUESTED_AT, Source, SyncResource};
 use starling_controlplane::AuditEvent;
-use starling_testkit::fleet::NAMESPACE;
-use starling_testkit::{Fleet, FleetOptions, GitRepo, Process};
+use starling_testkit::fleet::{NAMESPACE, PATIENCE};
+use starling_testkit::{Fleet, FleetOptions, GitRepo, Process, wait};
 
 use crate::PROGRAM;
 use crate::world::{is_ready, ready, sync_ready};
@@ -224,6 +224,25 @@ async fn every_request_for_a_sync_is_made_as_its_account_and_those_for_the_inven
     std::fs::remove_dir_all(scene.fleet.data_dir())?;
     scene.controller = Some(scene.fleet.controller(PROGRAM, &[])?);
     scene.look("deployer", "adopt").await?;
+
+    // The end: its objects go.
+    let policy = json!({"spec": {"deletionPolicy": "Delete"}});
+    scene.fleet.patch::<SyncResource>("deployer", policy).await?;
+    let has_finalizer = |sync: &SyncResource| sync.metadata.finalizers.as_ref().is_some_and(|f| f.len() == 1);
+    scene
+        .fleet
+        .until("deployer", "the finalizer", has_finalizer)
+        .await?;
+    scene.fleet.delete::<SyncResource>("deployer").await?;
+    wait::until(PATIENCE, "the Sync is gone", async || {
+        let found = scene.fleet.api::<SyncResource>().get_opt("deployer").await;
+        match found.map_err(|e| e.to_string())? {
+            None => Ok(()),
+            Some(sync) => Err(format!("{:?}", sync.status)),
+        }
+    })
+    .await?;
+    assert_eq!(scene.value("shop", "one").await?, None);
 
     let asked = scene.asked()?;
     let users: Vec<_> = asked.keys().map(String::as_str).collect();

@@ -38,7 +38,7 @@ async fn nowhere(scene: &Scene, commit: &str) -> Result<String> {
 }
 
 #[test]
-fn kustomize_that_fails_half_way_applies_nothing_and_prunes_nothing() -> Result<()> {
+fn t30_kustomize_that_fails_half_way_applies_nothing_and_prunes_nothing() -> Result<()> {
     along("halfway", async |scene| {
         let first = scene.commit(&[("a", "one"), ("b", "one"), ("c", "one")])?;
         scene.follow_main().await?;

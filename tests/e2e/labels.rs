@@ -46,12 +46,13 @@ fn clusters_join_and_leave_while_a_rollout_runs() -> Result<()> {
 
         // m3 was not reached yet when it left: what it had it keeps, and nobody looks after it.
         assert_eq!(scene.value("m3", "settings").await?.as_deref(), Some("one"));
-        let gone = scene
-            .fleet()
-            .api::<SyncResource>()
-            .get_opt(&scene.sync_name("m3"))
-            .await?;
-        assert!(gone.is_none(), "{gone:?}");
+        wait::until(Duration::from_secs(30), "its Sync is gone", async || {
+            let syncs = scene.fleet().api::<SyncResource>();
+            let found = syncs.get_opt(&scene.sync_name("m3")).await;
+            found.is_ok_and(|sync| sync.is_none())
+        })
+        .await?;
+        assert_eq!(scene.value("m3", "settings").await?.as_deref(), Some("one"));
         Ok(())
     })
 }

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use starling_api::conditions::{self, Condition, READY};
 use starling_api::{Cluster, REQUESTED_AT, RolloutPhase, Source, SyncGroup, SyncGroupStatus, SyncResource};
 use starling_controlplane::{Assets, Process};
-use starling_testkit::fleet::PATIENCE;
+use starling_testkit::fleet::{MANAGEMENT, PATIENCE};
 use starling_testkit::{FaultProxy, Fleet, FleetOptions, GitRepo, Match, SopsTools, wait};
 use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
@@ -118,6 +118,7 @@ pub(crate) fn alone(name: &'static str, test: impl AsyncFnOnce(&Scene) -> Result
 impl World {
     /// All members are back and known to be.
     async fn heal(&self) -> Result<()> {
+        self.fleet.proxy(MANAGEMENT)?.clear();
         for name in MEMBERS {
             let proxy = self.fleet.proxy(name)?;
             proxy.refuse(false).await?;

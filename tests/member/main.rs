@@ -6,6 +6,7 @@
 mod applying;
 mod connecting;
 mod cutting;
+mod deleting;
 mod drifting;
 mod health;
 mod hostile;

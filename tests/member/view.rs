@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use serde_json::json;
-use starling::member::{ApplyJob, ApplyOutcome, DriftReport, Member};
+use starling::member::{ApplyJob, ApplyOutcome, DriftReport, Member, NoSiblings};
 use starling_api::OWNER_LABEL;
 use starling_core::apply::Record;
 use starling_core::digest;
@@ -48,6 +48,8 @@ impl View {
                 allow_empty: false,
                 conflicts_override: false,
                 recreate: false,
+                siblings: &NoSiblings,
+                approved: "",
                 deadline: soon(),
             })
             .await;

@@ -9,7 +9,9 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use starling::member::{ApplyJob, ApplyOutcome, Change, DriftReport, Member, MemberConfig, MemberLimits};
+use starling::member::{
+    ApplyJob, ApplyOutcome, Change, DriftReport, Member, MemberConfig, MemberLimits, NoSiblings,
+};
 use starling_api::OWNER_LABEL;
 use starling_controlplane::{Assets, ControlPlane, ControlPlanes, Options};
 use starling_core::apply::Record;
@@ -57,6 +59,7 @@ pub(crate) struct World {
     pub(crate) allow_empty: bool,
     pub(crate) conflicts_override: bool,
     pub(crate) recreate: bool,
+    pub(crate) approved: String,
 }
 
 impl World {
@@ -86,6 +89,7 @@ impl World {
             allow_empty: false,
             conflicts_override: false,
             recreate: false,
+            approved: String::new(),
         };
         world.create_namespace(&world.namespace).await;
         world
@@ -179,6 +183,8 @@ impl World {
             allow_empty: self.allow_empty,
             conflicts_override: self.conflicts_override,
             recreate: self.recreate,
+            siblings: &NoSiblings,
+            approved: &self.approved,
             deadline: Instant::now() + self.timeout,
         };
         let outcome = self.member.apply(job).await;

@@ -39,7 +39,7 @@ pub const ABANDON: &str = "starling.dev/abandon";
 pub const FINALIZER: &str = "starling.dev/finalizer";
 
 /// Annotation on an object of a member, in git or set there by hand: `disabled` leaves the object alone, neither
-/// applied nor repaired.
+/// applied nor repaired nor deleted.
 pub const RECONCILE: &str = "starling.dev/reconcile";
 /// Annotation on an object of a member: `disabled` keeps it from being pruned or deleted.
 pub const PRUNE: &str = "starling.dev/prune";

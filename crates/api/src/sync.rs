@@ -223,6 +223,9 @@ pub struct SyncStatus {
     /// What the last attempt that wrote anything did.
     #[serde(default)]
     pub changes: Changes,
+    /// Deletions that wait for a person, while there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_deletions: Option<DeletionHold>,
     /// Objects in trouble: ten at most.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
@@ -231,6 +234,23 @@ pub struct SyncStatus {
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+}
+
+/// Deletions that wait for a person.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeletionHold {
+    /// What `starling.dev/approve-deletions` has to name, on the Sync or on its SyncGroup.
+    pub digest: String,
+    /// How many objects would be deleted.
+    #[serde(default)]
+    pub deletions: u32,
+    /// Of how many.
+    #[serde(default)]
+    pub of: u32,
+    /// Ten of them at most, those that take others along first.
+    #[serde(default)]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub objects: Vec<String>,
 }
 
 /// The inventory on the member, in short.

@@ -39,6 +39,8 @@ pub struct FleetOptions {
     pub apiserver_flags: Vec<String>,
     /// Whether the program reaches management cluster and members through fault proxies.
     pub proxied: bool,
+    /// Control planes that also get a controller manager, so that their namespaces end and their garbage is collected.
+    pub managers: Vec<String>,
 }
 
 /// A management cluster with members, and a data folder for the program.
@@ -63,6 +65,7 @@ impl Fleet {
         let plane_options = Options {
             audit: options.audit,
             apiserver_flags: options.apiserver_flags.clone(),
+            controller_manager_for: options.managers,
             ..Options::default()
         };
         let planes = ControlPlanes::start(&assets, &names, plane_options).await?;

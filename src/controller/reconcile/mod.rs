@@ -3,6 +3,7 @@
 
 pub mod cluster;
 pub mod source;
+mod surroundings;
 pub mod sync;
 pub mod sync_group;
 

@@ -4,6 +4,7 @@
 //! records (what was sent last and how it was answered) and the keys found drifted. An object that has not changed
 //! on either side costs no request. [`prune_verdict`] is asked once more, with the live object, before each delete.
 
+pub mod budget;
 mod claim;
 mod prune;
 mod recreate;
@@ -14,8 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+pub use self::budget::HeldDeletions;
 pub use self::claim::{Claimant, kept_by};
-pub use self::prune::{Live, PruneVerdict, prune_verdict};
+pub use self::prune::{
+    Elsewhere, Guard, Live, PruneVerdict, in_reverse, left_over, never_prunes, prune_verdict,
+};
 pub use self::recreate::{Recreation, may_recreate, recreation};
 use crate::inventory::{Entry, Inventory};
 use crate::object::{ObjectKey, Phase, RenderedObject, RenderedSet};
@@ -68,6 +72,8 @@ pub struct Observed<'a> {
     pub drifted: &'a BTreeSet<ObjectKey>,
     /// Objects that belong to others, and to whom: see [`kept_by`].
     pub kept: &'a BTreeMap<ObjectKey, String>,
+    /// What stands between an object that left the render and its deletion.
+    pub guard: Guard<'a>,
 }
 
 impl<'a> Observed<'a> {
@@ -120,12 +126,16 @@ pub struct Step<'a> {
 }
 
 /// Why nothing is pruned although there is something to prune.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PruneHold {
     /// [`Options::prune`] is off.
     Off,
     /// The render has no objects and [`Options::allow_empty`] is off.
     EmptyRender,
+    /// Whether somebody else took the objects over cannot be told, for this reason.
+    Unsure(String),
+    /// It would be more than goes without asking.
+    Budget(HeldDeletions),
 }
 
 /// What to do on one member, in this order.
@@ -143,7 +153,10 @@ pub struct Plan<'a> {
     pub kept: Vec<(&'a ObjectKey, &'a str)>,
     /// What to delete by phase, last phase first; phases without an entry are left out.
     pub prune: Vec<(Phase, Vec<Entry>)>,
-    /// Why `prune` is empty although the inventory lists objects that are not desired.
+    /// What another Sync of the same owner holds or is about to hold: it leaves the inventory once its object carries
+    /// the other's label, and is not deleted.
+    pub handed_over: Vec<Entry>,
+    /// Why `prune` is empty although the inventory lists objects that are neither desired nor handed over.
     pub prune_hold: Option<PruneHold>,
 }
 
@@ -179,7 +192,14 @@ pub fn plan<'a>(observed: Observed<'a>, options: Options) -> Plan<'a> {
         }
     }
     plan.apply = phases.into_iter().collect();
-    (plan.prune, plan.prune_hold) = prune::plan_prune(observed.inventory, observed.desired, options);
+    let prune::Pruning {
+        prune,
+        handed_over,
+        hold,
+    } = prune::plan_prune(observed.inventory, observed.desired, options, observed.guard);
+    plan.prune = prune;
+    plan.handed_over = handed_over;
+    plan.prune_hold = hold;
     plan
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Options, PruneHold};
+use super::{Options, PruneHold, budget};
 use crate::inventory::{Entry, Inventory};
 use crate::object::{ObjectKey, Phase, RenderedSet};
 
@@ -16,6 +16,9 @@ pub struct Live<'a> {
     /// Whether our own entry of `metadata.managedFields` holds the owner label. Controllers copy labels from
     /// object to object; they do not copy `managedFields`.
     pub owner_is_applied: bool,
+    /// Whether somebody asks to keep it: `starling.dev/prune: disabled`, or `starling.dev/reconcile: disabled`, which is to
+    /// leave it as it is.
+    pub prune_disabled: bool,
 }
 
 /// What happens to one entry of the inventory that is to be pruned.
@@ -31,6 +34,8 @@ pub enum PruneVerdict {
     /// The object of that name is not the one of the entry, or belongs to another Sync by now: drop the entry and
     /// leave the object alone.
     Foreign,
+    /// Somebody wants it to stay: drop the entry and leave the object alone.
+    Protected,
 }
 
 /// Decides about one entry, with the object as it is on the member now.
@@ -48,36 +53,121 @@ pub fn prune_verdict(entry: &Entry, live: Option<Live<'_>>, owner: &str) -> Prun
     } else {
         live.uid == entry.uid
     };
-    if ours && !handed_over && !live.uid.is_empty() {
+    if !ours || handed_over || live.uid.is_empty() {
+        PruneVerdict::Foreign
+    } else if live.prune_disabled {
+        PruneVerdict::Protected
+    } else {
         PruneVerdict::Delete {
             uid: live.uid.to_owned(),
         }
-    } else {
-        PruneVerdict::Foreign
     }
 }
 
-/// The entries to prune by phase, last phase first, or why they are kept.
+/// What the rest of the fleet's intent says about objects that left this render.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Elsewhere {
+    /// What other Syncs of the same owner hold, or are about to hold, on this member.
+    Known(BTreeSet<ObjectKey>),
+    /// It could not be found out, for this reason: nothing may be pruned.
+    Unknown(String),
+}
+
+impl Elsewhere {
+    /// Nothing is held elsewhere.
+    #[must_use]
+    pub const fn nothing() -> Self {
+        Self::Known(BTreeSet::new())
+    }
+}
+
+/// What stands between an object that left the render and its deletion.
+#[derive(Clone, Copy, Debug)]
+pub struct Guard<'a> {
+    /// What others hold.
+    pub elsewhere: &'a Elsewhere,
+    /// The digests of deletions that a person approved: see [`budget::is_approved`].
+    pub approved: &'a str,
+}
+
+/// What is to be taken away, and what is not.
+#[derive(Debug, Default)]
+pub(super) struct Pruning {
+    /// The entries to prune by phase, last phase first.
+    pub(super) prune: Vec<(Phase, Vec<Entry>)>,
+    /// Entries whose objects another Sync of the same owner takes over.
+    pub(super) handed_over: Vec<Entry>,
+    /// Why `prune` is empty although there is something to prune.
+    pub(super) hold: Option<PruneHold>,
+}
+
+/// The objects of an inventory that a render lacks.
+#[must_use]
+pub fn left_over(inventory: &Inventory, desired: &RenderedSet) -> Vec<Entry> {
+    let wanted: BTreeSet<&ObjectKey> = desired.objects.iter().map(|object| &object.key).collect();
+    let left = inventory.iter().filter(|(key, _)| !wanted.contains(key));
+    left.map(|(key, uid)| Entry {
+        key: key.clone(),
+        uid: uid.to_owned(),
+    })
+    .collect()
+}
+
+/// Why nothing may be pruned, whatever was left over.
+#[must_use]
+pub fn never_prunes(desired: &RenderedSet, options: Options) -> Option<PruneHold> {
+    if !options.prune {
+        Some(PruneHold::Off)
+    } else if desired.objects.is_empty() && !options.allow_empty {
+        Some(PruneHold::EmptyRender)
+    } else {
+        None
+    }
+}
+
+/// What to prune, or why nothing is.
 pub(super) fn plan_prune(
     inventory: &Inventory,
     desired: &RenderedSet,
     options: Options,
-) -> (Vec<(Phase, Vec<Entry>)>, Option<PruneHold>) {
-    let wanted: BTreeSet<&ObjectKey> = desired.objects.iter().map(|object| &object.key).collect();
-    let mut left: BTreeMap<Phase, Vec<Entry>> = BTreeMap::new();
-    for (key, uid) in inventory.iter().filter(|(key, _)| !wanted.contains(key)) {
-        left.entry(Phase::of(key)).or_default().push(Entry {
-            key: key.clone(),
-            uid: uid.to_owned(),
-        });
-    }
+    guard: Guard<'_>,
+) -> Pruning {
+    let held = |hold| Pruning {
+        hold: Some(hold),
+        ..Pruning::default()
+    };
+    let left = left_over(inventory, desired);
     if left.is_empty() {
-        (Vec::new(), None)
-    } else if !options.prune {
-        (Vec::new(), Some(PruneHold::Off))
-    } else if desired.objects.is_empty() && !options.allow_empty {
-        (Vec::new(), Some(PruneHold::EmptyRender))
-    } else {
-        (left.into_iter().rev().collect(), None)
+        return Pruning::default();
     }
+    if let Some(hold) = never_prunes(desired, options) {
+        return held(hold);
+    }
+    let elsewhere = match guard.elsewhere {
+        Elsewhere::Known(keys) => keys,
+        Elsewhere::Unknown(why) => return held(PruneHold::Unsure(why.clone())),
+    };
+    let (handed_over, doomed): (Vec<Entry>, Vec<Entry>) =
+        left.into_iter().partition(|entry| elsewhere.contains(&entry.key));
+    let hold = budget::hold(inventory, &doomed, guard.approved).map(PruneHold::Budget);
+    let prune = if hold.is_none() {
+        in_reverse(doomed)
+    } else {
+        Vec::new()
+    };
+    Pruning {
+        prune,
+        handed_over,
+        hold,
+    }
+}
+
+/// Entries by phase, last phase first: the order in which they are deleted.
+#[must_use]
+pub fn in_reverse(entries: impl IntoIterator<Item = Entry>) -> Vec<(Phase, Vec<Entry>)> {
+    let mut phases: BTreeMap<Phase, Vec<Entry>> = BTreeMap::new();
+    for entry in entries {
+        phases.entry(Phase::of(&entry.key)).or_default().push(entry);
+    }
+    phases.into_iter().rev().collect()
 }

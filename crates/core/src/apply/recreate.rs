@@ -46,6 +46,11 @@ pub fn recreation(key: &ObjectKey, asked: bool, known_uid: &str, owner: &str, li
     if !ours {
         return Recreation::Refuse("force does not make it anew, because it is not this Sync's object");
     }
+    if live.prune_disabled {
+        return Recreation::Refuse(
+            "force does not make it anew, because it carries starling.dev/prune: disabled or starling.dev/reconcile: disabled",
+        );
+    }
     Recreation::Do {
         uid: live.uid.to_owned(),
     }
@@ -61,6 +66,11 @@ mod tests {
             uid: "u",
             owner: Some("me"),
             owner_is_applied: true,
+            prune_disabled: false,
+        };
+        let protected = Live {
+            prune_disabled: true,
+            ..live
         };
         let stranger = Live {
             owner: Some("other"),
@@ -74,6 +84,14 @@ mod tests {
             ("", "Service", true, "v", live, Some("not this Sync's object")),
             ("", "Service", true, "", live, Some("not this Sync's object")),
             ("", "Service", true, "u", stranger, Some("not this Sync's object")),
+            (
+                "",
+                "Service",
+                true,
+                "u",
+                protected,
+                Some("starling.dev/prune: disabled"),
+            ),
             (
                 "",
                 "Service",

@@ -73,6 +73,9 @@ struct World {
     records: BTreeMap<ObjectKey, Record>,
     drifted: BTreeSet<ObjectKey>,
     kept: BTreeMap<ObjectKey, String>,
+    elsewhere: Elsewhere,
+    /// What a person approved.
+    approved: String,
     options: Options,
 }
 
@@ -84,8 +87,21 @@ impl World {
             records: &self.records,
             drifted: &self.drifted,
             kept: &self.kept,
+            guard: Guard {
+                elsewhere: &self.elsewhere,
+                approved: &self.approved,
+            },
         };
         plan(observed, self.options)
+    }
+
+    /// The world after a person has approved what is held.
+    fn approve(self) -> Self {
+        let approved = match self.plan().prune_hold {
+            Some(PruneHold::Budget(held)) => held.digest,
+            _ => String::new(),
+        };
+        Self { approved, ..self }
     }
 
     /// The world after every step and every delete of its plan succeeded.
@@ -109,7 +125,8 @@ impl World {
             };
             next.records.insert(step.object.key.clone(), record);
         }
-        for entry in plan.prune.iter().flat_map(|(_, entries)| entries) {
+        let pruned = plan.prune.iter().flat_map(|(_, entries)| entries);
+        for entry in pruned.chain(&plan.handed_over) {
             next.inventory.remove(&entry.key);
             next.records.remove(&entry.key);
         }
@@ -131,35 +148,71 @@ fn worlds() -> impl Strategy<Value = World> {
         btree_map(0_u8..12, 0_u8..3, 0..10),
         btree_map(0_u8..12, 0_u8..3, 0..10),
         btree_set(0_u8..12, 0..4),
+        option::weighted(0.9, btree_set(0_u8..12, 0..4)),
         options(),
     )
-        .prop_map(|(inventory, wanted, records, drifted, options)| World {
-            inventory: inventory
-                .into_iter()
-                .map(|(n, uid)| entry(n, uid.unwrap_or_default()))
-                .collect(),
-            desired: desired(&wanted),
-            records: records
-                .into_iter()
-                .map(|(n, content)| (key(n), record(content, "uid")))
-                .collect(),
-            drifted: drifted.into_iter().map(key).collect(),
-            kept: BTreeMap::new(),
-            options,
-        })
+        .prop_map(
+            |(inventory, wanted, records, drifted, elsewhere, options)| World {
+                inventory: inventory
+                    .into_iter()
+                    .map(|(n, uid)| entry(n, uid.unwrap_or_default()))
+                    .collect(),
+                desired: desired(&wanted),
+                records: records
+                    .into_iter()
+                    .map(|(n, content)| (key(n), record(content, "uid")))
+                    .collect(),
+                drifted: drifted.into_iter().map(key).collect(),
+                kept: BTreeMap::new(),
+                elsewhere: elsewhere.map_or(Elsewhere::Unknown("no answer".into()), |keys| {
+                    Elsewhere::Known(keys.into_iter().map(key).collect())
+                }),
+                approved: String::new(),
+                options,
+            },
+        )
+}
+
+fn approved_worlds() -> impl Strategy<Value = World> {
+    worlds().prop_map(World::approve)
 }
 
 proptest! {
     #[test]
-    fn only_what_is_in_the_inventory_and_not_desired_is_pruned(world in worlds()) {
+    fn only_what_is_in_the_inventory_and_not_desired_is_pruned(world in prop_oneof![worlds(), approved_worlds()]) {
         let wanted: BTreeSet<_> = world.desired.objects.iter().map(|object| &object.key).collect();
         let plan = world.plan();
         for entry in plan.prune.iter().flat_map(|(_, entries)| entries) {
             prop_assert!(!wanted.contains(&entry.key));
             prop_assert_eq!(world.inventory.uid(&entry.key), Some(entry.uid.as_str()));
         }
-        let held = world.inventory.iter().any(|(key, _)| !wanted.contains(key)) && plan.prune.is_empty();
+        let handed_over: BTreeSet<_> = plan.handed_over.iter().map(|entry| &entry.key).collect();
+        let doomed = |key| !wanted.contains(key) && !handed_over.contains(key);
+        let held = world.inventory.iter().any(|(key, _)| doomed(key)) && plan.prune.is_empty();
         prop_assert_eq!(plan.prune_hold.is_some(), held);
+    }
+
+    #[test]
+    fn what_others_hold_is_handed_over_and_not_pruned(world in approved_worlds()) {
+        let plan = world.plan();
+        let pruned = || plan.prune.iter().flat_map(|(_, entries)| entries);
+        match &world.elsewhere {
+            Elsewhere::Known(keys) => {
+                prop_assert!(pruned().all(|entry| !keys.contains(&entry.key)));
+                prop_assert!(plan.handed_over.iter().all(|entry| keys.contains(&entry.key)));
+            }
+            Elsewhere::Unknown(_) => {
+                prop_assert_eq!(pruned().count(), 0);
+                prop_assert!(plan.handed_over.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn what_takes_others_along_is_pruned_only_if_approved(world in worlds()) {
+        let plan = world.plan();
+        let mut pruned = plan.prune.iter().flat_map(|(_, entries)| entries);
+        prop_assert!(pruned.all(|entry| !budget::takes_others_along(&entry.key)));
     }
 
     #[test]
@@ -217,11 +270,11 @@ proptest! {
     }
 
     #[test]
-    fn after_a_plan_is_executed_the_next_one_is_empty(world in worlds()) {
+    fn after_a_plan_is_executed_the_next_one_is_empty(world in approved_worlds()) {
         let next = world.executed();
         let plan = next.plan();
         prop_assert!(plan.apply.is_empty(), "{:?}", plan.apply);
-        prop_assert!(plan.prune.is_empty());
+        prop_assert!(plan.prune.is_empty() && plan.handed_over.is_empty());
         prop_assert!(plan.claim == next.inventory);
         prop_assert_eq!(plan.skipped.len(), next.desired.objects.len());
     }
@@ -262,6 +315,8 @@ fn the_reason_follows_from_inventory_record_and_drift() {
             records: record.into_iter().map(|record| (key(3), record)).collect(),
             drifted: drifted.then(|| key(3)).into_iter().collect(),
             kept: BTreeMap::new(),
+            elsewhere: Elsewhere::nothing(),
+            approved: String::new(),
             options: Options::default(),
         };
         let plan = world.plan();
@@ -288,6 +343,8 @@ fn a_failed_first_apply_does_not_force_the_second() {
         records: BTreeMap::new(),
         drifted: BTreeSet::new(),
         kept: BTreeMap::new(),
+        elsewhere: Elsewhere::nothing(),
+        approved: String::new(),
         options: Options::default(),
     };
     let second = World {
@@ -309,6 +366,8 @@ fn a_lost_inventory_takes_back_what_is_rendered_and_prunes_nothing_else() {
         records: BTreeMap::from([(key(3), record(1, "u3")), (key(8), record(1, "u8"))]),
         drifted: BTreeSet::new(),
         kept: BTreeMap::new(),
+        elsewhere: Elsewhere::nothing(),
+        approved: String::new(),
         options: Options {
             prune: true,
             allow_empty: true,
@@ -328,6 +387,8 @@ fn confirmed(record: Record) -> World {
         records: BTreeMap::from([(key(3), record)]),
         drifted: BTreeSet::new(),
         kept: BTreeMap::new(),
+        elsewhere: Elsewhere::nothing(),
+        approved: String::new(),
         options: Options {
             prune: true,
             ..Options::default()
@@ -400,6 +461,7 @@ fn verdicts() {
             uid,
             owner,
             owner_is_applied,
+            prune_disabled: false,
         })
     };
     let delete = |uid: &str| PruneVerdict::Delete { uid: uid.into() };
@@ -424,4 +486,21 @@ fn verdicts() {
             "{uid:?} {live:?}"
         );
     }
+}
+
+/// `starling.dev/prune: disabled` keeps what is ours; it does not make somebody else's object ours.
+#[test]
+fn a_protected_object_is_released_and_not_deleted() {
+    let live = |uid, owner| {
+        Some(Live {
+            uid,
+            owner: Some(owner),
+            owner_is_applied: true,
+            prune_disabled: true,
+        })
+    };
+    let verdict = |live| prune_verdict(&entry(3, "u"), live, "me");
+    assert_eq!(verdict(live("u", "me")), PruneVerdict::Protected);
+    assert_eq!(verdict(live("v", "me")), PruneVerdict::Foreign);
+    assert_eq!(verdict(live("u", "other")), PruneVerdict::Foreign);
 }

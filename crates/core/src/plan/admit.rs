@@ -76,6 +76,12 @@ fn blocked(input: &PlanInput, tally: Tally, name: &str) -> Option<Decision> {
             recheck_at: None,
         });
     }
+    if input.membership_held {
+        return Some(Decision::Hold {
+            reason: HoldReason::MembershipHeld,
+            recheck_at: None,
+        });
+    }
     if tally.too_many_failures() {
         return Some(Decision::Hold {
             reason: HoldReason::TooManyFailures,

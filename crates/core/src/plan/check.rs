@@ -187,6 +187,9 @@ impl<'a> Moment<'a> {
         if self.input.suspended {
             return Err(Violation::StartsWhileSuspended { cluster });
         }
+        if self.input.membership_held {
+            return Err(Violation::StartsWhileMembershipHeld { cluster });
+        }
         if self.overdrawn() {
             return Err(Violation::StartsBeyondBudget {
                 cluster,
@@ -278,9 +281,13 @@ impl<'a> Moment<'a> {
                     }
             }
             HoldReason::GroupSuspended => could_start && self.input.suspended,
+            HoldReason::MembershipHeld => could_start && self.input.membership_held,
             HoldReason::TooManyFailures => could_start && self.overdrawn(),
             HoldReason::Jitter => could_start && in_jitter(),
-            HoldReason::NoSlot => could_start && !self.input.suspended && !self.overdrawn() && !in_jitter(),
+            HoldReason::NoSlot => {
+                let paused = self.input.suspended || self.input.membership_held;
+                could_start && !paused && !self.overdrawn() && !in_jitter()
+            }
         }
     }
 

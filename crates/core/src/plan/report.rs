@@ -66,6 +66,7 @@ fn bucket(decision: &Decision) -> Bucket {
             | HoldReason::SyncSuspended { .. }
             | HoldReason::InvalidParameters { .. } => Bucket::Held,
             HoldReason::GroupSuspended
+            | HoldReason::MembershipHeld
             | HoldReason::ClusterNotProbed
             | HoldReason::Jitter
             | HoldReason::TooManyFailures
@@ -126,7 +127,10 @@ impl Plan {
         };
         if counts.progressing == 0 && counts.pending == 0 && counts.failed == 0 && counts.held == 0 {
             RolloutPhase::Succeeded
-        } else if holds(&HoldReason::GroupSuspended) || holds(&HoldReason::TooManyFailures) {
+        } else if holds(&HoldReason::GroupSuspended)
+            || holds(&HoldReason::MembershipHeld)
+            || holds(&HoldReason::TooManyFailures)
+        {
             RolloutPhase::Paused
         } else if counts.progressing > 0 || counts.pending > 0 {
             if counts.updated + counts.progressing + counts.failed == 0 {
@@ -171,6 +175,9 @@ impl Plan {
             }
             HoldReason::Jitter => format!("{clusters} clusters wait for their share of the jitter"),
             HoldReason::GroupSuspended => format!("the group is suspended; {clusters} clusters wait"),
+            HoldReason::MembershipHeld => {
+                format!("too many clusters left the group at once; {clusters} clusters wait for an approval")
+            }
             HoldReason::ClusterNotProbed => format!("{clusters} clusters have not been probed yet"),
             HoldReason::ClusterSuspended
             | HoldReason::SyncSuspended { .. }
@@ -222,7 +229,7 @@ impl Plan {
                 } => (
                     6,
                     reason.as_str(),
-                    format!("the Sync of entry {entry} is suspended"),
+                    format!("the Sync of entry {entry} is suspended or being deleted"),
                     None,
                 ),
                 Decision::Done

@@ -100,6 +100,7 @@ fn input(script: &str, max_concurrency: u32, max_failures: u32) -> PlanInput {
             jitter: Duration::ZERO,
         },
         suspended: false,
+        membership_held: false,
         release: NEW.into(),
         started_at: t(0),
         clusters: fleet(script),
@@ -107,7 +108,7 @@ fn input(script: &str, max_concurrency: u32, max_failures: u32) -> PlanInput {
 }
 
 /// The plan in the characters of the script, plus `S` started, `n` no slot, `b` failure budget, `j` jitter,
-/// `g` group suspended, `l` lost and in flight, `!` failed by deadline.
+/// `g` group suspended or its members held, `l` lost and in flight, `!` failed by deadline.
 fn picture(plan: &Plan) -> String {
     plan.decisions
         .values()
@@ -125,7 +126,7 @@ fn picture(plan: &Plan) -> String {
                 HoldReason::NoSlot => 'n',
                 HoldReason::TooManyFailures => 'b',
                 HoldReason::Jitter => 'j',
-                HoldReason::GroupSuspended => 'g',
+                HoldReason::GroupSuspended | HoldReason::MembershipHeld => 'g',
                 HoldReason::ClusterUnreachable { .. } => 'u',
                 HoldReason::InvalidParameters { .. } => 'x',
                 HoldReason::ClusterSuspended
@@ -281,6 +282,19 @@ fn a_suspended_group_starts_nothing_and_what_has_started_stays_in_flight() {
     input.suspended = true;
     assert_eq!(picture(&plan(&input)), "Wgf");
     assert_eq!(plan(&input).report(&input).phase, RolloutPhase::Paused);
+}
+
+/// T33: while too many clusters have left at once, nothing more starts on those that stay.
+#[test]
+fn t33_a_group_whose_members_are_held_starts_nothing() {
+    let mut input = input("Wof", 2, 5);
+    input.membership_held = true;
+    let plan = plan(&input);
+    assert_eq!(picture(&plan), "Wgf");
+    let report = plan.report(&input);
+    assert_eq!(report.phase, RolloutPhase::Paused);
+    assert_eq!(report.blocked_by[0].0, "MembershipHeld");
+    crate::plan::check::check(&input, &plan).unwrap();
 }
 
 #[test]

@@ -16,6 +16,8 @@ pub struct PlanInput {
     pub limits: Limits,
     /// The group is suspended: start nothing more.
     pub suspended: bool,
+    /// Too many clusters left at once, and a person has to say whether that is meant: start nothing more.
+    pub membership_held: bool,
     /// Digest of the release that rolls.
     pub release: String,
     /// When its rollout started; jitter counts from here.
@@ -88,7 +90,7 @@ pub struct ObservedSync {
     pub admitted_at: Option<Timestamp>,
     /// How far it is with `target`.
     pub progress: Progress,
-    /// Suspended by a person.
+    /// Suspended by a person, or being deleted: nothing is written to it.
     pub suspended: bool,
 }
 
@@ -252,9 +254,11 @@ impl fmt::Display for FailureReason {
 pub enum HoldReason {
     /// The group is suspended.
     GroupSuspended,
+    /// Too many clusters left the group at once.
+    MembershipHeld,
     /// The Cluster is suspended.
     ClusterSuspended,
-    /// A Sync of the group on this cluster is suspended.
+    /// A Sync of the group on this cluster is suspended, or being deleted.
     SyncSuspended {
         /// Its entry.
         entry: String,
@@ -291,6 +295,7 @@ impl HoldReason {
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::GroupSuspended => "Suspended",
+            Self::MembershipHeld => "MembershipHeld",
             Self::ClusterSuspended => "ClusterSuspended",
             Self::SyncSuspended { .. } => "SyncSuspended",
             Self::InvalidParameters { .. } => "InvalidParameters",

@@ -127,22 +127,25 @@ fn input() -> impl Strategy<Value = PlanInput> {
     (
         vec(cluster(), 0..40),
         limits(),
-        prop::bool::weighted(0.1),
+        (prop::bool::weighted(0.1), prop::bool::weighted(0.05)),
         0i64..1500,
         0i64..1500,
     )
-        .prop_map(|(clusters, limits, suspended, now, started_at)| PlanInput {
-            now: t(now),
-            limits,
-            suspended,
-            release: NEW.into(),
-            started_at: t(started_at),
-            clusters: clusters
-                .into_iter()
-                .enumerate()
-                .map(|(n, cluster)| (format!("c{n:02}"), cluster))
-                .collect(),
-        })
+        .prop_map(
+            |(clusters, limits, (suspended, membership_held), now, started_at)| PlanInput {
+                now: t(now),
+                limits,
+                suspended,
+                membership_held,
+                release: NEW.into(),
+                started_at: t(started_at),
+                clusters: clusters
+                    .into_iter()
+                    .enumerate()
+                    .map(|(n, cluster)| (format!("c{n:02}"), cluster))
+                    .collect(),
+            },
+        )
 }
 
 fn started(plan: &Plan) -> BTreeMap<&String, &Vec<String>> {
@@ -213,7 +216,7 @@ proptest! {
         prop_assert_eq!(plan.decisions.len(), total);
         if starts > 0 {
             prop_assert!(failed <= input.limits.max_failures.of_rounded_down(total));
-            prop_assert!(!input.suspended);
+            prop_assert!(!input.suspended && !input.membership_held);
             let cut_short = started(&plan).into_iter().filter(|(name, _)| {
                 let sync = |entry: &EntryView| entry.observed.clone();
                 input.clusters[*name].entries.values().filter_map(sync).any(|sync| sync.release == NEW)

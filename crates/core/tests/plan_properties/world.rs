@@ -226,6 +226,7 @@ impl World {
             now: self.now,
             limits: self.limits,
             suspended: self.group_suspended,
+            membership_held: false,
             release: self.release(),
             started_at: self.started_at,
             clusters: self

@@ -20,13 +20,14 @@ use super::lane::{self, Watch};
 use super::observe::Observed;
 use super::outcome::{Outcome, end, failed, failures_before, interrupted, judge, remembered, schedule_check};
 use super::ownership::ownership;
-use super::{health, report, standing};
+use super::siblings::SiblingsOf;
+use super::{health, held, report, standing};
 use crate::controller::cache;
 use crate::controller::context::{Context, now};
 use crate::controller::decryption::Keys;
 use crate::controller::renders::{RenderFailure, RenderJob, Rendered};
 use crate::ledger::Attempt;
-use crate::member::{ApplyJob, ApplyOutcome, Member};
+use crate::member::{ApplyJob, ApplyOutcome, DriftReport, Member};
 use crate::render::RenderError;
 
 /// Encrypted manifests, or the keys to them, are not as they should be.
@@ -41,7 +42,19 @@ pub(super) async fn apply(
     observed: &Observed,
     wanted: &Wanted,
 ) -> Result<Outcome, ReconcileError> {
-    attempt(context, observed, wanted, None).await
+    if !held::waits(observed, wanted) {
+        return attempt(context, observed, wanted, None).await;
+    }
+    // Deletions may wait for days. What is rendered is kept in step meanwhile.
+    let member = match lane::begin(context, observed, wanted) {
+        Ok(member) => member,
+        Err(outcome) => return Ok(outcome),
+    };
+    let records = load(context, observed).await;
+    match look(context, &member, observed, wanted, &records).await {
+        Ok((_, repair)) => attempt(context, observed, wanted, Some(repair)).await,
+        Err(outcome) => Ok(outcome),
+    }
 }
 
 /// Looks whether somebody changed what the member holds, and puts it right.
@@ -65,18 +78,10 @@ pub(super) async fn check(
     if records.len() < expected {
         return attempt(context, observed, wanted, None).await;
     }
-    let watch = Watch::begin(&member);
-    let report = member
-        .find_drift(&observed.owner, &records, deadline(observed))
-        .await;
-    watch.end(context, observed, report.interrupted.as_ref());
-    if let Some(error) = report.interrupted {
-        return Ok(interrupted(context, &member, observed, wanted, &error).await);
-    }
-    let repair = standing::looked(context, observed, &report, &records).await;
-    if !report.drifted.is_empty() {
-        tracing::info!(sync = %observed.key, objects = report.drifted.len(), repaired = repair.len(), "drift found");
-    }
+    let (report, repair) = match look(context, &member, observed, wanted, &records).await {
+        Ok(looked) => looked,
+        Err(outcome) => return Ok(outcome),
+    };
     if !repair.is_empty() || !report.foreign.is_empty() {
         return attempt(context, observed, wanted, Some(repair)).await;
     }
@@ -93,6 +98,29 @@ pub(super) async fn check(
     }
     health::checked(context, observed, wanted, &records, &report.versions);
     Ok(Outcome::Unchanged)
+}
+
+/// Looks for drift and takes in what was found: with what is to be repaired now.
+async fn look(
+    context: &Context,
+    member: &Member,
+    observed: &Observed,
+    wanted: &Wanted,
+    records: &BTreeMap<ObjectKey, Record>,
+) -> Result<(DriftReport, BTreeSet<ObjectKey>), Outcome> {
+    let watch = Watch::begin(member);
+    let report = member
+        .find_drift(&observed.owner, records, deadline(observed))
+        .await;
+    watch.end(context, observed, report.interrupted.as_ref());
+    if let Some(error) = &report.interrupted {
+        return Err(interrupted(context, member, observed, wanted, error).await);
+    }
+    let repair = standing::looked(context, observed, &report, records).await;
+    if !report.drifted.is_empty() {
+        tracing::info!(sync = %observed.key, objects = report.drifted.len(), repaired = repair.len(), "drift found");
+    }
+    Ok((report, repair))
 }
 
 /// `drifted` is what a look for drift has just found to be repaired; `None` if nobody has looked.
@@ -178,12 +206,14 @@ async fn send(
         allow_empty: template.allow_empty,
         conflicts_override: template.conflicts == ConflictPolicy::Override,
         recreate: template.force,
+        siblings: &SiblingsOf { context, observed },
+        approved: &held::approved(context, observed),
         deadline: deadline(observed),
     };
     member.apply(job).await
 }
 
-async fn render(
+pub(super) async fn render(
     context: &Context,
     observed: &Observed,
     wanted: &Wanted,
@@ -255,7 +285,7 @@ pub(super) fn cluster_key(observed: &Observed) -> cache::ObjectKey {
     cache::ObjectKey::new(&observed.key.namespace, &observed.spec.cluster_ref.name)
 }
 
-fn deadline(observed: &Observed) -> Instant {
+pub(super) fn deadline(observed: &Observed) -> Instant {
     Instant::now()
         + observed
             .spec

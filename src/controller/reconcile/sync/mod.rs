@@ -5,12 +5,15 @@
 
 mod attempt;
 mod dependencies;
+mod finalize;
 mod health;
+mod held;
 mod lane;
 mod observe;
 mod outcome;
 mod ownership;
 mod report;
+mod siblings;
 mod standing;
 mod verdict;
 
@@ -21,6 +24,7 @@ use starling_core::step::{Step, StepInput, next_step};
 use super::ReconcileError;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Context, Next, now};
+pub(super) use finalize::depends_on;
 use observe::Observed;
 pub(super) use observe::facts;
 use outcome::Outcome;
@@ -39,6 +43,13 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
         context.standings.forget(key);
         return Ok(Next::OnEvent);
     };
+    if observed.sync.metadata.deletion_timestamp.is_some() {
+        return finalize::finalize(context, &observed).await;
+    }
+    if finalize::is_retired(context, &observed) {
+        return Ok(Next::OnEvent);
+    }
+    finalize::ensure(context, &observed).await?;
     let step = decide(context, key, &observed);
     let done = match &step {
         Step::Apply(wanted) => Some(attempt::apply(context, &observed, wanted).await?),
@@ -73,7 +84,7 @@ fn decide(context: &Context, key: &ObjectKey, observed: &Observed) -> Step {
         dependencies: &observed.dependencies,
         cluster: observed.cluster_state(),
         next_check: context.checks.get(key),
-        requested: observed.requested(),
+        requested: observed.requested() || held::is_released(context, observed),
     })
 }
 

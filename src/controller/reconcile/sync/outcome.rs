@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use starling_api::{Changes, InventorySummary, ObjectProblem};
+use starling_api::{Changes, DeletionHold, InventorySummary, ObjectProblem};
 use starling_core::apply::{PruneHold, Record};
 use starling_core::backoff;
 use starling_core::digest::{hash64, spread};
@@ -13,6 +13,7 @@ use starling_core::step::Wanted;
 use tokio::time::Instant;
 
 use super::attempt::cluster_key;
+use super::held;
 use super::lane;
 use super::observe::Observed;
 use crate::controller::context::{Context, now};
@@ -65,6 +66,8 @@ pub(super) struct Failure {
     /// Failures in a row at this target, this one included.
     pub(super) attempts: u32,
     pub(super) retry_at: Timestamp,
+    /// Deletions that wait for a person, if that is why.
+    pub(super) held: Option<DeletionHold>,
 }
 
 /// What the member's answers amount to.
@@ -95,11 +98,35 @@ pub(super) fn judge(
             problems(&applied.failures),
         );
     }
+    match &applied.prune_hold {
+        Some(PruneHold::Budget(deletions)) => {
+            return held_back(context, observed, held::in_status(deletions));
+        }
+        Some(PruneHold::Unsure(why)) => {
+            let message = format!("nothing is pruned, for it may have been handed over: {why}");
+            return failed(context, observed, wanted, "HandOverUnknown", message, Vec::new());
+        }
+        Some(PruneHold::Off | PruneHold::EmptyRender) | None => {}
+    }
     schedule_check(context, observed);
     Outcome::Holds(Held {
         changes: changes(applied),
         inventory: inventory(applied),
         plain,
+    })
+}
+
+/// All is applied, and deletions wait for a person. That is no reason to try more and more rarely, or more often than
+/// drift is looked for: an approval wakes the Sync.
+fn held_back(context: &Context, observed: &Observed, deletions: DeletionHold) -> Outcome {
+    schedule_check(context, observed);
+    Outcome::Failed(Failure {
+        reason: held::REASON,
+        message: held::message(&deletions),
+        problems: Vec::new(),
+        attempts: 1,
+        retry_at: context.checks.get(&observed.key).unwrap_or_else(now),
+        held: Some(deletions),
     })
 }
 
@@ -170,6 +197,7 @@ pub(super) fn failed(
         problems,
         attempts,
         retry_at,
+        held: None,
     })
 }
 
@@ -210,7 +238,8 @@ pub(super) fn remembered(applied: &ApplyOutcome) -> (BTreeMap<ObjectKey, Record>
         .iter()
         .map(|object| (object.key.clone(), object.record.clone()))
         .collect();
-    let deletes = applied.deleted.iter().chain(&applied.released).cloned().collect();
+    let left = applied.deleted.iter().chain(&applied.released);
+    let deletes = left.chain(&applied.spared).cloned().collect();
     (upserts, deletes)
 }
 
@@ -239,7 +268,7 @@ fn inventory(applied: &ApplyOutcome) -> InventorySummary {
     }
 }
 
-fn problems(failures: &[(ObjectKey, MemberError)]) -> Vec<ObjectProblem> {
+pub(super) fn problems(failures: &[(ObjectKey, MemberError)]) -> Vec<ObjectProblem> {
     failures
         .iter()
         .take(PROBLEMS)

@@ -5,10 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kube::ResourceExt;
+use starling_api::RELEASE;
 use starling_core::apply::{Claimant, Record, kept_by};
 use starling_core::object::{ObjectKey, RenderedSet};
 use starling_core::{step, target};
 
+use super::finalize;
 use super::observe::{Observed, observe};
 use crate::controller::cache;
 use crate::controller::context::Context;
@@ -80,14 +83,27 @@ fn claimants(context: &Context, observed: &Observed) -> BTreeMap<String, Claiman
         .filter(|key| *key != observed.key)
         .filter_map(|key| observe(context, &key))
         .filter(|other| other.cluster_id() == id && other.sync.metadata.deletion_timestamp.is_none())
+        // What a Sync on its way out has goes to whoever wants it: an entry that was renamed finds its own objects there.
+        .filter(|other| !finalize::is_retired(context, other))
         .map(|other| {
             let claimant = Claimant {
                 name: format!("Sync {}", other.key),
-                settled: is_settled(&other),
+                settled: is_settled(&other) && is_admitted_alike(observed, &other),
             };
             (other.owner, claimant)
         })
         .collect()
+}
+
+/// Whether another Sync of the same group is at the same release. Until it is, what it will want is not known: in one commit
+/// an object may leave it and come to us, and the two are not admitted at the same instant.
+fn is_admitted_alike(observed: &Observed, other: &Observed) -> bool {
+    let group = |sync: &Observed| sync.spec.group_ref.as_ref().map(|of| of.name.clone());
+    let release = |sync: &Observed| sync.sync.annotations().get(RELEASE).cloned();
+    let same_group = observed.key.namespace == other.key.namespace
+        && observed.spec.group_ref.is_some()
+        && group(observed) == group(other);
+    !same_group || release(observed) == release(other)
 }
 
 /// Whether the cluster holds what the Sync wants now.

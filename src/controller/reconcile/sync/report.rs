@@ -8,6 +8,7 @@ use starling_core::step::{self, Step, Wanted};
 
 use super::super::{ReconcileError, not_implemented, ready, retrying, stalled};
 use super::health::{self, Look};
+use super::held;
 use super::observe::Observed;
 use super::outcome::{Failure, Held, Outcome};
 use super::standing::{self, Remarks};
@@ -40,7 +41,30 @@ pub(super) async fn report(
     if let Some(change) = context.syncs.observe_write(written) {
         context.wake_for_sync(&change, By::Us);
     }
+    tell(context, observed, &after, done).await;
     Ok(())
+}
+
+/// Events for what a person would want to have heard of.
+async fn tell(context: &Context, observed: &Observed, after: &SyncStatus, done: Option<&Outcome>) {
+    let digest = |status: &SyncStatus| status.held_deletions.as_ref().map(|held| held.digest.clone());
+    if let (true, Some(held)) = (digest(after) != digest(&observed.status), &after.held_deletions) {
+        let note = held::condition(held).message;
+        context.events.warning(&*observed.sync, held::REASON, note).await;
+    }
+    if let Some(Outcome::Holds(Held { changes, .. })) = done
+        && changes.deleted > 0
+    {
+        let cluster = &observed.spec.cluster_ref.name;
+        let note = format!(
+            "{} objects that left the render are deleted from cluster {cluster}",
+            changes.deleted
+        );
+        context
+            .events
+            .normal(&*observed.sync, "ObjectsDeleted", note)
+            .await;
+    }
 }
 
 /// Ends the admission in the ledger with the attempt, where nothing has to be waited for: without `wait`, and with objects
@@ -172,6 +196,7 @@ fn status(
     };
     let mut updates = verdict::write(&mut after, updates, about, look, now);
     remarks.add_to(&mut updates, &before.conditions);
+    updates.extend(after.held_deletions.as_ref().map(held::condition));
     after.conditions = conditions::merge(&before.conditions, updates, after.observed_generation, now);
     after
 }
@@ -222,11 +247,17 @@ fn attempted(
             problems,
             attempts,
             retry_at,
+            held,
         }) => {
+            after.held_deletions.clone_from(held);
             after.attempts = *attempts;
             after.next_attempt_time = retry_at.to_string();
             after.problems.clone_from(problems);
-            retrying(reason, message)
+            if held.is_some() {
+                vec![ready(ConditionStatus::False, *reason, message)]
+            } else {
+                retrying(reason, message)
+            }
         }
         Outcome::Lost { message } => {
             vec![ready(ConditionStatus::Unknown, step::CLUSTER_NOT_READY, message)]
@@ -263,6 +294,7 @@ fn succeed(after: &mut SyncStatus, observed: &Observed, wanted: &Wanted, held: &
     after.attempts = 0;
     after.next_attempt_time.clear();
     after.inventory.clone_from(inventory);
+    after.held_deletions = None;
     after.problems.clear();
 }
 

@@ -1,4 +1,4 @@
-//! Executes the plan: writes the Syncs that may start, takes away those of clusters that left.
+//! Executes the plan: writes the Syncs that may start.
 
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -15,7 +15,6 @@ use super::observe::Group;
 use super::release::Rolling;
 use super::view::{name_of, template_for};
 use crate::controller::context::{Context, now};
-use crate::controller::hub::HubError;
 use crate::controller::wake::By;
 use crate::ledger::{Admission, AdmissionKey, AdmissionOutcome};
 
@@ -121,9 +120,9 @@ fn owner_reference(group: &SyncGroup) -> Option<OwnerReference> {
     group.controller_owner_ref(&())
 }
 
-fn admission_key(group: &Group, rollout: &str, sync: &SyncResource) -> AdmissionKey {
+pub(super) fn admission_key(group: &SyncGroup, rollout: &str, sync: &SyncResource) -> AdmissionKey {
     AdmissionKey {
-        group_uid: group.object.uid().unwrap_or_default(),
+        group_uid: group.uid().unwrap_or_default(),
         rollout: rollout.to_owned(),
         entry: sync
             .spec
@@ -138,7 +137,7 @@ fn admission_key(group: &Group, rollout: &str, sync: &SyncResource) -> Admission
 
 fn intent(group: &Group, rolling: &Rolling, sync: &SyncResource) -> Admission {
     Admission {
-        key: admission_key(group, &rolling.rollout.id.to_string(), sync),
+        key: admission_key(&group.object, &rolling.rollout.id.to_string(), sync),
         sync_namespace: group.key.namespace.clone(),
         sync_name: sync.name_any(),
         revision: sync.spec.revision.clone(),
@@ -174,44 +173,11 @@ async fn settle_failed(
                 continue;
             };
             let rollout = sync.annotations().get(ROLLOUT).cloned().unwrap_or_default();
-            let key = admission_key(group, &rollout, sync);
+            let key = admission_key(&group.object, &rollout, sync);
             context
                 .ledger
                 .settle_admission(&key, AdmissionOutcome::Failed, reason.as_str(), now())
                 .await?;
-        }
-    }
-    Ok(())
-}
-
-/// Takes away the Syncs of clusters and entries that the group no longer has. The objects on those clusters stay
-/// (`whenUnselected: Orphan`); their inventory says whose they were, should they come back.
-pub(super) async fn release_unselected(context: &Context, group: &Group) -> Result<(), ReconcileError> {
-    if !context.clusters.is_synced() {
-        return Ok(());
-    }
-    for ((cluster, entry), sync) in &group.syncs {
-        let wanted = group.clusters.contains_key(cluster)
-            && group.object.spec.syncs.iter().any(|known| known.name == *entry);
-        if wanted || group.unreadable.contains(cluster) || sync.metadata.deletion_timestamp.is_some() {
-            continue;
-        }
-        let rollout = sync.annotations().get(ROLLOUT).cloned().unwrap_or_default();
-        let key = admission_key(group, &rollout, sync);
-        context
-            .ledger
-            .settle_admission(&key, AdmissionOutcome::Left, "", now())
-            .await?;
-        match context.hub.delete(&**sync).await {
-            Ok(()) => {
-                tracing::info!(sync = %sync.name_any(), %cluster, "left the group");
-                context
-                    .syncs
-                    .observe_delete(&crate::controller::cache::ObjectKey::of(&**sync));
-            }
-            Err(error @ (HubError::Request { .. } | HubError::Timeout { .. })) => {
-                tracing::warn!(sync = %sync.name_any(), error = %crate::chain(&error), "not taken away");
-            }
         }
     }
     Ok(())

@@ -6,6 +6,9 @@
 //! that what was admitted always finds the rollout it belongs to.
 
 mod admit;
+mod finalize;
+mod held;
+mod leave;
 mod observe;
 mod release;
 mod report;
@@ -33,8 +36,9 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
         return Ok(Next::OnEvent);
     };
     if group.metadata.deletion_timestamp.is_some() {
-        return Ok(Next::OnEvent);
+        return finalize::finalize(context, group).await;
     }
+    finalize::ensure(context, &group).await?;
     let group = match observe::observe(context, group) {
         Ok(group) => group,
         Err(finding) => {
@@ -45,15 +49,24 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
     let Some(rolling) = release::ensure(context, &group).await? else {
         return Ok(Next::OnEvent);
     };
-    let input = view::plan_input(&group, &rolling, now());
+    let leaving = leave::observe(context, &group);
+    let input = view::plan_input(&group, &rolling, leaving.held.is_some(), now());
     let plan = plan(&input);
     let admitted = admit::admit(context, &group, &rolling, &plan).await?;
-    admit::release_unselected(context, &group).await?;
-    let reported = report::report(context, &group, &rolling, &plan.report(&input)).await?;
+    let left = leave::release(context, &group, &leaving, &plan).await?;
+    let reported = report::report(
+        context,
+        &group,
+        &rolling,
+        &plan.report(&input),
+        leaving.held.as_ref(),
+    )
+    .await?;
     Ok(soonest([
         plan.recheck_at.map(|at| Next::at(at, now())),
         rolling.settles_at.map(|at| Next::at(at, now())),
         (!admitted).then_some(Next::After(RETRY)),
+        left,
         reported,
     ]))
 }

@@ -147,10 +147,10 @@ fn sources(
     Ok(sources)
 }
 
-type BySlot = BTreeMap<(String, String), Arc<SyncResource>>;
+pub(super) type BySlot = BTreeMap<(String, String), Arc<SyncResource>>;
 
 /// The group's own Syncs by (cluster, entry), and the names that others have.
-fn syncs(context: &Context, key: &ObjectKey) -> (BySlot, BTreeSet<String>) {
+pub(super) fn syncs(context: &Context, key: &ObjectKey) -> (BySlot, BTreeSet<String>) {
     let mut own: BySlot = BTreeMap::new();
     let mut taken = BTreeSet::new();
     for sync in context.syncs.in_namespace(&key.namespace) {

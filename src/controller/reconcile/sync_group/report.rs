@@ -8,9 +8,11 @@ use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, MESSAGE_L
 use starling_api::{
     Blocker, ClusterCounts, ClusterProblem, REQUESTED_AT, ReleaseStatus, RolloutPhase, SyncGroupStatus,
 };
+use starling_core::membership::HeldDeparture;
 use starling_core::plan::{Counts, Report};
 
 use super::super::{ReconcileError, ready, stalled};
+use super::held;
 use super::observe::{Blocked, Group};
 use super::release::Rolling;
 use crate::controller::context::{Context, Next, now};
@@ -29,10 +31,11 @@ pub(super) async fn report(
     group: &Group,
     rolling: &Rolling,
     report: &Report,
+    departure: Option<&HeldDeparture>,
 ) -> Result<Option<Next>, ReconcileError> {
     let now = now();
     let before = &rolling.status;
-    let after = status(group, rolling, report, now);
+    let after = status(group, rolling, report, departure, now);
     if after == *before {
         return Ok(None);
     }
@@ -47,6 +50,7 @@ pub(super) async fn report(
     if let Some(change) = context.groups.observe_write(written) {
         context.wake_for_group(&change, By::Us);
     }
+    held::tell(context, group, before, &after).await;
     if phase_before != Some(report.phase) {
         phase_changed(context, group, rolling, report, now).await?;
     }
@@ -110,7 +114,13 @@ async fn phase_changed(
     Ok(())
 }
 
-fn status(group: &Group, rolling: &Rolling, report: &Report, now: Timestamp) -> SyncGroupStatus {
+fn status(
+    group: &Group,
+    rolling: &Rolling,
+    report: &Report,
+    departure: Option<&HeldDeparture>,
+    now: Timestamp,
+) -> SyncGroupStatus {
     let before = &rolling.status;
     let mut rollout = rolling.rollout.clone();
     rollout.phase = report.phase;
@@ -125,16 +135,13 @@ fn status(group: &Group, rolling: &Rolling, report: &Report, now: Timestamp) -> 
         before.last_known_good.clone()
     };
     let generation = group.object.metadata.generation;
+    let mut updates = updates(report, &rollout.blocked_by);
+    updates.extend(held::conditions(group, departure));
     SyncGroupStatus {
         observed_generation: generation,
         last_handled_reconcile_at: handled(group.object.annotations().get(REQUESTED_AT), before),
         clusters: counts(report.counts),
-        conditions: conditions::merge(
-            &before.conditions,
-            updates(report, &rollout.blocked_by),
-            generation,
-            now,
-        ),
+        conditions: conditions::merge(&before.conditions, updates, generation, now),
         rollout: Some(rollout),
         last_known_good,
         problems: problems(&before.problems, report, now),

@@ -13,7 +13,12 @@ use super::super::sync::facts;
 use super::observe::Group;
 use super::release::Rolling;
 
-pub(super) fn plan_input(group: &Group, rolling: &Rolling, now: Timestamp) -> PlanInput {
+pub(super) fn plan_input(
+    group: &Group,
+    rolling: &Rolling,
+    membership_held: bool,
+    now: Timestamp,
+) -> PlanInput {
     let strategy = &group.object.spec.rollout_strategy;
     PlanInput {
         now,
@@ -24,6 +29,7 @@ pub(super) fn plan_input(group: &Group, rolling: &Rolling, now: Timestamp) -> Pl
             jitter: strategy.jitter.as_std(),
         },
         suspended: group.object.spec.suspend,
+        membership_held,
         release: rolling.rollout.release.clone(),
         started_at: rolling.started_at(),
         clusters: group
@@ -113,6 +119,6 @@ fn observed(sync: &SyncResource, cluster_id: &str) -> ObservedSync {
             .and_then(|text| text.parse().ok())
             .or_else(|| sync.creation_timestamp().map(|time| time.0)),
         progress,
-        suspended: sync.spec.template.suspend,
+        suspended: sync.spec.template.suspend || sync.metadata.deletion_timestamp.is_some(),
     }
 }

@@ -97,6 +97,7 @@ fn input() -> PlanInput {
             jitter: Duration::ZERO,
         },
         suspended: false,
+        membership_held: false,
         release: NEW.into(),
         started_at: t(0),
         clusters,
@@ -313,8 +314,9 @@ type Change = fn(&mut PlanInput);
 /// The plan that was good is not if something else is true of the group.
 #[test]
 fn a_plan_for_another_group_is_refused() {
-    let changes: [(Change, &str); 8] = [
+    let changes: [(Change, &str); 9] = [
         (|input| input.suspended = true, "StartsWhileSuspended"),
+        (|input| input.membership_held = true, "StartsWhileMembershipHeld"),
         (
             |input| input.limits.max_failures = IntOrPercent::Percent(5),
             "StartsBeyondBudget",

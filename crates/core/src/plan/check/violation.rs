@@ -93,6 +93,12 @@ pub enum Violation {
         /// The entry.
         entry: String,
     },
+    /// Started though too many clusters had left at once.
+    #[error("cluster {cluster}: started though too many clusters left the group at once")]
+    StartsWhileMembershipHeld {
+        /// The cluster.
+        cluster: String,
+    },
     /// Started though the group is suspended.
     #[error("cluster {cluster}: started though the group is suspended")]
     StartsWhileSuspended {
