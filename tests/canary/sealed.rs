@@ -75,7 +75,23 @@ pub(crate) async fn in_trouble(fleet: &Fleet, sealed: &Sealed, plain: &Canary) -
     fleet
         .put::<SyncResource>(json!({"metadata": {"name": "sealed"}, "spec": spec}))
         .await?;
-    crate::until_ready(fleet, "sealed", "True").await?;
+    // What came before ended with a 401, after which the credentials are out of use until somebody asks.
+    wait::until(PATIENCE, "the encrypted Secret is applied", async || {
+        crate::look(fleet).await.map_err(|error| format!("{error:#}"))?;
+        let sync = fleet.get::<SyncResource>("sealed").await;
+        let status = sync
+            .map_err(|error| error.to_string())?
+            .status
+            .unwrap_or_default();
+        let ready = status
+            .conditions
+            .iter()
+            .any(|c| c.type_ == "Ready" && c.status == "True");
+        ready
+            .then_some(())
+            .ok_or_else(|| format!("{:?}", status.conditions))
+    })
+    .await?;
     let secrets: Api<Secret> = Api::namespaced(fleet.member("m1").await?, "default");
     let data = secrets.get("sealed").await?.data.unwrap_or_default();
     assert_eq!(data["password"].0, value.as_bytes(), "it was opened");
