@@ -227,16 +227,20 @@ impl World {
 
     /// Every admitted target is applied, and every cluster of the group has one.
     async fn check_syncs(&self) -> Result<()> {
-        let syncs = self.fleet.syncs().await?;
-        let clusters: BTreeSet<_> = syncs
-            .iter()
-            .map(|sync| sync.spec.cluster_ref.name.clone())
-            .collect();
-        ensure!(
-            clusters == self.clusters && syncs.len() == self.clusters.len(),
-            "Syncs of {clusters:?}, clusters {:?}",
-            self.clusters
-        );
+        // A cluster that left counts no more at once, and its Sync goes a moment later.
+        let syncs = wait::until(PATIENCE, "one Sync for each cluster", async || {
+            let syncs = self.fleet.syncs().await.map_err(|e| e.to_string())?;
+            let clusters: BTreeSet<_> = syncs
+                .iter()
+                .map(|sync| sync.spec.cluster_ref.name.clone())
+                .collect();
+            if clusters == self.clusters && syncs.len() == self.clusters.len() {
+                Ok(syncs)
+            } else {
+                Err(format!("Syncs of {clusters:?}, clusters {:?}", self.clusters))
+            }
+        })
+        .await?;
         for sync in syncs {
             let status = sync.status.clone().unwrap_or_default();
             ensure!(
