@@ -25,7 +25,10 @@ fn amount(number: &Number) -> Amount {
 fn as_float(amount: Amount) -> f64 {
     match amount {
         // The same loss as in Go, where the comparison is between floats too.
-        #[expect(clippy::cast_precision_loss, reason = "the comparison is meant to be one of floats")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "the comparison is meant to be one of floats"
+        )]
         Amount::Int(int) => int as f64,
         Amount::Float(float) => float,
     }
@@ -246,7 +249,10 @@ pub(crate) fn is_print(char: char) -> bool {
     match char {
         ' '..='~' => true,
         char if char.is_ascii() => false,
-        char => char.is_alphanumeric() || !char.escape_debug().to_string().starts_with("\\u{") && !char.is_whitespace(),
+        char => {
+            char.is_alphanumeric()
+                || !char.escape_debug().to_string().starts_with("\\u{") && !char.is_whitespace()
+        }
     }
 }
 

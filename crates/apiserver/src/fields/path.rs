@@ -29,8 +29,10 @@ impl PathElement {
 
     /// Returns the step to an item by its keys, in any order.
     pub fn key(keys: impl IntoIterator<Item = (impl Into<Arc<str>>, Value)>) -> Self {
-        let mut keys: Vec<(Arc<str>, Value)> =
-            keys.into_iter().map(|(name, value)| (name.into(), value)).collect();
+        let mut keys: Vec<(Arc<str>, Value)> = keys
+            .into_iter()
+            .map(|(name, value)| (name.into(), value))
+            .collect();
         keys.sort_by(|(left, _), (right, _)| left.cmp(right));
         Self::Key(keys.into())
     }

@@ -172,7 +172,10 @@ impl FieldSet {
     pub fn is_subset(&self, other: &Self) -> bool {
         let mut rest = other.nodes.as_slice();
         self.nodes.iter().all(|node| {
-            let skipped = rest.iter().take_while(|other| other.element < node.element).count();
+            let skipped = rest
+                .iter()
+                .take_while(|other| other.element < node.element)
+                .count();
             rest = &rest[skipped..];
             rest.first().is_some_and(|other| {
                 other.element == node.element
@@ -343,10 +346,18 @@ mod tests {
         let left = set(&["a", "a.b", "a.b.c", "d.e"]);
         let right = set(&["a.b", "d", "f"]);
         for (name, got, wanted) in [
-            ("union", left.union(&right), set(&["a", "a.b", "a.b.c", "d", "d.e", "f"])),
+            (
+                "union",
+                left.union(&right),
+                set(&["a", "a.b", "a.b.c", "d", "d.e", "f"]),
+            ),
             ("intersection", left.intersection(&right), set(&["a.b"])),
             ("difference", left.difference(&right), set(&["a", "a.b.c", "d.e"])),
-            ("recursive difference", left.recursive_difference(&right), set(&["a"])),
+            (
+                "recursive difference",
+                left.recursive_difference(&right),
+                set(&["a"]),
+            ),
             ("leaves", left.leaves(), set(&["a.b.c", "d.e"])),
         ] {
             assert_eq!(got, wanted, "{name}");

@@ -2,7 +2,8 @@
 //!
 //! A set is a JSON object with a member for each step, named `f:`, `k:`, `v:` or `i:` and the step, and `.` for a path
 //! that ends where others go on. The steps are in the order of [`PathElement`], which for keys is not that of the text:
-//! port 80 comes before port 443.
+//! port 80 comes before port 443. The API server keeps this order in objects of built-in kinds; in custom resources,
+//! which it holds as JSON maps, the order is that of the text.
 
 use serde::de::Error as _;
 use serde_json::{Map, Number, Value};
@@ -35,14 +36,15 @@ pub enum FieldsV1Error {
 }
 
 impl FieldSet {
-    /// Writes the set as the API server does, byte for byte.
+    /// Writes the set byte for byte as the API server does in objects of built-in kinds.
     pub fn to_fields_v1(&self) -> String {
         let mut out = String::with_capacity(64);
         write_set(&mut out, self, false);
         out
     }
 
-    /// Returns the set as a JSON value, for a place inside an object. The order of steps is that of the map.
+    /// Returns the set as a JSON value, for a place inside an object. The order of steps is that of the map, as the
+    /// API server has it in custom resources.
     pub fn to_fields_v1_value(&self) -> Value {
         Value::Object(self.to_map(false))
     }
@@ -163,7 +165,9 @@ fn write_value(out: &mut String, value: &Value) {
 
 /// Writes a JSON string as Go's encoder does, which escapes what HTML would take for a tag.
 pub(crate) fn write_json_string(out: &mut String, text: &str) {
-    const HEX: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
+    const HEX: [char; 16] = [
+        '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f',
+    ];
     out.push('"');
     for char in text.chars() {
         match char {
@@ -272,7 +276,10 @@ mod tests {
             set.to_fields_v1(),
             r#"{"f:finalizers":{"v:\"a\\u0026b\"":{}},"f:spec":{".":{},"f:\u003c":{},"f:ports":{"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:port":{}},"k:{\"port\":443,\"protocol\":\"TCP\"}":{}}}}"#
         );
-        assert_eq!(FieldSet::from_fields_v1_value(&set.to_fields_v1_value()).unwrap(), set);
+        assert_eq!(
+            FieldSet::from_fields_v1_value(&set.to_fields_v1_value()).unwrap(),
+            set
+        );
     }
 
     #[test]
@@ -283,7 +290,15 @@ mod tests {
 
     #[test]
     fn what_is_not_a_set_is_refused() {
-        for text in ["", "[]", r#"{"f":{}}"#, r#"{"k:[1]":{}}"#, r#"{"v:x":{}}"#, r#"{"i:x":{}}"#, r#"{"f:a":1}"#] {
+        for text in [
+            "",
+            "[]",
+            r#"{"f":{}}"#,
+            r#"{"k:[1]":{}}"#,
+            r#"{"v:x":{}}"#,
+            r#"{"i:x":{}}"#,
+            r#"{"f:a":1}"#,
+        ] {
             assert!(FieldSet::from_fields_v1(text).is_err(), "{text}");
         }
     }

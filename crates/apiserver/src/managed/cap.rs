@@ -25,7 +25,10 @@ pub(super) fn cap_updaters(managed: &mut ManagedFields) {
     }
     updaters.sort_by_cached_key(|updater| {
         let seconds = managed.entry(updater).and_then(|entry| entry.time);
-        (seconds.map_or(0, jiff::Timestamp::as_second), updater.identifier())
+        (
+            seconds.map_or(0, jiff::Timestamp::as_second),
+            updater.identifier(),
+        )
     });
     // The first of a version keeps its entry until a second one comes.
     let mut first_of: HashMap<Arc<str>, Manager> = HashMap::new();

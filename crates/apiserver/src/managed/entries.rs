@@ -110,7 +110,12 @@ impl Operation {
 }
 
 impl Manager {
-    pub(super) fn new(name: &str, operation: Operation, api_version: &Arc<str>, subresource: &Arc<str>) -> Self {
+    pub(super) fn new(
+        name: &str,
+        operation: Operation,
+        api_version: &Arc<str>,
+        subresource: &Arc<str>,
+    ) -> Self {
         Self {
             name: if name.is_empty() { "unknown" } else { name }.into(),
             operation,
@@ -233,10 +238,8 @@ impl Entry {
         };
         let fields = match entry.get("fieldsV1") {
             None | Some(Value::Null) => FieldSet::new(),
-            Some(fields) => FieldSet::from_fields_v1_value(fields).map_err(|source| ManagedFieldsError::Fields {
-                entry: place,
-                source,
-            })?,
+            Some(fields) => FieldSet::from_fields_v1_value(fields)
+                .map_err(|source| ManagedFieldsError::Fields { entry: place, source })?,
         };
         Ok(Self {
             manager: Manager {
@@ -280,12 +283,19 @@ impl ManagedFields {
         Ok(managed)
     }
 
-    /// Returns the list for a place inside an object. In it, the order of steps is that of a JSON map.
+    /// Returns the list for a place inside an object. In it, the order of steps is that of a JSON map, as the API server
+    /// has it in custom resources.
     pub fn to_value(&self) -> Value {
-        Value::Array(self.entries.iter().map(|entry| Value::Object(entry.to_map())).collect())
+        Value::Array(
+            self.entries
+                .iter()
+                .map(|entry| Value::Object(entry.to_map()))
+                .collect(),
+        )
     }
 
-    /// Writes the list byte for byte as the API server does, the steps of each set in their own order.
+    /// Writes the list byte for byte as the API server does in objects of built-in kinds, the steps of each set in their
+    /// own order.
     pub fn to_json(&self) -> String {
         let mut out = String::from("[");
         for (place, entry) in self.entries.iter().enumerate() {
@@ -315,7 +325,11 @@ impl ManagedFields {
 
     /// Puts an entry in the place of that of its manager.
     pub(super) fn put(&mut self, entry: Entry) {
-        match self.entries.iter_mut().find(|other| other.manager == entry.manager) {
+        match self
+            .entries
+            .iter_mut()
+            .find(|other| other.manager == entry.manager)
+        {
             Some(place) => *place = entry,
             None => self.entries.push(entry),
         }

@@ -27,7 +27,10 @@ pub(super) fn excess(conflicts: Conflicts, live: &Value, ty: &Type, version: &st
     if conflicts.fields().difference(&allowed).is_empty() {
         return None;
     }
-    let rest = conflicts.0.into_iter().filter(|conflict| !allowed.has(&conflict.path.0));
+    let rest = conflicts
+        .0
+        .into_iter()
+        .filter(|conflict| !allowed.has(&conflict.path.0));
     Some(Conflicts(rest.collect()))
 }
 
@@ -49,7 +52,11 @@ fn explained(live: &Value, ty: &Type, version: &str) -> Option<crate::fields::Fi
 }
 
 fn annotation(object: &Value) -> Option<&str> {
-    let text = object.get("metadata")?.get("annotations")?.get(ANNOTATION)?.as_str()?;
+    let text = object
+        .get("metadata")?
+        .get("annotations")?
+        .get(ANNOTATION)?
+        .as_str()?;
     (!text.is_empty()).then_some(text)
 }
 

@@ -29,12 +29,13 @@ pub use agent::manager_of_user_agent;
 pub use conflict::{Conflict, Conflicts};
 pub use entries::{Entry, ManagedFields, ManagedFieldsError, Manager, Operation};
 pub use scale::ScaleMapping;
+pub use updater::OtherVersionError;
 pub use versions::{Convert, ResetFields, Versions};
 
 use crate::fields::{FieldSet, Path};
 use crate::schema::{self, Type};
 use crate::typed::{Duplicates, ValidationErrors};
-use updater::Updater;
+use updater::{ApplyFailure, Updater};
 
 /// Who owns what an object had when it was first applied to, if nobody had been recorded.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
@@ -55,7 +56,11 @@ static NEVER_OWNED: LazyLock<FieldSet> = LazyLock::new(|| {
     let top = ["apiVersion", "kind", "metadata"];
     top.iter()
         .map(|name| Path::of_fields(&[name]))
-        .chain(of_metadata.iter().map(|name| Path::of_fields(&["metadata", name])))
+        .chain(
+            of_metadata
+                .iter()
+                .map(|name| Path::of_fields(&["metadata", name])),
+        )
         .collect()
 });
 
@@ -147,6 +152,12 @@ pub enum ApplyError {
         /// What does not fit.
         source: ValidationErrors,
     },
+    /// It is not known what the stored object had before anybody was recorded (500).
+    #[error("failed to create manager for existing fields: {0}")]
+    ExistingFields(UpdateError),
+    /// The stored object does not fit another version that an entry names (500).
+    #[error("{0}")]
+    OtherVersion(OtherVersionError),
     /// Other managers own fields that would change (409).
     #[error("{0}")]
     Conflict(Conflicts),
@@ -171,6 +182,14 @@ pub enum UpdateError {
         /// What does not fit.
         source: ValidationErrors,
     },
+    /// One of the two does not fit another version that an entry names.
+    #[error("failed to update ManagedFields ({object}): {source}")]
+    OtherVersion {
+        /// Which object.
+        object: String,
+        /// What does not fit.
+        source: OtherVersionError,
+    },
 }
 
 impl ApplyError {
@@ -179,7 +198,10 @@ impl ApplyError {
         match self {
             Self::WrongKind { .. } | Self::ManagedFieldsGiven => 400,
             Self::Conflict(_) => 409,
-            Self::Configuration { .. } | Self::LiveObject { .. } => 500,
+            Self::Configuration { .. }
+            | Self::LiveObject { .. }
+            | Self::ExistingFields(_)
+            | Self::OtherVersion(_) => 500,
         }
     }
 }
@@ -241,18 +263,28 @@ impl FieldManager {
         let mut managed = live.map(|live| live.managed.clone()).unwrap_or_default();
         let object = live.map_or(&self.empty, |live| live.object);
         if let (true, Some(live)) = (managed.is_empty(), live) {
-            self.record_update(&mut managed, &self.empty, live.object, BEFORE_FIRST_APPLY, request.now);
+            self.record_update(
+                &mut managed,
+                &self.empty,
+                live.object,
+                BEFORE_FIRST_APPLY,
+                request.now,
+            )
+            .map_err(ApplyError::ExistingFields)?;
         }
-        if config.pointer("/metadata/managedFields").is_some_and(|given| !given.is_null()) {
+        if config
+            .pointer("/metadata/managedFields")
+            .is_some_and(|given| !given.is_null())
+        {
             return Err(ApplyError::ManagedFieldsGiven);
         }
-        let config_typed = self
-            .ty
-            .check(config, Duplicates::Refused)
-            .map_err(|source| ApplyError::Configuration {
-                object: self.describe(config),
-                source,
-            })?;
+        let config_typed =
+            self.ty
+                .check(config, Duplicates::Refused)
+                .map_err(|source| ApplyError::Configuration {
+                    object: self.describe(config),
+                    source,
+                })?;
         self.ty
             .check(object, Duplicates::Allowed)
             .map_err(|source| ApplyError::LiveObject {
@@ -260,7 +292,12 @@ impl FieldManager {
                 source,
             })?;
 
-        let manager = Manager::new(request.manager, Operation::Apply, &self.version, &self.subresource);
+        let manager = Manager::new(
+            request.manager,
+            Operation::Apply,
+            &self.version,
+            &self.subresource,
+        );
         let attempt = |force| {
             let mut managed = managed.clone();
             let new = self
@@ -269,15 +306,18 @@ impl FieldManager {
             Ok((new, managed))
         };
         let outcome = match attempt(request.force) {
-            Err(conflicts) if request.manager == last_applied::MANAGER => {
+            Err(ApplyFailure::Conflicts(conflicts)) if request.manager == last_applied::MANAGER => {
                 match last_applied::excess(conflicts, object, &self.ty, &self.version) {
-                    Some(conflicts) => Err(conflicts),
+                    Some(conflicts) => Err(ApplyFailure::Conflicts(conflicts)),
                     None => attempt(true),
                 }
             }
             outcome => outcome,
         };
-        let (mut new, mut managed) = outcome.map_err(ApplyError::Conflict)?;
+        let (mut new, mut managed) = outcome.map_err(|failure| match failure {
+            ApplyFailure::Conflicts(conflicts) => ApplyError::Conflict(conflicts),
+            ApplyFailure::OtherVersion(error) => ApplyError::OtherVersion(error),
+        })?;
         finish_entry(&mut managed, &manager, new.as_ref().map(|_| request.now));
         managed.sort();
         if request.manager == last_applied::MANAGER {
@@ -312,31 +352,46 @@ impl FieldManager {
             return Ok(Updated { object: new, managed });
         }
         let object = live.map_or(&self.empty, |live| live.object);
-        self.ty
-            .check(&new, Duplicates::Allowed)
-            .map_err(|source| UpdateError::NewObject {
-                object: self.describe(&new),
-                source,
-            })?;
-        self.ty
-            .check(object, Duplicates::Allowed)
-            .map_err(|source| UpdateError::LiveObject {
-                object: self.describe(object),
-                source,
-            })?;
-        self.record_update(&mut managed, object, &new, request.manager, request.now);
+        self.record_update(&mut managed, object, &new, request.manager, request.now)?;
         managed.sort();
         Ok(Updated { object: new, managed })
     }
 
     /// Gives an updater what differs between two objects.
-    fn record_update(&self, managed: &mut ManagedFields, live: &Value, new: &Value, name: &str, now: Timestamp) {
+    fn record_update(
+        &self,
+        managed: &mut ManagedFields,
+        live: &Value,
+        new: &Value,
+        name: &str,
+        now: Timestamp,
+    ) -> Result<(), UpdateError> {
+        self.ty
+            .check(new, Duplicates::Allowed)
+            .map_err(|source| UpdateError::NewObject {
+                object: self.describe(new),
+                source,
+            })?;
+        self.ty
+            .check(live, Duplicates::Allowed)
+            .map_err(|source| UpdateError::LiveObject {
+                object: self.describe(live),
+                source,
+            })?;
         let manager = Manager::new(name, Operation::Update, &self.version, &self.subresource);
-        let changed = self.updater().update(live, new, managed).difference(&NEVER_OWNED);
+        let changed =
+            self.updater()
+                .update(live, new, managed)
+                .map_err(|source| UpdateError::OtherVersion {
+                    object: self.describe(new),
+                    source,
+                })?;
+        let changed = changed.difference(&NEVER_OWNED);
         if !changed.is_empty() {
             updater::record(managed, manager, &self.version, changed, in_seconds(now));
         }
         cap::cap_updaters(managed);
+        Ok(())
     }
 
     fn updater(&self) -> Updater<'_> {
@@ -361,7 +416,12 @@ impl FieldManager {
     fn describe(&self, object: &Value) -> String {
         let metadata = &object["metadata"];
         let text = |name: &str| metadata[name].as_str().unwrap_or_default();
-        format!("{}/{}; {}", text("namespace"), text("name"), version_and_kind(object))
+        format!(
+            "{}/{}; {}",
+            text("namespace"),
+            text("name"),
+            version_and_kind(object)
+        )
     }
 }
 
@@ -433,7 +493,10 @@ fn take_entries(object: &mut Value) -> Given {
 fn version_and_kind(object: &Value) -> String {
     let version = object["apiVersion"].as_str().unwrap_or_default();
     let slash = if version.contains('/') { "" } else { "/" };
-    format!("{slash}{version}, Kind={}", object["kind"].as_str().unwrap_or_default())
+    format!(
+        "{slash}{version}, Kind={}",
+        object["kind"].as_str().unwrap_or_default()
+    )
 }
 
 /// Times on the wire have no fraction.

@@ -21,10 +21,16 @@ pub struct ScaleMapping {
 
 impl ScaleMapping {
     /// Returns a mapping for requests in a version of the kind.
-    pub fn new(api_version: &str, paths: impl IntoIterator<Item = (impl Into<Arc<str>>, Option<Path>)>) -> Self {
+    pub fn new(
+        api_version: &str,
+        paths: impl IntoIterator<Item = (impl Into<Arc<str>>, Option<Path>)>,
+    ) -> Self {
         Self {
             version: api_version.into(),
-            paths: paths.into_iter().map(|(version, path)| (version.into(), path)).collect(),
+            paths: paths
+                .into_iter()
+                .map(|(version, path)| (version.into(), path))
+                .collect(),
         }
     }
 
@@ -37,7 +43,7 @@ impl ScaleMapping {
             };
             if entry.fields.has(&path.0) {
                 scale.put(Entry {
-                    manager: entry.manager.clone(),
+                    manager: in_version(&entry.manager, &SCALE_VERSION.into()),
                     api_version: SCALE_VERSION.into(),
                     time: entry.time,
                     fields: FieldSet::from_iter([REPLICAS.clone()]),
@@ -48,7 +54,8 @@ impl ScaleMapping {
         scale
     }
 
-    /// Returns the entries of the object after a write to its scale.
+    /// Returns the entries of the object after a write to its scale. As in the API server, updaters of the scale have
+    /// no time there.
     pub fn to_object(&self, object: &ManagedFields, scale: &ManagedFields) -> ManagedFields {
         let mut scale = scale.clone();
         let mut merged = ManagedFields::new();
@@ -57,6 +64,7 @@ impl ScaleMapping {
                 continue;
             };
             let mut entry = entry.clone();
+            // An updater is another one in the scale, by its version; its replicas come back below.
             if let Some(path) = path
                 && entry.fields.has(&path.0)
                 && scale.take(&entry.manager).is_none()
@@ -70,24 +78,35 @@ impl ScaleMapping {
         let Some(Some(path)) = self.paths.get(&self.version) else {
             return merged;
         };
-        for entry in scale.entries().iter().filter(|entry| entry.fields.has(&REPLICAS.0)) {
+        for entry in scale
+            .entries()
+            .iter()
+            .filter(|entry| entry.fields.has(&REPLICAS.0))
+        {
+            let manager = in_version(&entry.manager, &self.version);
+            let rest = merged.take(&manager);
+            let mut fields = FieldSet::from_iter([path.clone()]);
+            let time = rest.as_ref().and_then(|rest| rest.time);
+            if let Some(rest) = rest {
+                fields.extend(rest.fields);
+            }
             merged.put(Entry {
-                manager: self.in_object(&entry.manager),
+                manager,
                 api_version: Arc::clone(&self.version),
-                time: entry.time,
-                fields: FieldSet::from_iter([path.clone()]),
+                time,
+                fields,
             });
         }
         merged.sort();
         merged
     }
+}
 
-    /// An updater of the scale is one of the object, in the object's version.
-    fn in_object(&self, manager: &Manager) -> Manager {
-        let mut manager = manager.clone();
-        if manager.operation == Operation::Update {
-            manager.api_version = Arc::clone(&self.version);
-        }
-        manager
+/// The manager in another version of the kind; for an applier it is the same.
+fn in_version(manager: &Manager, version: &Arc<str>) -> Manager {
+    let mut manager = manager.clone();
+    if manager.operation == Operation::Update {
+        manager.api_version = Arc::clone(version);
     }
+    manager
 }

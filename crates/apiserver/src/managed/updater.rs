@@ -4,18 +4,19 @@
 //! manager changes, the others lose, or for an apply without force it is a conflict; what an applier no longer applies
 //! goes, unless another manager owns it too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::Value;
+use thiserror::Error;
 
 use super::conflict::Conflicts;
 use super::entries::{Entry, ManagedFields, Manager};
 use super::versions::{ResetFields, Versions};
 use crate::fields::FieldSet;
 use crate::schema::Type;
-use crate::typed::{Comparison, Typed};
+use crate::typed::{Comparison, Duplicates, Typed, ValidationErrors};
 use crate::value::equal;
 
 /// One endpoint: a version of a kind, and what cannot be changed there.
@@ -28,13 +29,25 @@ pub(super) struct Updater<'a> {
 
 impl Updater<'_> {
     /// Takes from the managers what differs between two objects, and returns what it is.
-    pub(super) fn update(&self, live: &Value, new: &Value, managed: &mut ManagedFields) -> FieldSet {
-        self.reconcile(live, managed);
+    ///
+    /// # Errors
+    /// An object that does not fit another version of its kind.
+    pub(super) fn update(
+        &self,
+        live: &Value,
+        new: &Value,
+        managed: &mut ManagedFields,
+    ) -> Result<FieldSet, OtherVersionError> {
+        self.reconcile(live, managed)?;
+        self.check_in_versions(new, managed)
+            .map_err(OtherVersionError::New)?;
         let (comparison, conflicts) = self.differences(live, new, managed, None);
         give_up(managed, conflicts);
-        let Comparison { modified, mut added, .. } = comparison;
+        let Comparison {
+            modified, mut added, ..
+        } = comparison;
         added.extend(modified);
-        added
+        Ok(added)
     }
 
     /// Merges a configuration into an object and records its fields; no object if that changes nothing.
@@ -45,8 +58,8 @@ impl Updater<'_> {
         managed: &mut ManagedFields,
         manager: &Manager,
         force: bool,
-    ) -> Result<Option<Value>, Conflicts> {
-        self.reconcile(live, managed);
+    ) -> Result<Option<Value>, ApplyFailure> {
+        self.reconcile(live, managed)?;
         let merged = self.ty.trust(live).merge(config);
         let mut fields = config.to_field_set();
         if let Some(reset) = self.reset.get(self.version) {
@@ -69,23 +82,39 @@ impl Updater<'_> {
                 .into_iter()
                 .filter(|taken| !taken.conflicting.is_empty())
                 .map(|taken| (taken.manager, taken.conflicting));
-            return Err(Conflicts::new(conflicting.collect()));
+            return Err(ApplyFailure::Conflicts(Conflicts::new(conflicting.collect())));
         }
         give_up(managed, conflicts);
         Ok((!equal(live, &new)).then_some(new))
     }
 
     /// Brings entries in line with types that have changed since; drops entries of versions that are gone.
-    fn reconcile(&self, _live: &Value, managed: &mut ManagedFields) {
-        managed.entries_mut().retain_mut(|entry| {
-            let Some(ty) = self.versions.get(&entry.api_version) else {
-                return false;
-            };
-            if let Some(fields) = ty.reconcile(&entry.fields) {
+    fn reconcile(&self, live: &Value, managed: &mut ManagedFields) -> Result<(), OtherVersionError> {
+        managed
+            .entries_mut()
+            .retain(|entry| self.versions.get(&entry.api_version).is_some());
+        self.check_in_versions(live, managed)
+            .map_err(OtherVersionError::Live)?;
+        for entry in managed.entries_mut() {
+            let ty = self.versions.get(&entry.api_version);
+            if let Some(fields) = ty.and_then(|ty| ty.reconcile(&entry.fields)) {
                 entry.fields = fields;
             }
-            true
-        });
+        }
+        Ok(())
+    }
+
+    /// Says whether an object fits the other versions that entries name. Conversion is stricter than the rest: there an
+    /// associative list may not have an item twice.
+    fn check_in_versions(&self, object: &Value, managed: &ManagedFields) -> Result<(), ValidationErrors> {
+        let mut checked: BTreeSet<&Arc<str>> = BTreeSet::from([self.version]);
+        for version in managed.entries().iter().map(|entry| &entry.api_version) {
+            if let (true, Some(ty)) = (checked.insert(version), self.versions.get(version)) {
+                let converted = self.versions.convert(object, self.version, version);
+                ty.check(&converted, Duplicates::Refused)?;
+            }
+        }
+        Ok(())
     }
 
     /// Compares two objects in each version that an entry names, and says what each manager but one loses by it.
@@ -108,7 +137,11 @@ impl Updater<'_> {
         let here = compare(self.version, self.ty);
         let mut elsewhere: BTreeMap<Arc<str>, Comparison> = BTreeMap::new();
         let mut taken = Vec::new();
-        for entry in managed.entries().iter().filter(|entry| manager != Some(&entry.manager)) {
+        for entry in managed
+            .entries()
+            .iter()
+            .filter(|entry| manager != Some(&entry.manager))
+        {
             let comparison = if entry.api_version == *self.version {
                 &here
             } else if let Some(ty) = self.versions.get(&entry.api_version) {
@@ -148,7 +181,9 @@ impl Updater<'_> {
         // What goes is what the manager had. The rest was taken along with an item around it, and stays.
         let merged_fields = ty.with_declared_fields(&ty.trust(&merged).to_field_set());
         let pruned_fields = ty.with_declared_fields(&ty.trust(&pruned).to_field_set());
-        let gone = merged_fields.difference(&pruned_fields).intersection(&last_fields);
+        let gone = merged_fields
+            .difference(&pruned_fields)
+            .intersection(&last_fields);
         let pruned = ty.trust(&merged).remove_items(&gone);
         self.versions
             .convert(&pruned, &last.api_version, self.version)
@@ -158,10 +193,19 @@ impl Updater<'_> {
     /// Removes from the merged object only what neither stands in the pruned one nor is owned.
     ///
     /// The versions that entries name are gone through one after the other, that of the objects first.
-    fn add_back_owned(&self, merged: &Value, pruned: Value, version: &Arc<str>, managed: &ManagedFields) -> Value {
+    fn add_back_owned(
+        &self,
+        merged: &Value,
+        pruned: Value,
+        version: &Arc<str>,
+        managed: &ManagedFields,
+    ) -> Value {
         let mut owned: BTreeMap<&Arc<str>, FieldSet> = BTreeMap::new();
         for entry in managed.entries() {
-            owned.entry(&entry.api_version).or_default().extend(entry.fields.clone());
+            owned
+                .entry(&entry.api_version)
+                .or_default()
+                .extend(entry.fields.clone());
         }
         let first = owned.remove_entry(version);
         let mut at = version;
@@ -179,6 +223,29 @@ impl Updater<'_> {
             pruned = ty.trust(&whole).remove_items(&whole_fields.difference(&kept));
         }
         self.versions.convert(&pruned, at, version).into_owned()
+    }
+}
+
+/// Why an object cannot be looked at in another version that an entry names.
+#[derive(Debug, Error)]
+pub enum OtherVersionError {
+    /// The stored object does not fit it.
+    #[error("{0}")]
+    Live(ValidationErrors),
+    /// The object as sent does not.
+    #[error("failed to convert new object: {0}")]
+    New(ValidationErrors),
+}
+
+/// Why nothing can be applied.
+pub(super) enum ApplyFailure {
+    Conflicts(Conflicts),
+    OtherVersion(OtherVersionError),
+}
+
+impl From<OtherVersionError> for ApplyFailure {
+    fn from(error: OtherVersionError) -> Self {
+        Self::OtherVersion(error)
     }
 }
 
@@ -208,7 +275,13 @@ fn give_up(managed: &mut ManagedFields, all: Vec<Taken>) {
 }
 
 /// Records what an updater changed, together with what it changed before.
-pub(super) fn record(managed: &mut ManagedFields, manager: Manager, version: &Arc<str>, mut fields: FieldSet, now: Timestamp) {
+pub(super) fn record(
+    managed: &mut ManagedFields,
+    manager: Manager,
+    version: &Arc<str>,
+    mut fields: FieldSet,
+    now: Timestamp,
+) {
     if let Some(previous) = managed.take(&manager) {
         fields.extend(previous.fields);
     }

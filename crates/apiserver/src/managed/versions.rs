@@ -31,7 +31,10 @@ impl Versions {
     /// one version.
     pub fn new(types: impl IntoIterator<Item = (impl Into<Arc<str>>, Type)>) -> Self {
         Self {
-            types: types.into_iter().map(|(version, ty)| (version.into(), ty)).collect(),
+            types: types
+                .into_iter()
+                .map(|(version, ty)| (version.into(), ty))
+                .collect(),
             convert: None,
         }
     }
@@ -73,7 +76,12 @@ pub struct ResetFields(BTreeMap<Arc<str>, FieldSet>);
 impl ResetFields {
     /// Returns fields by `apiVersion`.
     pub fn new(fields: impl IntoIterator<Item = (impl Into<Arc<str>>, FieldSet)>) -> Self {
-        Self(fields.into_iter().map(|(version, set)| (version.into(), set)).collect())
+        Self(
+            fields
+                .into_iter()
+                .map(|(version, set)| (version.into(), set))
+                .collect(),
+        )
     }
 
     pub(super) fn get(&self, api_version: &str) -> Option<&FieldSet> {

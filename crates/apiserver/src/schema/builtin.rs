@@ -189,7 +189,11 @@ mod tests {
 
     #[test]
     fn the_table_is_read_whole() {
-        assert!(builtin_kinds().count() >= 60, "{:?}", builtin_kinds().collect::<Vec<_>>());
+        assert!(
+            builtin_kinds().count() >= 60,
+            "{:?}",
+            builtin_kinds().collect::<Vec<_>>()
+        );
         for kind in [
             ("v1", "ConfigMap"),
             ("v1", "Pod"),

@@ -138,35 +138,45 @@ impl Reader {
             scalar: Some(scalar),
             ..Atom::default()
         };
-        Ok(match schema.get("type").and_then(Value::as_str).unwrap_or_default() {
-            "" => Atom {
-                scalar: Some(Scalar::Untyped),
-                list: Some(self.list(schema, place, false)?),
-                map: Some(self.map(schema, place)?),
+        Ok(
+            match schema.get("type").and_then(Value::as_str).unwrap_or_default() {
+                "" => Atom {
+                    scalar: Some(Scalar::Untyped),
+                    list: Some(self.list(schema, place, false)?),
+                    map: Some(self.map(schema, place)?),
+                },
+                "object" => Atom {
+                    map: Some(self.map(schema, place)?),
+                    ..Atom::default()
+                },
+                "array" => Atom {
+                    list: Some(self.list(schema, place, true)?),
+                    ..Atom::default()
+                },
+                "integer" | "number" => scalar(Scalar::Numeric),
+                "boolean" => scalar(Scalar::Boolean),
+                "string" if matches!(format, "" | "byte") => scalar(Scalar::String),
+                "string" => scalar(Scalar::Untyped),
+                found => {
+                    return Err(SchemaError::UnknownType {
+                        path: place.path.clone(),
+                        found: found.to_owned(),
+                    });
+                }
             },
-            "object" => Atom {
-                map: Some(self.map(schema, place)?),
-                ..Atom::default()
-            },
-            "array" => Atom {
-                list: Some(self.list(schema, place, true)?),
-                ..Atom::default()
-            },
-            "integer" | "number" => scalar(Scalar::Numeric),
-            "boolean" => scalar(Scalar::Boolean),
-            "string" if matches!(format, "" | "byte") => scalar(Scalar::String),
-            "string" => scalar(Scalar::Untyped),
-            found => {
-                return Err(SchemaError::UnknownType {
-                    path: place.path.clone(),
-                    found: found.to_owned(),
-                });
-            }
-        })
+        )
     }
 
-    fn list(&mut self, schema: &Json<String, Value>, place: &Place, array: bool) -> Result<List, SchemaError> {
-        let relation = match schema.get("x-kubernetes-list-type").map(|kind| kind.as_str().unwrap_or("")) {
+    fn list(
+        &mut self,
+        schema: &Json<String, Value>,
+        place: &Place,
+        array: bool,
+    ) -> Result<List, SchemaError> {
+        let relation = match schema
+            .get("x-kubernetes-list-type")
+            .map(|kind| kind.as_str().unwrap_or(""))
+        {
             None | Some("atomic") => Relation::Atomic,
             Some("set") => Relation::Set,
             Some("map") => Relation::Keyed(keys(schema, place)?),
@@ -192,7 +202,10 @@ impl Reader {
     }
 
     fn map(&mut self, schema: &Json<String, Value>, place: &Place) -> Result<Map, SchemaError> {
-        let atomic = match schema.get("x-kubernetes-map-type").map(|kind| kind.as_str().unwrap_or("")) {
+        let atomic = match schema
+            .get("x-kubernetes-map-type")
+            .map(|kind| kind.as_str().unwrap_or(""))
+        {
             None | Some("granular") => false,
             Some("atomic") => true,
             Some(found) => {

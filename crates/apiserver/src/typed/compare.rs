@@ -1,7 +1,7 @@
 //! What differs between two values.
 
-use std::collections::btree_map::Entry;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use serde_json::{Map as Json, Value};
 
@@ -216,7 +216,11 @@ fn look_at_map(
 
 fn look_at_list(schema: &Schema, list: &List, old: &[Value], new: &[Value], difference: &mut Difference) {
     let mut known: BTreeMap<PathElement, (Vec<&Value>, Vec<&Value>)> = BTreeMap::new();
-    for (item, is_new) in old.iter().map(|item| (item, false)).chain(new.iter().map(|item| (item, true))) {
+    for (item, is_new) in old
+        .iter()
+        .map(|item| (item, false))
+        .chain(new.iter().map(|item| (item, true)))
+    {
         let Ok(element) = element_of(schema, list, item) else {
             continue;
         };
@@ -224,7 +228,11 @@ fn look_at_list(schema: &Schema, list: &List, old: &[Value], new: &[Value], diff
             Entry::Vacant(entry) => entry.insert((Vec::new(), Vec::new())),
             Entry::Occupied(entry) => entry.into_mut(),
         };
-        if is_new { sides.1.push(item) } else { sides.0.push(item) }
+        if is_new {
+            sides.1.push(item)
+        } else {
+            sides.0.push(item)
+        }
     }
     let mut collector = Collector::default();
     for (element, (old, new)) in &known {

@@ -101,7 +101,11 @@ impl<'a> Side<'a> {
 /// list has stay before the shared item that follows them.
 fn merge_list(schema: &Schema, list: &List, live: &[Value], config: &[Value]) -> Vec<Value> {
     let (mine, theirs) = (Side::new(schema, list, live), Side::new(schema, list, config));
-    let mut shared = theirs.items.iter().map(|(element, _)| element).filter(|element| mine.has(element));
+    let mut shared = theirs
+        .items
+        .iter()
+        .map(|(element, _)| element)
+        .filter(|element| mine.has(element));
     let mut next_shared = shared.next();
     // By place in the configuration: whether the item is in the result.
     let mut taken = vec![false; theirs.items.len()];

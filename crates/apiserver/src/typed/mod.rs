@@ -31,7 +31,11 @@ impl Type {
     ///
     /// # Errors
     /// Everything that does not fit.
-    pub fn check<'a>(&'a self, value: &'a Value, duplicates: Duplicates) -> Result<Typed<'a>, ValidationErrors> {
+    pub fn check<'a>(
+        &'a self,
+        value: &'a Value,
+        duplicates: Duplicates,
+    ) -> Result<Typed<'a>, ValidationErrors> {
         validate::validate(self, value, duplicates)?;
         Ok(Typed { ty: self, value })
     }

@@ -16,15 +16,28 @@ fn remove(schema: &Schema, ty: Option<TypeId>, value: &Value, items: &FieldSet) 
     match (shape, value) {
         (Shape::Scalar(_), value) => value.clone(),
         (Shape::List(list), Value::Array(all)) if !matches!(list.relation, Relation::Atomic) => {
-            let kept: Vec<_> = all.iter().filter_map(|item| keep_item(schema, list, item, items)).collect();
-            if kept.is_empty() { Value::Null } else { Value::Array(kept) }
+            let kept: Vec<_> = all
+                .iter()
+                .filter_map(|item| keep_item(schema, list, item, items))
+                .collect();
+            if kept.is_empty() {
+                Value::Null
+            } else {
+                Value::Array(kept)
+            }
         }
         (Shape::Map(map), Value::Object(fields)) if !map.atomic => {
             let kept: Json<_, _> = fields
                 .iter()
-                .filter_map(|(name, value)| Some((name.clone(), keep_field(schema, map, name, value, items)?)))
+                .filter_map(|(name, value)| {
+                    Some((name.clone(), keep_field(schema, map, name, value, items)?))
+                })
                 .collect();
-            if kept.is_empty() { Value::Null } else { Value::Object(kept) }
+            if kept.is_empty() {
+                Value::Null
+            } else {
+                Value::Object(kept)
+            }
         }
         _ => Value::Null,
     }
@@ -86,7 +99,11 @@ fn extract_from_list(schema: &Schema, list: &List, all: &[Value], items: &FieldS
             kept.push(extract(schema, Some(list.element), item, &node.children));
         }
     }
-    if kept.is_empty() { Value::Null } else { Value::Array(kept) }
+    if kept.is_empty() {
+        Value::Null
+    } else {
+        Value::Array(kept)
+    }
 }
 
 fn extract_from_map(schema: &Schema, map: &Map, fields: &Json<String, Value>, items: &FieldSet) -> Value {
@@ -98,5 +115,9 @@ fn extract_from_map(schema: &Schema, map: &Map, fields: &Json<String, Value>, it
         let below = if node.member { items } else { &node.children };
         kept.insert(name.clone(), extract(schema, map.type_at(name), value, below));
     }
-    if kept.is_empty() { Value::Null } else { Value::Object(kept) }
+    if kept.is_empty() {
+        Value::Null
+    } else {
+        Value::Object(kept)
+    }
 }

@@ -60,7 +60,9 @@ fn walk_map(schema: &Schema, map: &Map, fields: &Json<String, Value>) -> Found {
         };
         builder.push(Node {
             // A declared name is shared with the schema.
-            element: PathElement::Field(declared.map_or_else(|| name.as_str().into(), |field| field.name.clone())),
+            element: PathElement::Field(
+                declared.map_or_else(|| name.as_str().into(), |field| field.name.clone()),
+            ),
             member: found.here || empty || declared.is_none(),
             children: found.below,
         });

@@ -1,0 +1,5 @@
+package main
+
+import "bufio"
+
+func writeTable(out *bufio.Writer, specs string) {}
