@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand.
 
+mod cluster;
 mod controller;
 mod crds;
 mod demo;
@@ -19,6 +20,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Add member clusters to a management cluster
+    Cluster(cluster::ClusterArguments),
     /// Run the controller
     Controller(controller::ControllerArguments),
     /// Print the CustomResourceDefinitions, or write them to a folder
@@ -35,6 +38,14 @@ pub fn run() -> anyhow::Result<()> {
     let Arguments { logs, command } = Arguments::parse();
     match command {
         Command::Crds(arguments) => crds::run(&arguments),
+        Command::Cluster(arguments) => {
+            logs::init(&logs, "off")?;
+            let runtime = runtime()?;
+            let result = runtime.block_on(cluster::run(arguments));
+            // A sign-in program that never ends must not keep this one from ending.
+            runtime.shutdown_background();
+            result
+        }
         Command::Controller(arguments) => {
             logs::init(&logs, "info")?;
             runtime()?.block_on(controller::run(arguments))

@@ -11,11 +11,13 @@ use crate::git::GitStore;
 use crate::ledger::Ledger;
 
 use super::cache::{Cache, ObjectKey};
+use super::healths::Healths;
 use super::hub::Hub;
 use super::members::Members;
 use super::pace::Pace;
 use super::renders::Renders;
 use super::repositories::Repositories;
+use super::standing::Standings;
 use super::workqueue::Workqueue;
 
 /// What all reconcilers share. Nothing in it is a truth: it is adapters, caches, and the requeue tables.
@@ -48,6 +50,12 @@ pub struct Context {
     pub checks: Checks,
     /// Which Syncs wait for which.
     pub dependents: Dependents,
+    /// When a renewal of a Cluster's token that failed is tried again.
+    pub renewals: Checks,
+    /// What is known of the health of each Sync's objects.
+    pub healths: Healths,
+    /// How the objects of each Sync stand, beyond what is in step.
+    pub standings: Standings,
     /// When each group's status was last written, so that a rollout does not write it for every cluster.
     pub reports: Checks,
     /// Part of every owner label.

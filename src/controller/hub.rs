@@ -1,8 +1,11 @@
 //! The management cluster: the writes that the reconcilers make there.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -40,6 +43,16 @@ pub enum HubError {
         /// On what.
         object: String,
     },
+}
+
+/// A value of a Secret, and what is said about it. Has no `Debug`.
+pub struct SecretValue<'a> {
+    /// The key under `data`.
+    pub key: &'a str,
+    /// The value, not encoded.
+    pub value: &'a str,
+    /// Annotations that go with it.
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// A kind of ours: namespaced, with default dynamic type.
@@ -144,6 +157,42 @@ impl Hub {
     pub async fn secret(&self, key: &ObjectKey) -> Result<Option<Secret>, HubError> {
         let api: Api<Secret> = self.namespaced(&key.namespace);
         within("read Secret", key.clone(), api.get_opt(&key.name)).await
+    }
+
+    /// Writes one value of a Secret, if it is still the one that was read.
+    ///
+    /// # Errors
+    /// [`HubError`]; a conflict where it was changed or made anew meanwhile.
+    pub async fn write_secret(
+        &self,
+        read: &Secret,
+        SecretValue {
+            key,
+            value,
+            annotations,
+        }: SecretValue<'_>,
+    ) -> Result<(), HubError> {
+        let body = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {
+                "name": read.name_any(),
+                "uid": read.uid(),
+                "resourceVersion": read.resource_version(),
+                "annotations": annotations,
+            },
+            "data": {key: BASE64.encode(value)},
+        });
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        let api: Api<Secret> = self.namespaced(&read.namespace().unwrap_or_default());
+        let name = read.name_any();
+        within(
+            "write Secret",
+            ObjectKey::of(read),
+            api.patch_metadata(&name, &params, &Patch::Apply(&body)),
+        )
+        .await
+        .map(|_| ())
     }
 
     /// The installation ID, made at the first start. It goes into every owner label, so it must survive the

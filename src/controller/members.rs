@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use starling_core::token::{LeaseError, TokenLease};
+
 use crate::member::Member;
 
 use super::cache::ObjectKey;
@@ -14,6 +16,8 @@ pub struct Connection {
     pub member: Member,
     /// UID and resourceVersion of the Secret it was made from: another one means another client.
     pub made_from: String,
+    /// The token that the Secret holds, if it is one that Starling renews.
+    pub lease: Result<Option<TokenLease>, LeaseError>,
 }
 
 /// Connections by Cluster.

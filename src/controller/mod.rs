@@ -5,6 +5,7 @@
 
 pub mod cache;
 pub mod context;
+pub mod healths;
 pub mod hub;
 pub mod members;
 pub mod pace;
@@ -13,6 +14,7 @@ pub mod renders;
 pub mod repositories;
 mod restart;
 mod run;
+pub mod standing;
 mod wake;
 mod watch;
 mod work;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use moka::future::Cache;
 use starling_core::digest;
-use starling_core::object::RenderedSet;
+use starling_core::ignore::IgnoreRules;
+use starling_core::object::{RenderedObject, RenderedSet};
 
 use crate::git::{GitError, GitStore, RepoAccess};
 use crate::render::{Manifests, RenderError, Renderer, finish};
@@ -66,6 +67,8 @@ pub struct RenderJob<'a> {
     pub values: &'a BTreeMap<String, String>,
     /// The owner label's value.
     pub owner: &'a str,
+    /// Fields that are left out of what is applied.
+    pub left_to_others: &'a IgnoreRules,
 }
 
 /// A rendered set, and whether kustomize had a hand in it.
@@ -94,7 +97,7 @@ impl Renders {
                 .set
                 .objects
                 .iter()
-                .map(|object| object.body.len() + 256)
+                .map(|object| object.body.len() + whole(object) + 256)
                 .sum();
             u32::try_from(bytes).unwrap_or(u32::MAX)
         };
@@ -126,7 +129,13 @@ impl Renders {
             job.path,
             job.target_namespace,
         ));
-        let set_key = digest::of(&("set", &build_key, job.values, job.owner));
+        let set_key = digest::of(&(
+            "set",
+            &build_key,
+            job.values,
+            job.owner,
+            job.left_to_others.digest(),
+        ));
         let made = self.sets.try_get_with(set_key, async {
             let manifests = self
                 .builds
@@ -135,10 +144,11 @@ impl Renders {
                 .await
                 .map_err(|error: Arc<RenderFailure>| (*error).clone())?;
             let (values, owner) = (job.values.clone(), job.owner.to_owned());
+            let left_to_others = job.left_to_others.clone();
             // Serialising thousands of objects is work; it must not hold up the reactor.
             let finished = tokio::task::spawn_blocking(move || {
                 finish(&manifests, &values, &owner).map(|set| Rendered {
-                    set,
+                    set: left_to_others.leave_out(set),
                     plain: manifests.plain,
                 })
             });
@@ -173,4 +183,10 @@ impl Renders {
             .map(Arc::new)
             .map_err(|error| RenderFailure::Render(Arc::new(error)))
     }
+}
+
+/// Bytes of the second body that an object with ignored fields has.
+fn whole(object: &RenderedObject) -> usize {
+    let ignored = object.directives.ignored.as_ref();
+    ignored.map_or(0, |ignored| ignored.whole.len())
 }

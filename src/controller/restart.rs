@@ -135,7 +135,7 @@ fn is_in_step(context: &Context, key: &ObjectKey, sync: &SyncResource) -> bool {
     let (Some(status), Some(target)) = (&sync.status, target::of_spec(&sync.spec)) else {
         return false;
     };
-    step::holds(status, &target, &id)
+    step::is_settled(status, sync.spec.template.wait, &target, &id)
 }
 
 /// When the last process wanted to look at each Sync. A ledger that cannot be read remembers nothing.

@@ -11,12 +11,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::cache::{Cache, Change, ObjectKey};
 use super::context::{Checks, Context, Dependents, Queues};
+use super::healths::Healths;
 use super::hub::{Hub, HubError};
 use super::members::Members;
 use super::pace::Pace;
 use super::renders::Renders;
 use super::repositories::Repositories;
 use super::restart;
+use super::standing::Standings;
 use super::wake::By;
 use super::watch::follow;
 use super::work::{Crew, Loop, Schedule};
@@ -162,6 +164,9 @@ async fn open(client: Client, settings: &Settings) -> Result<Context, StartError
         pace: Pace::default(),
         checks: Checks::default(),
         dependents: Dependents::default(),
+        renewals: Checks::default(),
+        healths: Healths::default(),
+        standings: Standings::default(),
         reports: Checks::default(),
         installation,
         allow_insecure_sources: settings.allow_insecure_sources,

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
-use starling_core::apply::Record;
+use starling_core::apply::{Record, Terms};
 use starling_core::object::ObjectKey;
 
 use super::{Ledger, LedgerError};
@@ -22,7 +22,7 @@ impl Ledger {
         owner: &str,
     ) -> Result<BTreeMap<ObjectKey, Record>, LedgerError> {
         let rows = sqlx::query(
-            "SELECT obj_group, kind, namespace, name, digest, resource_version, fields_digest, uid
+            "SELECT obj_group, kind, namespace, name, digest, resource_version, fields_digest, uid, terms
              FROM applied_objects WHERE cluster_id = ?1 AND owner = ?2",
         )
         .bind(cluster_id)
@@ -32,6 +32,39 @@ impl Ledger {
         .await
         .map_err(|source| self.unread(format!("records of {owner} on {cluster_id}"), source))?;
         Ok(rows.into_iter().collect())
+    }
+
+    /// The other owners that objects of a cluster are remembered for; objects without any are left out.
+    ///
+    /// # Errors
+    /// If the query failed.
+    pub async fn other_owners(
+        &self,
+        cluster_id: &str,
+        owner: &str,
+        objects: &BTreeSet<ObjectKey>,
+    ) -> Result<BTreeMap<ObjectKey, Vec<String>>, LedgerError> {
+        let mut owners: BTreeMap<ObjectKey, Vec<String>> = BTreeMap::new();
+        if objects.is_empty() {
+            return Ok(owners);
+        }
+        let rows = sqlx::query(
+            "SELECT obj_group, kind, namespace, name, owner FROM applied_objects
+             WHERE cluster_id = ?1 AND owner <> ?2 AND (obj_group, kind, namespace, name) IN
+                   (SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?3))
+             ORDER BY owner",
+        )
+        .bind(cluster_id)
+        .bind(owner)
+        .bind(encode_keys(objects)?)
+        .try_map(|row| Ok((read_key(&row)?, row.try_get(4)?)))
+        .fetch_all(&self.readers)
+        .await
+        .map_err(|source| self.unread(format!("other owners on {cluster_id}"), source))?;
+        for (key, owner) in rows {
+            owners.entry(key).or_default().push(owner);
+        }
+        Ok(owners)
     }
 
     /// Forgets the objects in `deletes`, then remembers those in `upserts`, in one transaction.
@@ -64,13 +97,13 @@ impl Ledger {
                 .await?;
                 sqlx::query(
                     "INSERT INTO applied_objects (cluster_id, owner, obj_group, kind, namespace, name,
-                                                  digest, resource_version, fields_digest, uid)
+                                                  digest, resource_version, fields_digest, uid, terms)
                      SELECT ?1, ?2, value ->> 0, value ->> 1, value ->> 2, value ->> 3,
-                            value ->> 4, value ->> 5, value ->> 6, value ->> 7
+                            value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8
                      FROM json_each(?3) WHERE true
                      ON CONFLICT (cluster_id, owner, obj_group, kind, namespace, name) DO UPDATE SET
                          digest = excluded.digest, resource_version = excluded.resource_version,
-                         fields_digest = excluded.fields_digest, uid = excluded.uid",
+                         fields_digest = excluded.fields_digest, uid = excluded.uid, terms = excluded.terms",
                 )
                 .bind(&cluster_id)
                 .bind(&owner)
@@ -105,7 +138,11 @@ impl Ledger {
 
 /// Rows travel as one JSON text each call: one statement for two hundred objects, always the same, so it stays prepared.
 fn encode_records(records: &BTreeMap<ObjectKey, Record>) -> Result<String, LedgerError> {
-    let rows: Vec<[&str; 8]> = records
+    let encode = |source| LedgerError::Encode {
+        subject: "object records",
+        source,
+    };
+    let rows = records
         .iter()
         .map(|(key, record)| {
             let ObjectKey {
@@ -119,8 +156,14 @@ fn encode_records(records: &BTreeMap<ObjectKey, Record>) -> Result<String, Ledge
                 resource_version,
                 fields_digest,
                 uid,
+                terms,
             } = record;
-            [
+            let terms = if *terms == Terms::default() {
+                String::new()
+            } else {
+                serde_json::to_string(terms)?
+            };
+            let texts = [
                 group,
                 kind,
                 namespace,
@@ -129,14 +172,12 @@ fn encode_records(records: &BTreeMap<ObjectKey, Record>) -> Result<String, Ledge
                 resource_version,
                 fields_digest,
                 uid,
-            ]
-            .map(String::as_str)
+            ];
+            Ok(texts.into_iter().cloned().chain([terms]).collect())
         })
-        .collect();
-    serde_json::to_string(&rows).map_err(|source| LedgerError::Encode {
-        subject: "object records",
-        source,
-    })
+        .collect::<Result<Vec<Vec<String>>, serde_json::Error>>()
+        .map_err(encode)?;
+    serde_json::to_string(&rows).map_err(encode)
 }
 
 fn encode_keys(keys: &BTreeSet<ObjectKey>) -> Result<String, LedgerError> {
@@ -157,18 +198,30 @@ fn encode_keys(keys: &BTreeSet<ObjectKey>) -> Result<String, LedgerError> {
     })
 }
 
+fn terms(text: &str) -> Result<Terms, sqlx::Error> {
+    if text.is_empty() {
+        return Ok(Terms::default());
+    }
+    serde_json::from_str(text).map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
 fn read(row: &SqliteRow) -> Result<(ObjectKey, Record), sqlx::Error> {
-    let key = ObjectKey {
-        group: row.try_get(0)?,
-        kind: row.try_get(1)?,
-        namespace: row.try_get(2)?,
-        name: row.try_get(3)?,
-    };
+    let key = read_key(row)?;
     let record = Record {
         digest: row.try_get(4)?,
         resource_version: row.try_get(5)?,
         fields_digest: row.try_get(6)?,
         uid: row.try_get(7)?,
+        terms: terms(row.try_get(8)?)?,
     };
     Ok((key, record))
+}
+
+fn read_key(row: &SqliteRow) -> Result<ObjectKey, sqlx::Error> {
+    Ok(ObjectKey {
+        group: row.try_get(0)?,
+        kind: row.try_get(1)?,
+        namespace: row.try_get(2)?,
+        name: row.try_get(3)?,
+    })
 }

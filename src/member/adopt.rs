@@ -26,6 +26,7 @@ impl Member {
     /// only that knows its defaults and its admission.
     pub(super) async fn adopt(
         &self,
+        owner: &str,
         object: &RenderedObject,
         path: &str,
         attempt: &Attempt,
@@ -36,6 +37,17 @@ impl Member {
             Err(MemberError::NotFound { .. }) => return Ok(Adoption::Absent),
             Err(error) => return Err(error),
         };
+        let metadata = live.parse::<Partial<'_>>(get)?.metadata;
+        if metadata.is_left_alone() {
+            // What was sent last is not known: once the annotation is gone, it is sent again.
+            return Ok(Adoption::InStep(metadata.record("")));
+        }
+        if let Some(other) = metadata.live().owner.filter(|label| *label != owner) {
+            return Err(MemberError::OwnedByOther {
+                object: object.key.clone(),
+                by: format!("the owner {other}"),
+            });
+        }
         let try_apply = What::object("try", &object.key);
         let trial_path = path.to_owned() + &paths::apply_query(true, true);
         let trial = Call::apply(try_apply, trial_path, JSON, object.body.clone());

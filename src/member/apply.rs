@@ -6,20 +6,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::FutureExt as _;
-use http::StatusCode;
-use starling_core::apply::{Observed, Options, Plan, PruneHold, Record, Step, Why, plan};
+use starling_core::apply::{Observed, Options, Plan, PruneHold, Record, Step, plan};
+use starling_core::fields::FieldSet;
 use starling_core::inventory::{Entry, Inventory};
 use starling_core::object::{ObjectKey, RenderedSet};
 use tokio::time::Instant;
 
-use super::adopt::Adoption;
 use super::attempt::Attempt;
-use super::call::{Call, METADATA, What};
+use super::definitions::Definitions;
 use super::error::MemberError;
 use super::inventory::Stored;
 use super::lane::Lane;
-use super::metadata::Partial;
-use super::paths;
 use super::prune::Pruned;
 use super::transport::Member;
 
@@ -34,12 +31,16 @@ pub struct ApplyJob<'a> {
     pub records: &'a BTreeMap<ObjectKey, Record>,
     /// What [`Member::find_drift`] found.
     pub drifted: &'a BTreeSet<ObjectKey>,
+    /// Objects that belong to others, and to whom: they are not written.
+    pub kept: &'a BTreeMap<ObjectKey, String>,
     /// Whether objects that are no longer rendered are deleted.
     pub prune: bool,
     /// Whether a render without objects is meant.
     pub allow_empty: bool,
     /// Whether fields are taken from other managers on objects that are not ours yet.
     pub conflicts_override: bool,
+    /// Whether an object is deleted and made anew where a field of it cannot be changed.
+    pub recreate: bool,
     /// No request starts or waits beyond this.
     pub deadline: Instant,
 }
@@ -65,6 +66,8 @@ pub struct Applied {
     pub record: Record,
     /// What was done to it.
     pub change: Change,
+    /// Our fields after a repair: what somebody takes of them next is told by them.
+    pub fields: Option<FieldSet>,
 }
 
 /// What came of an [`ApplyJob`].
@@ -74,6 +77,9 @@ pub struct ApplyOutcome {
     pub applied: Vec<Applied>,
     /// Objects that needed none.
     pub skipped: usize,
+    /// Objects that were left alone because git or somebody on the member asks for it, as far as that was known
+    /// beforehand, ordered by key.
+    pub left_alone: Vec<ObjectKey>,
     /// Objects that the member was told to delete, ordered by key. Their records are to be dropped.
     pub deleted: Vec<ObjectKey>,
     /// Objects that left the inventory without a delete: they were gone, or the object of that name is not ours. Their
@@ -102,6 +108,7 @@ impl ApplyOutcome {
         self.failures.sort_by(|a, b| a.0.cmp(&b.0));
         self.deleted.sort();
         self.released.sort();
+        self.left_alone.sort();
     }
 }
 
@@ -131,6 +138,10 @@ impl Member {
         let plan = plan_of(job, &before);
         outcome.skipped = plan.skipped.len();
         outcome.prune_hold = plan.prune_hold;
+        outcome.left_alone = plan.left_alone.iter().map(|key| (*key).clone()).collect();
+        outcome
+            .failures
+            .extend(plan.kept.iter().map(|(key, by)| belongs_to(key, by)));
         // Claim before the first write: whatever happens from here on, the next attempt knows what may be on the member.
         if !plan.claim.same_keys(&stored.inventory) {
             self.store_inventory(job.owner, &mut stored, &plan.claim, attempt)
@@ -152,8 +163,15 @@ impl Member {
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
     ) -> Result<(), MemberError> {
+        let steps = plan.apply.iter().flat_map(|(_, steps)| steps);
+        let mut definitions = Definitions::needed(job.desired, steps);
         for (_, steps) in &plan.apply {
-            self.apply_phase(steps, job.records, attempt, outcome).await?;
+            let (ready, waiting) = self.part(&definitions, steps, outcome);
+            self.apply_phase(job, &ready, attempt, outcome).await?;
+            let ready = self
+                .await_definitions(&mut definitions, waiting, attempt, outcome)
+                .await?;
+            self.apply_phase(job, &ready, attempt, outcome).await?;
         }
         if !outcome.failures.is_empty() {
             return Ok(());
@@ -189,15 +207,14 @@ impl Member {
     /// Applies the objects of one phase side by side. An error that ends the attempt lets those under way finish.
     async fn apply_phase(
         &self,
-        steps: &[Step<'_>],
-        records: &BTreeMap<ObjectKey, Record>,
+        job: ApplyJob<'_>,
+        steps: &[&Step<'_>],
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
     ) -> Result<(), MemberError> {
         let mut lane = Lane::new(self.limits().concurrency);
         for step in steps {
-            let record = records.get(&step.object.key);
-            lane.begin(&step.object.key, self.apply_object(step, record, attempt).boxed())
+            lane.begin(&step.object.key, self.apply_object(job, step, attempt).boxed())
                 .await;
         }
         let tried = lane.finish().await;
@@ -208,59 +225,6 @@ impl Member {
             }
         }
         tried.end.map_or(Ok(()), Err)
-    }
-
-    async fn apply_object(
-        &self,
-        step: &Step<'_>,
-        record: Option<&Record>,
-        attempt: &Attempt,
-    ) -> Result<Applied, MemberError> {
-        let object = step.object;
-        let resource = self.resource(&object.key, &object.api_version, attempt).await?;
-        let path = paths::object(&resource, &object.key)?;
-        let mut before = record.map(|record| record.resource_version.clone());
-        if step.why == Why::Unknown {
-            match self.adopt(object, &path, attempt).await? {
-                Adoption::InStep(record) => {
-                    return Ok(Applied {
-                        key: object.key.clone(),
-                        record,
-                        change: Change::Unchanged,
-                    });
-                }
-                Adoption::Differs(version) => before = Some(version),
-                Adoption::Absent => before = None,
-            }
-        }
-        let what = What::object("apply", &object.key);
-        let path = path + &paths::apply_query(step.force, false);
-        let answer = self
-            .send(Call::apply(what, path, METADATA, object.body.clone()), attempt)
-            .await;
-        let answer = answer.inspect_err(|error| {
-            if matches!(error, MemberError::NotServed { .. }) {
-                self.kinds().forget(&resource.group_version);
-            }
-        })?;
-        let metadata = answer.parse::<Partial<'_>>(what)?.metadata;
-        if metadata.uid.is_empty() || metadata.resource_version.is_empty() {
-            let problem = "an object without UID or resourceVersion".into();
-            return Err(MemberError::Garbage {
-                request: what.to_string(),
-                problem,
-            });
-        }
-        let change = match before {
-            _ if answer.status == StatusCode::CREATED => Change::Created,
-            Some(version) if version == metadata.resource_version => Change::Unchanged,
-            _ => Change::Configured,
-        };
-        Ok(Applied {
-            key: object.key.clone(),
-            record: metadata.record(&object.digest),
-            change,
-        })
     }
 
     /// Prunes the entries of one phase side by side.
@@ -288,14 +252,24 @@ impl Member {
     }
 }
 
+fn belongs_to(key: &ObjectKey, by: &str) -> (ObjectKey, MemberError) {
+    let error = MemberError::OwnedByOther {
+        object: key.clone(),
+        by: by.to_owned(),
+    };
+    (key.clone(), error)
+}
+
 fn plan_of<'a>(job: ApplyJob<'a>, inventory: &'a Inventory) -> Plan<'a> {
     let ApplyJob {
         desired,
         records,
         drifted,
+        kept,
         prune,
         allow_empty,
         conflicts_override,
+        recreate: _,
         owner: _,
         deadline: _,
     } = job;
@@ -310,6 +284,7 @@ fn plan_of<'a>(job: ApplyJob<'a>, inventory: &'a Inventory) -> Plan<'a> {
             desired,
             records,
             drifted,
+            kept,
         },
         options,
     )

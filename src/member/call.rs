@@ -15,6 +15,9 @@ pub(super) const JSON: &str = "application/json";
 /// The body of a server-side apply. JSON is YAML, and every version that knows server-side apply takes this name.
 pub(super) const APPLY: &str = "application/apply-patch+yaml";
 
+/// The body of a merge patch.
+const MERGE: &str = "application/merge-patch+json";
+
 /// A request: what it is for, and what is sent.
 pub(super) struct Call<'a> {
     pub(super) what: What<'a>,
@@ -47,6 +50,30 @@ impl<'a> Call<'a> {
             path,
             accept,
             content_type: APPLY,
+            body,
+        }
+    }
+
+    /// A merge patch; `path` names the field manager.
+    pub(super) fn merge(what: What<'a>, path: String, body: Bytes) -> Self {
+        Self {
+            what,
+            method: Method::PATCH,
+            path,
+            accept: METADATA,
+            content_type: MERGE,
+            body,
+        }
+    }
+
+    /// The creation of an object in the collection at `path`.
+    pub(super) fn create(what: What<'a>, path: String, body: Bytes) -> Self {
+        Self {
+            what,
+            method: Method::POST,
+            path,
+            accept: METADATA,
+            content_type: JSON,
             body,
         }
     }

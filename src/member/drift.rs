@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::FutureExt as _;
 use starling_api::OWNER_LABEL;
 use starling_core::apply::Record;
+use starling_core::fields::FieldSet;
+use starling_core::health::counts;
 use starling_core::object::ObjectKey;
 use tokio::time::Instant;
 
@@ -27,10 +29,57 @@ const RESTARTS: usize = 2;
 pub struct DriftReport {
     /// Objects that were changed, deleted, replaced, or lost the owner label.
     pub drifted: BTreeSet<ObjectKey>,
+    /// `resourceVersion` of each listed object whose health counts: where it moved, the health may have.
+    pub versions: BTreeMap<ObjectKey, String>,
+    /// Objects that somebody asks to leave alone; they are in none of the other lists.
+    pub left_alone: BTreeSet<ObjectKey>,
+    /// Objects that carry the label of another owner, and which.
+    pub foreign: BTreeMap<ObjectKey, String>,
+    /// Of the drifted objects that still exist: who holds which fields, Starling's own apart.
+    pub managers: BTreeMap<ObjectKey, (FieldSet, Vec<Manager>)>,
     /// Kinds (`group`, `kind`) that could not be looked at: nothing is known of their objects.
     pub failures: Vec<((String, String), MemberError)>,
     /// Why the search ended early, if it did.
     pub interrupted: Option<MemberError>,
+}
+
+/// A field manager of an object on the member, and what it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manager {
+    /// Its name, such as `kubectl-edit`.
+    pub name: String,
+    /// Its fields.
+    pub fields: FieldSet,
+}
+
+impl DriftReport {
+    fn add(&mut self, key: &ObjectKey, finding: Finding) {
+        match finding {
+            Finding::Drifted(managers) => {
+                self.drifted.insert(key.clone());
+                self.managers
+                    .extend(managers.map(|managers| (key.clone(), managers)));
+            }
+            Finding::LeftAlone => drop(self.left_alone.insert(key.clone())),
+            Finding::Foreign(owner) => drop(self.foreign.insert(key.clone(), owner)),
+        }
+    }
+}
+
+/// What there is to say of an object that is not simply in step.
+enum Finding {
+    Drifted(Option<(FieldSet, Vec<Manager>)>),
+    LeftAlone,
+    Foreign(String),
+}
+
+/// What was found out about the objects of one kind.
+#[derive(Default)]
+struct Findings<'a> {
+    /// Of those that are not simply in step.
+    remarkable: Vec<(&'a ObjectKey, Finding)>,
+    /// [`DriftReport::versions`].
+    versions: Vec<(&'a ObjectKey, String)>,
 }
 
 /// The records of one kind, ordered by namespace and name.
@@ -68,7 +117,13 @@ impl Member {
         };
         for ((group, kind), result) in tried.results {
             match result {
-                Ok(drifted) => report.drifted.extend(drifted),
+                Ok(Findings { remarkable, versions }) => {
+                    let versions = versions.into_iter().map(|(key, version)| (key.clone(), version));
+                    report.versions.extend(versions);
+                    remarkable
+                        .into_iter()
+                        .for_each(|(key, finding)| report.add(key, finding));
+                }
                 Err(error) => report.failures.push(((group.to_owned(), kind.to_owned()), error)),
             }
         }
@@ -76,18 +131,22 @@ impl Member {
         report
     }
 
-    async fn find_drift_of_kind(
+    async fn find_drift_of_kind<'a>(
         &self,
         owner: &str,
         (group, kind): (&str, &str),
-        known: &Known<'_>,
+        known: &Known<'a>,
         attempt: &Attempt,
-    ) -> Result<Vec<ObjectKey>, MemberError> {
+    ) -> Result<Findings<'a>, MemberError> {
         let Some(resource) = self.resource_unversioned(group, kind, attempt).await? else {
-            return Ok(known.iter().map(|(key, _)| (*key).clone()).collect());
+            let gone = known.iter().map(|(key, _)| (*key, Finding::Drifted(None)));
+            return Ok(Findings {
+                remarkable: gone.collect(),
+                ..Findings::default()
+            });
         };
         let mut restarts = 0;
-        let (mut drifted, missing) = loop {
+        let (mut findings, missing) = loop {
             match self.list_drift(owner, kind, &resource, known, attempt).await {
                 Err(MemberError::Expired { .. }) if restarts < RESTARTS => restarts += 1,
                 Err(error @ MemberError::NotServed { .. }) => {
@@ -98,14 +157,13 @@ impl Member {
             }
         };
         for (key, record) in missing {
-            if self.has_drifted(owner, &resource, key, record, attempt).await? {
-                drifted.push(key.clone());
-            }
+            let finding = self.look_at(owner, &resource, key, record, attempt).await?;
+            findings.remarkable.extend(finding.map(|finding| (key, finding)));
         }
-        Ok(drifted)
+        Ok(findings)
     }
 
-    /// Reads all pages. Returns what has drifted, and what the list does not hold.
+    /// Reads all pages. Returns what was found, and what the list does not hold.
     async fn list_drift<'a>(
         &self,
         owner: &str,
@@ -113,14 +171,15 @@ impl Member {
         resource: &Resource,
         known: &Known<'a>,
         attempt: &Attempt,
-    ) -> Result<(Vec<ObjectKey>, Vec<(&'a ObjectKey, &'a Record)>), MemberError> {
+    ) -> Result<(Findings<'a>, Vec<(&'a ObjectKey, &'a Record)>), MemberError> {
         let what = What::kind("list", kind);
         let selector = paths::escaped(&format!("{OWNER_LABEL}={owner}"));
         let first = format!(
             "{}?limit={PAGE}&labelSelector={selector}",
             paths::collection(resource)
         );
-        let (mut listed, mut drifted, mut next) = (vec![false; known.len()], Vec::new(), String::new());
+        let (mut listed, mut next) = (vec![false; known.len()], String::new());
+        let mut findings = Findings::default();
         loop {
             let path = if next.is_empty() {
                 first.clone()
@@ -129,33 +188,37 @@ impl Member {
             };
             let answer = self.send(Call::get(what, path, METADATA_LIST), attempt).await?;
             let page: PartialList<'_> = answer.parse(what)?;
-            for Partial { metadata } in &page.items {
+            for Partial { metadata } in page.items() {
                 let Some(index) = position(known, metadata) else {
                     continue;
                 };
                 listed[index] = true;
-                if differs(metadata, known[index].1) {
-                    drifted.push(known[index].0.clone());
+                let (key, record) = known[index];
+                let finding = finding(owner, metadata, record);
+                findings.remarkable.extend(finding.map(|finding| (key, finding)));
+                if counts(&key.group, &key.kind) {
+                    findings.versions.push((key, metadata.resource_version.clone()));
                 }
             }
+            let empty = page.items().is_empty();
             next = page.metadata.next;
             // An empty page that promises more would be asked for until the deadline.
-            if next.is_empty() || page.items.is_empty() {
+            if next.is_empty() || empty {
                 let missing = known.iter().zip(listed).filter(|(_, listed)| !listed);
-                return Ok((drifted, missing.map(|(known, _)| *known).collect()));
+                return Ok((findings, missing.map(|(known, _)| *known).collect()));
             }
         }
     }
 
     /// Looks at one object that the list did not hold: deleted, without the label, or made between two pages.
-    async fn has_drifted(
+    async fn look_at(
         &self,
         owner: &str,
         resource: &Resource,
         key: &ObjectKey,
         record: &Record,
         attempt: &Attempt,
-    ) -> Result<bool, MemberError> {
+    ) -> Result<Option<Finding>, MemberError> {
         let what = What::object("get", key);
         match self
             .send(Call::get(what, paths::object(resource, key)?, METADATA), attempt)
@@ -163,9 +226,9 @@ impl Member {
         {
             Ok(answer) => {
                 let metadata = answer.parse::<Partial<'_>>(what)?.metadata;
-                Ok(metadata.live().owner != Some(owner) || differs(&metadata, record))
+                Ok(finding(owner, &metadata, record))
             }
-            Err(MemberError::NotFound { .. }) => Ok(true),
+            Err(MemberError::NotFound { .. }) => Ok(Some(Finding::Drifted(None))),
             Err(error) => Err(error),
         }
     }
@@ -176,6 +239,25 @@ fn position(known: &Known<'_>, metadata: &Metadata<'_>) -> Option<usize> {
     known
         .binary_search_by(|(key, _)| (key.namespace.as_str(), key.name.as_str()).cmp(&listed))
         .ok()
+}
+
+/// What there is to say of an object; `None` if it is in step.
+fn finding(owner: &str, metadata: &Metadata<'_>, record: &Record) -> Option<Finding> {
+    if metadata.is_left_alone() {
+        return Some(Finding::LeftAlone);
+    }
+    match metadata.live().owner {
+        Some(label) if label != owner => return Some(Finding::Foreign(label.to_owned())),
+        Some(_) => {}
+        None => return Some(drifted(metadata)),
+    }
+    // What it was left alone for, or given away for, is over: what has changed since is not known.
+    let returned = record.terms.left_alone || !record.terms.owner.is_empty();
+    (returned || differs(metadata, record)).then(|| drifted(metadata))
+}
+
+fn drifted(metadata: &Metadata<'_>) -> Finding {
+    Finding::Drifted(Some((metadata.our_fields(), metadata.managers())))
 }
 
 /// Whether somebody took a field of ours, or the object is another one. An unchanged `resourceVersion` answers both.

@@ -102,6 +102,42 @@ pub enum MemberError {
         /// The member's words.
         message: String,
     },
+    /// 422: a field that is to be changed cannot be changed.
+    #[error("{request}: a field is immutable: {message}; {advice}")]
+    Immutable {
+        /// What was tried.
+        request: String,
+        /// The member's words.
+        message: String,
+        /// What a person can do.
+        advice: &'static str,
+    },
+    /// The object was deleted to be made anew, and is still there.
+    #[error("{object}: it is deleted to be made anew and not gone yet{}", waits_for(.finalizers))]
+    NotGone {
+        /// The object.
+        object: ObjectKey,
+        /// What it waits for.
+        finalizers: Vec<String>,
+    },
+    /// The definition of the object's kind is there, and the member does not serve the kind yet.
+    #[error("{object}: its kind is not there yet: CustomResourceDefinition {definition} {problem}")]
+    NotEstablished {
+        /// The object.
+        object: ObjectKey,
+        /// The name of the definition.
+        definition: String,
+        /// What it lacks.
+        problem: String,
+    },
+    /// The object belongs to somebody else. Nothing was sent.
+    #[error("{object}: it belongs to {by}")]
+    OwnedByOther {
+        /// The object.
+        object: ObjectKey,
+        /// To whom.
+        by: String,
+    },
     /// 5xx: the API server answered and failed.
     #[error("{request}: the cluster failed ({code}): {message}")]
     Server {
@@ -209,4 +245,11 @@ fn conflict_text(fields: &[FieldConflict], message: &str) -> String {
         text.push_str(&format!(" and {} more", fields.len() - NAMED));
     }
     text
+}
+
+fn waits_for(finalizers: &[String]) -> String {
+    if finalizers.is_empty() {
+        return String::new();
+    }
+    format!(": it waits for {}", finalizers.join(", "))
 }

@@ -93,6 +93,28 @@ impl Member {
         self.kinds().get(api_version, &key.kind).ok_or_else(unknown)
     }
 
+    /// Whether a kind is served in a version: as known, or as the member says when it is asked now, whatever it was
+    /// asked before in this attempt.
+    pub(super) async fn serves(
+        &self,
+        api_version: &str,
+        kind: &str,
+        attempt: &Attempt,
+    ) -> Result<bool, MemberError> {
+        if self.knows(api_version, kind) {
+            return Ok(true);
+        }
+        attempt.fetched.lock().await.remove(api_version);
+        self.fetch_kinds(api_version, attempt).await?;
+        Ok(self.knows(api_version, kind))
+    }
+
+    /// Whether a kind is known to be served in a version, without asking.
+    pub(super) fn knows(&self, api_version: &str, kind: &str) -> bool {
+        let known = self.kinds().get(api_version, kind);
+        known.is_some() || builtin(group_of(api_version), kind).is_some()
+    }
+
     /// The resource of a kind in any version that the member serves. `None` only if the member, asked for all of its
     /// groups, does not have the kind: then it has no object of it either.
     pub(super) async fn resource_unversioned(

@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
-use starling_api::{FIELD_MANAGER, OWNER_LABEL};
-use starling_core::apply::{Live, Record};
+use starling_api::{DISABLED, FIELD_MANAGER, OWNER_LABEL, PRUNE, RECONCILE};
+use starling_core::apply::{Live, Record, Terms};
+use starling_core::fields::FieldSet;
+
+use super::drift::Manager;
 
 /// One object as `PartialObjectMetadata`; whatever else an answer holds is skipped.
 #[derive(Debug, Deserialize)]
@@ -20,8 +23,16 @@ pub(super) struct Partial<'a> {
 pub(super) struct PartialList<'a> {
     #[serde(default)]
     pub(super) metadata: ListMetadata,
+    /// `null` where an API server has nothing to list.
     #[serde(borrow)]
-    pub(super) items: Vec<Partial<'a>>,
+    items: Option<Vec<Partial<'a>>>,
+}
+
+impl<'a> PartialList<'a> {
+    /// The objects of the page.
+    pub(super) fn items(&self) -> &[Partial<'a>] {
+        self.items.as_deref().unwrap_or_default()
+    }
 }
 
 /// `metadata` of a list.
@@ -45,6 +56,12 @@ pub(super) struct Metadata<'a> {
     pub(super) resource_version: String,
     #[serde(default)]
     labels: BTreeMap<String, String>,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(super) deletion_timestamp: Option<String>,
+    #[serde(default)]
+    pub(super) finalizers: Vec<String>,
     #[serde(borrow, default)]
     managed_fields: Vec<ManagedFields<'a>>,
 }
@@ -63,16 +80,23 @@ struct ManagedFields<'a> {
     fields_v1: Option<&'a RawValue>,
 }
 
+impl ManagedFields<'_> {
+    fn is_ours(&self) -> bool {
+        self.manager == FIELD_MANAGER && self.operation == "Apply" && self.subresource.is_empty()
+    }
+}
+
+fn fields_of(fields: &RawValue) -> FieldSet {
+    FieldSet::new(serde_json::from_str(fields.get()).unwrap_or_default())
+}
+
 impl Metadata<'_> {
     /// The fields that Starling applied, as the API server wrote them; `None` without an entry of ours. Of the
     /// entries of one manager only one is of server-side apply, whatever version it was applied in.
     fn applied_fields(&self) -> Option<&RawValue> {
-        let ours = |entry: &&ManagedFields<'_>| {
-            entry.manager == FIELD_MANAGER && entry.operation == "Apply" && entry.subresource.is_empty()
-        };
         self.managed_fields
             .iter()
-            .find(ours)
+            .find(|entry| entry.is_ours())
             .and_then(|entry| entry.fields_v1)
     }
 
@@ -93,7 +117,43 @@ impl Metadata<'_> {
             resource_version: self.resource_version.clone(),
             fields_digest: self.fields_digest(),
             uid: self.uid.clone(),
+            terms: Terms {
+                left_alone: self.is_left_alone(),
+                ..Terms::default()
+            },
         }
+    }
+
+    /// Whether somebody asks to leave the object as it is.
+    pub(super) fn is_left_alone(&self) -> bool {
+        self.is_disabled(RECONCILE)
+    }
+
+    /// Whether somebody asks to keep the object from being deleted.
+    pub(super) fn is_kept_from_deletion(&self) -> bool {
+        self.is_disabled(PRUNE)
+    }
+
+    fn is_disabled(&self, annotation: &str) -> bool {
+        self.annotations
+            .get(annotation)
+            .is_some_and(|value| value == DISABLED)
+    }
+
+    /// The fields that we applied; empty without an entry of ours.
+    pub(super) fn our_fields(&self) -> FieldSet {
+        self.applied_fields().map(fields_of).unwrap_or_default()
+    }
+
+    /// Who holds which fields, our own entry apart.
+    pub(super) fn managers(&self) -> Vec<Manager> {
+        let others = self.managed_fields.iter().filter(|entry| !entry.is_ours());
+        others
+            .map(|entry| Manager {
+                name: entry.manager.clone(),
+                fields: entry.fields_v1.map(fields_of).unwrap_or_default(),
+            })
+            .collect()
     }
 
     /// What decides whether the object may be pruned.

@@ -1,4 +1,4 @@
-//! A member cluster: strict kubeconfig, client, limits, probe, apply, prune, drift.
+//! A member cluster: strict kubeconfig, client, limits, probe, apply, prune, drift, health.
 //!
 //! [`Member::connect`] is the one place where a client of a member is made, so every request passes the same
 //! limits: how many at once, how many a second, how long, how large. Nothing is retried here. A retry belongs to the
@@ -8,8 +8,11 @@ mod adopt;
 mod apply;
 mod attempt;
 mod call;
+mod definitions;
 mod drift;
 mod error;
+mod health;
+mod ignored;
 mod inventory;
 mod kinds;
 pub mod kubeconfig;
@@ -19,13 +22,19 @@ mod metadata;
 mod paths;
 mod probe;
 mod prune;
+mod recreate;
 mod status;
+mod token;
 mod transport;
+mod wait;
+mod write;
 
 pub use self::apply::{Applied, ApplyJob, ApplyOutcome, Change};
-pub use self::drift::DriftReport;
+pub use self::drift::{DriftReport, Manager};
 pub use self::error::{FieldConflict, MemberError};
-pub use self::kubeconfig::{KubeconfigError, MemberConfig};
+pub use self::health::{HealthReport, Seen};
+pub use self::kubeconfig::{Endpoint, KubeconfigError, KubeconfigText, MemberConfig};
 pub use self::limits::MemberLimits;
 pub use self::probe::Probe;
+pub use self::token::IssuedToken;
 pub use self::transport::Member;

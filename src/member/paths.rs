@@ -48,6 +48,13 @@ pub(super) fn collection(resource: &Resource) -> String {
     path
 }
 
+/// The path of the collection that an object is in, from the path of the object.
+pub(super) fn siblings(object: &str) -> &str {
+    object
+        .rsplit_once('/')
+        .map_or(object, |(collection, _)| collection)
+}
+
 /// `/api/v1` or `/apis/GROUP/VERSION`.
 pub(super) fn version(group_version: &str) -> String {
     let mut path = String::with_capacity(128);
@@ -178,6 +185,12 @@ mod tests {
             let error = object(&resource("v1", "ks", namespaced), &key(namespace, name)).unwrap_err();
             assert_eq!(error.to_string(), expected);
         }
+    }
+
+    #[test]
+    fn the_collection_of_an_object() {
+        let path = object(&resource("apps/v1", "deployments", true), &key("shop", "web")).unwrap();
+        assert_eq!(siblings(&path), "/apis/apps/v1/namespaces/shop/deployments");
     }
 
     #[test]

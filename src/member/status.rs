@@ -2,6 +2,7 @@
 //!
 //! The words of a member are somebody else's: they may be long, hold control characters, or quote what was sent.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -22,6 +23,17 @@ const RETRY_AFTER_LIMIT: Duration = Duration::from_secs(300);
 /// How an API server begins its words about an object that does not fit its schema. It sends them as a failure of
 /// its own (500), though no later attempt with the same object can succeed.
 const UNTYPED: &str = "failed to create typed patch object";
+
+/// What an API server writes where a field cannot be changed: there is no reason of its own for it, and each kind has
+/// its own words (kube-apiserver 1.35: Job, Service, PersistentVolumeClaim, StorageClass, RoleBinding, Pod).
+const IMMUTABLE: [&str; 6] = [
+    "immutable",
+    "may not change",
+    "cannot change",
+    "cannot be changed",
+    "updates to ",
+    "can not be less than",
+];
 
 /// The parts of `meta/v1` Status that are used.
 #[derive(Debug, Default, Deserialize)]
@@ -55,7 +67,8 @@ pub(super) struct Redactor<'a> {
 }
 
 impl Redactor<'_> {
-    fn clean(&self, text: &str, limit: usize) -> String {
+    /// At most `limit` bytes, without control characters and without our token.
+    pub(super) fn clean(&self, text: &str, limit: usize) -> String {
         let text = match self.token {
             Some(token) if text.contains(token) => text.replace(token, "[token]"),
             _ => text.to_owned(),
@@ -104,6 +117,11 @@ pub(super) fn refusal(
             request,
             retry_after: pause(retry_after, &status),
         },
+        422 if is_immutable(&status) => MemberError::Immutable {
+            request,
+            message,
+            advice: "take the change back, or delete the object",
+        },
         code @ 400..=499 => MemberError::Invalid {
             request,
             code,
@@ -134,6 +152,16 @@ pub(super) fn refusal(
     }
 }
 
+/// Whether a refusal is about a field that cannot be changed. Admission rules have no causes, only words.
+fn is_immutable(status: &Status) -> bool {
+    let says = |text: &str| {
+        let text = text.to_lowercase();
+        IMMUTABLE.iter().any(|words| text.contains(words))
+    };
+    let causes = &status.details.causes;
+    causes.iter().any(|cause| says(&cause.message)) || (causes.is_empty() && says(&status.message))
+}
+
 /// The member's words, or for a Secret the reason and the paths of the fields: messages may quote values.
 fn words(what: What<'_>, status: &Status, redact: &Redactor<'_>) -> String {
     if !what.is_secret() {
@@ -152,13 +180,28 @@ fn words(what: What<'_>, status: &Status, redact: &Redactor<'_>) -> String {
         .map(|cause| cause.field.as_str());
     let fields: Vec<_> = fields
         .filter(|field| !field.is_empty())
-        .map(|field| redact.clean(field, NAME_LIMIT))
+        .map(|field| redact.clean(&lawful(field), NAME_LIMIT))
         .collect();
     let reason = redact.clean(&status.reason, NAME_LIMIT);
     if fields.is_empty() {
         reason
     } else {
         redact.clean(&format!("{reason}: {}", fields.join(", ")), MESSAGE_LIMIT)
+    }
+}
+
+/// A field path of a Secret. A key in brackets that no Secret can have is left out: it is likely a value that was put in
+/// the wrong place.
+fn lawful(field: &str) -> Cow<'_, str> {
+    let Some((before, key)) = field.split_once('[') else {
+        return Cow::Borrowed(field);
+    };
+    let key = key.strip_suffix(']').unwrap_or(key);
+    let is_lawful = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if key.chars().all(is_lawful) {
+        Cow::Borrowed(field)
+    } else {
+        Cow::Owned(format!("{before}[…]"))
     }
 }
 
@@ -281,6 +324,19 @@ mod tests {
     }
 
     #[test]
+    fn a_value_in_the_place_of_a_secrets_key_is_not_repeated() {
+        for (field, expected) in [
+            ("data[tls.key]", "data[tls.key]"),
+            ("data", "data"),
+            ("data[hunter 2!]", "data[…]"),
+            ("data[", "data["),
+            ("data[a]b c]", "data[…]"),
+        ] {
+            assert_eq!(lawful(field), expected);
+        }
+    }
+
+    #[test]
     fn a_conflict_names_fields_and_managers() {
         let body = json!({"kind": "Status", "reason": "Conflict", "message": "Apply failed", "details": {"causes": [
             {"reason": "FieldManagerConflict", "message": "conflict with \"kubectl-edit\" using apps/v1", "field": ".spec.replicas"},
@@ -312,6 +368,52 @@ mod tests {
         }
         let other = error("ConfigMap", 422, &body.to_string()).to_string();
         assert!(other.contains("hunter2"));
+    }
+
+    /// The words are those of kube-apiserver 1.35.
+    #[test]
+    fn a_field_that_cannot_be_changed_is_told_from_one_that_is_wrong() {
+        let with = |kind: &str, causes: serde_json::Value| {
+            let body = json!({"kind": "Status", "reason": "Invalid", "message": "words", "details": {"causes": causes}});
+            matches!(error(kind, 422, &body.to_string()), MemberError::Immutable { .. })
+        };
+        for words in [
+            "Invalid value: [\"10.0.0.9\"]: may not change once set",
+            "Invalid value: {\"a\":1}: field is immutable",
+            "Forbidden: spec is immutable after creation except resources.requests",
+            "Forbidden: updates to statefulset spec for fields other than 'replicas' are forbidden",
+            "Forbidden: field can not be less than status.capacity",
+            "Invalid value: {\"kind\":\"ClusterRole\"}: cannot change roleRef",
+        ] {
+            assert!(
+                with("ConfigMap", json!([{"message": words, "field": "spec"}])),
+                "{words}"
+            );
+        }
+        for words in [
+            "Unsupported value: \"Sometimes\"",
+            "Required value",
+            "Invalid value: \"\": must be a DNS label",
+        ] {
+            assert!(
+                !with("ConfigMap", json!([{"message": words, "field": "spec"}])),
+                "{words}"
+            );
+        }
+        // An admission rule has words and no causes.
+        let body = json!({"kind": "Status", "reason": "Invalid", "message": "size is immutable"}).to_string();
+        assert!(matches!(
+            error("ConfigMap", 422, &body),
+            MemberError::Immutable { .. }
+        ));
+        assert!(matches!(
+            error("ConfigMap", 400, &body),
+            MemberError::Invalid { .. }
+        ));
+        let secret = json!({"kind": "Status", "reason": "Invalid", "message": "x", "details": {"causes":
+            [{"message": "Invalid value: \"hunter2\": field is immutable", "field": "type"}]}});
+        let text = format!("{:?}", error("Secret", 422, &secret.to_string()));
+        assert!(text.contains("Immutable") && !text.contains("hunter2"), "{text}");
     }
 
     #[test]

@@ -112,6 +112,13 @@ impl Member {
         &self.shared.kinds
     }
 
+    /// For words of this member that are repeated to people.
+    pub(super) fn redactor(&self) -> Redactor<'_> {
+        Redactor {
+            token: self.shared.token.as_ref().map(|token| token.0.as_str()),
+        }
+    }
+
     /// Sends a request and takes a 2xx answer; anything else is an error.
     pub(super) async fn send(&self, call: Call<'_>, attempt: &Attempt) -> Result<Answer, MemberError> {
         let what = call.what;
@@ -174,15 +181,12 @@ impl Member {
                 body,
             });
         }
-        let redact = Redactor {
-            token: self.shared.token.as_ref().map(|token| token.0.as_str()),
-        };
         Err(refusal(
             what,
             head.status,
             retry_after(&head.headers),
             &body,
-            &redact,
+            &self.redactor(),
         ))
     }
 }

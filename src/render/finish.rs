@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
-use starling_api::OWNER_LABEL;
-use starling_core::object::{ObjectKey, Phase, RenderedObject, RenderedSet};
+use starling_api::{DISABLED, ENABLED, FORCE, OWNER_LABEL, RECONCILE};
+use starling_core::object::{Directives, ObjectKey, Phase, RenderedObject, RenderedSet, set_digest};
 
 use super::manifest::{self, Identity};
 use super::substitute::substitute;
-use super::{Manifests, RenderError};
+use super::{Manifests, RenderError, secret};
 
 /// Text that substitution may produce for one cluster: the output limit of a build, so that values do
 /// not blow up what the build kept small.
@@ -73,6 +73,7 @@ fn prepare(object: &mut Value, key: &ObjectKey, owner: &str) -> Result<(), Rende
         .as_object_mut()
         .ok_or_else(|| not_a_mapping("the object"))?;
     fields.remove("status");
+    secret::normalise(key, fields);
     let metadata = fields
         .get_mut("metadata")
         .and_then(Value::as_object_mut)
@@ -100,16 +101,17 @@ fn serialise(object: &Value, identity: Identity) -> RenderedObject {
         api_version,
         body: body.into(),
         digest,
+        directives: directives(object),
     }
 }
 
-fn set_digest(objects: &[RenderedObject]) -> String {
-    let mut hash = Sha256::new();
-    for object in objects {
-        hash.update(object.digest.as_bytes());
-        hash.update(b"\n");
+fn directives(object: &Value) -> Directives {
+    let annotations = &object["metadata"]["annotations"];
+    Directives {
+        left_alone: annotations[RECONCILE] == DISABLED,
+        recreate: annotations[FORCE] == ENABLED,
+        ignored: None,
     }
-    digest(hash.finalize().as_slice())
 }
 
 fn digest(hash: &[u8]) -> String {
@@ -165,6 +167,31 @@ mod tests {
             (only.api_version.as_str(), only.key.to_string().as_str()),
             ("v1", "ConfigMap n/a")
         );
+    }
+
+    #[test]
+    fn what_an_object_asks_for_is_read_from_its_annotations() {
+        let annotated = |annotations: Value| {
+            let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "annotations": annotations}});
+            let set = finish(&manifests(vec![object]), &BTreeMap::new(), "o").expect("set");
+            let Directives {
+                left_alone,
+                recreate,
+                ignored,
+            } = set.objects[0].directives.clone();
+            assert_eq!(ignored, None);
+            (left_alone, recreate)
+        };
+        assert_eq!(annotated(json!({})), (false, false));
+        assert_eq!(
+            annotated(json!({"starling.dev/reconcile": "disabled"})),
+            (true, false)
+        );
+        assert_eq!(
+            annotated(json!({"starling.dev/reconcile": "enabled"})),
+            (false, false)
+        );
+        assert_eq!(annotated(json!({"starling.dev/force": "enabled"})), (false, true));
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod manifest;
 mod plain;
 mod process;
 mod remote;
+mod secret;
 mod substitute;
 mod tool;
 mod tree;

@@ -198,8 +198,6 @@ async fn every_condition_carries_its_generation(running: &Running) -> Result<()>
 /// A field of an entry or Sync that is not built yet, with a value.
 fn template_fields() -> Vec<(&'static str, Value)> {
     vec![
-        ("force", json!(true)),
-        ("ignore", json!([{"paths": ["/spec/replicas"]}])),
         ("serviceAccountName", json!("deployer")),
         ("deletionPolicy", json!("Delete")),
     ]

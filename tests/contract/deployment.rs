@@ -92,6 +92,8 @@ async fn no_more_than_needed(kubectl: &Kubectl) -> Result<()> {
         Ok(kubectl.call(&call, "").await?.out.trim() == "yes")
     };
     assert!(may(&["get", "secrets", "-n", "fleet"]).await?);
+    // A renewed token is written back; a Secret is never made.
+    assert!(may(&["patch", "secrets", "-n", "fleet"]).await?);
     for arguments in [
         &["list", "secrets", "-n", "fleet"][..],
         &["watch", "secrets", "-A"],

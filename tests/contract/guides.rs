@@ -17,10 +17,14 @@ use tokio::process::Command;
 use crate::PROGRAM;
 
 /// In the order in which a reader goes through them; all of them in one folder, on one fleet.
-const GUIDES: [&str; 4] = [
+const GUIDES: [&str; 8] = [
     "getting-started.md",
+    "clusters.md",
     "concepts.md",
     "substitution.md",
+    "secrets.md",
+    "health.md",
+    "drift.md",
     "troubleshooting.md",
 ];
 /// Limit of one block; the waits in them have their own.
@@ -217,8 +221,9 @@ fn sources_of_reasons() -> Result<Vec<PathBuf>> {
 }
 
 /// CamelCase literals that are no reasons: kinds and values of conditions.
-const OTHERS: [&str; 7] = [
+const OTHERS: [&str; 8] = [
     "Cluster",
+    "Secret",
     "Source",
     "Sync",
     "SyncGroup",

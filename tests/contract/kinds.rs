@@ -45,6 +45,48 @@ async fn definitions_are_established_and_structural() -> Result<()> {
     Ok(())
 }
 
+/// Paths of the properties of a schema.
+fn properties(schema: &Value, path: &str, found: &mut Vec<String>) {
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        let below = format!("{path}.{name}");
+        found.push(below.clone());
+        properties(property, &below, found);
+    }
+    let inner = [&schema["items"], &schema["additionalProperties"]];
+    for inner in inner.into_iter().filter(|inner| inner.is_object()) {
+        properties(inner, path, found);
+    }
+}
+
+/// T51: what is in another namespace cannot even be named, so nothing tells whether it is there.
+#[test]
+fn t51_no_reference_has_a_field_for_another_namespace() -> Result<()> {
+    let mut references = 0;
+    for definition in starling_api::definitions() {
+        let definition = serde_json::to_value(&definition)?;
+        let kind = definition["spec"]["names"]["kind"].as_str().context("kind")?;
+        let mut found = Vec::new();
+        let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        properties(schema, kind, &mut found);
+        references += found.iter().filter(|path| path.ends_with("Ref.name")).count();
+        let namespaces: Vec<_> = found
+            .iter()
+            .filter(|path| path.to_lowercase().ends_with("namespace"))
+            .collect();
+        // A namespace of the member: where manifests go, and which of them an ignore rule is about.
+        let of_members = |path: &&&String| {
+            path.ends_with(".targetNamespace") || path.ends_with(".ignore.target.namespace")
+        };
+        assert_eq!(
+            namespaces.iter().filter(of_members).count(),
+            namespaces.len(),
+            "{namespaces:?}"
+        );
+    }
+    assert!(references >= 8, "{references} references were looked at");
+    Ok(())
+}
+
 /// The words of a header line.
 fn columns(table: &str) -> Vec<&str> {
     table

@@ -14,6 +14,7 @@ mod random;
 mod stop;
 
 mod supervisor;
+mod waiting;
 mod world;
 
 /// The program under test.

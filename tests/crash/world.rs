@@ -82,6 +82,7 @@ impl World {
             members: MEMBERS.len(),
             audit: true,
             proxied: true,
+            ..FleetOptions::default()
         })
         .await?;
         let repo = GitRepo::init()?;
@@ -91,7 +92,8 @@ impl World {
         fleet
             .put_source(GROUP, &repo.url(), json!({"branch": "main"}))
             .await?;
-        let entry = json!({"name": "app", "sourceRef": {"name": GROUP}, "path": "./app"});
+        // Nothing runs the Deployment, so it never becomes healthy.
+        let entry = json!({"name": "app", "sourceRef": {"name": GROUP}, "path": "./app", "wait": false});
         let strategy = json!({"maxConcurrency": CONCURRENCY});
         fleet
             .put_group(

@@ -2,13 +2,17 @@
 
 mod bounds;
 mod building;
+mod contests;
 mod dependencies;
 mod drift;
+mod health;
 mod labels;
+mod ordering;
 mod outages;
 mod policies;
 mod pruning;
 mod rollout;
+mod sharing;
 mod suspension;
 mod world;
 

@@ -8,7 +8,7 @@ use starling::ledger::{
     Admission, AdmissionKey, AdmissionOutcome, Attempt, AttemptEnd, AttemptOutcome, Due, Ledger, LedgerError,
     ObjectCounts, Opened, QueueKey, Rollout, RolloutOutcome,
 };
-use starling_core::apply::Record;
+use starling_core::apply::{Record, Terms};
 use starling_core::object::ObjectKey;
 
 pub(crate) async fn open(folder: &Path) -> (Ledger, Opened) {
@@ -100,6 +100,10 @@ pub(crate) fn mk_record(text: &str) -> Record {
         resource_version: text.into(),
         fields_digest: format!("sha256:fields-{text}"),
         uid: format!("uid-{text}"),
+        terms: Terms {
+            released: text.into(),
+            ..Terms::default()
+        },
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::prelude::*;
 use starling::ledger::{Due, Ledger, QueueKey};
-use starling_core::apply::Record;
+use starling_core::apply::{Record, Terms};
 use starling_core::object::ObjectKey;
 use tempfile::TempDir;
 
@@ -54,14 +54,20 @@ fn object_key() -> impl Strategy<Value = ObjectKey> {
 }
 
 fn record() -> impl Strategy<Value = Record> {
-    (".{0,80}", "[0-9]{0,20}", word(), word()).prop_map(|(digest, resource_version, fields_digest, uid)| {
-        Record {
+    let terms = (any::<bool>(), word(), word()).prop_map(|(left_alone, owner, released)| Terms {
+        left_alone,
+        owner,
+        released,
+    });
+    (".{0,80}", "[0-9]{0,20}", word(), word(), terms).prop_map(
+        |(digest, resource_version, fields_digest, uid, terms)| Record {
             digest,
             resource_version,
             fields_digest,
             uid,
-        }
-    })
+            terms,
+        },
+    )
 }
 
 fn step() -> impl Strategy<Value = Step> {

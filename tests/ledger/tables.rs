@@ -445,6 +445,33 @@ async fn twenty_syncs_with_two_hundred_objects_each() {
 }
 
 #[tokio::test]
+async fn others_who_have_an_object_are_told_by_cluster_and_owner() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    let none = BTreeSet::new();
+    for (cluster, owner, names) in [
+        ("c", "me", &["web", "mine"][..]),
+        ("c", "b", &["web", "theirs"]),
+        ("c", "a", &["web"]),
+        ("elsewhere", "z", &["web", "mine"]),
+    ] {
+        let objects = names
+            .iter()
+            .map(|name| (mk_object(name), mk_record(name)))
+            .collect();
+        ledger
+            .save_records(cluster, owner, &objects, &none)
+            .await
+            .unwrap();
+    }
+    let asked = ["web", "mine", "nobody's"].map(mk_object).into();
+    let owners = ledger.other_owners("c", "me", &asked).await.unwrap();
+    let expected = BTreeMap::from([(mk_object("web"), vec!["a".to_owned(), "b".to_owned()])]);
+    assert_eq!(owners, expected);
+    assert!(ledger.other_owners("c", "me", &none).await.unwrap().is_empty());
+}
+
+#[tokio::test]
 async fn an_object_that_is_deleted_and_saved_at_once_is_there() {
     let folder = TempDir::new().unwrap();
     let (ledger, _) = open(folder.path()).await;

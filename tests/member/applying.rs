@@ -5,9 +5,8 @@ use kube::api::Api;
 use serde_json::{Value, json};
 use starling::member::{Change, FieldConflict, MemberError};
 use starling_core::object::RenderedObject;
-use tokio::time::Instant;
 
-use crate::world::{World, key};
+use crate::world::World;
 
 fn deployment(world: &World, name: &str) -> RenderedObject {
     let spec = json!({"spec": {
@@ -263,27 +262,10 @@ async fn a_custom_resource_follows_its_definition() {
         definition(&world, "widgets", "Widget", group),
         widget(&world, json!(1)),
     ];
-    let first = world.apply(&both).await;
-    assert!(
-        first
-            .applied
-            .iter()
-            .any(|one| one.key.kind == "CustomResourceDefinition"),
-        "{first:?}"
+    assert_eq!(
+        world.apply_ok(&both).await,
+        ["created widgets.crd.example.test", "created w"]
     );
-    // The first attempt may be too early for the resource; then it says so by name, and a later one succeeds.
-    let deadline = Instant::now() + std::time::Duration::from_secs(30);
-    let mut outcome = first;
-    while !outcome.is_complete() {
-        let [(failed, MemberError::UnknownKind { .. } | MemberError::NotServed { .. })] =
-            outcome.failures.as_slice()
-        else {
-            panic!("{outcome:?}");
-        };
-        assert_eq!(failed, &key(group, "Widget", &world.namespace, "w"));
-        assert!(Instant::now() < deadline, "{outcome:?}");
-        outcome = world.apply(&both).await;
-    }
     let before = world.member.requests();
     let changed = [both[0].clone(), widget(&world, json!(2))];
     assert_eq!(world.apply_ok(&changed).await, ["configured w"]);

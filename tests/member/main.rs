@@ -5,7 +5,12 @@
 
 mod applying;
 mod connecting;
+mod cutting;
 mod drifting;
+mod health;
+mod ignoring;
 mod inventories;
+mod ordering;
 mod pruning;
+mod refusing;
 mod world;

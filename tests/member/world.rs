@@ -13,8 +13,10 @@ use starling::member::{ApplyJob, ApplyOutcome, Change, DriftReport, Member, Memb
 use starling_api::OWNER_LABEL;
 use starling_controlplane::{Assets, ControlPlane, ControlPlanes, Options};
 use starling_core::apply::Record;
+use starling_core::ignore::IgnoreRules;
 use starling_core::inventory::Inventory;
-use starling_core::object::{ObjectKey, Phase, RenderedObject, RenderedSet};
+use starling_core::object::{Directives, ObjectKey, Phase, RenderedObject, RenderedSet};
+use starling_testkit::FaultProxy;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -46,9 +48,15 @@ pub(crate) struct World {
     pub(crate) namespace: String,
     pub(crate) records: BTreeMap<ObjectKey, Record>,
     pub(crate) drifted: BTreeSet<ObjectKey>,
+    pub(crate) kept: BTreeMap<ObjectKey, String>,
+    /// `ignore` of the Sync.
+    pub(crate) ignore: IgnoreRules,
+    /// `timeout` of the Sync.
+    pub(crate) timeout: Duration,
     pub(crate) prune: bool,
     pub(crate) allow_empty: bool,
     pub(crate) conflicts_override: bool,
+    pub(crate) recreate: bool,
 }
 
 impl World {
@@ -71,9 +79,13 @@ impl World {
             namespace,
             records: BTreeMap::new(),
             drifted: BTreeSet::new(),
+            kept: BTreeMap::new(),
+            ignore: IgnoreRules::default(),
+            timeout: Duration::from_secs(60),
             prune: true,
             allow_empty: false,
             conflicts_override: false,
+            recreate: false,
         };
         world.create_namespace(&world.namespace).await;
         world
@@ -140,6 +152,7 @@ impl World {
             api_version: api_version.into(),
             digest: digest(&body),
             body,
+            directives: Directives::default(),
         }
     }
 
@@ -147,19 +160,21 @@ impl World {
     pub(crate) async fn apply(&mut self, objects: &[RenderedObject]) -> ApplyOutcome {
         let mut objects = objects.to_vec();
         objects.sort_by_key(|object| Phase::of(&object.key));
-        let desired = RenderedSet {
+        let desired = self.ignore.leave_out(RenderedSet {
             digest: String::new(),
             objects,
-        };
+        });
         let job = ApplyJob {
             owner: &self.owner,
             desired: &desired,
             records: &self.records,
             drifted: &self.drifted,
+            kept: &self.kept,
             prune: self.prune,
             allow_empty: self.allow_empty,
             conflicts_override: self.conflicts_override,
-            deadline: soon(),
+            recreate: self.recreate,
+            deadline: Instant::now() + self.timeout,
         };
         let outcome = self.member.apply(job).await;
         for applied in &outcome.applied {
@@ -269,6 +284,12 @@ impl World {
 pub(crate) fn connect(plane: &ControlPlane, limits: MemberLimits) -> Member {
     let config = MemberConfig::from_kubeconfig(&plane.kubeconfig_yaml()).unwrap();
     Member::connect(config, limits).unwrap()
+}
+
+/// A client of Starling's that goes through a proxy.
+pub(crate) fn connect_to(proxy: &FaultProxy) -> Member {
+    let config = MemberConfig::from_kubeconfig(&proxy.kubeconfig_yaml()).unwrap();
+    Member::connect(config, MemberLimits::default()).unwrap()
 }
 
 pub(crate) fn key(group: &str, kind: &str, namespace: &str, name: &str) -> ObjectKey {

@@ -1,5 +1,6 @@
 // Command oracle writes down what github.com/Masterminds/semver/v3 says about
-// version ranges. crates/core/tests/range_oracle.rs compares Starling with it.
+// version ranges, and sigs.k8s.io/cli-utils about the health of objects.
+// crates/core/tests/{range,health}_oracle.rs compare Starling with it.
 package main
 
 import (
@@ -9,8 +10,10 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"maps"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
@@ -22,6 +25,7 @@ func main() {
 	log.SetFlags(0)
 	seed := flag.Uint64("seed", 1, "seed of the random corpus")
 	ranges := flag.Int("ranges", 4000, "number of ranges in the random corpus")
+	objects := flag.Int("objects", 2400, "number of random objects whose health is asked for")
 	flag.Parse()
 
 	out := bufio.NewWriter(os.Stdout)
@@ -30,8 +34,10 @@ func main() {
 		writeTable(out)
 	case "random":
 		writeRandom(out, *seed, *ranges)
+	case "health":
+		writeHealth(out, *seed, *objects)
 	default:
-		log.Fatal("usage: oracle [-seed N] [-ranges N] table|random")
+		log.Fatal("usage: oracle [-seed N] [-ranges N] [-objects N] table|random|health")
 	}
 	if err := out.Flush(); err != nil {
 		log.Fatal(err)
@@ -56,8 +62,13 @@ func verdict(text string, versions []*semver.Version) string {
 	return digits.String()
 }
 
-// libraryVersion is the version of the library that this program was built with.
+// libraryVersion is the version of the range library that this program was built with.
 func libraryVersion() string {
+	return versionOf(library)
+}
+
+// versionOf is the version of a library that this program was built with.
+func versionOf(library string) string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		log.Fatal("built without module information")
@@ -110,4 +121,8 @@ func compact(value any) string {
 		log.Fatal(err)
 	}
 	return strings.TrimSuffix(buffer.String(), "\n")
+}
+
+func sortedKeys(of map[string]any) []string {
+	return slices.Sorted(maps.Keys(of))
 }

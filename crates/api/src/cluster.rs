@@ -69,7 +69,7 @@ pub struct ClusterStatus {
     /// The last value of `starling.dev/requested-at` that was acted upon.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_handled_reconcile_at: String,
-    /// Ready (Unknown when unreachable), IdentityConflict, Stalled.
+    /// Ready (Unknown when unreachable), IdentityConflict, CredentialsExpiring, Stalled.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

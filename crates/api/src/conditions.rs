@@ -14,6 +14,8 @@ pub const STALLED: &str = "Stalled";
 pub const PROGRESSING: &str = "Progressing";
 /// Two Clusters lead to the same cluster. Present only while true.
 pub const IDENTITY_CONFLICT: &str = "IdentityConflict";
+/// The token of a cluster could not be renewed and ends soon, or has ended. Present only while true.
+pub const CREDENTIALS_EXPIRING: &str = "CredentialsExpiring";
 /// A plain folder was read without kustomize, because none is at hand. Present only while true.
 pub const RENDERED_PLAIN: &str = "RenderedPlain";
 /// All applied objects are healthy, as kstatus reads them. Present on a Sync with `wait`.

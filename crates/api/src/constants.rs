@@ -45,6 +45,20 @@ pub const RECONCILE: &str = "starling.dev/reconcile";
 pub const PRUNE: &str = "starling.dev/prune";
 /// Value of [`RECONCILE`] and [`PRUNE`] that has an effect.
 pub const DISABLED: &str = "disabled";
+/// Annotation on an object in git: `enabled` makes it anew where a field is immutable, as `force` does for a whole Sync.
+pub const FORCE: &str = "starling.dev/force";
+/// Value of [`FORCE`] that has an effect.
+pub const ENABLED: &str = "enabled";
+
+/// Annotation on the Secret of a Cluster: the ServiceAccount of the member whose token it holds, `NAMESPACE/NAME`.
+/// Where it is set, the controller renews the token.
+pub const TOKEN_SERVICE_ACCOUNT: &str = "starling.dev/token-service-account";
+/// Annotation on the Secret of a Cluster: the lifetime that is asked for when its token is renewed.
+pub const TOKEN_LIFETIME: &str = "starling.dev/token-lifetime";
+/// Annotation on the Secret of a Cluster: when its token was issued, RFC 3339.
+pub const TOKEN_ISSUED_AT: &str = "starling.dev/token-issued-at";
+/// Annotation on the Secret of a Cluster: when its token ends, RFC 3339.
+pub const TOKEN_EXPIRES_AT: &str = "starling.dev/token-expires-at";
 
 /// Where Starling keeps its own objects: the inventory on a member, the installation ID on the hub.
 pub const SYSTEM_NAMESPACE: &str = "starling-system";

@@ -86,7 +86,7 @@ pub struct SyncTemplate {
     /// Health of all applied objects belongs to Ready.
     #[serde(default = "yes")]
     pub wait: bool,
-    /// Limit of one attempt.
+    /// Limit of one attempt, and with wait of the time until all objects are healthy.
     #[serde(default = "default_timeout")]
     pub timeout: Duration,
     /// How often drift is looked for, at least.
@@ -205,7 +205,10 @@ pub struct SyncStatus {
     /// When it was applied, RFC 3339.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_applied_time: String,
-    /// Since when its objects are healthy, RFC 3339.
+    /// The target with which all objects were healthy last; later trouble does not take it back.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub last_healthy_target: String,
+    /// Since when its objects are healthy, RFC 3339; empty while they are not.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub healthy_since: String,
     /// Failed attempts in a row at this target.
@@ -224,7 +227,7 @@ pub struct SyncStatus {
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub problems: Vec<ObjectProblem>,
-    /// Ready, Reconciling, Stalled, Healthy, DeletionHeld.
+    /// Ready, Reconciling, Stalled, Healthy, DeletionHeld, Contested.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

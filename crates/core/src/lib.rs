@@ -3,9 +3,13 @@
 
 pub mod apply;
 pub mod backoff;
+pub mod contest;
 pub mod depend;
 pub mod digest;
 pub mod expand;
+pub mod fields;
+pub mod health;
+pub mod ignore;
 pub mod inventory;
 pub mod object;
 pub mod plan;
@@ -15,3 +19,4 @@ pub mod release;
 pub mod revision;
 pub mod step;
 pub mod target;
+pub mod token;

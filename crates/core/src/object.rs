@@ -4,6 +4,9 @@ use std::fmt;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::fields::Pointer;
 
 /// Names one object of a cluster, whatever version it is read in.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -45,7 +48,8 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// The phase of an object; an empty namespace means cluster-scoped.
+    /// The phase of an object; an empty namespace means cluster-scoped. That a namespaced kind lacks its namespace is
+    /// found out when the object is addressed: it is then not written at all, so its phase does not matter.
     #[must_use]
     pub fn of(key: &ObjectKey) -> Self {
         match (key.group.as_str(), key.kind.as_str()) {
@@ -78,6 +82,30 @@ pub struct RenderedObject {
     pub body: Bytes,
     /// `sha256:` and 64 hex digits of `body`.
     pub digest: String,
+    /// How it is written, where that differs from the others.
+    pub directives: Directives,
+}
+
+/// What the object itself, or its Sync, asks for in the way it is written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Directives {
+    /// It carries `starling.dev/reconcile: disabled`: neither applied nor repaired.
+    pub left_alone: bool,
+    /// It carries `starling.dev/force: enabled`: made anew where a field is immutable.
+    pub recreate: bool,
+    /// Fields that are left to others once it exists; `body` is without them.
+    pub ignored: Option<Ignored>,
+}
+
+/// The fields of one object that are left to others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ignored {
+    /// The fields, those alone that the object has.
+    pub pointers: Vec<Pointer>,
+    /// Digest of `pointers`: tells whether they were given up already.
+    pub digest: String,
+    /// The body with all fields, for making the object.
+    pub whole: Bytes,
 }
 
 /// The objects of one revision and path, in the order of their [`Phase`], then as rendered.
@@ -87,4 +115,15 @@ pub struct RenderedSet {
     pub digest: String,
     /// The objects; no key occurs twice.
     pub objects: Vec<RenderedObject>,
+}
+
+/// `sha256:` and 64 hex digits over the digests of all objects, in order.
+#[must_use]
+pub fn set_digest(objects: &[RenderedObject]) -> String {
+    let mut hash = Sha256::new();
+    for object in objects {
+        hash.update(object.digest.as_bytes());
+        hash.update(b"\n");
+    }
+    format!("sha256:{}", hex::encode(hash.finalize()))
 }

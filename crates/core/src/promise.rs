@@ -31,8 +31,6 @@ pub fn of_source(spec: &SourceSpec) -> Vec<String> {
 #[must_use]
 pub fn of_template(prefix: &str, template: &SyncTemplate) -> Vec<String> {
     named([
-        ("force", template.force),
-        ("ignore", !template.ignore.is_empty()),
         ("serviceAccountName", !template.service_account_name.is_empty()),
         ("decryption", template.decryption.is_some()),
         (
@@ -188,11 +186,6 @@ mod tests {
             assert_eq!(of_group(&group(strategy, serde_json::json!({}))), [field]);
         }
         for (entry, field) in [
-            (serde_json::json!({"force": true}), "spec.syncs[app].force"),
-            (
-                serde_json::json!({"ignore": [{"paths": ["/spec/replicas"]}]}),
-                "spec.syncs[app].ignore",
-            ),
             (
                 serde_json::json!({"serviceAccountName": "x"}),
                 "spec.syncs[app].serviceAccountName",

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -35,6 +35,8 @@ pub struct FleetOptions {
     pub members: usize,
     /// Whether the servers keep audit logs.
     pub audit: bool,
+    /// Further flags of each kube-apiserver.
+    pub apiserver_flags: Vec<String>,
     /// Whether the program reaches management cluster and members through fault proxies.
     pub proxied: bool,
 }
@@ -60,6 +62,7 @@ impl Fleet {
             .collect();
         let plane_options = Options {
             audit: options.audit,
+            apiserver_flags: options.apiserver_flags.clone(),
             ..Options::default()
         };
         let planes = ControlPlanes::start(&assets, &names, plane_options).await?;
@@ -358,6 +361,27 @@ impl Fleet {
         Ok(api.get_opt(name).await?.map(|map| map.data.unwrap_or_default()))
     }
 
+    /// Merges into the status of an object on a member, as its controller would: nothing runs workloads there.
+    /// `kind` is apiVersion and kind, such as `apps/v1 Deployment`.
+    ///
+    /// # Errors
+    /// If there is no such object, or the member does not take it.
+    pub async fn patch_status(
+        &self,
+        member: &str,
+        kind: &str,
+        (namespace, name): (&str, &str),
+        status: Value,
+    ) -> Result<()> {
+        let (version, kind) = kind.split_once(' ').context("apiVersion and kind")?;
+        let (group, version) = version.split_once('/').unwrap_or(("", version));
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        let api: Api<DynamicObject> = Api::namespaced_with(self.member(member).await?, namespace, &resource);
+        let patch = Patch::Merge(json!({"status": status}));
+        api.patch_status(name, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
     /// Starts the program's controller on this fleet. `program` is `env!("CARGO_BIN_EXE_starling")`; `more` may
     /// name another `--kustomize`.
     ///
@@ -372,10 +396,23 @@ impl Fleet {
     /// # Errors
     /// If it cannot be started.
     pub fn controller_at(&self, program: &str, listen: &str, more: &[&str]) -> Result<Process> {
+        Ok(Process::start(&self.launch(program, listen, "info", more)?)?)
+    }
+
+    /// What [`Self::controller_at`] starts, with a log filter, for those who want to change something about it.
+    ///
+    /// # Errors
+    /// If the kubeconfig cannot be written.
+    pub fn launch(&self, program: &str, listen: &str, log_filter: &str, more: &[&str]) -> Result<Launch> {
         let kubeconfig = self.folder.path().join("management.kubeconfig");
         std::fs::write(&kubeconfig, self.kubeconfig(MANAGEMENT)?)?;
         let mut launch = Launch::new("starling", program, self.log());
-        launch = launch.args(["--log-filter", "info", "controller", "--allow-insecure-sources"]);
+        launch = launch.args([
+            "--log-filter",
+            log_filter,
+            "controller",
+            "--allow-insecure-sources",
+        ]);
         launch = launch
             .arg("--kubeconfig")
             .arg(&kubeconfig)
@@ -386,7 +423,7 @@ impl Fleet {
         if let Some(kustomize) = self.planes.assets().kustomize().filter(|_| !chosen) {
             launch = launch.arg("--kustomize").arg(kustomize);
         }
-        Ok(Process::start(&launch.args(more))?)
+        Ok(launch.args(more))
     }
 
     /// Where the program's log goes.

@@ -4,11 +4,13 @@
 //! - [`FaultProxy`]: stands between a client and one API server and delays, refuses, drops or garbles what a
 //!   rule names; a hook lets a test act at the exact moment before or after a request takes effect.
 //! - [`fleet::Fleet`]: a management cluster with members and the program under test, for end-to-end tests.
+//! - [`canary::Canary`]: a value that must not be seen, and finding it in any encoding.
 //! - [`wait::until`]: waits for a condition and says what was missing.
 //! - [`Process`] and [`Launch`]: a program under test that can be killed at any moment.
 //!
 //! Control planes to test against come from `starling-controlplane`.
 
+pub mod canary;
 mod fault_proxy;
 pub mod fleet;
 mod git_repo;

@@ -61,6 +61,8 @@ pub(super) async fn apply(hub: &Client, planes: &ControlPlanes, url: &str) -> an
             "syncs": [{
                 "name": "app", "sourceRef": {"name": "shop"}, "path": "./deploy",
                 "substitute": {"CLUSTER": "$(cluster.name)", "REGION": "$(cluster.labels.region)"},
+                // These clusters are API servers without nodes: no Deployment ever becomes available.
+                "wait": false,
             }],
             "rolloutStrategy": {"maxConcurrency": 1},
         },

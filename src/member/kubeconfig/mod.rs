@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 mod tests;
+mod write;
 
 use std::fmt;
 
@@ -15,6 +16,8 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Map, Value};
 use thiserror::Error;
+
+pub use self::write::{Endpoint, KubeconfigText};
 
 /// Bytes that a kubeconfig may have: what fits into a Secret.
 const SIZE_LIMIT: usize = 1024 * 1024;

@@ -4,7 +4,9 @@
 //! records (what was sent last and how it was answered) and the keys found drifted. An object that has not changed
 //! on either side costs no request. [`prune_verdict`] is asked once more, with the live object, before each delete.
 
+mod claim;
 mod prune;
+mod recreate;
 #[cfg(test)]
 mod tests;
 
@@ -12,7 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+pub use self::claim::{Claimant, kept_by};
 pub use self::prune::{Live, PruneVerdict, prune_verdict};
+pub use self::recreate::{Recreation, may_recreate, recreation};
 use crate::inventory::{Entry, Inventory};
 use crate::object::{ObjectKey, Phase, RenderedObject, RenderedSet};
 
@@ -29,6 +33,26 @@ pub struct Record {
     pub fields_digest: String,
     /// `metadata.uid` of the answer.
     pub uid: String,
+    /// How the object stood when it was last seen.
+    pub terms: Terms,
+}
+
+/// On what terms an object is ours.
+///
+/// Looks for drift and answers to applies keep it current, so that an apply need not look first. What was changed on the
+/// member since the last look is not known here: that is the window of one `interval`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Terms {
+    /// It carries `starling.dev/reconcile: disabled`: neither applied nor repaired.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub left_alone: bool,
+    /// The owner label that it carries, where that is not ours; empty otherwise.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub owner: String,
+    /// [`crate::object::Ignored::digest`] of the fields that were given up; empty if none were.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub released: String,
 }
 
 /// What a plan is made from.
@@ -42,6 +66,8 @@ pub struct Observed<'a> {
     pub records: &'a BTreeMap<ObjectKey, Record>,
     /// Objects that were changed or deleted on the member since.
     pub drifted: &'a BTreeSet<ObjectKey>,
+    /// Objects that belong to others, and to whom: see [`kept_by`].
+    pub kept: &'a BTreeMap<ObjectKey, String>,
 }
 
 impl<'a> Observed<'a> {
@@ -89,6 +115,8 @@ pub struct Step<'a> {
     pub why: Why,
     /// Whether fields are taken from other managers.
     pub force: bool,
+    /// The UID that was applied last; empty if none is known.
+    pub uid: &'a str,
 }
 
 /// Why nothing is pruned although there is something to prune.
@@ -103,12 +131,16 @@ pub enum PruneHold {
 /// What to do on one member, in this order.
 #[derive(Clone, Debug, Default)]
 pub struct Plan<'a> {
-    /// What the inventory must say before the first write: all it said, and everything desired.
+    /// What the inventory must say before the first write: all it said, and everything that may be written.
     pub claim: Inventory,
     /// The objects to apply by phase, first phase first; phases without a step are left out.
     pub apply: Vec<(Phase, Vec<Step<'a>>)>,
     /// Objects that are in step: no request.
     pub skipped: Vec<&'a ObjectKey>,
+    /// Objects that are to be left alone: no request either.
+    pub left_alone: Vec<&'a ObjectKey>,
+    /// Objects that are not written because they belong to others, and to whom.
+    pub kept: Vec<(&'a ObjectKey, &'a str)>,
     /// What to delete by phase, last phase first; phases without an entry are left out.
     pub prune: Vec<(Phase, Vec<Entry>)>,
     /// Why `prune` is empty although the inventory lists objects that are not desired.
@@ -124,6 +156,15 @@ pub fn plan<'a>(observed: Observed<'a>, options: Options) -> Plan<'a> {
     };
     let mut phases: BTreeMap<Phase, Vec<Step<'a>>> = BTreeMap::new();
     for object in &observed.desired.objects {
+        // What is not written is not claimed: it stays in the inventory if it is there, and does not come in.
+        if let Some(owner) = observed.kept.get(&object.key) {
+            plan.kept.push((&object.key, owner));
+            continue;
+        }
+        if is_left_alone(object, &observed) {
+            plan.left_alone.push(&object.key);
+            continue;
+        }
         let uid = observed
             .record(&object.key)
             .map(|record| record.uid.clone())
@@ -140,6 +181,14 @@ pub fn plan<'a>(observed: Observed<'a>, options: Options) -> Plan<'a> {
     plan.apply = phases.into_iter().collect();
     (plan.prune, plan.prune_hold) = prune::plan_prune(observed.inventory, observed.desired, options);
     plan
+}
+
+/// Whether git or somebody on the member asks to leave the object alone. One that is gone is made anew, unless git asks.
+fn is_left_alone(object: &RenderedObject, observed: &Observed<'_>) -> bool {
+    let asked_there = observed
+        .record(&object.key)
+        .is_some_and(|record| record.terms.left_alone);
+    object.directives.left_alone || (asked_there && !observed.drifted.contains(&object.key))
 }
 
 /// The step for one object; `None` if it is in step.
@@ -161,5 +210,6 @@ fn step<'a>(object: &'a RenderedObject, observed: &Observed<'a>, options: Option
         object,
         why,
         force: ours || options.conflicts_override,
+        uid: record.map_or(known_uid.unwrap_or_default(), |record| record.uid.as_str()),
     })
 }

@@ -6,6 +6,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
+use crate::object::Directives;
 
 const KINDS: [(&str, &str, &str); 5] = [
     ("apiextensions.k8s.io", "CustomResourceDefinition", ""),
@@ -37,6 +38,7 @@ fn desired(objects: &BTreeMap<u8, u8>) -> RenderedSet {
             api_version: "v1".into(),
             body: Bytes::from(format!("{{\"content\":{content}}}")),
             digest: format!("sha256:{content}"),
+            directives: Directives::default(),
         })
         .collect();
     objects.sort_by_key(|object| Phase::of(&object.key));
@@ -52,6 +54,7 @@ fn record(content: u8, uid: &str) -> Record {
         resource_version: "7".into(),
         fields_digest: "f".into(),
         uid: uid.into(),
+        terms: Terms::default(),
     }
 }
 
@@ -69,6 +72,7 @@ struct World {
     desired: RenderedSet,
     records: BTreeMap<ObjectKey, Record>,
     drifted: BTreeSet<ObjectKey>,
+    kept: BTreeMap<ObjectKey, String>,
     options: Options,
 }
 
@@ -79,6 +83,7 @@ impl World {
             desired: &self.desired,
             records: &self.records,
             drifted: &self.drifted,
+            kept: &self.kept,
         };
         plan(observed, self.options)
     }
@@ -139,6 +144,7 @@ fn worlds() -> impl Strategy<Value = World> {
                 .map(|(n, content)| (key(n), record(content, "uid")))
                 .collect(),
             drifted: drifted.into_iter().map(key).collect(),
+            kept: BTreeMap::new(),
             options,
         })
 }
@@ -255,6 +261,7 @@ fn the_reason_follows_from_inventory_record_and_drift() {
             desired: desired(&wanted),
             records: record.into_iter().map(|record| (key(3), record)).collect(),
             drifted: drifted.then(|| key(3)).into_iter().collect(),
+            kept: BTreeMap::new(),
             options: Options::default(),
         };
         let plan = world.plan();
@@ -280,6 +287,7 @@ fn a_failed_first_apply_does_not_force_the_second() {
         desired: desired(&BTreeMap::from([(3, 1)])),
         records: BTreeMap::new(),
         drifted: BTreeSet::new(),
+        kept: BTreeMap::new(),
         options: Options::default(),
     };
     let second = World {
@@ -300,6 +308,7 @@ fn a_lost_inventory_takes_back_what_is_rendered_and_prunes_nothing_else() {
         desired: desired(&BTreeMap::from([(3, 1)])),
         records: BTreeMap::from([(key(3), record(1, "u3")), (key(8), record(1, "u8"))]),
         drifted: BTreeSet::new(),
+        kept: BTreeMap::new(),
         options: Options {
             prune: true,
             allow_empty: true,
@@ -309,6 +318,79 @@ fn a_lost_inventory_takes_back_what_is_rendered_and_prunes_nothing_else() {
     let plan = world.plan();
     assert!(plan.apply.is_empty() && plan.prune.is_empty());
     assert_eq!(plan.claim, [entry(3, "u3")].into_iter().collect());
+}
+
+/// A world with one desired object, 3, which is in the inventory and has this record.
+fn confirmed(record: Record) -> World {
+    World {
+        inventory: [entry(3, "u")].into_iter().collect(),
+        desired: desired(&BTreeMap::from([(3, 1)])),
+        records: BTreeMap::from([(key(3), record)]),
+        drifted: BTreeSet::new(),
+        kept: BTreeMap::new(),
+        options: Options {
+            prune: true,
+            ..Options::default()
+        },
+    }
+}
+
+#[test]
+fn what_is_to_be_left_alone_is_neither_written_nor_pruned_and_stays_in_the_inventory() {
+    let there = Terms {
+        left_alone: true,
+        ..Terms::default()
+    };
+    let by_hand = confirmed(Record {
+        terms: there,
+        ..record(2, "u")
+    });
+    let mut in_git = confirmed(record(2, "u"));
+    in_git.desired.objects[0].directives.left_alone = true;
+    in_git.drifted.insert(key(3));
+    for world in [&by_hand, &in_git] {
+        let plan = world.plan();
+        assert_eq!(plan.left_alone, [&key(3)]);
+        assert!(plan.apply.is_empty() && plan.prune.is_empty() && plan.skipped.is_empty());
+        assert_eq!(plan.claim, world.inventory);
+    }
+    // The look that finds it deleted, or without the annotation, says so as drift.
+    let gone = World {
+        drifted: BTreeSet::from([key(3)]),
+        ..by_hand
+    };
+    assert_eq!(gone.plan().apply.len(), 1);
+    // Not claimed either: it would look like something that was applied.
+    let new = World {
+        inventory: Inventory::new(),
+        records: BTreeMap::new(),
+        ..in_git
+    };
+    assert!(new.plan().claim.is_empty());
+}
+
+#[test]
+fn what_belongs_to_another_is_neither_written_nor_claimed() {
+    let mut world = confirmed(record(2, "u"));
+    world.kept = BTreeMap::from([(key(3), "Sync a".to_owned())]);
+    let plan = world.plan();
+    assert_eq!(plan.kept, [(&key(3), "Sync a")]);
+    assert!(plan.apply.is_empty() && plan.prune.is_empty());
+    assert_eq!(plan.claim, world.inventory);
+    world.inventory = Inventory::new();
+    world.records.clear();
+    assert!(world.plan().claim.is_empty());
+}
+
+#[test]
+fn a_step_knows_the_uid_that_was_applied() {
+    let uid = |world: &World| world.plan().apply[0].1[0].uid.to_owned();
+    let mut world = confirmed(record(2, "u"));
+    assert_eq!(uid(&world), "u");
+    world.records.clear();
+    assert_eq!(uid(&world), "u", "from the inventory");
+    world.inventory = Inventory::new();
+    assert_eq!(uid(&world), "");
 }
 
 #[test]

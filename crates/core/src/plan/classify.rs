@@ -94,7 +94,7 @@ fn class(input: &PlanInput, cluster: &ClusterView) -> Class {
     let admitted: Vec<&ObservedSync> = admissions(cluster)
         .filter(|sync| complete || sync.release == input.release)
         .collect();
-    let unfinished = admitted.iter().any(|sync| sync.progress != Progress::Done);
+    let unfinished = admitted.iter().any(|sync| !sync.progress.is_done());
     let suspended = suspended(cluster);
     // Lost beats a parameter that became invalid meanwhile: it is the release that may have cut the cluster off.
     let lost = cluster.reach != Reach::Ready && unfinished && suspended.is_none();
@@ -213,7 +213,7 @@ fn is_at_target(view: &EntryView) -> bool {
 }
 
 fn is_done(view: &EntryView) -> bool {
-    let done = |sync: &ObservedSync| sync.progress == Progress::Done;
+    let done = |sync: &ObservedSync| sync.progress.is_done();
     is_at_target(view) && view.observed.as_ref().is_some_and(done)
 }
 
@@ -230,7 +230,7 @@ fn failing(sync: &ObservedSync) -> Option<Failed> {
             },
             retry_at: *retry_at,
         }),
-        Progress::Working | Progress::Done => None,
+        Progress::Working | Progress::Done | Progress::Degraded { .. } => None,
     }
 }
 

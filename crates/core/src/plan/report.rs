@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use starling_api::RolloutPhase;
 
-use super::types::{Decision, FailureReason, HoldReason, Plan};
+use super::types::{ClusterView, Decision, FailureReason, HoldReason, Plan, PlanInput, Progress};
 
 /// Selected clusters by what they are doing; every cluster counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,8 +36,13 @@ pub struct Report {
     /// What keeps pending clusters from starting: reason, message, when it is looked at again.
     pub blocked_by: Vec<(&'static str, String, Option<Timestamp>)>,
     /// Clusters in trouble, worst first: name, reason, message, since.
-    pub problems: Vec<(String, String, String, Option<Timestamp>)>,
+    pub problems: Vec<Problem>,
+    /// Clusters that are done and not healthy any more. They count as updated, and are among the problems.
+    pub degraded: u32,
 }
+
+/// A cluster in trouble: name, reason, message, since.
+type Problem = (String, String, String, Option<Timestamp>);
 
 /// Which count a decision adds to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,16 +75,31 @@ fn bucket(decision: &Decision) -> Bucket {
 }
 
 impl Plan {
-    /// The plan in the terms of `status`.
+    /// The plan for `input` in the terms of `status`.
     #[must_use]
-    pub fn report(&self) -> Report {
+    pub fn report(&self, input: &PlanInput) -> Report {
         let counts = self.counts();
+        let degraded = self.degraded(input);
         Report {
             counts,
             phase: self.phase(counts),
             blocked_by: self.blocked_by(),
-            problems: self.problems(),
+            degraded: u32::try_from(degraded.len()).unwrap_or(u32::MAX),
+            problems: self.problems(degraded),
         }
+    }
+
+    /// What is wrong with clusters that are done. It changes no decision: a rollout ends, and what breaks later is told.
+    fn degraded(&self, input: &PlanInput) -> Vec<Problem> {
+        let done = self
+            .decisions
+            .iter()
+            .filter(|(_, decision)| matches!(decision, Decision::Done));
+        done.filter_map(|(name, _)| {
+            let (reason, message) = trouble_at_rest(input.clusters.get(name)?)?;
+            Some((name.clone(), reason.to_owned(), message.to_owned(), None))
+        })
+        .collect()
     }
 
     fn counts(&self) -> Counts {
@@ -159,8 +179,11 @@ impl Plan {
         }
     }
 
-    fn problems(&self) -> Vec<(String, String, String, Option<Timestamp>)> {
-        let mut problems: Vec<(u8, String, String, String, Option<Timestamp>)> = Vec::new();
+    fn problems(&self, degraded: Vec<Problem>) -> Vec<Problem> {
+        let mut problems: Vec<(u8, String, String, String, Option<Timestamp>)> = degraded
+            .into_iter()
+            .map(|(name, reason, message, since)| (2, name, reason, message, since))
+            .collect();
         for (name, decision) in &self.decisions {
             let (rank, reason, message, since) = match decision {
                 Decision::Failed { reason, .. } => {
@@ -170,9 +193,9 @@ impl Plan {
                 Decision::Hold {
                     reason: reason @ HoldReason::InvalidParameters { entry, message },
                     ..
-                } => (2, reason.as_str(), format!("entry {entry}: {message}"), None),
+                } => (3, reason.as_str(), format!("entry {entry}: {message}"), None),
                 Decision::InFlight { lost: true, deadline } => (
-                    3,
+                    4,
                     "Unreachable",
                     match deadline {
                         Some(at) => format!("unreachable since it was admitted; counts as failed at {at}"),
@@ -188,16 +211,16 @@ impl Plan {
                             since,
                         },
                     ..
-                } => (4, reason.as_str(), message.clone(), Some(*since)),
+                } => (5, reason.as_str(), message.clone(), Some(*since)),
                 Decision::Hold {
                     reason: reason @ HoldReason::ClusterSuspended,
                     ..
-                } => (5, reason.as_str(), "its Cluster is suspended".into(), None),
+                } => (6, reason.as_str(), "its Cluster is suspended".into(), None),
                 Decision::Hold {
                     reason: reason @ HoldReason::SyncSuspended { entry },
                     ..
                 } => (
-                    5,
+                    6,
                     reason.as_str(),
                     format!("the Sync of entry {entry} is suspended"),
                     None,
@@ -217,4 +240,15 @@ impl Plan {
             .map(|(_, name, reason, message, since)| (name, reason, message, since))
             .collect()
     }
+}
+
+/// The reason and message of the first entry that broke after it was done.
+fn trouble_at_rest(cluster: &ClusterView) -> Option<(&str, &str)> {
+    let observed = cluster.entries.values().filter_map(|view| view.observed.as_ref());
+    observed
+        .filter_map(|sync| match &sync.progress {
+            Progress::Degraded { reason, message } => Some((reason.as_str(), message.as_str())),
+            Progress::Working | Progress::Done | Progress::Failing { .. } => None,
+        })
+        .next()
 }

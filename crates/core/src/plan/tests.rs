@@ -41,10 +41,17 @@ fn failing() -> Progress {
     }
 }
 
+fn degraded() -> Progress {
+    Progress::Degraded {
+        reason: "HealthCheckFailed".into(),
+        message: "Deployment shop/web: Available: 0/1".into(),
+    }
+}
+
 /// A fleet of clusters with one entry, by a script of one character each:
 /// `.` never admitted, `o` holds the old target, `w` works on the old one, `W` works on the new one,
 /// `d` done, `f` failing, `u` unreachable at the old one, `L` lost on the way to the new one,
-/// `x` a parameter missing.
+/// `x` a parameter missing, `D` done and not healthy any more.
 fn fleet(script: &str) -> BTreeMap<String, ClusterView> {
     script
         .chars()
@@ -57,6 +64,7 @@ fn fleet(script: &str) -> BTreeMap<String, ClusterView> {
                 'W' | 'L' => Some(observed(NEW, 0, Progress::Working)),
                 'd' => Some(observed(NEW, 0, Progress::Done)),
                 'f' => Some(observed(NEW, 0, failing())),
+                'D' => Some(observed(NEW, 0, degraded())),
                 other => panic!("no such cluster: {other}"),
             };
             let wanted = if c == 'x' {
@@ -160,6 +168,13 @@ fn scripts() {
         ),
         ("and stops the rest beyond it", "foo", 1, 0, "fbb"),
         ("a missing parameter holds its own cluster only", "xo", 1, 0, "xS"),
+        (
+            "what breaks after it was done stays done and costs neither slot nor budget",
+            "DDo",
+            1,
+            0,
+            "ddS",
+        ),
         ("nothing to do", "ddd", 1, 0, "ddd"),
         ("nobody", "", 1, 0, ""),
         ("a bound of nothing is one", "oo", 0, 0, "Sn"),
@@ -202,7 +217,7 @@ fn a_revision_that_cuts_its_clusters_off_stops() {
             cut_off, lost,
             "{max_concurrency} at once, {max_failures} may fail"
         );
-        assert_eq!(plan(&input).report().phase, RolloutPhase::Paused);
+        assert_eq!(plan(&input).report(&input).phase, RolloutPhase::Paused);
     }
 }
 
@@ -265,13 +280,13 @@ fn a_suspended_group_starts_nothing_and_what_has_started_stays_in_flight() {
     let mut input = input("Wof", 2, 5);
     input.suspended = true;
     assert_eq!(picture(&plan(&input)), "Wgf");
-    assert_eq!(plan(&input).report().phase, RolloutPhase::Paused);
+    assert_eq!(plan(&input).report(&input).phase, RolloutPhase::Paused);
 }
 
 #[test]
 fn every_cluster_counts_once_and_what_blocks_is_named() {
-    let plan = plan(&input("dWLfuxoo", 2, 5));
-    let report = plan.report();
+    let input = input("dWLfuxooD", 2, 5);
+    let report = plan(&input).report(&input);
     let counts = report.counts;
     assert_eq!(
         (
@@ -283,8 +298,9 @@ fn every_cluster_counts_once_and_what_blocks_is_named() {
             counts.unreachable,
             counts.held
         ),
-        (8, 1, 2, 2, 1, 1, 1)
+        (9, 2, 2, 2, 1, 1, 1)
     );
+    assert_eq!(report.degraded, 1);
     assert_eq!(report.blocked_by[0].0, "NoSlot");
     assert_eq!(report.phase, RolloutPhase::Progressing);
     let troubled: Vec<_> = report
@@ -296,6 +312,7 @@ fn every_cluster_counts_once_and_what_blocks_is_named() {
         troubled,
         [
             ("c003", "ApplyFailed"),
+            ("c008", "HealthCheckFailed"),
             ("c005", "InvalidParameters"),
             ("c002", "Unreachable"),
             ("c004", "Unreachable")
@@ -308,7 +325,7 @@ fn every_cluster_counts_once_and_what_blocks_is_named() {
 fn a_suspended_cluster_is_named() {
     let mut input = input("do", 1, 0);
     input.clusters.get_mut("c001").unwrap().reach = Reach::Suspended;
-    let report = plan(&input).report();
+    let report = plan(&input).report(&input);
     let named: Vec<_> = report
         .problems
         .iter()
@@ -326,9 +343,11 @@ fn a_rollout_has_succeeded_when_every_reachable_cluster_is_done() {
         ("dL", RolloutPhase::Progressing),
         ("df", RolloutPhase::Failed),
         ("dx", RolloutPhase::Paused),
+        ("dD", RolloutPhase::Succeeded),
         ("", RolloutPhase::Succeeded),
     ] {
-        assert_eq!(plan(&input(fleet, 1, 5)).report().phase, phase, "{fleet}");
+        let input = input(fleet, 1, 5);
+        assert_eq!(plan(&input).report(&input).phase, phase, "{fleet}");
     }
 }
 

@@ -97,9 +97,16 @@ pub struct ObservedSync {
 pub enum Progress {
     /// Not done, and nothing has gone wrong that would count: queued, at work, or cut off.
     Working,
-    /// The cluster holds it.
+    /// The cluster holds it and, with `wait`, was healthy with it.
     Done,
-    /// The last attempt at it failed: in backoff, or stalled.
+    /// Done, and not healthy any more: the rollout is through with it, its people are not.
+    Degraded {
+        /// One CamelCase word.
+        reason: String,
+        /// For people.
+        message: String,
+    },
+    /// The last attempt at it failed, or it did not become healthy: in backoff, or stalled.
     Failing {
         /// One CamelCase word.
         reason: String,
@@ -108,6 +115,17 @@ pub enum Progress {
         /// When it is tried again by itself.
         retry_at: Option<Timestamp>,
     },
+}
+
+impl Progress {
+    /// Whether a rollout is through with it.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        match self {
+            Self::Done | Self::Degraded { .. } => true,
+            Self::Working | Self::Failing { .. } => false,
+        }
+    }
 }
 
 /// What happens to each cluster now, and when to look again though nothing happened.

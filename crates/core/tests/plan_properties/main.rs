@@ -60,6 +60,10 @@ fn progress() -> impl Strategy<Value = Progress> {
     prop_oneof![
         3 => Just(Progress::Working),
         3 => Just(Progress::Done),
+        1 => Just(Progress::Degraded {
+            reason: "HealthCheckFailed".into(),
+            message: "not available".into(),
+        }),
         1 => prop::option::of(0i64..2000).prop_map(|retry| Progress::Failing {
             reason: "ApplyFailed".into(),
             message: "refused".into(),
@@ -249,6 +253,20 @@ proptest! {
         prop_assert_eq!(started(&second), BTreeMap::new());
     }
 
+    /// What breaks after it was done changes no decision, no slot and no budget.
+    #[test]
+    fn health_at_rest_decides_nothing(input in input()) {
+        let mut healthy = input.clone();
+        for cluster in healthy.clusters.values_mut() {
+            for sync in cluster.entries.values_mut().filter_map(|entry| entry.observed.as_mut()) {
+                if sync.progress.is_done() {
+                    sync.progress = Progress::Done;
+                }
+            }
+        }
+        prop_assert_eq!(plan(&input), plan(&healthy));
+    }
+
     /// The exact meaning of `recheck_at`, with the planner as its own witness.
     #[test]
     fn time_alone_changes_a_decision_at_recheck_and_not_before(input in input()) {
@@ -340,8 +358,8 @@ proptest! {
         for round in 0..bound {
             let plan = world.plan_and_execute()?;
             if is_settled(&plan) {
-                let held = plan.report().counts.held > 0;
-                prop_assert!(held == (plan.report().phase != RolloutPhase::Succeeded));
+                let report = plan.report(&world.input());
+                prop_assert!((report.counts.held > 0) == (report.phase != RolloutPhase::Succeeded));
                 return Ok(());
             }
             let finished = world.one_finishes(picks[round % picks.len()]);

@@ -1,10 +1,11 @@
 //! The Cluster loop: whether a cluster can be reached, and which one it is.
 //!
-//! validate → observe (Secret, connection, probe) → report. The connection that a probe succeeded on is the one that
+//! validate → observe (Secret, connection, probe) → renew (the token, where that is due) → report. The connection that a probe succeeded on is the one that
 //! the cluster's Syncs use. An unreachable cluster is neither green nor failed: its Ready is `Unknown` (I5).
 
 mod observe;
 mod reach;
+mod renew;
 mod report;
 
 use std::time::Duration;
@@ -59,6 +60,7 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
         }
         Finding::Unreachable { .. } | Finding::Unusable { .. } => Next::Retry(RETRY),
     };
-    report::report(context, &cluster, finding).await?;
+    let expiring = renew::renew(context, &cluster, &finding).await;
+    report::report(context, &cluster, finding, expiring).await?;
     Ok(next)
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use starling_api::{Cluster, ClusterSpec};
+use starling_core::token::TokenLease;
 use tokio::time::Instant;
 
 use super::Finding;
@@ -76,11 +77,7 @@ async fn connect(context: &Context, cluster: &Cluster) -> Result<Arc<Connection>
         }
     };
     let secret_key = secret_key(&cluster.spec, &secret)?;
-    let made_from = format!(
-        "{}/{}/{secret_key}",
-        secret.uid().unwrap_or_default(),
-        secret.resource_version().unwrap_or_default()
-    );
+    let made_from = made_from(&secret, secret_key);
     if let Some(known) = context
         .members
         .get(&key)
@@ -89,11 +86,24 @@ async fn connect(context: &Context, cluster: &Cluster) -> Result<Arc<Connection>
         return Ok(known);
     }
     let member = open(&secret, secret_key).map_err(|error| refused(name, secret_key, &*error))?;
-    let connection = Arc::new(Connection { member, made_from });
+    let connection = Arc::new(Connection {
+        member,
+        made_from,
+        lease: TokenLease::of(secret.annotations()),
+    });
     context.members.put(key.clone(), connection.clone());
     // Its Syncs may have looked before there was a connection.
     context.wake_syncs_of(&key);
     Ok(connection)
+}
+
+/// What a connection was made from: another Secret, another version of it or another key give another one.
+pub(super) fn made_from(secret: &Secret, key: &str) -> String {
+    format!(
+        "{}/{}/{key}",
+        secret.uid().unwrap_or_default(),
+        secret.resource_version().unwrap_or_default()
+    )
 }
 
 fn secret_key<'a>(spec: &'a ClusterSpec, secret: &Secret) -> Result<&'a str, Finding> {
@@ -188,6 +198,10 @@ fn reason(error: &MemberError) -> &'static str {
         | MemberError::TooLarge { .. }
         | MemberError::UnknownKind { .. }
         | MemberError::Address { .. }
+        | MemberError::Immutable { .. }
+        | MemberError::NotGone { .. }
+        | MemberError::NotEstablished { .. }
+        | MemberError::OwnedByOther { .. }
         | MemberError::Inventory { .. } => "NotAnAPIServer",
     }
 }

@@ -17,10 +17,11 @@ pub(super) async fn report(
     context: &Context,
     cluster: &Cluster,
     finding: Finding,
+    expiring: Option<ConditionUpdate>,
 ) -> Result<(), ReconcileError> {
     let before = cluster.status.clone().unwrap_or_default();
     let now = now();
-    let mut after = status(cluster, &before, finding, now);
+    let mut after = status(cluster, &before, finding, expiring, now);
     if after == before && !is_old(&before.last_probe_time, now) {
         return Ok(());
     }
@@ -49,9 +50,15 @@ fn is_old(time: &str, now: Timestamp) -> bool {
         .is_ok_and(|time| now.duration_since(time) > PROBE_TIME_AGE)
 }
 
-fn status(cluster: &Cluster, before: &ClusterStatus, finding: Finding, now: Timestamp) -> ClusterStatus {
+fn status(
+    cluster: &Cluster,
+    before: &ClusterStatus,
+    finding: Finding,
+    expiring: Option<ConditionUpdate>,
+    now: Timestamp,
+) -> ClusterStatus {
     let known = || (before.cluster_id.clone(), before.version.clone());
-    let ((cluster_id, version), updates) = match finding {
+    let ((cluster_id, version), mut updates) = match finding {
         Finding::Ready { cluster_id, version } => {
             let message = format!("answers as {version}");
             (
@@ -80,6 +87,7 @@ fn status(cluster: &Cluster, before: &ClusterStatus, finding: Finding, now: Time
             other,
         } => ((cluster_id, version), identity_conflict(&other)),
     };
+    updates.extend(expiring);
     ClusterStatus {
         observed_generation: cluster.metadata.generation,
         cluster_id,

@@ -20,7 +20,8 @@ use super::observe::Observed;
 use super::outcome::{
     Outcome, end, failed, failures_before, interrupted, judge, no_connection, remembered, schedule_check,
 };
-use super::report;
+use super::ownership::ownership;
+use super::{health, report, standing};
 use crate::controller::cache;
 use crate::controller::context::{Context, now};
 use crate::controller::members::Connection;
@@ -37,7 +38,7 @@ pub(super) async fn apply(
     observed: &Observed,
     wanted: &Wanted,
 ) -> Result<Outcome, ReconcileError> {
-    attempt(context, observed, wanted, &BTreeSet::new()).await
+    attempt(context, observed, wanted, None).await
 }
 
 /// Looks whether somebody changed what the member holds, and puts it right.
@@ -58,7 +59,7 @@ pub(super) async fn check(
     // Fewer records than objects: the ledger was lost. An attempt takes them anew, without a write to what is in step.
     let expected = usize::try_from(observed.status.inventory.objects).unwrap_or(usize::MAX);
     if records.len() < expected {
-        return attempt(context, observed, wanted, &BTreeSet::new()).await;
+        return attempt(context, observed, wanted, None).await;
     }
     let report = connection
         .member
@@ -67,9 +68,12 @@ pub(super) async fn check(
     if let Some(error) = report.interrupted {
         return Ok(interrupted(context, connection, observed, wanted, &error).await);
     }
+    let repair = standing::looked(context, observed, &report, &records).await;
     if !report.drifted.is_empty() {
-        tracing::info!(sync = %observed.key, objects = report.drifted.len(), "drift found");
-        return attempt(context, observed, wanted, &report.drifted).await;
+        tracing::info!(sync = %observed.key, objects = report.drifted.len(), repaired = repair.len(), "drift found");
+    }
+    if !repair.is_empty() || !report.foreign.is_empty() {
+        return attempt(context, observed, wanted, Some(repair)).await;
     }
     if let Some(((_, kind), error)) = report.failures.first() {
         let message = format!("drift of {kind} cannot be looked for: {}", crate::chain(error));
@@ -82,14 +86,16 @@ pub(super) async fn check(
             Vec::new(),
         ));
     }
+    health::checked(context, observed, wanted, &records, &report.versions);
     Ok(Outcome::Unchanged)
 }
 
+/// `drifted` is what a look for drift has just found to be repaired; `None` if nobody has looked.
 async fn attempt(
     context: &Context,
     observed: &Observed,
     wanted: &Wanted,
-    drifted: &BTreeSet<ObjectKey>,
+    drifted: Option<BTreeSet<ObjectKey>>,
 ) -> Result<Outcome, ReconcileError> {
     let Some(connection) = &observed.connection else {
         return Ok(no_connection());
@@ -113,11 +119,19 @@ async fn attempt(
     };
     let id = context.ledger.begin_attempt(&intent).await?;
     let records = load(context, observed).await;
-    let applied = send(connection, observed, &rendered.set, &records, drifted).await;
+    let drifted = match drifted {
+        Some(drifted) => drifted,
+        None => standing::returned(connection, observed, &records, deadline(observed)).await,
+    };
+    let applied = send(context, connection, observed, &rendered.set, &records, &drifted).await;
+    standing::attempted(context, observed, &applied);
     let outcome = match &applied.interrupted {
         Some(error) => interrupted(context, connection, observed, wanted, error).await,
         None => judge(context, observed, wanted, &applied, rendered.plain),
     };
+    if matches!(outcome, Outcome::Holds(_)) {
+        health::applied(context, observed, wanted, &rendered.set, &applied);
+    }
     let end = end(&outcome, &applied);
     let (upserts, deletes) = remembered(&applied);
     // One commit: the writer takes all that is queued. Losing this record costs requests, not correctness, so the
@@ -127,7 +141,7 @@ async fn attempt(
         context
             .ledger
             .save_records(observed.cluster_id(), &observed.owner, &upserts, &deletes),
-        report::settle(context, observed, wanted, &outcome),
+        report::settle_at_once(context, observed, wanted, &outcome),
     );
     for error in [finished.map(|_| ()), saved].into_iter().filter_map(Result::err) {
         tracing::error!(sync = %observed.key, error = %crate::chain(&error), "outcome of an attempt not recorded");
@@ -136,6 +150,7 @@ async fn attempt(
 }
 
 async fn send(
+    context: &Context,
     connection: &Arc<Connection>,
     observed: &Observed,
     desired: &RenderedSet,
@@ -143,14 +158,18 @@ async fn send(
     drifted: &BTreeSet<ObjectKey>,
 ) -> ApplyOutcome {
     let template = &observed.spec.template;
+    let ownership = ownership(context, observed, desired, records, drifted).await;
+    let drifted = drifted | &ownership.handed_over;
     let job = ApplyJob {
         owner: &observed.owner,
         desired,
         records,
-        drifted,
+        drifted: &drifted,
+        kept: &ownership.kept,
         prune: template.prune,
         allow_empty: template.allow_empty,
         conflicts_override: template.conflicts == ConflictPolicy::Override,
+        recreate: template.force,
         deadline: deadline(observed),
     };
     connection.member.apply(job).await
@@ -187,6 +206,7 @@ async fn render(
         target_namespace: &observed.spec.template.target_namespace,
         values: &observed.spec.template.substitute,
         owner: &observed.owner,
+        left_to_others: &observed.ignore,
     };
     context.renders.get(job).await.map_err(|error| {
         let reason = match &error {

@@ -1,13 +1,17 @@
 //! The Sync loop: makes one cluster hold what one Sync says.
 //!
-//! observe (caches) → validate → core's [`next_step`] → attempt or check (IO, `attempt`) → report. Most activations
-//! end at the step: a Sync that holds its target and is not due for a check costs a look into the caches.
+//! observe (caches) → validate → core's [`next_step`] → attempt or check (IO, `attempt`) → health (IO) → report. Most
+//! activations end at the step: a Sync that holds its target and is not due for a check costs a look into the caches.
 
 mod attempt;
 mod dependencies;
+mod health;
 mod observe;
 mod outcome;
+mod ownership;
 mod report;
+mod standing;
+mod verdict;
 
 use std::time::Duration;
 
@@ -30,12 +34,15 @@ const MIN_WAIT: Duration = Duration::from_secs(1);
 pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, ReconcileError> {
     let Some(observed) = observe::observe(context, key) else {
         context.checks.forget(key);
+        context.healths.forget(key);
+        context.standings.forget(key);
         return Ok(Next::OnEvent);
     };
     let step = decide(context, key, &observed);
     let done = match &step {
         Step::Apply(wanted) => Some(attempt::apply(context, &observed, wanted).await?),
         Step::CheckDrift(wanted) => Some(attempt::check(context, &observed, wanted).await?),
+        Step::CheckHealth(wanted) => health::prepare(context, &observed, wanted).await?,
         Step::Suspended
         | Step::NotImplemented { .. }
         | Step::Invalid { .. }
@@ -48,7 +55,8 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
         | Step::Backoff { .. }
         | Step::Idle { .. } => None,
     };
-    report::report(context, &observed, &step, done.as_ref()).await?;
+    let look = health::look(context, &observed, &step, done.as_ref()).await;
+    report::report(context, &observed, &step, done.as_ref(), look.as_ref()).await?;
     Ok(next(context, &observed, &step, done.as_ref()))
 }
 
@@ -59,7 +67,7 @@ fn decide(context: &Context, key: &ObjectKey, observed: &Observed) -> Step {
         generation: observed.generation(),
         status: &observed.status,
         not_implemented: &observed.not_implemented,
-        invalid: observed.invalid.as_deref(),
+        invalid: observed.invalid.as_ref().map(|invalid| invalid.message.as_str()),
         source_revision: observed.source_revision(),
         dependencies: &observed.dependencies,
         cluster: observed.cluster_state(),
@@ -72,10 +80,14 @@ fn next(context: &Context, observed: &Observed, step: &Step, done: Option<&Outco
     match (step, done) {
         (_, Some(Outcome::Lost { .. })) => Next::Retry(observed.spec.template.retry_interval.as_std()),
         (_, Some(Outcome::Failed(failure))) => Next::at(failure.retry_at, now()),
-        (_, Some(Outcome::Holds { .. } | Outcome::Unchanged)) => context
-            .checks
-            .get(&observed.key)
-            .map_or(Next::OnEvent, |at| Next::at(at, now())),
+        (_, Some(Outcome::Holds { .. } | Outcome::Unchanged)) | (Step::CheckHealth(_), None) => {
+            let times = [
+                context.checks.get(&observed.key),
+                context.healths.next(&observed.key),
+            ];
+            let soonest = times.into_iter().flatten().min();
+            soonest.map_or(Next::OnEvent, |at| Next::at(at, now()))
+        }
         (Step::Backoff { until } | Step::Idle { until, .. }, None) => Next::at(*until, now()),
         // What it waits for wakes it; the time is for a message that tells how that stands now.
         (Step::DependencyNotReady { .. }, None) => {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use starling_api::{Cluster, GroupRef, Source, SyncResource, SyncSpec, SyncStatus};
 use starling_core::depend::Dependencies;
 use starling_core::expand::{self, ClusterFacts};
+use starling_core::ignore::IgnoreRules;
 use starling_core::promise;
 use starling_core::step::ClusterState;
 use starling_core::target::{self, Owner};
@@ -25,7 +26,9 @@ pub(super) struct Observed {
     pub(super) status: SyncStatus,
     /// Fields that promise what is not there, or parameters that cannot be resolved.
     pub(super) not_implemented: Vec<String>,
-    pub(super) invalid: Option<String>,
+    pub(super) invalid: Option<Invalid>,
+    /// Fields that are left to others; empty where `invalid` is about them.
+    pub(super) ignore: IgnoreRules,
     pub(super) source: Option<Arc<Source>>,
     pub(super) cluster: Option<Arc<Cluster>>,
     pub(super) connection: Option<Arc<Connection>>,
@@ -34,12 +37,28 @@ pub(super) struct Observed {
     pub(super) owner: String,
 }
 
+/// A part of the spec that makes no sense.
+pub(super) struct Invalid {
+    /// Reason of the condition.
+    pub(super) reason: &'static str,
+    /// Names the field.
+    pub(super) message: String,
+}
+
 pub(super) fn observe(context: &Context, key: &ObjectKey) -> Option<Observed> {
     let sync = context.syncs.get(key)?;
     let cluster_key = ObjectKey::new(&key.namespace, &sync.spec.cluster_ref.name);
     let source_key = ObjectKey::new(&key.namespace, &sync.spec.template.source_ref.name);
     let cluster = context.clusters.get(&cluster_key);
     let (spec, invalid) = resolved(&sync.spec, cluster.as_deref());
+    let ignore = IgnoreRules::new(&spec.template.ignore);
+    let invalid = invalid.or_else(|| {
+        let error = ignore.as_ref().err()?;
+        Some(Invalid {
+            reason: "InvalidSpec",
+            message: format!("spec.{error}"),
+        })
+    });
     let owner = match &sync.spec.group_ref {
         Some(GroupRef { name, entry }) => Owner::Entry { group: name, entry },
         None => Owner::Alone { sync: &key.name },
@@ -55,12 +74,13 @@ pub(super) fn observe(context: &Context, key: &ObjectKey) -> Option<Observed> {
         cluster,
         spec,
         invalid,
+        ignore: ignore.unwrap_or_default(),
         sync,
     })
 }
 
 /// A Sync alone has its `$(cluster.*)` resolved here; a group resolved its Syncs' when it admitted them.
-pub(super) fn resolved(spec: &SyncSpec, cluster: Option<&Cluster>) -> (SyncSpec, Option<String>) {
+pub(super) fn resolved(spec: &SyncSpec, cluster: Option<&Cluster>) -> (SyncSpec, Option<Invalid>) {
     let (Some(cluster), None) = (cluster, &spec.group_ref) else {
         return (spec.clone(), None);
     };
@@ -72,7 +92,13 @@ pub(super) fn resolved(spec: &SyncSpec, cluster: Option<&Cluster>) -> (SyncSpec,
             },
             None,
         ),
-        Err(error) => (spec.clone(), Some(format!("spec.{error}"))),
+        Err(error) => {
+            let invalid = Invalid {
+                reason: "InvalidParameters",
+                message: format!("spec.{error}"),
+            };
+            (spec.clone(), Some(invalid))
+        }
     }
 }
 
@@ -97,6 +123,16 @@ impl Observed {
     pub(super) fn source_revision(&self) -> Option<&str> {
         let status = self.source.as_ref()?.status.as_ref()?;
         Some(status.revision.as_str()).filter(|revision| !revision.is_empty())
+    }
+
+    /// Digest of what shall be held; `None` while there is no revision.
+    pub(super) fn wanted_target(&self) -> Option<String> {
+        let revision = match (&self.spec.group_ref, self.spec.revision.as_str()) {
+            (None, "") => self.source_revision()?,
+            (Some(_), "") => return None,
+            (_, revision) => revision,
+        };
+        Some(target::of_sync(revision, &self.spec.template))
     }
 
     /// Reach and identity of the cluster. Without a connection of this process it counts as not probed, whatever an

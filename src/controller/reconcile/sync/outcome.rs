@@ -232,7 +232,7 @@ fn changes(applied: &ApplyOutcome) -> Changes {
     Changes {
         created: count(Change::Created),
         configured: count(Change::Configured),
-        unchanged: count(Change::Unchanged) + narrow(applied.skipped),
+        unchanged: count(Change::Unchanged) + narrow(applied.skipped + applied.left_alone.len()),
         deleted: narrow(applied.deleted.len()),
     }
 }
@@ -293,6 +293,10 @@ fn reason(error: &MemberError) -> &'static str {
         MemberError::NotFound { .. } => "NotFound",
         MemberError::Conflict { .. } => "Conflict",
         MemberError::Invalid { .. } => "Invalid",
+        MemberError::Immutable { .. } => "Immutable",
+        MemberError::NotGone { .. } => "NotGone",
+        MemberError::NotEstablished { .. } => "DefinitionNotEstablished",
+        MemberError::OwnedByOther { .. } => "OwnedByOther",
         MemberError::UnknownKind { .. } | MemberError::NotServed { .. } => "UnknownKind",
         MemberError::Address { .. } => "InvalidObject",
         MemberError::Inventory { .. } => "InventoryUnreadable",

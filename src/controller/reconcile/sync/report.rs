@@ -7,8 +7,11 @@ use starling_api::{REQUESTED_AT, ROLLOUT, SyncStatus};
 use starling_core::step::{self, Step, Wanted};
 
 use super::super::{ReconcileError, not_implemented, ready, retrying, stalled};
+use super::health::{self, Look};
 use super::observe::Observed;
 use super::outcome::{Failure, Held, Outcome};
+use super::standing::{self, Remarks};
+use super::verdict::{self, About};
 use crate::controller::context::{Context, now};
 use crate::controller::wake::By;
 use crate::ledger::{AdmissionKey, AdmissionOutcome};
@@ -18,8 +21,17 @@ pub(super) async fn report(
     observed: &Observed,
     step: &Step,
     done: Option<&Outcome>,
+    look: Option<&Look>,
 ) -> Result<(), ReconcileError> {
-    let after = status(observed, step, done, now());
+    let wanted = observed.wanted_target();
+    let about = About {
+        wait: observed.spec.template.wait,
+        target: wanted.as_deref(),
+        cluster_id: observed.cluster_id(),
+        next: context.healths.next(&observed.key),
+    };
+    let remarks = standing::remarks(context, observed);
+    let after = status(observed, step, done, look, (&about, &remarks), now());
     if after == observed.status {
         return Ok(());
     }
@@ -31,14 +43,26 @@ pub(super) async fn report(
     Ok(())
 }
 
-/// Ends the admission in the ledger once the member holds its target. A failed attempt does not end it: it is
-/// tried again; the group ends it at `progressDeadline`.
-pub(super) async fn settle(context: &Context, observed: &Observed, wanted: &Wanted, outcome: &Outcome) {
+/// Ends the admission in the ledger with the attempt, where nothing has to be waited for: without `wait`, and with objects
+/// that are healthy by being there. A failed attempt does not end it: it is tried again; the group ends it at
+/// `progressDeadline`.
+pub(super) async fn settle_at_once(
+    context: &Context,
+    observed: &Observed,
+    wanted: &Wanted,
+    outcome: &Outcome,
+) {
+    if matches!(outcome, Outcome::Holds(_)) && !health::is_awaited(context, observed, wanted) {
+        settle(context, observed, wanted).await;
+    }
+}
+
+/// Ends the admission in the ledger: the target is done.
+pub(super) async fn settle(context: &Context, observed: &Observed, wanted: &Wanted) {
     let (Some(group), Some(rollout)) = (&observed.spec.group_ref, observed.sync.annotations().get(ROLLOUT))
     else {
         return;
     };
-    let Outcome::Holds(_) = outcome else { return };
     let uid = observed
         .sync
         .owner_references()
@@ -75,22 +99,33 @@ fn log(observed: &Observed, done: Option<&Outcome>) {
     }
 }
 
-fn status(observed: &Observed, step: &Step, done: Option<&Outcome>, now: Timestamp) -> SyncStatus {
+fn status(
+    observed: &Observed,
+    step: &Step,
+    done: Option<&Outcome>,
+    look: Option<&Look>,
+    (about, remarks): (&About<'_>, &Remarks),
+    now: Timestamp,
+) -> SyncStatus {
     let before = &observed.status;
     let mut after = before.clone();
     after.observed_generation = observed.sync.metadata.generation;
     if let Some(asked) = observed.sync.annotations().get(REQUESTED_AT)
         && was_looked(step, done)
+        && !matches!(look, Some(Look::Lost { .. }))
     {
         after.last_handled_reconcile_at.clone_from(asked);
     }
     let updates = match (step, done) {
-        (Step::Apply(wanted) | Step::CheckDrift(wanted), Some(outcome)) => {
+        (Step::Apply(wanted) | Step::CheckDrift(wanted) | Step::CheckHealth(wanted), Some(outcome)) => {
             attempted(&mut after, observed, wanted, outcome, now)
         }
         (Step::Idle { wanted, .. }, _) => holding(before, wanted),
+        (Step::CheckHealth(wanted), None) if look.is_some() => holding(before, wanted),
         // The condition that the failed attempt left is still true, for a new generation of the same target too.
-        (Step::Backoff { .. }, _) | (Step::Apply(_) | Step::CheckDrift(_), None) => kept(before),
+        (Step::Backoff { .. }, _) | (Step::Apply(_) | Step::CheckDrift(_) | Step::CheckHealth(_), None) => {
+            kept(before)
+        }
         (Step::Suspended, _) => {
             vec![ready(
                 ConditionStatus::Unknown,
@@ -99,7 +134,13 @@ fn status(observed: &Observed, step: &Step, done: Option<&Outcome>, now: Timesta
             )]
         }
         (Step::NotImplemented { fields }, _) => stalled("NotImplemented", &not_implemented(fields)),
-        (Step::Invalid { message }, _) => stalled("InvalidParameters", message),
+        (Step::Invalid { message }, _) => {
+            let reason = observed
+                .invalid
+                .as_ref()
+                .map_or("InvalidSpec", |invalid| invalid.reason);
+            stalled(reason, message)
+        }
         (Step::DependencyCycle { message }, _) => stalled("DependencyCycle", message),
         (Step::DependencyNotReady { message }, _) => {
             vec![ready(ConditionStatus::False, "DependencyNotReady", message)]
@@ -128,6 +169,8 @@ fn status(observed: &Observed, step: &Step, done: Option<&Outcome>, now: Timesta
             vec![ready(ConditionStatus::Unknown, step::CLUSTER_NOT_READY, message)]
         }
     };
+    let mut updates = verdict::write(&mut after, updates, about, look, now);
+    remarks.add_to(&mut updates, &before.conditions);
     after.conditions = conditions::merge(&before.conditions, updates, after.observed_generation, now);
     after
 }
@@ -147,7 +190,15 @@ fn attempted(
     now: Timestamp,
 ) -> Vec<ConditionUpdate> {
     match outcome {
-        Outcome::Unchanged => return holding(&observed.status, wanted),
+        Outcome::Unchanged => {
+            // A repair that had failed is no longer needed.
+            if after.attempts > 0 {
+                after.attempts = 0;
+                after.next_attempt_time.clear();
+                after.problems.clear();
+            }
+            return holding(&observed.status, wanted);
+        }
         Outcome::Holds(held) => {
             succeed(after, observed, wanted, held, now);
             let mut updates = holding(&observed.status, wanted);
@@ -196,6 +247,9 @@ fn succeed(after: &mut SyncStatus, observed: &Observed, wanted: &Wanted, held: &
     after.last_applied_cluster_id = observed.cluster_id().to_owned();
     if new {
         after.last_applied_time = now.to_string();
+        // Whatever was healthy was so with another target, or on another cluster.
+        after.healthy_since.clear();
+        after.last_healthy_target.clear();
     }
     if new || changes.created + changes.configured + changes.deleted > 0 {
         after.changes = *changes;
@@ -217,6 +271,11 @@ fn holding(before: &SyncStatus, wanted: &Wanted) -> Vec<ConditionUpdate> {
         updates.push(rendered_plain());
     }
     updates
+}
+
+/// The reason of Healthy as last written; empty without one.
+pub(super) fn healthy_reason(status: &SyncStatus) -> &str {
+    conditions::find(&status.conditions, conditions::HEALTHY).map_or("", |healthy| healthy.reason.as_str())
 }
 
 fn rendered_plain() -> ConditionUpdate {

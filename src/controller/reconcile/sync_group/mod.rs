@@ -49,7 +49,7 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
     let plan = plan(&input);
     let admitted = admit::admit(context, &group, &rolling, &plan).await?;
     admit::release_unselected(context, &group).await?;
-    let reported = report::report(context, &group, &rolling, &plan).await?;
+    let reported = report::report(context, &group, &rolling, &plan.report(&input)).await?;
     Ok(soonest([
         plan.recheck_at.map(|at| Next::at(at, now())),
         rolling.settles_at.map(|at| Next::at(at, now())),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use kube::core::SelectorExt;
 use starling_api::{Cluster, Source, SyncGroup, SyncResource};
+use starling_core::ignore::IgnoreRules;
 use starling_core::{depend, expand, promise};
 
 use super::super::not_implemented;
@@ -60,6 +61,9 @@ pub(super) fn observe(context: &Context, object: Arc<SyncGroup>) -> Result<Group
     }
     depend::check_entries(&object.spec.syncs)
         .map_err(|error| blocked(error.reason(), format!("spec.{error}"), true))?;
+    if let Some(message) = invalid_ignore(&object) {
+        return Err(blocked("InvalidSpec", message, true));
+    }
     let sources =
         sources(context, &object, &key).map_err(|(reason, message)| blocked(reason, message, false))?;
 
@@ -88,6 +92,14 @@ pub(super) fn observe(context: &Context, object: Arc<SyncGroup>) -> Result<Group
         syncs,
         taken,
         unreadable,
+    })
+}
+
+/// Which `ignore` of an entry makes no sense, and why.
+fn invalid_ignore(group: &SyncGroup) -> Option<String> {
+    group.spec.syncs.iter().find_map(|entry| {
+        let error = IgnoreRules::new(&entry.template.ignore).err()?;
+        Some(format!("spec.syncs[{}].{error}", entry.name))
     })
 }
 

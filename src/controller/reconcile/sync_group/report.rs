@@ -8,7 +8,7 @@ use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, MESSAGE_L
 use starling_api::{
     Blocker, ClusterCounts, ClusterProblem, REQUESTED_AT, ReleaseStatus, RolloutPhase, SyncGroupStatus,
 };
-use starling_core::plan::{Counts, Plan, Report};
+use starling_core::plan::{Counts, Report};
 
 use super::super::{ReconcileError, ready, stalled};
 use super::observe::{Blocked, Group};
@@ -28,12 +28,11 @@ pub(super) async fn report(
     context: &Context,
     group: &Group,
     rolling: &Rolling,
-    plan: &Plan,
+    report: &Report,
 ) -> Result<Option<Next>, ReconcileError> {
     let now = now();
-    let report = plan.report();
     let before = &rolling.status;
-    let after = status(group, rolling, &report, now);
+    let after = status(group, rolling, report, now);
     if after == *before {
         return Ok(None);
     }
@@ -49,7 +48,7 @@ pub(super) async fn report(
         context.wake_for_group(&change, By::Us);
     }
     if phase_before != Some(report.phase) {
-        phase_changed(context, group, rolling, &report, now).await?;
+        phase_changed(context, group, rolling, report, now).await?;
     }
     Ok(None)
 }
@@ -185,9 +184,15 @@ fn updates(report: &Report, blocked_by: &[Blocker]) -> Vec<ConditionUpdate> {
     let why = blocked_by
         .first()
         .map(|blocker| format!("; {}: {}", blocker.reason, blocker.message));
-    let message = summary + &why.unwrap_or_default();
+    let degraded = match report.degraded {
+        0 => String::new(),
+        clusters => format!("; {clusters} of the updated are not healthy any more"),
+    };
+    let message = summary + &degraded + &why.unwrap_or_default();
     let (status, reason) = match report.phase {
         RolloutPhase::Succeeded if total == 0 => (ConditionStatus::True, "NoClustersSelected"),
+        // The rollout is over and stays so; what broke since is told here and among the problems (ADR 10).
+        RolloutPhase::Succeeded if report.degraded > 0 => (ConditionStatus::False, "Degraded"),
         RolloutPhase::Succeeded => (ConditionStatus::True, "Succeeded"),
         RolloutPhase::Pending | RolloutPhase::Progressing | RolloutPhase::RollingBack => {
             (ConditionStatus::False, "Progressing")

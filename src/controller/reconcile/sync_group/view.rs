@@ -95,7 +95,13 @@ fn observed(sync: &SyncResource, cluster_id: &str) -> ObservedSync {
     let target = target::of_spec(&sync.spec);
     let status = sync.status.clone().unwrap_or_default();
     let progress = match &target {
-        Some(target) => step::progress(&status, target, cluster_id, sync.metadata.generation.unwrap_or(0)),
+        Some(target) => step::progress(
+            &status,
+            sync.spec.template.wait,
+            target,
+            cluster_id,
+            sync.metadata.generation.unwrap_or(0),
+        ),
         None => Progress::Working,
     };
     let annotation = |key: &str| sync.annotations().get(key);

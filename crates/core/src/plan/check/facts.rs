@@ -102,7 +102,7 @@ fn state(input: &PlanInput, view: &ClusterView, at: Timestamp) -> State {
     let ours: Vec<&ObservedSync> = admissions(view)
         .filter(|sync| complete || sync.release == input.release)
         .collect();
-    let lost = !ready && ours.iter().any(|sync| sync.progress != Progress::Done);
+    let lost = !ready && ours.iter().any(|sync| is_unfinished(sync));
     if suspended || (invalid && !lost) {
         return State::Obstructed;
     }
@@ -186,8 +186,13 @@ pub(super) fn at_target(entry: &EntryView) -> bool {
 
 /// Whether an entry holds the wanted target.
 pub(super) fn is_done(entry: &EntryView) -> bool {
-    let done = |sync: &ObservedSync| sync.progress == Progress::Done;
+    let done = |sync: &ObservedSync| !is_unfinished(sync);
     at_target(entry) && entry.observed.as_ref().is_some_and(done)
+}
+
+/// What broke after it was done does not become undone by that.
+fn is_unfinished(sync: &ObservedSync) -> bool {
+    matches!(sync.progress, Progress::Working | Progress::Failing { .. })
 }
 
 /// When a cluster's share of the jitter is over: the fraction of it that the hash of cluster and release gives,

@@ -1,0 +1,76 @@
+//! Whose an object is, where two Syncs want it.
+
+use std::collections::BTreeMap;
+
+/// Another Sync of this installation on the same cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimant {
+    /// Its name, for people.
+    pub name: String,
+    /// Whether the cluster holds what it wants. While it does not, what it will still want is not known.
+    pub settled: bool,
+}
+
+/// Who keeps an object from being taken; `None` if nobody does.
+///
+/// `recorded` are the owners that the ledger has the object for; `label` is the owner that was last seen on the object
+/// itself, where it was not ours. An owner that is settled and still has the object wants it: the object stays with it.
+/// One that is not settled, no longer has it, or has no Sync any more, hands it over. A label that belongs to no Sync of
+/// ours is that of another installation, which cannot be asked: it keeps the object.
+#[must_use]
+pub fn kept_by(
+    recorded: &[String],
+    label: Option<&str>,
+    claimants: &BTreeMap<String, Claimant>,
+) -> Option<String> {
+    let holder = recorded
+        .iter()
+        .filter_map(|owner| claimants.get(owner))
+        .find(|claimant| claimant.settled)
+        .map(|claimant| claimant.name.clone());
+    let stranger = || {
+        label
+            .filter(|label| !claimants.contains_key(*label) && !recorded.iter().any(|owner| owner == label))
+            .map(|label| format!("the owner {label}, which is no Sync of this installation on this cluster"))
+    };
+    holder.or_else(stranger)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_is_settled_and_has_it_keeps_it() {
+        let claimant = |name: &str, settled| Claimant {
+            name: format!("Sync fleet/{name}"),
+            settled,
+        };
+        let claimants = BTreeMap::from([
+            ("aa".to_owned(), claimant("a", true)),
+            ("bb".to_owned(), claimant("b", false)),
+        ]);
+        let stranger = "the owner zz, which is no Sync of this installation on this cluster";
+        for (recorded, label, expected) in [
+            (&[][..], None, None),
+            (&["aa"], None, Some("Sync fleet/a")),
+            (&["aa"], Some("aa"), Some("Sync fleet/a")),
+            (&["bb"], None, None),
+            (&["bb", "aa"], Some("bb"), Some("Sync fleet/a")),
+            (&["gone"], None, None),
+            // It had the object and its Sync is gone: the label that is left behind keeps nobody.
+            (&["gone"], Some("gone"), None),
+            // It carries the label, but gave the object up.
+            (&[], Some("aa"), None),
+            (&[], Some("zz"), Some(stranger)),
+            (&["bb"], Some("zz"), Some(stranger)),
+        ] {
+            let recorded: Vec<String> = recorded.iter().map(|owner| (*owner).to_owned()).collect();
+            assert_eq!(
+                kept_by(&recorded, label, &claimants).as_deref(),
+                expected,
+                "{recorded:?} {label:?}"
+            );
+        }
+    }
+}

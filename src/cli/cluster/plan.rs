@@ -1,0 +1,207 @@
+//! What is made on the management cluster, and whether it may be: pure, from what was found there.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use serde_json::json;
+use starling_api::{Cluster, TOKEN_SERVICE_ACCOUNT};
+
+use super::manifest::{MANAGER, Manifest};
+
+/// Key of the Secret.
+const KEY: &str = "value";
+
+/// A Cluster by name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Named<'a> {
+    pub(super) namespace: &'a str,
+    pub(super) name: &'a str,
+}
+
+/// What is on the management cluster already.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// The Clusters of the namespace.
+    pub(super) clusters: Vec<Cluster>,
+    /// Annotations of the Secret, if it is there.
+    pub(super) secret: Option<BTreeMap<String, String>>,
+}
+
+impl Named<'_> {
+    /// Name of the Secret with the kubeconfig.
+    pub(super) fn secret(&self) -> String {
+        format!("{}-kubeconfig", self.name)
+    }
+
+    /// The Secret with a kubeconfig.
+    pub(super) fn secret_manifest(
+        &self,
+        annotations: &BTreeMap<String, String>,
+        kubeconfig: &str,
+    ) -> Manifest {
+        Manifest::of::<Secret>(json!({
+            "metadata": {
+                "name": self.secret(), "namespace": self.namespace, "annotations": annotations,
+                "labels": {"app.kubernetes.io/managed-by": "starling"},
+            },
+            "type": "Opaque",
+            "data": {KEY: BASE64.encode(kubeconfig)},
+        }))
+    }
+
+    /// The Cluster.
+    pub(super) fn cluster_manifest(&self, labels: &BTreeMap<String, String>) -> Manifest {
+        Manifest::of::<Cluster>(json!({
+            "metadata": {"name": self.name, "namespace": self.namespace, "labels": labels},
+            "spec": {"kubeConfig": {"secretRef": {"name": self.secret(), "key": KEY}}},
+        }))
+    }
+}
+
+impl Found {
+    fn cluster(&self, named: Named<'_>) -> Option<&Cluster> {
+        self.clusters
+            .iter()
+            .find(|cluster| cluster.name_any() == named.name)
+    }
+
+    /// Why the member of this identity must not be added under this name, and what would be right.
+    pub(super) fn objection(&self, named: Named<'_>, member: &str) -> Option<String> {
+        let Named { namespace, name } = named;
+        let id = |cluster: &Cluster| {
+            let status = cluster.status.as_ref();
+            status.map(|status| status.cluster_id.clone()).unwrap_or_default()
+        };
+        let present = self.cluster(named);
+        if let Some(known) = present
+            .map(id)
+            .filter(|known| !known.is_empty() && known != member)
+        {
+            return Some(format!(
+                "Cluster {namespace}/{name} is the cluster with the ID {known}, and the context leads to {member}; take \
+                 another --name, or delete that Cluster first if the member was rebuilt"
+            ));
+        }
+        let twin = self
+            .clusters
+            .iter()
+            .find(|cluster| cluster.name_any() != name && id(cluster) == member);
+        if let Some(twin) = twin {
+            return Some(format!(
+                "Cluster {namespace}/{} leads to this member already; use --name {0} to renew its credentials, or delete it first",
+                twin.name_any()
+            ));
+        }
+        let foreign =
+            |annotations: &BTreeMap<String, String>| !annotations.contains_key(TOKEN_SERVICE_ACCOUNT);
+        if present.is_none() && self.secret.as_ref().is_some_and(foreign) {
+            return Some(format!(
+                "Secret {namespace}/{} is there and was not made by this command; take another --name, or delete it first",
+                named.secret()
+            ));
+        }
+        None
+    }
+
+    /// The labels of the Cluster: those given now, and those that an earlier run has set. A run that renews credentials
+    /// and names no labels must not take a cluster out of its groups.
+    pub(super) fn labels(&self, named: Named<'_>, given: &[(String, String)]) -> BTreeMap<String, String> {
+        let mut labels = self.cluster(named).map(own_labels).unwrap_or_default();
+        labels.extend(given.iter().cloned());
+        labels
+    }
+}
+
+/// The labels that this command has set before.
+fn own_labels(cluster: &Cluster) -> BTreeMap<String, String> {
+    let own = cluster
+        .managed_fields()
+        .iter()
+        .filter(|entry| entry.manager.as_deref() == Some(MANAGER))
+        .filter_map(|entry| entry.fields_v1.as_ref())
+        .filter_map(|fields| fields.0["f:metadata"]["f:labels"].as_object())
+        .flat_map(|fields| fields.keys())
+        .filter_map(|field| field.strip_prefix("f:"));
+    own.filter_map(|key| Some((key.to_owned(), cluster.labels().get(key)?.clone())))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EU: Named<'static> = Named {
+        namespace: "fleet",
+        name: "eu-1",
+    };
+
+    fn cluster(name: &str, id: &str) -> Cluster {
+        serde_json::from_value(json!({
+            "apiVersion": "starling.dev/v1alpha1", "kind": "Cluster",
+            "metadata": {
+                "name": name, "labels": {"region": "eu", "tier": "prod"},
+                "managedFields": [
+                    {"manager": MANAGER, "operation": "Apply", "fieldsType": "FieldsV1",
+                     "fieldsV1": {"f:metadata": {"f:labels": {"f:region": {}, "f:gone": {}}}}},
+                    {"manager": "kubectl", "operation": "Update", "fieldsType": "FieldsV1",
+                     "fieldsV1": {"f:metadata": {"f:labels": {"f:tier": {}}}}},
+                ],
+            },
+            "spec": {"kubeConfig": {"secretRef": {"name": "s"}}},
+            "status": {"clusterID": id},
+        }))
+        .unwrap()
+    }
+
+    fn found(clusters: Vec<Cluster>, secret: Option<&[&str]>) -> Found {
+        let secret = secret.map(|keys| {
+            keys.iter()
+                .map(|key| ((*key).to_owned(), String::new()))
+                .collect()
+        });
+        Found { clusters, secret }
+    }
+
+    #[test]
+    fn only_the_same_cluster_may_be_added_again() {
+        for (found, told) in [
+            (found(vec![], None), None),
+            (found(vec![cluster("eu-1", "id")], None), None),
+            (found(vec![cluster("eu-1", "")], None), None),
+            (found(vec![cluster("us-1", "other")], None), None),
+            (
+                found(vec![cluster("eu-1", "other")], None),
+                Some("take another --name"),
+            ),
+            (found(vec![cluster("old", "id")], None), Some("use --name old")),
+            (
+                found(vec![], Some(&[])),
+                Some("Secret fleet/eu-1-kubeconfig is there"),
+            ),
+            (found(vec![], Some(&[TOKEN_SERVICE_ACCOUNT])), None),
+            (found(vec![cluster("eu-1", "id")], Some(&[])), None),
+        ] {
+            let objection = found.objection(EU, "id");
+            match told {
+                None => assert_eq!(objection, None),
+                Some(told) => assert!(
+                    objection.as_ref().is_some_and(|text| text.contains(told)),
+                    "{objection:?}"
+                ),
+            }
+        }
+    }
+
+    #[test]
+    fn labels_of_an_earlier_run_stay_and_those_of_others_are_not_taken_over() {
+        let found = found(vec![cluster("eu-1", "id")], None);
+        let labels = found.labels(EU, &[("stage".into(), "canary".into())]);
+        let expected = [("region", "eu"), ("stage", "canary")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+        assert_eq!(labels, expected.into());
+        let changed = found.labels(EU, &[("region".into(), "us".into())]);
+        assert_eq!(changed.get("region").map(String::as_str), Some("us"));
+    }
+}

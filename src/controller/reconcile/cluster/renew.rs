@@ -1,0 +1,159 @@
+//! Renews the token of a cluster that `starling cluster add` has added.
+//!
+//! Such a Secret says by its annotations whose token it holds and how long it lasts. In the second half of that time
+//! the token itself asks the member for the next one, and the Secret is written anew, if it is still the one that was
+//! read. Nothing else is changed: the next probe finds another Secret and makes a connection from it, as it would
+//! after an edit by hand. The old token goes on working until its own end, so a renewal that fails harms nobody yet.
+
+use std::time::Duration;
+
+use kube::ResourceExt;
+use starling_api::Cluster;
+use starling_api::conditions::{self, CREDENTIALS_EXPIRING, ConditionStatus, ConditionUpdate};
+use starling_core::token::{Renewal, TokenLease};
+use tokio::time::Instant;
+
+use super::Finding;
+use super::observe::made_from;
+use crate::controller::cache::ObjectKey;
+use crate::controller::context::{Context, now};
+use crate::controller::hub::{HubError, SecretValue};
+use crate::controller::members::Connection;
+use crate::member::{KubeconfigError, MemberConfig, MemberError};
+
+/// Limit of the request for a token.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// What a person can do about a token that is not renewed.
+const REMEDY: &str = "run `starling cluster add` again";
+
+/// Why a token was not renewed.
+#[derive(Debug, thiserror::Error)]
+enum RenewError {
+    #[error(transparent)]
+    Member(#[from] MemberError),
+    #[error(transparent)]
+    Hub(#[from] HubError),
+    #[error("the kubeconfig in the Secret, or the token that the cluster gave")]
+    Kubeconfig(#[from] KubeconfigError),
+    #[error("the Secret is gone or was changed meanwhile")]
+    Changed,
+}
+
+/// Renews the token of a Cluster if that is due. What is returned goes into its status.
+pub(super) async fn renew(
+    context: &Context,
+    cluster: &Cluster,
+    finding: &Finding,
+) -> Option<ConditionUpdate> {
+    let key = ObjectKey::of(cluster);
+    let connection = context.members.get(&key)?;
+    let lease = match &connection.lease {
+        Ok(lease) => lease.as_ref()?,
+        Err(error) => {
+            return Some(expiring(
+                "InvalidAnnotation",
+                format!("{}: {error}", secret_of(cluster)),
+            ));
+        }
+    };
+    let now = now();
+    match lease.renewal(now, &cluster.uid().unwrap_or_default()) {
+        Renewal::NotBefore(_) => {
+            context.renewals.forget(&key);
+            return None;
+        }
+        Renewal::Expired => {
+            let message = format!(
+                "the token in {} has ended at {}; {REMEDY}",
+                secret_of(cluster),
+                lease.expires_at
+            );
+            return Some(expiring("Expired", message));
+        }
+        Renewal::Due => {}
+    }
+    let too_early = context.renewals.get(&key).is_some_and(|at| now < at);
+    // A cluster that does not answer its probe, or is left to another Cluster, is not asked for anything.
+    if too_early || !matches!(finding, Finding::Ready { .. }) {
+        return as_before(cluster);
+    }
+    match ask(context, cluster, &connection, lease).await {
+        Ok(expires_at) => {
+            context.renewals.forget(&key);
+            tracing::info!(cluster = %key, %expires_at, "token renewed");
+            None
+        }
+        // Whoever changed it knows; the next probe looks at what is there then.
+        Err(RenewError::Changed) => as_before(cluster),
+        Err(error) => {
+            context.renewals.set(&key, lease.retry_at(now));
+            let message = format!(
+                "the token in {} ends at {} and was not renewed: {}; {REMEDY} if that stays",
+                secret_of(cluster),
+                lease.expires_at,
+                crate::chain(&error)
+            );
+            tracing::warn!(cluster = %key, %message, "token not renewed");
+            Some(expiring("RenewalFailed", message))
+        }
+    }
+}
+
+/// Asks for the next token and writes it down. Returns its end.
+async fn ask(
+    context: &Context,
+    cluster: &Cluster,
+    connection: &Connection,
+    lease: &TokenLease,
+) -> Result<jiff::Timestamp, RenewError> {
+    let reference = &cluster.spec.kube_config.secret_ref;
+    let name = ObjectKey::new(cluster.namespace().unwrap_or_default(), &reference.name);
+    let secret = context.hub.secret(&name).await?.ok_or(RenewError::Changed)?;
+    let (data_key, config) = secret
+        .data
+        .iter()
+        .flatten()
+        .find(|(data_key, _)| made_from(&secret, data_key) == connection.made_from)
+        .map(|(data_key, value)| (data_key.as_str(), String::from_utf8_lossy(&value.0)))
+        .ok_or(RenewError::Changed)?;
+    let config = MemberConfig::from_kubeconfig(&config)?;
+    let deadline = Instant::now() + TIMEOUT;
+    let issued_at = now();
+    let token = connection
+        .member
+        .request_token(&lease.namespace, &lease.name, lease.lifetime.as_std(), deadline)
+        .await?;
+    let text = config.renewed(&token)?;
+    let next = TokenLease {
+        issued_at,
+        expires_at: token.expires_at(),
+        ..lease.clone()
+    };
+    let value = SecretValue {
+        key: data_key,
+        value: text.reveal(),
+        annotations: next.annotations(),
+    };
+    context.hub.write_secret(&secret, value).await?;
+    Ok(token.expires_at())
+}
+
+fn secret_of(cluster: &Cluster) -> String {
+    format!("Secret {:?}", cluster.spec.kube_config.secret_ref.name)
+}
+
+fn expiring(reason: &str, message: String) -> ConditionUpdate {
+    ConditionUpdate {
+        type_: CREDENTIALS_EXPIRING,
+        status: ConditionStatus::True,
+        reason: reason.to_owned(),
+        message,
+    }
+}
+
+/// What the last renewal that was tried left in the status is still true.
+fn as_before(cluster: &Cluster) -> Option<ConditionUpdate> {
+    let status = cluster.status.as_ref()?;
+    let before = conditions::find(&status.conditions, CREDENTIALS_EXPIRING)?;
+    Some(expiring(&before.reason, before.message.clone()))
+}

@@ -1,0 +1,307 @@
+//! Waits for the kinds that an attempt's own definitions bring, before objects of these kinds are applied.
+//!
+//! Only what is needed is waited for: a definition without objects of its kind in the set holds nobody up, and neither
+//! does one whose kind the member is known to serve.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use starling_core::apply::Step;
+use starling_core::object::{ObjectKey, RenderedObject, RenderedSet};
+
+use super::apply::{ApplyOutcome, Change};
+use super::attempt::Attempt;
+use super::call::{Call, JSON, What};
+use super::error::MemberError;
+use super::paths;
+use super::transport::Member;
+use super::wait::Pauses;
+
+/// Group and kind of an object.
+type Kind<'a> = (&'a str, &'a str);
+
+/// The definitions of a set that later steps need, by what they define.
+pub(super) struct Definitions<'a> {
+    needed: BTreeMap<(String, String), &'a RenderedObject>,
+    /// What is known to be there by now.
+    there: BTreeSet<(String, String)>,
+    /// What was waited for in vain, and why.
+    missing: BTreeMap<(String, String), String>,
+    /// One limit for all of them.
+    pauses: Option<Pauses>,
+}
+
+/// A CustomResourceDefinition, as rendered.
+#[derive(Deserialize)]
+struct Definition {
+    spec: DefinitionSpec,
+}
+
+#[derive(Deserialize)]
+struct DefinitionSpec {
+    group: String,
+    names: Names,
+}
+
+#[derive(Deserialize)]
+struct Names {
+    kind: String,
+}
+
+/// A CustomResourceDefinition, as the member has it.
+#[derive(Deserialize)]
+struct Live {
+    #[serde(default)]
+    status: LiveStatus,
+}
+
+#[derive(Default, Deserialize)]
+struct LiveStatus {
+    /// `null` until the controllers of the member have looked at it.
+    #[serde(default)]
+    conditions: Option<Vec<LiveCondition>>,
+}
+
+#[derive(Deserialize)]
+struct LiveCondition {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+    #[serde(default)]
+    message: String,
+}
+
+/// How far a definition is.
+#[derive(Debug, PartialEq, Eq)]
+enum Progress {
+    Established,
+    /// Not yet, and why.
+    Waiting(String),
+    /// Not until somebody does something.
+    Refused(String),
+}
+
+impl<'a> Definitions<'a> {
+    /// The definitions of `desired` whose kinds some of the steps have.
+    pub(super) fn needed<'s>(desired: &'a RenderedSet, steps: impl Iterator<Item = &'s Step<'a>>) -> Self
+    where
+        'a: 's,
+    {
+        let kinds: BTreeSet<Kind<'_>> = steps.map(kind_of).collect();
+        let needed = desired
+            .objects
+            .iter()
+            .filter(|object| is_definition(&object.key))
+            .filter_map(|object| {
+                let Definition { spec } = serde_json::from_slice(&object.body).ok()?;
+                let defined = (spec.group, spec.names.kind);
+                kinds
+                    .contains(&(defined.0.as_str(), defined.1.as_str()))
+                    .then_some((defined, object))
+            });
+        Self {
+            needed: needed.collect(),
+            there: BTreeSet::new(),
+            missing: BTreeMap::new(),
+            pauses: None,
+        }
+    }
+
+    /// The definition that a step has to wait for.
+    fn awaited(&self, step: &Step<'_>) -> Option<&'a RenderedObject> {
+        let (group, kind) = kind_of(step);
+        let kind = (group.to_owned(), kind.to_owned());
+        (!self.there.contains(&kind))
+            .then(|| self.needed.get(&kind).copied())
+            .flatten()
+    }
+}
+
+impl Member {
+    /// Divides the steps of a phase into those that can be made at once, and those that wait for a definition.
+    pub(super) fn part<'s, 'a>(
+        &self,
+        definitions: &Definitions<'a>,
+        steps: &'s [Step<'a>],
+        outcome: &ApplyOutcome,
+    ) -> (Vec<&'s Step<'a>>, Vec<&'s Step<'a>>) {
+        steps.iter().partition(|step| {
+            let Some(definition) = definitions.awaited(step) else {
+                return true;
+            };
+            let served = self.knows(&step.object.api_version, &step.object.key.kind);
+            !was_written(outcome, &definition.key) && served
+        })
+    }
+
+    /// Waits for the definitions of these steps. Returns the steps that can be made now; those whose definition is not
+    /// there in time become failures, which name it.
+    pub(super) async fn await_definitions<'s, 'a>(
+        &self,
+        definitions: &mut Definitions<'a>,
+        steps: Vec<&'s Step<'a>>,
+        attempt: &Attempt,
+        outcome: &mut ApplyOutcome,
+    ) -> Result<Vec<&'s Step<'a>>, MemberError> {
+        let mut ready = Vec::new();
+        for step in steps {
+            let Some(definition) = definitions.awaited(step) else {
+                ready.push(step);
+                continue;
+            };
+            let kind = (step.object.key.group.clone(), step.object.key.kind.clone());
+            let failed = outcome.failures.iter().any(|(key, _)| *key == definition.key);
+            if !failed && !definitions.missing.contains_key(&kind) {
+                let pauses = definitions.pauses.get_or_insert_with(|| Pauses::within(attempt));
+                match self.await_one(definition, step, pauses, attempt).await? {
+                    None => drop(definitions.there.insert(kind.clone())),
+                    Some(problem) => drop(definitions.missing.insert(kind.clone(), problem)),
+                }
+            }
+            match definitions.missing.get(&kind) {
+                Some(problem) => outcome.failures.push((
+                    step.object.key.clone(),
+                    MemberError::NotEstablished {
+                        object: step.object.key.clone(),
+                        definition: definition.key.name.clone(),
+                        problem: problem.clone(),
+                    },
+                )),
+                // Where the definition itself failed, an earlier one may still serve the kind.
+                None => ready.push(step),
+            }
+        }
+        Ok(ready)
+    }
+
+    /// Waits until a definition is established and its kind served. Returns what it lacks if the time is up.
+    async fn await_one(
+        &self,
+        definition: &RenderedObject,
+        step: &Step<'_>,
+        pauses: &mut Pauses,
+        attempt: &Attempt,
+    ) -> Result<Option<String>, MemberError> {
+        let object = step.object;
+        loop {
+            let progress = match self.progress(definition, attempt).await {
+                Err(error) if error.ends_attempt() => return Err(error),
+                // A user that may write definitions need not be one that may read them.
+                Err(error) => return Ok(Some(format!("cannot be read: {}", crate::chain(&error)))),
+                Ok(progress) => progress,
+            };
+            let problem = match progress {
+                Progress::Refused(problem) => return Ok(Some(problem)),
+                Progress::Waiting(problem) => problem,
+                Progress::Established
+                    if self
+                        .serves(&object.api_version, &object.key.kind, attempt)
+                        .await? =>
+                {
+                    return Ok(None);
+                }
+                Progress::Established => {
+                    format!(
+                        "is established, and {} in {} is not served",
+                        object.key.kind, object.api_version
+                    )
+                }
+            };
+            if !pauses.pause().await {
+                return Ok(Some(problem));
+            }
+        }
+    }
+
+    async fn progress(
+        &self,
+        definition: &RenderedObject,
+        attempt: &Attempt,
+    ) -> Result<Progress, MemberError> {
+        let resource = self
+            .resource(&definition.key, &definition.api_version, attempt)
+            .await?;
+        let path = paths::object(&resource, &definition.key)?;
+        let what = What::object("get", &definition.key);
+        match self.send(Call::get(what, path, JSON), attempt).await {
+            Ok(answer) => {
+                let conditions = answer.parse::<Live>(what)?.status.conditions;
+                Ok(progress_of(&conditions.unwrap_or_default()))
+            }
+            Err(MemberError::NotFound { .. }) => Ok(Progress::Waiting("is gone".into())),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn progress_of(conditions: &[LiveCondition]) -> Progress {
+    let find = |type_: &str| conditions.iter().find(|condition| condition.type_ == type_);
+    match (find("NamesAccepted"), find("Established")) {
+        (Some(names), _) if names.status == "False" => {
+            Progress::Refused(format!("has names that are taken: {}", names.message))
+        }
+        (_, Some(established)) if established.status == "True" => Progress::Established,
+        (_, Some(established)) => Progress::Waiting(format!("is not established: {}", established.message)),
+        (_, None) => Progress::Waiting("is not established".into()),
+    }
+}
+
+fn kind_of<'s>(step: &'s Step<'_>) -> Kind<'s> {
+    (&step.object.key.group, &step.object.key.kind)
+}
+
+fn is_definition(key: &ObjectKey) -> bool {
+    key.group == "apiextensions.k8s.io" && key.kind == "CustomResourceDefinition"
+}
+
+fn was_written(outcome: &ApplyOutcome, key: &ObjectKey) -> bool {
+    let written = |change| matches!(change, Change::Created | Change::Configured);
+    outcome
+        .applied
+        .iter()
+        .any(|applied| applied.key == *key && written(applied.change))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn condition(type_: &str, status: &str, message: &str) -> LiveCondition {
+        LiveCondition {
+            type_: type_.into(),
+            status: status.into(),
+            message: message.into(),
+        }
+    }
+
+    #[test]
+    fn a_definition_with_taken_names_is_not_waited_for() {
+        let waiting = |text: &str| Progress::Waiting(text.into());
+        for (conditions, expected) in [
+            (vec![], waiting("is not established")),
+            (
+                vec![
+                    condition("NamesAccepted", "True", "no conflicts found"),
+                    condition("Established", "False", "installing"),
+                ],
+                waiting("is not established: installing"),
+            ),
+            (
+                vec![
+                    condition("NamesAccepted", "True", ""),
+                    condition("Established", "True", ""),
+                ],
+                Progress::Established,
+            ),
+            (
+                vec![
+                    condition("NamesAccepted", "False", "\"Widget\" is already in use"),
+                    condition("Established", "False", "not all names are accepted"),
+                ],
+                Progress::Refused("has names that are taken: \"Widget\" is already in use".into()),
+            ),
+        ] {
+            assert_eq!(progress_of(&conditions), expected);
+        }
+    }
+}

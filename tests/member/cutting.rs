@@ -1,0 +1,119 @@
+//! Attempts that are cut in the middle of what takes more than one request: the next one goes on from what it finds.
+
+use http::Method;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::batch::v1::Job;
+use kube::api::Api;
+use serde_json::{Value, json};
+use starling::member::MemberError;
+use starling_api::{FIELD_MANAGER, IgnoreRule};
+use starling_core::ignore::IgnoreRules;
+use starling_core::object::RenderedObject;
+use starling_testkit::{Fault, FaultProxy, Match};
+
+use crate::world::{World, connect_to};
+
+/// Applies through a proxy that cuts one request, as a process that dies there.
+async fn cut(world: &mut World, objects: &[RenderedObject], matching: Match, fault: Fault) {
+    let proxy = FaultProxy::start(world.plane()).await.unwrap();
+    world.member = connect_to(&proxy);
+    let cut = proxy.on(matching, fault);
+    let records = world.records.clone();
+    let outcome = world.apply(objects).await;
+    assert_eq!(cut.fired(), 1);
+    assert!(
+        matches!(outcome.interrupted, Some(MemberError::Unreachable { .. })),
+        "{outcome:?}"
+    );
+    // The next process knows what was written down before.
+    world.restarted();
+    world.records = records;
+}
+
+fn job(world: &World, image: &str) -> RenderedObject {
+    let pod = json!({"restartPolicy": "Never", "containers": [{"name": "main", "image": image}]});
+    let spec = json!({"spec": {"template": {"spec": pod}}});
+    world.rendered("batch/v1", "Job", &world.namespace, "job", spec)
+}
+
+#[tokio::test]
+async fn a_recreation_that_is_cut_anywhere_ends_with_one_new_object() {
+    let of_job = |method| Match::method(method).path_ends_with("/jobs/job");
+    let delete = || of_job(Method::DELETE).times(1);
+    // The first apply is refused, the second makes the object anew.
+    let apply_anew = || of_job(Method::PATCH).nth(2);
+    let try_anew = Match::method(Method::POST).query_contains("dryRun=All").times(1);
+    let cases = [
+        ("trybefore", try_anew, Fault::CutBefore, "created job"),
+        ("deletebefore", delete(), Fault::CutBefore, "created job"),
+        ("deleteafter", delete(), Fault::CutAfter, "created job"),
+        ("applybefore", apply_anew(), Fault::CutBefore, "created job"),
+        // It is there, and is not made a third time.
+        ("applyafter", apply_anew(), Fault::CutAfter, "configured job"),
+    ];
+    for (case, matching, fault, done) in cases {
+        let mut world = World::new(&format!("cut{case}")).await;
+        world.recreate = true;
+        world.apply_ok(&[job(&world, "a:1")]).await;
+        let jobs: Api<Job> = Api::namespaced(world.other.clone(), &world.namespace);
+        let first = jobs.get("job").await.unwrap().metadata.uid.unwrap();
+        let objects = [job(&world, "a:2"), world.map("a", &json!({"k": "1"}))];
+        cut(&mut world, &objects, matching, fault).await;
+        let between = jobs
+            .get_opt("job")
+            .await
+            .unwrap()
+            .and_then(|job| job.metadata.uid);
+        let told = world.apply_ok(&objects).await;
+        assert!(told.contains(&done.to_owned()), "{case}: {told:?}");
+        let live = jobs.get("job").await.unwrap();
+        let uid = live.metadata.uid.unwrap();
+        assert_ne!(uid, first, "{case}");
+        if case == "applyafter" {
+            assert_eq!(between, Some(uid), "{case}: made once");
+        }
+        let pod = live.spec.unwrap().template.spec.unwrap();
+        assert_eq!(pod.containers[0].image.as_deref(), Some("a:2"), "{case}");
+    }
+}
+
+#[tokio::test]
+async fn fields_that_could_not_be_given_up_are_given_up_by_the_next_attempt() {
+    let give_up = || Match::method(Method::PATCH).body_contains("managedFields");
+    let make = || {
+        Match::method(Method::PATCH)
+            .path_ends_with("/deployments/web")
+            .body_contains("\"replicas\":3")
+    };
+    let cases = [
+        ("makeafter", make(), Fault::CutAfter),
+        ("givebefore", give_up(), Fault::CutBefore),
+        ("giveafter", give_up(), Fault::CutAfter),
+    ];
+    for (case, matching, fault) in cases {
+        let mut world = World::new(&format!("cut{case}")).await;
+        let rule: IgnoreRule = serde_json::from_value(json!({"paths": ["/spec/replicas"]})).unwrap();
+        world.ignore = IgnoreRules::new(&[rule]).unwrap();
+        let spec = json!({"spec": {"replicas": 3, "selector": {"matchLabels": {"app": "web"}},
+            "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "main", "image": "a"}]}}}});
+        let object = world.rendered("apps/v1", "Deployment", &world.namespace, "web", spec);
+        cut(
+            &mut world,
+            std::slice::from_ref(&object),
+            matching.times(1),
+            fault,
+        )
+        .await;
+        world.apply_ok(&[object]).await;
+        let deployments: Api<Deployment> = Api::namespaced(world.other.clone(), &world.namespace);
+        let live = deployments.get("web").await.unwrap();
+        assert_eq!(live.spec.unwrap().replicas, Some(3), "{case}");
+        let entries = live.metadata.managed_fields.unwrap();
+        let ours = entries
+            .iter()
+            .find(|entry| entry.manager.as_deref() == Some(FIELD_MANAGER));
+        let fields: &Value = &ours.unwrap().fields_v1.as_ref().unwrap().0;
+        assert!(fields["f:spec"]["f:replicas"].is_null(), "{case}: {fields}");
+        assert!(world.find_drift().await.drifted.is_empty(), "{case}");
+    }
+}
