@@ -25,8 +25,17 @@
 //! # assert!(builtin("v1", "ConfigMap").is_some());
 //! ```
 
+pub mod controllers;
 pub mod fields;
+pub mod journal;
+pub mod kinds;
 pub mod managed;
+pub mod object;
+pub mod random;
 pub mod schema;
+pub mod state;
+pub mod status;
+pub mod store;
 pub mod typed;
 mod value;
+pub mod verbs;

@@ -490,7 +490,7 @@ fn take_entries(object: &mut Value) -> Given {
 }
 
 /// `group/version, Kind=kind`; the core group is empty.
-fn version_and_kind(object: &Value) -> String {
+pub(crate) fn version_and_kind(object: &Value) -> String {
     let version = object["apiVersion"].as_str().unwrap_or_default();
     let slash = if version.contains('/') { "" } else { "/" };
     format!(

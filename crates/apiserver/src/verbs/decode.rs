@@ -1,0 +1,142 @@
+//! Reading an object that a client sent: its kind, its form, its defaults.
+
+use serde_json::Value;
+
+use super::Target;
+use crate::kinds::{Form, Registry, defaults};
+use crate::status::Status;
+
+/// What happens to fields that the kind does not have, `fieldValidation`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Validation {
+    /// They are dropped.
+    Ignore,
+    /// They are dropped, and the client is warned.
+    #[default]
+    Warn,
+    /// The request is refused.
+    Strict,
+}
+
+/// An object that has been read.
+pub(super) struct Decoded {
+    pub(super) object: Value,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Sets `apiVersion` and `kind` if they are missing, and refuses those of another kind.
+pub(super) fn check_kind(target: &Target, object: &mut Value) -> Result<(), Status> {
+    let Some(map) = object.as_object_mut() else {
+        return Err(Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
+            target.resource.kind,
+            match object {
+                Value::Array(_) => "array",
+                Value::String(_) => "string",
+                Value::Number(_) => "number",
+                Value::Bool(_) => "bool",
+                _ => "null",
+            }
+        )));
+    };
+    let custom = matches!(target.version.form, Form::Custom(_));
+    for (field, expected) in [
+        ("apiVersion", &*target.version.api_version),
+        ("kind", &*target.resource.kind),
+    ] {
+        match map.get(field).and_then(Value::as_str) {
+            Some(found) if found == expected => {}
+            None | Some("") if !custom => {
+                map.insert(field.to_owned(), expected.into());
+            }
+            None | Some("") => {
+                return Err(Status::bad_request(format!(
+                    "Object 'Kind' is missing in '{}'",
+                    Value::Object(map.clone())
+                )));
+            }
+            Some(_) => return Err(wrong_kind(target, &Value::Object(map.clone()))),
+        }
+    }
+    Ok(())
+}
+
+fn wrong_kind(target: &Target, object: &Value) -> Status {
+    let text = |field: &str| object[field].as_str().unwrap_or_default();
+    let (group, version) = text("apiVersion")
+        .rsplit_once('/')
+        .unwrap_or(("", text("apiVersion")));
+    let (kind, wanted) = (text("kind"), &target.resource.kind);
+    if matches!(target.version.form, Form::Custom(_)) {
+        return Status::bad_request(format!(
+            "the API version in the data ({}) does not match the expected API version ({})",
+            text("apiVersion"),
+            target.version.api_version,
+        ));
+    }
+    let served = Registry::builtins().any(|resource| {
+        *resource.group == *group && *resource.kind == *kind && resource.version(version).is_some()
+    });
+    if served {
+        let core = |group: &str, version: &str| match group {
+            "" => version.to_owned(),
+            group => format!("{}.{version}", group.split('.').next().unwrap_or_default()),
+        };
+        return Status::bad_request(format!(
+            "{kind} in version {version:?} cannot be handled as a {wanted}: converting ({}.{kind}) to ({}.{wanted}): unknown conversion",
+            core("", version),
+            match &*target.resource.group {
+                "" => "core",
+                group => group.split('.').next().unwrap_or_default(),
+            }
+        ));
+    }
+    Status::bad_request(format!(
+        "{kind} in version {version:?} cannot be handled as a {wanted}: no kind {kind:?} is registered for version {:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\"",
+        text("apiVersion")
+    ))
+}
+
+/// Gives an object its form and its defaults. `duplicates` are the fields that stood twice in the body.
+pub(super) fn decode(
+    target: &Target,
+    mut object: Value,
+    duplicates: &[String],
+    validation: Validation,
+) -> Result<Decoded, Status> {
+    check_kind(target, &mut object)?;
+    let kind = &*target.resource.kind;
+    let unknown = match &target.version.form {
+        Form::Builtin(ty) => {
+            let unknown = ty.normalize(&mut object).map_err(|why| {
+                Status::bad_request(format!(
+                    "{kind} in version {:?} cannot be handled as a {kind}: {why}",
+                    target.version.name
+                ))
+            })?;
+            defaults::set(*ty, kind, &mut object);
+            unknown
+        }
+        Form::Custom(version) => version.decode(&mut object),
+    };
+    let complaints: Vec<String> = unknown
+        .iter()
+        .map(|path| format!("unknown field {path:?}"))
+        .chain(duplicates.iter().map(|path| format!("duplicate field {path:?}")))
+        .collect();
+    match validation {
+        Validation::Strict if !complaints.is_empty() => Err(Status::bad_request(format!(
+            "{kind} in version {:?} cannot be handled as a {kind}: strict decoding error: {}",
+            target.version.name,
+            complaints.join(", ")
+        ))),
+        Validation::Warn => Ok(Decoded {
+            object,
+            warnings: complaints,
+        }),
+        _ => Ok(Decoded {
+            object,
+            warnings: Vec::new(),
+        }),
+    }
+}

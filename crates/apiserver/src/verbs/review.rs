@@ -1,0 +1,1 @@
+//! Kinds that are answered and not stored: reviews of access, and tokens.
