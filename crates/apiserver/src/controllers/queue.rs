@@ -79,6 +79,18 @@ impl Queue {
         self.planned.insert((at, work));
     }
 
+    /// Adds all objects that become healthy.
+    pub(crate) fn all_workloads(&mut self, store: &Store) {
+        for table in WORKLOADS {
+            for stored in store.list(table, crate::store::Range::default()) {
+                self.push(Work::Workload {
+                    table: table.into(),
+                    key: stored.head.key(),
+                });
+            }
+        }
+    }
+
     /// Takes work that is due.
     pub(super) fn take(&mut self, now: Timestamp) -> Option<Work> {
         if let Some(work) = self.ready.pop_first() {

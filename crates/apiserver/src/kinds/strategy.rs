@@ -30,6 +30,8 @@ pub struct Strategy {
     pub status_resets: &'static [&'static [&'static str]],
 }
 
+pub(crate) use super::services::FIRST as FIRST_ADDRESS;
+
 const SPEC: &[&[&str]] = &[&["spec"]];
 
 impl Strategy {
