@@ -15,7 +15,7 @@ import (
 func main() {
 	log.SetFlags(0)
 	seed := flag.Uint64("seed", 1, "seed of the random corpus")
-	runs := flag.Int("runs", 1200, "number of runs in the random corpus")
+	runs := flag.Int("runs", 560, "number of runs in the random corpus")
 	specs := flag.String("specs", "", "folder api/openapi-spec/v3 of Kubernetes")
 	flag.Parse()
 
