@@ -6,7 +6,7 @@
 //! admission and writing are the caller's.
 //!
 //! The specification is what Kubernetes 1.35 does. `tests/apply_oracle.rs` compares with what its libraries say,
-//! `tests/apiserver.rs` with a real kube-apiserver.
+//! `tests/apiserver` with a real kube-apiserver.
 //!
 //! ```
 //! use serde_json::json;
