@@ -27,6 +27,7 @@
 
 pub mod fields;
 pub mod managed;
+pub mod patch;
 pub mod schema;
 pub mod typed;
 mod value;

@@ -23,12 +23,16 @@ func main() {
 	switch flag.Arg(0) {
 	case "builtin":
 		writeBuiltin(out, *specs)
+	case "strategic":
+		writeStrategic(out, *specs)
+	case "patches":
+		writePatches(out, *seed, 2**runs, *specs)
 	case "table":
 		writeTable(out, *specs)
 	case "random":
 		writeRandom(out, *seed, *runs, *specs)
 	default:
-		log.Fatal("usage: apply [-specs FOLDER] builtin | apply -specs FOLDER table | apply [-seed N] [-runs N] -specs FOLDER random")
+		log.Fatal("usage: apply -specs FOLDER builtin | strategic | table | patches | apply [-seed N] [-runs N] -specs FOLDER random")
 	}
 	if err := out.Flush(); err != nil {
 		log.Fatal(err)
