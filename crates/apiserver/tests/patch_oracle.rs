@@ -89,9 +89,9 @@ fn patches_end_as_in_kubernetes() {
     for (kind, least) in [
         (("json", 0), 20),
         (("json", 422), 20),
-        (("merge", 0), 300),
+        (("merge", 0), 250),
         (("strategic", 0), 500),
-        (("strategic", 400), 30),
+        (("strategic", 400), 15),
         (("strategic", 500), 30),
     ] {
         assert!(

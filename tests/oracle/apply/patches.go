@@ -234,7 +234,7 @@ func (c *patched) ask(types *runtime.Scheme) (usable bool) {
 		}
 	}()
 	var first string
-	for i := range 8 {
+	for i := range 60 {
 		result, err := c.once(types)
 		c.Result, c.Code, c.Error = nil, 0, ""
 		if err != nil {
