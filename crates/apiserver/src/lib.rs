@@ -6,7 +6,7 @@
 //! admission and writing are the caller's.
 //!
 //! The specification is what Kubernetes 1.35 does. `tests/apply_oracle.rs` compares with what its libraries say,
-//! `tests/apiserver.rs` with a real kube-apiserver.
+//! `tests/apiserver` with a real kube-apiserver.
 //!
 //! ```
 //! use serde_json::json;
@@ -26,13 +26,17 @@
 //! ```
 
 pub mod controllers;
+pub mod faults;
 pub mod fields;
+pub mod http;
 pub mod journal;
 pub mod kinds;
 pub mod managed;
 pub mod object;
+pub mod patch;
 pub mod random;
 pub mod schema;
+pub mod server;
 pub mod state;
 pub mod status;
 pub mod store;

@@ -15,7 +15,7 @@ import (
 func main() {
 	log.SetFlags(0)
 	seed := flag.Uint64("seed", 1, "seed of the random corpus")
-	runs := flag.Int("runs", 1200, "number of runs in the random corpus")
+	runs := flag.Int("runs", 560, "number of runs in the random corpus")
 	specs := flag.String("specs", "", "folder api/openapi-spec/v3 of Kubernetes")
 	flag.Parse()
 
@@ -23,12 +23,16 @@ func main() {
 	switch flag.Arg(0) {
 	case "builtin":
 		writeBuiltin(out, *specs)
+	case "strategic":
+		writeStrategic(out, *specs)
+	case "patches":
+		writePatches(out, *seed, 2**runs, *specs)
 	case "table":
 		writeTable(out, *specs)
 	case "random":
 		writeRandom(out, *seed, *runs, *specs)
 	default:
-		log.Fatal("usage: apply [-specs FOLDER] builtin | apply -specs FOLDER table | apply [-seed N] [-runs N] -specs FOLDER random")
+		log.Fatal("usage: apply -specs FOLDER builtin | strategic | table | patches | apply [-seed N] [-runs N] -specs FOLDER random")
 	}
 	if err := out.Flush(); err != nil {
 		log.Fatal(err)

@@ -251,7 +251,7 @@ pub(crate) fn check_definition(_state: &State, resource: &Resource, object: &Val
 }
 
 /// The order of versions: stable before beta before alpha, then by number; names that are no versions come last.
-fn precedence(name: &str) -> (u8, u64, u64, std::cmp::Reverse<String>) {
+pub(crate) fn precedence(name: &str) -> (u8, u64, u64, std::cmp::Reverse<String>) {
     let none = (0, 0, 0, std::cmp::Reverse(name.to_owned()));
     let Some(rest) = name.strip_prefix('v') else {
         return none;

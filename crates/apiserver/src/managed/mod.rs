@@ -19,6 +19,7 @@ mod scale;
 mod updater;
 mod versions;
 
+use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use jiff::Timestamp;
@@ -272,12 +273,12 @@ impl FieldManager {
             )
             .map_err(ApplyError::ExistingFields)?;
         }
-        if config
-            .pointer("/metadata/managedFields")
-            .is_some_and(|given| !given.is_null())
-        {
-            return Err(ApplyError::ManagedFieldsGiven);
-        }
+        let without_entries = match config.pointer("/metadata/managedFields") {
+            None => Cow::Borrowed(config),
+            Some(Value::Null) => Cow::Owned(without_entries(config)),
+            Some(_) => return Err(ApplyError::ManagedFieldsGiven),
+        };
+        let config = without_entries.as_ref();
         let config_typed =
             self.ty
                 .check(config, Duplicates::Refused)
@@ -455,6 +456,15 @@ pub fn settle_times(stored: &ManagedFields, new: &mut ManagedFields, object_chan
         new.clone_from(stored);
     }
     !same
+}
+
+/// Returns an object without the field of its entries.
+fn without_entries(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+    }
+    object
 }
 
 /// What an object that a client sent says about its entries.

@@ -37,7 +37,7 @@ use crate::controllers::Health;
 use crate::journal::Keep;
 use crate::store::History;
 pub(crate) use admin::answer as admin_answer;
-pub(crate) use credentials::Secret;
+pub(crate) use credentials::{Secret, same};
 
 /// How a server is started.
 #[derive(Clone)]

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::create::{self, check_names};
 use super::decode::{check_kind, decode};
 use super::update::{self, Existing, check_revision};
 use super::{Outcome, Target, Write, scale};
 use crate::journal::Verb;
-use crate::kinds::Form;
 use crate::managed::{ApplyError, ApplyRequest, settle_times};
 use crate::object::metadata;
+use crate::patch::{PatchError, StrategicType, json_patch, merge_patch, strategic_merge};
 use crate::state::State;
 use crate::status::{Cause, Status};
 
@@ -50,7 +50,7 @@ pub fn patch(
                 .get(&target.resource.table, &target.key())
                 .ok_or_else(|| target.not_found())?;
             let existing = Existing::of(target, stored);
-            let patched = patched(target, &existing.whole(), &other)?;
+            let patched = patched(target, existing.whole(), &other)?;
             let mut decoded = decode(target, patched, duplicates, write.validation)?;
             check_names(target, &mut decoded.object)?;
             check_revision(target, &decoded.object, &existing)?;
@@ -61,44 +61,27 @@ pub fn patch(
 }
 
 /// What a patch makes of an object.
-pub(super) fn patched(target: &Target, object: &Value, body: &PatchBody) -> Result<Value, Status> {
-    match body {
-        PatchBody::Merge(patch) => {
-            if !patch.is_object() {
-                return Err(Status::bad_request(format!(
-                    "error decoding patch: json: cannot unmarshal {patch} into Go value of type map[string]interface {{}}",
-                )));
-            }
-            let mut object = object.clone();
-            merge(&mut object, patch);
-            Ok(object)
-        }
-        PatchBody::Json(_) => Err(Status::not_implemented("a JSON patch")),
-        PatchBody::Strategic(_) if matches!(target.version.form, Form::Custom(_)) => {
-            Err(Status::unsupported_media_type())
-        }
-        PatchBody::Strategic(_) => Err(Status::not_implemented("a strategic merge patch")),
-        PatchBody::Apply(_) => Err(Status::internal("an apply is no patch")),
-    }
-}
-
-/// RFC 7386.
-fn merge(object: &mut Value, patch: &Value) {
-    let Value::Object(fields) = patch else {
-        object.clone_from(patch);
-        return;
+pub(super) fn patched(target: &Target, object: Value, body: &PatchBody) -> Result<Value, Status> {
+    let (api_version, kind) = match &*target.subresource {
+        "scale" => ("autoscaling/v1", "Scale"),
+        _ => (&*target.version.api_version, &*target.resource.kind),
     };
-    if !object.is_object() {
-        *object = Value::Object(Map::new());
-    }
-    let Some(map) = object.as_object_mut() else { return };
-    for (name, value) in fields {
-        if value.is_null() {
-            map.remove(name);
-        } else {
-            merge(map.entry(name.clone()).or_insert(Value::Null), value);
+    let outcome = match body {
+        PatchBody::Merge(patch) => merge_patch(object, patch.clone()),
+        PatchBody::Json(patch) => json_patch(object, patch),
+        PatchBody::Strategic(patch) => match StrategicType::of(api_version, kind) {
+            Some(ty) => strategic_merge(ty, object, patch.clone()),
+            None => return Err(Status::unsupported_media_type()),
+        },
+        PatchBody::Apply(_) => return Err(Status::internal("an apply is no patch")),
+    };
+    outcome.map_err(|error| {
+        let mut status = Status::new(error.code(), error.reason(), error.to_string());
+        if let PatchError::NotApplicable { .. } = error {
+            status.details.empty = true;
         }
-    }
+        status
+    })
 }
 
 /// Server-side apply.

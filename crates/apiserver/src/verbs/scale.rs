@@ -140,16 +140,8 @@ pub(super) fn patch(
     if let PatchBody::Apply(config) = body {
         return apply(state, target, &existing, shown, &config, write);
     }
-    // A scale is of a built-in kind even below a custom resource.
-    let scale = patched(&as_scale(target), &shown, &body)?;
+    let scale = patched(target, shown, &body)?;
     write_scale(state, target, &existing, scale, None, write, Verb::Patch)
-}
-
-fn as_scale(target: &Target) -> Target {
-    Target {
-        subresource: "scale".to_owned(),
-        ..target.clone()
-    }
 }
 
 fn apply(
