@@ -233,7 +233,12 @@ mod tests {
             name: "web".to_owned(),
         };
         assert!(board.effects(&facts).is_empty());
-        board.add(Fault::always(Effect::Refuse).on(&["patch"]).of(&["deployments"]).times(2));
+        board.add(
+            Fault::always(Effect::Refuse)
+                .on(&["patch"])
+                .of(&["deployments"])
+                .times(2),
+        );
         board.add(Fault::always(Effect::BlackHole).on(&["get"]));
         assert_eq!(board.effects(&facts), [Effect::Refuse]);
         assert_eq!(board.effects(&facts), [Effect::Refuse]);

@@ -59,7 +59,10 @@ impl HttpBody for Body {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         match &mut self.get_mut().0 {
             Inner::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Inner::Stream(stream) => stream.as_mut().poll_next(cx).map(|next| next.map(|bytes| bytes.map(Frame::data))),
+            Inner::Stream(stream) => stream
+                .as_mut()
+                .poll_next(cx)
+                .map(|next| next.map(|bytes| bytes.map(Frame::data))),
             Inner::Cut(bytes) => Poll::Ready(Some(match bytes.take() {
                 Some(bytes) => Ok(Frame::data(bytes)),
                 None => Err(Broken("the answer is cut")),

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::body::Body;
 use super::json as as_json;
+use super::openapi;
 use super::request::Call;
 use super::route::Route;
 use crate::kinds::{Registry, Resource, Version};
@@ -27,6 +28,13 @@ pub(super) fn answer(call: &Call) -> Result<Response<Body>, Status> {
         ["apis"] => json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups(registry)}),
         ["apis", name] => group(registry, name).ok_or_else(Status::no_such_resource)?,
         ["apis", name, version] => resources(registry, name, version)?,
+        ["openapi", "v3"] => openapi::root(registry),
+        ["openapi", "v3", "api", version] => {
+            openapi::document(registry, "", version).ok_or_else(Status::no_such_resource)?
+        }
+        ["openapi", "v3", "apis", group, version] => {
+            openapi::document(registry, group, version).ok_or_else(Status::no_such_resource)?
+        }
         _ => return Err(Status::no_such_resource()),
     };
     Ok(as_json(200, document.to_string().into_bytes()))
@@ -97,7 +105,11 @@ fn resources(registry: &Registry, group: &str, version: &str) -> Result<Value, S
     if list.is_empty() {
         return Err(Status::no_such_resource());
     }
-    let name = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    let name = if group.is_empty() {
+        version.to_owned()
+    } else {
+        format!("{group}/{version}")
+    };
     Ok(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": name, "resources": list}))
 }
 
@@ -110,7 +122,10 @@ fn rows(resource: &Resource, version: &Version) -> Vec<Value> {
         "kind": resource.kind,
         "verbs": version.verbs,
     });
-    for (field, list) in [("shortNames", &resource.short_names), ("categories", &resource.categories)] {
+    for (field, list) in [
+        ("shortNames", &resource.short_names),
+        ("categories", &resource.categories),
+    ] {
         if !list.is_empty() {
             row[field] = json!(list);
         }

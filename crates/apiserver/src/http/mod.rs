@@ -3,6 +3,7 @@
 mod body;
 mod discovery;
 mod negotiate;
+mod openapi;
 mod params;
 mod plain;
 mod request;
@@ -60,7 +61,12 @@ fn admin(server: &Server, shared: &Shared, request: &Request<Incoming>, path: &[
     }
 }
 
-async fn of_cluster(shared: &Arc<Shared>, cluster: &Arc<Cluster>, path: &str, request: Request<Incoming>) -> Answer {
+async fn of_cluster(
+    shared: &Arc<Shared>,
+    cluster: &Arc<Cluster>,
+    path: &str,
+    request: Request<Incoming>,
+) -> Answer {
     let call = match Call::read(shared, cluster, path, &request) {
         Ok(call) => call,
         Err(status) => return Ok(refuse(&status)),
@@ -89,7 +95,10 @@ async fn of_cluster(shared: &Arc<Shared>, cluster: &Arc<Cluster>, path: &str, re
             Effect::LoseAnswer => return Err(Broken("the answer is lost")),
             Effect::CutAnswer => return Ok(response.map(Body::cut)),
             Effect::Garbage => {
-                return Ok(json(200, b"{\"kind\":\"ConfigMap\",\"api\x00<html>not JSON".to_vec()));
+                return Ok(json(
+                    200,
+                    b"{\"kind\":\"ConfigMap\",\"api\x00<html>not JSON".to_vec(),
+                ));
             }
             _ => {}
         }
@@ -115,7 +124,9 @@ fn too_many(seconds: u32) -> Response<Body> {
     );
     status.details.retry_after = seconds;
     let mut response = refuse(&status);
-    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    response
+        .headers_mut()
+        .insert(RETRY_AFTER, HeaderValue::from(seconds));
     response
 }
 
@@ -135,12 +146,17 @@ fn json(code: u16, body: Vec<u8>) -> Response<Body> {
 }
 
 fn text(code: u16, body: &str) -> Response<Body> {
-    with_type(code, "text/plain; charset=utf-8", Body::full(body.as_bytes().to_vec()))
+    with_type(
+        code,
+        "text/plain; charset=utf-8",
+        Body::full(body.as_bytes().to_vec()),
+    )
 }
 
 fn with_type(code: u16, content_type: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
-    *response.status_mut() = hyper::StatusCode::from_u16(code).unwrap_or(hyper::StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() =
+        hyper::StatusCode::from_u16(code).unwrap_or(hyper::StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(

@@ -122,7 +122,10 @@ mod tests {
                 "application/vnd.kubernetes.protobuf, application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
                 Some(Shape::Metadata),
             ),
-            ("application/json;as=Foo;g=meta.k8s.io;v=v1,application/json", Some(Shape::Whole)),
+            (
+                "application/json;as=Foo;g=meta.k8s.io;v=v1,application/json",
+                Some(Shape::Whole),
+            ),
             ("application/vnd.kubernetes.protobuf", None),
             ("application/yaml", None),
         ] {
@@ -130,7 +133,11 @@ mod tests {
             if !text.is_empty() {
                 headers.insert(ACCEPT, HeaderValue::from_static(text));
             }
-            assert_eq!(Accept::read(&headers).ok().map(|accept| accept.shape), shape, "{text}");
+            assert_eq!(
+                Accept::read(&headers).ok().map(|accept| accept.shape),
+                shape,
+                "{text}"
+            );
         }
     }
 }

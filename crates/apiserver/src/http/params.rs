@@ -44,7 +44,8 @@ impl Params {
 
     /// Whether a switch is on; one without a value is.
     pub(super) fn flag(&self, name: &str) -> bool {
-        self.get(name).is_some_and(|text| text.is_empty() || is_true(text))
+        self.get(name)
+            .is_some_and(|text| text.is_empty() || is_true(text))
     }
 
     fn revision(&self) -> Result<Option<u64>, Status> {
@@ -146,7 +147,10 @@ impl Params {
 
     /// After how many seconds a watch ends.
     pub(super) fn timeout_seconds(&self) -> Option<u64> {
-        self.text("timeoutSeconds").parse().ok().filter(|seconds| *seconds > 0)
+        self.text("timeoutSeconds")
+            .parse()
+            .ok()
+            .filter(|seconds| *seconds > 0)
     }
 
     /// Whether nothing is to be committed, and what happens to unknown fields.

@@ -167,7 +167,11 @@ fn forbidden(user: &User, verb: &str, route: &Route, path: &str) -> Status {
     } else {
         format!("in the namespace {namespace:?}")
     };
-    let what = if name.is_empty() { String::new() } else { format!(" {name:?}") };
+    let what = if name.is_empty() {
+        String::new()
+    } else {
+        format!(" {name:?}")
+    };
     let mut status = Status::new(
         403,
         "Forbidden",

@@ -13,7 +13,7 @@ use super::request::Call;
 use super::route::Route;
 use super::{json, warn, watch};
 use crate::faults::Effect;
-use crate::kinds::{self, Form};
+use crate::kinds::{self, Form, protobuf};
 use crate::object::json as reader;
 use crate::state::State;
 use crate::status::{Cause, Status};
@@ -24,6 +24,8 @@ use crate::verbs::{
 
 /// The largest body that is read, as in the API server.
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
+/// The form of bodies that Go's typed clients prefer.
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// Answers a request about objects.
 pub(super) async fn answer(
@@ -73,9 +75,10 @@ fn target(call: &Call) -> Result<Target, Status> {
     };
     if !known || !placed {
         return Err(match (known, subresource.as_str()) {
-            (false, "log" | "exec" | "attach" | "portforward" | "proxy" | "ephemeralcontainers" | "resize") => {
-                Status::not_implemented(format!("{plural}/{subresource}"))
-            }
+            (
+                false,
+                "log" | "exec" | "attach" | "portforward" | "proxy" | "ephemeralcontainers" | "resize",
+            ) => Status::not_implemented(format!("{plural}/{subresource}")),
             _ => Status::no_such_resource(),
         });
     }
@@ -100,7 +103,11 @@ fn check_verb(call: &Call, target: &Target) -> Result<(), Status> {
         Some(subresource) => subresource.verbs.iter().any(|verb| **verb == *call.verb),
         None => target.version.can(call.verb),
     };
-    if fits && can { Ok(()) } else { Err(Status::method_not_allowed()) }
+    if fits && can {
+        Ok(())
+    } else {
+        Err(Status::method_not_allowed())
+    }
 }
 
 /// The revision that a stale server shows.
@@ -118,7 +125,10 @@ fn get(call: &Call, target: &Target, effects: &[Effect]) -> Result<Response<Body
         verbs::get(&state, target, stale(&state, effects))?
     };
     if target.subresource == "scale" {
-        return Ok(json(200, verbs::show_scale(target, &stored)?.to_string().into_bytes()));
+        return Ok(json(
+            200,
+            verbs::show_scale(target, &stored)?.to_string().into_bytes(),
+        ));
     }
     let mut response = json(200, shown(call, target, &stored)?);
     warn(&mut response, &deprecation(target));
@@ -180,7 +190,8 @@ fn listed(call: &Call, target: &Target, listing: &Listing) -> Result<Vec<u8>, St
     let mut out = Vec::with_capacity(size + 256);
     let metadata = list_metadata(listing);
     out.extend_from_slice(
-        format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata},\"items\":[").as_bytes(),
+        format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata},\"items\":[")
+            .as_bytes(),
     );
     for (place, stored) in listing.items.iter().enumerate() {
         if place > 0 {
@@ -223,7 +234,13 @@ async fn read(request: Request<Incoming>) -> Result<(String, Bytes), Status> {
         .headers()
         .get(CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
-        .map(|text| text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
+        .map(|text| {
+            text.split(';')
+                .next()
+                .unwrap_or_default()
+                .trim()
+                .to_ascii_lowercase()
+        })
         .unwrap_or_default();
     let body = Limited::new(request.into_body(), BODY_LIMIT)
         .collect()
@@ -244,12 +261,13 @@ async fn read(request: Request<Incoming>) -> Result<(String, Bytes), Status> {
 /// Reads an object, and the fields that stand in it twice.
 fn object(target: &Target, content_type: &str, bytes: &[u8]) -> Result<(Value, Vec<String>), Status> {
     match content_type {
-        "" | "application/json" => {
-            reader::read(bytes).map_err(|error| unreadable(target, bytes, &error))
-        }
+        "" | "application/json" => reader::read(bytes).map_err(|error| unreadable(target, bytes, &error)),
         "application/yaml" => yaml(bytes)
             .map(|value| (value, Vec::new()))
             .map_err(|error| unreadable(target, bytes, &error)),
+        PROTOBUF if matches!(target.version.form, Form::Builtin(_)) => protobuf::read(bytes)
+            .map(|value| (value, Vec::new()))
+            .map_err(|error| unreadable(target, b"k8s", &error)),
         _ => Err(Status::unsupported_media_type()),
     }
 }
@@ -268,10 +286,14 @@ fn yaml(bytes: &[u8]) -> Result<Value, String> {
     serde_saphyr::from_str(text).map_err(|error| error.to_string())
 }
 
-async fn write(call: &Call, mut target: Target, request: Request<Incoming>) -> Result<Response<Body>, Status> {
+async fn write(
+    call: &Call,
+    mut target: Target,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Status> {
     let (content_type, bytes) = read(request).await?;
     if matches!(call.verb, "delete" | "deletecollection") {
-        return delete(call, &target, &bytes);
+        return delete(call, &target, &content_type, &bytes);
     }
     let (options, verb) = match call.verb {
         "create" => ("CreateOptions", "create"),
@@ -322,16 +344,18 @@ fn call_facts(call: &Call) -> review::Facts<'_> {
 
 /// Reads a patch.
 fn patch(call: &Call, content_type: &str, bytes: &[u8]) -> Result<(PatchBody, Vec<String>), Status> {
-    let value = || {
-        reader::read(bytes).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))
-    };
+    let value =
+        || reader::read(bytes).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")));
     let applies = content_type == "application/apply-patch+yaml";
     let mut causes = Vec::new();
     if applies && call.params.text("fieldManager").is_empty() {
         causes.push(Cause::required("fieldManager", "is required for apply patch"));
     }
     if !applies && call.params.get("force").is_some() {
-        causes.push(Cause::forbidden("force", "may not be specified for non-apply patch"));
+        causes.push(Cause::forbidden(
+            "force",
+            "may not be specified for non-apply patch",
+        ));
     }
     if !causes.is_empty() {
         return Err(Status::invalid("meta.k8s.io", "PatchOptions", "", causes));
@@ -342,7 +366,8 @@ fn patch(call: &Call, content_type: &str, bytes: &[u8]) -> Result<(PatchBody, Ve
             let (config, duplicates) = match reader::read(bytes) {
                 Ok(read) => read,
                 Err(_) => {
-                    let config = yaml(bytes).map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
+                    let config = yaml(bytes)
+                        .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
                     (config, Vec::new())
                 }
             };
@@ -357,11 +382,14 @@ fn patch(call: &Call, content_type: &str, bytes: &[u8]) -> Result<(PatchBody, Ve
     }
 }
 
-fn delete(call: &Call, target: &Target, bytes: &[u8]) -> Result<Response<Body>, Status> {
+fn delete(call: &Call, target: &Target, content_type: &str, bytes: &[u8]) -> Result<Response<Body>, Status> {
     let options = if bytes.is_empty() {
         call.params.delete()?
     } else {
-        let (value, _) = reader::read(bytes).map_err(Status::bad_request)?;
+        let value = match content_type {
+            PROTOBUF => protobuf::read(bytes).map_err(Status::bad_request)?,
+            _ => reader::read(bytes).map_err(Status::bad_request)?.0,
+        };
         DeleteOptions::read(&value)?
     };
     let write = Write {
@@ -375,8 +403,7 @@ fn delete(call: &Call, target: &Target, bytes: &[u8]) -> Result<Response<Body>, 
     };
     if call.verb == "deletecollection" {
         let list = call.params.list()?;
-        let listing =
-            verbs::delete_collection(&mut call.cluster.state(), target, &list, &options, &write)?;
+        let listing = verbs::delete_collection(&mut call.cluster.state(), target, &list, &options, &write)?;
         call.cluster.tell();
         return Ok(json(200, listed(call, target, &listing)?));
     }

@@ -115,7 +115,10 @@ mod tests {
             ("api/v1/pods", "|v1|pods|||"),
             ("api/v1/namespaces", "|v1|namespaces|||"),
             ("api/v1/namespaces/default", "|v1|namespaces||default|"),
-            ("api/v1/namespaces/default/status", "|v1|namespaces||default|status"),
+            (
+                "api/v1/namespaces/default/status",
+                "|v1|namespaces||default|status",
+            ),
             ("api/v1/namespaces/default/pods", "|v1|pods|default||"),
             ("api/v1/nodes/a/status", "|v1|nodes||a|status"),
             (

@@ -122,7 +122,9 @@ impl Stream {
             if !served {
                 return None;
             }
-            let until = self.bookmark.map_or(self.ends, |bookmark| bookmark.min(self.ends));
+            let until = self
+                .bookmark
+                .map_or(self.ends, |bookmark| bookmark.min(self.ends));
             let timer = tokio::select! {
                 biased;
                 _ = self.closed.wait_for(|closed| *closed) => return None,
@@ -157,7 +159,9 @@ impl Stream {
             }
             *left = left.saturating_sub(count);
         }
-        self.over = events.iter().any(|event| matches!(event.body, EventBody::Error(_)));
+        self.over = events
+            .iter()
+            .any(|event| matches!(event.body, EventBody::Error(_)));
         Some(Ok(self.write(&events)))
     }
 

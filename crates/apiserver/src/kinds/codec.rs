@@ -47,11 +47,14 @@ struct Entry {
     map: Option<usize>,
     #[serde(rename = "p")]
     plain: Option<Plain>,
+    #[serde(rename = "b", default)]
+    numbers: Vec<(u64, String, usize, u8)>,
 }
 
+/// A type without parts, or with a form of its own.
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "kebab-case")]
-enum Plain {
+pub(super) enum Plain {
     String,
     Bool,
     Int,
@@ -79,6 +82,26 @@ struct Table {
 struct Type {
     name: Arc<str>,
     shape: Shape,
+    numbers: Vec<Message>,
+}
+
+/// A field of a struct in protobuf.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) number: u64,
+    /// Its name in JSON; empty for a struct whose fields JSON has inline.
+    pub(super) name: String,
+    pub(super) ty: GoType,
+    /// Whether each item of the list is a field.
+    pub(super) repeated: bool,
+}
+
+/// What a type is made of.
+pub(super) enum View {
+    Struct(&'static [Message]),
+    List(GoType),
+    Map(GoType),
+    Plain(Plain),
 }
 
 enum Shape {
@@ -111,7 +134,17 @@ fn build(file: File) -> Table {
     let types = file
         .types
         .into_iter()
-        .map(|entry| Type {
+        .map(|mut entry| Type {
+            numbers: std::mem::take(&mut entry.numbers)
+                .into_iter()
+                .map(|(number, name, ty, repeated)| Message {
+                    number,
+                    name,
+                    ty: GoType(ty),
+                    repeated: repeated == 1,
+                })
+                .collect(),
+            name: Arc::clone(&entry.name),
             shape: match entry {
                 Entry {
                     fields: Some(fields), ..
@@ -144,7 +177,6 @@ fn build(file: File) -> Table {
                 } => Shape::Map(GoType(element)),
                 Entry { plain, .. } => Shape::Plain(plain.unwrap_or(Plain::Any)),
             },
-            name: entry.name,
         })
         .collect();
     let kinds = file
@@ -172,6 +204,19 @@ pub type StructName = str;
 impl GoType {
     fn get(self) -> Option<&'static Type> {
         TABLE.types.get(self.0)
+    }
+
+    /// What the type is made of.
+    pub(super) fn view(self) -> View {
+        match self.get() {
+            Some(ty) => match &ty.shape {
+                Shape::Struct(_) => View::Struct(&ty.numbers),
+                Shape::List(element) => View::List(*element),
+                Shape::Map(element) => View::Map(*element),
+                Shape::Plain(plain) => View::Plain(*plain),
+            },
+            None => View::Plain(Plain::Any),
+        }
     }
 
     /// Gives an object the form that Go gives it, and returns the paths of the fields that it does not have.

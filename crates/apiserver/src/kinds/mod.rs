@@ -9,6 +9,7 @@ pub mod codec;
 mod convert;
 pub mod custom;
 pub mod defaults;
+pub mod protobuf;
 pub mod quantity;
 mod registry;
 mod services;

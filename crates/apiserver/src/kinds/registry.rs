@@ -137,7 +137,8 @@ impl Builtins {
         let mut by_name: BTreeMap<(Box<str>, Box<str>), Vec<Row>> = BTreeMap::new();
         for row in rows {
             let api_version = api_version(&row.group, &row.version);
-            let kept = codec::go_type(&api_version, &row.kind).is_some() && row.plural != "bindings".into();
+            let kept = codec::go_type(&api_version, &row.kind).is_some()
+                && !matches!(&*row.plural, "bindings" | "componentstatuses");
             let stored = row.verbs.iter().any(|verb| **verb == *"list");
             if !kept || stored && schema::builtin(&api_version, &row.kind).is_none() {
                 continue;

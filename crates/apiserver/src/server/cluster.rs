@@ -176,7 +176,11 @@ impl ClusterHandle {
 
     /// Its URL; a path only, while the server has none.
     pub fn url(&self) -> String {
-        format!("{}/clusters/{}", self.server.url().unwrap_or_default(), self.name())
+        format!(
+            "{}/clusters/{}",
+            self.server.url().unwrap_or_default(),
+            self.name()
+        )
     }
 
     /// The token of its administrator.

@@ -44,13 +44,17 @@ impl Authority {
     /// Makes an authority and a certificate for this machine and further names.
     pub(super) fn new(names: &[String]) -> Result<Self, CredentialError> {
         let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, "starling embedded authority");
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "starling embedded authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
 
         let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "kube-apiserver");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.subject_alt_names = vec![
             SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)),
@@ -159,7 +163,11 @@ impl Secret {
     /// A keyed digest; twice, as a digest alone can be prolonged.
     fn seal(&self, text: &str) -> [u8; 32] {
         let inner = Sha256::new().chain_update(self.0).chain_update(text).finalize();
-        Sha256::new().chain_update(self.0).chain_update(inner).finalize().into()
+        Sha256::new()
+            .chain_update(self.0)
+            .chain_update(inner)
+            .finalize()
+            .into()
     }
 
     fn token(&self, purpose: &str) -> String {
@@ -200,7 +208,12 @@ impl Secret {
 
 /// Compares without telling by the time it takes where the difference is.
 pub(crate) fn same(left: &[u8], right: &[u8]) -> bool {
-    left.len() == right.len() && left.iter().zip(right).fold(0, |sum, (left, right)| sum | (left ^ right)) == 0
+    left.len() == right.len()
+        && left
+            .iter()
+            .zip(right)
+            .fold(0, |sum, (left, right)| sum | (left ^ right))
+            == 0
 }
 
 #[cfg(test)]

@@ -50,7 +50,11 @@ pub(super) async fn run(mut queue: mpsc::UnboundedReceiver<Arc<Cluster>>, clock:
     }
 }
 
-fn step(cluster: &Arc<Cluster>, now: Timestamp, planned: &mut BTreeMap<(Timestamp, Box<str>), Weak<Cluster>>) {
+fn step(
+    cluster: &Arc<Cluster>,
+    now: Timestamp,
+    planned: &mut BTreeMap<(Timestamp, Box<str>), Weak<Cluster>>,
+) {
     if let Some(at) = cluster.step(now) {
         planned.insert((at, cluster.name().into()), Arc::downgrade(cluster));
     }

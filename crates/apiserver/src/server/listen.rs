@@ -88,7 +88,10 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        match TlsAcceptor::from(self.shared.authority.tls()).accept(stream).await {
+        match TlsAcceptor::from(self.shared.authority.tls())
+            .accept(stream)
+            .await
+        {
             Ok(stream) => self.serve(stream).await,
             Err(error) => tracing::debug!(%error, "no TLS"),
         }

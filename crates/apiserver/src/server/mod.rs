@@ -32,8 +32,8 @@ pub use cluster::{Cluster, ClusterHandle};
 pub use credentials::{Authority, CredentialError, User};
 pub use listen::Listening;
 
-use crate::controllers::Settings;
 use crate::controllers::Health;
+use crate::controllers::Settings;
 use crate::journal::Keep;
 use crate::store::History;
 pub(crate) use admin::answer as admin_answer;
@@ -178,7 +178,11 @@ impl Server {
         );
         let cluster = Arc::new(cluster);
         {
-            let mut clusters = self.shared.clusters.write().unwrap_or_else(PoisonError::into_inner);
+            let mut clusters = self
+                .shared
+                .clusters
+                .write()
+                .unwrap_or_else(PoisonError::into_inner);
             if clusters.contains_key(name) {
                 return Err(ServerError::Exists(name.to_owned()));
             }

@@ -69,7 +69,11 @@ fn review(facts: Facts<'_>, target: &Target, object: &Value, write: &Write<'_>) 
         _ => token_review(facts, spec),
     };
     review["status"] = status;
-    metadata::set(&mut review, "creationTimestamp", Some(times::seconds(facts.now).into()));
+    metadata::set(
+        &mut review,
+        "creationTimestamp",
+        Some(times::seconds(facts.now).into()),
+    );
     Ok(Outcome::value(201, review))
 }
 
@@ -86,7 +90,10 @@ fn token_review(facts: Facts<'_>, spec: &Value) -> Value {
     if token == facts.secret.cluster_token(facts.cluster.name()) {
         return json!({"authenticated": true, "user": user_info(&User::admin())});
     }
-    match facts.secret.account_claims(facts.cluster.name(), token, facts.now) {
+    match facts
+        .secret
+        .account_claims(facts.cluster.name(), token, facts.now)
+    {
         Some(claims) => {
             let of = &claims["kubernetes.io"];
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -130,7 +137,12 @@ fn token(facts: Facts<'_>, target: &Target, object: &Value, write: &Write<'_>) -
             &json!(seconds),
             "may not specify a duration less than 10 minutes",
         );
-        return Err(Status::invalid("authentication.k8s.io", "TokenRequest", &target.name, vec![cause]));
+        return Err(Status::invalid(
+            "authentication.k8s.io",
+            "TokenRequest",
+            &target.name,
+            vec![cause],
+        ));
     }
     let begins = facts.now.as_second();
     let ends = Timestamp::from_second(begins + seconds).unwrap_or(facts.now);
@@ -158,7 +170,12 @@ fn token(facts: Facts<'_>, target: &Target, object: &Value, write: &Write<'_>) -
 }
 
 /// `Eviction`: deletes a Pod. Budgets are not looked at, as no Pods are made for workloads.
-fn evict(facts: Facts<'_>, target: &mut Target, object: &Value, write: &Write<'_>) -> Result<Outcome, Status> {
+fn evict(
+    facts: Facts<'_>,
+    target: &mut Target,
+    object: &Value,
+    write: &Write<'_>,
+) -> Result<Outcome, Status> {
     let mut options = DeleteOptions::read(&object["deleteOptions"])?;
     options.dry_run |= write.dry_run;
     let mut state = facts.cluster.state();

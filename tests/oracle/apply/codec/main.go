@@ -13,6 +13,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -55,6 +56,9 @@ type entry struct {
 	Map    *int    `json:"m,omitempty"`
 	// Kind of a plain type.
 	Plain string `json:"p,omitempty"`
+	// Fields of a struct in protobuf: number, name or empty for a struct that
+	// JSON has inline, type, and whether each item of a list stands for itself.
+	Numbers [][]any `json:"b,omitempty"`
 }
 
 type table struct {
@@ -100,6 +104,7 @@ func main() {
 		}
 		kinds[strings.TrimPrefix(group, "/")+"/"+gvk.Kind] = 0
 	}
+	kinds["v1/DeleteOptions"] = 0
 	names := make([]string, 0, len(kinds))
 	for name := range kinds {
 		names = append(names, name)
@@ -161,6 +166,7 @@ func (t *table) ref(of reflect.Type) int {
 		e.Name = of.String()
 		e.Fields = [][]any{}
 		t.fields(of, e)
+		t.numbers(of, e)
 	case reflect.Slice:
 		if of.Elem().Kind() == reflect.Uint8 {
 			e.Plain, e.Name = "bytes", of.String()
@@ -179,6 +185,30 @@ func (t *table) ref(of reflect.Type) int {
 		log.Fatalf("what is %v?", of)
 	}
 	return number
+}
+
+// numbers writes what protobuf has of a struct.
+func (t *table) numbers(of reflect.Type, e *entry) {
+	for i := range of.NumField() {
+		field := of.Field(i)
+		tag := strings.Split(field.Tag.Get("protobuf"), ",")
+		if len(tag) < 3 {
+			continue
+		}
+		number, err := strconv.Atoi(tag[1])
+		if err != nil {
+			log.Fatal(err)
+		}
+		name := strings.Split(field.Tag.Get("json"), ",")[0]
+		if name == "-" {
+			continue
+		}
+		repeated := 0
+		if tag[2] == "rep" {
+			repeated = 1
+		}
+		e.Numbers = append(e.Numbers, []any{number, name, t.ref(deref(field.Type)), repeated})
+	}
 }
 
 func deref(of reflect.Type) reflect.Type {
