@@ -187,3 +187,19 @@ pub(super) fn expired(state: &mut State, table: &str, key: &str, now: Timestamp)
     };
     verbs::delete(state, &target, &options, &write_by(MANAGER, "", now)).map(|_| ())
 }
+
+/// A claim or a volume that is being deleted: nothing uses it, as Pods have no nodes.
+pub(super) fn unused(state: &mut State, table: &str, key: &str, now: Timestamp) -> Result<(), Status> {
+    let Some((target, stored, object)) = find(state, table, key, "") else {
+        return Ok(());
+    };
+    let finalizer = if table == "persistentvolumes" {
+        "kubernetes.io/pv-protection"
+    } else {
+        "kubernetes.io/pvc-protection"
+    };
+    if stored.head.deleting.is_none() || !stored.head.has_finalizer(finalizer) {
+        return Ok(());
+    }
+    without_finalizer(state, &target, object, finalizer, now)
+}

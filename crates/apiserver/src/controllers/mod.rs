@@ -97,6 +97,7 @@ pub fn step(state: &mut State, settings: &Settings, now: Timestamp) -> Option<Ti
             Work::Owner { table, key } => garbage::owner(state, table, key, now),
             Work::Dependent { table, key } => garbage::dependent(state, table, key, now),
             Work::Expired { table, key } => garbage::expired(state, table, key, now),
+            Work::Unused { table, key } => garbage::unused(state, table, key, now),
             Work::Workload { table, key } => workloads::step(state, settings, table, key, now),
         };
     }

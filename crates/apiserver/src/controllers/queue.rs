@@ -36,6 +36,13 @@ pub enum Work {
         /// Its key.
         key: Box<str>,
     },
+    /// A claim or a volume that is being deleted, which no Pod uses.
+    Unused {
+        /// Its table.
+        table: TableName,
+        /// Its key.
+        key: Box<str>,
+    },
     /// An object that becomes healthy.
     Workload {
         /// Its table.
@@ -139,6 +146,10 @@ impl Queue {
             if head.has_finalizer(FOREGROUND) || head.has_finalizer(ORPHAN) {
                 let (table, key) = here();
                 self.push(Work::Owner { table, key });
+            }
+            if matches!(&**table, "persistentvolumeclaims" | "persistentvolumes") {
+                let (table, key) = here();
+                self.push(Work::Unused { table, key });
             }
             if head.finalizers.is_empty() && **table == *"pods" {
                 let (table, key) = here();

@@ -61,6 +61,8 @@ fn of_kind(kind: &str, object: &mut Value) {
     match kind {
         "Namespace" => namespace(object),
         "Job" => job(object),
+        "StatefulSet" => stateful_set(object),
+        "DaemonSet" => daemon_set(object),
         "Pod" => {
             let spec = &mut object["spec"];
             if spec.is_object() && is_absent(spec.get("enableServiceLinks")) {
@@ -69,7 +71,11 @@ fn of_kind(kind: &str, object: &mut Value) {
             requests_from_limits(spec);
         }
         "HorizontalPodAutoscaler" if object["apiVersion"] == "autoscaling/v2" => {
-            if object["spec"]["metrics"].as_array().is_none_or(Vec::is_empty) {
+            if object["spec"]
+                .get("metrics")
+                .and_then(Value::as_array)
+                .is_none_or(Vec::is_empty)
+            {
                 object["spec"]["metrics"] = json!([{"type": "Resource", "resource": {
                     "name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]);
             }
@@ -92,14 +98,36 @@ fn of_kind(kind: &str, object: &mut Value) {
         let labels = object["spec"]["template"]["metadata"]["labels"].clone();
         if labels.is_object() {
             if object["spec"]["selector"].as_object().is_none_or(Map::is_empty) {
-                object["spec"]["selector"] = labels.clone();
+                object["spec"]["selector"] = labels;
             }
-            if object["metadata"]["labels"].as_object().is_none_or(Map::is_empty) {
-                object["metadata"]["labels"] = labels;
-            }
+            labels_of_template(object);
         }
     }
 }
+
+/// Claims in a template say what they are.
+fn stateful_set(object: &mut Value) {
+    let claims = object["spec"]
+        .get_mut("volumeClaimTemplates")
+        .and_then(Value::as_array_mut);
+    for claim in claims.into_iter().flatten().filter_map(Value::as_object_mut) {
+        fill(claim, "apiVersion", || json!("v1"));
+        fill(claim, "kind", || json!("PersistentVolumeClaim"));
+    }
+}
+
+/// The number of the template is kept where older versions had it.
+fn daemon_set(object: &mut Value) {
+    let annotations = crate::object::metadata::metadata_mut(object)
+        .entry("annotations")
+        .or_insert_with(|| json!({}));
+    if let Some(annotations) = annotations.as_object_mut() {
+        fill(annotations, TEMPLATE_GENERATION, || json!("0"));
+    }
+}
+
+/// The annotation with the number of a DaemonSet's template.
+pub(super) const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
 fn namespace(object: &mut Value) {
     let name = object["metadata"]["name"].clone();
@@ -141,10 +169,18 @@ fn job(object: &mut Value) {
             json!("TerminatingOrFailed")
         }
     });
-    let labels = spec["template"]["metadata"]["labels"].clone();
-    let labels_of_object = &mut object["metadata"]["labels"];
-    if labels.is_object() && labels_of_object.as_object().is_none_or(Map::is_empty) {
-        *labels_of_object = labels;
+    fill(spec, "manualSelector", || json!(false));
+    labels_of_template(object);
+}
+
+/// What has no labels gets those of its template.
+pub(super) fn labels_of_template(object: &mut Value) {
+    let labels = object["spec"]["template"]["metadata"]["labels"].clone();
+    let has = object["metadata"]["labels"]
+        .as_object()
+        .is_some_and(|labels| !labels.is_empty());
+    if labels.is_object() && !has {
+        crate::object::metadata::set(object, "labels", Some(labels));
     }
 }
 
@@ -163,7 +199,8 @@ fn definition(object: &mut Value) {
 /// What a container may use is what it asks for, if it asks for nothing.
 fn requests_from_limits(spec: &mut Value) {
     for list in ["containers", "initContainers"] {
-        for container in spec[list].as_array_mut().into_iter().flatten() {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten() {
             let limits = container["resources"]["limits"].clone();
             let Some(limits) = limits.as_object() else {
                 continue;

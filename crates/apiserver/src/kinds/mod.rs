@@ -172,7 +172,11 @@ pub(crate) fn to_stored_version(resource: &Resource, version: &Version, object: 
 /// What is wrong with a new object beyond its metadata.
 pub(crate) fn check_create(resource: &Resource, version: &Version, object: &Value) -> Vec<Cause> {
     match &version.form {
-        Form::Builtin(_) => validate::create(resource, object),
+        Form::Builtin(_) => {
+            let mut causes = validate::finalizers(object);
+            causes.extend(validate::create(resource, object));
+            causes
+        }
         Form::Custom(custom) => custom.check(object, None),
     }
 }
@@ -187,8 +191,12 @@ pub(crate) fn check_update(
 ) -> Vec<Cause> {
     match &version.form {
         // Nothing else than the status can have changed.
-        Form::Builtin(_) if subresource == "status" => Vec::new(),
-        Form::Builtin(_) => validate::update(resource, new, old),
+        Form::Builtin(_) if subresource == "status" => validate::status(resource, new),
+        Form::Builtin(_) => {
+            let mut causes = validate::finalizers(new);
+            causes.extend(validate::update(resource, new, old));
+            causes
+        }
         Form::Custom(custom) => custom.check(new, Some(old)),
     }
 }

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use super::defaults::TEMPLATE_GENERATION;
 use super::{Form, Resource, Version};
 use crate::object::names::NameRule;
 use crate::schema;
@@ -166,7 +167,13 @@ pub(crate) fn prepare_create(
     match (&*resource.group, &*resource.kind) {
         ("", "Namespace") => object["spec"]["finalizers"] = json!(["kubernetes"]),
         ("", "Service") => super::services::allocate(state, object, None),
-        ("", "Pod") => object["status"]["qosClass"] = json!(quality(&object["spec"])),
+        ("", "Pod") => {
+            object["status"]["qosClass"] = json!(quality(&object["spec"]));
+            admit_pod(&mut object["spec"]);
+        }
+        ("", "PersistentVolumeClaim") => protect(object, "kubernetes.io/pvc-protection"),
+        ("", "PersistentVolume") => protect(object, "kubernetes.io/pv-protection"),
+        ("apps", "DaemonSet") => set_template_generation(object, 1),
         ("batch", "Job") => job_selector(object),
         _ => {}
     }
@@ -272,7 +279,12 @@ fn of_kind(resource: &Resource, state: &mut State, new: &mut Value, old: &Value)
             set_or_remove(new, "spec", "finalizers", finalizers);
         }
         ("", "Service") => super::services::allocate(state, new, Some(old)),
-        ("", "PersistentVolumeClaim") if new["spec"]["volumeName"].is_null() => {}
+        ("apps", "DaemonSet") => {
+            let before = template_generation(old);
+            let changed = new["spec"]["template"] != old["spec"]["template"]
+                || new["spec"]["updateStrategy"] != old["spec"]["updateStrategy"];
+            set_template_generation(new, if changed { before + 1 } else { before });
+        }
         _ => {}
     }
 }
@@ -297,6 +309,48 @@ fn wanted_differs(version: &Version, new: &Value, old: &Value) -> bool {
             .collect()
     };
     wanted(new) != wanted(old)
+}
+
+fn template_generation(object: &Value) -> i64 {
+    let text = object["metadata"]["annotations"][TEMPLATE_GENERATION].as_str();
+    text.and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+fn set_template_generation(object: &mut Value, number: i64) {
+    object["metadata"]["annotations"][TEMPLATE_GENERATION] = json!(number.to_string());
+}
+
+/// What the admission of storage objects adds; its controller takes it away when nothing uses the object.
+fn protect(object: &mut Value, finalizer: &str) {
+    let finalizers = crate::object::metadata::metadata_mut(object)
+        .entry("finalizers")
+        .or_insert_with(|| json!([]));
+    if let Some(list) = finalizers.as_array_mut()
+        && !list.iter().any(|one| one == finalizer)
+    {
+        list.push(json!(finalizer));
+    }
+}
+
+/// What admission adds to Pods: priority, and how long they stay on a node that is not well.
+fn admit_pod(spec: &mut Value) {
+    if spec["priorityClassName"].as_str().is_none_or(str::is_empty) {
+        spec["priority"] = json!(0);
+        spec["preemptionPolicy"] = json!("PreemptLowerPriority");
+    }
+    let mut tolerations = spec["tolerations"].as_array().cloned().unwrap_or_default();
+    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        let tolerated = tolerations.iter().any(|one| {
+            (one["key"] == key || one["key"].as_str().is_none_or(str::is_empty))
+                && (one["effect"] == "NoExecute" || one["effect"].as_str().is_none_or(str::is_empty))
+        });
+        if !tolerated {
+            tolerations.push(
+                json!({"effect": "NoExecute", "key": key, "operator": "Exists", "tolerationSeconds": 300}),
+            );
+        }
+    }
+    spec["tolerations"] = Value::Array(tolerations);
 }
 
 /// The class of a Pod by what its containers ask for.
@@ -349,4 +403,5 @@ fn job_selector(object: &mut Value) {
     for label in ["batch.kubernetes.io/job-name", "job-name"] {
         labels[label] = name.clone();
     }
+    super::defaults::labels_of_template(object);
 }

@@ -27,6 +27,37 @@ pub fn update(resource: &Resource, new: &Value, old: &Value) -> Vec<Cause> {
     causes
 }
 
+/// What is wrong with a status.
+pub fn status(resource: &Resource, object: &Value) -> Vec<Cause> {
+    let inside = &*resource.kind == "Service" && object["spec"]["type"] != "LoadBalancer";
+    let ingress = object["status"]["loadBalancer"]["ingress"].as_array();
+    if inside && ingress.is_some_and(|list| !list.is_empty()) {
+        return vec![Cause::forbidden(
+            "status.loadBalancer.ingress",
+            "may only be used when `spec.type` is 'LoadBalancer'",
+        )];
+    }
+    Vec::new()
+}
+
+/// Finalizers of built-in kinds have a prefix, or are Kubernetes' own.
+pub fn finalizers(object: &Value) -> Vec<Cause> {
+    let list = object["metadata"]["finalizers"].as_array().into_iter().flatten();
+    list.enumerate()
+        .filter(|(_, name)| {
+            let name = name.as_str().unwrap_or_default();
+            !name.contains('/') && !matches!(name, "kubernetes" | "orphan" | "foregroundDeletion")
+        })
+        .map(|(place, name)| {
+            Cause::invalid(
+                format!("metadata.finalizers[{place}]"),
+                name,
+                "name is neither a standard finalizer name nor is it fully qualified",
+            )
+        })
+        .collect()
+}
+
 fn common(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {
     match (&*resource.group, &*resource.kind) {
         ("", "ConfigMap") => {

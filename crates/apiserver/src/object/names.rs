@@ -43,7 +43,11 @@ pub fn dns_label(text: &str) -> Vec<String> {
         wrong.push(too_long(63));
     }
     if !is_label(text) {
-        wrong.push(DNS_LABEL.to_owned());
+        wrong.push(if dns_subdomain(text).is_empty() {
+            "must not contain dots".to_owned()
+        } else {
+            DNS_LABEL.to_owned()
+        });
     }
     wrong
 }

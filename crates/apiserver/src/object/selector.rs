@@ -120,6 +120,12 @@ impl<'a> Reader<'a> {
         if absent {
             self.at += 1;
         }
+        if !absent && self.peek().starts_with(|char: char| "=(),<>".contains(char)) {
+            return Err(format!(
+                "found '{}', expected: !, identifier, or 'end of string'",
+                self.peek()
+            ));
+        }
         let name = self.next();
         if name.is_empty() || name.starts_with(|char: char| "=!(),<>".contains(char)) {
             return Err(format!(

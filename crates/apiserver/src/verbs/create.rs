@@ -25,7 +25,7 @@ pub fn create(
     duplicates: &[String],
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
-    let decoded = decode(target, object, duplicates, write.validation)?;
+    let decoded = decode(target, object, duplicates, write.validation).map_err(|why| why.of_body(target))?;
     let mut object = decoded.object;
     check_names(target, &mut object)?;
     let (object, managed) = track(target, None, object, write)?;

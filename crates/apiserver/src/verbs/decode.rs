@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::Target;
 use crate::kinds::{Form, Registry, defaults};
-use crate::status::Status;
+use crate::status::{Cause, Status};
 
 /// What happens to fields that the kind does not have, `fieldValidation`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -92,9 +92,44 @@ fn wrong_kind(target: &Target, object: &Value) -> Status {
         ));
     }
     Status::bad_request(format!(
-        "{kind} in version {version:?} cannot be handled as a {wanted}: no kind {kind:?} is registered for version {:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\"",
+        "{kind} in version {version:?} cannot be handled as a {wanted}: no kind {kind:?} is registered for version {:?} in scheme \"pkg/runtime/scheme.go:111\"",
         text("apiVersion")
     ))
+}
+
+/// Why an object cannot be read.
+pub(super) enum Unreadable {
+    /// It is of another kind.
+    Kind(Status),
+    /// It has not the form of its kind.
+    Form(String),
+}
+
+impl Unreadable {
+    /// The answer to a body that cannot be read.
+    pub(super) fn of_body(self, target: &Target) -> Status {
+        match self {
+            Self::Kind(status) => status,
+            Self::Form(why) => {
+                let kind = &target.resource.kind;
+                Status::bad_request(format!(
+                    "{kind} in version {:?} cannot be handled as a {kind}: {why}",
+                    target.version.name
+                ))
+            }
+        }
+    }
+
+    /// The answer to a patch that makes something of an object that cannot be read.
+    pub(super) fn of_patched(self, patched: &Value) -> Status {
+        match self {
+            Self::Kind(status) => status,
+            Self::Form(why) => {
+                let cause = Cause::invalid("patch", &Value::String(patched.to_string()), why);
+                Status::invalid("", "", "", vec![cause])
+            }
+        }
+    }
 }
 
 /// Gives an object its form and its defaults. `duplicates` are the fields that stood twice in the body.
@@ -103,31 +138,25 @@ pub(super) fn decode(
     mut object: Value,
     duplicates: &[String],
     validation: Validation,
-) -> Result<Decoded, Status> {
-    check_kind(target, &mut object)?;
+) -> Result<Decoded, Unreadable> {
+    check_kind(target, &mut object).map_err(Unreadable::Kind)?;
     let kind = &*target.resource.kind;
     let unknown = match &target.version.form {
         Form::Builtin(ty) => {
-            let unknown = ty.normalize(&mut object).map_err(|why| {
-                Status::bad_request(format!(
-                    "{kind} in version {:?} cannot be handled as a {kind}: {why}",
-                    target.version.name
-                ))
-            })?;
+            let unknown = ty.normalize(&mut object).map_err(Unreadable::Form)?;
             defaults::set(*ty, kind, &mut object);
             unknown
         }
         Form::Custom(version) => version.decode(&mut object),
     };
-    let complaints: Vec<String> = unknown
+    let complaints: Vec<String> = duplicates
         .iter()
-        .map(|path| format!("unknown field {path:?}"))
-        .chain(duplicates.iter().map(|path| format!("duplicate field {path:?}")))
+        .map(|path| format!("duplicate field {path:?}"))
+        .chain(unknown.iter().map(|path| format!("unknown field {path:?}")))
         .collect();
     match validation {
-        Validation::Strict if !complaints.is_empty() => Err(Status::bad_request(format!(
-            "{kind} in version {:?} cannot be handled as a {kind}: strict decoding error: {}",
-            target.version.name,
+        Validation::Strict if !complaints.is_empty() => Err(Unreadable::Form(format!(
+            "strict decoding error: {}",
             complaints.join(", ")
         ))),
         Validation::Warn => Ok(Decoded {

@@ -51,7 +51,9 @@ pub fn patch(
                 .ok_or_else(|| target.not_found())?;
             let existing = Existing::of(target, stored);
             let patched = patched(target, existing.whole(), &other)?;
-            let mut decoded = decode(target, patched, duplicates, write.validation)?;
+            let shown = patched.clone();
+            let mut decoded = decode(target, patched, duplicates, write.validation)
+                .map_err(|why| why.of_patched(&shown))?;
             check_names(target, &mut decoded.object)?;
             check_revision(target, &decoded.object, &existing)?;
             let outcome = update::replace(state, target, &existing, decoded.object, write, Verb::Patch)?;
@@ -98,7 +100,8 @@ fn apply(
         )));
     }
     check_kind_of_config(target, &mut config)?;
-    check_names(target, &mut config)?;
+    // The configuration goes to the field manager as it is; its names are only looked at.
+    check_names(target, &mut config.clone())?;
     let request = ApplyRequest {
         manager: write.manager,
         force: write.force,
@@ -115,10 +118,6 @@ fn apply(
     if !revision.is_empty() && *revision != existing.stored.revision.to_string() {
         return Err(target.modified());
     }
-    let uid = metadata::text(&config, "uid");
-    if !uid.is_empty() {
-        check_revision_of_apply(target, uid, &existing)?;
-    }
     let applied = target
         .fields()
         .apply(Some(existing.live()), &config, &request)
@@ -132,7 +131,7 @@ fn apply(
         let object = existing.object.clone();
         return update::finish(state, target, &existing, object, managed, write, Verb::Apply);
     };
-    let decoded = decode(target, object, &[], write.validation)?;
+    let decoded = decode(target, object, &[], write.validation).map_err(|why| why.of_body(target))?;
     let outcome = update::finish(
         state,
         target,
@@ -143,21 +142,6 @@ fn apply(
         Verb::Apply,
     )?;
     Ok(outcome.warning(decoded.warnings))
-}
-
-fn check_revision_of_apply(target: &Target, uid: &str, existing: &Existing) -> Result<(), Status> {
-    if *uid == *existing.stored.head.uid {
-        return Ok(());
-    }
-    Err(Status::conflict(
-        &target.resource.group,
-        &target.resource.plural,
-        &target.name,
-        format!(
-            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-            existing.stored.head.uid
-        ),
-    ))
 }
 
 fn check_kind_of_config(target: &Target, config: &mut Value) -> Result<(), Status> {
@@ -204,7 +188,8 @@ fn apply_new(
     if metadata::text(&object, "name").is_empty() {
         metadata::set(&mut object, "name", Some(target.name.clone().into()));
     }
-    let decoded = decode(target, object, &[], write.validation)?;
+    check_names(target, &mut object)?;
+    let decoded = decode(target, object, &[], write.validation).map_err(|why| why.of_body(target))?;
     let outcome = create::finish(
         state,
         target,

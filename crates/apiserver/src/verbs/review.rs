@@ -45,7 +45,9 @@ pub(crate) fn answer(
 }
 
 fn review(facts: Facts<'_>, target: &Target, object: &Value, write: &Write<'_>) -> Result<Outcome, Status> {
-    let mut review = decode(target, object.clone(), &[], write.validation)?.object;
+    let mut review = decode(target, object.clone(), &[], write.validation)
+        .map_err(|why| why.of_body(target))?
+        .object;
     let spec = &review["spec"];
     let status = match &*target.resource.kind {
         "SelfSubjectAccessReview" | "SubjectAccessReview" | "LocalSubjectAccessReview" => {
@@ -56,7 +58,7 @@ fn review(facts: Facts<'_>, target: &Target, object: &Value, write: &Write<'_>) 
                     &Value::Null,
                     "exactly one of nonResourceAttributes or resourceAttributes must be specified",
                 );
-                return Err(target.invalid("", vec![cause]));
+                return Err(Status::invalid(&target.resource.group, "", "", vec![cause]));
             }
             json!({"allowed": true, "reason": REASON})
         }
@@ -140,7 +142,7 @@ fn token(facts: Facts<'_>, target: &Target, object: &Value, write: &Write<'_>) -
         return Err(Status::invalid(
             "authentication.k8s.io",
             "TokenRequest",
-            &target.name,
+            "",
             vec![cause],
         ));
     }

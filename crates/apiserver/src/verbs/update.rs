@@ -74,10 +74,12 @@ pub fn update(
     if target.subresource == "scale" {
         return scale::update(state, target, object, duplicates, write);
     }
-    let Decoded { mut object, warnings } = decode(target, object, duplicates, write.validation)?;
+    let Decoded { mut object, warnings } =
+        decode(target, object, duplicates, write.validation).map_err(|why| why.of_body(target))?;
     if metadata::text(&object, "name").is_empty() {
         return Err(Status::bad_request(format!(
-            "the name of the object (based on URL) was undeterminable: name must be provided",
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            target.name
         )));
     }
     check_names(target, &mut object)?;
@@ -89,7 +91,7 @@ pub fn update(
         return Err(target.not_found());
     };
     let existing = Existing::of(target, stored);
-    check_revision(target, &object, &existing)?;
+    check_replaced(target, &object, &existing)?;
     Ok(replace(state, target, &existing, object, write, Verb::Update)?.warning(warnings))
 }
 
@@ -104,7 +106,7 @@ fn create_instead(
 }
 
 /// Refuses an object that is not the one that is stored.
-pub(super) fn check_revision(target: &Target, object: &Value, existing: &Existing) -> Result<(), Status> {
+pub(super) fn check_replaced(target: &Target, object: &Value, existing: &Existing) -> Result<(), Status> {
     let uid = metadata::text(object, "uid");
     if !uid.is_empty() && *uid != *existing.stored.head.uid {
         return Err(Status::conflict(
@@ -119,12 +121,20 @@ pub(super) fn check_revision(target: &Target, object: &Value, existing: &Existin
             ),
         ));
     }
+    check_revision(target, object, existing)
+}
+
+/// Refuses an object of another revision.
+pub(super) fn check_revision(target: &Target, object: &Value, existing: &Existing) -> Result<(), Status> {
     let revision = metadata::text(object, "resourceVersion");
     if revision.is_empty() || revision == "0" {
         if target.resource.strategy.unconditional_update {
             return Ok(());
         }
-        return Err(target.invalid(
+        // As in the API server, which names the resource here and the kind elsewhere.
+        return Err(Status::invalid(
+            &target.resource.group,
+            &target.resource.plural,
             &target.name,
             vec![Cause::invalid(
                 "metadata.resourceVersion",
@@ -136,14 +146,9 @@ pub(super) fn check_revision(target: &Target, object: &Value, existing: &Existin
     match revision.parse::<u64>() {
         Ok(revision) if revision == existing.stored.revision => Ok(()),
         Ok(_) => Err(target.modified()),
-        Err(_) => Err(target.invalid(
-            &target.name,
-            vec![Cause::invalid(
-                "metadata.resourceVersion",
-                &Value::from(revision),
-                format!("strconv.ParseUint: parsing {revision:?}: invalid syntax"),
-            )],
-        )),
+        Err(_) => Err(Status::internal_plain(format!(
+            "strconv.ParseUint: parsing {revision:?}: invalid syntax"
+        ))),
     }
 }
 
@@ -173,7 +178,9 @@ pub(super) fn finish(
     let resource = &target.resource;
     prepare(target, existing, &mut object);
     kinds::strategy::prepare_update(target, state, &mut object, &existing.object);
+    // Twice, as in the API server: once by all kinds, once by this one.
     let mut causes = metadata::check_update(&object, &existing.object, "metadata");
+    causes.extend(causes.clone());
     causes.extend(kinds::check_update(
         resource,
         &target.version,

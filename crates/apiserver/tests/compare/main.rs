@@ -58,7 +58,12 @@ fn read(text: &str) -> Vec<Step> {
 
 fn step(line: usize, text: &str) -> Step {
     let (loose, text) = match text.strip_prefix('!') {
-        Some(rest) => (true, rest.trim_start().split_once("!!").map_or(rest, |(step, _why)| step)),
+        Some(rest) => (
+            true,
+            rest.trim_start()
+                .split_once("!!")
+                .map_or(rest, |(step, _why)| step),
+        ),
         None => (false, text),
     };
     let mut parts = text.trim().splitn(3, ' ');
@@ -133,6 +138,12 @@ async fn answer(client: &Client, step: &Step) -> Answer {
 
 fn differences(step: &Step, real: &Answer, ours: &Answer, normal: &mut normal::Pair) -> Vec<String> {
     let mut differences = Vec::new();
+    if step.until.is_some() {
+        if real.code != ours.code {
+            differences.push(format!("in the end code {} and here {}", real.code, ours.code));
+        }
+        return differences;
+    }
     if real.code != ours.code {
         differences.push(format!("code {} and here {}", real.code, ours.code));
     }
@@ -141,7 +152,10 @@ fn differences(step: &Step, real: &Answer, ours: &Answer, normal: &mut normal::P
         wanted = wanted["reason"].clone();
         found = found["reason"].clone();
     } else if real.warnings != ours.warnings {
-        differences.push(format!("warnings {:?} and here {:?}", real.warnings, ours.warnings));
+        differences.push(format!(
+            "warnings {:?} and here {:?}",
+            real.warnings, ours.warnings
+        ));
     }
     normal::diff("", &wanted, &found, &mut differences);
     differences

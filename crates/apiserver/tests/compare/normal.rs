@@ -66,7 +66,7 @@ impl Names {
 
     fn string(&mut self, name: &str, text: &str) -> String {
         match name {
-            "uid" => self.uid(text),
+            "uid" | "controller-uid" | "batch.kubernetes.io/controller-uid" => self.uid(text),
             "resourceVersion" if !text.is_empty() && text != "0" => "<revision>".to_owned(),
             "continue" if !text.is_empty() => "<continue>".to_owned(),
             "clusterIP" | "clusterIPs" | "ip" if text.starts_with(|char: char| char.is_ascii_digit()) => {

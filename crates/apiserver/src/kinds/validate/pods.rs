@@ -14,17 +14,35 @@ pub(super) fn spec(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     if containers.is_empty() {
         causes.push(Cause::required(format!("{path}.containers"), ""));
     }
+    let volumes = volumes(spec, path, causes);
     let mut seen = Vec::new();
-    list(containers, &format!("{path}.containers"), &mut seen, causes);
+    list(
+        containers,
+        &format!("{path}.containers"),
+        &volumes,
+        &mut seen,
+        causes,
+    );
     let init = spec["initContainers"]
         .as_array()
         .map(Vec::as_slice)
         .unwrap_or_default();
-    list(init, &format!("{path}.initContainers"), &mut seen, causes);
-    volumes(spec, path, causes);
+    list(
+        init,
+        &format!("{path}.initContainers"),
+        &volumes,
+        &mut seen,
+        causes,
+    );
 }
 
-fn list<'a>(containers: &'a [Value], path: &str, seen: &mut Vec<&'a str>, causes: &mut Vec<Cause>) {
+fn list<'a>(
+    containers: &'a [Value],
+    path: &str,
+    volumes: &[&str],
+    seen: &mut Vec<&'a str>,
+    causes: &mut Vec<Cause>,
+) {
     for (place, container) in containers.iter().enumerate() {
         let path = format!("{path}[{place}]");
         let name = container["name"].as_str().unwrap_or_default();
@@ -36,10 +54,6 @@ fn list<'a>(containers: &'a [Value], path: &str, seen: &mut Vec<&'a str>, causes
                     .into_iter()
                     .map(|why| Cause::invalid(format!("{path}.name"), &json!(name), why)),
             );
-            if seen.contains(&name) {
-                causes.push(Cause::duplicate(format!("{path}.name"), &json!(name)));
-            }
-            seen.push(name);
         }
         let image = container["image"].as_str().unwrap_or_default();
         if image.is_empty() {
@@ -56,6 +70,13 @@ fn list<'a>(containers: &'a [Value], path: &str, seen: &mut Vec<&'a str>, causes
         }
         ports(container, &path, causes);
         environment(container, &path, causes);
+        mounts(container, &path, volumes, causes);
+        if !name.is_empty() {
+            if seen.contains(&name) {
+                causes.push(Cause::duplicate(format!("{path}.name"), &json!(name)));
+            }
+            seen.push(name);
+        }
     }
 }
 
@@ -91,7 +112,8 @@ fn environment(container: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-fn volumes(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
+/// Checks the volumes, and returns their names.
+fn volumes<'a>(spec: &'a Value, path: &str, causes: &mut Vec<Cause>) -> Vec<&'a str> {
     let mut names_of_volumes: Vec<&str> = Vec::new();
     for (place, volume) in spec["volumes"].as_array().into_iter().flatten().enumerate() {
         let name = volume["name"].as_str().unwrap_or_default();
@@ -105,23 +127,23 @@ fn volumes(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
         }
         names_of_volumes.push(name);
     }
-    for list in ["initContainers", "containers"] {
-        for (place, container) in spec[list].as_array().into_iter().flatten().enumerate() {
-            for (number, mount) in container["volumeMounts"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .enumerate()
-            {
-                let name = mount["name"].as_str().unwrap_or_default();
-                if !names_of_volumes.contains(&name) {
-                    causes.push(Cause {
-                        reason: "FieldValueNotFound",
-                        field: format!("{path}.{list}[{place}].volumeMounts[{number}].name"),
-                        message: format!("Not found: {name:?}"),
-                    });
-                }
-            }
+    names_of_volumes
+}
+
+fn mounts(container: &Value, path: &str, volumes: &[&str], causes: &mut Vec<Cause>) {
+    for (place, mount) in container["volumeMounts"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .enumerate()
+    {
+        let name = mount["name"].as_str().unwrap_or_default();
+        if !volumes.contains(&name) {
+            causes.push(Cause {
+                reason: "FieldValueNotFound",
+                field: format!("{path}.volumeMounts[{place}].name"),
+                message: format!("Not found: {name:?}"),
+            });
         }
     }
 }
@@ -131,7 +153,8 @@ pub(super) fn check_update(new: &Value, old: &Value, causes: &mut Vec<Cause>) {
     let fixed = |object: &Value| {
         let mut spec = object["spec"].clone();
         for list in ["containers", "initContainers"] {
-            for container in spec[list].as_array_mut().into_iter().flatten() {
+            let containers = spec.get_mut(list).and_then(Value::as_array_mut);
+            for container in containers.into_iter().flatten() {
                 if let Some(container) = container.as_object_mut() {
                     container.remove("image");
                 }

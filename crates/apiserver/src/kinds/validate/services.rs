@@ -38,6 +38,17 @@ pub(super) fn check(object: &Value, causes: &mut Vec<Cause>) {
                 "must be between 1 and 65535, inclusive",
             ));
         }
+        let target = &port["targetPort"];
+        if target
+            .as_i64()
+            .is_some_and(|number| !(1..=65535).contains(&number))
+        {
+            causes.push(Cause::invalid(
+                format!("{path}.targetPort"),
+                target,
+                "must be between 1 and 65535, inclusive",
+            ));
+        }
     }
     if !TYPES.contains(&ty) {
         causes.push(Cause::not_supported("spec.type", ty, &TYPES));
