@@ -25,9 +25,13 @@
 //! # assert!(builtin("v1", "ConfigMap").is_some());
 //! ```
 
+mod cause;
+pub mod crd;
 pub mod fields;
 pub mod managed;
 pub mod patch;
 pub mod schema;
 pub mod typed;
 mod value;
+
+pub use cause::Cause;
