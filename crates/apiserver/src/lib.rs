@@ -25,7 +25,9 @@
 //! # assert!(builtin("v1", "ConfigMap").is_some());
 //! ```
 
+mod cause;
 pub mod controllers;
+pub mod crd;
 pub mod faults;
 pub mod fields;
 pub mod http;
@@ -43,3 +45,5 @@ pub mod store;
 pub mod typed;
 mod value;
 pub mod verbs;
+
+pub use cause::Cause;

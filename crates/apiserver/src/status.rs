@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
+pub use crate::cause::Cause;
+
 /// Why a request got something else than what it asked for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Status {
@@ -38,80 +40,10 @@ pub struct Details {
     pub empty: bool,
 }
 
-/// One thing that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cause {
-    /// Such as `FieldValueInvalid`.
-    pub reason: &'static str,
-    /// Path of the field; may be empty.
-    pub field: String,
-    /// For people, without the path.
-    pub message: String,
-}
-
 impl Cause {
-    /// A field has a value that it may not have; the value is shown as given.
-    pub fn invalid(field: impl Into<String>, value: &Value, why: impl fmt::Display) -> Self {
-        let shown = match value {
-            Value::Null => "null".to_owned(),
-            Value::String(text) => format!("{text:?}"),
-            other => other.to_string(),
-        };
-        Self {
-            reason: "FieldValueInvalid",
-            field: field.into(),
-            message: format!("Invalid value: {shown}: {why}"),
-        }
-    }
-
-    /// A field has to be there.
-    pub fn required(field: impl Into<String>, why: &str) -> Self {
-        let message = if why.is_empty() {
-            "Required value".to_owned()
-        } else {
-            format!("Required value: {why}")
-        };
-        Self {
-            reason: "FieldValueRequired",
-            field: field.into(),
-            message,
-        }
-    }
-
-    /// A field may not be set, or not be changed.
-    pub fn forbidden(field: impl Into<String>, why: &str) -> Self {
-        Self {
-            reason: "FieldValueForbidden",
-            field: field.into(),
-            message: format!("Forbidden: {why}"),
-        }
-    }
-
-    /// A field has a value that is not among those supported.
-    pub fn not_supported(field: impl Into<String>, value: &str, supported: &[&str]) -> Self {
-        let list = supported
-            .iter()
-            .map(|one| format!("{one:?}"))
-            .collect::<Vec<_>>()
-            .join(", ");
-        Self {
-            reason: "FieldValueNotSupported",
-            field: field.into(),
-            message: format!("Unsupported value: {value:?}: supported values: {list}"),
-        }
-    }
-
-    /// Something is there twice.
-    pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {
-        Self {
-            reason: "FieldValueDuplicate",
-            field: field.into(),
-            message: format!("Duplicate value: {value}"),
-        }
-    }
-
-    fn text(&self) -> String {
-        format!("{}: {}", self.field, self.message)
+    /// A text that is none of those known.
+    pub(crate) fn not_supported_text(field: impl Into<String>, bad: &str, supported: &[&str]) -> Self {
+        Self::not_supported(field, &Value::String(bad.to_owned()), supported)
     }
 }
 
@@ -205,7 +137,7 @@ impl Status {
         let what = qualified(kind, group);
         let mut texts: Vec<String> = Vec::new();
         for cause in &causes {
-            let text = cause.text();
+            let text = cause.to_string();
             if !texts.contains(&text) {
                 texts.push(text);
             }

@@ -172,6 +172,64 @@ pub(crate) fn go_type(value: &Value) -> &'static str {
     }
 }
 
+/// Encodes a value as Go's `json.Marshal` does, which escapes what could end a script in HTML.
+pub(crate) fn go_json(value: &Value) -> String {
+    let mut out = String::new();
+    write_go_json(&mut out, value);
+    out
+}
+
+fn write_go_json(out: &mut String, value: &Value) {
+    match value {
+        Value::Null => out.push_str("null"),
+        Value::Bool(bool) => out.push_str(if *bool { "true" } else { "false" }),
+        Value::Number(number) => write_json_number(out, number),
+        Value::String(text) => write_go_json_string(out, text),
+        Value::Array(items) => {
+            out.push('[');
+            for (place, item) in items.iter().enumerate() {
+                if place > 0 {
+                    out.push(',');
+                }
+                write_go_json(out, item);
+            }
+            out.push(']');
+        }
+        Value::Object(map) => {
+            out.push('{');
+            for (place, (name, value)) in map.iter().enumerate() {
+                if place > 0 {
+                    out.push(',');
+                }
+                write_go_json_string(out, name);
+                out.push(':');
+                write_go_json(out, value);
+            }
+            out.push('}');
+        }
+    }
+}
+
+fn write_go_json_string(out: &mut String, text: &str) {
+    out.push('"');
+    for char in text.chars() {
+        match char {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' | '\0'..='\u{1f}' => {
+                let _ = write!(out, "\\u{:04x}", u32::from(char));
+            }
+            char => out.push(char),
+        }
+    }
+    out.push('"');
+}
+
 fn plain_number(number: &Number) -> String {
     match amount(number) {
         Amount::Int(int) => int.to_string(),

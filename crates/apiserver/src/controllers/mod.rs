@@ -31,6 +31,8 @@ pub enum Health {
     After(SignedDuration),
     /// Never: it stays under way.
     Never,
+    /// Nobody looks at it: its status stays as it is written, as in a cluster without these controllers.
+    Unattended,
 }
 
 /// What the controllers of a cluster go by.

@@ -35,6 +35,7 @@ pub(super) fn step(
     let due = match settings.health_of(&kind, &stored) {
         Health::After(wait) => Some(since + wait),
         Health::Never => None,
+        Health::Unattended => return Ok(()),
     };
     let healthy = due.is_some_and(|due| due <= now);
     if let Some(due) = due.filter(|due| *due > now) {

@@ -80,7 +80,7 @@ impl Params {
             "Exact" => Some(RevisionMatch::Exact),
             "NotOlderThan" => Some(RevisionMatch::NotOlderThan),
             other => {
-                causes.push(Cause::not_supported(
+                causes.push(Cause::not_supported_text(
                     "resourceVersionMatch",
                     other,
                     &["Exact", "NotOlderThan", ""],
@@ -177,7 +177,7 @@ impl Params {
             "Strict" => Validation::Strict,
             "Ignore" => Validation::Ignore,
             other => {
-                causes.push(Cause::not_supported(
+                causes.push(Cause::not_supported_text(
                     "fieldValidation",
                     other,
                     &["", "Ignore", "Strict", "Warn"],

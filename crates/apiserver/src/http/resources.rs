@@ -138,7 +138,12 @@ fn get(call: &Call, target: &Target, effects: &[Effect]) -> Result<Response<Body
 /// What users of a version are warned of.
 fn deprecation(target: &Target) -> Vec<String> {
     match &target.version.form {
-        Form::Custom(custom) => custom.deprecation.iter().map(ToString::to_string).collect(),
+        Form::Custom(custom) => custom
+            .get()
+            .deprecation_warning()
+            .map(str::to_owned)
+            .into_iter()
+            .collect(),
         Form::Builtin(_) => Vec::new(),
     }
 }

@@ -1,15 +1,16 @@
 //! Resources that a CustomResourceDefinition defines.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::strategy::Strategy;
 use super::{Form, Resource, Scale, Subresource, Version};
+use crate::crd::{self, Definition};
 use crate::fields::{FieldSet, Path};
 use crate::managed::{FieldManager, ResetFields, ScaleMapping, Versions};
-use crate::schema::Type;
-use crate::state::State;
 use crate::status::{Cause, Status};
 
 const ALL_VERBS: [&str; 8] = [
@@ -25,146 +26,129 @@ const ALL_VERBS: [&str; 8] = [
 
 /// A definition as it is served.
 #[derive(Debug)]
-pub struct Definition {
+pub struct Served {
     /// The name of the CustomResourceDefinition.
     pub name: Box<str>,
     /// Its UID: one of the same name made later is another one.
     pub uid: Box<str>,
 }
 
-/// What a definition says of one version.
+/// Definitions that have been compiled, by what they say: clusters with equal definitions share one.
+static COMPILED: LazyLock<Mutex<HashMap<[u8; 32], Weak<Definition>>>> = LazyLock::new(Mutex::default);
+
+/// Compiles what a stored definition says, or gives what an equal one has been compiled to.
+fn compiled(definition: &Value) -> Result<Arc<Definition>, Cause> {
+    let spec = serde_json::to_vec(&definition["spec"]).unwrap_or_default();
+    let digest: [u8; 32] = Sha256::digest(&spec).into();
+    let known = || COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(shared) = known().get(&digest).and_then(Weak::upgrade) {
+        return Ok(shared);
+    }
+    let compiled = Arc::new(Definition::compile(definition)?);
+    let mut known = known();
+    known.retain(|_, shared| shared.strong_count() > 0);
+    known.insert(digest, Arc::downgrade(&compiled));
+    Ok(compiled)
+}
+
+/// A version of a definition.
+#[derive(Clone)]
 pub struct CustomVersion {
-    /// `openAPIV3Schema`.
-    pub schema: Value,
-    /// `additionalPrinterColumns`.
-    pub columns: Vec<Value>,
-    /// `selectableFields`, as paths without the first dot.
-    pub selectable: Vec<Box<str>>,
-    /// Whether there is a subresource `status`.
-    pub has_status: bool,
-    /// What to warn of with each answer.
-    pub deprecation: Option<Box<str>>,
+    definition: Arc<Definition>,
+    place: usize,
+}
+
+impl CustomVersion {
+    /// What the definition says of it.
+    ///
+    /// # Panics
+    /// Never: it is made with a place in the definition that it holds.
+    pub fn get(&self) -> &crd::Version {
+        &self.definition.versions()[self.place]
+    }
 }
 
 /// Makes the resource of a definition; none without a version that is served.
 ///
 /// # Errors
 /// What is wrong with a schema.
-pub fn resource(definition: &Value) -> Result<Option<Resource>, Vec<Cause>> {
-    let spec = &definition["spec"];
-    let text = |value: &Value| -> Box<str> { value.as_str().unwrap_or_default().into() };
-    let group = text(&spec["group"]);
-    let names = &spec["names"];
-    let kind = text(&names["kind"]);
-    let listed = spec["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let mut served: Vec<&Value> = listed
+pub fn resource(definition: &Value) -> Result<Option<Resource>, Cause> {
+    let compiled = compiled(definition)?;
+    let names = compiled.names();
+    let group = compiled.group();
+    let mut served: Vec<CustomVersion> = compiled
+        .versions()
         .iter()
-        .filter(|version| version["served"] == true)
+        .enumerate()
+        .filter(|(_, version)| version.is_served())
+        .map(|(place, _)| CustomVersion {
+            definition: Arc::clone(&compiled),
+            place,
+        })
         .collect();
-    served.sort_by(|left, right| {
-        precedence(right["name"].as_str().unwrap_or_default())
-            .cmp(&precedence(left["name"].as_str().unwrap_or_default()))
-    });
-    let mut types = Vec::new();
-    for (place, version) in listed.iter().enumerate() {
-        let schema = version["schema"].get("openAPIV3Schema");
-        let ty = Type::of_custom_resource(schema).map_err(|error| {
-            vec![Cause::invalid(
-                format!("spec.versions[{place}].schema"),
-                &Value::Null,
-                error,
-            )]
-        })?;
-        if version["served"] == true {
-            types.push((format!("{group}/{}", text(&version["name"])), ty));
-        }
-    }
+    served.sort_by_key(|version| std::cmp::Reverse(precedence(version.get().name())));
     let versions: Vec<_> = served
         .iter()
-        .filter_map(|version| Some(Arc::new(version_of(version, &group, &kind, &types, &served)?)))
+        .filter_map(|version| Some(Arc::new(version_of(version, &served)?)))
         .collect();
     if versions.is_empty() {
         return Ok(None);
     }
-    let list = |value: &Value| value.as_array().into_iter().flatten().map(text).collect();
-    let plural = text(&names["plural"]);
-    let or = |value: Box<str>, other: String| if value.is_empty() { other.into() } else { value };
-    let has_status = served
-        .iter()
-        .any(|version| version["subresources"]["status"].is_object());
+    let boxed = |list: &[String]| list.iter().map(|text| text.as_str().into()).collect();
+    let text = |value: &Value| value.as_str().unwrap_or_default().into();
+    let has_status = served.iter().any(|version| version.get().has_status());
     Ok(Some(Resource {
-        table: crate::status::qualified(&plural, &group).into(),
-        singular: or(text(&names["singular"]), kind.to_lowercase()),
-        list_kind: or(text(&names["listKind"]), format!("{kind}List")),
-        short_names: list(&names["shortNames"]),
-        categories: list(&names["categories"]),
-        namespaced: spec["scope"] == "Namespaced",
+        table: crate::status::qualified(&names.plural, group).into(),
+        group: group.into(),
+        plural: names.plural.as_str().into(),
+        singular: names.singular.as_str().into(),
+        kind: names.kind.as_str().into(),
+        list_kind: names.list_kind.as_str().into(),
+        short_names: boxed(&names.short_names),
+        categories: boxed(&names.categories),
+        namespaced: compiled.is_namespaced(),
         strategy: Strategy::of_custom(has_status),
         versions,
-        custom: Some(Arc::new(Definition {
+        custom: Some(Arc::new(Served {
             name: text(&definition["metadata"]["name"]),
             uid: text(&definition["metadata"]["uid"]),
         })),
-        group,
-        plural,
-        kind,
     }))
 }
 
-fn version_of(
-    version: &Value,
-    group: &str,
-    kind: &str,
-    types: &[(String, Type)],
-    served: &[&Value],
-) -> Option<Version> {
-    let name: Box<str> = version["name"].as_str()?.into();
-    let api_version = format!("{group}/{name}");
-    let manager = FieldManager::new(Versions::new(types.iter().cloned()), &api_version, kind)?;
-    let has_status = version["subresources"]["status"].is_object();
+fn version_of(version: &CustomVersion, served: &[CustomVersion]) -> Option<Version> {
+    let this = version.get();
+    let kind = &version.definition.names().kind;
+    let types = served.iter().map(|version| {
+        (
+            version.get().api_version().to_owned(),
+            version.get().merge_type().clone(),
+        )
+    });
+    let manager = FieldManager::new(Versions::new(types), this.api_version(), kind)?;
     let reset = |field: &str| {
         let set: FieldSet = [Path::of_fields(&[field])].into_iter().collect();
-        ResetFields::new([(api_version.as_str(), set)])
+        ResetFields::new([(this.api_version(), set)])
     };
-    let fields = if has_status {
+    let fields = if this.has_status() {
         manager.clone().resetting(reset("status"))
     } else {
         manager.clone()
     };
-    let deprecation = (version["deprecated"] == true).then(|| {
-        version["deprecationWarning"].as_str().map_or_else(
-            || format!("{api_version} {kind} is deprecated").into(),
-            Into::into,
-        )
-    });
     Some(Version {
-        form: Form::Custom(CustomVersion {
-            schema: version["schema"]["openAPIV3Schema"].clone(),
-            columns: version["additionalPrinterColumns"]
-                .as_array()
-                .cloned()
-                .unwrap_or_default(),
-            selectable: version["selectableFields"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .filter_map(|one| Some(one["jsonPath"].as_str()?.trim_start_matches('.').into()))
-                .collect(),
-            has_status,
-            deprecation,
-        }),
+        name: this.name().into(),
+        api_version: this.api_version().into(),
         verbs: ALL_VERBS.iter().map(|verb| (*verb).into()).collect(),
-        subresources: subresources(version, kind),
+        subresources: subresources(this, kind),
         storage_hash: Box::default(),
         fields,
         status_fields: manager.subresource("status").resetting(reset("spec")),
-        scale: scale_of(version, &api_version, group, served),
-        api_version: api_version.into(),
-        name,
+        scale: scale_of(this, served),
+        form: Form::Custom(version.clone()),
     })
 }
 
-fn subresources(version: &Value, kind: &str) -> Vec<Subresource> {
+fn subresources(version: &crd::Version, kind: &str) -> Vec<Subresource> {
     let verbs = || {
         ["get", "patch", "update"]
             .iter()
@@ -172,7 +156,7 @@ fn subresources(version: &Value, kind: &str) -> Vec<Subresource> {
             .collect()
     };
     let mut subresources = Vec::new();
-    if version["subresources"]["status"].is_object() {
+    if version.has_status() {
         subresources.push(Subresource {
             name: "status".into(),
             kind: kind.into(),
@@ -181,7 +165,7 @@ fn subresources(version: &Value, kind: &str) -> Vec<Subresource> {
             version: None,
         });
     }
-    if version["subresources"]["scale"].is_object() {
+    if version.scale().is_some() {
         subresources.push(Subresource {
             name: "scale".into(),
             kind: "Scale".into(),
@@ -193,61 +177,43 @@ fn subresources(version: &Value, kind: &str) -> Vec<Subresource> {
     subresources
 }
 
-fn scale_of(version: &Value, api_version: &str, group: &str, served: &[&Value]) -> Option<Scale> {
-    let scale = version["subresources"].get("scale")?;
+fn scale_of(version: &crd::Version, served: &[CustomVersion]) -> Option<Scale> {
+    let scale = version.scale()?;
     let paths = served.iter().map(|version| {
-        let path = version["subresources"]["scale"]["specReplicasPath"]
-            .as_str()
-            .map(|path| Path::of_fields(&path.trim_start_matches('.').split('.').collect::<Vec<_>>()));
-        let name = format!("{group}/{}", version["name"].as_str().unwrap_or_default());
-        (name, path)
+        let version = version.get();
+        let path = version.scale().map(crd::Scale::replicas_field);
+        (version.api_version().to_owned(), path)
     });
     Some(Scale {
-        spec_replicas: scale["specReplicasPath"].as_str()?.into(),
-        status_replicas: scale["statusReplicasPath"].as_str()?.into(),
-        selector: scale["labelSelectorPath"].as_str().map(Into::into),
-        mapping: ScaleMapping::new(api_version, paths),
+        spec_replicas: scale.spec_replicas_path.as_str().into(),
+        status_replicas: scale.status_replicas_path.as_str().into(),
+        selector: (!scale.label_selector_path.is_empty()).then(|| scale.label_selector_path.as_str().into()),
+        mapping: ScaleMapping::new(version.api_version(), paths),
     })
 }
 
-impl CustomVersion {
-    /// Gives an object its form and its defaults, and returns the paths of the fields that it does not have.
-    pub(crate) fn decode(&self, _object: &mut Value) -> Vec<String> {
-        Vec::new()
+/// Refuses a definition from which nothing could be served.
+pub(crate) fn check_definition(
+    resource: &Resource,
+    object: &Value,
+    old: Option<&Value>,
+) -> Result<(), Status> {
+    if !is_definition(resource) {
+        return Ok(());
     }
-
-    /// What is wrong with an object.
-    pub(crate) fn check(&self, _new: &Value, _old: Option<&Value>) -> Vec<Cause> {
-        Vec::new()
-    }
+    let checked = match old {
+        None => Definition::from_object(object),
+        Some(old) => Definition::updated(object, old),
+    };
+    checked.map(|_| ()).map_err(|causes| {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        Status::invalid(&resource.group, &resource.kind, name, causes)
+    })
 }
 
-/// Refuses a definition from which nothing could be served.
-pub(crate) fn check_definition(_state: &State, resource: &Resource, object: &Value) -> Result<(), Status> {
-    if *resource.kind != *"CustomResourceDefinition" || !resource.group.starts_with("apiextensions") {
-        return Ok(());
-    }
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    let expected = format!(
-        "{}.{}",
-        object["spec"]["names"]["plural"].as_str().unwrap_or_default(),
-        object["spec"]["group"].as_str().unwrap_or_default()
-    );
-    let mut causes = Vec::new();
-    if name != expected {
-        causes.push(Cause::invalid(
-            "metadata.name",
-            &json!(name),
-            "must be spec.names.plural+\".\"+spec.group",
-        ));
-    }
-    if let Err(wrong) = self::resource(object) {
-        causes.extend(wrong);
-    }
-    if causes.is_empty() {
-        return Ok(());
-    }
-    Err(Status::invalid(&resource.group, &resource.kind, name, causes))
+/// Whether a resource is that of definitions.
+pub(crate) fn is_definition(resource: &Resource) -> bool {
+    *resource.table == *"customresourcedefinitions.apiextensions.k8s.io"
 }
 
 /// The order of versions: stable before beta before alpha, then by number; names that are no versions come last.

@@ -91,7 +91,7 @@ fn of_kind(kind: &str, object: &mut Value) {
                 };
             }
         }
-        "CustomResourceDefinition" => definition(object),
+        "CustomResourceDefinition" => crate::crd::apply_defaults(object),
         _ => {}
     }
     if kind == "ReplicationController" {
@@ -182,18 +182,6 @@ pub(super) fn labels_of_template(object: &mut Value) {
     if labels.is_object() && !has {
         crate::object::metadata::set(object, "labels", Some(labels));
     }
-}
-
-fn definition(object: &mut Value) {
-    let Some(names) = object["spec"]["names"].as_object_mut() else {
-        return;
-    };
-    let kind = text(names, "kind").to_owned();
-    if kind.is_empty() {
-        return;
-    }
-    fill(names, "singular", || json!(kind.to_lowercase()));
-    fill(names, "listKind", || json!(format!("{kind}List")));
 }
 
 /// What a container may use is what it asks for, if it asks for nothing.

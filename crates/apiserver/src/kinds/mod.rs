@@ -54,7 +54,7 @@ pub struct Resource {
     /// What its kind does.
     pub strategy: Strategy,
     /// The definition that it comes from; none if it is built in.
-    pub custom: Option<Arc<custom::Definition>>,
+    pub custom: Option<Arc<custom::Served>>,
 }
 
 /// A version of a resource.
@@ -177,7 +177,7 @@ pub(crate) fn check_create(resource: &Resource, version: &Version, object: &Valu
             causes.extend(validate::create(resource, object));
             causes
         }
-        Form::Custom(custom) => custom.check(object, None),
+        Form::Custom(custom) => custom.get().validate(object, None),
     }
 }
 
@@ -197,6 +197,7 @@ pub(crate) fn check_update(
             causes.extend(validate::update(resource, new, old));
             causes
         }
-        Form::Custom(custom) => custom.check(new, Some(old)),
+        Form::Custom(custom) if subresource == "status" => custom.get().validate_status(new, old),
+        Form::Custom(custom) => custom.get().validate(new, Some(old)),
     }
 }

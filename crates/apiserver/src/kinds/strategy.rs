@@ -293,7 +293,7 @@ fn of_kind(resource: &Resource, state: &mut State, new: &mut Value, old: &Value)
 fn wanted_differs(version: &Version, new: &Value, old: &Value) -> bool {
     let none = Map::new();
     let leave_status = match &version.form {
-        Form::Custom(custom) => custom.has_status,
+        Form::Custom(custom) => custom.get().has_status(),
         Form::Builtin(_) => true,
     };
     let wanted = |object: &Value| -> Vec<(String, Value)> {

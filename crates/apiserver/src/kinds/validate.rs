@@ -87,7 +87,7 @@ fn common(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {
             for field in ["kind", "name"] {
                 if object["roleRef"][field].as_str().unwrap_or_default().is_empty() {
                     causes.push(match field {
-                        "kind" => Cause::not_supported("roleRef.kind", "", &["ClusterRole"]),
+                        "kind" => Cause::not_supported_text("roleRef.kind", "", &["ClusterRole"]),
                         _ => Cause::required("roleRef.name", ""),
                     });
                 }
@@ -190,7 +190,7 @@ fn workload(object: &Value, causes: &mut Vec<Cause>) {
     pods::spec(&spec["template"]["spec"], "spec.template.spec", causes);
     let restart = &spec["template"]["spec"]["restartPolicy"];
     if let Some(policy) = restart.as_str().filter(|policy| *policy != "Always") {
-        causes.push(Cause::not_supported(
+        causes.push(Cause::not_supported_text(
             "spec.template.spec.restartPolicy",
             policy,
             &["Always"],
@@ -219,7 +219,7 @@ fn job(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
             field: format!("{template}.restartPolicy"),
             message: "Required value: valid values: \"OnFailure\", \"Never\"".to_owned(),
         }),
-        other => causes.push(Cause::not_supported(
+        other => causes.push(Cause::not_supported_text(
             format!("{template}.restartPolicy"),
             other,
             &["OnFailure", "Never"],

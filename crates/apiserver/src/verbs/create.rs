@@ -110,7 +110,7 @@ pub(super) fn finish(
     if state.store.get(&resource.table, &key).is_some() {
         return Err(Status::already_exists(&resource.group, &resource.plural, &name));
     }
-    kinds::custom::check_definition(state, resource, &object)?;
+    kinds::custom::check_definition(resource, &object, None)?;
     metadata::set_managed(&mut object, &managed);
     if write.dry_run {
         return Ok(Outcome::value(201, object));

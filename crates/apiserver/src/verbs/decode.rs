@@ -147,7 +147,10 @@ pub(super) fn decode(
             defaults::set(*ty, kind, &mut object);
             unknown
         }
-        Form::Custom(version) => version.decode(&mut object),
+        Form::Custom(version) => version
+            .get()
+            .decode(&mut object)
+            .map_err(|cause| Unreadable::Form(cause.to_string()))?,
     };
     let complaints: Vec<String> = duplicates
         .iter()

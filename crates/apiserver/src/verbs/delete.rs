@@ -66,7 +66,7 @@ impl DeleteOptions {
             Some("Background") => Some(Propagation::Background),
             Some("Foreground") => Some(Propagation::Foreground),
             Some(other) => {
-                causes.push(Cause::not_supported(
+                causes.push(Cause::not_supported_text(
                     "propagationPolicy",
                     other,
                     &["Foreground", "Background", "Orphan", "nil"],
@@ -140,8 +140,10 @@ pub fn delete(
     } else if write.dry_run {
         gone(target, &stored)
     } else {
+        // What can take its time shows that it took none.
+        let marked = is_graceful(target).then_some(&mut object);
         let last = state
-            .remove(&target.resource, &target.version, &target.key(), None, write)
+            .remove(&target.resource, &target.version, &target.key(), marked, write)
             .unwrap_or(stored);
         gone(target, &last)
     };
@@ -216,7 +218,7 @@ fn mark(
         return waits;
     }
     waits |= grace > 0;
-    if !waits {
+    if !waits && !is_graceful(target) {
         return false;
     }
     set_deadline(object, now + SignedDuration::from_secs(grace), grace);
@@ -231,7 +233,12 @@ fn mark(
     } else if let Some(generation) = object["metadata"]["generation"].as_i64() {
         metadata::set(object, "generation", Some(json!(generation + 1)));
     }
-    true
+    waits
+}
+
+/// Whether objects may take time to end: only Pods do.
+fn is_graceful(target: &Target) -> bool {
+    *target.resource.table == *"pods"
 }
 
 fn set_deadline(object: &mut Value, at: Timestamp, grace: i64) {
@@ -260,7 +267,7 @@ fn terminating(object: &mut Value, now: Timestamp) {
 
 /// How many seconds the object may take. Only Pods that have been given a node take any.
 fn grace(target: &Target, object: &Value, options: &DeleteOptions) -> i64 {
-    if *target.resource.table != *"pods" {
+    if !is_graceful(target) {
         return 0;
     }
     let running = !matches!(object["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));

@@ -202,7 +202,7 @@ fn apply_new(
 }
 
 /// The answer to an apply that could not be done.
-fn refused(error: ApplyError) -> Status {
+pub(super) fn refused(error: ApplyError) -> Status {
     match error {
         ApplyError::Conflict(conflicts) => {
             let mut status = Status::new(409, "Conflict", conflicts.to_string());

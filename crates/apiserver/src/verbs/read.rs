@@ -106,7 +106,11 @@ impl Selection {
                     Form::Builtin(_) => {
                         selectable(&target.resource.group, &target.resource.kind).contains(&field)
                     }
-                    Form::Custom(custom) => custom.selectable.iter().any(|one| **one == *field),
+                    Form::Custom(custom) => custom
+                        .get()
+                        .selectable_fields()
+                        .iter()
+                        .any(|path| path.trim_start_matches('.') == field),
                 },
             };
             if known {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::decode::check_kind;
-use super::patch::{PatchBody, patched};
+use super::patch::{PatchBody, patched, refused};
 use super::update::{Existing, finish};
 use super::{Outcome, Target, Write};
 use crate::journal::Verb;
@@ -62,7 +62,7 @@ fn selector_text(selector: &Value) -> String {
 ///
 /// # Errors
 /// The version has none.
-pub(crate) fn show(version: &Version, object: &Value, managed: &ManagedFields) -> Result<Value, Status> {
+fn show(version: &Version, object: &Value) -> Result<Value, Status> {
     let scale = scale_of(version)?;
     let at = |path: &str| {
         object
@@ -91,7 +91,6 @@ pub(crate) fn show(version: &Version, object: &Value, managed: &ManagedFields) -
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         metadata::set(&mut shown, field, object["metadata"].get(field).cloned());
     }
-    metadata::set_managed(&mut shown, &scale.mapping.to_scale(managed));
     Ok(shown)
 }
 
@@ -101,7 +100,7 @@ pub(crate) fn show(version: &Version, object: &Value, managed: &ManagedFields) -
 /// The version has none.
 pub fn show_stored(target: &Target, stored: &std::sync::Arc<crate::store::Stored>) -> Result<Value, Status> {
     let existing = Existing::of(target, stored);
-    show(&target.version, &existing.object, &existing.managed)
+    show(&target.version, &existing.object)
 }
 
 fn existing(state: &State, target: &Target) -> Result<Existing, Status> {
@@ -136,7 +135,7 @@ pub(super) fn patch(
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
     let existing = existing(state, target)?;
-    let shown = show(&target.version, &existing.object, &existing.managed)?;
+    let shown = show(&target.version, &existing.object)?;
     if let PatchBody::Apply(config) = body {
         return apply(state, target, &existing, shown, &config, write);
     }
@@ -148,12 +147,11 @@ fn apply(
     state: &mut State,
     target: &Target,
     existing: &Existing,
-    mut shown: Value,
+    shown: Value,
     config: &Value,
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
     let scale = scale_of(&target.version)?;
-    metadata::set(&mut shown, "managedFields", None);
     let entries = scale.mapping.to_scale(&existing.managed);
     let fields = scale_fields()?;
     let live = Live {
@@ -165,13 +163,7 @@ fn apply(
         force: write.force,
         now: write.now,
     };
-    let applied = fields.apply(Some(live), config, &request).map_err(|error| {
-        Status::new(
-            error.code(),
-            if error.code() == 409 { "Conflict" } else { "" },
-            error.to_string(),
-        )
-    })?;
+    let applied = fields.apply(Some(live), config, &request).map_err(refused)?;
     let new = applied.object.unwrap_or(shown);
     write_scale(
         state,
@@ -203,13 +195,12 @@ fn write_scale(
     let scale = scale_of(&target.version)?.clone();
     check_scale(target, &mut new, existing)?;
     let replicas = new["spec"]["replicas"].as_i64().unwrap_or_default();
-    let shown = show(&target.version, &existing.object, &existing.managed)?;
+    let shown = show(&target.version, &existing.object)?;
     let entries = match applied {
         Some(entries) => entries,
         None => {
             let before = scale.mapping.to_scale(&existing.managed);
-            let mut live = shown;
-            metadata::set(&mut live, "managedFields", None);
+            let live = shown;
             metadata::set(&mut new, "managedFields", None);
             let request = UpdateRequest {
                 manager: write.manager,
@@ -233,10 +224,8 @@ fn write_scale(
         ..target.clone()
     };
     let outcome = finish(state, &main, existing, object, managed, write, verb)?;
-    let mut object = outcome.object(&main);
-    let managed = ManagedFields::from_value(&object["metadata"]["managedFields"]).unwrap_or_default();
-    metadata::set(&mut object, "managedFields", None);
-    Ok(Outcome::value(200, show(&target.version, &object, &managed)?))
+    let object = outcome.object(&main);
+    Ok(Outcome::value(200, show(&target.version, &object)?))
 }
 
 fn set_at(object: &mut Value, path: &str, replicas: i64) {

@@ -191,7 +191,7 @@ pub(super) fn finish(
     if !causes.is_empty() {
         return Err(target.invalid(&target.name, causes));
     }
-    kinds::custom::check_definition(state, resource, &object)?;
+    kinds::custom::check_definition(resource, &object, Some(&existing.object))?;
     let changed = object != existing.object;
     if !settle_times(&existing.managed, &mut managed, changed) {
         return Ok(Outcome::stored(200, Arc::clone(&existing.stored)));

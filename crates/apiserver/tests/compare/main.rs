@@ -25,6 +25,7 @@ use kube::Client;
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::Value;
+use starling_apiserver::controllers::Health;
 use starling_apiserver::server::{Options, Server};
 use starling_controlplane::{Assets, ControlPlanes};
 
@@ -180,7 +181,12 @@ async fn both_servers_answer_alike() {
         .await
         .unwrap();
     let real = client(&planes.get("real").unwrap().kubeconfig_yaml()).await;
-    let server = Server::start(Options::default()).unwrap();
+    // The real controller manager of this test has no controllers of workloads.
+    let options = Options {
+        health: Health::Unattended,
+        ..Options::default()
+    };
+    let server = Server::start(options).unwrap();
     let _listening = server.listen(([127, 0, 0, 1], 0).into()).await.unwrap();
 
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/compare/cases");

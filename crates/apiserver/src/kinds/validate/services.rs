@@ -51,7 +51,7 @@ pub(super) fn check(object: &Value, causes: &mut Vec<Cause>) {
         }
     }
     if !TYPES.contains(&ty) {
-        causes.push(Cause::not_supported("spec.type", ty, &TYPES));
+        causes.push(Cause::not_supported_text("spec.type", ty, &TYPES));
     }
 }
 
