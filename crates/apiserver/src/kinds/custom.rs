@@ -68,6 +68,27 @@ impl CustomVersion {
     }
 }
 
+impl CustomVersion {
+    /// What users of the version are warned of: with the version to use, if the definition has no words of its own.
+    pub fn deprecation_warning(&self) -> Option<String> {
+        let this = self.get();
+        let warning = this.deprecation_warning()?;
+        let kind = &self.definition.names().kind;
+        let usual = format!("{} {kind} is deprecated", this.api_version());
+        let better = self
+            .definition
+            .versions()
+            .iter()
+            .filter(|version| version.is_served() && version.deprecation_warning().is_none())
+            .max_by_key(|version| precedence(version.name()))
+            .filter(|version| precedence(version.name()) > precedence(this.name()));
+        Some(match better {
+            Some(better) if warning == usual => format!("{usual}; use {} {kind}", better.api_version()),
+            _ => warning.to_owned(),
+        })
+    }
+}
+
 /// Makes the resource of a definition; none without a version that is served.
 ///
 /// # Errors
