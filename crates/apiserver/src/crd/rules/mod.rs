@@ -1,0 +1,370 @@
+//! Rules of `x-kubernetes-validations`, in CEL.
+//!
+//! The language and Kubernetes' functions are those of kube-cel; what a rule sees, when it is looked at and what is told
+//! of it are here, by the API server's `schema/cel` (KEP-2876). What the runtime does not have, `cel.bind`, `sortBy` and
+//! comprehensions with two variables, fails the rule: an object is never let pass by a rule that was not looked at.
+
+mod path;
+mod runtime;
+mod types;
+mod values;
+
+use std::collections::BTreeMap;
+
+use kube_cel::cel::ExecutionError;
+use kube_cel::cel::common::ast::IdedExpr as Program;
+use serde_json::Value;
+
+use super::correlate::{Correlation, same_key};
+use super::lists::{child, key};
+use super::schema::{Rule, Schema};
+use crate::cause::Cause;
+pub(super) use path::field_path;
+
+/// The longest text that a `messageExpression` may give, in bytes.
+const LONGEST_MESSAGE: usize = 5 * 1024;
+
+/// The rules of a place in a schema, and of those below.
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    here: Vec<CompiledRule>,
+    items: Option<Box<Rules>>,
+    properties: BTreeMap<String, Rules>,
+    additional: Option<Box<Rules>>,
+    all_of: Vec<Rules>,
+    /// Whether this is an object with metadata.
+    of_resource: bool,
+}
+
+/// A rule that can be looked at.
+#[derive(Debug)]
+pub(super) struct CompiledRule {
+    rule: Rule,
+    program: Result<Program, String>,
+    message: Option<Program>,
+    /// What is wrong with the expression of the message.
+    pub(super) message_problem: Option<String>,
+    pub(super) uses_old: bool,
+    field_path: String,
+}
+
+impl CompiledRule {
+    /// What is wrong with the rule.
+    pub(super) fn problem(&self) -> Option<&str> {
+        self.program.as_ref().err().map(String::as_str)
+    }
+}
+
+/// What changed at a place, or at the nearest one above it that was there before.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Change<'a> {
+    pub(super) here: Option<Correlation<'a>>,
+    above: Option<Correlation<'a>>,
+}
+
+impl<'a> Change<'a> {
+    pub(super) fn of(correlation: Option<Correlation<'a>>) -> Self {
+        Self {
+            here: correlation,
+            above: None,
+        }
+    }
+
+    /// Whether nothing changed, so that what is wrong is forgiven.
+    fn is_none(self) -> bool {
+        self.here.or(self.above).is_some_and(Correlation::is_unchanged)
+    }
+
+    fn field(self, name: &str) -> Self {
+        match self.here {
+            None => self,
+            // What these were in the stored version is not to be seen.
+            Some(_) if self.above.is_none() && matches!(name, "apiVersion" | "kind") => Self::default(),
+            Some(here) => Self {
+                here: here.field(name),
+                above: Some(here),
+            },
+        }
+    }
+
+    fn item(self, index: usize) -> Self {
+        match self.here {
+            None => self,
+            Some(here) => Self {
+                here: here.item(index),
+                above: Some(here),
+            },
+        }
+    }
+}
+
+/// Compiles the rules of one place.
+pub(super) fn compile_here(rules: &[Rule], schema: &Schema, of_resource: bool) -> Vec<CompiledRule> {
+    let ty = types::of_schema(schema, of_resource);
+    rules
+        .iter()
+        .map(|rule| compile_rule(rule, schema, ty.as_ref()))
+        .collect()
+}
+
+fn compile_rule(rule: &Rule, schema: &Schema, ty: Option<&types::Type>) -> CompiledRule {
+    let optional = rule.optional_old_self == Some(true);
+    let program =
+        types::compile(&rule.rule, ty, optional, &types::Type::Bool).map_err(|problem| match problem {
+            types::Problem::Issues(issues) => format!("compilation failed: {issues}"),
+            types::Problem::Result => "cel expression must evaluate to a bool".to_owned(),
+        });
+    let mut message_problem = None;
+    let message = if rule.message_expression.is_empty() || program.is_err() {
+        None
+    } else {
+        match types::compile(&rule.message_expression, ty, optional, &types::Type::String) {
+            Ok(program) => Some(program),
+            Err(types::Problem::Issues(issues)) => {
+                message_problem = Some(format!("messageExpression compilation failed: {issues}"));
+                None
+            }
+            Err(types::Problem::Result) => {
+                message_problem = Some("messageExpression must evaluate to a string".to_owned());
+                None
+            }
+        }
+    };
+    CompiledRule {
+        uses_old: program
+            .as_ref()
+            .is_ok_and(|program| program.references().has_variable("oldSelf")),
+        field_path: field_path(&rule.field_path, schema)
+            .map(|(path, _)| path)
+            .unwrap_or_default(),
+        rule: rule.clone(),
+        program,
+        message,
+        message_problem,
+    }
+}
+
+impl Rules {
+    /// Compiles the rules of a schema; none if it has none.
+    pub(super) fn compile(schema: &Schema) -> Option<Self> {
+        schema
+            .has_rules()
+            .then(|| Self::compile_node(schema, schema, true))?
+    }
+
+    /// `values` says what is asked of the value, `schema` of what structure it is; they differ within `allOf`.
+    fn compile_node(values: &Schema, schema: &Schema, of_resource: bool) -> Option<Self> {
+        let below = |values: &Schema, schema: &Schema| Self::compile_node(values, schema, schema.embedded);
+        let pair = |values: Option<&Schema>, schema: Option<&Schema>| {
+            values
+                .zip(schema)
+                .and_then(|(values, schema)| below(values, schema))
+                .map(Box::new)
+        };
+        let rules = Self {
+            here: compile_here(&values.rules, schema, of_resource),
+            items: pair(values.items.as_deref(), schema.items.as_deref()),
+            properties: values
+                .properties
+                .iter()
+                .filter_map(|(name, values)| {
+                    Some((name.clone(), below(values, schema.properties.get(name)?)?))
+                })
+                .collect(),
+            additional: pair(values.additional_schema(), schema.additional_schema()),
+            all_of: values
+                .all_of
+                .iter()
+                .filter_map(|part| Self::compile_node(part, schema, of_resource))
+                .collect(),
+            of_resource,
+        };
+        let empty = rules.here.is_empty()
+            && rules.items.is_none()
+            && rules.properties.is_empty()
+            && rules.additional.is_none()
+            && rules.all_of.is_empty();
+        (!empty).then_some(rules)
+    }
+
+    /// Says which rules a value breaks.
+    pub(super) fn check(
+        &self,
+        schema: &Schema,
+        value: &Value,
+        old: Option<&Value>,
+        change: Change<'_>,
+        path: &str,
+    ) -> Vec<Cause> {
+        let mut causes = Vec::new();
+        self.walk(schema, value, old, change, path, &mut causes);
+        causes
+    }
+
+    fn walk(
+        &self,
+        schema: &Schema,
+        value: &Value,
+        old: Option<&Value>,
+        change: Change<'_>,
+        path: &str,
+        causes: &mut Vec<Cause>,
+    ) {
+        if value.is_null() {
+            return;
+        }
+        let old = old.filter(|old| !old.is_null());
+        if !self.here.is_empty() {
+            self.check_here(schema, value, old, change, path, causes);
+        }
+        for part in &self.all_of {
+            // What is asked within `allOf` is not forgiven for the place itself.
+            let change = Change { here: None, ..change };
+            part.walk(schema, value, old, change, path, causes);
+        }
+        match value {
+            Value::Array(items) => self.walk_items(schema, items, old, change, path, causes),
+            Value::Object(fields) => {
+                let old = old.and_then(Value::as_object);
+                for (name, value) in fields {
+                    let old = old.and_then(|old| old.get(name));
+                    if let (Some(rules), Some(schema)) = (&self.additional, schema.additional_schema()) {
+                        rules.walk(schema, value, old, change.field(name), &key(path, name), causes);
+                    }
+                    if let (Some(rules), Some(schema)) =
+                        (self.properties.get(name), schema.properties.get(name))
+                    {
+                        rules.walk(schema, value, old, change.field(name), &child(path, name), causes);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn walk_items(
+        &self,
+        schema: &Schema,
+        items: &[Value],
+        old: Option<&Value>,
+        change: Change<'_>,
+        path: &str,
+        causes: &mut Vec<Cause>,
+    ) {
+        let (Some(rules), Some(below)) = (&self.items, schema.items.as_deref()) else {
+            return;
+        };
+        let old = old.and_then(Value::as_array);
+        for (index, item) in items.iter().enumerate() {
+            let old = old.and_then(|old| same_key(schema, old, item));
+            let path = format!("{path}[{index}]");
+            rules.walk(below, item, old, change.item(index), &path, causes);
+        }
+    }
+
+    fn check_here(
+        &self,
+        schema: &Schema,
+        value: &Value,
+        old: Option<&Value>,
+        change: Change<'_>,
+        path: &str,
+        causes: &mut Vec<Cause>,
+    ) {
+        let place = if path.is_empty() { "<nil>" } else { path };
+        let look = Look {
+            value: values::to_cel(value, schema, self.of_resource),
+            old: old
+                .filter(|_| self.here.iter().any(|rule| rule.uses_old))
+                .map(|old| values::to_cel(old, schema, self.of_resource)),
+        };
+        for rule in &self.here {
+            let optional = rule.rule.optional_old_self == Some(true);
+            if rule.rule.rule.trim().is_empty() || rule.uses_old && old.is_none() && !optional {
+                continue;
+            }
+            let program = match &rule.program {
+                Ok(program) => program,
+                Err(problem) => {
+                    let why = format!("rule compile error: {problem}");
+                    causes.push(Cause::invalid(place, &Value::from(schema.ty.as_str()), &why));
+                    continue;
+                }
+            };
+            match look.at(program, optional && rule.uses_old) {
+                Ok(kube_cel::cel::Value::Bool(true)) => {}
+                Ok(_) if !rule.uses_old && change.is_none() => {}
+                Ok(_) => causes.push(rule.broken(&look, schema, value, path)),
+                Err(error) => {
+                    let why = failure(&error, &rule.rule);
+                    causes.push(Cause::invalid(place, &Value::from(schema.ty.as_str()), &why));
+                }
+            }
+        }
+    }
+}
+
+/// What rules look at.
+struct Look {
+    value: kube_cel::cel::Value,
+    old: Option<kube_cel::cel::Value>,
+}
+
+impl Look {
+    fn at(&self, program: &Program, optional: bool) -> Result<kube_cel::cel::Value, ExecutionError> {
+        runtime::run(program, &self.value, self.old.as_ref(), optional)
+    }
+}
+
+/// What is told of a rule that cannot be worked out.
+fn failure(error: &ExecutionError, rule: &Rule) -> String {
+    let name = if rule.message.is_empty() {
+        rule.rule.trim()
+    } else {
+        rule.message.trim()
+    };
+    match runtime::describe(error) {
+        text if text.starts_with("no such overload") => format!(
+            "'{text}': call arguments did not match a supported operator, function or macro signature for rule: {name}"
+        ),
+        text => format!("{text} evaluating rule: {name}"),
+    }
+}
+
+impl CompiledRule {
+    fn broken(&self, look: &Look, schema: &Schema, value: &Value, path: &str) -> Cause {
+        let detail = self.message_of(look).unwrap_or_else(|| {
+            if self.rule.message.is_empty() {
+                format!("failed rule: {}", self.rule.rule.trim())
+            } else {
+                self.rule.message.trim().to_owned()
+            }
+        });
+        let place = match (path, self.field_path.as_str()) {
+            ("", "") => "<nil>".to_owned(),
+            (path, "") => path.to_owned(),
+            (path, below) => child(path, below),
+        };
+        let unshown = matches!(schema.ty.as_str(), "object" | "array");
+        match (self.rule.reason.as_deref(), unshown) {
+            (Some("FieldValueForbidden"), _) => Cause::forbidden(place, &detail),
+            (Some("FieldValueRequired"), _) => Cause::required(place, &detail),
+            (Some("FieldValueDuplicate"), true) => Cause::duplicate_unshown(place),
+            (Some("FieldValueDuplicate"), false) => Cause::duplicate(place, value),
+            (_, true) => Cause::invalid_unshown(place, &detail),
+            (_, false) => Cause::invalid(place, value, &detail),
+        }
+    }
+
+    /// What the expression of the message gives, if that is a line of text.
+    fn message_of(&self, look: &Look) -> Option<String> {
+        match look.at(self.message.as_ref()?, false) {
+            Ok(kube_cel::cel::Value::String(text)) => {
+                let text = text.trim();
+                let usable = !text.is_empty() && text.len() <= LONGEST_MESSAGE && !text.contains('\n');
+                usable.then(|| text.to_owned())
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! `fieldPath` of a rule, and paths of selectable fields: `.a.b['c']`.
+
+use crate::crd::lists::child;
+use crate::crd::schema::Schema;
+
+/// Reads a path within a schema: how causes write it, and what schema it leads to.
+///
+/// # Errors
+/// What is wrong with it, in the words of the API server.
+pub(in crate::crd) fn field_path<'a>(path: &str, schema: &'a Schema) -> Result<(String, &'a Schema), String> {
+    let mut written = String::new();
+    let mut schema = schema;
+    let mut rest = path;
+    while !rest.is_empty() {
+        let (name, after) = if let Some(after) = rest.strip_prefix('.') {
+            let end = after.find(['.', '[', ']']).unwrap_or(after.len());
+            let (name, after) = after.split_at(end);
+            if name.is_empty() {
+                return Err("unexpected end of JSON path".to_owned());
+            }
+            (name.to_owned(), after)
+        } else if let Some(after) = rest.strip_prefix('[') {
+            bracketed(after)?
+        } else {
+            let end = rest[1..].find(['.', '[', ']']).map_or(rest.len(), |end| end + 1);
+            return Err(format!("expected [ or . but got: {}", &rest[..end]));
+        };
+        rest = after;
+        let unknown = || "does not refer to a valid field".to_owned();
+        if !schema.properties.is_empty() {
+            schema = schema.properties.get(&name).ok_or_else(unknown)?;
+            written = child(&written, &name);
+        } else {
+            schema = schema.additional_schema().ok_or_else(unknown)?;
+            written = format!("{written}[{name}]");
+        }
+    }
+    Ok((written, schema))
+}
+
+/// Reads `'name']` and returns what follows it.
+fn bracketed(text: &str) -> Result<(String, &str), String> {
+    let Some(inner) = text.strip_prefix('\'') else {
+        let end = text.find(['.', '[', ']']).unwrap_or(text.len());
+        return Err(format!("expected single quoted string but got {}", &text[..end]));
+    };
+    let mut name = String::new();
+    let mut chars = inner.char_indices();
+    while let Some((place, char)) = chars.next() {
+        match char {
+            '\'' => {
+                let after = &inner[place + 1..];
+                return match after.strip_prefix(']') {
+                    Some(after) => Ok((name, after)),
+                    None if after.is_empty() => Err("unexpected end of JSON path".to_owned()),
+                    None => Err(format!("expected ] but got {after}")),
+                };
+            }
+            '\\' => name.push(match chars.next().map(|(_, char)| char) {
+                Some('a') => '\u{7}',
+                Some('b') => '\u{8}',
+                Some('f') => '\u{c}',
+                Some('n') => '\n',
+                Some('r') => '\r',
+                Some('t') => '\t',
+                Some('v') => '\u{b}',
+                Some(char @ ('\'' | '\\')) => char,
+                Some(char) => return Err(format!("invalid string literal: invalid escape char \\{char}")),
+                None => return Err("unexpected end of JSON path".to_owned()),
+            }),
+            char => name.push(char),
+        }
+    }
+    Err("unexpected end of JSON path".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn paths_are_read_within_the_schema() {
+        let schema = Schema::read(&json!({"type": "object", "properties": {
+            "a": {"type": "object", "properties": {"b.c": {"type": "string"}, "d": {"type": "integer"}}},
+            "m": {"type": "object", "additionalProperties": {"type": "string"}}}}));
+        for (path, wanted) in [
+            (".a.d", Ok("a.d")),
+            (".a['b.c']", Ok("a.b.c")),
+            (".m['k']", Ok("m[k]")),
+            (".m.k", Ok("m[k]")),
+            (".none", Err("does not refer to a valid field")),
+            (".a.d.e", Err("does not refer to a valid field")),
+            ("a", Err("expected [ or . but got: a")),
+            (".a[0]", Err("expected single quoted string but got 0")),
+            (".a['d'", Err("unexpected end of JSON path")),
+        ] {
+            let got = field_path(path, &schema).map(|(path, _)| path);
+            assert_eq!(got, wanted.map(str::to_owned).map_err(str::to_owned), "{path}");
+        }
+    }
+}

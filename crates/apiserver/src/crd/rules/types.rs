@@ -1,0 +1,679 @@
+//! What a rule says of types: fields that there are not, operators on what they do not fit.
+//!
+//! cel-rust has no type checker, and the API server refuses definitions by what cel-go's says. This knows the types of a
+//! schema, of operators, macros and the common functions; of all else it claims nothing, so that no rule is refused that
+//! the API server takes. Texts are cel-go's; places in the source are found by searching for what is complained about.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use kube_cel::cel::common::ast::{CallExpr, ComprehensionExpr, Expr, IdedExpr, LiteralValue, SelectExpr};
+use kube_cel::cel::parser::Parser;
+
+use super::runtime::TYPES;
+use super::values::escape;
+use crate::crd::schema::Schema;
+
+/// The type of an expression.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Type {
+    /// Not known here: everything may be done with it.
+    Unknown,
+    /// Any type, as CEL sees it.
+    Dyn,
+    Null,
+    Bool,
+    Int,
+    Uint,
+    Double,
+    String,
+    Bytes,
+    Duration,
+    Timestamp,
+    /// The type of types.
+    Type,
+    List(Box<Type>),
+    Map(Box<Type>, Box<Type>),
+    Object(Arc<BTreeMap<String, Type>>),
+}
+
+/// What is wrong with an expression.
+pub(super) enum Problem {
+    /// Mistakes in it.
+    Issues(String),
+    /// It gives another type than it has to.
+    Result,
+}
+
+/// Functions by name, without operators.
+const FUNCTIONS: [&str; 122] = [
+    "add",
+    "asApproximateFloat",
+    "asInteger",
+    "bool",
+    "byte",
+    "bytes",
+    "charAt",
+    "cidr",
+    "compareTo",
+    "contains",
+    "containsCIDR",
+    "containsIP",
+    "date",
+    "datetime",
+    "decode",
+    "distinct",
+    "double",
+    "duration",
+    "dyn",
+    "encode",
+    "endsWith",
+    "equivalent",
+    "escapeKey",
+    "family",
+    "find",
+    "findAll",
+    "first",
+    "flatten",
+    "format",
+    "getDate",
+    "getDayOfMonth",
+    "getDayOfWeek",
+    "getDayOfYear",
+    "getEscapedPath",
+    "getFullYear",
+    "getHost",
+    "getHostname",
+    "getHours",
+    "getMilliseconds",
+    "getMinutes",
+    "getMonth",
+    "getPort",
+    "getQuery",
+    "getScheme",
+    "getSeconds",
+    "greatest",
+    "hasValue",
+    "indexOf",
+    "int",
+    "intersects",
+    "ip",
+    "isCIDR",
+    "isCanonical",
+    "isFinite",
+    "isGlobalUnicast",
+    "isGreaterThan",
+    "isIP",
+    "isInf",
+    "isInteger",
+    "isLessThan",
+    "isLinkLocalMulticast",
+    "isLinkLocalUnicast",
+    "isLoopback",
+    "isNaN",
+    "isQuantity",
+    "isSemver",
+    "isSorted",
+    "isURL",
+    "isUnspecified",
+    "join",
+    "labelValue",
+    "last",
+    "lastIndexOf",
+    "least",
+    "lowerAscii",
+    "major",
+    "masked",
+    "matches",
+    "max",
+    "min",
+    "minor",
+    "named",
+    "none",
+    "of",
+    "ofNonZeroValue",
+    "optFlatMap",
+    "optMap",
+    "or",
+    "orValue",
+    "patch",
+    "prefixLength",
+    "qualifiedName",
+    "quantity",
+    "quote",
+    "range",
+    "replace",
+    "reverse",
+    "semver",
+    "sign",
+    "size",
+    "slice",
+    "sort",
+    "sortBy",
+    "split",
+    "startsWith",
+    "string",
+    "sub",
+    "substring",
+    "sum",
+    "timestamp",
+    "transformList",
+    "transformMap",
+    "transformMapEntry",
+    "trim",
+    "type",
+    "uint",
+    "unwrap",
+    "unwrapOpt",
+    "upperAscii",
+    "uri",
+    "url",
+    "uuid",
+];
+
+/// More functions with names of operators or of namespaces.
+const MORE_FUNCTIONS: [&str; 15] = [
+    "abs",
+    "bind",
+    "bitAnd",
+    "bitNot",
+    "bitOr",
+    "bitShiftLeft",
+    "bitShiftRight",
+    "bitXor",
+    "ceil",
+    "floor",
+    "round",
+    "sqrt",
+    "trunc",
+    "validate",
+    "value",
+];
+
+/// Names before the dot of a function's name.
+const NAMESPACES: [&str; 11] = [
+    "base64",
+    "cel",
+    "cidr",
+    "format",
+    "ip",
+    "jsonpatch",
+    "lists",
+    "math",
+    "optional",
+    "sets",
+    "strings",
+];
+
+/// Returns the type of what a schema describes; none for what rules do not see.
+pub(super) fn of_schema(schema: &Schema, of_resource: bool) -> Option<Type> {
+    if schema.int_or_string {
+        return Some(Type::Dyn);
+    }
+    let below = |schema: &Schema| of_schema(schema, schema.embedded);
+    match (schema.ty.as_str(), schema.format.as_str()) {
+        ("array", _) => Some(Type::List(Box::new(below(schema.items.as_deref()?)?))),
+        ("object", _) => {
+            if let Some(values) = schema.additional_schema() {
+                return Some(Type::Map(Box::new(Type::String), Box::new(below(values)?)));
+            }
+            let mut fields: BTreeMap<String, Type> = schema
+                .properties
+                .iter()
+                .filter_map(|(name, schema)| Some((escape(name)?.into_owned(), below(schema)?)))
+                .collect();
+            if of_resource {
+                let text = |name: &str| (name.to_owned(), Type::String);
+                let metadata = BTreeMap::from([text("name"), text("generateName")]);
+                fields.extend([text("apiVersion"), text("kind")]);
+                fields.insert("metadata".to_owned(), Type::Object(Arc::new(metadata)));
+            }
+            Some(Type::Object(Arc::new(fields)))
+        }
+        ("string", "byte") => Some(Type::Bytes),
+        ("string", "duration") => Some(Type::Duration),
+        ("string", "date" | "date-time") => Some(Type::Timestamp),
+        ("string", _) => Some(Type::String),
+        ("boolean", _) => Some(Type::Bool),
+        ("number", _) => Some(Type::Double),
+        ("integer", _) => Some(Type::Int),
+        _ => None,
+    }
+}
+
+/// Reads an expression and checks its types, `self` being of the type given.
+pub(super) fn compile(
+    source: &str,
+    ty: Option<&Type>,
+    optional_old: bool,
+    wanted: &Type,
+) -> Result<IdedExpr, Problem> {
+    let expression = Parser::new()
+        .enable_optional_syntax(true)
+        .parse(source)
+        .map_err(|errors| Problem::Issues(errors.to_string().replace("\n| ", "\n | ")))?;
+    let this = ty.cloned().unwrap_or(Type::Unknown);
+    let old = if optional_old { Type::Unknown } else { this.clone() };
+    let mut checker = Checker {
+        source,
+        scopes: vec![("self".to_owned(), this), ("oldSelf".to_owned(), old)],
+        issues: Vec::new(),
+    };
+    let found = checker.type_of(&expression);
+    if !checker.issues.is_empty() {
+        return Err(Problem::Issues(checker.issues.join("\n")));
+    }
+    if found != Type::Unknown && found != *wanted {
+        return Err(Problem::Result);
+    }
+    Ok(expression)
+}
+
+struct Checker<'a> {
+    source: &'a str,
+    /// Names that are known, inner ones last.
+    scopes: Vec<(String, Type)>,
+    issues: Vec<String>,
+}
+
+impl Type {
+    /// Whether the checker must let everything pass.
+    fn is_open(&self) -> bool {
+        matches!(self, Self::Unknown | Self::Dyn)
+    }
+
+    fn is_number(&self) -> bool {
+        matches!(self, Self::Int | Self::Uint | Self::Double)
+    }
+
+    /// Whether values of the two may be compared for equality.
+    fn may_equal(&self, other: &Self) -> bool {
+        match (self, other) {
+            (left, right) if left.is_open() || right.is_open() => true,
+            (Self::List(left), Self::List(right)) => left.may_equal(right),
+            (Self::Map(_, left), Self::Map(_, right)) => left.may_equal(right),
+            // What is an object of the schema is a map to a literal.
+            (Self::Object(_), Self::Map(..)) | (Self::Map(..), Self::Object(_)) => true,
+            // Null may stand for the wrappers and messages that objects are not; that is seldom written.
+            (Self::Null, _) | (_, Self::Null) => true,
+            (left, right) => left == right,
+        }
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown | Self::Dyn => f.write_str("dyn"),
+            Self::Null => f.write_str("null"),
+            Self::Bool => f.write_str("bool"),
+            Self::Int => f.write_str("int"),
+            Self::Uint => f.write_str("uint"),
+            Self::Double => f.write_str("double"),
+            Self::String => f.write_str("string"),
+            Self::Bytes => f.write_str("bytes"),
+            Self::Duration => f.write_str("duration"),
+            Self::Timestamp => f.write_str("timestamp"),
+            Self::Type => f.write_str("type"),
+            Self::List(item) => write!(f, "list({item})"),
+            Self::Map(key, value) => write!(f, "map({key}, {value})"),
+            Self::Object(_) => f.write_str("object"),
+        }
+    }
+}
+
+impl Checker<'_> {
+    /// Notes a mistake at the first place where a text stands.
+    fn report(&mut self, at: &str, message: &str) {
+        let offset = self.find(at).unwrap_or(0);
+        let before = &self.source[..offset];
+        let line = before.matches('\n').count() + 1;
+        let start = before.rfind('\n').map_or(0, |place| place + 1);
+        let column = self.source[start..offset].chars().count() + 1;
+        let text = self.source[start..].lines().next().unwrap_or_default();
+        let dots = ".".repeat(column - 1);
+        self.issues.push(format!(
+            "ERROR: <input>:{line}:{column}: {message}\n | {text}\n | {dots}^"
+        ));
+    }
+
+    /// Finds a text that is not part of a longer name.
+    fn find(&self, text: &str) -> Option<usize> {
+        let is_name = |char: char| char.is_ascii_alphanumeric() || char == '_';
+        self.source
+            .match_indices(text)
+            .map(|(place, _)| place)
+            .find(|place| {
+                let before = self.source[..*place].chars().next_back();
+                let after = self.source[place + text.len()..].chars().next();
+                !(text.starts_with(is_name) && before.is_some_and(is_name))
+                    && !(text.ends_with(is_name) && after.is_some_and(is_name))
+            })
+    }
+
+    fn type_of(&mut self, expression: &IdedExpr) -> Type {
+        match &expression.expr {
+            Expr::Literal(literal) => match literal {
+                LiteralValue::Boolean(_) => Type::Bool,
+                LiteralValue::Bytes(_) => Type::Bytes,
+                LiteralValue::Double(_) => Type::Double,
+                LiteralValue::Int(_) => Type::Int,
+                LiteralValue::Null => Type::Null,
+                LiteralValue::String(_) => Type::String,
+                LiteralValue::UInt(_) => Type::Uint,
+            },
+            Expr::Ident(name) => self.name(name),
+            Expr::Select(select) => self.select(select),
+            Expr::Call(call) => self.call(call),
+            Expr::Comprehension(comprehension) => self.comprehension(comprehension),
+            Expr::List(list) => {
+                let types: Vec<_> = list.elements.iter().map(|item| self.type_of(item)).collect();
+                Type::List(Box::new(common(&types)))
+            }
+            Expr::Map(_) => Type::Map(Box::new(Type::Unknown), Box::new(Type::Unknown)),
+            Expr::Struct(_) | Expr::Unspecified => Type::Unknown,
+        }
+    }
+
+    fn name(&mut self, name: &str) -> Type {
+        if let Some((_, ty)) = self.scopes.iter().rev().find(|(known, _)| known == name) {
+            return ty.clone();
+        }
+        if TYPES.contains(&name) {
+            return Type::Type;
+        }
+        self.report(
+            name,
+            &format!("undeclared reference to '{name}' (in container '')"),
+        );
+        Type::Unknown
+    }
+
+    fn select(&mut self, select: &SelectExpr) -> Type {
+        let operand = self.type_of(&select.operand);
+        let field = &select.field;
+        let found = match &operand {
+            Type::Object(fields) => match fields.get(field) {
+                Some(ty) => ty.clone(),
+                None => {
+                    self.report(&format!(".{field}"), &format!("undefined field '{field}'"));
+                    Type::Unknown
+                }
+            },
+            Type::Map(_, value) => (**value).clone(),
+            open if open.is_open() => Type::Unknown,
+            other => {
+                let message = format!("type '{other}' does not support field selection");
+                self.report(&format!(".{field}"), &message);
+                Type::Unknown
+            }
+        };
+        if select.test { Type::Bool } else { found }
+    }
+
+    fn comprehension(&mut self, it: &ComprehensionExpr) -> Type {
+        let range = self.type_of(&it.iter_range);
+        let (first, second) = match &range {
+            Type::List(item) => ((**item).clone(), Type::Unknown),
+            Type::Map(key, value) => ((**key).clone(), (**value).clone()),
+            Type::Object(_) => (Type::String, Type::Unknown),
+            open if open.is_open() => (Type::Unknown, Type::Unknown),
+            other => {
+                let message = format!(
+                    "expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"
+                );
+                self.report(".", &message);
+                (Type::Unknown, Type::Unknown)
+            }
+        };
+        let depth = self.scopes.len();
+        let start = self.type_of(&it.accu_init);
+        let first = if it.iter_var2.is_some() {
+            Type::Unknown
+        } else {
+            first
+        };
+        self.scopes.push((it.accu_var.clone(), start));
+        self.scopes.push((it.iter_var.clone(), first));
+        if let Some(name) = &it.iter_var2 {
+            self.scopes.push((name.clone(), second));
+        }
+        self.type_of(&it.loop_cond);
+        let step = self.type_of(&it.loop_step);
+        self.scopes.truncate(depth);
+        self.scopes.push((it.accu_var.clone(), step));
+        let result = self.type_of(&it.result);
+        self.scopes.truncate(depth);
+        result
+    }
+
+    fn call(&mut self, call: &CallExpr) -> Type {
+        let name = call.func_name.as_str();
+        let namespace = match call.target.as_deref() {
+            Some(IdedExpr {
+                expr: Expr::Ident(target),
+                ..
+            }) => {
+                NAMESPACES.contains(&target.as_str()) && !self.scopes.iter().any(|(known, _)| known == target)
+            }
+            _ => false,
+        };
+        let mut types = Vec::with_capacity(call.args.len() + 1);
+        if let Some(target) = call.target.as_deref().filter(|_| !namespace) {
+            types.push(self.type_of(target));
+        }
+        if name == "bind" || name == "sortBy" || name.starts_with("transform") || name.starts_with("opt") {
+            // Macros that the parser does not know: their arguments have names of their own.
+            return Type::Unknown;
+        }
+        for argument in &call.args {
+            types.push(self.type_of(argument));
+        }
+        if name.starts_with(|char: char| !char.is_alphabetic()) {
+            return self.operator(name, &types);
+        }
+        if !FUNCTIONS.contains(&name) && !MORE_FUNCTIONS.contains(&name) {
+            self.report(
+                &format!("{name}("),
+                &format!("undeclared reference to '{name}' (in container '')"),
+            );
+            return Type::Unknown;
+        }
+        if namespace {
+            return Type::Unknown;
+        }
+        self.function(name, &types)
+    }
+
+    fn no_overload(&mut self, sign: &str, name: &str, types: &[Type]) {
+        let types: Vec<_> = types.iter().map(Type::to_string).collect();
+        let message = format!(
+            "found no matching overload for '{name}' applied to '({})'",
+            types.join(", ")
+        );
+        self.report(sign, &message);
+    }
+
+    fn operator(&mut self, name: &str, types: &[Type]) -> Type {
+        let sign = name.trim_matches('_');
+        let open = types.iter().any(Type::is_open);
+        let (fits, result) = match (name, types) {
+            ("@not_strictly_false", _) => (true, Type::Bool),
+            ("!_", [ty]) => (*ty == Type::Bool, Type::Bool),
+            ("-_", [ty]) => (matches!(ty, Type::Int | Type::Double), ty.clone()),
+            ("_&&_" | "_||_", _) => (
+                types.iter().all(|ty| ty.is_open() || *ty == Type::Bool),
+                Type::Bool,
+            ),
+            ("_?_:_", [condition, left, right]) => {
+                let fits = (condition.is_open() || *condition == Type::Bool) && left.may_equal(right);
+                (fits, common(&[left.clone(), right.clone()]))
+            }
+            ("_==_" | "_!=_", [left, right]) => (left.may_equal(right), Type::Bool),
+            ("_<_" | "_<=_" | "_>_" | "_>=_", [left, right]) => {
+                let ordered = matches!(
+                    left,
+                    Type::Bool | Type::String | Type::Bytes | Type::Duration | Type::Timestamp
+                );
+                let fits = left.is_number() && right.is_number() || ordered && left == right;
+                (fits || open, Type::Bool)
+            }
+            ("@in", [item, list]) => match list {
+                Type::List(of) => (item.may_equal(of), Type::Bool),
+                Type::Map(key, _) => (item.may_equal(key), Type::Bool),
+                list => (list.is_open() || matches!(list, Type::Object(_)), Type::Bool),
+            },
+            ("_[_]", [Type::List(item), index]) => (index.is_open() || index.is_number(), (**item).clone()),
+            ("_[_]", [Type::Map(_, value), _]) => (true, (**value).clone()),
+            ("_+_" | "_-_" | "_*_" | "_/_" | "_%_", [left, right]) => arithmetic(name, left, right),
+            _ => (true, Type::Unknown),
+        };
+        if !fits && !(open && !matches!(name, "_&&_" | "_||_" | "_?_:_")) {
+            self.no_overload(sign, name, types);
+            return Type::Unknown;
+        }
+        result
+    }
+
+    fn function(&mut self, name: &str, types: &[Type]) -> Type {
+        let open = types.iter().any(Type::is_open);
+        let text = |count| types.len() == count && types.iter().all(|ty| *ty == Type::String);
+        let (fits, result) = match name {
+            "size" => {
+                let sized = types.len() == 1
+                    && matches!(
+                        types[0],
+                        Type::String | Type::Bytes | Type::List(_) | Type::Map(..)
+                    );
+                (sized, Type::Int)
+            }
+            "startsWith" | "endsWith" | "contains" | "matches" => (text(2), Type::Bool),
+            "lowerAscii" | "upperAscii" | "trim" => (text(1), Type::String),
+            "type" => (true, Type::Type),
+            "dyn" => (true, Type::Dyn),
+            "bool" => (true, Type::Bool),
+            "int" => (true, Type::Int),
+            "uint" => (true, Type::Uint),
+            "double" => (true, Type::Double),
+            "string" => (true, Type::String),
+            "bytes" => (true, Type::Bytes),
+            "duration" => (true, Type::Duration),
+            "timestamp" => (true, Type::Timestamp),
+            "isURL" | "isIP" | "isCIDR" | "isQuantity" | "isSemver" | "isSorted" | "hasValue" => {
+                (true, Type::Bool)
+            }
+            "split" | "findAll" => (true, Type::List(Box::new(Type::String))),
+            "join" | "replace" | "charAt" | "substring" | "find" => (true, Type::String),
+            _ => (true, Type::Unknown),
+        };
+        if !fits && !open {
+            self.no_overload(&format!("{name}("), name, types);
+            return Type::Unknown;
+        }
+        result
+    }
+}
+
+fn arithmetic(name: &str, left: &Type, right: &Type) -> (bool, Type) {
+    let time = |ty: &Type| matches!(ty, Type::Duration | Type::Timestamp);
+    match (left, right) {
+        (left, right) if left.is_open() || right.is_open() => (true, Type::Unknown),
+        (left, right) if left == right && left.is_number() => {
+            (name != "_%_" || *left != Type::Double, left.clone())
+        }
+        (Type::String | Type::Bytes, _) if left == right && name == "_+_" => (true, left.clone()),
+        (Type::List(left), Type::List(right)) if name == "_+_" => (
+            true,
+            Type::List(Box::new(common(&[(**left).clone(), (**right).clone()]))),
+        ),
+        (left, right) if time(left) && time(right) && matches!(name, "_+_" | "_-_") => (true, Type::Unknown),
+        _ => (false, Type::Unknown),
+    }
+}
+
+/// The type that all of some types are, as far as that can be said.
+fn common(types: &[Type]) -> Type {
+    let mut known = types.iter().filter(|ty| **ty != Type::Unknown);
+    match known.next() {
+        Some(first) if known.all(|ty| ty == first) => first.clone(),
+        Some(_) => Type::Unknown,
+        None => Type::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn problem(source: &str) -> String {
+        let schema = Schema::read(&json!({"type": "object", "properties": {
+            "n": {"type": "integer"}, "s": {"type": "string"}, "l": {"type": "array", "items": {"type": "string"}},
+            "m": {"type": "object", "additionalProperties": {"type": "integer"}},
+            "o": {"type": "object", "properties": {"x": {"type": "boolean"}}},
+            "ios": {"x-kubernetes-int-or-string": true}}}));
+        let ty = of_schema(&schema, true);
+        match compile(source, ty.as_ref(), false, &Type::Bool) {
+            Ok(_) => String::new(),
+            Err(Problem::Issues(issues)) => issues,
+            Err(Problem::Result) => "result".to_owned(),
+        }
+    }
+
+    #[test]
+    fn rules_that_the_api_server_takes_are_taken() {
+        for source in [
+            "self.n > 0 && self.s.startsWith('a')",
+            "self.l.all(x, x.size() > 0 && x in ['a', 'b'])",
+            "self.l.map(x, size(x)).sum() == 3",
+            "self.m.all(k, self.m[k] > 0)",
+            "has(self.o) && self.o.x || !has(self.s)",
+            "type(self.ios) == string ? self.ios != '0%' : self.ios > 0",
+            "[has(self.n), has(self.s)].filter(x, x).size() == 1",
+            "self.metadata.name.matches('^a')",
+            "oldSelf.n <= self.n && quantity('1Gi').isGreaterThan(quantity('1Mi'))",
+            "self.l.exists_one(x, x == 'a') && self.n % 2 == 0 && self.n / 2 < 3.5",
+            "self.?s.orValue('') != ''",
+            "cel.bind(x, self.n, x > 0)",
+            "self.s == self.s + '' && double(self.n) > 0.5 && sets.contains(self.l, ['a'])",
+        ] {
+            assert_eq!(problem(source), "", "{source}");
+        }
+    }
+
+    #[test]
+    fn mistakes_are_told_as_cel_go_tells_them() {
+        for (source, wanted) in [
+            (
+                "self.none",
+                "ERROR: <input>:1:5: undefined field 'none'\n | self.none\n | ....^",
+            ),
+            (
+                "other > 1",
+                "ERROR: <input>:1:1: undeclared reference to 'other' (in container '')\n | other > 1\n | ^",
+            ),
+            (
+                "self.n > 'a'",
+                "ERROR: <input>:1:8: found no matching overload for '_>_' applied to '(int, string)'\n | self.n > 'a'\n | .......^",
+            ),
+            (
+                "self.s == 1",
+                "ERROR: <input>:1:8: found no matching overload for '_==_' applied to '(string, int)'\n | self.s == 1\n | .......^",
+            ),
+            ("self.n", "result"),
+            (
+                "self.s.length() > 0",
+                "ERROR: <input>:1:8: undeclared reference to 'length' (in container '')\n | self.s.length() > 0\n | .......^",
+            ),
+        ] {
+            assert_eq!(problem(source), wanted, "{source}");
+        }
+        assert!(
+            problem("self.n >").starts_with("ERROR: <input>:1:9: Syntax error:"),
+            "{}",
+            problem("self.n >")
+        );
+    }
+}

@@ -1,0 +1,143 @@
+//! The form of an answer: what the client takes, in its order.
+
+use hyper::HeaderMap;
+use hyper::header::ACCEPT;
+
+use crate::status::Status;
+
+/// What shape objects have in an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// As they are.
+    Whole,
+    /// Their metadata only, as `PartialObjectMetadata`.
+    Metadata,
+    /// As rows of a `Table`.
+    Table,
+}
+
+/// Whether tables can be had yet; until then clients get what they take instead.
+const TABLES: bool = false;
+
+/// What a client takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Accept {
+    pub(crate) shape: Shape,
+    /// The document of all groups and resources, for discovery.
+    pub(crate) aggregated: bool,
+}
+
+/// One of the forms that a client takes.
+#[derive(Debug, Default)]
+struct Form<'a> {
+    media: &'a str,
+    as_kind: &'a str,
+    group: &'a str,
+    version: &'a str,
+}
+
+impl<'a> Form<'a> {
+    fn read(text: &'a str) -> Self {
+        let mut parts = text.split(';').map(str::trim);
+        let mut form = Self {
+            media: parts.next().unwrap_or_default(),
+            ..Self::default()
+        };
+        for (name, value) in parts.filter_map(|part| part.split_once('=')) {
+            match name {
+                "as" => form.as_kind = value,
+                "g" => form.group = value,
+                "v" => form.version = value,
+                _ => {}
+            }
+        }
+        form
+    }
+
+    fn shape(&self) -> Option<Shape> {
+        let meta = self.group == "meta.k8s.io" && matches!(self.version, "v1" | "v1beta1");
+        match self.as_kind {
+            "" => Some(Shape::Whole),
+            "Table" if meta && TABLES => Some(Shape::Table),
+            "PartialObjectMetadata" | "PartialObjectMetadataList" if meta => Some(Shape::Metadata),
+            _ => None,
+        }
+    }
+}
+
+impl Accept {
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// Nothing of what the client takes can be had.
+    pub(crate) fn read(headers: &HeaderMap) -> Result<Self, Status> {
+        let text = headers
+            .get_all(ACCEPT)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .collect::<Vec<_>>()
+            .join(",");
+        if text.trim().is_empty() {
+            return Ok(Self {
+                shape: Shape::Whole,
+                aggregated: false,
+            });
+        }
+        for form in text.split(',').map(Form::read) {
+            let json = matches!(form.media, "application/json" | "application/*" | "*/*");
+            if json && form.group == "apidiscovery.k8s.io" && form.version == "v2" {
+                return Ok(Self {
+                    shape: Shape::Whole,
+                    aggregated: true,
+                });
+            }
+            if let (true, Some(shape)) = (json, form.shape()) {
+                return Ok(Self {
+                    shape,
+                    aggregated: false,
+                });
+            }
+        }
+        Err(Status::not_acceptable())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn the_first_form_that_can_be_had_is_taken() {
+        for (text, shape) in [
+            ("", Some(Shape::Whole)),
+            ("application/json", Some(Shape::Whole)),
+            ("*/*", Some(Shape::Whole)),
+            (
+                "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
+                Some(if TABLES { Shape::Table } else { Shape::Whole }),
+            ),
+            (
+                "application/vnd.kubernetes.protobuf, application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+                Some(Shape::Metadata),
+            ),
+            (
+                "application/json;as=Foo;g=meta.k8s.io;v=v1,application/json",
+                Some(Shape::Whole),
+            ),
+            ("application/vnd.kubernetes.protobuf", None),
+            ("application/yaml", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            if !text.is_empty() {
+                headers.insert(ACCEPT, HeaderValue::from_static(text));
+            }
+            assert_eq!(
+                Accept::read(&headers).ok().map(|accept| accept.shape),
+                shape,
+                "{text}"
+            );
+        }
+    }
+}

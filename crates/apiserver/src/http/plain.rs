@@ -1,0 +1,46 @@
+//! `/version`, health, and the list of paths.
+
+use hyper::Response;
+use serde_json::json;
+
+use super::body::Body;
+use super::request::Call;
+use super::route::Route;
+use super::{json, text};
+use crate::status::Status;
+
+/// The version of Kubernetes whose behaviour this is.
+const VERSION: (&str, &str, &str) = ("1", "35", "v1.35.4+starling-embedded");
+
+/// Answers a request that is about no resource.
+pub(super) fn answer(call: &Call) -> Result<Response<Body>, Status> {
+    let Route::Plain(steps) = &call.route else {
+        return Err(Status::no_such_resource());
+    };
+    if !matches!(call.method.as_str(), "GET" | "HEAD") {
+        return Err(Status::method_not_allowed());
+    }
+    match steps.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [] => Ok(json(
+            200,
+            json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]})
+                .to_string()
+                .into_bytes(),
+        )),
+        ["version"] => Ok(json(
+            200,
+            json!({
+                "major": VERSION.0, "minor": VERSION.1, "gitVersion": VERSION.2,
+                "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
+                "goVersion": "none", "compiler": "rustc", "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
+            })
+            .to_string()
+            .into_bytes(),
+        )),
+        [check] if call.params.get("verbose").is_some() => {
+            Ok(text(200, &format!("[+]ping ok\n{check} check passed\n")))
+        }
+        [_] | [_, "ping"] => Ok(text(200, "ok")),
+        _ => Err(Status::no_such_resource()),
+    }
+}

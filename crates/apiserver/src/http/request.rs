@@ -1,0 +1,188 @@
+//! What a request is: who sends it, what it is about, what is to be done.
+
+use std::sync::Arc;
+
+use hyper::header::{AUTHORIZATION, HeaderMap, USER_AGENT};
+use hyper::{Method, Request};
+use jiff::Timestamp;
+
+use super::negotiate::Accept;
+use super::params::Params;
+use super::route::Route;
+use crate::faults::RequestFacts;
+use crate::managed::manager_of_user_agent;
+use crate::server::{Cluster, Shared, User};
+use crate::status::{Status, qualified};
+
+/// A request that has been read, but for its body.
+pub(super) struct Call {
+    pub(super) shared: Arc<Shared>,
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) route: Route,
+    pub(super) method: Method,
+    pub(super) verb: &'static str,
+    pub(super) params: Params,
+    pub(super) accept: Accept,
+    pub(super) user: User,
+    /// The field manager: as given, or made of the user agent.
+    pub(super) manager: String,
+    pub(super) facts: RequestFacts,
+    pub(super) now: Timestamp,
+}
+
+/// The token of a request.
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+pub(super) fn is_same(given: &str, expected: &str) -> bool {
+    crate::server::same(given.as_bytes(), expected.as_bytes())
+}
+
+impl Call {
+    pub(super) fn read<B>(
+        shared: &Arc<Shared>,
+        cluster: &Arc<Cluster>,
+        path: &str,
+        request: &Request<B>,
+    ) -> Result<Self, Status> {
+        let now = shared.options.clock.now();
+        let headers = request.headers();
+        let route = Route::read(path).ok_or_else(Status::no_such_path)?;
+        let params = Params::read(request.uri().query());
+        let verb = verb(request.method(), &route, &params);
+        let user = user(shared, cluster, headers, now)?;
+        let anonymous = user.name == User::anonymous().name;
+        if anonymous && !matches!(route, Route::Plain(_)) {
+            return Err(forbidden(&user, verb, &route, path));
+        }
+        let user = impersonated(headers, user);
+        let manager = match params.text("fieldManager") {
+            "" => manager_of_user_agent(
+                headers
+                    .get(USER_AGENT)
+                    .and_then(|value| value.to_str().ok())
+                    .unwrap_or_default(),
+            ),
+            given => given.to_owned(),
+        };
+        Ok(Self {
+            shared: Arc::clone(shared),
+            cluster: Arc::clone(cluster),
+            facts: super::facts(verb, &route),
+            accept: Accept::read(headers)?,
+            method: request.method().clone(),
+            route,
+            verb,
+            params,
+            user,
+            manager,
+            now,
+        })
+    }
+}
+
+/// The verb of a request, as Kubernetes names it.
+fn verb(method: &Method, route: &Route, params: &Params) -> &'static str {
+    let Route::Resource { name, .. } = route else {
+        return "";
+    };
+    match (method.as_str(), name.is_empty()) {
+        ("GET" | "HEAD", true) if params.flag("watch") => "watch",
+        ("GET" | "HEAD", true) => "list",
+        ("GET" | "HEAD", false) => "get",
+        ("POST", _) => "create",
+        ("PUT", _) => "update",
+        ("PATCH", _) => "patch",
+        ("DELETE", true) => "deletecollection",
+        ("DELETE", false) => "delete",
+        _ => "",
+    }
+}
+
+fn user(shared: &Shared, cluster: &Cluster, headers: &HeaderMap, now: Timestamp) -> Result<User, Status> {
+    let Some(token) = bearer(headers) else {
+        return Ok(User::anonymous());
+    };
+    if is_same(token, &shared.secret.cluster_token(cluster.name())) {
+        return Ok(User::admin());
+    }
+    let claims = shared
+        .secret
+        .account_claims(cluster.name(), token, now)
+        .ok_or_else(Status::unauthorized)?;
+    let of = &claims["kubernetes.io"];
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let (namespace, name, uid) = (
+        text(&of["namespace"]),
+        text(&of["serviceaccount"]["name"]),
+        text(&of["serviceaccount"]["uid"]),
+    );
+    // A token ends with its account.
+    let key = crate::object::head::key(&namespace, &name);
+    let alive = cluster
+        .state()
+        .store
+        .get("serviceaccounts", &key)
+        .is_some_and(|stored| *stored.head.uid == *uid);
+    if !alive {
+        return Err(Status::unauthorized());
+    }
+    Ok(User::account(&namespace, &name, &uid))
+}
+
+/// Whom the sender wants to be. Everybody may be anybody, as everything is allowed.
+fn impersonated(headers: &HeaderMap, user: User) -> User {
+    let text = |value: &hyper::header::HeaderValue| value.to_str().unwrap_or_default().to_owned();
+    let Some(name) = headers.get("impersonate-user").map(text) else {
+        return user;
+    };
+    User {
+        name,
+        groups: headers.get_all("impersonate-group").iter().map(text).collect(),
+        uid: headers.get("impersonate-uid").map(text).unwrap_or_default(),
+    }
+}
+
+fn forbidden(user: &User, verb: &str, route: &Route, path: &str) -> Status {
+    let Route::Resource {
+        group,
+        plural,
+        namespace,
+        name,
+        ..
+    } = route
+    else {
+        let mut status = Status::new(
+            403,
+            "Forbidden",
+            format!("forbidden: User {:?} cannot get path \"/{path}\"", user.name),
+        );
+        status.details.empty = true;
+        return status;
+    };
+    let scope = if namespace.is_empty() {
+        "at the cluster scope".to_owned()
+    } else {
+        format!("in the namespace {namespace:?}")
+    };
+    let what = if name.is_empty() {
+        String::new()
+    } else {
+        format!(" {name:?}")
+    };
+    let mut status = Status::new(
+        403,
+        "Forbidden",
+        format!(
+            "{}{what} is forbidden: User {:?} cannot {verb} resource {plural:?} in API group {group:?} {scope}",
+            qualified(plural, group),
+            user.name
+        ),
+    );
+    status.details.name.clone_from(name);
+    status.details.group.clone_from(group);
+    status.details.kind.clone_from(plural);
+    status
+}

@@ -1,0 +1,445 @@
+//! Requests about objects.
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
+use hyper::header::CONTENT_TYPE;
+use hyper::{Request, Response};
+use serde_json::{Value, json};
+
+use super::body::Body;
+use super::negotiate::Shape;
+use super::request::Call;
+use super::route::Route;
+use super::{json, warn, watch};
+use crate::faults::Effect;
+use crate::kinds::{self, Form, Registry, protobuf};
+use crate::object::json as reader;
+use crate::state::State;
+use crate::status::{Cause, Status};
+use crate::store::Stored;
+use crate::verbs::{
+    self, Body as Content, DeleteOptions, Listing, Outcome, PatchBody, Target, Write, check_reached, review,
+};
+
+/// The largest body that is read, as in the API server.
+const BODY_LIMIT: usize = 3 * 1024 * 1024;
+/// The form of bodies that Go's typed clients prefer.
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+/// Answers a request about objects.
+pub(super) async fn answer(
+    call: Call,
+    request: Request<Incoming>,
+    effects: &[Effect],
+) -> Result<Response<Body>, Status> {
+    let target = target(&call)?;
+    check_verb(&call, &target)?;
+    match call.verb {
+        "watch" => watch::answer(&call, target, effects),
+        "list" => list(&call, &target, effects),
+        "get" => get(&call, &target, effects),
+        _ => write(&call, target, request).await,
+    }
+}
+
+/// What a request is about, if it is served.
+fn target(call: &Call) -> Result<Target, Status> {
+    let Route::Resource {
+        group,
+        version,
+        plural,
+        namespace,
+        name,
+        subresource,
+    } = &call.route
+    else {
+        return Err(Status::no_such_resource());
+    };
+    let (resource, known_group) = {
+        let state = call.cluster.state();
+        let known = group.is_empty()
+            || Registry::builtin_groups().any(|name| name == group)
+            || state.registry.has_version(group, version);
+        (state.registry.get(group, plural), known)
+    };
+    let missing = || {
+        if known_group {
+            Status::no_such_resource()
+        } else {
+            Status::no_such_path()
+        }
+    };
+    let resource = resource.ok_or_else(missing)?;
+    let version = resource.version(version).cloned().ok_or_else(missing)?;
+    let known = subresource.is_empty() || version.subresource(subresource).is_some();
+    // A namespace in the path of what has none, or none in that of one object that has.
+    let placed = match (resource.namespaced, namespace.is_empty()) {
+        (false, false) => false,
+        (true, true) => name.is_empty() && call.verb != "create" && call.verb != "deletecollection",
+        _ => true,
+    };
+    if !known || !placed {
+        return Err(match (known, subresource.as_str()) {
+            (
+                false,
+                "log" | "exec" | "attach" | "portforward" | "proxy" | "ephemeralcontainers" | "resize",
+            ) => Status::not_implemented(format!("{plural}/{subresource}")),
+            _ => Status::no_such_resource(),
+        });
+    }
+    Ok(Target {
+        resource,
+        version,
+        namespace: namespace.clone(),
+        name: name.clone(),
+        subresource: subresource.clone(),
+    })
+}
+
+fn check_verb(call: &Call, target: &Target) -> Result<(), Status> {
+    let named = !target.name.is_empty();
+    let fits = match call.verb {
+        "create" => !named || !target.subresource.is_empty(),
+        "update" | "patch" => named,
+        "" => false,
+        _ => true,
+    };
+    let can = match target.version.subresource(&target.subresource) {
+        Some(subresource) => subresource.verbs.iter().any(|verb| **verb == *call.verb),
+        None => target.version.can(call.verb),
+    };
+    if fits && can {
+        Ok(())
+    } else {
+        Err(Status::method_not_allowed())
+    }
+}
+
+/// The revision that a stale server shows.
+fn stale(state: &State, effects: &[Effect]) -> Option<u64> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Stale(writes) => Some(state.store.revision().saturating_sub(*writes)),
+        _ => None,
+    })
+}
+
+fn get(call: &Call, target: &Target, effects: &[Effect]) -> Result<Response<Body>, Status> {
+    let stored = {
+        let state = call.cluster.state();
+        check_reached(&state, call.params.get_revision()?)?;
+        verbs::get(&state, target, stale(&state, effects))?
+    };
+    if target.subresource == "scale" {
+        return Ok(json(
+            200,
+            verbs::show_scale(target, &stored)?.to_string().into_bytes(),
+        ));
+    }
+    let mut response = json(200, shown(call, target, &stored)?);
+    warn(&mut response, &deprecation(target));
+    Ok(response)
+}
+
+/// What users of a version are warned of.
+fn deprecation(target: &Target) -> Vec<String> {
+    match &target.version.form {
+        Form::Custom(custom) => custom.deprecation_warning().into_iter().collect(),
+        Form::Builtin(_) => Vec::new(),
+    }
+}
+
+/// An object in the shape that the client asked for.
+fn shown(call: &Call, target: &Target, stored: &Stored) -> Result<Vec<u8>, Status> {
+    match call.accept.shape {
+        Shape::Whole => Ok(whole(target, stored)),
+        Shape::Metadata => {
+            let mut out = Vec::new();
+            stored.write_metadata(&mut out);
+            Ok(out)
+        }
+        Shape::Table => super::table::of_object(call, target, stored),
+    }
+}
+
+/// An object as its version shows it.
+pub(super) fn whole(target: &Target, stored: &Stored) -> Vec<u8> {
+    let mut out = Vec::with_capacity(stored.body().len() + 64);
+    if kinds::is_converted(&target.resource, &target.version) {
+        let _ = serde_json::to_writer(&mut out, &target.read(stored));
+    } else {
+        stored.write_as(&mut out, &target.version.api_version, &target.resource.kind);
+    }
+    out
+}
+
+fn list(call: &Call, target: &Target, effects: &[Effect]) -> Result<Response<Body>, Status> {
+    let options = call.params.list()?;
+    let listing = {
+        let state = call.cluster.state();
+        let stale = stale(&state, effects);
+        verbs::list(&state, target, &options, stale)?
+    };
+    let mut response = json(200, listed(call, target, &listing)?);
+    warn(&mut response, &deprecation(target));
+    Ok(response)
+}
+
+/// A list in the shape that the client asked for.
+fn listed(call: &Call, target: &Target, listing: &Listing) -> Result<Vec<u8>, Status> {
+    let (kind, api_version) = match call.accept.shape {
+        Shape::Table => return super::table::of_list(call, target, listing),
+        Shape::Metadata => ("PartialObjectMetadataList", "meta.k8s.io/v1"),
+        Shape::Whole => (&*target.resource.list_kind, &*target.version.api_version),
+    };
+    let size: usize = listing.items.iter().map(|stored| stored.body().len() + 64).sum();
+    let mut out = Vec::with_capacity(size + 256);
+    let mut metadata = list_metadata(listing);
+    if matches!(target.version.form, Form::Custom(_)) && listing.next.is_none() {
+        // As in the API server, whose lists of custom resources have all fields.
+        metadata["continue"] = json!("");
+    }
+    out.extend_from_slice(
+        format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata},\"items\":[")
+            .as_bytes(),
+    );
+    for (place, stored) in listing.items.iter().enumerate() {
+        if place > 0 {
+            out.push(b',');
+        }
+        match (call.accept.shape, &target.version.form) {
+            (Shape::Metadata, _) => stored.write_metadata(&mut out),
+            (_, Form::Custom(_)) => out.extend_from_slice(&whole(target, stored)),
+            // As in the API server, items of a built-in kind do not say what they are.
+            _ if kinds::is_converted(&target.resource, &target.version) => {
+                let mut object = target.read(stored);
+                if let Some(map) = object.as_object_mut() {
+                    map.remove("apiVersion");
+                    map.remove("kind");
+                }
+                let _ = serde_json::to_writer(&mut out, &object);
+            }
+            _ => out.extend_from_slice(stored.body()),
+        }
+    }
+    out.extend_from_slice(b"]}");
+    Ok(out)
+}
+
+/// The metadata of a list.
+pub(super) fn list_metadata(listing: &Listing) -> Value {
+    let mut metadata = json!({"resourceVersion": listing.revision.to_string()});
+    if let Some(next) = &listing.next {
+        metadata["continue"] = json!(next);
+    }
+    if let Some(remaining) = listing.remaining {
+        metadata["remainingItemCount"] = json!(remaining);
+    }
+    metadata
+}
+
+/// Reads the body of a request, empty if there is none.
+async fn read(request: Request<Incoming>) -> Result<(String, Bytes), Status> {
+    let content_type = request
+        .headers()
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .map(|text| {
+            text.split(';')
+                .next()
+                .unwrap_or_default()
+                .trim()
+                .to_ascii_lowercase()
+        })
+        .unwrap_or_default();
+    let body = Limited::new(request.into_body(), BODY_LIMIT)
+        .collect()
+        .await
+        .map_err(|error| {
+            if error.downcast_ref::<http_body_util::LengthLimitError>().is_some() {
+                return Status::new(
+                    413,
+                    "RequestEntityTooLarge",
+                    format!("Request entity too large: limit is {BODY_LIMIT}"),
+                );
+            }
+            Status::bad_request(format!("the body could not be read: {error}"))
+        })?;
+    Ok((content_type, body.to_bytes()))
+}
+
+/// Reads an object, and the fields that stand in it twice.
+fn object(target: &Target, content_type: &str, bytes: &[u8]) -> Result<(Value, Vec<String>), Status> {
+    match content_type {
+        "" | "application/json" => reader::read(bytes).map_err(|error| unreadable(target, bytes, &error)),
+        "application/yaml" => yaml(bytes)
+            .map(|value| (value, Vec::new()))
+            .map_err(|error| unreadable(target, bytes, &error)),
+        PROTOBUF if matches!(target.version.form, Form::Builtin(_)) => protobuf::read(bytes)
+            .map(|value| (value, Vec::new()))
+            .map_err(|error| unreadable(target, b"k8s", &error)),
+        _ => Err(Status::unsupported_media_type()),
+    }
+}
+
+fn unreadable(target: &Target, bytes: &[u8], error: &str) -> Status {
+    let text = String::from_utf8_lossy(bytes);
+    let shown: String = text.chars().take(30).collect();
+    Status::bad_request(format!(
+        "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: {error} ({shown} ...)",
+        target.resource.kind
+    ))
+}
+
+fn yaml(bytes: &[u8]) -> Result<Value, String> {
+    let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+    serde_saphyr::from_str(text).map_err(|error| error.to_string())
+}
+
+async fn write(
+    call: &Call,
+    mut target: Target,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Status> {
+    let (content_type, bytes) = read(request).await?;
+    if matches!(call.verb, "delete" | "deletecollection") {
+        return delete(call, &target, &content_type, &bytes);
+    }
+    let (options, verb) = match call.verb {
+        "create" => ("CreateOptions", "create"),
+        "update" => ("UpdateOptions", "update"),
+        _ => ("PatchOptions", "patch"),
+    };
+    let (dry_run, validation) = call.params.write(options)?;
+    let write = Write {
+        manager: &call.manager,
+        user: &call.user.name,
+        dry_run,
+        validation,
+        force: call.params.flag("force"),
+        now: call.now,
+        subresource: &target.subresource.clone(),
+    };
+    let outcome = match verb {
+        "create" => {
+            let (object, duplicates) = object(&target, &content_type, &bytes)?;
+            if let Some(answer) = review::answer(call_facts(call), &mut target, &object, &write) {
+                return Ok(content(call, &target, answer?)?);
+            }
+            verbs::create(&mut call.cluster.state(), &target, object, &duplicates, &write)?
+        }
+        "update" => {
+            let (object, duplicates) = object(&target, &content_type, &bytes)?;
+            verbs::update(&mut call.cluster.state(), &target, object, &duplicates, &write)?
+        }
+        _ => {
+            let (body, duplicates) = patch(call, &content_type, &bytes)?;
+            verbs::patch(&mut call.cluster.state(), &target, body, &duplicates, &write)?
+        }
+    };
+    if !dry_run {
+        call.cluster.tell();
+    }
+    content(call, &target, outcome)
+}
+
+fn call_facts(call: &Call) -> review::Facts<'_> {
+    review::Facts {
+        cluster: &call.cluster,
+        secret: &call.shared.secret,
+        user: &call.user,
+        now: call.now,
+    }
+}
+
+/// Reads a patch.
+fn patch(call: &Call, content_type: &str, bytes: &[u8]) -> Result<(PatchBody, Vec<String>), Status> {
+    let value =
+        || reader::read(bytes).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")));
+    let applies = content_type == "application/apply-patch+yaml";
+    let mut causes = Vec::new();
+    if applies && call.params.text("fieldManager").is_empty() {
+        causes.push(Cause::required("fieldManager", "is required for apply patch"));
+    }
+    if !applies && call.params.get("force").is_some() {
+        causes.push(Cause::forbidden(
+            "force",
+            "may not be specified for non-apply patch",
+        ));
+    }
+    if !causes.is_empty() {
+        return Err(Status::invalid("meta.k8s.io", "PatchOptions", "", causes));
+    }
+    match content_type {
+        "application/apply-patch+yaml" => {
+            // JSON is YAML, and is what clients send.
+            let (config, duplicates) = match reader::read(bytes) {
+                Ok(read) => read,
+                Err(_) => {
+                    let config = yaml(bytes)
+                        .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
+                    (config, Vec::new())
+                }
+            };
+            Ok((PatchBody::Apply(config), duplicates))
+        }
+        "application/merge-patch+json" => value().map(|(patch, twice)| (PatchBody::Merge(patch), twice)),
+        "application/json-patch+json" => value().map(|(patch, _)| (PatchBody::Json(patch), Vec::new())),
+        "application/strategic-merge-patch+json" => {
+            value().map(|(patch, twice)| (PatchBody::Strategic(patch), twice))
+        }
+        _ => Err(Status::unsupported_media_type()),
+    }
+}
+
+fn delete(call: &Call, target: &Target, content_type: &str, bytes: &[u8]) -> Result<Response<Body>, Status> {
+    let options = if bytes.is_empty() {
+        call.params.delete()?
+    } else {
+        let value = match content_type {
+            PROTOBUF => protobuf::read(bytes).map_err(Status::bad_request)?,
+            _ => reader::read(bytes).map_err(Status::bad_request)?.0,
+        };
+        DeleteOptions::read(&value)?
+    };
+    let write = Write {
+        manager: &call.manager,
+        user: &call.user.name,
+        dry_run: options.dry_run,
+        validation: verbs::Validation::Ignore,
+        force: false,
+        now: call.now,
+        subresource: "",
+    };
+    if call.verb == "deletecollection" {
+        let list = call.params.list()?;
+        let listing = verbs::delete_collection(&mut call.cluster.state(), target, &list, &options, &write)?;
+        call.cluster.tell();
+        return Ok(json(200, listed(call, target, &listing)?));
+    }
+    let outcome = verbs::delete(&mut call.cluster.state(), target, &options, &write)?;
+    call.cluster.tell();
+    content(call, target, outcome)
+}
+
+/// The answer to a write.
+fn content(call: &Call, target: &Target, outcome: Outcome) -> Result<Response<Body>, Status> {
+    let bytes = match outcome.body {
+        Content::Stored(stored) => shown(call, target, &stored)?,
+        Content::Value(value) => match call.accept.shape {
+            Shape::Metadata if value["kind"] != "Status" => json!({
+                "kind": "PartialObjectMetadata",
+                "apiVersion": "meta.k8s.io/v1",
+                "metadata": value["metadata"],
+            })
+            .to_string()
+            .into_bytes(),
+            _ => value.to_string().into_bytes(),
+        },
+    };
+    let mut response = json(outcome.code, bytes);
+    let mut warnings = deprecation(target);
+    warnings.extend(outcome.warnings);
+    warn(&mut response, &warnings);
+    Ok(response)
+}

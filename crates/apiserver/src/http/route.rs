@@ -1,0 +1,143 @@
+//! Paths.
+
+/// What a path is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Route {
+    /// Objects, or what lies below one.
+    Resource {
+        group: String,
+        version: String,
+        plural: String,
+        namespace: String,
+        name: String,
+        subresource: String,
+    },
+    /// Documents about what is served; the steps of the path.
+    Discovery(Vec<String>),
+    /// Health, version and the like.
+    Plain(Vec<String>),
+}
+
+impl Route {
+    /// Reads a path below that of the cluster; none if there can be nothing at it.
+    pub(super) fn read(path: &str) -> Option<Self> {
+        let steps: Vec<String> = path
+            .split('/')
+            .filter(|step| !step.is_empty())
+            .map(|step| decode(step))
+            .collect();
+        let texts: Vec<&str> = steps.iter().map(String::as_str).collect();
+        match texts.as_slice() {
+            ["api"] | ["apis"] | ["api", _] | ["apis", _] | ["apis", _, _] | ["openapi", ..] => {
+                Some(Self::Discovery(steps))
+            }
+            ["api", version, rest @ ..] => Self::resource("", version, rest),
+            ["apis", group, version, rest @ ..] => Self::resource(group, version, rest),
+            ["version"] | ["healthz" | "livez" | "readyz", ..] | [] => Some(Self::Plain(steps)),
+            _ => None,
+        }
+    }
+
+    fn resource(group: &str, version: &str, rest: &[&str]) -> Option<Self> {
+        let (namespace, plural, name, subresource) = match rest {
+            // A namespace itself, and what lies below it.
+            ["namespaces"] => ("", "namespaces", "", ""),
+            ["namespaces", name] => ("", "namespaces", *name, ""),
+            ["namespaces", name, sub @ ("status" | "finalize")] => ("", "namespaces", *name, *sub),
+            ["namespaces", namespace, plural] => (*namespace, *plural, "", ""),
+            ["namespaces", namespace, plural, name] => (*namespace, *plural, *name, ""),
+            ["namespaces", namespace, plural, name, sub] => (*namespace, *plural, *name, *sub),
+            [plural] => ("", *plural, "", ""),
+            [plural, name] => ("", *plural, *name, ""),
+            [plural, name, sub] => ("", *plural, *name, *sub),
+            _ => return None,
+        };
+        Some(Self::Resource {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            plural: plural.to_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            subresource: subresource.to_owned(),
+        })
+    }
+}
+
+/// Undoes the escapes of a step.
+fn decode(step: &str) -> String {
+    if !step.contains('%') {
+        return step.to_owned();
+    }
+    let mut bytes = Vec::with_capacity(step.len());
+    let mut rest = step.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        let code = (*first == b'%')
+            .then(|| tail.get(..2))
+            .flatten()
+            .and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+        match code {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn short(path: &str) -> String {
+        match Route::read(path) {
+            Some(Route::Resource {
+                group,
+                version,
+                plural,
+                namespace,
+                name,
+                subresource,
+            }) => format!("{group}|{version}|{plural}|{namespace}|{name}|{subresource}"),
+            Some(Route::Discovery(_)) => "discovery".to_owned(),
+            Some(Route::Plain(_)) => "plain".to_owned(),
+            None => "none".to_owned(),
+        }
+    }
+
+    #[test]
+    fn paths_are_read() {
+        for (path, read) in [
+            ("api/v1/pods", "|v1|pods|||"),
+            ("api/v1/namespaces", "|v1|namespaces|||"),
+            ("api/v1/namespaces/default", "|v1|namespaces||default|"),
+            (
+                "api/v1/namespaces/default/status",
+                "|v1|namespaces||default|status",
+            ),
+            ("api/v1/namespaces/default/pods", "|v1|pods|default||"),
+            ("api/v1/nodes/a/status", "|v1|nodes||a|status"),
+            (
+                "apis/apps/v1/namespaces/a/deployments/b/scale",
+                "apps|v1|deployments|a|b|scale",
+            ),
+            (
+                "apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode",
+                "rbac.authorization.k8s.io|v1|clusterroles||system:node|",
+            ),
+            ("apis", "discovery"),
+            ("apis/apps/v1", "discovery"),
+            ("openapi/v3/apis/apps/v1", "discovery"),
+            ("version", "plain"),
+            ("readyz/ping", "plain"),
+            ("foo", "none"),
+            ("api/v1/namespaces/a/b/c/d/e", "none"),
+        ] {
+            assert_eq!(short(path), read, "{path}");
+        }
+    }
+}

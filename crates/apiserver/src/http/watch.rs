@@ -1,0 +1,210 @@
+//! Watches over HTTP: a stream of events, taken from the log when there is room for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::Response;
+use serde_json::json;
+use tokio::sync::watch::Receiver;
+use tokio::time::Instant;
+
+use super::body::{Body, Broken};
+use super::negotiate::Shape;
+use super::request::Call;
+use super::resources::whole;
+use super::with_type;
+use crate::faults::Effect;
+use crate::server::Cluster;
+use crate::status::Status;
+use crate::verbs::{Event, EventBody, Target, WatchOptions, Watching, watch_error};
+
+/// How often a watch that wants bookmarks gets one.
+const BOOKMARKS_EVERY: Duration = Duration::from_secs(60);
+/// How long a watch lasts that does not say it: the API server takes between half an hour and an hour.
+const LASTS: Duration = Duration::from_secs(45 * 60);
+
+/// A watch under way.
+struct Stream {
+    cluster: Arc<Cluster>,
+    target: Target,
+    shape: Shape,
+    watching: Watching,
+    /// What it tells first.
+    first: Vec<Event>,
+    changes: Receiver<u64>,
+    closed: Receiver<bool>,
+    ends: Instant,
+    bookmark: Option<Instant>,
+    /// After how many more events something happens to it.
+    fault: Option<(u32, Effect)>,
+    over: bool,
+}
+
+/// Answers a watch.
+pub(super) fn answer(call: &Call, target: Target, effects: &[Effect]) -> Result<Response<Body>, Status> {
+    let options = call.params.watch()?;
+    let (begun, changes) = {
+        let mut state = call.cluster.state();
+        let changes = state.store.signal(&target.resource.table);
+        (Watching::begin(&state, &target, &options)?, changes)
+    };
+    let (watching, first) = begun;
+    let lasts = call.params.timeout_seconds().map_or(LASTS, Duration::from_secs);
+    let now = Instant::now();
+    let stream = Stream {
+        closed: call.cluster.closed(),
+        cluster: Arc::clone(&call.cluster),
+        target,
+        shape: call.accept.shape,
+        watching,
+        first,
+        changes,
+        ends: now + lasts,
+        bookmark: bookmark_at(&options, now),
+        fault: fault(effects),
+        over: false,
+    };
+    let events = futures::stream::unfold(stream, |mut stream| async move {
+        let next = stream.next().await?;
+        Some((next, stream))
+    });
+    Ok(with_type(200, "application/json", Body::stream(events)))
+}
+
+fn bookmark_at(options: &WatchOptions, now: Instant) -> Option<Instant> {
+    options.bookmarks.then(|| now + BOOKMARKS_EVERY)
+}
+
+fn fault(effects: &[Effect]) -> Option<(u32, Effect)> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::CutWatch(after) | Effect::ExpireWatch(after) => Some((*after, effect.clone())),
+        _ => None,
+    })
+}
+
+impl Stream {
+    /// The next piece of the answer; none at its end.
+    async fn next(&mut self) -> Option<Result<Bytes, Broken>> {
+        if self.over {
+            return None;
+        }
+        let first = std::mem::take(&mut self.first);
+        if !first.is_empty() {
+            return self.tell(first);
+        }
+        loop {
+            if let Some((0, effect)) = &self.fault {
+                self.over = true;
+                return match effect {
+                    Effect::CutWatch(_) => Some(Err(Broken("the watch is cut"))),
+                    _ => {
+                        let gone = Status::expired(format!(
+                            "too old resource version: {} (a fault that was asked for)",
+                            self.watching.revision()
+                        ));
+                        Some(Ok(self.write(&[watch_error(gone)])))
+                    }
+                };
+            }
+            self.changes.mark_unchanged();
+            let (events, all, served) = {
+                let state = self.cluster.state();
+                let (events, all) = self.watching.next(&state);
+                (events, all, self.watching.is_served(&state))
+            };
+            if !events.is_empty() {
+                return self.tell(events);
+            }
+            if !all {
+                continue;
+            }
+            if !served {
+                return None;
+            }
+            let until = self
+                .bookmark
+                .map_or(self.ends, |bookmark| bookmark.min(self.ends));
+            let timer = tokio::select! {
+                biased;
+                _ = self.closed.wait_for(|closed| *closed) => return None,
+                changed = self.changes.changed() => {
+                    if changed.is_err() {
+                        return None;
+                    }
+                    false
+                }
+                () = tokio::time::sleep_until(until) => true,
+            };
+            if timer {
+                if Instant::now() >= self.ends {
+                    return None;
+                }
+                self.bookmark = Some(Instant::now() + BOOKMARKS_EVERY);
+                let event = Event {
+                    kind: "BOOKMARK",
+                    body: EventBody::Bookmark(self.watching.revision(), false),
+                };
+                return Some(Ok(self.write(&[event])));
+            }
+        }
+    }
+
+    /// Tells events, not more than a fault lets through.
+    fn tell(&mut self, mut events: Vec<Event>) -> Option<Result<Bytes, Broken>> {
+        if let Some((left, _)) = &mut self.fault {
+            let count = u32::try_from(events.len()).unwrap_or(u32::MAX);
+            if count > *left {
+                events.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
+            }
+            *left = left.saturating_sub(count);
+        }
+        self.over = events
+            .iter()
+            .any(|event| matches!(event.body, EventBody::Error(_)));
+        Some(Ok(self.write(&events)))
+    }
+
+    fn write(&self, events: &[Event]) -> Bytes {
+        let mut out = Vec::new();
+        for event in events {
+            out.extend_from_slice(b"{\"type\":\"");
+            out.extend_from_slice(event.kind.as_bytes());
+            out.extend_from_slice(b"\",\"object\":");
+            match &event.body {
+                EventBody::Object(stored) => match self.shape {
+                    Shape::Whole => out.extend_from_slice(&whole(&self.target, stored)),
+                    Shape::Metadata => stored.write_metadata(&mut out),
+                    Shape::Table => match super::table::of_event(&self.target, stored) {
+                        Ok(table) => out.extend_from_slice(&table),
+                        Err(status) => out.extend_from_slice(status.to_value().to_string().as_bytes()),
+                    },
+                },
+                EventBody::Bookmark(revision, end) => {
+                    out.extend_from_slice(self.bookmark(*revision, *end).to_string().as_bytes());
+                }
+                EventBody::Error(status) => {
+                    out.extend_from_slice(status.to_value().to_string().as_bytes());
+                }
+            }
+            out.extend_from_slice(b"}\n");
+        }
+        out.into()
+    }
+
+    fn bookmark(&self, revision: u64, end: bool) -> serde_json::Value {
+        let (api_version, kind) = match self.shape {
+            Shape::Metadata => ("meta.k8s.io/v1", "PartialObjectMetadata"),
+            _ => (&*self.target.version.api_version, &*self.target.resource.kind),
+        };
+        let mut object = json!({
+            "kind": kind,
+            "apiVersion": api_version,
+            "metadata": {"resourceVersion": revision.to_string()},
+        });
+        if end {
+            object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        object
+    }
+}

@@ -1,0 +1,364 @@
+//! What the API server fills in for built-in kinds, as users and `kubectl diff` see it.
+//!
+//! As in Kubernetes, defaults belong to structs, wherever these stand: a container of a Deployment gets what one of a
+//! Pod gets. Constants are in `defaults.json`; what depends on something else is here.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value, json};
+
+use super::codec::{GoType, StructName};
+
+type Fields = Map<String, Value>;
+
+static CONSTANTS: LazyLock<HashMap<String, Vec<(String, Value)>>> = LazyLock::new(|| {
+    // Part of the program, and read by a test.
+    let table: HashMap<String, Fields> =
+        serde_json::from_str(include_str!("defaults.json")).unwrap_or_default();
+    table
+        .into_iter()
+        .map(|(name, fields)| {
+            (
+                name,
+                fields.into_iter().filter(|(_, value)| !value.is_null()).collect(),
+            )
+        })
+        .collect()
+});
+
+/// Fills in what an object of a built-in kind does not say.
+pub fn set(ty: GoType, kind: &str, object: &mut Value) {
+    of_kind(kind, object);
+    ty.each_struct(object, &mut |name, fields| {
+        depending(name, kind, fields);
+        for (field, value) in CONSTANTS.get(name).into_iter().flatten() {
+            fill(fields, field, || value.clone());
+        }
+    });
+}
+
+fn is_absent(value: Option<&Value>) -> bool {
+    value.is_none_or(|value| value.is_null() || value == "")
+}
+
+fn fill(fields: &mut Fields, name: &str, value: impl FnOnce() -> Value) {
+    if is_absent(fields.get(name)) {
+        fields.insert(name.to_owned(), value());
+    }
+}
+
+fn text<'a>(fields: &'a Fields, name: &str) -> &'a str {
+    fields.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn object_at<'a>(fields: &'a mut Fields, name: &str) -> Option<&'a mut Fields> {
+    fields.get_mut(name).and_then(Value::as_object_mut)
+}
+
+/// Defaults of the object as a whole.
+fn of_kind(kind: &str, object: &mut Value) {
+    match kind {
+        "Namespace" => namespace(object),
+        "Job" => job(object),
+        "StatefulSet" => stateful_set(object),
+        "DaemonSet" => daemon_set(object),
+        "Pod" => {
+            let spec = &mut object["spec"];
+            if spec.is_object() && is_absent(spec.get("enableServiceLinks")) {
+                spec["enableServiceLinks"] = json!(true);
+            }
+            requests_from_limits(spec);
+        }
+        "HorizontalPodAutoscaler" if object["apiVersion"] == "autoscaling/v2" => {
+            if object["spec"]
+                .get("metrics")
+                .and_then(Value::as_array)
+                .is_none_or(Vec::is_empty)
+            {
+                object["spec"]["metrics"] = json!([{"type": "Resource", "resource": {
+                    "name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]);
+            }
+        }
+        "NetworkPolicy" => {
+            let spec = &mut object["spec"];
+            if spec["policyTypes"].as_array().is_none_or(Vec::is_empty) {
+                let egress = spec["egress"].as_array().is_some_and(|rules| !rules.is_empty());
+                spec["policyTypes"] = if egress {
+                    json!(["Ingress", "Egress"])
+                } else {
+                    json!(["Ingress"])
+                };
+            }
+        }
+        "CustomResourceDefinition" => crate::crd::apply_defaults(object),
+        _ => {}
+    }
+    if kind == "ReplicationController" {
+        let labels = object["spec"]["template"]["metadata"]["labels"].clone();
+        if labels.is_object() {
+            if object["spec"]["selector"].as_object().is_none_or(Map::is_empty) {
+                object["spec"]["selector"] = labels;
+            }
+            labels_of_template(object);
+        }
+    }
+}
+
+/// Claims in a template say what they are.
+fn stateful_set(object: &mut Value) {
+    let claims = object["spec"]
+        .get_mut("volumeClaimTemplates")
+        .and_then(Value::as_array_mut);
+    for claim in claims.into_iter().flatten().filter_map(Value::as_object_mut) {
+        fill(claim, "apiVersion", || json!("v1"));
+        fill(claim, "kind", || json!("PersistentVolumeClaim"));
+    }
+}
+
+/// The number of the template is kept where older versions had it.
+fn daemon_set(object: &mut Value) {
+    let annotations = crate::object::metadata::metadata_mut(object)
+        .entry("annotations")
+        .or_insert_with(|| json!({}));
+    if let Some(annotations) = annotations.as_object_mut() {
+        fill(annotations, TEMPLATE_GENERATION, || json!("0"));
+    }
+}
+
+/// The annotation with the number of a DaemonSet's template.
+pub(super) const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+fn namespace(object: &mut Value) {
+    let name = object["metadata"]["name"].clone();
+    if name.as_str().is_none_or(str::is_empty) {
+        return;
+    }
+    let labels = &mut object["metadata"]["labels"];
+    if !labels.is_object() {
+        *labels = json!({});
+    }
+    labels["kubernetes.io/metadata.name"] = name;
+}
+
+fn job(object: &mut Value) {
+    let Some(spec) = object["spec"].as_object_mut() else {
+        return;
+    };
+    let (completions, parallelism) = (
+        is_absent(spec.get("completions")),
+        is_absent(spec.get("parallelism")),
+    );
+    if completions && parallelism {
+        spec.insert("completions".to_owned(), json!(1));
+    }
+    if parallelism {
+        spec.insert("parallelism".to_owned(), json!(1));
+    }
+    let per_index = !is_absent(spec.get("backoffLimitPerIndex"));
+    fill(spec, "backoffLimit", || {
+        if per_index { json!(i32::MAX) } else { json!(6) }
+    });
+    fill(spec, "completionMode", || json!("NonIndexed"));
+    fill(spec, "suspend", || json!(false));
+    let with_policy = !is_absent(spec.get("podFailurePolicy"));
+    fill(spec, "podReplacementPolicy", || {
+        if with_policy {
+            json!("Failed")
+        } else {
+            json!("TerminatingOrFailed")
+        }
+    });
+    fill(spec, "manualSelector", || json!(false));
+    labels_of_template(object);
+}
+
+/// What has no labels gets those of its template.
+pub(super) fn labels_of_template(object: &mut Value) {
+    let labels = object["spec"]["template"]["metadata"]["labels"].clone();
+    let has = object["metadata"]["labels"]
+        .as_object()
+        .is_some_and(|labels| !labels.is_empty());
+    if labels.is_object() && !has {
+        crate::object::metadata::set(object, "labels", Some(labels));
+    }
+}
+
+/// What a container may use is what it asks for, if it asks for nothing.
+fn requests_from_limits(spec: &mut Value) {
+    for list in ["containers", "initContainers"] {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten() {
+            let limits = container["resources"]["limits"].clone();
+            let Some(limits) = limits.as_object() else {
+                continue;
+            };
+            let requests = &mut container["resources"]["requests"];
+            if !requests.is_object() {
+                *requests = json!({});
+            }
+            for (name, amount) in limits {
+                if requests.get(name).is_none() {
+                    requests[name] = amount.clone();
+                }
+            }
+        }
+    }
+}
+
+/// Defaults of a struct that depend on something else in it.
+fn depending(name: &StructName, kind: &str, fields: &mut Fields) {
+    match name {
+        "v1.Container" | "v1.EphemeralContainer" => {
+            let latest = tag_is_latest(text(fields, "image"));
+            fill(fields, "imagePullPolicy", || {
+                json!(if latest { "Always" } else { "IfNotPresent" })
+            });
+        }
+        "v1.PodSpec" => pod_spec(fields),
+        "v1.Volume" => {
+            if fields.keys().all(|key| key == "name") {
+                fields.insert("emptyDir".to_owned(), json!({}));
+            }
+        }
+        "v1.DeploymentStrategy" | "v1.DaemonSetUpdateStrategy" | "v1.StatefulSetUpdateStrategy" => {
+            if matches!(text(fields, "type"), "" | "RollingUpdate") {
+                fill(fields, "rollingUpdate", || json!({}));
+            }
+        }
+        "v1.ServiceSpec" => service_spec(fields),
+        "v1.ServicePort" => {
+            let absent = match fields.get("targetPort") {
+                None | Some(Value::Null) => true,
+                Some(value) => value == 0 || value == "",
+            };
+            if absent && let Some(port) = fields.get("port").cloned() {
+                fields.insert("targetPort".to_owned(), port);
+            }
+        }
+        "v1.Secret" => secret(fields),
+        "v1.Subject" if matches!(kind, "RoleBinding" | "ClusterRoleBinding") => match text(fields, "kind") {
+            "User" | "Group" => fill(fields, "apiGroup", || json!("rbac.authorization.k8s.io")),
+            _ => {}
+        },
+        "v1.EndpointPort" if kind == "EndpointSlice" => {
+            if fields.get("name").is_none_or(Value::is_null) {
+                fields.insert("name".to_owned(), json!(""));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn pod_spec(fields: &mut Fields) {
+    // One is the old name of the other.
+    let account = match (text(fields, "serviceAccountName"), text(fields, "serviceAccount")) {
+        ("", "") => String::new(),
+        ("", old) => old.to_owned(),
+        (name, _) => name.to_owned(),
+    };
+    if !account.is_empty() {
+        fields.insert("serviceAccountName".to_owned(), json!(account));
+        fields.insert("serviceAccount".to_owned(), json!(account));
+    }
+    if fields.get("hostNetwork") == Some(&json!(true)) {
+        for list in ["containers", "initContainers"] {
+            let containers = fields.get_mut(list).and_then(Value::as_array_mut);
+            for port in containers
+                .into_iter()
+                .flatten()
+                .filter_map(|container| container["ports"].as_array_mut())
+                .flatten()
+                .filter_map(Value::as_object_mut)
+            {
+                if let Some(number) = port.get("containerPort").cloned() {
+                    fill(port, "hostPort", || number);
+                }
+            }
+        }
+    }
+}
+
+fn service_spec(fields: &mut Fields) {
+    let ty = match text(fields, "type") {
+        "" => "ClusterIP",
+        other => other,
+    }
+    .to_owned();
+    let outside = matches!(ty.as_str(), "NodePort" | "LoadBalancer");
+    if text(fields, "sessionAffinity") == "ClientIP" {
+        fill(fields, "sessionAffinityConfig", || json!({"clientIP": {}}));
+        if let Some(config) = object_at(fields, "sessionAffinityConfig") {
+            fill(config, "clientIP", || json!({}));
+        }
+    }
+    if outside || fields.get("externalIPs").is_some() {
+        fill(fields, "externalTrafficPolicy", || json!("Cluster"));
+    }
+    if outside || ty == "ClusterIP" {
+        fill(fields, "internalTrafficPolicy", || json!("Cluster"));
+    }
+    if ty == "LoadBalancer" {
+        fill(fields, "allocateLoadBalancerNodePorts", || json!(true));
+    }
+}
+
+/// What is written as text is kept as bytes.
+fn secret(fields: &mut Fields) {
+    use base64::Engine as _;
+    let Some(Value::Object(texts)) = fields.remove("stringData") else {
+        return;
+    };
+    let data = fields.entry("data").or_insert_with(|| json!({}));
+    if !data.is_object() {
+        *data = json!({});
+    }
+    for (name, value) in texts {
+        let bytes = value.as_str().unwrap_or_default();
+        data[name] = json!(base64::engine::general_purpose::STANDARD.encode(bytes));
+    }
+}
+
+fn tag_is_latest(image: &str) -> bool {
+    // Without an image nothing is known, and a digest does not move.
+    if image.is_empty() || image.contains('@') {
+        return false;
+    }
+    let last = image.rsplit('/').next().unwrap_or_default();
+    match last.split_once(':') {
+        None => true,
+        Some((_, tag)) => tag == "latest",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::codec::go_type;
+
+    #[test]
+    fn the_constants_are_read() {
+        assert!(CONSTANTS.len() >= 50);
+    }
+
+    #[test]
+    fn a_deployment_gets_what_the_api_server_fills_in() {
+        let ty = go_type("apps/v1", "Deployment").unwrap();
+        let mut object = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}, "spec": {
+            "selector": {"matchLabels": {"a": "b"}},
+            "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "nginx:1"}]}}}});
+        ty.normalize(&mut object).unwrap();
+        set(ty, "Deployment", &mut object);
+        assert_eq!(
+            object["spec"],
+            json!({"replicas": 1, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600,
+                "selector": {"matchLabels": {"a": "b"}},
+                "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}},
+                "template": {"metadata": {"labels": {"a": "b"}}, "spec": {
+                    "containers": [{"name": "c", "image": "nginx:1", "imagePullPolicy": "IfNotPresent", "resources": {},
+                        "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}],
+                    "dnsPolicy": "ClusterFirst", "restartPolicy": "Always", "schedulerName": "default-scheduler",
+                    "securityContext": {}, "terminationGracePeriodSeconds": 30}}})
+        );
+    }
+}

@@ -1,0 +1,290 @@
+//! Reading bodies in protobuf, as `kubectl create` and Go's typed clients send them for built-in kinds.
+//!
+//! Only requests are read: these clients take JSON as well, and get it. The form is `k8s\0`, then the message `Unknown`
+//! with the kind and the bytes of the object. Numbers of fields are in `codec.json`.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::codec::{GoType, Message, Plain, View, go_type};
+use crate::object::times;
+
+const MAGIC: &[u8] = b"k8s\0";
+
+/// Reads an object.
+///
+/// # Errors
+/// It is none, or of a kind that is not read in protobuf; why.
+pub fn read(bytes: &[u8]) -> Result<Value, String> {
+    let rest = bytes
+        .strip_prefix(MAGIC)
+        .ok_or("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")?;
+    let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
+    for field in Fields(rest) {
+        match field? {
+            (1, Wire::Bytes(meta)) => {
+                for field in Fields(meta) {
+                    match field? {
+                        (1, Wire::Bytes(text)) => api_version = string(text)?,
+                        (2, Wire::Bytes(text)) => kind = string(text)?,
+                        _ => {}
+                    }
+                }
+            }
+            (2, Wire::Bytes(object)) => raw = object,
+            _ => {}
+        }
+    }
+    let ty = go_type(&api_version, &kind)
+        .ok_or_else(|| format!("no kind {kind:?} is registered for version {api_version:?}"))?;
+    let mut object = message(ty, raw)?;
+    object["apiVersion"] = json!(api_version);
+    object["kind"] = json!(kind);
+    Ok(object)
+}
+
+/// What stands on the wire.
+#[derive(Clone, Copy)]
+enum Wire<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+}
+
+/// The fields of a message: numbers and values.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn number(&mut self) -> Option<u64> {
+        let mut number = 0;
+        for place in 0..10 {
+            let (byte, rest) = self.0.split_first()?;
+            self.0 = rest;
+            number |= u64::from(byte & 0x7f) << (7 * place);
+            if byte & 0x80 == 0 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn field(&mut self) -> Option<(u64, Wire<'a>)> {
+        let tag = self.number()?;
+        let wire = match tag & 7 {
+            0 => Wire::Number(self.number()?),
+            1 => Wire::Number(u64::from_le_bytes(self.bytes(8)?.try_into().ok()?)),
+            2 => {
+                let length = usize::try_from(self.number()?).ok()?;
+                Wire::Bytes(self.bytes(length)?)
+            }
+            5 => Wire::Number(u64::from(u32::from_le_bytes(self.bytes(4)?.try_into().ok()?))),
+            _ => return None,
+        };
+        Some((tag >> 3, wire))
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<(u64, Wire<'a>), String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let field = self.field();
+        if field.is_none() {
+            self.0 = &[];
+        }
+        Some(field.ok_or_else(|| "proto: the message is cut or broken".to_owned()))
+    }
+}
+
+fn string(bytes: &[u8]) -> Result<String, String> {
+    String::from_utf8(bytes.to_vec()).map_err(|_| "proto: invalid UTF-8".to_owned())
+}
+
+fn message(ty: GoType, bytes: &[u8]) -> Result<Value, String> {
+    let mut map = Map::new();
+    fill(&mut map, ty, bytes)?;
+    Ok(Value::Object(map))
+}
+
+/// Reads the fields of a struct into a map.
+fn fill(map: &mut Map<String, Value>, ty: GoType, bytes: &[u8]) -> Result<(), String> {
+    let View::Struct(numbers) = ty.view() else {
+        return Err("proto: not a message".to_owned());
+    };
+    for field in Fields(bytes) {
+        let (number, wire) = field?;
+        // Fields of a later version are left out, as everywhere in protobuf.
+        let Some(Message {
+            name, ty, repeated, ..
+        }) = numbers.iter().find(|one| one.number == number)
+        else {
+            continue;
+        };
+        if name.is_empty() {
+            if let Wire::Bytes(bytes) = wire {
+                fill(map, *ty, bytes)?;
+            }
+            continue;
+        }
+        match (ty.view(), wire) {
+            (View::List(element), wire) if *repeated => {
+                let item = value(element, wire)?;
+                let list = map.entry(name.clone()).or_insert_with(|| json!([]));
+                if let Some(list) = list.as_array_mut() {
+                    list.push(item);
+                }
+            }
+            (View::Map(element), Wire::Bytes(bytes)) => {
+                let (key, item) = entry(element, bytes)?;
+                let entries = map.entry(name.clone()).or_insert_with(|| json!({}));
+                entries[key] = item;
+            }
+            (_, wire) => {
+                map.insert(name.clone(), value(*ty, wire)?);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An entry of a map.
+fn entry(element: GoType, bytes: &[u8]) -> Result<(String, Value), String> {
+    let (mut key, mut item) = (String::new(), None);
+    for field in Fields(bytes) {
+        match field? {
+            (1, Wire::Bytes(text)) => key = string(text)?,
+            (2, wire) => item = Some(value(element, wire)?),
+            _ => {}
+        }
+    }
+    let item = match item {
+        Some(item) => item,
+        None => value(element, Wire::Bytes(&[]))?,
+    };
+    Ok((key, item))
+}
+
+fn value(ty: GoType, wire: Wire<'_>) -> Result<Value, String> {
+    match (ty.view(), wire) {
+        (View::Struct(_), Wire::Bytes(bytes)) => message(ty, bytes),
+        // A list that is a message of its own has its items under 1.
+        (View::List(element), Wire::Bytes(bytes)) => Fields(bytes)
+            .map(|field| value(element, field?.1))
+            .collect::<Result<Vec<_>, _>>()
+            .map(Value::Array),
+        (View::Plain(plain), wire) => plain_value(plain, wire),
+        _ => Err("proto: a field has a wire type that is not its own".to_owned()),
+    }
+}
+
+/// Signed numbers are written as the 64 bits of their complement.
+#[expect(clippy::cast_possible_wrap, reason = "that is how they are written")]
+fn signed(number: u64) -> i64 {
+    number as i64
+}
+
+fn plain_value(plain: Plain, wire: Wire<'_>) -> Result<Value, String> {
+    Ok(match (plain, wire) {
+        (Plain::String, Wire::Bytes(bytes)) => Value::String(string(bytes)?),
+        (Plain::Bool, Wire::Number(number)) => Value::Bool(number != 0),
+        (Plain::Bool, Wire::Bytes(_)) => Value::Bool(false),
+        (Plain::Float64, Wire::Number(number)) => json!(f64::from_bits(number)),
+        (Plain::Int | Plain::Int32 | Plain::Int64 | Plain::Uint16 | Plain::Uint32 | Plain::Uint64, wire) => {
+            match wire {
+                Wire::Number(number) => json!(signed(number)),
+                Wire::Bytes(_) => json!(0),
+            }
+        }
+        (Plain::Bytes, Wire::Bytes(bytes)) => Value::String(STANDARD.encode(bytes)),
+        (Plain::Time | Plain::Microtime, Wire::Bytes(bytes)) => time(plain == Plain::Microtime, bytes)?,
+        (Plain::Quantity, Wire::Bytes(bytes)) => text_under(bytes, 1)?,
+        (Plain::IntOrString, Wire::Bytes(bytes)) => int_or_string(bytes)?,
+        (Plain::Duration, Wire::Bytes(bytes)) => {
+            let nanos = number_under(bytes, 1)?;
+            json!(format!("{}s", nanos / 1_000_000_000))
+        }
+        (Plain::Any, Wire::Bytes(bytes)) => raw(bytes)?,
+        _ => return Err("proto: a field has a wire type that is not its own".to_owned()),
+    })
+}
+
+fn number_under(bytes: &[u8], wanted: u64) -> Result<i64, String> {
+    for field in Fields(bytes) {
+        if let (number, Wire::Number(value)) = field?
+            && number == wanted
+        {
+            return Ok(signed(value));
+        }
+    }
+    Ok(0)
+}
+
+fn text_under(bytes: &[u8], wanted: u64) -> Result<Value, String> {
+    for field in Fields(bytes) {
+        if let (number, Wire::Bytes(text)) = field?
+            && number == wanted
+        {
+            return string(text).map(Value::String);
+        }
+    }
+    Ok(json!(""))
+}
+
+/// A message that has JSON under 1.
+fn raw(bytes: &[u8]) -> Result<Value, String> {
+    match text_under(bytes, 1)? {
+        Value::String(text) if !text.is_empty() => {
+            serde_json::from_str(&text).map_err(|error| error.to_string())
+        }
+        _ => Ok(Value::Null),
+    }
+}
+
+fn time(micro: bool, bytes: &[u8]) -> Result<Value, String> {
+    let (seconds, nanos) = (number_under(bytes, 1)?, number_under(bytes, 2)?);
+    // The zero of Go's time is no time.
+    if bytes.is_empty() {
+        return Ok(Value::Null);
+    }
+    let time = Timestamp::new(seconds, i32::try_from(nanos).unwrap_or_default())
+        .map_err(|error| error.to_string())?;
+    Ok(json!(if micro {
+        times::micros(time)
+    } else {
+        times::seconds(time)
+    }))
+}
+
+fn int_or_string(bytes: &[u8]) -> Result<Value, String> {
+    if number_under(bytes, 1)? == 0 {
+        return Ok(json!(number_under(bytes, 2)?));
+    }
+    text_under(bytes, 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_as_kubectl_sends_it() {
+        let bytes = b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09Namespace\x12\x19\x0a\x11\x0a\x01t\x12\x00\x1a\x00\x22\x00\x2a\x002\x008\x00B\x00\x12\x00\x1a\x02\x0a\x00\x1a\x00\x22\x00";
+        let object = read(bytes).unwrap();
+        assert_eq!(
+            (&object["kind"], &object["metadata"]["name"]),
+            (&json!("Namespace"), &json!("t"))
+        );
+        assert!(read(&bytes[..30]).is_err());
+        assert!(read(b"{}").is_err());
+    }
+}

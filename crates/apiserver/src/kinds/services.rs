@@ -1,0 +1,69 @@
+//! What a Service gets from the server: an address, ports of the nodes, a family of addresses.
+
+use std::net::Ipv4Addr;
+
+use serde_json::{Value, json};
+
+use crate::state::State;
+
+/// The first address of Services, as with the default `--service-cluster-ip-range`; the Service `kubernetes` has it.
+pub(crate) const FIRST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+/// The ports of nodes, `--service-node-port-range`.
+const NODE_PORTS: std::ops::Range<u32> = 30000..32768;
+
+/// Gives a Service what it does not have yet. Addresses of Services that are gone are not given again.
+pub(super) fn allocate(state: &mut State, object: &mut Value, old: Option<&Value>) {
+    let Some(spec) = object["spec"].as_object_mut() else {
+        return;
+    };
+    let ty = spec
+        .get("type")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
+    if ty == "ExternalName" {
+        return;
+    }
+    for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+        if let Some(before) = old.and_then(|old| old["spec"].get(field))
+            && spec.get(field).is_none_or(Value::is_null)
+        {
+            spec.insert(field.to_owned(), before.clone());
+        }
+    }
+    let address = spec
+        .get("clusterIP")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
+    if address.is_empty() {
+        let next = u32::from(FIRST) + state.addresses.given;
+        state.addresses.given += 1;
+        spec.insert("clusterIP".to_owned(), json!(Ipv4Addr::from(next).to_string()));
+    }
+    let address = spec.get("clusterIP").cloned().unwrap_or_default();
+    spec.insert("clusterIPs".to_owned(), json!([address]));
+    spec.entry("ipFamilies").or_insert_with(|| json!(["IPv4"]));
+    spec.entry("ipFamilyPolicy")
+        .or_insert_with(|| json!("SingleStack"));
+    let wants_ports = ty == "NodePort"
+        || ty == "LoadBalancer" && spec.get("allocateLoadBalancerNodePorts") != Some(&json!(false));
+    let ports = spec.get_mut("ports").and_then(Value::as_array_mut);
+    for port in ports.into_iter().flatten() {
+        let has = port["nodePort"].as_i64().unwrap_or_default() != 0;
+        if wants_ports && !has {
+            let before = old.and_then(|old| {
+                old["spec"]["ports"]
+                    .as_array()?
+                    .iter()
+                    .find(|other| other["port"] == port["port"] && other["protocol"] == port["protocol"])
+                    .and_then(|other| other.get("nodePort").cloned())
+            });
+            port["nodePort"] = before.unwrap_or_else(|| {
+                let count = NODE_PORTS.end - NODE_PORTS.start;
+                state.addresses.ports += 1;
+                json!(NODE_PORTS.start + state.addresses.ports % count)
+            });
+        }
+    }
+}

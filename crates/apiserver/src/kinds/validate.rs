@@ -1,0 +1,341 @@
+//! What the API server refuses of built-in kinds, as far as a fleet's manifests meet it.
+//!
+//! This is a part of Kubernetes' validation: what has to be there, what may not change, names and numbers. What is
+//! missing is in `docs/apiserver-gaps.md`. Causes and their order are those of the real server.
+
+mod pods;
+mod services;
+
+use serde_json::{Value, json};
+
+use super::Resource;
+use crate::object::names;
+use crate::status::Cause;
+
+/// What is wrong with a new object.
+pub fn create(resource: &Resource, object: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    common(resource, object, &mut causes);
+    causes
+}
+
+/// What is wrong with an object that takes the place of another one.
+pub fn update(resource: &Resource, new: &Value, old: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    common(resource, new, &mut causes);
+    immutable(resource, new, old, &mut causes);
+    causes
+}
+
+/// What is wrong with a status.
+pub fn status(resource: &Resource, object: &Value) -> Vec<Cause> {
+    let inside = &*resource.kind == "Service" && object["spec"]["type"] != "LoadBalancer";
+    let ingress = object["status"]["loadBalancer"]["ingress"].as_array();
+    if inside && ingress.is_some_and(|list| !list.is_empty()) {
+        return vec![Cause::forbidden(
+            "status.loadBalancer.ingress",
+            "may only be used when `spec.type` is 'LoadBalancer'",
+        )];
+    }
+    Vec::new()
+}
+
+/// Finalizers of built-in kinds have a prefix, or are Kubernetes' own.
+pub fn finalizers(object: &Value) -> Vec<Cause> {
+    let list = object["metadata"]["finalizers"].as_array().into_iter().flatten();
+    list.enumerate()
+        .filter(|(_, name)| {
+            let name = name.as_str().unwrap_or_default();
+            !name.contains('/') && !matches!(name, "kubernetes" | "orphan" | "foregroundDeletion")
+        })
+        .map(|(place, name)| {
+            Cause::invalid(
+                format!("metadata.finalizers[{place}]"),
+                name,
+                "name is neither a standard finalizer name nor is it fully qualified",
+            )
+        })
+        .collect()
+}
+
+fn common(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {
+    match (&*resource.group, &*resource.kind) {
+        ("", "ConfigMap") => {
+            keys(object, "data", causes);
+            keys(object, "binaryData", causes);
+        }
+        ("", "Secret") => keys(object, "data", causes),
+        ("", "Service") => services::check(object, causes),
+        ("", "Pod") => pods::spec(&object["spec"], "spec", causes),
+        ("apps", "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet") => workload(object, causes),
+        ("batch", "Job") => job(&object["spec"], "spec", causes),
+        ("batch", "CronJob") => {
+            required_text(&object["spec"], "schedule", "spec", causes);
+            job(
+                &object["spec"]["jobTemplate"]["spec"],
+                "spec.jobTemplate.spec",
+                causes,
+            );
+        }
+        ("autoscaling", "HorizontalPodAutoscaler") => {
+            let most = &object["spec"]["maxReplicas"];
+            if most.as_i64().unwrap_or_default() < 1 {
+                causes.push(Cause::invalid("spec.maxReplicas", most, "must be greater than 0"));
+            }
+        }
+        ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => {
+            for field in ["kind", "name"] {
+                if object["roleRef"][field].as_str().unwrap_or_default().is_empty() {
+                    causes.push(match field {
+                        "kind" => Cause::not_supported_text("roleRef.kind", "", &["ClusterRole"]),
+                        _ => Cause::required("roleRef.name", ""),
+                    });
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Names in the data of a ConfigMap or a Secret.
+fn keys(object: &Value, field: &str, causes: &mut Vec<Cause>) {
+    for name in object[field].as_object().into_iter().flat_map(|map| map.keys()) {
+        causes.extend(
+            names::config_key(name)
+                .into_iter()
+                .map(|why| Cause::invalid(format!("{field}[{name}]"), &json!(name), why)),
+        );
+    }
+}
+
+fn required_text(object: &Value, field: &str, path: &str, causes: &mut Vec<Cause>) {
+    if object[field].as_str().unwrap_or_default().is_empty() {
+        causes.push(Cause::required(format!("{path}.{field}"), ""));
+    }
+}
+
+fn not_negative(object: &Value, field: &str, path: &str, causes: &mut Vec<Cause>) {
+    let value = &object[field];
+    if value.as_i64().is_some_and(|number| number < 0) {
+        causes.push(Cause::invalid(
+            format!("{path}.{field}"),
+            value,
+            "must be greater than or equal to 0",
+        ));
+    }
+}
+
+/// Whether a `LabelSelector` selects labels.
+fn selects(selector: &Value, labels: &Value) -> bool {
+    let has = |name: &str| labels.get(name).and_then(Value::as_str);
+    let exact = selector["matchLabels"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .all(|(name, value)| has(name) == value.as_str());
+    let terms = selector["matchExpressions"].as_array();
+    exact
+        && terms.into_iter().flatten().all(|term| {
+            let value = has(term["key"].as_str().unwrap_or_default());
+            let among = |value: &str| {
+                term["values"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .any(|one| one == value)
+            };
+            match term["operator"].as_str().unwrap_or_default() {
+                "In" => value.is_some_and(among),
+                "NotIn" => !value.is_some_and(among),
+                "Exists" => value.is_some(),
+                "DoesNotExist" => value.is_none(),
+                _ => false,
+            }
+        })
+}
+
+fn is_empty_selector(selector: &Value) -> bool {
+    let none = |field: &str| match &selector[field] {
+        Value::Object(map) => map.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        _ => true,
+    };
+    none("matchLabels") && none("matchExpressions")
+}
+
+fn workload(object: &Value, causes: &mut Vec<Cause>) {
+    let spec = &object["spec"];
+    not_negative(spec, "replicas", "spec", causes);
+    not_negative(spec, "minReadySeconds", "spec", causes);
+    not_negative(spec, "revisionHistoryLimit", "spec", causes);
+    let selector = &spec["selector"];
+    let labels = &spec["template"]["metadata"]["labels"];
+    if selector.is_null() {
+        causes.push(Cause::required("spec.selector", ""));
+    } else if is_empty_selector(selector) {
+        causes.push(Cause::invalid(
+            "spec.selector",
+            selector,
+            "empty selector is invalid for deployment",
+        ));
+    }
+    if selector.is_null() || !selects(selector, labels) {
+        causes.push(Cause::invalid(
+            "spec.template.metadata.labels",
+            labels,
+            "`selector` does not match template `labels`",
+        ));
+    }
+    crate::object::metadata::check_labels(labels, "spec.template.labels", causes);
+    pods::spec(&spec["template"]["spec"], "spec.template.spec", causes);
+    let restart = &spec["template"]["spec"]["restartPolicy"];
+    if let Some(policy) = restart.as_str().filter(|policy| *policy != "Always") {
+        causes.push(Cause::not_supported_text(
+            "spec.template.spec.restartPolicy",
+            policy,
+            &["Always"],
+        ));
+    }
+}
+
+fn job(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
+    for field in [
+        "parallelism",
+        "completions",
+        "activeDeadlineSeconds",
+        "backoffLimit",
+    ] {
+        not_negative(spec, field, path, causes);
+    }
+    let template = format!("{path}.template.spec");
+    pods::spec(&spec["template"]["spec"], &template, causes);
+    match spec["template"]["spec"]["restartPolicy"]
+        .as_str()
+        .unwrap_or_default()
+    {
+        "OnFailure" | "Never" => {}
+        "Always" => causes.push(Cause {
+            reason: "FieldValueRequired",
+            field: format!("{template}.restartPolicy"),
+            message: "Required value: valid values: \"OnFailure\", \"Never\"".to_owned(),
+        }),
+        other => causes.push(Cause::not_supported_text(
+            format!("{template}.restartPolicy"),
+            other,
+            &["OnFailure", "Never"],
+        )),
+    }
+}
+
+const IMMUTABLE: &str = "field is immutable";
+
+fn immutable(resource: &Resource, new: &Value, old: &Value, causes: &mut Vec<Cause>) {
+    let mut same = |path: &str| {
+        let pointer = format!("/{}", path.replace('.', "/"));
+        let (after, before) = (new.pointer(&pointer), old.pointer(&pointer));
+        if after.unwrap_or(&Value::Null) != before.unwrap_or(&Value::Null) {
+            causes.push(Cause::invalid(path, after.unwrap_or(&Value::Null), IMMUTABLE));
+        }
+    };
+    match (&*resource.group, &*resource.kind) {
+        ("apps", "Deployment" | "ReplicaSet" | "DaemonSet") => same("spec.selector"),
+        ("apps", "StatefulSet") => stateful_set(new, old, causes),
+        ("batch", "Job") => {
+            same("spec.completions");
+            same("spec.selector");
+            same("spec.template");
+            same("spec.completionMode");
+        }
+        ("", "Secret") => {
+            same("type");
+            frozen(new, old, &["data"], causes);
+        }
+        ("", "ConfigMap") => frozen(new, old, &["data", "binaryData"], causes),
+        ("", "Service") => services::check_update(new, old, causes),
+        ("", "PersistentVolumeClaim") => claim(new, old, causes),
+        ("", "Pod") => pods::check_update(new, old, causes),
+        ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding")
+            if new["roleRef"] != old["roleRef"] =>
+        {
+            causes.push(Cause::invalid(
+                "roleRef",
+                &new["roleRef"],
+                "cannot change roleRef",
+            ));
+        }
+        ("storage.k8s.io", "StorageClass") => {
+            for field in ["parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"] {
+                same(field);
+            }
+        }
+        ("scheduling.k8s.io", "PriorityClass") if new["value"] != old["value"] => {
+            causes.push(Cause::forbidden("value", "may not be changed in an update."));
+        }
+        ("node.k8s.io", "RuntimeClass") => same("handler"),
+        _ => {}
+    }
+}
+
+/// What may not change once `immutable` is set.
+fn frozen(new: &Value, old: &Value, fields: &[&str], causes: &mut Vec<Cause>) {
+    if old["immutable"] != true {
+        return;
+    }
+    if new["immutable"] != true {
+        causes.push(Cause::forbidden(
+            "immutable",
+            "field is immutable when `immutable` is set",
+        ));
+    }
+    for field in fields {
+        if new[*field] != old[*field] {
+            causes.push(Cause::forbidden(
+                *field,
+                "field is immutable when `immutable` is set",
+            ));
+        }
+    }
+}
+
+fn stateful_set(new: &Value, old: &Value, causes: &mut Vec<Cause>) {
+    const MAY_CHANGE: [&str; 7] = [
+        "replicas",
+        "ordinals",
+        "template",
+        "updateStrategy",
+        "revisionHistoryLimit",
+        "persistentVolumeClaimRetentionPolicy",
+        "minReadySeconds",
+    ];
+    let fixed = |object: &Value| {
+        let mut spec = object["spec"].clone();
+        if let Some(spec) = spec.as_object_mut() {
+            spec.retain(|name, _| !MAY_CHANGE.contains(&name.as_str()));
+        }
+        spec
+    };
+    if fixed(new) != fixed(old) {
+        causes.push(Cause::forbidden(
+            "spec",
+            "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden",
+        ));
+    }
+}
+
+fn claim(new: &Value, old: &Value, causes: &mut Vec<Cause>) {
+    let fixed = |object: &Value| {
+        let mut spec = object["spec"].clone();
+        if let Some(spec) = spec.as_object_mut() {
+            for name in ["resources", "volumeAttributesClassName", "volumeName"] {
+                spec.remove(name);
+            }
+        }
+        spec
+    };
+    if fixed(new) != fixed(old) {
+        causes.push(Cause::forbidden(
+            "spec",
+            "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims",
+        ));
+    }
+}

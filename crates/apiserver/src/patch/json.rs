@@ -1,0 +1,260 @@
+//! JSON patch (RFC 6902) as `evanphx/json-patch` version 4 understands it.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+
+use super::{MAX_OPERATIONS, PatchError};
+
+/// Applies the operations one after the other.
+///
+/// # Errors
+/// [`PatchError`]; the object is then as it was.
+pub fn json_patch(mut object: Value, patch: &Value) -> Result<Value, PatchError> {
+    let operations = operations(patch)?;
+    if operations.len() > MAX_OPERATIONS {
+        return Err(PatchError::TooManyOperations(operations.len()));
+    }
+    for operation in operations {
+        apply(&mut object, operation).map_err(|detail| PatchError::NotApplicable { detail })?;
+    }
+    Ok(object)
+}
+
+/// Returns the complaints about members that operations do not have, for strict field validation.
+pub fn unknown_in_json_patch(patch: &Value) -> Vec<String> {
+    let operations = patch.as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut unknown = Vec::new();
+    for (place, operation) in operations.iter().enumerate() {
+        for name in operation.as_object().into_iter().flat_map(Map::keys) {
+            if !matches!(name.as_str(), "op" | "path" | "from" | "value") {
+                unknown.push(format!("json patch unknown field \"[{place}].{name}\""));
+            }
+        }
+    }
+    unknown
+}
+
+fn operations(patch: &Value) -> Result<Vec<&Map<String, Value>>, PatchError> {
+    let not = |what: &Value, into: &str| {
+        let kind = match what {
+            Value::Null => "null",
+            Value::Bool(_) => "bool",
+            Value::Number(_) => "number",
+            Value::String(_) => "string",
+            Value::Array(_) => "array",
+            Value::Object(_) => "object",
+        };
+        let text =
+            format!("error decoding patch: json: cannot unmarshal {kind} into Go value of type {into}");
+        PatchError::Malformed(text)
+    };
+    let list = match patch {
+        Value::Null => return Ok(Vec::new()),
+        Value::Array(list) => list,
+        other => return Err(not(other, "[]handlers.jsonPatchOp")),
+    };
+    list.iter()
+        .map(|entry| {
+            entry
+                .as_object()
+                .ok_or_else(|| not(entry, "handlers.jsonPatchOp"))
+        })
+        .collect()
+}
+
+type Operation = Map<String, Value>;
+
+fn apply(object: &mut Value, operation: &Operation) -> Result<(), String> {
+    let kind = operation.get("op").and_then(Value::as_str).unwrap_or("unknown");
+    let value = || operation.get("value").cloned().unwrap_or_default();
+    match kind {
+        "add" => add(object, text(operation, "path")?, value()),
+        "remove" => remove(object, text(operation, "path")?).map(drop),
+        "replace" => replace(object, text(operation, "path")?, value()),
+        "move" => {
+            let moved = remove(object, text(operation, "from")?)?;
+            add(object, text(operation, "path")?, moved)
+        }
+        "copy" => {
+            // What is not there is copied as null.
+            let copied = get(object, text(operation, "from")?)?
+                .cloned()
+                .unwrap_or_default();
+            add(object, text(operation, "path")?, copied)
+        }
+        "test" => test(object, text(operation, "path")?, operation.get("value")),
+        other => Err(format!("Unexpected kind: {other}")),
+    }
+}
+
+fn text<'a>(operation: &'a Operation, name: &str) -> Result<&'a str, String> {
+    operation
+        .get(name)
+        .and_then(Value::as_str)
+        .ok_or_else(|| format!("operation missing {name} field: missing value"))
+}
+
+fn decode(part: &str) -> Cow<'_, str> {
+    if !part.contains('~') {
+        return Cow::Borrowed(part);
+    }
+    // One pass from left to right: `~01` is `~1`.
+    let mut out = String::with_capacity(part.len());
+    let mut rest = part;
+    while let Some(place) = rest.find('~') {
+        out.push_str(&rest[..place]);
+        let (char, length) = match rest.as_bytes().get(place + 1) {
+            Some(b'1') => ('/', 2),
+            Some(b'0') => ('~', 2),
+            _ => ('~', 1),
+        };
+        out.push(char);
+        rest = &rest[place + length..];
+    }
+    out.push_str(rest);
+    Cow::Owned(out)
+}
+
+fn missing(path: &str) -> String {
+    format!("doc is missing path: \"{path}\": missing value")
+}
+
+/// The way to what a path names: the steps to what it is in, and its name there. None for the object itself.
+fn split(path: &str) -> Option<(Vec<&str>, Cow<'_, str>)> {
+    let mut parts: Vec<&str> = path.split('/').collect();
+    let last = parts.pop()?;
+    // Whatever stands before the first slash is not looked at.
+    if parts.is_empty() {
+        return None;
+    }
+    parts.remove(0);
+    Some((parts, decode(last)))
+}
+
+/// Finds what a path ends in.
+fn holder<'a, 'p>(object: &'a mut Value, path: &'p str) -> Result<(&'a mut Value, Cow<'p, str>), String> {
+    let (steps, last) = split(path).ok_or_else(|| missing(path))?;
+    let mut place = object;
+    for step in steps {
+        let step = decode(step);
+        place = match place {
+            Value::Object(map) => map.get_mut(step.as_ref()),
+            Value::Array(list) => existing(list, &step).and_then(|index| list.get_mut(index)),
+            _ => None,
+        }
+        .ok_or_else(|| missing(path))?;
+    }
+    if place.is_object() || place.is_array() {
+        Ok((place, last))
+    } else {
+        Err(missing(path))
+    }
+}
+
+/// The index of an item that is there. Negative ones count from the end.
+fn existing(list: &[Value], step: &str) -> Option<usize> {
+    let index: i64 = step.parse().ok()?;
+    let length = i64::try_from(list.len()).ok()?;
+    let index = if index < 0 { index + length } else { index };
+    (0..length)
+        .contains(&index)
+        .then(|| usize::try_from(index).ok())
+        .flatten()
+}
+
+fn invalid_index(path: &str, index: &str) -> String {
+    format!("error for path '{path}': Unable to access invalid index: {index}: invalid index referenced")
+}
+
+fn add(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
+    let (place, last) = holder(object, path)?;
+    match place {
+        Value::Object(map) => {
+            map.insert(last.into_owned(), value);
+        }
+        Value::Array(list) if last == "-" => list.push(value),
+        Value::Array(list) => {
+            // An item may be added behind the last one, which is where -1 points.
+            let index: i64 = last.parse().map_err(|_| invalid_index(path, &last))?;
+            let length = i64::try_from(list.len()).unwrap_or(i64::MAX);
+            let index = if index < 0 { index + length + 1 } else { index };
+            let index = (0..=length)
+                .contains(&index)
+                .then(|| usize::try_from(index).ok())
+                .flatten()
+                .ok_or_else(|| invalid_index(path, &last))?;
+            list.insert(index, value);
+        }
+        _ => return Err(missing(path)),
+    }
+    Ok(())
+}
+
+fn remove(object: &mut Value, path: &str) -> Result<Value, String> {
+    let (place, last) = holder(object, path)?;
+    match place {
+        Value::Object(map) => map
+            .remove(last.as_ref())
+            .ok_or_else(|| format!("Unable to remove nonexistent key: {last}: missing value")),
+        Value::Array(list) => match existing(list, &last) {
+            Some(index) => Ok(list.remove(index)),
+            None => Err(invalid_index(path, &last)),
+        },
+        _ => Err(missing(path)),
+    }
+}
+
+fn replace(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
+    if path.is_empty() {
+        if !value.is_object() && !value.is_array() {
+            return Err("replace operation value must be object or array".to_owned());
+        }
+        *object = value;
+        return Ok(());
+    }
+    let (place, last) = holder(object, path)?;
+    match place {
+        Value::Object(map) => {
+            map.insert(last.into_owned(), value);
+        }
+        Value::Array(list) => {
+            let item = existing(list, &last).and_then(|index| list.get_mut(index));
+            *item.ok_or_else(|| invalid_index(path, &last))? = value;
+        }
+        _ => return Err(missing(path)),
+    }
+    Ok(())
+}
+
+/// Looks at what a path names; none if its last step is not there in a map.
+fn get<'a>(object: &'a mut Value, path: &str) -> Result<Option<&'a Value>, String> {
+    let (place, last) = holder(object, path)?;
+    match place {
+        Value::Object(map) => Ok(map.get(last.as_ref())),
+        Value::Array(list) => match existing(list, &last) {
+            Some(index) => Ok(list.get(index)),
+            None => Err(invalid_index(path, &last)),
+        },
+        _ => Err(missing(path)),
+    }
+}
+
+fn test(object: &mut Value, path: &str, wanted: Option<&Value>) -> Result<(), String> {
+    let found = if path.is_empty() {
+        Some(&*object)
+    } else {
+        get(object, path)?
+    };
+    let same = match (found, wanted) {
+        // What is not there is null.
+        (None | Some(Value::Null), wanted) => wanted.is_none_or(Value::is_null),
+        (Some(found), Some(wanted)) => found == wanted,
+        (Some(_), None) => false,
+    };
+    if same {
+        Ok(())
+    } else {
+        Err(format!("testing value {path} failed: test failed"))
+    }
+}

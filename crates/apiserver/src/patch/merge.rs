@@ -1,0 +1,67 @@
+//! Merge patch (RFC 7386) as `evanphx/json-patch` version 4 understands it.
+
+use serde_json::{Map, Value};
+
+use super::PatchError;
+
+/// Lays a patch over an object: what is null there goes, maps merge, all else is replaced.
+///
+/// Unlike in the RFC, nulls are dropped from the maps inside of lists too, if the list comes to a place where there was
+/// nothing.
+///
+/// # Errors
+/// [`PatchError::Malformed`] for a patch that is not an object.
+pub fn merge_patch(mut object: Value, patch: Value) -> Result<Value, PatchError> {
+    let refused = |text: &str| Err(PatchError::Malformed(text.to_owned()));
+    let into = |kind: &str| {
+        PatchError::Malformed(format!(
+            "error decoding patch: json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"
+        ))
+    };
+    let patch = match patch {
+        Value::Object(patch) => patch,
+        Value::Null => return refused("Invalid JSON Patch"),
+        Value::Bool(_) => return Err(into("bool")),
+        Value::Number(_) => return Err(into("number")),
+        Value::String(_) => return Err(into("string")),
+        Value::Array(_) => return Err(into("array")),
+    };
+    let Value::Object(fields) = &mut object else {
+        return refused("Invalid JSON Document");
+    };
+    merge(fields, patch);
+    Ok(object)
+}
+
+fn merge(object: &mut Map<String, Value>, patch: Map<String, Value>) {
+    for (name, mut new) in patch {
+        if new.is_null() {
+            object.remove(&name);
+            continue;
+        }
+        match object.get_mut(&name) {
+            Some(Value::Object(old)) => match new {
+                Value::Object(new) => merge(old, new),
+                new => {
+                    object.insert(name, new);
+                }
+            },
+            _ => {
+                drop_nulls(&mut new);
+                object.insert(name, new);
+            }
+        }
+    }
+}
+
+/// Takes the fields that are null out of all maps of a value.
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, value| !value.is_null());
+            map.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(list) => list.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
+}

@@ -1,0 +1,174 @@
+//! The order of the items of a merged list: that of the patch, around it that of the object.
+
+use serde_json::Value;
+
+use super::{DIRECTIVE, PatchError, as_map, key_of, unmergeable};
+use crate::value::plain;
+
+/// The kind of a value in Go. Items of one list are of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Null,
+    Bool,
+    Int,
+    Float,
+    String,
+    List,
+    Map,
+}
+
+pub(super) fn kind_of(value: &Value) -> Kind {
+    match value {
+        Value::Null => Kind::Null,
+        Value::Bool(_) => Kind::Bool,
+        Value::Number(number) if number.is_i64() => Kind::Int,
+        Value::Number(_) => Kind::Float,
+        Value::String(_) => Kind::String,
+        Value::Array(_) => Kind::List,
+        Value::Object(_) => Kind::Map,
+    }
+}
+
+/// Returns the kind of the items of lists that are to be merged.
+pub(super) fn kind_of_items(lists: &[&[Value]]) -> Result<Kind, PatchError> {
+    let mut kinds = lists.iter().copied().flatten().map(kind_of);
+    let first = kinds
+        .next()
+        .ok_or_else(|| unmergeable("no elements in any of the given slices"))?;
+    if first == Kind::List {
+        return Err(PatchError::NotApplicable {
+            detail: "lists of lists are not supported".to_owned(),
+        });
+    }
+    if kinds.all(|kind| kind == first) {
+        return Ok(first);
+    }
+    let lists = Value::Array(lists.iter().map(|list| Value::Array(list.to_vec())).collect());
+    Err(unmergeable(format!(
+        "list element types are not identical: {}",
+        plain(&lists)
+    )))
+}
+
+/// Parts a list into the items that another one has too, and the others.
+pub(super) fn partition(
+    list: Vec<Value>,
+    by: &[Value],
+    key: &str,
+) -> Result<(Vec<Value>, Vec<Value>), PatchError> {
+    let mut inside = Vec::with_capacity(list.len());
+    let mut outside = Vec::new();
+    for item in list {
+        let found = if key.is_empty() {
+            by.contains(&item)
+        } else {
+            let value = key_of(&item, key)?;
+            match by.iter().position(|other| !other.is_object()) {
+                Some(place) => return Err(super::not_a_map(place)),
+                None => by.iter().any(|other| other.get(key) == Some(value)),
+            }
+        };
+        if found {
+            inside.push(item);
+        } else {
+            outside.push(item);
+        }
+    }
+    Ok((inside, outside))
+}
+
+/// Drops scalars that are there already. The last one comes in the place of what goes, as in the API server's library;
+/// it is for [`normalize`] to bring order.
+pub(super) fn without_doubles(mut list: Vec<Value>) -> Vec<Value> {
+    let mut place = 0;
+    while place + 1 < list.len() {
+        let mut other = place + 1;
+        while other < list.len() {
+            if list[place] == list[other] {
+                list.swap_remove(other);
+            } else {
+                other += 1;
+            }
+        }
+        place += 1;
+    }
+    list
+}
+
+/// Brings items of a patch in the order that it wants and the others in the order that they had, and puts the others
+/// between them where they were.
+pub(super) fn normalize(
+    of_patch: Vec<Value>,
+    others: Vec<Value>,
+    patch_order: &[Value],
+    old_order: &[Value],
+    key: &str,
+    kind: Kind,
+) -> Result<Vec<Value>, PatchError> {
+    let of_patch = sorted(of_patch, patch_order, key, kind)?;
+    let others = sorted(others, old_order, key, kind)?;
+    let mut of_patch = of_patch.into_iter().peekable();
+    let mut others = others.into_iter().peekable();
+    let mut merged = Vec::new();
+    while let (Some(other), Some(item)) = (others.peek(), of_patch.peek()) {
+        let places = (
+            place_in(old_order, other, key, kind),
+            place_in(old_order, item, key, kind),
+        );
+        let before = matches!(places, (Some(other), Some(item)) if other < item);
+        merged.extend(if before { others.next() } else { of_patch.next() });
+    }
+    merged.extend(of_patch);
+    merged.extend(others);
+    Ok(merged)
+}
+
+fn place_in(list: &[Value], item: &Value, key: &str, kind: Kind) -> Option<usize> {
+    if kind == Kind::Map {
+        list.iter().position(|other| other.get(key) == item.get(key))
+    } else {
+        list.iter().position(|other| other == item)
+    }
+}
+
+/// Sorts items by a list. Items that are to be deleted come last; one that the list does not have goes before all that
+/// it is compared with, by a plain insertion sort, since that is what the library comes to.
+fn sorted(items: Vec<Value>, order: &[Value], key: &str, kind: Kind) -> Result<Vec<Value>, PatchError> {
+    let mut deletions = Vec::new();
+    let mut items = items;
+    if kind == Kind::Map {
+        for item in items.iter().chain(order) {
+            key_of(item, key)?;
+        }
+        let mut kept = Vec::with_capacity(items.len());
+        for item in items {
+            let deleted = as_map(&item)?.get(DIRECTIVE).is_some_and(|it| it == "delete");
+            if deleted {
+                deletions.push(item);
+            } else {
+                kept.push(item);
+            }
+        }
+        items = kept;
+    }
+    let mut places: Vec<(Option<usize>, Value)> = items
+        .into_iter()
+        .map(|item| (place_in(order, &item, key, kind), item))
+        .collect();
+    let less = |left: Option<usize>, right: Option<usize>| match (left, right) {
+        (Some(left), Some(right)) => left < right,
+        _ => true,
+    };
+    for end in 1..places.len() {
+        let mut place = end;
+        while place > 0 && less(places[place].0, places[place - 1].0) {
+            places.swap(place, place - 1);
+            place -= 1;
+        }
+    }
+    Ok(places
+        .into_iter()
+        .map(|(_, item)| item)
+        .chain(deletions)
+        .collect())
+}

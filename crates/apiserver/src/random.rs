@@ -1,0 +1,84 @@
+//! A generator of numbers with a seed: names and UIDs are the same in each run with the same requests.
+
+/// The letters of generated names: none that make words, none that look alike.
+const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// SplitMix64: small, quick, and good enough to keep names apart. Nothing here is a secret but tokens, and those come
+/// from the server's options or the system's generator.
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// Returns the generator of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Returns the generator of a name under a seed, so that one cluster's writes do not change what another gets.
+    pub fn named(seed: u64, name: &str) -> Self {
+        // FNV-1a
+        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let mut random = Self(seed ^ hash);
+        random.next();
+        random
+    }
+
+    /// Returns the next number.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Returns a number below a limit.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        if limit == 0 { 0 } else { self.next() % limit }
+    }
+
+    /// Returns a UUID of version 4.
+    pub fn uuid(&mut self) -> String {
+        let (high, low) = (self.next(), self.next());
+        let (high, low) = (
+            high & 0xffff_ffff_ffff_0fff | 0x4000,
+            low & 0x3fff_ffff_ffff_ffff | 0x8000_0000_0000_0000,
+        );
+        format!(
+            "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+            high >> 32,
+            (high >> 16) & 0xffff,
+            high & 0xffff,
+            low >> 48,
+            low & 0xffff_ffff_ffff
+        )
+    }
+
+    /// Returns what is put behind a `generateName`.
+    pub fn suffix(&mut self) -> String {
+        (0..5)
+            .map(|_| char::from(LETTERS[self.below(27) as usize % LETTERS.len()]))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_names_and_another_cluster_others() {
+        let (mut one, mut again, mut other) = (
+            Random::named(7, "a"),
+            Random::named(7, "a"),
+            Random::named(7, "b"),
+        );
+        let uuid = one.uuid();
+        assert_eq!(uuid, again.uuid());
+        assert_ne!(uuid, other.uuid());
+        assert_eq!((uuid.len(), &uuid[14..15]), (36, "4"));
+        assert_eq!(one.suffix().len(), 5);
+    }
+}

@@ -1,0 +1,122 @@
+//! Addresses and streams that requests come by.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
+use tokio_rustls::TlsAcceptor;
+
+use super::{Server, ServerError};
+use crate::http;
+
+/// An address that the server listens on, until this value is dropped.
+pub struct Listening {
+    address: SocketAddr,
+    task: AbortHandle,
+    /// Connections end with the address.
+    connections: tokio::sync::watch::Sender<bool>,
+}
+
+impl Listening {
+    /// The address, with its port.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Goes on listening for as long as the process lives.
+    pub fn forever(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.task.abort();
+        self.connections.send_replace(true);
+    }
+}
+
+impl Server {
+    /// Listens on an address, with TLS. Port 0 means any.
+    ///
+    /// # Errors
+    /// The address cannot be had.
+    pub async fn listen(&self, address: SocketAddr) -> Result<Listening, ServerError> {
+        let failed = |source| ServerError::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let _ = self.shared.url.set(format!("https://{address}"));
+        let (connections, ended) = tokio::sync::watch::channel(false);
+        let server = self.clone();
+        let task = tokio::spawn(async move {
+            loop {
+                match listener.accept().await {
+                    Ok((stream, _)) => {
+                        let _ = stream.set_nodelay(true);
+                        let server = server.clone();
+                        let mut ended = ended.clone();
+                        tokio::spawn(async move {
+                            tokio::select! {
+                                () = server.serve_tls(stream) => {}
+                                _ = ended.wait_for(|ended| *ended) => {}
+                            }
+                        });
+                    }
+                    Err(error) => {
+                        // Too many open files, mostly: it may be better in a moment.
+                        tracing::warn!(%error, "a connection was not accepted");
+                        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                    }
+                }
+            }
+        });
+        Ok(Listening {
+            address,
+            task: task.abort_handle(),
+            connections,
+        })
+    }
+
+    /// Serves one connection with TLS, over any stream.
+    pub async fn serve_tls<S>(&self, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        match TlsAcceptor::from(self.shared.authority.tls())
+            .accept(stream)
+            .await
+        {
+            Ok(stream) => self.serve(stream).await,
+            Err(error) => tracing::debug!(%error, "no TLS"),
+        }
+    }
+
+    /// Serves one connection over any stream: HTTP/1.1, or HTTP/2 if the client begins with it.
+    pub async fn serve<S>(&self, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let shared = Arc::clone(&self.shared);
+        let server = self.clone();
+        let service = service_fn(move |request: hyper::Request<Incoming>| {
+            let (shared, server) = (Arc::clone(&shared), server.clone());
+            async move { http::answer(&server, &shared, request).await }
+        });
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new());
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(1000);
+        if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+            // The client went away, or a fault closed the connection.
+            tracing::debug!(error, "connection ended");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Reading an object that a client sent: its kind, its form, its defaults.
+
+use serde_json::{Map, Value};
+
+use super::Target;
+use crate::kinds::{Form, Registry, defaults};
+use crate::status::{Cause, Status};
+
+/// What happens to fields that the kind does not have, `fieldValidation`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Validation {
+    /// They are dropped.
+    Ignore,
+    /// They are dropped, and the client is warned.
+    #[default]
+    Warn,
+    /// The request is refused.
+    Strict,
+}
+
+/// An object that has been read.
+pub(super) struct Decoded {
+    pub(super) object: Value,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Sets `apiVersion` and `kind` if they are missing, and refuses those of another kind.
+pub(super) fn check_kind(target: &Target, object: &mut Value) -> Result<(), Status> {
+    let Some(map) = object.as_object_mut() else {
+        return Err(Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
+            target.resource.kind,
+            match object {
+                Value::Array(_) => "array",
+                Value::String(_) => "string",
+                Value::Number(_) => "number",
+                Value::Bool(_) => "bool",
+                _ => "null",
+            }
+        )));
+    };
+    let custom = matches!(target.version.form, Form::Custom(_));
+    if custom
+        && map
+            .get("apiVersion")
+            .is_some_and(|found| *found == *target.version.api_version)
+    {
+        return check_custom_kind(target, object);
+    }
+    for (field, expected) in [
+        ("apiVersion", &*target.version.api_version),
+        ("kind", &*target.resource.kind),
+    ] {
+        match map.get(field).and_then(Value::as_str) {
+            Some(found) if found == expected => {}
+            None | Some("") if !custom => {
+                map.insert(field.to_owned(), expected.into());
+            }
+            None | Some("") => {
+                return Err(no_kind(target, map));
+            }
+            Some(_) => return Err(wrong_kind(target, &Value::Object(map.clone()))),
+        }
+    }
+    Ok(())
+}
+
+fn no_kind(target: &Target, map: &Map<String, Value>) -> Status {
+    let text = Value::Object(map.clone()).to_string();
+    let begin: String = text.chars().take(30).collect();
+    Status::bad_request(format!(
+        "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing in '{text}' ({begin} ...)",
+        target.resource.kind
+    ))
+}
+
+/// A custom resource of another kind is one that is not valid.
+fn check_custom_kind(target: &Target, object: &Value) -> Result<(), Status> {
+    let found = object["kind"].as_str().unwrap_or_default();
+    if found == &*target.resource.kind {
+        return Ok(());
+    }
+    if found.is_empty() {
+        return Err(no_kind(target, object.as_object().unwrap_or(&Map::new())));
+    }
+    let cause = Cause::invalid(
+        "kind",
+        &object["kind"],
+        format!("must be {}", target.resource.kind),
+    );
+    let name = crate::object::metadata::text(object, "name");
+    Err(Status::invalid(&target.resource.group, found, name, vec![cause]))
+}
+
+fn wrong_kind(target: &Target, object: &Value) -> Status {
+    let text = |field: &str| object[field].as_str().unwrap_or_default();
+    let (group, version) = text("apiVersion")
+        .rsplit_once('/')
+        .unwrap_or(("", text("apiVersion")));
+    let (kind, wanted) = (text("kind"), &target.resource.kind);
+    if matches!(target.version.form, Form::Custom(_)) {
+        return Status::bad_request(format!(
+            "the API version in the data ({}) does not match the expected API version ({})",
+            text("apiVersion"),
+            target.version.api_version,
+        ));
+    }
+    let served = Registry::builtins().any(|resource| {
+        *resource.group == *group && *resource.kind == *kind && resource.version(version).is_some()
+    });
+    if served {
+        let core = |group: &str, version: &str| match group {
+            "" => version.to_owned(),
+            group => format!("{}.{version}", group.split('.').next().unwrap_or_default()),
+        };
+        return Status::bad_request(format!(
+            "{kind} in version {version:?} cannot be handled as a {wanted}: converting ({}.{kind}) to ({}.{wanted}): unknown conversion",
+            core("", version),
+            match &*target.resource.group {
+                "" => "core",
+                group => group.split('.').next().unwrap_or_default(),
+            }
+        ));
+    }
+    Status::bad_request(format!(
+        "{kind} in version {version:?} cannot be handled as a {wanted}: no kind {kind:?} is registered for version {:?} in scheme \"pkg/runtime/scheme.go:111\"",
+        text("apiVersion")
+    ))
+}
+
+/// Why an object cannot be read.
+pub(super) enum Unreadable {
+    /// It is of another kind.
+    Kind(Status),
+    /// It has not the form of its kind.
+    Form(String),
+}
+
+impl Unreadable {
+    /// The answer to a body that cannot be read.
+    pub(super) fn of_body(self, target: &Target) -> Status {
+        match self {
+            Self::Kind(status) => status,
+            Self::Form(why) => {
+                let kind = &target.resource.kind;
+                Status::bad_request(format!(
+                    "{kind} in version {:?} cannot be handled as a {kind}: {why}",
+                    target.version.name
+                ))
+            }
+        }
+    }
+
+    /// The answer to a patch that makes something of an object that cannot be read.
+    pub(super) fn of_patched(self, patched: &Value) -> Status {
+        match self {
+            Self::Kind(status) => status,
+            Self::Form(why) => {
+                let cause = Cause::invalid("patch", &Value::String(patched.to_string()), why);
+                Status::invalid("", "", "", vec![cause])
+            }
+        }
+    }
+}
+
+/// Gives an object its form and its defaults. `duplicates` are the fields that stood twice in the body.
+pub(super) fn decode(
+    target: &Target,
+    mut object: Value,
+    duplicates: &[String],
+    validation: Validation,
+) -> Result<Decoded, Unreadable> {
+    check_kind(target, &mut object).map_err(Unreadable::Kind)?;
+    let kind = &*target.resource.kind;
+    let unknown = match &target.version.form {
+        Form::Builtin(ty) => {
+            let unknown = ty.normalize(&mut object).map_err(Unreadable::Form)?;
+            defaults::set(*ty, kind, &mut object);
+            unknown
+        }
+        Form::Custom(version) => version
+            .get()
+            .decode(&mut object)
+            .map_err(|cause| Unreadable::Form(cause.to_string()))?,
+    };
+    let complaints: Vec<String> = duplicates
+        .iter()
+        .map(|path| format!("duplicate field {path:?}"))
+        .chain(unknown.iter().map(|path| format!("unknown field {path:?}")))
+        .collect();
+    match validation {
+        Validation::Strict if !complaints.is_empty() => Err(Unreadable::Form(format!(
+            "strict decoding error: {}",
+            complaints.join(", ")
+        ))),
+        Validation::Warn => Ok(Decoded {
+            object,
+            warnings: complaints,
+        }),
+        _ => Ok(Decoded {
+            object,
+            warnings: Vec::new(),
+        }),
+    }
+}

@@ -1,0 +1,271 @@
+//! The subresource `scale`.
+
+use serde_json::{Map, Value, json};
+
+use super::decode::check_kind;
+use super::patch::{PatchBody, patched, refused};
+use super::update::{Existing, finish};
+use super::{Outcome, Target, Write};
+use crate::journal::Verb;
+use crate::kinds::{Form, Scale, Version};
+use crate::managed::{ApplyRequest, FieldManager, Live, ManagedFields, UpdateRequest};
+use crate::object::metadata;
+use crate::state::State;
+use crate::status::{Cause, Status};
+
+const VERSION: &str = "autoscaling/v1";
+
+fn pointer(path: &str) -> String {
+    path.trim_start_matches('.')
+        .split('.')
+        .fold(String::new(), |pointer, step| format!("{pointer}/{step}"))
+}
+
+fn scale_of(version: &Version) -> Result<&Scale, Status> {
+    version.scale.as_ref().ok_or_else(Status::no_such_resource)
+}
+
+/// A selector as text, as `kubectl` takes it.
+fn selector_text(selector: &Value) -> String {
+    let exact = selector["matchLabels"].as_object().or_else(|| {
+        // That of a ReplicationController is a map of labels itself.
+        let labels = selector.as_object()?;
+        labels.values().all(Value::is_string).then_some(labels)
+    });
+    let mut terms: Vec<String> = exact
+        .into_iter()
+        .flatten()
+        .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    for term in selector["matchExpressions"].as_array().into_iter().flatten() {
+        let name = term["key"].as_str().unwrap_or_default();
+        let mut values: Vec<&str> = term["values"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
+        values.sort_unstable();
+        let values = values.join(",");
+        terms.push(match term["operator"].as_str().unwrap_or_default() {
+            "In" => format!("{name} in ({values})"),
+            "NotIn" => format!("{name} notin ({values})"),
+            "Exists" => name.to_owned(),
+            _ => format!("!{name}"),
+        });
+    }
+    terms.sort();
+    terms.join(",")
+}
+
+/// What `scale` shows of an object.
+///
+/// # Errors
+/// The version has none.
+fn show(version: &Version, object: &Value) -> Result<Value, Status> {
+    let scale = scale_of(version)?;
+    let missing = object.pointer(&pointer(&scale.spec_replicas)).is_none();
+    if missing && matches!(version.form, Form::Custom(_)) {
+        return Err(Status::internal(format!(
+            "the spec replicas field {:?} does not exist",
+            scale.spec_replicas
+        )));
+    }
+    let at = |path: &str| {
+        object
+            .pointer(&pointer(path))
+            .and_then(Value::as_i64)
+            .unwrap_or_default()
+    };
+    let mut spec = Map::new();
+    let wanted = at(&scale.spec_replicas);
+    if wanted != 0 {
+        spec.insert("replicas".to_owned(), json!(wanted));
+    }
+    let mut status = json!({"replicas": at(&scale.status_replicas)});
+    if let Some(path) = &scale.selector {
+        let text = match object.pointer(&pointer(path)) {
+            Some(Value::String(text)) => text.clone(),
+            Some(selector) => selector_text(selector),
+            None => String::new(),
+        };
+        if !text.is_empty() {
+            status["selector"] = json!(text);
+        }
+    }
+    let mut shown =
+        json!({"kind": "Scale", "apiVersion": VERSION, "metadata": {}, "spec": spec, "status": status});
+    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        metadata::set(&mut shown, field, object["metadata"].get(field).cloned());
+    }
+    Ok(shown)
+}
+
+/// What `scale` shows of an object that is stored.
+///
+/// # Errors
+/// The version has none.
+pub fn show_stored(target: &Target, stored: &std::sync::Arc<crate::store::Stored>) -> Result<Value, Status> {
+    let existing = Existing::of(target, stored);
+    show(&target.version, &existing.object)
+}
+
+fn existing(state: &State, target: &Target) -> Result<Existing, Status> {
+    state
+        .store
+        .get(&target.resource.table, &target.key())
+        .map(|stored| Existing::of(target, stored))
+        .ok_or_else(|| target.not_found())
+}
+
+/// Replaces the scale of an object.
+pub(super) fn update(
+    state: &mut State,
+    target: &Target,
+    mut scale: Value,
+    _duplicates: &[String],
+    write: &Write<'_>,
+) -> Result<Outcome, Status> {
+    let existing = existing(state, target)?;
+    if let Some(map) = scale.as_object_mut() {
+        map.entry("apiVersion").or_insert_with(|| json!(VERSION));
+        map.entry("kind").or_insert_with(|| json!("Scale"));
+    }
+    write_scale(state, target, &existing, scale, None, write, Verb::Update)
+}
+
+/// Patches the scale of an object.
+pub(super) fn patch(
+    state: &mut State,
+    target: &Target,
+    body: PatchBody,
+    write: &Write<'_>,
+) -> Result<Outcome, Status> {
+    let existing = existing(state, target)?;
+    let shown = show(&target.version, &existing.object)?;
+    if let PatchBody::Apply(config) = body {
+        return apply(state, target, &existing, shown, &config, write);
+    }
+    let scale = patched(target, shown, &body)?;
+    write_scale(state, target, &existing, scale, None, write, Verb::Patch)
+}
+
+fn apply(
+    state: &mut State,
+    target: &Target,
+    existing: &Existing,
+    shown: Value,
+    config: &Value,
+    write: &Write<'_>,
+) -> Result<Outcome, Status> {
+    let scale = scale_of(&target.version)?;
+    let entries = scale.mapping.to_scale(&existing.managed);
+    let fields = scale_fields()?;
+    let live = Live {
+        object: &shown,
+        managed: &entries,
+    };
+    let request = ApplyRequest {
+        manager: write.manager,
+        force: write.force,
+        now: write.now,
+    };
+    let applied = fields.apply(Some(live), config, &request).map_err(refused)?;
+    let new = applied.object.unwrap_or(shown);
+    write_scale(
+        state,
+        target,
+        existing,
+        new,
+        Some(applied.managed),
+        write,
+        Verb::Apply,
+    )
+}
+
+fn scale_fields() -> Result<FieldManager, Status> {
+    FieldManager::for_builtin(VERSION, "Scale")
+        .map(|fields| fields.subresource("scale"))
+        .ok_or_else(|| Status::internal("the kind Scale is missing"))
+}
+
+/// Writes the replicas of a scale into its object.
+fn write_scale(
+    state: &mut State,
+    target: &Target,
+    existing: &Existing,
+    mut new: Value,
+    applied: Option<ManagedFields>,
+    write: &Write<'_>,
+    verb: Verb,
+) -> Result<Outcome, Status> {
+    let scale = scale_of(&target.version)?.clone();
+    check_scale(target, &mut new, existing)?;
+    let replicas = new["spec"]["replicas"].as_i64().unwrap_or_default();
+    let shown = show(&target.version, &existing.object).unwrap_or_else(|_| empty_scale(&existing.object));
+    let entries = match applied {
+        Some(entries) => entries,
+        None => {
+            let before = scale.mapping.to_scale(&existing.managed);
+            let live = shown;
+            metadata::set(&mut new, "managedFields", None);
+            let request = UpdateRequest {
+                manager: write.manager,
+                now: write.now,
+            };
+            let live = Live {
+                object: &live,
+                managed: &before,
+            };
+            scale_fields()?
+                .update(Some(live), new, &request)
+                .map_err(Status::internal)?
+                .managed
+        }
+    };
+    let mut object = existing.object.clone();
+    set_at(&mut object, &scale.spec_replicas, replicas);
+    let managed = scale.mapping.to_object(&existing.managed, &entries);
+    let main = Target {
+        subresource: String::new(),
+        ..target.clone()
+    };
+    let outcome = finish(state, &main, existing, object, managed, write, verb)?;
+    let object = outcome.object(&main);
+    Ok(Outcome::value(200, show(&target.version, &object)?))
+}
+
+/// What is shown before an object has replicas.
+fn empty_scale(object: &Value) -> Value {
+    json!({"kind": "Scale", "apiVersion": VERSION, "metadata": {"name": object["metadata"]["name"],
+        "namespace": object["metadata"]["namespace"]}, "spec": {}, "status": {"replicas": 0}})
+}
+
+fn set_at(object: &mut Value, path: &str, replicas: i64) {
+    let mut at = object;
+    for step in path.trim_start_matches('.').split('.') {
+        if !at.is_object() {
+            *at = json!({});
+        }
+        at = &mut at[step];
+    }
+    *at = json!(replicas);
+}
+
+fn check_scale(target: &Target, new: &mut Value, existing: &Existing) -> Result<(), Status> {
+    if new["kind"] != "Scale" {
+        // Says it in the words of any other kind.
+        check_kind(target, new)?;
+        return Err(Status::bad_request("the object is not a Scale"));
+    }
+    let revision = metadata::text(new, "resourceVersion");
+    if !revision.is_empty() && *revision != existing.stored.revision.to_string() {
+        return Err(target.modified());
+    }
+    let replicas = &new["spec"]["replicas"];
+    if replicas.as_i64().is_some_and(|number| number < 0) {
+        let cause = Cause::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
+        return Err(Status::invalid("autoscaling", "Scale", &target.name, vec![cause]));
+    }
+    Ok(())
+}

@@ -1,0 +1,263 @@
+//! Update, and what all writes to an object that exists have in common.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::create::{self, check_names};
+use super::decode::{Decoded, decode};
+use super::{Body, Outcome, Target, Write, scale};
+use crate::journal::Verb;
+use crate::kinds::{self, Form};
+use crate::managed::{Live, ManagedFields, settle_times};
+use crate::object::{Head, metadata};
+use crate::state::State;
+use crate::status::{Cause, Status};
+use crate::store::Stored;
+
+/// An object as it is stored, taken apart.
+pub(super) struct Existing {
+    pub(super) stored: Arc<Stored>,
+    /// Without entries of field managers.
+    pub(super) object: Value,
+    pub(super) managed: ManagedFields,
+}
+
+impl Existing {
+    pub(super) fn of(target: &Target, stored: &Arc<Stored>) -> Self {
+        let mut object = target.read(stored);
+        let managed = take_managed(&mut object);
+        Self {
+            stored: Arc::clone(stored),
+            object,
+            managed,
+        }
+    }
+
+    pub(super) fn live(&self) -> Live<'_> {
+        Live {
+            object: &self.object,
+            managed: &self.managed,
+        }
+    }
+
+    /// The object with its entries.
+    pub(super) fn whole(&self) -> Value {
+        let mut object = self.object.clone();
+        metadata::set_managed(&mut object, &self.managed);
+        object
+    }
+}
+
+fn take_managed(object: &mut Value) -> ManagedFields {
+    let given = object
+        .get_mut("metadata")
+        .and_then(Value::as_object_mut)
+        .and_then(|metadata| metadata.remove("managedFields"));
+    // Written by this server.
+    given
+        .and_then(|given| ManagedFields::from_value(&given).ok())
+        .unwrap_or_default()
+}
+
+/// Replaces an object, or creates it where its kind allows that.
+///
+/// # Errors
+/// The answer of the API server.
+pub fn update(
+    state: &mut State,
+    target: &Target,
+    object: Value,
+    duplicates: &[String],
+    write: &Write<'_>,
+) -> Result<Outcome, Status> {
+    if target.subresource == "scale" {
+        return scale::update(state, target, object, duplicates, write);
+    }
+    let Decoded { mut object, warnings } =
+        decode(target, object, duplicates, write.validation).map_err(|why| why.of_body(target))?;
+    if metadata::text(&object, "name").is_empty() {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            target.name
+        )));
+    }
+    check_names(target, &mut object)?;
+    let Some(stored) = state.store.get(&target.resource.table, &target.key()) else {
+        if target.resource.strategy.create_on_update && target.subresource.is_empty() {
+            let created = create_instead(state, target, object, write)?;
+            return Ok(created.warning(warnings));
+        }
+        return Err(target.not_found());
+    };
+    let existing = Existing::of(target, stored);
+    check_replaced(target, &object, &existing)?;
+    Ok(replace(state, target, &existing, object, write, Verb::Update)?.warning(warnings))
+}
+
+fn create_instead(
+    state: &mut State,
+    target: &Target,
+    object: Value,
+    write: &Write<'_>,
+) -> Result<Outcome, Status> {
+    let (object, managed) = create::track(target, None, object, write)?;
+    create::finish(state, target, object, managed, write, Verb::Create)
+}
+
+/// Refuses an object that is not the one that is stored.
+pub(super) fn check_replaced(target: &Target, object: &Value, existing: &Existing) -> Result<(), Status> {
+    let uid = metadata::text(object, "uid");
+    if !uid.is_empty() && *uid != *existing.stored.head.uid {
+        return Err(Status::conflict(
+            &target.resource.group,
+            &target.resource.plural,
+            &target.name,
+            format!(
+                "StorageError: invalid object, Code: 4, Key: /registry/{}/{}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+                target.resource.plural,
+                target.key(),
+                existing.stored.head.uid
+            ),
+        ));
+    }
+    check_revision(target, object, existing)
+}
+
+/// Refuses an object of another revision.
+pub(super) fn check_revision(target: &Target, object: &Value, existing: &Existing) -> Result<(), Status> {
+    let revision = metadata::text(object, "resourceVersion");
+    if revision.is_empty() || revision == "0" {
+        if target.resource.strategy.unconditional_update {
+            return Ok(());
+        }
+        // As in the API server, which names the resource here and the kind elsewhere.
+        return Err(Status::invalid(
+            &target.resource.group,
+            &target.resource.plural,
+            &target.name,
+            vec![Cause::invalid(
+                "metadata.resourceVersion",
+                &Value::from(0),
+                "must be specified for an update",
+            )],
+        ));
+    }
+    match revision.parse::<u64>() {
+        Ok(revision) if revision == existing.stored.revision => Ok(()),
+        Ok(_) => Err(target.modified()),
+        Err(_) => Err(Status::internal_plain(format!(
+            "strconv.ParseUint: parsing {revision:?}: invalid syntax"
+        ))),
+    }
+}
+
+/// Puts an object that has been read in the place of another one, as an updater does.
+pub(super) fn replace(
+    state: &mut State,
+    target: &Target,
+    existing: &Existing,
+    object: Value,
+    write: &Write<'_>,
+    verb: Verb,
+) -> Result<Outcome, Status> {
+    let (object, managed) = create::track(target, Some(existing.live()), object, write)?;
+    finish(state, target, existing, object, managed, write, verb)
+}
+
+/// From the strategy to the commit.
+pub(super) fn finish(
+    state: &mut State,
+    target: &Target,
+    existing: &Existing,
+    mut object: Value,
+    mut managed: ManagedFields,
+    write: &Write<'_>,
+    verb: Verb,
+) -> Result<Outcome, Status> {
+    let resource = &target.resource;
+    prepare(target, existing, &mut object);
+    kinds::strategy::prepare_update(target, state, &mut object, &existing.object);
+    // Twice, as in the API server: once by all kinds, once by this one.
+    let mut causes = metadata::check_update(&object, &existing.object, "metadata");
+    causes.extend(causes.clone());
+    causes.extend(kinds::check_update(
+        resource,
+        &target.version,
+        &target.subresource,
+        &object,
+        &existing.object,
+    ));
+    if !causes.is_empty() {
+        return Err(target.invalid(&target.name, causes));
+    }
+    kinds::custom::check_definition(resource, &object, Some(&existing.object))?;
+    let changed = object != existing.object;
+    if !settle_times(&existing.managed, &mut managed, changed) {
+        return Ok(Outcome::stored(200, Arc::clone(&existing.stored)));
+    }
+    metadata::set_managed(&mut object, &managed);
+    let head = Head::of(&object);
+    if write.dry_run {
+        return Ok(Outcome::value(200, object));
+    }
+    if may_go(state, target, &head, &object) {
+        let last = state.remove(resource, &target.version, &head.key(), Some(&mut object), write);
+        return Ok(match last {
+            Some(stored) => Outcome::stored(200, stored),
+            None => Outcome::value(200, object),
+        });
+    }
+    let stored = state.commit(resource, &target.version, &mut object, write, verb);
+    Ok(Outcome::stored(200, stored))
+}
+
+/// Whether an object that is being deleted has nothing more to wait for.
+fn may_go(_state: &State, target: &Target, head: &Head, object: &Value) -> bool {
+    let grace = object["metadata"]["deletionGracePeriodSeconds"]
+        .as_i64()
+        .unwrap_or_default();
+    let held_by_namespace = *target.resource.kind == *"Namespace"
+        && target.resource.group.is_empty()
+        && object["spec"]["finalizers"]
+            .as_array()
+            .is_some_and(|list| !list.is_empty());
+    head.deleting.is_some() && head.finalizers.is_empty() && grace == 0 && !held_by_namespace
+}
+
+/// Sets what an update cannot change in the metadata, if it does not say it.
+fn prepare(target: &Target, existing: &Existing, object: &mut Value) {
+    let old = &existing.object["metadata"];
+    for field in ["uid", "creationTimestamp", "deletionGracePeriodSeconds"] {
+        if object["metadata"][field].is_null() && !old[field].is_null() {
+            metadata::set(object, field, Some(old[field].clone()));
+        }
+    }
+    // Only a deletion sets or moves it.
+    for field in ["deletionTimestamp", "generation", "resourceVersion"] {
+        metadata::set(object, field, old.get(field).cloned());
+    }
+    metadata::set(object, "selfLink", None);
+    if let Form::Custom(_) = &target.version.form
+        && target.subresource == "status"
+    {
+        let status = object.get("status").cloned();
+        object.clone_from(&existing.object);
+        if let Some(map) = object.as_object_mut() {
+            match status {
+                Some(status) => map.insert("status".to_owned(), status),
+                None => map.remove("status"),
+            };
+        }
+    }
+}
+
+impl Outcome {
+    /// The object, read.
+    pub(super) fn object(&self, target: &Target) -> Value {
+        match &self.body {
+            Body::Stored(stored) => target.read(stored),
+            Body::Value(value) => value.clone(),
+        }
+    }
+}
