@@ -1,8 +1,9 @@
-//! What the demo's management cluster is given: the definitions, three Clusters, one Source, one SyncGroup.
+//! What the demo's management cluster is given: the definitions, a Cluster for each member, one Source, one SyncGroup.
 
 use std::time::Duration;
 
 use anyhow::Context;
+use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams};
@@ -12,15 +13,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use starling_api::{Cluster, FIELD_MANAGER, Source, SyncGroup};
-use starling_controlplane::{ControlPlane, ControlPlanes};
 
-pub(super) const MANAGEMENT: &str = "management";
-pub(super) const MEMBERS: [&str; 3] = ["member-1", "member-2", "member-3"];
+use super::ground::{Ground, Plane};
+
 pub(super) const NAMESPACE: &str = "fleet";
 pub(super) const GROUP: &str = "shop";
 
 /// Limit for a definition to be served.
 const ESTABLISHED_WITHIN: Duration = Duration::from_secs(30);
+/// Clusters that are added at the same time.
+const ADDED_AT_ONCE: usize = 32;
 
 /// Installs the definitions and waits until they are served.
 pub(super) async fn install(hub: &Client) -> anyhow::Result<()> {
@@ -39,14 +41,18 @@ pub(super) async fn install(hub: &Client) -> anyhow::Result<()> {
 }
 
 /// Applies what a user would: the same objects as in the guide.
-pub(super) async fn apply(hub: &Client, planes: &ControlPlanes, url: &str) -> anyhow::Result<()> {
+pub(super) async fn apply(hub: &Client, ground: &Ground, url: &str) -> anyhow::Result<()> {
     let namespace: Namespace =
         object(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}))?;
     put(&Api::all(hub.clone()), &namespace).await?;
-    for (index, name) in MEMBERS.into_iter().enumerate() {
-        let region = if index == 0 { "eu" } else { "us" };
-        add_cluster(hub, &**planes.get(name)?, region).await?;
-    }
+    futures::stream::iter(ground.members.iter().enumerate())
+        .map(|(index, plane)| {
+            let region = if index % 2 == 0 { "eu" } else { "us" };
+            add_cluster(hub, plane, region)
+        })
+        .buffer_unordered(ADDED_AT_ONCE)
+        .try_collect::<()>()
+        .await?;
     let source: Source = object(json!({
         "apiVersion": "starling.dev/v1alpha1", "kind": "Source",
         "metadata": {"name": "shop"},
@@ -61,26 +67,25 @@ pub(super) async fn apply(hub: &Client, planes: &ControlPlanes, url: &str) -> an
             "syncs": [{
                 "name": "app", "sourceRef": {"name": "shop"}, "path": "./deploy",
                 "substitute": {"CLUSTER": "$(cluster.name)", "REGION": "$(cluster.labels.region)"},
-                // These clusters are API servers without nodes: no Deployment ever becomes available.
-                "wait": false,
+                "wait": ground.heals,
             }],
-            "rolloutStrategy": {"maxConcurrency": 1},
+            "rolloutStrategy": {"maxConcurrency": "25%"},
         },
     }))?;
     put(&Api::namespaced(hub.clone(), NAMESPACE), &group).await
 }
 
-async fn add_cluster(hub: &Client, plane: &ControlPlane, region: &str) -> anyhow::Result<()> {
+async fn add_cluster(hub: &Client, plane: &Plane, region: &str) -> anyhow::Result<()> {
     let secret: Secret = object(json!({
         "apiVersion": "v1", "kind": "Secret",
-        "metadata": {"name": format!("{}-kubeconfig", plane.name())},
-        "stringData": {"value": plane.kubeconfig_yaml()},
+        "metadata": {"name": format!("{}-kubeconfig", plane.name)},
+        "stringData": {"value": plane.kubeconfig()},
     }))?;
     put(&Api::namespaced(hub.clone(), NAMESPACE), &secret).await?;
     let cluster: Cluster = object(json!({
         "apiVersion": "starling.dev/v1alpha1", "kind": "Cluster",
-        "metadata": {"name": plane.name(), "labels": {"region": region}},
-        "spec": {"kubeConfig": {"secretRef": {"name": format!("{}-kubeconfig", plane.name())}}},
+        "metadata": {"name": plane.name, "labels": {"region": region}},
+        "spec": {"kubeConfig": {"secretRef": {"name": format!("{}-kubeconfig", plane.name)}}},
     }))?;
     put(&Api::namespaced(hub.clone(), NAMESPACE), &cluster).await
 }

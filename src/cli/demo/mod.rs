@@ -1,9 +1,12 @@
-//! `starling demo`: real control planes on this machine, a repository, and two commits that roll through it.
+//! `starling demo`: a fleet on this machine, a repository, and two commits that roll through it.
 
 mod display;
 mod fleet;
+mod folder;
+mod ground;
 mod repository;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -13,19 +16,33 @@ use kube::Api;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watcher};
 use starling_api::{RolloutPhase, SyncGroup};
-use starling_controlplane::{Assets, ControlPlanes, Options};
 
 use crate::controller::{Controller, Settings};
 use display::Display;
-use fleet::{GROUP, MANAGEMENT, NAMESPACE};
+use fleet::{GROUP, NAMESPACE};
+use folder::Folder;
+use ground::Ground;
 use repository::Repository;
 
-/// A rollout in the demo takes a second; when it takes this long something is wrong, and the user shall know.
+/// Without any progress for this long something is wrong, and the user shall know.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Members without `--clusters`.
+const MEMBERS: u16 = 8;
+/// The same of real control planes, which take a quarter of a gigabyte each.
+const REAL_MEMBERS: u16 = 3;
 
 /// How the demo runs.
 #[derive(Debug, Args)]
 pub(super) struct DemoArguments {
+    /// Member clusters [default: 8, or 3 with --real]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    clusters: Option<u16>,
+    /// Real control planes (etcd and kube-apiserver) in place of the embedded API server
+    #[arg(long)]
+    real: bool,
+    /// Keep the kubeconfig, the repository and the controller's data in this folder
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
     /// End after the second commit has been rolled out
     #[arg(long)]
     once: bool,
@@ -33,40 +50,43 @@ pub(super) struct DemoArguments {
 
 pub(super) async fn run(arguments: DemoArguments) -> anyhow::Result<()> {
     let display = Display::new();
-    let assets = {
-        let display = display.clone();
-        tokio::task::spawn_blocking(move || Assets::find_or_build(|line| display.line(line))).await??
+    let start = Instant::now();
+    let folder = Folder::open(arguments.data_dir)?;
+    let default = if arguments.real { REAL_MEMBERS } else { MEMBERS };
+    let members = usize::from(arguments.clusters.unwrap_or(default));
+    display.line(&format!("starting a management cluster and {members} members"));
+    let ground = if arguments.real {
+        Ground::real(members, &folder.clusters(), &display).await?
+    } else {
+        Ground::embedded(members).await?
     };
-    display.line("starting a management cluster and three members");
-    let folder = tempfile::Builder::new().prefix("starling-demo-").tempdir()?;
-    let names: Vec<&str> = std::iter::once(MANAGEMENT).chain(fleet::MEMBERS).collect();
-    let options = Options {
-        dir: Some(folder.path().join("clusters")),
-        ..Options::default()
-    };
-    let planes = ControlPlanes::start(&assets, &names, options).await?;
-    let repository = Repository::make(&folder.path().join("shop.git"))?;
-    let hub = planes.get(MANAGEMENT)?.client().await?;
+    folder.write_kubeconfig(&ground.kubeconfig()?)?;
+    let repository = Repository::open(&folder.repository())?;
+    let hub = ground.hub().await?;
 
     fleet::install(&hub).await?;
-    fleet::apply(&hub, &planes, repository.url()).await?;
+    fleet::apply(&hub, &ground, repository.url()).await?;
+    display.line(&format!(
+        "they are there after {:.1} s",
+        start.elapsed().as_secs_f64()
+    ));
     let settings = Settings {
         namespace: None,
-        data_dir: folder.path().join("data"),
+        data_dir: folder.data(),
         allow_insecure_sources: true,
         concurrency: 20,
-        kustomize: assets.kustomize().map(ToOwned::to_owned),
+        kustomize: ground.kustomize.clone(),
         sops: None,
     };
     let controller = Controller::start(hub.clone(), settings).await?;
 
     let groups: Api<SyncGroup> = Api::namespaced(hub, NAMESPACE);
     let outcome = tokio::select! {
-        rolled = roll_two(&groups, &repository, &display) => rolled,
+        rolled = roll_two(&groups, &repository, &display, members) => rolled,
         _ = tokio::signal::ctrl_c() => Ok(()),
     };
     if outcome.is_ok() && !arguments.once {
-        look_around(&display, &planes, &assets, &repository);
+        look_around(&display, &ground, &folder);
         tokio::signal::ctrl_c().await?;
     }
     display.line("stopping");
@@ -74,43 +94,52 @@ pub(super) async fn run(arguments: DemoArguments) -> anyhow::Result<()> {
     outcome
 }
 
-async fn roll_two(groups: &Api<SyncGroup>, repository: &Repository, display: &Display) -> anyhow::Result<()> {
+async fn roll_two(
+    groups: &Api<SyncGroup>,
+    repository: &Repository,
+    display: &Display,
+    members: usize,
+) -> anyhow::Result<()> {
     let first = repository.head()?;
     display.line(&format!("first commit {}", short(&first)));
-    follow(groups, &first, display).await?;
-    let second = repository.second_commit()?;
+    follow(groups, &first, display, members).await?;
+    let second = repository.next_commit()?;
     display.line(&format!("second commit {}: a new image", short(&second)));
-    follow(groups, &second, display).await
+    follow(groups, &second, display, members).await
 }
 
 /// Shows the rollout of one commit until it has succeeded.
-async fn follow(groups: &Api<SyncGroup>, commit: &str, display: &Display) -> anyhow::Result<()> {
+async fn follow(
+    groups: &Api<SyncGroup>,
+    commit: &str,
+    display: &Display,
+    members: usize,
+) -> anyhow::Result<()> {
     let start = Instant::now();
     let config = watcher::Config::default().fields(&format!("metadata.name={GROUP}"));
     let statuses = watcher(groups.clone(), config)
         .default_backoff()
         .applied_objects();
     tokio::pin!(statuses);
-    let bar = display.bar(fleet::MEMBERS.len());
-    let succeeded = tokio::time::timeout(PATIENCE, async {
-        while let Some(group) = statuses.try_next().await? {
-            let Some(status) = group.status else { continue };
-            let Some(rollout) = status.rollout else { continue };
-            if !rollout
-                .revisions
-                .iter()
-                .any(|entry| entry.revision.ends_with(commit))
-            {
-                continue;
-            }
-            bar.show(&status.clusters, rollout.phase);
-            if rollout.phase == RolloutPhase::Succeeded {
-                return Ok(());
-            }
+    let bar = display.bar(members);
+    loop {
+        let next = tokio::time::timeout(PATIENCE, statuses.try_next());
+        let Some(group) = next.await.context("the rollout does not go on")?? else {
+            bail!("the watch of SyncGroup {GROUP} ended");
+        };
+        let Some(status) = group.status else { continue };
+        let Some(rollout) = status.rollout else { continue };
+        let is_this = |revision: &str| revision.ends_with(commit);
+        if !rollout.revisions.iter().any(|entry| is_this(&entry.revision)) {
+            continue;
         }
-        bail!("the watch of SyncGroup {GROUP} ended")
-    });
-    succeeded.await.context("the rollout did not finish in time")??;
+        bar.show(&status.clusters, rollout.phase);
+        match rollout.phase {
+            RolloutPhase::Succeeded => break,
+            RolloutPhase::Failed => bail!("the rollout has failed: {:?}", status.problems),
+            _ => {}
+        }
+    }
     bar.finish(&format!(
         "{} is on every cluster after {:.1} s",
         short(commit),
@@ -119,31 +148,26 @@ async fn follow(groups: &Api<SyncGroup>, commit: &str, display: &Display) -> any
     Ok(())
 }
 
-fn look_around(display: &Display, planes: &ControlPlanes, assets: &Assets, repository: &Repository) {
+fn look_around(display: &Display, ground: &Ground, folder: &Folder) {
+    let (kubectl, kubeconfig) = (&ground.kubectl, folder.kubeconfig());
+    let kubectl = format!("{kubectl} --kubeconfig {}", kubeconfig.display());
+    let end = if folder.is_kept() {
+        "Ctrl-C ends the demo"
+    } else {
+        "Ctrl-C ends the demo and removes everything"
+    };
     display.line("");
-    display.line("Look around (Ctrl-C ends the demo and removes everything):");
-    let kubectl = assets.kubectl().display();
-    for plane in planes.iter() {
-        let config = plane.kubeconfig_path();
-        let what = if plane.name() == MANAGEMENT {
-            format!("-n {NAMESPACE} get starling")
-        } else {
-            "-n shop get deployments,configmaps --show-labels".to_owned()
-        };
-        display.line(&format!("  {kubectl} --kubeconfig {} {what}", config.display()));
-    }
-    display.line(&format!(
-        "Push to it (git clone {}) and watch it roll:",
-        repository.path().display()
-    ));
-    let management = planes.iter().find(|plane| plane.name() == MANAGEMENT);
-    if let Some(management) = management {
-        let config = management.kubeconfig_path();
+    display.line(&format!("Look around ({end}):"));
+    display.line(&format!("  {kubectl} get starling -A"));
+    if let Some(member) = ground.members.first() {
         display.line(&format!(
-            "  {kubectl} --kubeconfig {} -n {NAMESPACE} get syncgroup --watch",
-            config.display()
+            "  {kubectl} --context {} -n shop get deployments,configmaps --show-labels",
+            member.name
         ));
     }
+    display.line("Push to the repository and watch it roll:");
+    display.line(&format!("  git clone {}", folder.repository().display()));
+    display.line(&format!("  {kubectl} -n {NAMESPACE} get syncgroup --watch"));
 }
 
 fn short(commit: &str) -> &str {

@@ -1,73 +1,70 @@
 //! The sample repository: a shop with a web server and its settings.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context;
 use git2::{IndexEntry, IndexTime, Repository as Git, Signature};
 
-const KUSTOMIZATION: &str = "\
-apiVersion: kustomize.config.k8s.io/v1beta1
-kind: Kustomization
-namespace: shop
-resources:
-- namespace.yaml
-- settings.yaml
-- web.yaml
-";
 const NAMESPACE: &str = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: shop\n";
 const SETTINGS: &str = "\
 apiVersion: v1
 kind: ConfigMap
 metadata:
   name: settings
+  namespace: shop
 data:
   cluster: ${CLUSTER}
   region: ${REGION}
 ";
+/// The minor version of the web server in the first commit; each further commit has the next.
+const FIRST: usize = 27;
 
 /// A bare repository with one branch.
 pub(super) struct Repository {
     git: Git,
-    path: PathBuf,
     url: String,
 }
 
 impl Repository {
-    /// Makes the repository and its first commit.
-    pub(super) fn make(path: &Path) -> anyhow::Result<Self> {
-        let mut options = git2::RepositoryInitOptions::new();
-        options.bare(true).initial_head("main");
-        let git = Git::init_opts(path, &options).context("make the sample repository")?;
+    /// Opens the repository, or makes it and its first commit.
+    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
+        let is_new = !path.exists();
+        let git = if is_new {
+            let mut options = git2::RepositoryInitOptions::new();
+            options.bare(true).initial_head("main");
+            Git::init_opts(path, &options).context("make the sample repository")?
+        } else {
+            Git::open_bare(path).with_context(|| format!("open the sample repository {}", path.display()))?
+        };
         let repository = Self {
             git,
-            path: path.to_owned(),
             url: format!("file://{}", path.display()),
         };
-        repository.commit("1.27", "A shop")?;
+        if is_new {
+            repository.commit(FIRST, "A shop")?;
+        }
         Ok(repository)
     }
 
-    pub(super) fn second_commit(&self) -> anyhow::Result<String> {
-        self.commit("1.28", "A newer web server")
+    /// Makes a commit with a newer web server.
+    pub(super) fn next_commit(&self) -> anyhow::Result<String> {
+        let mut commits = self.git.revwalk()?;
+        commits.push_head()?;
+        self.commit(FIRST + commits.count(), "A newer web server")
     }
 
     pub(super) fn url(&self) -> &str {
         &self.url
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     pub(super) fn head(&self) -> anyhow::Result<String> {
         Ok(self.git.head()?.peel_to_commit()?.id().to_string())
     }
 
-    fn commit(&self, version: &str, message: &str) -> anyhow::Result<String> {
+    fn commit(&self, version: usize, message: &str) -> anyhow::Result<String> {
         let mut index = git2::Index::new()?;
         let web = web(version);
         for (path, content) in [
-            ("deploy/kustomization.yaml", KUSTOMIZATION),
             ("deploy/namespace.yaml", NAMESPACE),
             ("deploy/settings.yaml", SETTINGS),
             ("deploy/web.yaml", &web),
@@ -87,13 +84,14 @@ impl Repository {
     }
 }
 
-fn web(version: &str) -> String {
+fn web(version: usize) -> String {
     format!(
         "\
 apiVersion: apps/v1
 kind: Deployment
 metadata:
   name: web
+  namespace: shop
 spec:
   replicas: 2
   selector: {{matchLabels: {{app: web}}}}
@@ -102,12 +100,13 @@ spec:
     spec:
       containers:
       - name: web
-        image: nginx:{version}
+        image: nginx:1.{version}
 ---
 apiVersion: v1
 kind: Service
 metadata:
   name: web
+  namespace: shop
 spec:
   selector: {{app: web}}
   ports: [{{port: 80}}]
