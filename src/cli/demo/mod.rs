@@ -16,6 +16,7 @@ use kube::Api;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watcher};
 use starling_api::{RolloutPhase, SyncGroup};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::controller::{Controller, Settings};
 use display::Display;
@@ -49,6 +50,7 @@ pub(super) struct DemoArguments {
 }
 
 pub(super) async fn run(arguments: DemoArguments) -> anyhow::Result<()> {
+    let mut stop = Stop::new()?;
     let display = Display::new();
     let start = Instant::now();
     let folder = Folder::open(arguments.data_dir)?;
@@ -82,16 +84,38 @@ pub(super) async fn run(arguments: DemoArguments) -> anyhow::Result<()> {
 
     let groups: Api<SyncGroup> = Api::namespaced(hub, NAMESPACE);
     let outcome = tokio::select! {
-        rolled = roll_two(&groups, &repository, &display, members) => rolled,
-        _ = tokio::signal::ctrl_c() => Ok(()),
+        rolled = roll_two(&groups, &repository, &display, members) => rolled.map(|()| false),
+        () = stop.asked() => Ok(true),
     };
-    if outcome.is_ok() && !arguments.once {
+    if matches!(outcome, Ok(false)) && !arguments.once {
         look_around(&display, &ground, &folder);
-        tokio::signal::ctrl_c().await?;
+        stop.asked().await;
     }
     display.line("stopping");
     controller.stop().await;
-    outcome
+    outcome.map(drop)
+}
+
+/// The signals that end the demo.
+struct Stop {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Stop {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
 }
 
 async fn roll_two(
