@@ -35,3 +35,4 @@ pub mod typed;
 mod value;
 
 pub use cause::Cause;
+pub use value::settle_numbers;

@@ -30,11 +30,6 @@ impl Pattern {
             Err(problem) => Err(problem),
         }
     }
-
-    /// What is wrong with the pattern.
-    pub(super) fn problem(&self) -> Option<&str> {
-        self.compiled.as_ref().err().map(String::as_str)
-    }
 }
 
 impl fmt::Debug for Pattern {

@@ -324,9 +324,10 @@ impl fmt::Display for Type {
 }
 
 impl Checker<'_> {
-    /// Notes a mistake at the first place where a text stands.
+    /// Notes a mistake at the first place where a text stands; with calls, that is where their brackets open.
     fn report(&mut self, at: &str, message: &str) {
-        let offset = self.find(at).unwrap_or(0);
+        let name = at.strip_suffix('(').map_or(0, str::len);
+        let offset = self.find(at).map_or(0, |offset| offset + name);
         let before = &self.source[..offset];
         let line = before.matches('\n').count() + 1;
         let start = before.rfind('\n').map_or(0, |place| place + 1);
@@ -665,7 +666,7 @@ mod tests {
             ("self.n", "result"),
             (
                 "self.s.length() > 0",
-                "ERROR: <input>:1:8: undeclared reference to 'length' (in container '')\n | self.s.length() > 0\n | .......^",
+                "ERROR: <input>:1:14: undeclared reference to 'length' (in container '')\n | self.s.length() > 0\n | .............^",
             ),
         ] {
             assert_eq!(problem(source), wanted, "{source}");
