@@ -365,7 +365,7 @@ fn check_keys(schema: &Node, path: &str, causes: &mut Vec<Cause>) {
     if list_type == "map" {
         if keys.is_empty() {
             let why = "must not be empty if x-kubernetes-list-type is map";
-            causes.push(Cause::required(of_keys.clone(), why));
+            causes.push(Cause::required(of_keys, why));
         }
         let Some(items) = items else {
             let why = "must have a schema if x-kubernetes-list-type is map";
