@@ -47,3 +47,4 @@ mod value;
 pub mod verbs;
 
 pub use cause::Cause;
+pub use value::settle_numbers;

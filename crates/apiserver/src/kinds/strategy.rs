@@ -175,6 +175,7 @@ pub(crate) fn prepare_create(
         ("", "PersistentVolume") => protect(object, "kubernetes.io/pv-protection"),
         ("apps", "DaemonSet") => set_template_generation(object, 1),
         ("batch", "Job") => job_selector(object),
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => crate::crd::prepare(object, None),
         _ => {}
     }
 }
@@ -279,6 +280,7 @@ fn of_kind(resource: &Resource, state: &mut State, new: &mut Value, old: &Value)
             set_or_remove(new, "spec", "finalizers", finalizers);
         }
         ("", "Service") => super::services::allocate(state, new, Some(old)),
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => crate::crd::prepare(new, Some(old)),
         ("apps", "DaemonSet") => {
             let before = template_generation(old);
             let changed = new["spec"]["template"] != old["spec"]["template"]
