@@ -24,6 +24,9 @@ const BOOKMARKS_EVERY: Duration = Duration::from_secs(60);
 /// How long a watch lasts that does not say it: the API server takes between half an hour and an hour.
 const LASTS: Duration = Duration::from_secs(45 * 60);
 
+/// How long a connection gets to send what it has before a fault cuts it.
+const FLUSH: Duration = Duration::from_millis(20);
+
 /// A watch under way.
 struct Stream {
     cluster: Arc<Cluster>,
@@ -97,7 +100,11 @@ impl Stream {
             if let Some((0, effect)) = &self.fault {
                 self.over = true;
                 return match effect {
-                    Effect::CutWatch(_) => Some(Err(Broken("the watch is cut"))),
+                    Effect::CutWatch(_) => {
+                        // What has been told leaves the connection first: a cut takes along what waits in it.
+                        tokio::time::sleep(FLUSH).await;
+                        Some(Err(Broken("the watch is cut")))
+                    }
                     _ => {
                         let gone = Status::expired(format!(
                             "too old resource version: {} (a fault that was asked for)",
