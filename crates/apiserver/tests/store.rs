@@ -1,6 +1,9 @@
 //! The store against a naive model: a map for each revision.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its own functions too")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its own functions too"
+)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,7 +51,10 @@ fn object(namespace: &str, name: &str, value: u8) -> Value {
 }
 
 fn within(snapshot: &Snapshot, range: &Range<'_>) -> Vec<(String, (u8, u64))> {
-    let prefix = range.namespace.map(|namespace| format!("{namespace}/")).unwrap_or_default();
+    let prefix = range
+        .namespace
+        .map(|namespace| format!("{namespace}/"))
+        .unwrap_or_default();
     snapshot
         .iter()
         .filter(|(key, _)| key.starts_with(&prefix) && key.as_str() >= range.start)
@@ -175,7 +181,13 @@ fn dependents_are_found_by_the_uid_of_their_owner() {
 
 #[test]
 fn the_past_that_is_kept_is_limited_in_bytes_too() {
-    let mut store = Store::new(0, History { changes: 1000, bytes: 10_000 });
+    let mut store = Store::new(
+        0,
+        History {
+            changes: 1000,
+            bytes: 10_000,
+        },
+    );
     let table: TableName = "things".into();
     for number in 0..100 {
         let mut large = object("a", "x", 1);

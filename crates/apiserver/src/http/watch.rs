@@ -15,6 +15,8 @@ use super::request::Call;
 use super::resources::whole;
 use super::with_type;
 use crate::faults::Effect;
+use crate::kinds::Form;
+use crate::schema;
 use crate::server::Cluster;
 use crate::status::Status;
 use crate::verbs::{Event, EventBody, Target, WatchOptions, Watching, watch_error};
@@ -200,15 +202,19 @@ impl Stream {
     }
 
     fn bookmark(&self, revision: u64, end: bool) -> serde_json::Value {
-        let (api_version, kind) = match self.shape {
-            Shape::Metadata => ("meta.k8s.io/v1", "PartialObjectMetadata"),
-            _ => (&*self.target.version.api_version, &*self.target.resource.kind),
+        // A built-in kind shows what it always has; whatever else the object would have is left out.
+        let mut object = match (self.shape, &self.target.version.form) {
+            (Shape::Metadata, _) => json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata"}),
+            (_, Form::Builtin(_)) => {
+                schema::builtin(&self.target.version.api_version, &self.target.resource.kind)
+                    .map_or_else(|| json!({}), |builtin| builtin.empty)
+            }
+            _ => json!({
+                "apiVersion": self.target.version.api_version,
+                "kind": self.target.resource.kind,
+            }),
         };
-        let mut object = json!({
-            "kind": kind,
-            "apiVersion": api_version,
-            "metadata": {"resourceVersion": revision.to_string()},
-        });
+        object["metadata"] = json!({"resourceVersion": revision.to_string()});
         if end {
             object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }

@@ -104,20 +104,31 @@ fn every_namespace_has_an_account_and_the_authority() {
     let published = cluster.get("configmaps", "a/kube-root-ca.crt").unwrap();
     assert_eq!(published["data"]["ca.crt"], "ca");
     cluster.delete("", "configmaps", "a", "kube-root-ca.crt", Propagation::Background);
-    assert!(cluster.get("configmaps", "a/kube-root-ca.crt").is_some(), "it comes back");
+    assert!(
+        cluster.get("configmaps", "a/kube-root-ca.crt").is_some(),
+        "it comes back"
+    );
 }
 
 #[test]
 fn a_namespace_goes_with_what_is_in_it_and_waits_for_finalizers() {
     let mut cluster = Cluster::new();
     cluster.create("", "configmaps", "a", json!({"metadata": {"name": "x"}}));
-    cluster.create("", "configmaps", "a", json!({"metadata": {"name": "held", "finalizers": ["test.dev/hold"]}}));
+    cluster.create(
+        "",
+        "configmaps",
+        "a",
+        json!({"metadata": {"name": "held", "finalizers": ["test.dev/hold"]}}),
+    );
     cluster.delete("", "namespaces", "", "a", Propagation::Background);
     assert!(cluster.get("configmaps", "a/x").is_none());
     let namespace = cluster.get("namespaces", "a").unwrap();
     assert_eq!(namespace["status"]["phase"], "Terminating");
     let conditions = namespace["status"]["conditions"].to_string();
-    assert!(conditions.contains("test.dev/hold in 1 resource instances"), "{conditions}");
+    assert!(
+        conditions.contains("test.dev/hold in 1 resource instances"),
+        "{conditions}"
+    );
     let target = cluster.target("", "configmaps", "a", "held");
     let mut held = cluster.get("configmaps", "a/held").unwrap();
     held["metadata"]["finalizers"] = json!([]);
@@ -144,8 +155,16 @@ fn dependents_follow_their_owner_as_the_deletion_says() {
         cluster.create("", "secrets", "a", grandchild);
         cluster.delete("", "configmaps", "a", "owner", propagation);
         assert!(cluster.get("configmaps", "a/owner").is_none(), "{propagation:?}");
-        assert_eq!(cluster.get("secrets", "a/child").is_some(), stays, "{propagation:?}");
-        assert_eq!(cluster.get("secrets", "a/grandchild").is_some(), stays, "{propagation:?}");
+        assert_eq!(
+            cluster.get("secrets", "a/child").is_some(),
+            stays,
+            "{propagation:?}"
+        );
+        assert_eq!(
+            cluster.get("secrets", "a/grandchild").is_some(),
+            stays,
+            "{propagation:?}"
+        );
         if stays {
             let child = cluster.get("secrets", "a/child").unwrap();
             assert!(child["metadata"].get("ownerReferences").is_none());
@@ -186,7 +205,10 @@ fn what_has_two_owners_stays_with_the_one_that_is_left() {
     );
     let mut child = owned("child", &one, false);
     let second = owned("child", &two, false)["metadata"]["ownerReferences"][0].clone();
-    child["metadata"]["ownerReferences"].as_array_mut().unwrap().push(second);
+    child["metadata"]["ownerReferences"]
+        .as_array_mut()
+        .unwrap()
+        .push(second);
     cluster.create("", "secrets", "a", child);
     cluster.delete("", "configmaps", "a", "one", Propagation::Background);
     let child = cluster.get("secrets", "a/child").unwrap();
@@ -218,7 +240,11 @@ fn a_workload_becomes_healthy_after_the_time_that_is_set_or_never() {
         status["availableReplicas"].as_i64().unwrap_or_default()
     };
     assert_eq!(available(&cluster, "web"), 0);
-    assert_eq!(cluster.step(), Some(cluster.now + SignedDuration::from_secs(5)), "planned");
+    assert_eq!(
+        cluster.step(),
+        Some(cluster.now + SignedDuration::from_secs(5)),
+        "planned"
+    );
     cluster.pass(4);
     assert_eq!(available(&cluster, "web"), 0);
     cluster.pass(1);

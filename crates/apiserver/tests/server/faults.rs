@@ -14,8 +14,10 @@ use crate::world::World;
 
 async fn write(client: &Client, value: &str) -> Result<ConfigMap, Error> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
-    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"key": value}});
-    maps.patch("x", &PatchParams::apply("test"), &Patch::Apply(map)).await
+    let map =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"key": value}});
+    maps.patch("x", &PatchParams::apply("test"), &Patch::Apply(map))
+        .await
 }
 
 async fn read(client: &Client) -> Result<String, Error> {
@@ -39,7 +41,12 @@ async fn each_fault_is_what_a_client_would_meet() {
     assert_eq!(cluster.written(), before);
 
     // Committed, and the answer lost.
-    faults.add(Fault::always(Effect::LoseAnswer).on(&["patch"]).of(&["configmaps"]).times(1));
+    faults.add(
+        Fault::always(Effect::LoseAnswer)
+            .on(&["patch"])
+            .of(&["configmaps"])
+            .times(1),
+    );
     assert!(!matches!(write(&client, "3").await.unwrap_err(), Error::Api(_)));
     assert_eq!(read(&client).await.unwrap(), "3");
 
@@ -76,9 +83,12 @@ async fn too_many_requests_says_when_to_come_again() {
     let world = World::new().await;
     let (cluster, client) = world.cluster("a").await;
     write(&client, "1").await.unwrap();
-    cluster
-        .faults()
-        .add(Fault::always(Effect::TooMany(7)).on(&["get"]).named(&["x"]).times(1));
+    cluster.faults().add(
+        Fault::always(Effect::TooMany(7))
+            .on(&["get"])
+            .named(&["x"])
+            .times(1),
+    );
     // Over a stream of its own, since clients do not show what they try again.
     let (mut ours, theirs) = tokio::io::duplex(4096);
     let server = world.server.clone();
@@ -102,10 +112,15 @@ async fn watches_are_cut_and_expire() {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
     let first = write(&client, "1").await.unwrap().resource_version().unwrap();
     for effect in [Effect::CutWatch(1), Effect::ExpireWatch(1)] {
-        cluster.faults().add(Fault::always(effect.clone()).on(&["watch"]).times(1));
+        cluster
+            .faults()
+            .add(Fault::always(effect.clone()).on(&["watch"]).times(1));
         let mut events = maps.watch(&WatchParams::default(), &first).await.unwrap().boxed();
         write(&client, &format!("{effect:?}")).await.unwrap();
-        assert!(matches!(events.try_next().await.unwrap().unwrap(), WatchEvent::Modified(_)));
+        assert!(matches!(
+            events.try_next().await.unwrap().unwrap(),
+            WatchEvent::Modified(_)
+        ));
         match (effect, events.try_next().await) {
             (Effect::CutWatch(_), Err(_) | Ok(None)) => {}
             (Effect::ExpireWatch(_), Ok(Some(WatchEvent::Error(status)))) => assert_eq!(status.code, 410),

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy, WatchEvent, WatchParams};
+use kube::api::{
+    Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy, WatchEvent, WatchParams,
+};
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, ResourceExt as _};
@@ -86,7 +88,9 @@ async fn a_watcher_sees_each_change_once_and_in_order() {
                     apply(&client, "second", "1").await;
                     apply(&client, "second", "2").await;
                     let out_of_sight = Patch::Merge(json!({"metadata": {"labels": {"app": "b"}}}));
-                    maps.patch("first", &PatchParams::default(), &out_of_sight).await.unwrap();
+                    maps.patch("first", &PatchParams::default(), &out_of_sight)
+                        .await
+                        .unwrap();
                     maps.delete("second", &DeleteParams::default()).await.unwrap();
                     apply(&client, "last", "1").await;
                     assert!(!told);
@@ -103,7 +107,16 @@ async fn a_watcher_sees_each_change_once_and_in_order() {
         }
         assert_eq!(
             seen,
-            ["init", "there first", "done", "second 1", "second 2", "gone first", "gone second", "last 1"],
+            [
+                "init",
+                "there first",
+                "done",
+                "second 1",
+                "second 2",
+                "gone first",
+                "gone second",
+                "last 1"
+            ],
             "{config:?}"
         );
     }
@@ -154,7 +167,8 @@ async fn a_list_in_pieces_shows_one_revision() {
         .list(&ListParams::default().limit(2).continue_token(&token))
         .await
         .unwrap();
-    let names = |list: &kube::core::ObjectList<Secret>| list.iter().map(|one| one.name_any()).collect::<Vec<_>>();
+    let names =
+        |list: &kube::core::ObjectList<Secret>| list.iter().map(|one| one.name_any()).collect::<Vec<_>>();
     assert_eq!(names(&second), ["s2", "s3"]);
     assert_eq!(first.metadata.resource_version, second.metadata.resource_version);
     let token = second.metadata.continue_.clone().unwrap();
@@ -179,7 +193,10 @@ async fn metadata_only_answers_have_metadata_only() {
     let one = maps.get_metadata("x").await.unwrap();
     assert_eq!(one.labels()["app"], "a");
     assert_eq!(one.types.unwrap().kind, "PartialObjectMetadata");
-    let list = maps.list_metadata(&ListParams::default().labels("app")).await.unwrap();
+    let list = maps
+        .list_metadata(&ListParams::default().labels("app"))
+        .await
+        .unwrap();
     assert_eq!(list.items.len(), 1);
     let patched: PartialObjectMeta<ConfigMap> = maps
         .patch_metadata(
@@ -203,7 +220,9 @@ async fn the_journal_has_each_write_and_nothing_else() {
     assert_eq!(first.resource_version(), again.resource_version());
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
     let dry = PatchParams::apply("test").force().dry_run();
-    maps.patch("x", &dry, &Patch::Apply(config_map("x", "9"))).await.unwrap();
+    maps.patch("x", &dry, &Patch::Apply(config_map("x", "9")))
+        .await
+        .unwrap();
     apply(&client, "x", "2").await;
     maps.delete("x", &DeleteParams::default()).await.unwrap();
     let journal = cluster.journal();
@@ -216,7 +235,11 @@ async fn the_journal_has_each_write_and_nothing_else() {
     assert_eq!(written[1], (Verb::Apply, key.clone(), "test".to_owned()));
     assert_eq!((written[2].0, &written[2].1), (Verb::Delete, &key));
     assert_eq!(written.len(), 3);
-    assert!(journal.windows(2).all(|pair| pair[0].revision() < pair[1].revision()));
+    assert!(
+        journal
+            .windows(2)
+            .all(|pair| pair[0].revision() < pair[1].revision())
+    );
 }
 
 #[tokio::test]
@@ -284,13 +307,39 @@ async fn the_admin_path_makes_and_removes_clusters() {
             .collect(),
     );
     let plain = Client::try_from(config).unwrap();
-    assert_eq!(plain.send(admin("POST", "/admin/clusters/second")).await.unwrap().status(), 201);
-    assert_eq!(plain.send(admin("POST", "/admin/clusters/second")).await.unwrap().status(), 409);
+    assert_eq!(
+        plain
+            .send(admin("POST", "/admin/clusters/second"))
+            .await
+            .unwrap()
+            .status(),
+        201
+    );
+    assert_eq!(
+        plain
+            .send(admin("POST", "/admin/clusters/second"))
+            .await
+            .unwrap()
+            .status(),
+        409
+    );
     assert_eq!(world.server.clusters(), ["first", "second"]);
-    assert_eq!(plain.send(admin("DELETE", "/admin/clusters/first")).await.unwrap().status(), 200);
-    assert!(events.try_next().await.unwrap().is_none(), "the watch ends with its cluster");
+    assert_eq!(
+        plain
+            .send(admin("DELETE", "/admin/clusters/first"))
+            .await
+            .unwrap()
+            .status(),
+        200
+    );
+    assert!(
+        events.try_next().await.unwrap().is_none(),
+        "the watch ends with its cluster"
+    );
     assert!(maps.get("x").await.is_err());
-    let without = http::Request::get("/admin/clusters").body(kube::client::Body::empty()).unwrap();
+    let without = http::Request::get("/admin/clusters")
+        .body(kube::client::Body::empty())
+        .unwrap();
     assert_eq!(plain.send(without).await.unwrap().status(), 401);
 }
 

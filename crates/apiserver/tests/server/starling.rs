@@ -33,7 +33,10 @@ async fn starlings_definitions_are_accepted_and_a_sync_is_created() {
         count += 1;
     }
     assert_eq!(count, 4);
-    let syncs = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("starling.dev", "v1alpha1", "Sync"), "syncs");
+    let syncs = ApiResource::from_gvk_with_plural(
+        &GroupVersionKind::gvk("starling.dev", "v1alpha1", "Sync"),
+        "syncs",
+    );
     let syncs: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &syncs);
     let sync: DynamicObject = serde_json::from_value(json!({
         "apiVersion": "starling.dev/v1alpha1", "kind": "Sync", "metadata": {"name": "web"},
@@ -46,7 +49,11 @@ async fn starlings_definitions_are_accepted_and_a_sync_is_created() {
     let status = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Sync", "metadata": {"name": "web"},
         "status": {"observedGeneration": 1}});
     let told = syncs
-        .patch_status("web", &PatchParams::apply("controller").force(), &Patch::Apply(status))
+        .patch_status(
+            "web",
+            &PatchParams::apply("controller").force(),
+            &Patch::Apply(status),
+        )
         .await
         .unwrap();
     assert_eq!(told.data["status"]["observedGeneration"], 1);
@@ -54,7 +61,7 @@ async fn starlings_definitions_are_accepted_and_a_sync_is_created() {
     assert_eq!(told.managed_fields().len(), 2);
     let mut wrong = sync;
     wrong.metadata.name = Some("wrong".to_owned());
-    wrong.data["spec"]["sourceRef"] = json!({"nam": 1});
+    wrong.data["spec"]["clusterRef"] = json!({"name": 1});
     let refused = syncs.create(&PostParams::default(), &wrong).await.unwrap_err();
     assert!(matches!(refused, kube::Error::Api(status) if status.code == 422));
 }

@@ -58,7 +58,10 @@ where
         if let Some(found) = look().await {
             return found;
         }
-        assert!(tokio::time::Instant::now() < deadline, "{what} did not come about");
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "{what} did not come about"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
