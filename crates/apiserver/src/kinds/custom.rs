@@ -222,6 +222,11 @@ pub(crate) fn check_definition(
     if !is_definition(resource) {
         return Ok(());
     }
+    let served = object["spec"]["versions"].as_array().into_iter().flatten();
+    let several = served.filter(|version| version["served"] == true).count() > 1;
+    if several && object["spec"]["conversion"]["strategy"] == "Webhook" {
+        return Err(Status::not_implemented("conversion by a webhook"));
+    }
     let checked = match old {
         None => Definition::from_object(object),
         Some(old) => Definition::updated(object, old),

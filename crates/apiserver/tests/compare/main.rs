@@ -124,7 +124,9 @@ async fn send(client: &Client, step: &Step) -> Answer {
 
 /// The events of a watch, one on each line.
 fn events(bytes: &[u8]) -> serde_json::Result<Value> {
-    serde_json::Deserializer::from_slice(bytes).into_iter().collect()
+    serde_json::Deserializer::from_slice(bytes)
+        .into_iter::<Value>()
+        .collect()
 }
 
 /// Sends a step, again and again if it waits for something.
