@@ -70,15 +70,11 @@ fn of_kind(kind: &str, object: &mut Value) {
             }
             requests_from_limits(spec);
         }
-        "HorizontalPodAutoscaler" if object["apiVersion"] == "autoscaling/v2" => {
-            if object["spec"]
-                .get("metrics")
-                .and_then(Value::as_array)
-                .is_none_or(Vec::is_empty)
-            {
-                object["spec"]["metrics"] = json!([{"type": "Resource", "resource": {
+        "HorizontalPodAutoscaler"
+            if object["apiVersion"] == "autoscaling/v2" && is_empty(object, "metrics") =>
+        {
+            object["spec"]["metrics"] = json!([{"type": "Resource", "resource": {
                     "name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]);
-            }
         }
         "NetworkPolicy" => {
             let spec = &mut object["spec"];
@@ -103,6 +99,14 @@ fn of_kind(kind: &str, object: &mut Value) {
             labels_of_template(object);
         }
     }
+}
+
+/// Whether a list of the spec has nothing in it.
+fn is_empty(object: &Value, list: &str) -> bool {
+    object["spec"]
+        .get(list)
+        .and_then(Value::as_array)
+        .is_none_or(Vec::is_empty)
 }
 
 /// Claims in a template say what they are.
@@ -216,10 +220,8 @@ fn depending(name: &StructName, kind: &str, fields: &mut Fields) {
             });
         }
         "v1.PodSpec" => pod_spec(fields),
-        "v1.Volume" => {
-            if fields.keys().all(|key| key == "name") {
-                fields.insert("emptyDir".to_owned(), json!({}));
-            }
+        "v1.Volume" if fields.keys().all(|key| key == "name") => {
+            fields.insert("emptyDir".to_owned(), json!({}));
         }
         "v1.DeploymentStrategy" | "v1.DaemonSetUpdateStrategy" | "v1.StatefulSetUpdateStrategy" => {
             if matches!(text(fields, "type"), "" | "RollingUpdate") {
@@ -241,10 +243,8 @@ fn depending(name: &StructName, kind: &str, fields: &mut Fields) {
             "User" | "Group" => fill(fields, "apiGroup", || json!("rbac.authorization.k8s.io")),
             _ => {}
         },
-        "v1.EndpointPort" if kind == "EndpointSlice" => {
-            if fields.get("name").is_none_or(Value::is_null) {
-                fields.insert("name".to_owned(), json!(""));
-            }
+        "v1.EndpointPort" if kind == "EndpointSlice" && fields.get("name").is_none_or(Value::is_null) => {
+            fields.insert("name".to_owned(), json!(""));
         }
         _ => {}
     }
