@@ -122,9 +122,10 @@ fn stateful_set(object: &mut Value) {
 
 /// The number of the template is kept where older versions had it.
 fn daemon_set(object: &mut Value) {
-    let annotations = crate::object::metadata::metadata_mut(object)
-        .entry("annotations")
-        .or_insert_with(|| json!({}));
+    let Some(metadata) = crate::object::metadata::metadata_mut(object) else {
+        return;
+    };
+    let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
     if let Some(annotations) = annotations.as_object_mut() {
         fill(annotations, TEMPLATE_GENERATION, || json!("0"));
     }

@@ -339,9 +339,10 @@ fn set_template_generation(object: &mut Value, number: i64) {
 
 /// What the admission of storage objects adds; its controller takes it away when nothing uses the object.
 fn protect(object: &mut Value, finalizer: &str) {
-    let finalizers = crate::object::metadata::metadata_mut(object)
-        .entry("finalizers")
-        .or_insert_with(|| json!([]));
+    let Some(metadata) = crate::object::metadata::metadata_mut(object) else {
+        return;
+    };
+    let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));
     if let Some(list) = finalizers.as_array_mut()
         && !list.iter().any(|one| one == finalizer)
     {
