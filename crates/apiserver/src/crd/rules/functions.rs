@@ -30,8 +30,11 @@ pub(super) const TYPES: [&str; 11] = [
 /// Expressions that a thread remembers; rules have few of them.
 const REMEMBERED: usize = 1024;
 
+/// Gives a part of a time.
+type Part = fn(&DateTime<FixedOffset>) -> i64;
+
 /// Parts of a time, by the functions that give them.
-const PARTS: [(&str, fn(&DateTime<FixedOffset>) -> i64); 10] = [
+const PARTS: [(&str, Part); 10] = [
     ("getFullYear", |time| i64::from(time.year())),
     ("getMonth", |time| i64::from(time.month0())),
     ("getDate", |time| i64::from(time.day())),
@@ -178,12 +181,7 @@ fn matches(This(text): This<Arc<String>>, expression: Arc<String>) -> Result<boo
 }
 
 /// A part of a time in a zone, UTC if none is given; of a duration, the whole in that unit.
-fn part_of_time(
-    name: &str,
-    part: fn(&DateTime<FixedOffset>) -> i64,
-    value: &Value,
-    arguments: &[Value],
-) -> ResolveResult {
+fn part_of_time(name: &str, part: Part, value: &Value, arguments: &[Value]) -> ResolveResult {
     match (value, arguments) {
         (Value::Timestamp(time), []) => Ok(Value::Int(part(&time.to_utc().fixed_offset()))),
         (Value::Timestamp(time), [Value::String(zone)]) => {
