@@ -1,12 +1,15 @@
 //! The Kubernetes API in one process, without IO: the part of it that decides.
 //!
-//! So far this is server-side apply (KEP-555): [`schema`] knows how values of a kind merge, [`fields`] names fields and
-//! holds sets of them, [`typed`] compares and merges values, and [`managed`] keeps `metadata.managedFields` for the
-//! requests that a server gets. No clock, no store, no HTTP: the time of a request is a parameter, and defaulting,
-//! admission and writing are the caller's.
+//! - Server-side apply (KEP-555): [`schema`] knows how values of a kind merge, [`fields`] names fields and holds sets of
+//!   them, [`typed`] compares and merges values, and [`managed`] keeps `metadata.managedFields` for the requests that a
+//!   server gets.
+//! - [`patch`]: the patches that are no apply.
+//! - [`crd`]: definitions of custom resources, and what their objects have to be.
 //!
-//! The specification is what Kubernetes 1.35 does. `tests/apply_oracle.rs` compares with what its libraries say,
-//! `tests/apiserver` with a real kube-apiserver.
+//! No clock, no store, no HTTP: the time of a request is a parameter, and admission and writing are the caller's.
+//!
+//! The specification is what Kubernetes 1.35 does. `tests/apply_oracle.rs` and `tests/patch_oracle.rs` compare with what
+//! its libraries say, `tests/apiserver` with a real kube-apiserver. `docs/apiserver-gaps.md` lists what differs.
 //!
 //! ```
 //! use serde_json::json;
@@ -47,3 +50,4 @@ mod value;
 pub mod verbs;
 
 pub use cause::Cause;
+pub use value::settle_numbers;

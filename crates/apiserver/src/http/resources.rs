@@ -324,7 +324,7 @@ async fn write(
         "create" => {
             let (object, duplicates) = object(&target, &content_type, &bytes)?;
             if let Some(answer) = review::answer(call_facts(call), &mut target, &object, &write) {
-                return Ok(content(call, &target, answer?)?);
+                return content(call, &target, answer?);
             }
             verbs::create(&mut call.cluster.state(), &target, object, &duplicates, &write)?
         }

@@ -222,6 +222,11 @@ pub(crate) fn check_definition(
     if !is_definition(resource) {
         return Ok(());
     }
+    let served = object["spec"]["versions"].as_array().into_iter().flatten();
+    let several = served.filter(|version| version["served"] == true).count() > 1;
+    if several && object["spec"]["conversion"]["strategy"] == "Webhook" {
+        return Err(Status::not_implemented("conversion by a webhook"));
+    }
     let checked = match old {
         None => Definition::from_object(object),
         Some(old) => Definition::updated(object, old),
@@ -312,7 +317,7 @@ mod tests {
             "v3beta1",
             "bar",
         ];
-        names.sort_by(|left, right| precedence(right).cmp(&precedence(left)));
+        names.sort_by_key(|name| std::cmp::Reverse(precedence(name)));
         assert_eq!(
             names,
             [

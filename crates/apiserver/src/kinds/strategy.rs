@@ -78,13 +78,19 @@ impl Strategy {
                 }
                 _ => false,
             },
-            create_on_update: match kind {
-                "RuntimeClass" | "RoleBinding" | "ClusterRoleBinding" | "Role" | "ClusterRole" | "Lease" => {
-                    true
-                }
-                "LimitRange" | "Event" | "Service" | "Endpoints" => true,
-                _ => false,
-            },
+            create_on_update: matches!(
+                kind,
+                "RuntimeClass"
+                    | "RoleBinding"
+                    | "ClusterRoleBinding"
+                    | "Role"
+                    | "ClusterRole"
+                    | "Lease"
+                    | "LimitRange"
+                    | "Event"
+                    | "Service"
+                    | "Endpoints"
+            ),
             unconditional_update: !matches!(
                 kind,
                 "RuntimeClass"
@@ -175,6 +181,7 @@ pub(crate) fn prepare_create(
         ("", "PersistentVolume") => protect(object, "kubernetes.io/pv-protection"),
         ("apps", "DaemonSet") => set_template_generation(object, 1),
         ("batch", "Job") => job_selector(object),
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => prepare_definition(version, object, None),
         _ => {}
     }
 }
@@ -215,7 +222,7 @@ pub(crate) fn prepare_update(target: &Target, state: &mut State, new: &mut Value
                 copy_field(new, old, "status");
             }
             if matches!(version.form, Form::Builtin(_)) {
-                of_kind(resource, state, new, old);
+                of_kind(resource, version, state, new, old);
             }
         }
     }
@@ -269,7 +276,7 @@ fn only_status(resource: &Resource, new: &mut Value, old: &Value) {
     }
 }
 
-fn of_kind(resource: &Resource, state: &mut State, new: &mut Value, old: &Value) {
+fn of_kind(resource: &Resource, version: &Version, state: &mut State, new: &mut Value, old: &Value) {
     match (&*resource.group, &*resource.kind) {
         ("", "Namespace") => {
             let finalizers = old["spec"]["finalizers"].clone();
@@ -279,6 +286,7 @@ fn of_kind(resource: &Resource, state: &mut State, new: &mut Value, old: &Value)
             set_or_remove(new, "spec", "finalizers", finalizers);
         }
         ("", "Service") => super::services::allocate(state, new, Some(old)),
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => prepare_definition(version, new, Some(old)),
         ("apps", "DaemonSet") => {
             let before = template_generation(old);
             let changed = new["spec"]["template"] != old["spec"]["template"]
@@ -302,13 +310,22 @@ fn wanted_differs(version: &Version, new: &Value, old: &Value) -> bool {
             .unwrap_or(&none)
             .iter()
             .filter(|(name, _)| {
-                !matches!(name.as_str(), "metadata" | "apiVersion" | "kind")
-                    && !(leave_status && *name == "status")
+                let told = matches!(name.as_str(), "metadata" | "apiVersion" | "kind");
+                !(told || leave_status && *name == "status")
             })
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect()
     };
     wanted(new) != wanted(old)
+}
+
+/// Gives a definition its status, in the form that Go gives it.
+fn prepare_definition(version: &Version, object: &mut Value, old: Option<&Value>) {
+    crate::crd::prepare(object, old);
+    if let Form::Builtin(ty) = &version.form {
+        // It has been read before; a status that is the server's own fits.
+        let _ = ty.normalize(object);
+    }
 }
 
 fn template_generation(object: &Value) -> i64 {
@@ -322,9 +339,10 @@ fn set_template_generation(object: &mut Value, number: i64) {
 
 /// What the admission of storage objects adds; its controller takes it away when nothing uses the object.
 fn protect(object: &mut Value, finalizer: &str) {
-    let finalizers = crate::object::metadata::metadata_mut(object)
-        .entry("finalizers")
-        .or_insert_with(|| json!([]));
+    let Some(metadata) = crate::object::metadata::metadata_mut(object) else {
+        return;
+    };
+    let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));
     if let Some(list) = finalizers.as_array_mut()
         && !list.iter().any(|one| one == finalizer)
     {

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::decode::decode;
 use super::{Outcome, Target, Write, admission};
+use crate::crd::Verdict;
 use crate::journal::Verb;
 use crate::kinds::{self, Form};
 use crate::managed::{Live, ManagedFields, UpdateRequest};
@@ -29,7 +30,7 @@ pub fn create(
     let mut object = decoded.object;
     check_names(target, &mut object)?;
     let (object, managed) = track(target, None, object, write)?;
-    Ok(finish(state, target, object, managed, write, Verb::Create)?.warning(decoded.warnings))
+    Ok(finish(state, target, object, &managed, write, Verb::Create)?.warning(decoded.warnings))
 }
 
 /// Records who manages the fields of an object that has been read, which comes back without entries.
@@ -85,7 +86,7 @@ pub(super) fn finish(
     state: &mut State,
     target: &Target,
     mut object: Value,
-    managed: ManagedFields,
+    managed: &ManagedFields,
     write: &Write<'_>,
     verb: Verb,
 ) -> Result<Outcome, Status> {
@@ -98,10 +99,10 @@ pub(super) fn finish(
     }
     admission::namespace_takes(state, target)?;
     name(state, target, &mut object);
-    admission::create(state, target, &mut object)?;
+    admission::create(state, target, &object)?;
     prepare(state, target, &mut object, write);
     kinds::strategy::prepare_create(resource, &target.version, state, &mut object, write.now);
-    let causes = check(target, &object);
+    let Verdict { causes, warnings } = check(target, &object);
     let name = metadata::text(&object, "name").to_owned();
     if !causes.is_empty() {
         return Err(target.invalid(&name, causes));
@@ -111,12 +112,12 @@ pub(super) fn finish(
         return Err(Status::already_exists(&resource.group, &resource.plural, &name));
     }
     kinds::custom::check_definition(resource, &object, None)?;
-    metadata::set_managed(&mut object, &managed);
+    metadata::set_managed(&mut object, managed);
     if write.dry_run {
-        return Ok(Outcome::value(201, object));
+        return Ok(Outcome::value(201, object).warning(warnings));
     }
     let stored = state.commit(resource, &target.version, &mut object, write, verb);
-    Ok(Outcome::stored(201, stored))
+    Ok(Outcome::stored(201, stored).warning(warnings))
 }
 
 /// Makes a name of `generateName`.
@@ -169,7 +170,7 @@ fn prepare(state: &mut State, target: &Target, object: &mut Value, write: &Write
     }
 }
 
-fn check(target: &Target, object: &Value) -> Vec<Cause> {
+fn check(target: &Target, object: &Value) -> Verdict {
     let name = metadata::text(object, "name");
     let mut causes = Vec::new();
     if name.is_empty() {
@@ -189,6 +190,7 @@ fn check(target: &Target, object: &Value) -> Vec<Cause> {
         );
     }
     causes.extend(metadata::check(object, "metadata"));
-    causes.extend(kinds::check_create(&target.resource, &target.version, object));
-    causes
+    let verdict = kinds::check_create(&target.resource, &target.version, object);
+    causes.extend(verdict.causes);
+    Verdict { causes, ..verdict }
 }
