@@ -42,6 +42,7 @@ pub mod server;
 pub mod state;
 pub mod status;
 pub mod store;
+pub mod table;
 pub mod typed;
 mod value;
 pub mod verbs;

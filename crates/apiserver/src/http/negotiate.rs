@@ -16,9 +16,6 @@ pub(crate) enum Shape {
     Table,
 }
 
-/// Whether tables can be had yet; until then clients get what they take instead.
-const TABLES: bool = false;
-
 /// What a client takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Accept {
@@ -58,7 +55,7 @@ impl<'a> Form<'a> {
         let meta = self.group == "meta.k8s.io" && matches!(self.version, "v1" | "v1beta1");
         match self.as_kind {
             "" => Some(Shape::Whole),
-            "Table" if meta && TABLES => Some(Shape::Table),
+            "Table" if meta => Some(Shape::Table),
             "PartialObjectMetadata" | "PartialObjectMetadataList" if meta => Some(Shape::Metadata),
             _ => None,
         }
@@ -116,7 +113,7 @@ mod tests {
             ("*/*", Some(Shape::Whole)),
             (
                 "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
-                Some(if TABLES { Shape::Table } else { Shape::Whole }),
+                Some(Shape::Table),
             ),
             (
                 "application/vnd.kubernetes.protobuf, application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",

@@ -125,10 +125,8 @@ fn get(call: &Call, target: &Target, effects: &[Effect]) -> Result<Response<Body
         verbs::get(&state, target, stale(&state, effects))?
     };
     if target.subresource == "scale" {
-        return Ok(json(
-            200,
-            verbs::show_scale(target, &stored)?.to_string().into_bytes(),
-        ));
+        let scale = verbs::show_scale(target, &stored)?;
+        return Ok(json(200, shown_value(call, target, &scale)?));
     }
     let mut response = json(200, shown(call, target, &stored)?);
     warn(&mut response, &deprecation(target));
@@ -158,6 +156,22 @@ fn shown(call: &Call, target: &Target, stored: &Stored) -> Result<Vec<u8>, Statu
             Ok(out)
         }
         Shape::Table => super::table::of_object(call, target, stored),
+    }
+}
+
+/// An object that is not stored, in the shape that the client asked for.
+fn shown_value(call: &Call, target: &Target, value: &Value) -> Result<Vec<u8>, Status> {
+    match call.accept.shape {
+        _ if value["kind"] == "Status" => Ok(value.to_string().into_bytes()),
+        Shape::Whole => Ok(value.to_string().into_bytes()),
+        Shape::Metadata => Ok(json!({
+            "kind": "PartialObjectMetadata",
+            "apiVersion": "meta.k8s.io/v1",
+            "metadata": value["metadata"],
+        })
+        .to_string()
+        .into_bytes()),
+        Shape::Table => super::table::of_value(call, target, value),
     }
 }
 
@@ -421,16 +435,7 @@ fn delete(call: &Call, target: &Target, content_type: &str, bytes: &[u8]) -> Res
 fn content(call: &Call, target: &Target, outcome: Outcome) -> Result<Response<Body>, Status> {
     let bytes = match outcome.body {
         Content::Stored(stored) => shown(call, target, &stored)?,
-        Content::Value(value) => match call.accept.shape {
-            Shape::Metadata if value["kind"] != "Status" => json!({
-                "kind": "PartialObjectMetadata",
-                "apiVersion": "meta.k8s.io/v1",
-                "metadata": value["metadata"],
-            })
-            .to_string()
-            .into_bytes(),
-            _ => value.to_string().into_bytes(),
-        },
+        Content::Value(value) => shown_value(call, target, &value)?,
     };
     let mut response = json(outcome.code, bytes);
     let mut warnings = deprecation(target);
