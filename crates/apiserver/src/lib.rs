@@ -28,6 +28,7 @@
 mod cause;
 pub mod controllers;
 pub mod crd;
+pub mod discovery;
 pub mod faults;
 pub mod fields;
 pub mod http;
@@ -35,6 +36,7 @@ pub mod journal;
 pub mod kinds;
 pub mod managed;
 pub mod object;
+pub mod openapi;
 pub mod patch;
 pub mod random;
 pub mod schema;

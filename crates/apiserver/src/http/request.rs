@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hyper::header::{AUTHORIZATION, HeaderMap, USER_AGENT};
+use hyper::header::{AUTHORIZATION, HeaderMap, IF_NONE_MATCH, USER_AGENT};
 use hyper::{Method, Request};
 use jiff::Timestamp;
 
@@ -26,6 +26,8 @@ pub(super) struct Call {
     pub(super) user: User,
     /// The field manager: as given, or made of the user agent.
     pub(super) manager: String,
+    /// The tags of documents that the client has.
+    pub(super) known_tags: Option<String>,
     pub(super) facts: RequestFacts,
     pub(super) now: Timestamp,
 }
@@ -71,6 +73,10 @@ impl Call {
             shared: Arc::clone(shared),
             cluster: Arc::clone(cluster),
             facts: super::facts(verb, &route),
+            known_tags: headers
+                .get(IF_NONE_MATCH)
+                .and_then(|value| value.to_str().ok())
+                .map(str::to_owned),
             accept: Accept::read(headers)?,
             method: request.method().clone(),
             route,
