@@ -9,6 +9,7 @@ mod guides;
 mod kinds;
 mod kubectl;
 mod refusals;
+mod refused;
 mod running;
 mod secrets;
 mod server;

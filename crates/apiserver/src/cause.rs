@@ -39,6 +39,12 @@ impl Cause {
         Self::new("FieldValueInvalid", field, with_detail("Invalid value", detail))
     }
 
+    /// A value that is not valid, as it is to be shown.
+    pub(crate) fn invalid_shown(field: impl Into<String>, shown: &str, detail: &str) -> Self {
+        let message = with_detail(&format!("Invalid value: {shown}"), detail);
+        Self::new("FieldValueInvalid", field, message)
+    }
+
     /// A value of another type.
     pub fn type_invalid(field: impl Into<String>, bad: &Value, detail: &str) -> Self {
         let message = with_detail(&with_value("Invalid value", bad), detail);

@@ -50,3 +50,4 @@ mod value;
 pub mod verbs;
 
 pub use cause::Cause;
+pub use value::settle_numbers;

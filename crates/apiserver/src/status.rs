@@ -19,6 +19,8 @@ pub struct Status {
     pub details: Details,
     /// Where a list can go on that could not as it was asked for.
     pub continuation: Option<String>,
+    /// Whether the answer is the message as plain text: of what knows nothing of the API.
+    pub plain: bool,
 }
 
 /// What a [`Status`] is about.
@@ -73,6 +75,7 @@ impl Status {
             message: message.into(),
             details: Details::default(),
             continuation: None,
+            plain: false,
         }
     }
 
@@ -103,6 +106,14 @@ impl Status {
             "NotFound",
             "the server could not find the requested resource",
         )
+    }
+
+    /// No such path.
+    pub fn no_such_path() -> Self {
+        Self {
+            plain: true,
+            ..Self::new(404, "NotFound", "404 page not found\n")
+        }
     }
 
     /// The name is taken.
@@ -234,6 +245,15 @@ impl Status {
     /// The body is in a form that the server cannot read.
     pub fn unsupported_media_type() -> Self {
         Self::early(415, "UnsupportedMediaType", "415: Unsupported Media Type")
+    }
+
+    /// The patch is in a form that is not for custom resources.
+    pub fn unsupported_patch() -> Self {
+        Self::new(
+            415,
+            "UnsupportedMediaType",
+            "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
+        )
     }
 
     /// An error of the API server that has no reason.

@@ -210,6 +210,22 @@ fn write_go_json(out: &mut String, value: &Value) {
     }
 }
 
+/// Makes integers of the floats that are whole, as they are read back once they have been stored: Go writes 3.0 as 3.
+pub fn settle_numbers(value: &mut Value) {
+    match value {
+        Value::Number(number) if !number.is_i64() => {
+            let mut written = String::new();
+            write_json_number(&mut written, number);
+            if let Ok(int) = written.parse::<i64>() {
+                *value = Value::from(int);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(settle_numbers),
+        Value::Object(fields) => fields.values_mut().for_each(settle_numbers),
+        _ => {}
+    }
+}
+
 fn write_go_json_string(out: &mut String, text: &str) {
     out.push('"');
     for char in text.chars() {

@@ -85,7 +85,7 @@ fn truncated(float: f64) -> i64 {
 /// A value as kubectl's JSONPath prints it: texts bare, lists and maps as JSON.
 fn printed(found: &Value) -> String {
     match found {
-        Value::Null => String::new(),
+        Value::Null => "<no value>".to_owned(),
         Value::Array(_) | Value::Object(_) => value::go_json(found),
         scalar => value::plain(scalar),
     }
@@ -220,7 +220,7 @@ fn bracket(text: &str) -> Option<Step> {
         return Some(Step::All);
     }
     if let Some(name) = quoted(text) {
-        return Some(Step::Field(name.to_owned()));
+        return Some(Step::Field(name.replace("\\.", ".")));
     }
     if text.contains(',') {
         return text

@@ -1,5 +1,7 @@
 //! Lists that are sets or have keys: no item twice.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value, json};
 
 use super::schema::Schema;
@@ -90,8 +92,10 @@ fn check_keys(items: &[Value], names: &[String], path: &str, causes: &mut Vec<Ca
 
 /// The second places of values that are there more than once.
 fn doubles(values: &[Value]) -> impl Iterator<Item = usize> {
-    values.iter().enumerate().filter_map(|(place, value)| {
-        let before = values[..place].iter().filter(|other| *other == value).count();
-        (before == 1).then_some(place)
+    let mut seen: HashMap<String, usize> = HashMap::with_capacity(values.len());
+    values.iter().enumerate().filter_map(move |(place, value)| {
+        let times = seen.entry(value.to_string()).or_default();
+        *times += 1;
+        (*times == 2).then_some(place)
     })
 }

@@ -26,6 +26,7 @@
 //!     },
 //! });
 //! crd::apply_defaults(&mut object);
+//! crd::prepare(&mut object, None);
 //! let definition = Definition::from_object(&object).unwrap();
 //! let version = definition.version("v1").unwrap();
 //!
@@ -34,8 +35,8 @@
 //! assert_eq!(thing["spec"], json!({"size": 1}));
 //!
 //! thing["spec"]["size"] = json!(5);
-//! let causes = version.validate(&thing, None);
-//! assert_eq!(causes[0].to_string(), "spec.size: Invalid value: 5: spec.size in body should be less than or equal to 3");
+//! let verdict = version.validate(&thing, None);
+//! assert_eq!(verdict.causes[0].to_string(), "spec.size: Invalid value: 5: spec.size in body should be less than or equal to 3");
 //! ```
 
 mod check;
@@ -90,6 +91,15 @@ pub struct Names {
     pub categories: Vec<String>,
 }
 
+/// What came of looking at an object.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// What is wrong; with anything here the object is refused (422).
+    pub causes: Vec<Cause>,
+    /// Rules that the object breaks and broke before at places that have not changed: for `Warning` headers.
+    pub warnings: Vec<String>,
+}
+
 /// A version of a definition.
 #[derive(Debug)]
 pub struct Version {
@@ -114,7 +124,8 @@ pub struct Version {
 impl Definition {
     /// Checks and compiles a definition that is to be created.
     ///
-    /// The object has been decoded: its fields are of the types of the kind, and [`apply_defaults`] has been called.
+    /// The object has been decoded: its fields are of the types of the kind, and [`apply_defaults`] and [`prepare`] have
+    /// been called.
     ///
     /// # Errors
     /// Everything that is wrong with it.
@@ -329,39 +340,43 @@ impl Version {
     /// Says what is wrong with an object that is created, or replaces another of this version.
     ///
     /// What an update leaves as it was is forgiven, but for the rules of lists.
-    pub fn validate(&self, new: &Value, old: Option<&Value>) -> Vec<Cause> {
-        let mut causes = self.check_kind(new);
-        if !causes.is_empty() {
-            return causes;
+    pub fn validate(&self, new: &Value, old: Option<&Value>) -> Verdict {
+        let mut verdict = self.check_kind(new);
+        if !verdict.causes.is_empty() {
+            return verdict;
         }
         let correlation = self.correlate(new, old);
-        causes.extend(validate::validate(new, &self.schema, correlation, ""));
+        verdict
+            .causes
+            .extend(validate::validate(new, &self.schema, correlation, ""));
         if let Some(scale) = &self.scale {
-            causes.extend(scale.check_spec(new));
-            causes.extend(scale.check_status(new));
+            verdict.causes.extend(scale.check_spec(new));
+            verdict.causes.extend(scale.check_status(new));
         }
-        self.check_structure(&mut causes, new, old);
-        self.check_rules(&mut causes, new, old, correlation);
-        causes
+        self.check_structure(&mut verdict.causes, new, old);
+        self.check_rules(&mut verdict, new, old, correlation);
+        verdict
     }
 
     /// Says what is wrong with an object whose status is replaced.
-    pub fn validate_status(&self, new: &Value, old: &Value) -> Vec<Cause> {
-        let mut causes = self.check_kind(new);
-        if !causes.is_empty() {
-            return causes;
+    pub fn validate_status(&self, new: &Value, old: &Value) -> Verdict {
+        let mut verdict = self.check_kind(new);
+        if !verdict.causes.is_empty() {
+            return verdict;
         }
         let correlation = self.correlate(new, Some(old));
         if let (Some(status), Some(schema)) = (new.get("status"), self.schema.properties.get("status")) {
             let below = correlation.and_then(|correlation| correlation.field("status"));
-            causes.extend(validate::validate(status, schema, below, "status"));
+            verdict
+                .causes
+                .extend(validate::validate(status, schema, below, "status"));
         }
         if let Some(scale) = &self.scale {
-            causes.extend(scale.check_status(new));
+            verdict.causes.extend(scale.check_status(new));
         }
-        self.check_structure(&mut causes, new, Some(old));
-        self.check_rules(&mut causes, new, Some(old), correlation);
-        causes
+        self.check_structure(&mut verdict.causes, new, Some(old));
+        self.check_rules(&mut verdict, new, Some(old), correlation);
+        verdict
     }
 
     fn correlate<'a>(&'a self, new: &'a Value, old: Option<&'a Value>) -> Option<Correlation<'a>> {
@@ -372,15 +387,19 @@ impl Version {
         })
     }
 
-    fn check_kind(&self, object: &Value) -> Vec<Cause> {
-        [("kind", &self.kind), ("apiVersion", &self.api_version)]
+    fn check_kind(&self, object: &Value) -> Verdict {
+        let causes = [("kind", &self.kind), ("apiVersion", &self.api_version)]
             .into_iter()
             .filter(|(name, wanted)| object[name] != **wanted)
             .map(|(name, wanted)| {
                 let found = json!(object[name].as_str().unwrap_or_default());
                 Cause::invalid(name, &found, &format!("must be {wanted}"))
             })
-            .collect()
+            .collect();
+        Verdict {
+            causes,
+            warnings: Vec::new(),
+        }
     }
 
     /// Embedded objects and lists. Lists that had an item twice may have it still.
@@ -394,7 +413,7 @@ impl Version {
     /// Rules are not looked at on objects that they may not understand.
     fn check_rules(
         &self,
-        causes: &mut Vec<Cause>,
+        verdict: &mut Verdict,
         new: &Value,
         old: Option<&Value>,
         correlation: Option<Correlation<'_>>,
@@ -409,17 +428,23 @@ impl Version {
         let Some(rules) = &self.rules else {
             return;
         };
-        if causes.iter().any(|cause| BLOCKING.contains(&cause.reason)) {
+        if verdict
+            .causes
+            .iter()
+            .any(|cause| BLOCKING.contains(&cause.reason))
+        {
             let why = "some validation rules were not checked because the object was invalid; correct the existing \
                        errors to complete validation";
-            causes.push(Cause::invalid("<nil>", &Value::Null, why));
+            verdict.causes.push(Cause::invalid("<nil>", &Value::Null, why));
             return;
         }
-        causes.extend(rules.check(&self.schema, new, old, Change::of(correlation), ""));
+        let broken = rules.check(&self.schema, new, old, Change::of(correlation), "");
+        verdict.causes.extend(broken.causes);
+        verdict.warnings.extend(broken.warnings);
     }
 }
 
-/// Puts in what a definition has without saying so: the singular, the kind of lists, the conversion, and what is stored.
+/// Puts in what a definition has without saying so: the singular, the kind of lists, the conversion.
 pub fn apply_defaults(definition: &mut Value) {
     let spec = &mut definition["spec"];
     if !spec.is_object() {
@@ -447,14 +472,23 @@ pub fn apply_defaults(definition: &mut Value) {
             }
         }
     }
-    let storage = spec["versions"]
-        .as_array()
+}
+
+/// Gives a definition the status that it has whatever the client sent: at first none, later that of the stored one. The
+/// version that objects are stored in is among those that objects have been stored in.
+pub fn prepare(definition: &mut Value, old: Option<&Value>) {
+    let mut status = old.map_or_else(|| json!({}), |old| old["status"].clone());
+    let versions = definition["spec"]["versions"].as_array();
+    let storage = versions
         .into_iter()
         .flatten()
-        .find(|version| version["storage"] == true)
-        .map(|version| version["name"].clone());
-    let stored = &mut definition["status"]["storedVersions"];
-    if stored.as_array().is_none_or(Vec::is_empty) {
-        *stored = json!(storage.into_iter().collect::<Vec<_>>());
+        .find(|version| version["storage"] == true);
+    if let Some(name) = storage.map(|version| &version["name"]) {
+        match status["storedVersions"].as_array_mut() {
+            Some(stored) if stored.contains(name) => {}
+            Some(stored) => stored.push(name.clone()),
+            None => status["storedVersions"] = json!([name]),
+        }
     }
+    definition["status"] = status;
 }

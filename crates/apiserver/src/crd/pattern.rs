@@ -4,6 +4,7 @@
 //! counts nothing is a brace, and classes do not nest.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use regex::{Regex, RegexBuilder};
 
@@ -13,27 +14,24 @@ const SIZE_LIMIT: usize = 64 << 20;
 /// A pattern of a schema.
 pub(super) struct Pattern {
     pub(super) text: String,
-    /// The expression, or what is wrong with it.
-    compiled: Result<Regex, String>,
+    /// The expression, or what is wrong with it, once it has been asked for: a definition may have hundreds.
+    compiled: OnceLock<Result<Regex, String>>,
 }
 
 impl Pattern {
     pub(super) fn new(text: String) -> Self {
-        let compiled = compile(&text);
-        Self { text, compiled }
+        Self {
+            text,
+            compiled: OnceLock::new(),
+        }
     }
 
     /// Says whether a text matches, or why nothing can.
     pub(super) fn matches(&self, text: &str) -> Result<bool, &str> {
-        match &self.compiled {
+        match self.compiled.get_or_init(|| compile(&self.text)) {
             Ok(regex) => Ok(regex.is_match(text)),
             Err(problem) => Err(problem),
         }
-    }
-
-    /// What is wrong with the pattern.
-    pub(super) fn problem(&self) -> Option<&str> {
-        self.compiled.as_ref().err().map(String::as_str)
     }
 }
 

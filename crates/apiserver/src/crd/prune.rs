@@ -22,6 +22,15 @@ pub(super) fn prune(object: &mut Value, schema: &Schema) -> Vec<String> {
     walk.unknown
 }
 
+/// Takes undeclared fields out of a value that is no resource, such as a default.
+pub(super) fn prune_value(value: &mut Value, schema: &Schema) {
+    let mut walk = Walk {
+        path: String::new(),
+        unknown: Vec::new(),
+    };
+    walk.value(value, Some(schema));
+}
+
 struct Walk {
     path: String,
     unknown: Vec<String>,

@@ -45,8 +45,6 @@ pub(super) struct Schema {
     /// `atomic`, `set` or `map`; empty for none.
     pub(super) list_type: String,
     pub(super) list_keys: Vec<String>,
-    /// `atomic` or `granular`; empty for none.
-    pub(super) map_type: String,
     pub(super) rules: Vec<Rule>,
 }
 
@@ -151,7 +149,6 @@ impl Schema {
             int_or_string: flag(map, "x-kubernetes-int-or-string"),
             list_type: text(map, "x-kubernetes-list-type"),
             list_keys: texts(map, "x-kubernetes-list-map-keys"),
-            map_type: text(map, "x-kubernetes-map-type"),
             rules: list(map, "x-kubernetes-validations")
                 .iter()
                 .filter_map(Value::as_object)

@@ -57,7 +57,7 @@ fn go_duration(text: &str) -> Option<i64> {
             .find(|(unit, nanos)| *nanos > 0 && tail.strip_prefix(unit).is_some_and(ends_unit))?;
         let unit_length = tail.find(|char: char| char.is_ascii_digit() || char == '.');
         rest = &tail[unit_length.unwrap_or(tail.len())..];
-        total += amount(number, *nanos)?;
+        total = total.checked_add(amount(number, *nanos)?)?;
     }
     let total = if negative { -total } else { total };
     i64::try_from(total).ok()
@@ -84,7 +84,8 @@ fn amount(number: &str, nanos: i64) -> Option<i128> {
     // Beyond eighteen digits a fraction is below a nanosecond of any unit.
     let fraction = &fraction[..fraction.len().min(18)];
     let scale = 10_i128.pow(u32::try_from(fraction.len()).ok()?);
-    Some(digits(whole)? * i128::from(nanos) + digits(fraction)? * i128::from(nanos) / scale)
+    let whole = digits(whole)?.checked_mul(i128::from(nanos))?;
+    whole.checked_add(digits(fraction)? * i128::from(nanos) / scale)
 }
 
 /// Reads a duration such as `22 ns` or `3 days`; what is between the parts is not looked at.
@@ -136,6 +137,7 @@ mod tests {
             ("1week", Some(7 * 86_400 * 1_000_000_000)),
             ("22 ns", Some(22)),
             ("5", None),
+            ("9999999999999999999999999999999999999h", None),
             ("", None),
             ("x", None),
         ] {

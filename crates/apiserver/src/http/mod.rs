@@ -46,7 +46,7 @@ pub(crate) async fn answer(server: &Server, shared: &Arc<Shared>, request: Reque
         },
         ["admin", rest @ ..] => Ok(admin(server, shared, &request, rest)),
         ["healthz" | "livez" | "readyz"] => Ok(text(200, "ok")),
-        _ => Ok(refuse(&Status::no_such_resource())),
+        _ => Ok(refuse(&Status::no_such_path())),
     }
 }
 
@@ -132,6 +132,9 @@ fn too_many(seconds: u32) -> Response<Body> {
 
 /// The answer that is a [`Status`].
 fn refuse(status: &Status) -> Response<Body> {
+    if status.plain {
+        return text(status.code, &status.message);
+    }
     let mut response = json(status.code, status.to_value().to_string().into_bytes());
     if status.details.retry_after > 0 {
         response

@@ -136,9 +136,15 @@ impl Params {
     }
 
     pub(super) fn watch(&self) -> Result<WatchOptions, Status> {
+        let text = self.text("resourceVersion");
+        let revision = self.revision().map_err(|_| {
+            Status::internal_plain(format!(
+                "resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
+            ))
+        })?;
         Ok(WatchOptions {
             selection: self.selection()?,
-            revision: self.revision()?,
+            revision,
             initial_events: self.get("sendInitialEvents").map(is_true),
             not_older_than: self.text("resourceVersionMatch") == "NotOlderThan",
             bookmarks: self.flag("allowWatchBookmarks"),

@@ -51,7 +51,7 @@ impl Call {
     ) -> Result<Self, Status> {
         let now = shared.options.clock.now();
         let headers = request.headers();
-        let route = Route::read(path).ok_or_else(Status::no_such_resource)?;
+        let route = Route::read(path).ok_or_else(Status::no_such_path)?;
         let params = Params::read(request.uri().query());
         let verb = verb(request.method(), &route, &params);
         let user = user(shared, cluster, headers, now)?;

@@ -13,7 +13,7 @@ use super::request::Call;
 use super::route::Route;
 use super::{json, warn, watch};
 use crate::faults::Effect;
-use crate::kinds::{self, Form, protobuf};
+use crate::kinds::{self, Form, Registry, protobuf};
 use crate::object::json as reader;
 use crate::state::State;
 use crate::status::{Cause, Status};
@@ -56,16 +56,22 @@ fn target(call: &Call) -> Result<Target, Status> {
     else {
         return Err(Status::no_such_resource());
     };
-    let resource = call
-        .cluster
-        .state()
-        .registry
-        .get(group, plural)
-        .ok_or_else(Status::no_such_resource)?;
-    let version = resource
-        .version(version)
-        .cloned()
-        .ok_or_else(Status::no_such_resource)?;
+    let (resource, known_group) = {
+        let state = call.cluster.state();
+        let known = group.is_empty()
+            || Registry::builtin_groups().any(|name| name == group)
+            || state.registry.has_version(group, version);
+        (state.registry.get(group, plural), known)
+    };
+    let missing = || {
+        if known_group {
+            Status::no_such_resource()
+        } else {
+            Status::no_such_path()
+        }
+    };
+    let resource = resource.ok_or_else(missing)?;
+    let version = resource.version(version).cloned().ok_or_else(missing)?;
     let known = subresource.is_empty() || version.subresource(subresource).is_some();
     // A namespace in the path of what has none, or none in that of one object that has.
     let placed = match (resource.namespaced, namespace.is_empty()) {
@@ -136,12 +142,7 @@ fn get(call: &Call, target: &Target, effects: &[Effect]) -> Result<Response<Body
 /// What users of a version are warned of.
 fn deprecation(target: &Target) -> Vec<String> {
     match &target.version.form {
-        Form::Custom(custom) => custom
-            .get()
-            .deprecation_warning()
-            .map(str::to_owned)
-            .into_iter()
-            .collect(),
+        Form::Custom(custom) => custom.deprecation_warning().into_iter().collect(),
         Form::Builtin(_) => Vec::new(),
     }
 }
@@ -207,7 +208,11 @@ fn listed(call: &Call, target: &Target, listing: &Listing) -> Result<Vec<u8>, St
     };
     let size: usize = listing.items.iter().map(|stored| stored.body().len() + 64).sum();
     let mut out = Vec::with_capacity(size + 256);
-    let metadata = list_metadata(listing);
+    let mut metadata = list_metadata(listing);
+    if matches!(target.version.form, Form::Custom(_)) && listing.next.is_none() {
+        // As in the API server, whose lists of custom resources have all fields.
+        metadata["continue"] = json!("");
+    }
     out.extend_from_slice(
         format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata},\"items\":[")
             .as_bytes(),

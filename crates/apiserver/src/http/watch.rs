@@ -15,6 +15,8 @@ use super::request::Call;
 use super::resources::whole;
 use super::{table, with_type};
 use crate::faults::Effect;
+use crate::kinds::Form;
+use crate::schema;
 use crate::server::{Clock, Cluster};
 use crate::status::Status;
 use crate::verbs::{Event, EventBody, Target, WatchOptions, Watching, watch_error};
@@ -23,6 +25,9 @@ use crate::verbs::{Event, EventBody, Target, WatchOptions, Watching, watch_error
 const BOOKMARKS_EVERY: Duration = Duration::from_secs(60);
 /// How long a watch lasts that does not say it: the API server takes between half an hour and an hour.
 const LASTS: Duration = Duration::from_secs(45 * 60);
+
+/// How long a connection gets to send what it has before a fault cuts it.
+const FLUSH: Duration = Duration::from_millis(20);
 
 /// A watch under way.
 struct Stream {
@@ -102,7 +107,11 @@ impl Stream {
             if let Some((0, effect)) = &self.fault {
                 self.over = true;
                 return match effect {
-                    Effect::CutWatch(_) => Some(Err(Broken("the watch is cut"))),
+                    Effect::CutWatch(_) => {
+                        // What has been told leaves the connection first: a cut takes along what waits in it.
+                        tokio::time::sleep(FLUSH).await;
+                        Some(Err(Broken("the watch is cut")))
+                    }
                     _ => {
                         let gone = Status::expired(format!(
                             "too old resource version: {} (a fault that was asked for)",
@@ -205,15 +214,19 @@ impl Stream {
     }
 
     fn bookmark(&self, revision: u64, end: bool) -> serde_json::Value {
-        let (api_version, kind) = match self.shape {
-            Shape::Metadata => ("meta.k8s.io/v1", "PartialObjectMetadata"),
-            _ => (&*self.target.version.api_version, &*self.target.resource.kind),
+        // A built-in kind shows what it always has; whatever else the object would have is left out.
+        let mut object = match (self.shape, &self.target.version.form) {
+            (Shape::Metadata, _) => json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata"}),
+            (_, Form::Builtin(_)) => {
+                schema::builtin(&self.target.version.api_version, &self.target.resource.kind)
+                    .map_or_else(|| json!({}), |builtin| builtin.empty)
+            }
+            _ => json!({
+                "apiVersion": self.target.version.api_version,
+                "kind": self.target.resource.kind,
+            }),
         };
-        let mut object = json!({
-            "kind": kind,
-            "apiVersion": api_version,
-            "metadata": {"resourceVersion": revision.to_string()},
-        });
+        object["metadata"] = json!({"resourceVersion": revision.to_string()});
         if end {
             object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }

@@ -70,6 +70,27 @@ impl CustomVersion {
     }
 }
 
+impl CustomVersion {
+    /// What users of the version are warned of: with the version to use, if the definition has no words of its own.
+    pub fn deprecation_warning(&self) -> Option<String> {
+        let this = self.get();
+        let warning = this.deprecation_warning()?;
+        let kind = &self.definition.names().kind;
+        let usual = format!("{} {kind} is deprecated", this.api_version());
+        let better = self
+            .definition
+            .versions()
+            .iter()
+            .filter(|version| version.is_served() && version.deprecation_warning().is_none())
+            .max_by_key(|version| precedence(version.name()))
+            .filter(|version| precedence(version.name()) > precedence(this.name()));
+        Some(match better {
+            Some(better) if warning == usual => format!("{usual}; use {} {kind}", better.api_version()),
+            _ => warning.to_owned(),
+        })
+    }
+}
+
 /// Makes the resource of a definition; none without a version that is served.
 ///
 /// # Errors
@@ -211,6 +232,11 @@ pub(crate) fn check_definition(
 ) -> Result<(), Status> {
     if !is_definition(resource) {
         return Ok(());
+    }
+    let served = object["spec"]["versions"].as_array().into_iter().flatten();
+    let several = served.filter(|version| version["served"] == true).count() > 1;
+    if several && object["spec"]["conversion"]["strategy"] == "Webhook" {
+        return Err(Status::not_implemented("conversion by a webhook"));
     }
     let checked = match old {
         None => Definition::from_object(object),

@@ -24,8 +24,8 @@ use serde_json::Value;
 pub use registry::Registry;
 pub use strategy::Strategy;
 
+use crate::crd::Verdict;
 use crate::managed::{FieldManager, ScaleMapping};
-use crate::status::Cause;
 use crate::store::{Stored, TableName};
 use codec::GoType;
 
@@ -176,12 +176,15 @@ pub(crate) fn to_stored_version(resource: &Resource, version: &Version, object: 
 }
 
 /// What is wrong with a new object beyond its metadata.
-pub(crate) fn check_create(resource: &Resource, version: &Version, object: &Value) -> Vec<Cause> {
+pub(crate) fn check_create(resource: &Resource, version: &Version, object: &Value) -> Verdict {
     match &version.form {
         Form::Builtin(_) => {
             let mut causes = validate::finalizers(object);
             causes.extend(validate::create(resource, object));
-            causes
+            Verdict {
+                causes,
+                warnings: Vec::new(),
+            }
         }
         Form::Custom(custom) => custom.get().validate(object, None),
     }
@@ -194,8 +197,8 @@ pub(crate) fn check_update(
     subresource: &str,
     new: &Value,
     old: &Value,
-) -> Vec<Cause> {
-    match &version.form {
+) -> Verdict {
+    let causes = match &version.form {
         // Nothing else than the status can have changed.
         Form::Builtin(_) if subresource == "status" => validate::status(resource, new),
         Form::Builtin(_) => {
@@ -203,7 +206,11 @@ pub(crate) fn check_update(
             causes.extend(validate::update(resource, new, old));
             causes
         }
-        Form::Custom(custom) if subresource == "status" => custom.get().validate_status(new, old),
-        Form::Custom(custom) => custom.get().validate(new, Some(old)),
+        Form::Custom(custom) if subresource == "status" => return custom.get().validate_status(new, old),
+        Form::Custom(custom) => return custom.get().validate(new, Some(old)),
+    };
+    Verdict {
+        causes,
+        warnings: Vec::new(),
     }
 }

@@ -175,6 +175,7 @@ pub(crate) fn prepare_create(
         ("", "PersistentVolume") => protect(object, "kubernetes.io/pv-protection"),
         ("apps", "DaemonSet") => set_template_generation(object, 1),
         ("batch", "Job") => job_selector(object),
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => prepare_definition(version, object, None),
         _ => {}
     }
 }
@@ -215,7 +216,7 @@ pub(crate) fn prepare_update(target: &Target, state: &mut State, new: &mut Value
                 copy_field(new, old, "status");
             }
             if matches!(version.form, Form::Builtin(_)) {
-                of_kind(resource, state, new, old);
+                of_kind(resource, version, state, new, old);
             }
         }
     }
@@ -269,7 +270,7 @@ fn only_status(resource: &Resource, new: &mut Value, old: &Value) {
     }
 }
 
-fn of_kind(resource: &Resource, state: &mut State, new: &mut Value, old: &Value) {
+fn of_kind(resource: &Resource, version: &Version, state: &mut State, new: &mut Value, old: &Value) {
     match (&*resource.group, &*resource.kind) {
         ("", "Namespace") => {
             let finalizers = old["spec"]["finalizers"].clone();
@@ -279,6 +280,7 @@ fn of_kind(resource: &Resource, state: &mut State, new: &mut Value, old: &Value)
             set_or_remove(new, "spec", "finalizers", finalizers);
         }
         ("", "Service") => super::services::allocate(state, new, Some(old)),
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => prepare_definition(version, new, Some(old)),
         ("apps", "DaemonSet") => {
             let before = template_generation(old);
             let changed = new["spec"]["template"] != old["spec"]["template"]
@@ -309,6 +311,15 @@ fn wanted_differs(version: &Version, new: &Value, old: &Value) -> bool {
             .collect()
     };
     wanted(new) != wanted(old)
+}
+
+/// Gives a definition its status, in the form that Go gives it.
+fn prepare_definition(version: &Version, object: &mut Value, old: Option<&Value>) {
+    crate::crd::prepare(object, old);
+    if let Form::Builtin(ty) = &version.form {
+        // It has been read before; a status that is the server's own fits.
+        let _ = ty.normalize(object);
+    }
 }
 
 fn template_generation(object: &Value) -> i64 {

@@ -229,9 +229,9 @@ fn look_at_list(schema: &Schema, list: &List, old: &[Value], new: &[Value], diff
             Entry::Occupied(entry) => entry.into_mut(),
         };
         if is_new {
-            sides.1.push(item)
+            sides.1.push(item);
         } else {
-            sides.0.push(item)
+            sides.0.push(item);
         }
     }
     let mut collector = Collector::default();

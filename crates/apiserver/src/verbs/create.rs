@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::decode::decode;
 use super::{Outcome, Target, Write, admission};
+use crate::crd::Verdict;
 use crate::journal::Verb;
 use crate::kinds::{self, Form};
 use crate::managed::{Live, ManagedFields, UpdateRequest};
@@ -101,7 +102,7 @@ pub(super) fn finish(
     admission::create(state, target, &mut object)?;
     prepare(state, target, &mut object, write);
     kinds::strategy::prepare_create(resource, &target.version, state, &mut object, write.now);
-    let causes = check(target, &object);
+    let Verdict { causes, warnings } = check(target, &object);
     let name = metadata::text(&object, "name").to_owned();
     if !causes.is_empty() {
         return Err(target.invalid(&name, causes));
@@ -113,10 +114,10 @@ pub(super) fn finish(
     kinds::custom::check_definition(resource, &object, None)?;
     metadata::set_managed(&mut object, &managed);
     if write.dry_run {
-        return Ok(Outcome::value(201, object));
+        return Ok(Outcome::value(201, object).warning(warnings));
     }
     let stored = state.commit(resource, &target.version, &mut object, write, verb);
-    Ok(Outcome::stored(201, stored))
+    Ok(Outcome::stored(201, stored).warning(warnings))
 }
 
 /// Makes a name of `generateName`.
@@ -169,7 +170,7 @@ fn prepare(state: &mut State, target: &Target, object: &mut Value, write: &Write
     }
 }
 
-fn check(target: &Target, object: &Value) -> Vec<Cause> {
+fn check(target: &Target, object: &Value) -> Verdict {
     let name = metadata::text(object, "name");
     let mut causes = Vec::new();
     if name.is_empty() {
@@ -189,6 +190,7 @@ fn check(target: &Target, object: &Value) -> Vec<Cause> {
         );
     }
     causes.extend(metadata::check(object, "metadata"));
-    causes.extend(kinds::check_create(&target.resource, &target.version, object));
-    causes
+    let verdict = kinds::check_create(&target.resource, &target.version, object);
+    causes.extend(verdict.causes);
+    Verdict { causes, ..verdict }
 }

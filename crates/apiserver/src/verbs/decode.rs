@@ -1,6 +1,6 @@
 //! Reading an object that a client sent: its kind, its form, its defaults.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Target;
 use crate::kinds::{Form, Registry, defaults};
@@ -40,6 +40,13 @@ pub(super) fn check_kind(target: &Target, object: &mut Value) -> Result<(), Stat
         )));
     };
     let custom = matches!(target.version.form, Form::Custom(_));
+    if custom
+        && map
+            .get("apiVersion")
+            .is_some_and(|found| *found == *target.version.api_version)
+    {
+        return check_custom_kind(target, object);
+    }
     for (field, expected) in [
         ("apiVersion", &*target.version.api_version),
         ("kind", &*target.resource.kind),
@@ -50,15 +57,39 @@ pub(super) fn check_kind(target: &Target, object: &mut Value) -> Result<(), Stat
                 map.insert(field.to_owned(), expected.into());
             }
             None | Some("") => {
-                return Err(Status::bad_request(format!(
-                    "Object 'Kind' is missing in '{}'",
-                    Value::Object(map.clone())
-                )));
+                return Err(no_kind(target, map));
             }
             Some(_) => return Err(wrong_kind(target, &Value::Object(map.clone()))),
         }
     }
     Ok(())
+}
+
+fn no_kind(target: &Target, map: &Map<String, Value>) -> Status {
+    let text = Value::Object(map.clone()).to_string();
+    let begin: String = text.chars().take(30).collect();
+    Status::bad_request(format!(
+        "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing in '{text}' ({begin} ...)",
+        target.resource.kind
+    ))
+}
+
+/// A custom resource of another kind is one that is not valid.
+fn check_custom_kind(target: &Target, object: &Value) -> Result<(), Status> {
+    let found = object["kind"].as_str().unwrap_or_default();
+    if found == &*target.resource.kind {
+        return Ok(());
+    }
+    if found.is_empty() {
+        return Err(no_kind(target, object.as_object().unwrap_or(&Map::new())));
+    }
+    let cause = Cause::invalid(
+        "kind",
+        &object["kind"],
+        format!("must be {}", target.resource.kind),
+    );
+    let name = crate::object::metadata::text(object, "name");
+    Err(Status::invalid(&target.resource.group, found, name, vec![cause]))
 }
 
 fn wrong_kind(target: &Target, object: &Value) -> Status {

@@ -73,7 +73,7 @@ pub(super) fn patched(target: &Target, object: Value, body: &PatchBody) -> Resul
         PatchBody::Json(patch) => json_patch(object, patch),
         PatchBody::Strategic(patch) => match StrategicType::of(api_version, kind) {
             Some(ty) => strategic_merge(ty, object, patch.clone()),
-            None => return Err(Status::unsupported_media_type()),
+            None => return Err(Status::unsupported_patch()),
         },
         PatchBody::Apply(_) => return Err(Status::internal("an apply is no patch")),
     };

@@ -7,7 +7,7 @@ use super::patch::{PatchBody, patched, refused};
 use super::update::{Existing, finish};
 use super::{Outcome, Target, Write};
 use crate::journal::Verb;
-use crate::kinds::{Scale, Version};
+use crate::kinds::{Form, Scale, Version};
 use crate::managed::{ApplyRequest, FieldManager, Live, ManagedFields, UpdateRequest};
 use crate::object::metadata;
 use crate::state::State;
@@ -64,6 +64,13 @@ fn selector_text(selector: &Value) -> String {
 /// The version has none.
 fn show(version: &Version, object: &Value) -> Result<Value, Status> {
     let scale = scale_of(version)?;
+    let missing = object.pointer(&pointer(&scale.spec_replicas)).is_none();
+    if missing && matches!(version.form, Form::Custom(_)) {
+        return Err(Status::internal(format!(
+            "the spec replicas field {:?} does not exist",
+            scale.spec_replicas
+        )));
+    }
     let at = |path: &str| {
         object
             .pointer(&pointer(path))
@@ -195,7 +202,7 @@ fn write_scale(
     let scale = scale_of(&target.version)?.clone();
     check_scale(target, &mut new, existing)?;
     let replicas = new["spec"]["replicas"].as_i64().unwrap_or_default();
-    let shown = show(&target.version, &existing.object)?;
+    let shown = show(&target.version, &existing.object).unwrap_or_else(|_| empty_scale(&existing.object));
     let entries = match applied {
         Some(entries) => entries,
         None => {
@@ -226,6 +233,12 @@ fn write_scale(
     let outcome = finish(state, &main, existing, object, managed, write, verb)?;
     let object = outcome.object(&main);
     Ok(Outcome::value(200, show(&target.version, &object)?))
+}
+
+/// What is shown before an object has replicas.
+fn empty_scale(object: &Value) -> Value {
+    json!({"kind": "Scale", "apiVersion": VERSION, "metadata": {"name": object["metadata"]["name"],
+        "namespace": object["metadata"]["namespace"]}, "spec": {}, "status": {"replicas": 0}})
 }
 
 fn set_at(object: &mut Value, path: &str, replicas: i64) {

@@ -181,25 +181,27 @@ pub(super) fn finish(
     // Twice, as in the API server: once by all kinds, once by this one.
     let mut causes = metadata::check_update(&object, &existing.object, "metadata");
     causes.extend(causes.clone());
-    causes.extend(kinds::check_update(
+    let verdict = kinds::check_update(
         resource,
         &target.version,
         &target.subresource,
         &object,
         &existing.object,
-    ));
+    );
+    causes.extend(verdict.causes);
+    let warnings = verdict.warnings;
     if !causes.is_empty() {
         return Err(target.invalid(&target.name, causes));
     }
     kinds::custom::check_definition(resource, &object, Some(&existing.object))?;
     let changed = object != existing.object;
     if !settle_times(&existing.managed, &mut managed, changed) {
-        return Ok(Outcome::stored(200, Arc::clone(&existing.stored)));
+        return Ok(Outcome::stored(200, Arc::clone(&existing.stored)).warning(warnings));
     }
     metadata::set_managed(&mut object, &managed);
     let head = Head::of(&object);
     if write.dry_run {
-        return Ok(Outcome::value(200, object));
+        return Ok(Outcome::value(200, object).warning(warnings));
     }
     if may_go(state, target, &head, &object) {
         let last = state.remove(resource, &target.version, &head.key(), Some(&mut object), write);
@@ -209,7 +211,7 @@ pub(super) fn finish(
         });
     }
     let stored = state.commit(resource, &target.version, &mut object, write, verb);
-    Ok(Outcome::stored(200, stored))
+    Ok(Outcome::stored(200, stored).warning(warnings))
 }
 
 /// Whether an object that is being deleted has nothing more to wait for.

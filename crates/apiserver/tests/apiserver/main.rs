@@ -1,5 +1,7 @@
 //! Compares what this crate decides with a real kube-apiserver: the same requests to both.
 
+// Schemas are written as JSON.
+#![recursion_limit = "512"]
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -7,5 +9,10 @@
 )]
 
 mod apply;
+mod causes;
 mod crd;
+mod definitions;
+mod objects;
 mod real;
+#[path = "../../../../tests/contract/refused.rs"]
+mod refused;

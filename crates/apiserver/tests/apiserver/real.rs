@@ -48,11 +48,23 @@ impl Real {
 
     /// Sends a request. The content type says what kind of patch a body is.
     pub(crate) async fn send(&self, method: &str, path: &str, content_type: &str, body: &Value) -> Answer {
+        self.request(method, path, content_type, "application/json", body)
+            .await
+    }
+
+    async fn request(
+        &self,
+        method: &str,
+        path: &str,
+        content_type: &str,
+        accept: &str,
+        body: &Value,
+    ) -> Answer {
         let request = http::Request::builder()
             .method(method)
             .uri(path)
             .header("content-type", content_type)
-            .header("accept", "application/json")
+            .header("accept", accept)
             .body(kube::client::Body::from(if body.is_null() {
                 Vec::new()
             } else {
@@ -79,6 +91,12 @@ impl Real {
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.send("GET", path, "application/json", &Value::Null).await
+    }
+
+    /// Reads something in another form, such as a table.
+    pub(crate) async fn get_as(&self, path: &str, accept: &str) -> Answer {
+        self.request("GET", path, "application/json", accept, &Value::Null)
+            .await
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {

@@ -117,8 +117,16 @@ async fn send(client: &Client, step: &Step) -> Answer {
         .collect();
     let bytes = response.into_body().collect().await.unwrap().to_bytes();
     let body = serde_json::from_slice(&bytes)
+        .or_else(|_| events(&bytes))
         .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
     Answer { code, body, warnings }
+}
+
+/// The events of a watch, one on each line.
+fn events(bytes: &[u8]) -> serde_json::Result<Value> {
+    serde_json::Deserializer::from_slice(bytes)
+        .into_iter::<Value>()
+        .collect()
 }
 
 /// Sends a step, again and again if it waits for something.

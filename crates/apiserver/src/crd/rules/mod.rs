@@ -15,6 +15,7 @@ use kube_cel::cel::ExecutionError;
 use kube_cel::cel::common::ast::IdedExpr as Program;
 use serde_json::Value;
 
+use super::Verdict;
 use super::correlate::{Correlation, same_key};
 use super::lists::{child, key};
 use super::schema::{Rule, Schema};
@@ -195,10 +196,10 @@ impl Rules {
         old: Option<&Value>,
         change: Change<'_>,
         path: &str,
-    ) -> Vec<Cause> {
-        let mut causes = Vec::new();
-        self.walk(schema, value, old, change, path, &mut causes);
-        causes
+    ) -> Verdict {
+        let mut verdict = Verdict::default();
+        self.walk(schema, value, old, change, path, &mut verdict);
+        verdict
     }
 
     fn walk(
@@ -208,33 +209,40 @@ impl Rules {
         old: Option<&Value>,
         change: Change<'_>,
         path: &str,
-        causes: &mut Vec<Cause>,
+        verdict: &mut Verdict,
     ) {
         if value.is_null() {
             return;
         }
         let old = old.filter(|old| !old.is_null());
         if !self.here.is_empty() {
-            self.check_here(schema, value, old, change, path, causes);
+            self.check_here(schema, value, old, change, path, verdict);
         }
         for part in &self.all_of {
             // What is asked within `allOf` is not forgiven for the place itself.
             let change = Change { here: None, ..change };
-            part.walk(schema, value, old, change, path, causes);
+            part.walk(schema, value, old, change, path, verdict);
         }
         match value {
-            Value::Array(items) => self.walk_items(schema, items, old, change, path, causes),
+            Value::Array(items) => self.walk_items(schema, items, old, change, path, verdict),
             Value::Object(fields) => {
                 let old = old.and_then(Value::as_object);
                 for (name, value) in fields {
                     let old = old.and_then(|old| old.get(name));
                     if let (Some(rules), Some(schema)) = (&self.additional, schema.additional_schema()) {
-                        rules.walk(schema, value, old, change.field(name), &key(path, name), causes);
+                        rules.walk(schema, value, old, change.field(name), &key(path, name), verdict);
                     }
                     if let (Some(rules), Some(schema)) =
                         (self.properties.get(name), schema.properties.get(name))
                     {
-                        rules.walk(schema, value, old, change.field(name), &child(path, name), causes);
+                        rules.walk(
+                            schema,
+                            value,
+                            old,
+                            change.field(name),
+                            &child(path, name),
+                            verdict,
+                        );
                     }
                 }
             }
@@ -249,7 +257,7 @@ impl Rules {
         old: Option<&Value>,
         change: Change<'_>,
         path: &str,
-        causes: &mut Vec<Cause>,
+        verdict: &mut Verdict,
     ) {
         let (Some(rules), Some(below)) = (&self.items, schema.items.as_deref()) else {
             return;
@@ -258,7 +266,7 @@ impl Rules {
         for (index, item) in items.iter().enumerate() {
             let old = old.and_then(|old| same_key(schema, old, item));
             let path = format!("{path}[{index}]");
-            rules.walk(below, item, old, change.item(index), &path, causes);
+            rules.walk(below, item, old, change.item(index), &path, verdict);
         }
     }
 
@@ -269,7 +277,7 @@ impl Rules {
         old: Option<&Value>,
         change: Change<'_>,
         path: &str,
-        causes: &mut Vec<Cause>,
+        verdict: &mut Verdict,
     ) {
         let place = if path.is_empty() { "<nil>" } else { path };
         let look = Look {
@@ -287,17 +295,25 @@ impl Rules {
                 Ok(program) => program,
                 Err(problem) => {
                     let why = format!("rule compile error: {problem}");
-                    causes.push(Cause::invalid(place, &Value::from(schema.ty.as_str()), &why));
+                    let cause = Cause::invalid(place, &Value::from(schema.ty.as_str()), &why);
+                    verdict.causes.push(cause);
                     continue;
                 }
             };
             match look.at(program, optional && rule.uses_old) {
                 Ok(kube_cel::cel::Value::Bool(true)) => {}
-                Ok(_) if !rule.uses_old && change.is_none() => {}
-                Ok(_) => causes.push(rule.broken(&look, schema, value, path)),
+                Ok(_) => {
+                    let cause = rule.broken(&look, schema, value, path);
+                    if !rule.uses_old && change.is_none() {
+                        verdict.warnings.push(cause.to_string());
+                    } else {
+                        verdict.causes.push(cause);
+                    }
+                }
                 Err(error) => {
                     let why = failure(&error, &rule.rule);
-                    causes.push(Cause::invalid(place, &Value::from(schema.ty.as_str()), &why));
+                    let cause = Cause::invalid(place, &Value::from(schema.ty.as_str()), &why);
+                    verdict.causes.push(cause);
                 }
             }
         }

@@ -22,7 +22,10 @@ pub(in crate::crd) fn field_path<'a>(path: &str, schema: &'a Schema) -> Result<(
         } else if let Some(after) = rest.strip_prefix('[') {
             bracketed(after)?
         } else {
-            let end = rest[1..].find(['.', '[', ']']).map_or(rest.len(), |end| end + 1);
+            let first = rest.chars().next().map_or(0, char::len_utf8);
+            let end = rest[first..]
+                .find(['.', '[', ']'])
+                .map_or(rest.len(), |end| end + first);
             return Err(format!("expected [ or . but got: {}", &rest[..end]));
         };
         rest = after;
@@ -93,6 +96,7 @@ mod tests {
             (".none", Err("does not refer to a valid field")),
             (".a.d.e", Err("does not refer to a valid field")),
             ("a", Err("expected [ or . but got: a")),
+            ("é.a", Err("expected [ or . but got: é")),
             (".a[0]", Err("expected single quoted string but got 0")),
             (".a['d'", Err("unexpected end of JSON path")),
         ] {

@@ -77,6 +77,10 @@ fn type_of(This(value): This<Value>) -> ResolveResult {
 }
 
 /// `matches`, with expressions of Go.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "so are functions given their arguments"
+)]
 fn matches(This(text): This<Arc<String>>, expression: Arc<String>) -> Result<bool, ExecutionError> {
     EXPRESSIONS.with_borrow_mut(|known| {
         if known.len() >= REMEMBERED {

@@ -32,7 +32,7 @@ pub(super) enum Type {
     Duration,
     Timestamp,
     /// The type of types.
-    Type,
+    OfTypes,
     List(Box<Type>),
     Map(Box<Type>, Box<Type>),
     Object(Arc<BTreeMap<String, Type>>),
@@ -315,7 +315,7 @@ impl fmt::Display for Type {
             Self::Bytes => f.write_str("bytes"),
             Self::Duration => f.write_str("duration"),
             Self::Timestamp => f.write_str("timestamp"),
-            Self::Type => f.write_str("type"),
+            Self::OfTypes => f.write_str("type"),
             Self::List(item) => write!(f, "list({item})"),
             Self::Map(key, value) => write!(f, "map({key}, {value})"),
             Self::Object(_) => f.write_str("object"),
@@ -324,9 +324,10 @@ impl fmt::Display for Type {
 }
 
 impl Checker<'_> {
-    /// Notes a mistake at the first place where a text stands.
+    /// Notes a mistake at the first place where a text stands; with calls, that is where their brackets open.
     fn report(&mut self, at: &str, message: &str) {
-        let offset = self.find(at).unwrap_or(0);
+        let name = at.strip_suffix('(').map_or(0, str::len);
+        let offset = self.find(at).map_or(0, |offset| offset + name);
         let before = &self.source[..offset];
         let line = before.matches('\n').count() + 1;
         let start = before.rfind('\n').map_or(0, |place| place + 1);
@@ -347,8 +348,9 @@ impl Checker<'_> {
             .find(|place| {
                 let before = self.source[..*place].chars().next_back();
                 let after = self.source[place + text.len()..].chars().next();
-                !(text.starts_with(is_name) && before.is_some_and(is_name))
-                    && !(text.ends_with(is_name) && after.is_some_and(is_name))
+                let goes_on = text.starts_with(is_name) && before.is_some_and(is_name)
+                    || text.ends_with(is_name) && after.is_some_and(is_name);
+                !goes_on
             })
     }
 
@@ -381,7 +383,7 @@ impl Checker<'_> {
             return ty.clone();
         }
         if TYPES.contains(&name) {
-            return Type::Type;
+            return Type::OfTypes;
         }
         self.report(
             name,
@@ -529,7 +531,9 @@ impl Checker<'_> {
             ("_+_" | "_-_" | "_*_" | "_/_" | "_%_", [left, right]) => arithmetic(name, left, right),
             _ => (true, Type::Unknown),
         };
-        if !fits && !(open && !matches!(name, "_&&_" | "_||_" | "_?_:_")) {
+        // The operands of these three are looked at one by one.
+        let lenient = open && !matches!(name, "_&&_" | "_||_" | "_?_:_");
+        if !(fits || lenient) {
             self.no_overload(sign, name, types);
             return Type::Unknown;
         }
@@ -550,7 +554,7 @@ impl Checker<'_> {
             }
             "startsWith" | "endsWith" | "contains" | "matches" => (text(2), Type::Bool),
             "lowerAscii" | "upperAscii" | "trim" => (text(1), Type::String),
-            "type" => (true, Type::Type),
+            "type" => (true, Type::OfTypes),
             "dyn" => (true, Type::Dyn),
             "bool" => (true, Type::Bool),
             "int" => (true, Type::Int),
@@ -665,7 +669,7 @@ mod tests {
             ("self.n", "result"),
             (
                 "self.s.length() > 0",
-                "ERROR: <input>:1:8: undeclared reference to 'length' (in container '')\n | self.s.length() > 0\n | .......^",
+                "ERROR: <input>:1:14: undeclared reference to 'length' (in container '')\n | self.s.length() > 0\n | .............^",
             ),
         ] {
             assert_eq!(problem(source), wanted, "{source}");

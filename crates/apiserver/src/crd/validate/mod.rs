@@ -193,7 +193,7 @@ fn check_type(value: &Value, schema: &Schema, path: &str) -> Outcome {
     let is_widened = found == "integer" && allows("number");
     let text_or_list = matches!(value, Value::String(_) | Value::Array(_));
     if !schema.format.is_empty() {
-        if !text_or_list && !(allows(found) || is_whole || is_widened) {
+        if !(text_or_list || allows(found) || is_whole || is_widened) {
             return Outcome::failed(wrong_type(path, &schema.format, format));
         }
         if text_or_list && !allows("number") && !allows("integer") {

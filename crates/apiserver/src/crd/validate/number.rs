@@ -43,12 +43,12 @@ impl Amount {
         }
     }
 
-    /// What is wrong with the number as a multiple.
-    fn multiple(&self, factor: f64, path: &str) -> Option<String> {
-        let (positive, multiple, shown) = match self {
+    /// What is wrong with the number as a multiple, and which number is.
+    fn multiple(&self, factor: f64, bad: &Value, path: &str) -> Option<Problem> {
+        let (positive, multiple, factor) = match self {
             Self::Int(int) => {
                 let factor = truncated(factor);
-                (factor > 0, factor > 0 && int % factor == 0, factor.to_string())
+                (factor > 0, factor > 0 && int % factor == 0, Value::from(factor))
             }
             Self::Float(float) => {
                 let count = if factor < 1.0 {
@@ -56,15 +56,21 @@ impl Amount {
                 } else {
                     float / factor
                 };
-                (factor > 0.0, is_whole(count), value::plain(&Value::from(factor)))
+                (factor > 0.0, is_whole(count), Value::from(factor))
             }
         };
+        let shown = value::plain(&factor);
         if !positive {
-            return Some(format!(
-                "factor MultipleOf declared for {path} must be positive: {shown}"
-            ));
+            let text = format!("factor MultipleOf declared for {path} must be positive: {shown}");
+            return Some(problem(path, &factor, text));
         }
-        (!multiple).then(|| format!("{path} in body should be a multiple of {shown}"))
+        (!multiple).then(|| {
+            problem(
+                path,
+                bad,
+                format!("{path} in body should be a multiple of {shown}"),
+            )
+        })
     }
 }
 
@@ -75,9 +81,9 @@ pub(super) fn check(number: &Number, schema: &Schema, path: &str) -> Outcome {
         .as_i64()
         .map_or_else(|| Amount::Float(number.as_f64().unwrap_or_default()), Amount::Int);
     if let Some(factor) = schema.multiple_of
-        && let Some(text) = amount.multiple(factor, path)
+        && let Some(problem) = amount.multiple(factor, &bad, path)
     {
-        outcome.add(problem(path, &bad, text));
+        outcome.add(problem);
     }
     if let Some(least) = schema.minimum {
         let (order, shown) = amount.against(least);

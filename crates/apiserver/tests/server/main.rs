@@ -1,0 +1,16 @@
+//! The embedded API server with the clients that it is for: kube-rs and kubectl.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, in its own functions too"
+)]
+
+mod controllers;
+mod faults;
+mod kube_rs;
+mod kubectl;
+mod many;
+mod starling;
+mod world;

@@ -1,0 +1,285 @@
+//! What is refused and with which words. The embedded API server is held against the same cases.
+
+use serde_json::{Value, json};
+
+/// A kind, what is laid over a valid object of it, and the words of the refusal.
+pub(crate) type Case = (&'static str, Value, &'static str);
+
+/// A valid object of a kind.
+pub(crate) fn valid(kind: &str) -> Value {
+    let spec = match kind {
+        "Source" => json!({"url": "https://h/r.git", "ref": {"branch": "main"}}),
+        "Cluster" => json!({"kubeConfig": {"secretRef": {"name": "s"}}}),
+        "Sync" => json!({"clusterRef": {"name": "c"}, "sourceRef": {"name": "s"}}),
+        _ => json!({"clusterSelector": {}, "syncs": [{"name": "app", "sourceRef": {"name": "s"}}]}),
+    };
+    json!({"apiVersion": "starling.dev/v1alpha1", "kind": kind, "metadata": {"generateName": "x-"}, "spec": spec})
+}
+
+/// Lays `over` over `under`: mappings are merged, `null` takes away.
+pub(crate) fn lay(under: &mut Value, over: &Value) {
+    let (Value::Object(under), Value::Object(over)) = (&mut *under, over) else {
+        *under = over.clone();
+        return;
+    };
+    for (key, value) in over {
+        if value.is_null() {
+            under.remove(key);
+        } else {
+            lay(under.entry(key).or_insert(Value::Null), value);
+        }
+    }
+}
+
+fn source_cases() -> Vec<Case> {
+    let one = "ref must have exactly one of branch, semver, tag, commit";
+    let url = "url must be https://";
+    vec![
+        ("Source", json!({"ref": {"tag": "v1"}}), one),
+        ("Source", json!({"ref": {"branch": null}}), one),
+        (
+            "Source",
+            json!({"ref": {"branch": null, "semver": "1.x", "commit": "0".repeat(40)}}),
+            one,
+        ),
+        (
+            "Source",
+            json!({"ref": {"branch": ""}}),
+            "should be at least 1 chars long",
+        ),
+        (
+            "Source",
+            json!({"ref": {"branch": null, "commit": "8d1e"}}),
+            "spec.ref.commit in body should match",
+        ),
+        ("Source", json!({"ref": null}), "spec.ref: Required value"),
+        ("Source", json!({"url": null}), "spec.url: Required value"),
+        ("Source", json!({"url": ""}), url),
+        ("Source", json!({"url": "ftp://h/r"}), url),
+        ("Source", json!({"url": "git.example.com/r"}), url),
+        ("Source", json!({"url": "https://h/r with spaces"}), url),
+        (
+            "Source",
+            json!({"url": format!("https://h/{}", "r".repeat(2048))}),
+            "may not be more than 2048",
+        ),
+        (
+            "Source",
+            json!({"interval": "banana"}),
+            "spec.interval in body should match",
+        ),
+        (
+            "Source",
+            json!({"interval": "5"}),
+            "spec.interval in body should match",
+        ),
+        (
+            "Source",
+            json!({"interval": "-1m"}),
+            "spec.interval in body should match",
+        ),
+        (
+            "Source",
+            json!({"timeout": 60}),
+            "spec.timeout in body must be of type string",
+        ),
+        (
+            "Source",
+            json!({"onRewrite": "Ignore"}),
+            "supported values: \"Follow\", \"Hold\"",
+        ),
+        (
+            "Source",
+            json!({"verify": {"mode": "Commit"}}),
+            "supported values: \"HEAD\", \"Tag\", \"TagAndHEAD\"",
+        ),
+        (
+            "Source",
+            json!({"branch": "main"}),
+            "unknown field \"spec.branch\"",
+        ),
+    ]
+}
+
+fn sync_cases() -> Vec<Case> {
+    vec![
+        (
+            "Cluster",
+            json!({"kubeConfig": null}),
+            "spec.kubeConfig: Required value",
+        ),
+        (
+            "Cluster",
+            json!({"kubeConfig": {"secretRef": null}}),
+            "spec.kubeConfig.secretRef: Required value",
+        ),
+        (
+            "Cluster",
+            json!({"suspended": true}),
+            "unknown field \"spec.suspended\"",
+        ),
+        (
+            "Sync",
+            json!({"clusterRef": null}),
+            "spec.clusterRef: Required value",
+        ),
+        (
+            "Sync",
+            json!({"sourceRef": null}),
+            "spec.sourceRef: Required value",
+        ),
+        (
+            "Sync",
+            json!({"sourceRef": {"namespace": "other"}}),
+            "unknown field \"spec.sourceRef.namespace\"",
+        ),
+        (
+            "Sync",
+            json!({"prune": "yes"}),
+            "spec.prune in body must be of type boolean",
+        ),
+        (
+            "Sync",
+            json!({"retryInterval": "1 m"}),
+            "spec.retryInterval in body should match",
+        ),
+        (
+            "Sync",
+            json!({"conflicts": "Ignore"}),
+            "supported values: \"Report\", \"Override\"",
+        ),
+        (
+            "Sync",
+            json!({"deletionPolicy": "Keep"}),
+            "supported values: \"Orphan\", \"Delete\"",
+        ),
+        (
+            "Sync",
+            json!({"substitute": {"N": 1}}),
+            "spec.substitute.N in body must be of type string",
+        ),
+        (
+            "Sync",
+            json!({"path": "p".repeat(1025)}),
+            "may not be more than 1024",
+        ),
+        (
+            "Sync",
+            json!({"targetNamespace": "n".repeat(64)}),
+            "may not be more than 63",
+        ),
+    ]
+}
+
+fn group_cases() -> Vec<Case> {
+    let named = |name: &str| json!({"syncs": [{"name": name, "sourceRef": {"name": "s"}}]});
+    let strategy = |strategy: Value| json!({"rolloutStrategy": strategy});
+    let label = "name must be a DNS label";
+    let least = "maxConcurrency must be at least 1 or 1%";
+    let twice = json!({"syncs": [{"name": "app", "sourceRef": {"name": "s"}}, {"name": "app", "sourceRef": {"name": "t"}}]});
+    let many: Vec<Value> = (0..51)
+        .map(|n| json!({"name": format!("e{n}"), "sourceRef": {"name": "s"}}))
+        .collect();
+    let stages = json!({"stages": [{"name": "canary"}, {"name": "canary"}]});
+    vec![
+        (
+            "SyncGroup",
+            json!({"clusterSelector": null}),
+            "spec.clusterSelector: Required value",
+        ),
+        ("SyncGroup", named("App"), label),
+        ("SyncGroup", named("-app"), label),
+        ("SyncGroup", named("a_b"), label),
+        ("SyncGroup", named("a.b"), label),
+        ("SyncGroup", named(""), "should be at least 1 chars long"),
+        (
+            "SyncGroup",
+            named("a2345678901234567890x"),
+            "may not be more than 20",
+        ),
+        ("SyncGroup", twice, "Duplicate value: {\"name\":\"app\"}"),
+        ("SyncGroup", json!({"syncs": many}), "must have at most 50 items"),
+        (
+            "SyncGroup",
+            json!({"syncs": [{"name": "app"}]}),
+            "spec.syncs[0].sourceRef: Required value",
+        ),
+        (
+            "SyncGroup",
+            json!({"syncs": [{"name": "app", "sourceRef": {"name": "s"}, "revision": "main"}]}),
+            "unknown field \"spec.syncs[0].revision\"",
+        ),
+        (
+            "SyncGroup",
+            json!({"syncs": [{"name": "app", "sourceRef": {"name": "s"}, "clusterRef": {"name": "c"}}]}),
+            "unknown field \"spec.syncs[0].clusterRef\"",
+        ),
+        (
+            "SyncGroup",
+            json!({"syncs": [{"name": "app", "sourceRef": {"name": "s"}, "timeout": "x"}]}),
+            "spec.syncs[0].timeout in body should match",
+        ),
+        ("SyncGroup", strategy(json!({"maxConcurrency": 0})), least),
+        ("SyncGroup", strategy(json!({"maxConcurrency": "0%"})), least),
+        (
+            "SyncGroup",
+            strategy(json!({"maxConcurrency": "00%"})),
+            "spec.rolloutStrategy.maxConcurrency in body should match",
+        ),
+        (
+            "SyncGroup",
+            strategy(json!({"maxConcurrency": "120%"})),
+            "spec.rolloutStrategy.maxConcurrency in body should match",
+        ),
+        (
+            "SyncGroup",
+            strategy(json!({"maxConcurrency": "5"})),
+            "spec.rolloutStrategy.maxConcurrency in body should match",
+        ),
+        (
+            "SyncGroup",
+            strategy(json!({"maxConcurrency": -1})),
+            "should be greater than or equal to 0",
+        ),
+        (
+            "SyncGroup",
+            strategy(json!({"maxFailures": "-1%"})),
+            "spec.rolloutStrategy.maxFailures in body should match",
+        ),
+        (
+            "SyncGroup",
+            strategy(json!({"maxFailures": true})),
+            "must be of type",
+        ),
+        (
+            "SyncGroup",
+            strategy(json!({"progressDeadline": "15"})),
+            "spec.rolloutStrategy.progressDeadline in body should match",
+        ),
+        (
+            "SyncGroup",
+            strategy(json!({"onFailure": "Stop"})),
+            "supported values: \"Pause\", \"Rollback\", \"Continue\"",
+        ),
+        (
+            "SyncGroup",
+            strategy(json!({"stages": [{"clusterSelector": {}}]})),
+            "spec.rolloutStrategy.stages[0].name: Required value",
+        ),
+        (
+            "SyncGroup",
+            strategy(stages),
+            "Duplicate value: {\"name\":\"canary\"}",
+        ),
+        (
+            "SyncGroup",
+            strategy(json!({"maxParallel": 3})),
+            "unknown field \"spec.rolloutStrategy.maxParallel\"",
+        ),
+    ]
+}
+
+/// All cases.
+pub(crate) fn cases() -> Vec<Case> {
+    [source_cases(), sync_cases(), group_cases()].concat()
+}
