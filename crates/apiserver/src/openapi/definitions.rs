@@ -50,11 +50,6 @@ pub(super) fn of_kind(group: &str, version: &str, kind: &str) -> Option<&'static
         .copied()
 }
 
-/// A definition as text.
-pub(super) fn text(name: &str) -> Option<&'static str> {
-    DEFINITIONS.get(name).map(|text| text.get())
-}
-
 /// The definitions that a document needs: those that it refers to, and those that they refer to.
 pub(super) struct Needed<'a> {
     custom: &'a BTreeMap<String, String>,
@@ -114,7 +109,9 @@ mod tests {
             Some("io.k8s.api.apps.v1.Deployment")
         );
         assert!(
-            text("io.k8s.api.core.v1.PodSpec")
+            DEFINITIONS
+                .get("io.k8s.api.core.v1.PodSpec")
+                .map(|text| text.get())
                 .is_some_and(|text| text.contains("\"x-kubernetes-patch-merge-key\":\"name\""))
         );
     }
