@@ -23,8 +23,6 @@ pub enum Verb {
     DeleteBegins,
     /// It is gone.
     Delete,
-    /// A controller of the server changed it.
-    Controller,
 }
 
 /// A write that was committed. What was refused, changed nothing or was a dry run is none.

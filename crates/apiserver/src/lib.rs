@@ -1,12 +1,16 @@
-//! The Kubernetes API in one process, without IO: the part of it that decides.
+//! The Kubernetes API in one process, for any number of virtual clusters.
 //!
-//! So far this is server-side apply (KEP-555): [`schema`] knows how values of a kind merge, [`fields`] names fields and
-//! holds sets of them, [`typed`] compares and merges values, and [`managed`] keeps `metadata.managedFields` for the
-//! requests that a server gets. No clock, no store, no HTTP: the time of a request is a parameter, and defaulting,
-//! admission and writing are the caller's.
+//! [`server`] is the edge: clusters with their addresses and credentials, and the clock. [`http`] reads requests;
+//! [`verbs`] does them on a cluster's [`state`], which is a [`store`] of objects and the [`kinds`] that are served;
+//! [`controllers`] does what follows. All below the edge is synchronous, has the time as a parameter and draws names
+//! from a seeded generator. [`journal`] has every write in order, [`faults`] what goes wrong on purpose.
 //!
-//! The specification is what Kubernetes 1.35 does. `tests/apply_oracle.rs` compares with what its libraries say,
-//! `tests/apiserver` with a real kube-apiserver.
+//! The heart decides what becomes of objects: [`schema`] knows how values of a kind merge, [`fields`] names fields and
+//! holds sets of them, [`typed`] compares and merges values, [`managed`] keeps `metadata.managedFields` (server-side
+//! apply, KEP-555), [`patch`] has the other patches and [`crd`] custom resources.
+//!
+//! The specification is what Kubernetes 1.35 does. The heart is compared with its libraries, `tests/compare` sends the
+//! same requests to a real kube-apiserver; `docs/apiserver-gaps.md` says what differs.
 //!
 //! ```
 //! use serde_json::json;

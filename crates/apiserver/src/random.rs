@@ -21,12 +21,12 @@ impl Random {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
         let mut random = Self(seed ^ hash);
-        random.next();
+        random.number();
         random
     }
 
     /// Returns the next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -36,12 +36,12 @@ impl Random {
 
     /// Returns a number below a limit.
     pub fn below(&mut self, limit: u64) -> u64 {
-        if limit == 0 { 0 } else { self.next() % limit }
+        if limit == 0 { 0 } else { self.number() % limit }
     }
 
     /// Returns a UUID of version 4.
     pub fn uuid(&mut self) -> String {
-        let (high, low) = (self.next(), self.next());
+        let (high, low) = (self.number(), self.number());
         let (high, low) = (
             high & 0xffff_ffff_ffff_0fff | 0x4000,
             low & 0x3fff_ffff_ffff_ffff | 0x8000_0000_0000_0000,

@@ -230,7 +230,7 @@ impl Version {
         let ty =
             Type::of_custom_resource(Some(&source).filter(|source| source.is_object())).map_err(|error| {
                 let place = format!("spec.versions[{place}].schema.openAPIV3Schema");
-                Cause::invalid(place, &json!(""), &error.to_string())
+                Cause::invalid(place, &json!(""), error.to_string())
             })?;
         let schema = Schema::read(&source);
         let list = |name: &str| version[name].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -393,7 +393,7 @@ impl Version {
             .filter(|(name, wanted)| object[name] != **wanted)
             .map(|(name, wanted)| {
                 let found = json!(object[name].as_str().unwrap_or_default());
-                Cause::invalid(name, &found, &format!("must be {wanted}"))
+                Cause::invalid(name, &found, format!("must be {wanted}"))
             })
             .collect();
         Verdict {

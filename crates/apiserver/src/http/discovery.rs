@@ -5,7 +5,6 @@ use hyper::Response;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, EXPIRES, HeaderValue, VARY};
 use jiff::{SignedDuration, fmt::rfc2822::DateTimePrinter};
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 
 use super::body::Body;
 use super::json as as_json;
@@ -17,6 +16,9 @@ use crate::status::Status;
 
 /// What clients look at to know that they got the aggregated document.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// The older document of OpenAPI in protobuf, by a name without the `@` that media types may not have.
+const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
 /// Answers a request for a document.
 pub(super) fn answer(call: &Call) -> Result<Response<Body>, Status> {
@@ -39,6 +41,12 @@ pub(super) fn answer(call: &Call) -> Result<Response<Body>, Status> {
         ["apis", name] => plain(discovery::group(registry, name).ok_or_else(missing)?),
         ["api", version] => resources(discovery::resources(registry, "", version)),
         ["apis", name, version] => resources(discovery::resources(registry, name, version)),
+        ["openapi", "v2"] if call.accept.openapi_protobuf => {
+            let mut response = document(call, openapi::v2_protobuf(registry));
+            let headers = response.headers_mut();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROTOBUF));
+            Ok(response)
+        }
         ["openapi", "v2"] => Ok(document(call, openapi::v2(registry))),
         ["openapi", "v3"] => plain(openapi::index(registry)),
         ["openapi", "v3", "api", version] => Ok(document(
@@ -59,11 +67,7 @@ fn resources(document: Option<Bytes>) -> Result<Response<Body>, Status> {
 }
 
 fn aggregated(call: &Call, bytes: Bytes) -> Response<Body> {
-    let hash = Sha256::digest(&bytes)
-        .iter()
-        .map(|byte| format!("{byte:02X}"))
-        .collect();
-    let mut response = tagged(call, Document { hash, bytes });
+    let mut response = tagged(call, Document::new(bytes));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(AGGREGATED));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("public"));

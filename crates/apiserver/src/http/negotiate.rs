@@ -16,12 +16,20 @@ pub(crate) enum Shape {
     Table,
 }
 
+/// Names of the older document of OpenAPI in protobuf: clients ask for the one that media types may not have.
+const OPENAPI_V2: [&str; 2] = [
+    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+    "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
+];
+
 /// What a client takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Accept {
     pub(crate) shape: Shape,
     /// The document of all groups and resources, for discovery.
     pub(crate) aggregated: bool,
+    /// The older document of OpenAPI in protobuf.
+    pub(crate) openapi_protobuf: bool,
 }
 
 /// One of the forms that a client takes.
@@ -67,7 +75,7 @@ impl Accept {
     ///
     /// # Errors
     /// Nothing of what the client takes can be had.
-    pub(crate) fn read(headers: &HeaderMap) -> Result<Self, Status> {
+    pub(crate) fn read(headers: &HeaderMap, is_openapi_v2: bool) -> Result<Self, Status> {
         let text = headers
             .get_all(ACCEPT)
             .iter()
@@ -78,20 +86,30 @@ impl Accept {
             return Ok(Self {
                 shape: Shape::Whole,
                 aggregated: false,
+                openapi_protobuf: false,
             });
         }
         for form in text.split(',').map(Form::read) {
+            if is_openapi_v2 && OPENAPI_V2.contains(&form.media) {
+                return Ok(Self {
+                    shape: Shape::Whole,
+                    aggregated: false,
+                    openapi_protobuf: true,
+                });
+            }
             let json = matches!(form.media, "application/json" | "application/*" | "*/*");
             if json && form.group == "apidiscovery.k8s.io" && form.version == "v2" {
                 return Ok(Self {
                     shape: Shape::Whole,
                     aggregated: true,
+                    openapi_protobuf: false,
                 });
             }
             if let (true, Some(shape)) = (json, form.shape()) {
                 return Ok(Self {
                     shape,
                     aggregated: false,
+                    openapi_protobuf: false,
                 });
             }
         }
@@ -131,7 +149,7 @@ mod tests {
                 headers.insert(ACCEPT, HeaderValue::from_static(text));
             }
             assert_eq!(
-                Accept::read(&headers).ok().map(|accept| accept.shape),
+                Accept::read(&headers, false).ok().map(|accept| accept.shape),
                 shape,
                 "{text}"
             );

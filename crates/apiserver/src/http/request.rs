@@ -53,6 +53,7 @@ impl Call {
         let headers = request.headers();
         let route = Route::read(path).ok_or_else(Status::no_such_path)?;
         let params = Params::read(request.uri().query());
+        let is_openapi_v2 = matches!(&route, Route::Discovery(steps) if **steps == ["openapi", "v2"]);
         let verb = verb(request.method(), &route, &params);
         let user = user(shared, cluster, headers, now)?;
         let anonymous = user.name == User::anonymous().name;
@@ -77,7 +78,7 @@ impl Call {
                 .get(IF_NONE_MATCH)
                 .and_then(|value| value.to_str().ok())
                 .map(str::to_owned),
-            accept: Accept::read(headers)?,
+            accept: Accept::read(headers, is_openapi_v2)?,
             method: request.method().clone(),
             route,
             verb,

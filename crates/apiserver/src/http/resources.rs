@@ -35,12 +35,17 @@ pub(super) async fn answer(
 ) -> Result<Response<Body>, Status> {
     let target = target(&call)?;
     check_verb(&call, &target)?;
-    match call.verb {
+    let warnings = deprecation(&target);
+    let answer = match call.verb {
         "watch" => watch::answer(&call, target, effects),
         "list" => list(&call, &target, effects),
         "get" => get(&call, &target, effects),
         _ => write(&call, target, request).await,
-    }
+    };
+    // Whoever asks for a version that will go is told so, whatever comes of it.
+    let mut response = answer.unwrap_or_else(|status| super::refuse(&status));
+    warn(&mut response, &warnings);
+    Ok(response)
 }
 
 /// What a request is about, if it is served.
@@ -134,16 +139,19 @@ fn get(call: &Call, target: &Target, effects: &[Effect]) -> Result<Response<Body
         let scale = verbs::show_scale(target, &stored)?;
         return Ok(json(200, shown_value(call, target, &scale)?));
     }
-    let mut response = json(200, shown(call, target, &stored)?);
-    warn(&mut response, &deprecation(target));
-    Ok(response)
+    Ok(json(200, shown(call, target, &stored)?))
 }
 
 /// What users of a version are warned of.
 fn deprecation(target: &Target) -> Vec<String> {
     match &target.version.form {
         Form::Custom(custom) => custom.deprecation_warning().into_iter().collect(),
-        Form::Builtin(_) => Vec::new(),
+        Form::Builtin(_) => match (&*target.resource.group, &*target.resource.kind) {
+            ("", "Endpoints") => {
+                vec!["v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice".to_owned()]
+            }
+            _ => Vec::new(),
+        },
     }
 }
 
@@ -194,9 +202,7 @@ fn list(call: &Call, target: &Target, effects: &[Effect]) -> Result<Response<Bod
         let stale = stale(&state, effects);
         verbs::list(&state, target, &options, stale)?
     };
-    let mut response = json(200, listed(call, target, &listing)?);
-    warn(&mut response, &deprecation(target));
-    Ok(response)
+    Ok(json(200, listed(call, target, &listing)?))
 }
 
 /// A list in the shape that the client asked for.
@@ -338,7 +344,7 @@ async fn write(
         "create" => {
             let (object, duplicates) = object(&target, &content_type, &bytes)?;
             if let Some(answer) = review::answer(call_facts(call), &mut target, &object, &write) {
-                return Ok(content(call, &target, answer?)?);
+                return content(call, &target, answer?);
             }
             verbs::create(&mut call.cluster.state(), &target, object, &duplicates, &write)?
         }
@@ -443,8 +449,6 @@ fn content(call: &Call, target: &Target, outcome: Outcome) -> Result<Response<Bo
         Content::Value(value) => shown_value(call, target, &value)?,
     };
     let mut response = json(outcome.code, bytes);
-    let mut warnings = deprecation(target);
-    warnings.extend(outcome.warnings);
-    warn(&mut response, &warnings);
+    warn(&mut response, &outcome.warnings);
     Ok(response)
 }

@@ -24,7 +24,7 @@ impl Route {
         let steps: Vec<String> = path
             .split('/')
             .filter(|step| !step.is_empty())
-            .map(|step| decode(step))
+            .map(decode)
             .collect();
         let texts: Vec<&str> = steps.iter().map(String::as_str).collect();
         match texts.as_slice() {

@@ -328,7 +328,7 @@ mod tests {
             "v3beta1",
             "bar",
         ];
-        names.sort_by(|left, right| precedence(right).cmp(&precedence(left)));
+        names.sort_by_key(|name| std::cmp::Reverse(precedence(name)));
         assert_eq!(
             names,
             [

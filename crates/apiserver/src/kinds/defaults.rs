@@ -70,15 +70,11 @@ fn of_kind(kind: &str, object: &mut Value) {
             }
             requests_from_limits(spec);
         }
-        "HorizontalPodAutoscaler" if object["apiVersion"] == "autoscaling/v2" => {
-            if object["spec"]
-                .get("metrics")
-                .and_then(Value::as_array)
-                .is_none_or(Vec::is_empty)
-            {
-                object["spec"]["metrics"] = json!([{"type": "Resource", "resource": {
+        "HorizontalPodAutoscaler"
+            if object["apiVersion"] == "autoscaling/v2" && is_empty(object, "metrics") =>
+        {
+            object["spec"]["metrics"] = json!([{"type": "Resource", "resource": {
                     "name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]);
-            }
         }
         "NetworkPolicy" => {
             let spec = &mut object["spec"];
@@ -105,6 +101,14 @@ fn of_kind(kind: &str, object: &mut Value) {
     }
 }
 
+/// Whether a list of the spec has nothing in it.
+fn is_empty(object: &Value, list: &str) -> bool {
+    object["spec"]
+        .get(list)
+        .and_then(Value::as_array)
+        .is_none_or(Vec::is_empty)
+}
+
 /// Claims in a template say what they are.
 fn stateful_set(object: &mut Value) {
     let claims = object["spec"]
@@ -118,9 +122,10 @@ fn stateful_set(object: &mut Value) {
 
 /// The number of the template is kept where older versions had it.
 fn daemon_set(object: &mut Value) {
-    let annotations = crate::object::metadata::metadata_mut(object)
-        .entry("annotations")
-        .or_insert_with(|| json!({}));
+    let Some(metadata) = crate::object::metadata::metadata_mut(object) else {
+        return;
+    };
+    let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
     if let Some(annotations) = annotations.as_object_mut() {
         fill(annotations, TEMPLATE_GENERATION, || json!("0"));
     }
@@ -216,10 +221,8 @@ fn depending(name: &StructName, kind: &str, fields: &mut Fields) {
             });
         }
         "v1.PodSpec" => pod_spec(fields),
-        "v1.Volume" => {
-            if fields.keys().all(|key| key == "name") {
-                fields.insert("emptyDir".to_owned(), json!({}));
-            }
+        "v1.Volume" if fields.keys().all(|key| key == "name") => {
+            fields.insert("emptyDir".to_owned(), json!({}));
         }
         "v1.DeploymentStrategy" | "v1.DaemonSetUpdateStrategy" | "v1.StatefulSetUpdateStrategy" => {
             if matches!(text(fields, "type"), "" | "RollingUpdate") {
@@ -241,10 +244,8 @@ fn depending(name: &StructName, kind: &str, fields: &mut Fields) {
             "User" | "Group" => fill(fields, "apiGroup", || json!("rbac.authorization.k8s.io")),
             _ => {}
         },
-        "v1.EndpointPort" if kind == "EndpointSlice" => {
-            if fields.get("name").is_none_or(Value::is_null) {
-                fields.insert("name".to_owned(), json!(""));
-            }
+        "v1.EndpointPort" if kind == "EndpointSlice" && fields.get("name").is_none_or(Value::is_null) => {
+            fields.insert("name".to_owned(), json!(""));
         }
         _ => {}
     }

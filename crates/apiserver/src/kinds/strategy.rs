@@ -78,13 +78,19 @@ impl Strategy {
                 }
                 _ => false,
             },
-            create_on_update: match kind {
-                "RuntimeClass" | "RoleBinding" | "ClusterRoleBinding" | "Role" | "ClusterRole" | "Lease" => {
-                    true
-                }
-                "LimitRange" | "Event" | "Service" | "Endpoints" => true,
-                _ => false,
-            },
+            create_on_update: matches!(
+                kind,
+                "RuntimeClass"
+                    | "RoleBinding"
+                    | "ClusterRoleBinding"
+                    | "Role"
+                    | "ClusterRole"
+                    | "Lease"
+                    | "LimitRange"
+                    | "Event"
+                    | "Service"
+                    | "Endpoints"
+            ),
             unconditional_update: !matches!(
                 kind,
                 "RuntimeClass"
@@ -304,8 +310,8 @@ fn wanted_differs(version: &Version, new: &Value, old: &Value) -> bool {
             .unwrap_or(&none)
             .iter()
             .filter(|(name, _)| {
-                !matches!(name.as_str(), "metadata" | "apiVersion" | "kind")
-                    && !(leave_status && *name == "status")
+                let told = matches!(name.as_str(), "metadata" | "apiVersion" | "kind");
+                !(told || leave_status && *name == "status")
             })
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect()
@@ -333,9 +339,10 @@ fn set_template_generation(object: &mut Value, number: i64) {
 
 /// What the admission of storage objects adds; its controller takes it away when nothing uses the object.
 fn protect(object: &mut Value, finalizer: &str) {
-    let finalizers = crate::object::metadata::metadata_mut(object)
-        .entry("finalizers")
-        .or_insert_with(|| json!([]));
+    let Some(metadata) = crate::object::metadata::metadata_mut(object) else {
+        return;
+    };
+    let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));
     if let Some(list) = finalizers.as_array_mut()
         && !list.iter().any(|one| one == finalizer)
     {

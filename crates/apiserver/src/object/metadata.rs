@@ -6,20 +6,13 @@ use super::names;
 use crate::managed::ManagedFields;
 use crate::status::Cause;
 
-/// The metadata of an object, made if it is not there or is not an object.
-pub fn metadata_mut(object: &mut Value) -> &mut Map<String, Value> {
-    if !object.is_object() {
-        *object = json!({});
-    }
-    // Both steps make what they return.
-    let metadata = &mut object["metadata"];
-    if !metadata.is_object() {
+/// The metadata of an object, made if it is not there; none if what is there is not an object.
+pub fn metadata_mut(object: &mut Value) -> Option<&mut Map<String, Value>> {
+    let metadata = object.as_object_mut()?.entry("metadata").or_insert(Value::Null);
+    if metadata.is_null() {
         *metadata = json!({});
     }
-    match metadata {
-        Value::Object(map) => map,
-        _ => unreachable!("made above"),
-    }
+    metadata.as_object_mut()
 }
 
 /// A text of the metadata; empty if it is not there.
@@ -29,7 +22,9 @@ pub fn text<'a>(object: &'a Value, name: &str) -> &'a str {
 
 /// Sets a field of the metadata, or removes it.
 pub fn set(object: &mut Value, name: &str, value: Option<Value>) {
-    let metadata = metadata_mut(object);
+    let Some(metadata) = metadata_mut(object) else {
+        return;
+    };
     match value {
         Some(value) => metadata.insert(name.to_owned(), value),
         None => metadata.remove(name),

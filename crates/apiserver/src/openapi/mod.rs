@@ -7,10 +7,11 @@
 mod custom;
 mod definitions;
 mod paths;
+mod protobuf;
 mod v2;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -24,7 +25,7 @@ use crate::kinds::{Form, Registry, Resource, Version};
 pub struct Document {
     /// The same for the same content.
     pub hash: String,
-    /// JSON.
+    /// What is sent.
     pub bytes: Bytes,
 }
 
@@ -73,13 +74,35 @@ pub fn document(registry: &Registry, group: &str, version: &str) -> Option<Docum
     Some(document)
 }
 
-/// The document of all versions in the form that OpenAPI had before.
+/// The document of all versions in the form that OpenAPI had before, in JSON.
 pub fn v2(registry: &Registry) -> Document {
-    static BUILTIN: LazyLock<Arc<Document>> = LazyLock::new(|| Arc::new(v2::document(&Registry::default())));
+    static BUILTIN: LazyLock<Document> =
+        LazyLock::new(|| Document::new(v2::document(&Registry::default()).to_string().into()));
     if registry.custom().next().is_none() {
-        return Document::clone(&BUILTIN);
+        return BUILTIN.clone();
     }
-    v2::document(registry)
+    Document::new(v2::document(registry).to_string().into())
+}
+
+/// The same in protobuf.
+pub fn v2_protobuf(registry: &Registry) -> Document {
+    static BUILTIN: LazyLock<Document> =
+        LazyLock::new(|| Document::new(protobuf::document(&v2::document(&Registry::default())).into()));
+    if registry.custom().next().is_none() {
+        return BUILTIN.clone();
+    }
+    Document::new(protobuf::document(&v2::document(registry)).into())
+}
+
+impl Document {
+    /// A document that is known by its content.
+    pub(crate) fn new(bytes: Bytes) -> Self {
+        let digest = Sha256::digest(&bytes);
+        Self {
+            hash: digest.iter().map(|byte| format!("{byte:02X}")).collect(),
+            bytes,
+        }
+    }
 }
 
 fn prefix(group: &str, version: &str) -> String {

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::{Document, custom, definition_name, definitions, hash, list_name, paths};
+use super::{custom, definition_name, definitions, list_name, paths};
 use crate::discovery;
 use crate::kinds::{Form, Registry};
 
-pub(super) fn document(registry: &Registry) -> Document {
+pub(super) fn document(registry: &Registry) -> Value {
     let (mut all, mut own) = (Map::new(), BTreeMap::new());
     for group in std::iter::once(String::new()).chain(discovery::group_names(registry)) {
         for name in discovery::versions(registry, &group) {
@@ -37,17 +37,31 @@ pub(super) fn document(registry: &Registry) -> Document {
         .into_iter()
         .map(|(path, operations)| (path, older_operations(operations)))
         .collect();
-    let text = json!({
+    let mut document = json!({
         "swagger": "2.0",
         "info": {"title": "Kubernetes", "version": crate::http::VERSION},
         "paths": paths,
         "definitions": schemas,
-    })
-    .to_string()
-    .replace("#/components/schemas/", "#/definitions/");
-    Document {
-        hash: hash(&[&text]),
-        bytes: text.into(),
+    });
+    refer(&mut document);
+    document
+}
+
+/// Brings references into the form that they have here.
+fn refer(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            for (name, value) in map {
+                match value {
+                    Value::String(text) if name == "$ref" => {
+                        *text = text.replace("#/components/schemas/", "#/definitions/");
+                    }
+                    value => refer(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(refer),
+        _ => {}
     }
 }
 
@@ -88,7 +102,9 @@ fn older(schema: &mut Value) {
     }
     if map.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true)) {
         map.remove("properties");
-        map.remove("items");
+        if map.remove("items").is_some() {
+            map.remove("type");
+        }
     }
     if let Some(fields) = map.get_mut("properties").and_then(Value::as_object_mut) {
         fields.values_mut().for_each(older);

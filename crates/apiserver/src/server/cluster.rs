@@ -79,8 +79,8 @@ impl Cluster {
         self.closed.send_replace(true);
     }
 
-    /// Tells the driver that there may be work; after each write.
-    pub(crate) fn tell(self: &Arc<Self>) {
+    /// Tells the driver that there may be work. The server does it after each write; whoever writes to the state does it too.
+    pub fn tell(self: &Arc<Self>) {
         let has_work = self.state().queue.next().is_some();
         if has_work && !self.told.swap(true, Ordering::AcqRel) {
             // Without a server there is nobody to tell.

@@ -30,7 +30,7 @@ pub fn create(
     let mut object = decoded.object;
     check_names(target, &mut object)?;
     let (object, managed) = track(target, None, object, write)?;
-    Ok(finish(state, target, object, managed, write, Verb::Create)?.warning(decoded.warnings))
+    Ok(finish(state, target, object, &managed, write, Verb::Create)?.warning(decoded.warnings))
 }
 
 /// Records who manages the fields of an object that has been read, which comes back without entries.
@@ -86,7 +86,7 @@ pub(super) fn finish(
     state: &mut State,
     target: &Target,
     mut object: Value,
-    managed: ManagedFields,
+    managed: &ManagedFields,
     write: &Write<'_>,
     verb: Verb,
 ) -> Result<Outcome, Status> {
@@ -99,7 +99,7 @@ pub(super) fn finish(
     }
     admission::namespace_takes(state, target)?;
     name(state, target, &mut object);
-    admission::create(state, target, &mut object)?;
+    admission::create(state, target, &object)?;
     prepare(state, target, &mut object, write);
     kinds::strategy::prepare_create(resource, &target.version, state, &mut object, write.now);
     let Verdict { causes, warnings } = check(target, &object);
@@ -112,7 +112,7 @@ pub(super) fn finish(
         return Err(Status::already_exists(&resource.group, &resource.plural, &name));
     }
     kinds::custom::check_definition(resource, &object, None)?;
-    metadata::set_managed(&mut object, &managed);
+    metadata::set_managed(&mut object, managed);
     if write.dry_run {
         return Ok(Outcome::value(201, object).warning(warnings));
     }

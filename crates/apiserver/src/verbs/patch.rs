@@ -121,7 +121,7 @@ fn apply(
     let applied = target
         .fields()
         .apply(Some(existing.live()), &config, &request)
-        .map_err(|error| refused(error))?;
+        .map_err(refused)?;
     let mut managed = applied.managed;
     let Some(object) = applied.object else {
         // The object stays; who applies what is there already may still have become an owner of it.
@@ -180,10 +180,7 @@ fn apply_new(
     if target.subresource == "status" {
         return Err(target.not_found());
     }
-    let applied = target
-        .fields()
-        .apply(None, config, request)
-        .map_err(|error| refused(error))?;
+    let applied = target.fields().apply(None, config, request).map_err(refused)?;
     let mut object = applied.object.unwrap_or_else(|| config.clone());
     if metadata::text(&object, "name").is_empty() {
         metadata::set(&mut object, "name", Some(target.name.clone().into()));
@@ -194,7 +191,7 @@ fn apply_new(
         state,
         target,
         decoded.object,
-        applied.managed,
+        &applied.managed,
         write,
         Verb::Create,
     )?;

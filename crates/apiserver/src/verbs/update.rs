@@ -102,7 +102,7 @@ fn create_instead(
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
     let (object, managed) = create::track(target, None, object, write)?;
-    create::finish(state, target, object, managed, write, Verb::Create)
+    create::finish(state, target, object, &managed, write, Verb::Create)
 }
 
 /// Refuses an object that is not the one that is stored.

@@ -69,7 +69,7 @@ impl Watching {
         check_options(options)?;
         let initial = options
             .initial_events
-            .unwrap_or_else(|| matches!(options.revision, None | Some(0)));
+            .unwrap_or(matches!(options.revision, None | Some(0)));
         if options.initial_events == Some(true) {
             check_reached(state, options.revision)?;
         }

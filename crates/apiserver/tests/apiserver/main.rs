@@ -12,6 +12,7 @@ mod apply;
 mod causes;
 mod crd;
 mod definitions;
+mod expressions;
 mod objects;
 mod real;
 #[path = "../../../../tests/contract/refused.rs"]

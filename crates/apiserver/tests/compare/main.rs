@@ -9,7 +9,6 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    clippy::print_stderr,
     reason = "a test fails by panicking, in its own functions too"
 )]
 

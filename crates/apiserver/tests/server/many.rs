@@ -1,7 +1,13 @@
 //! Many clusters in one process.
 
-use serde_json::json;
-use starling_apiserver::server::{Options, Server};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use starling_apiserver::server::{ClusterHandle, Options, Server};
+use starling_apiserver::verbs::{self, PatchBody, Target, Validation, Write};
+
+use crate::world::until;
 
 /// Memory of this process in KiB.
 fn resident() -> u64 {
@@ -22,5 +28,83 @@ async fn an_empty_cluster_is_small() {
     }
     let each = (resident() - before) / 500;
     assert!(each <= 64, "{each} KiB for each cluster");
-    let _ = json!({});
+}
+
+/// Applies an object as a controller does.
+fn apply(cluster: &ClusterHandle, group: &str, plural: &str, name: &str, config: Value) {
+    let mut state = cluster.cluster().state();
+    let resource = state.registry.get(group, plural).unwrap();
+    let target = Target {
+        version: Arc::clone(&resource.versions[0]),
+        resource,
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+        subresource: String::new(),
+    };
+    let write = Write {
+        manager: "starling",
+        user: "test",
+        dry_run: false,
+        validation: Validation::Strict,
+        force: true,
+        now: Timestamp::UNIX_EPOCH,
+        subresource: "",
+    };
+    verbs::patch(&mut state, &target, PatchBody::Apply(config), &[], &write).unwrap();
+}
+
+/// Twenty objects, of the size that applications have.
+fn fill(cluster: &ClusterHandle, revision: usize) {
+    for number in 0..10 {
+        let name = format!("web-{number}");
+        let labels = json!({"app": name, "starling.dev/sync": "shop"});
+        apply(
+            cluster,
+            "apps",
+            "deployments",
+            &name,
+            json!({
+                "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "labels": labels},
+                "spec": {"replicas": 2, "selector": {"matchLabels": {"app": name}}, "template": {"metadata": {"labels": labels},
+                    "spec": {"containers": [{"name": "web", "image": format!("nginx:{revision}"), "ports": [{"containerPort": 80}],
+                        "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}}, "env": [{"name": "A", "value": "b"}]}]}}},
+            }),
+        );
+        apply(
+            cluster,
+            "",
+            "configmaps",
+            &name,
+            json!({
+                "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels},
+                "data": {"settings": format!("colour: {revision}\n").repeat(40)},
+            }),
+        );
+    }
+}
+
+/// 5,000 clusters with 20 objects each have to fit in 2 GiB, after a first apply and a change of all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twenty_objects_fit_in_four_hundred_kib() {
+    let server = Server::start(Options::default()).unwrap();
+    let clusters: Vec<_> = (0..100)
+        .map(|number| server.create_cluster(&format!("c{number}")).unwrap())
+        .collect();
+    fill(&clusters[0], 1);
+    let before = resident();
+    for revision in 1..=2 {
+        for cluster in &clusters[1..] {
+            fill(cluster, revision);
+            cluster.cluster().tell();
+        }
+        for cluster in &clusters[1..] {
+            until("all healthy", || async {
+                let stored = cluster.stored("deployments.apps", "default/web-9")?.read();
+                (stored["status"]["availableReplicas"] == 2).then_some(())
+            })
+            .await;
+        }
+    }
+    let each = (resident() - before) / 99;
+    assert!(each <= 400, "{each} KiB for each cluster");
 }

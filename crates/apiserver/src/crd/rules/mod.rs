@@ -4,6 +4,7 @@
 //! of it are here, by the API server's `schema/cel` (KEP-2876). What the runtime does not have, `cel.bind`, `sortBy` and
 //! comprehensions with two variables, fails the rule: an object is never let pass by a rule that was not looked at.
 
+mod functions;
 mod path;
 mod runtime;
 mod types;

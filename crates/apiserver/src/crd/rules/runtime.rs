@@ -1,111 +1,29 @@
-//! Running a rule: the functions it may call, and what went wrong.
+//! Running a rule, and what went wrong.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use kube_cel::KubeCelExt;
 use kube_cel::cel::common::ast::IdedExpr as Program;
-use kube_cel::cel::extractors::This;
-use kube_cel::cel::objects::{OptionalValue, ValueType};
+use kube_cel::cel::objects::OptionalValue;
+use kube_cel::cel::parser::Parser;
 use kube_cel::cel::{Context, ExecutionError, ResolveResult, Value};
-use regex::Regex;
 
-use crate::crd::pattern;
-
-/// Expressions that a thread remembers; rules have few of them.
-const REMEMBERED: usize = 1024;
+use super::functions;
 
 thread_local! {
     /// All functions; registering them takes longer than most rules.
-    static FUNCTIONS: Context<'static> = functions();
-    static EXPRESSIONS: RefCell<HashMap<String, Option<Regex>>> = RefCell::default();
-}
-
-/// Names of types, as what `type(x)` gives.
-pub(super) const TYPES: [&str; 11] = [
-    "bool",
-    "bytes",
-    "double",
-    "duration",
-    "int",
-    "list",
-    "map",
-    "null_type",
-    "string",
-    "timestamp",
-    "uint",
-];
-
-fn functions() -> Context<'static> {
-    let mut context = Context::default();
-    context.register_all();
-    context.add_function("matches", matches);
-    context.add_function("type", type_of);
-    context.add_function("dyn", same);
-    for name in TYPES {
-        context.add_variable_from_value(name, type_value(name));
-    }
-    context
-}
-
-/// A type is a text that no object has.
-fn type_value(name: &str) -> Value {
-    Value::String(Arc::new(format!("\u{0}{name}")))
-}
-
-fn same(This(value): This<Value>) -> ResolveResult {
-    Ok(value)
-}
-
-fn type_of(This(value): This<Value>) -> ResolveResult {
-    let name = match value.type_of() {
-        ValueType::Bool => "bool",
-        ValueType::Bytes => "bytes",
-        ValueType::Float => "double",
-        ValueType::Duration => "duration",
-        ValueType::Int => "int",
-        ValueType::List => "list",
-        ValueType::Map => "map",
-        ValueType::Null => "null_type",
-        ValueType::String => "string",
-        ValueType::Timestamp => "timestamp",
-        ValueType::UInt => "uint",
-        ValueType::Function | ValueType::Opaque => "opaque",
+    static FUNCTIONS: Context<'static> = {
+        let mut context = Context::default();
+        context.register_all();
+        functions::register(&mut context);
+        context
     };
-    Ok(type_value(name))
-}
-
-/// `matches`, with expressions of Go.
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "so are functions given their arguments"
-)]
-fn matches(This(text): This<Arc<String>>, expression: Arc<String>) -> Result<bool, ExecutionError> {
-    EXPRESSIONS.with_borrow_mut(|known| {
-        if known.len() >= REMEMBERED {
-            known.clear();
-        }
-        if !known.contains_key(expression.as_str()) {
-            known.insert(expression.to_string(), pattern::compile(&expression).ok());
-        }
-        match known.get(expression.as_str()) {
-            Some(Some(regex)) => Ok(regex.is_match(&text)),
-            _ => Err(ExecutionError::function_error(
-                "matches",
-                format!("error parsing regexp: `{expression}`"),
-            )),
-        }
-    })
+    /// Those of kube-cel alone, for what only it can read.
+    static LIBRARY: Context<'static> = Context::default().with_all();
 }
 
 /// Runs a program on a value and what it was before.
-pub(super) fn run(
-    program: &Program,
-    value: &Value,
-    old: Option<&Value>,
-    optional: bool,
-) -> Result<Value, ExecutionError> {
+pub(super) fn run(program: &Program, value: &Value, old: Option<&Value>, optional: bool) -> ResolveResult {
     FUNCTIONS.with(|functions| {
         let mut context = functions.new_inner_scope();
         context.add_variable_from_value("self", value.clone());
@@ -118,6 +36,18 @@ pub(super) fn run(
             }
         }
         Value::resolve(program, &context)
+    })
+}
+
+/// `string` of what kube-cel alone can read, such as an address.
+pub(super) fn text_of_opaque(value: Value) -> ResolveResult {
+    let call = Parser::new()
+        .parse("string(x)")
+        .map_err(|errors| ExecutionError::function_error("string", errors))?;
+    LIBRARY.with(|library| {
+        let mut context = library.new_inner_scope();
+        context.add_variable_from_value("x", value);
+        Value::resolve(&call, &context)
     })
 }
 
@@ -137,7 +67,23 @@ pub(super) fn describe(error: &ExecutionError) -> String {
         | ExecutionError::UnsupportedTargetType { .. }
         | ExecutionError::NotSupportedAsMethod { .. }
         | ExecutionError::UnsupportedIndex(..) => "no such overload".to_owned(),
-        ExecutionError::FunctionError { message, .. } => message.clone(),
+        ExecutionError::FunctionError { function, message } => of_function(function, message),
         other => other.to_string(),
+    }
+}
+
+/// What a function of kube-cel complains about, as Kubernetes words it.
+fn of_function(function: &str, message: &str) -> String {
+    let index = message
+        .strip_prefix("start index ")
+        .or_else(|| message.strip_prefix("end index "))
+        .and_then(|rest| rest.split_once(" out of range"));
+    match (function, index) {
+        (_, Some((index, _))) => format!("index out of range: {index}"),
+        ("quantity", None) => {
+            "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+                .to_owned()
+        }
+        _ => message.to_owned(),
     }
 }

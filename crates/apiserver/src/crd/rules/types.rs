@@ -8,11 +8,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use kube_cel::cel::common::ast::{CallExpr, ComprehensionExpr, Expr, IdedExpr, LiteralValue, SelectExpr};
+use kube_cel::cel::common::ast::{
+    CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SelectExpr, operators,
+};
 use kube_cel::cel::parser::Parser;
 
-use super::runtime::TYPES;
+use super::functions::TYPES;
 use super::values::escape;
+use crate::crd::pattern;
 use crate::crd::schema::Schema;
 
 /// The type of an expression.
@@ -47,7 +50,7 @@ pub(super) enum Problem {
 }
 
 /// Functions by name, without operators.
-const FUNCTIONS: [&str; 122] = [
+const FUNCTIONS: [&str; 119] = [
     "add",
     "asApproximateFloat",
     "asInteger",
@@ -64,6 +67,12 @@ const FUNCTIONS: [&str; 122] = [
     "datetime",
     "decode",
     "distinct",
+    "dns1035Label",
+    "dns1035LabelPrefix",
+    "dns1123Label",
+    "dns1123LabelPrefix",
+    "dns1123Subdomain",
+    "dns1123SubdomainPrefix",
     "double",
     "duration",
     "dyn",
@@ -93,7 +102,6 @@ const FUNCTIONS: [&str; 122] = [
     "getQuery",
     "getScheme",
     "getSeconds",
-    "greatest",
     "hasValue",
     "indexOf",
     "int",
@@ -101,17 +109,14 @@ const FUNCTIONS: [&str; 122] = [
     "ip",
     "isCIDR",
     "isCanonical",
-    "isFinite",
     "isGlobalUnicast",
     "isGreaterThan",
     "isIP",
-    "isInf",
     "isInteger",
     "isLessThan",
     "isLinkLocalMulticast",
     "isLinkLocalUnicast",
     "isLoopback",
-    "isNaN",
     "isQuantity",
     "isSemver",
     "isSorted",
@@ -121,7 +126,6 @@ const FUNCTIONS: [&str; 122] = [
     "labelValue",
     "last",
     "lastIndexOf",
-    "least",
     "lowerAscii",
     "major",
     "masked",
@@ -133,8 +137,6 @@ const FUNCTIONS: [&str; 122] = [
     "none",
     "of",
     "ofNonZeroValue",
-    "optFlatMap",
-    "optMap",
     "or",
     "orValue",
     "patch",
@@ -150,7 +152,6 @@ const FUNCTIONS: [&str; 122] = [
     "size",
     "slice",
     "sort",
-    "sortBy",
     "split",
     "startsWith",
     "string",
@@ -158,9 +159,6 @@ const FUNCTIONS: [&str; 122] = [
     "substring",
     "sum",
     "timestamp",
-    "transformList",
-    "transformMap",
-    "transformMapEntry",
     "trim",
     "type",
     "uint",
@@ -170,37 +168,34 @@ const FUNCTIONS: [&str; 122] = [
     "uri",
     "url",
     "uuid",
-];
-
-/// More functions with names of operators or of namespaces.
-const MORE_FUNCTIONS: [&str; 15] = [
-    "abs",
-    "bind",
-    "bitAnd",
-    "bitNot",
-    "bitOr",
-    "bitShiftLeft",
-    "bitShiftRight",
-    "bitXor",
-    "ceil",
-    "floor",
-    "round",
-    "sqrt",
-    "trunc",
     "validate",
     "value",
 ];
 
+/// What looks like a function and gives names to what it goes through.
+const MACROS: [&str; 12] = [
+    "all",
+    "exists",
+    "existsOne",
+    "exists_one",
+    "filter",
+    "map",
+    "optFlatMap",
+    "optMap",
+    "sortBy",
+    "transformList",
+    "transformMap",
+    "transformMapEntry",
+];
+
 /// Names before the dot of a function's name.
-const NAMESPACES: [&str; 11] = [
+const NAMESPACES: [&str; 9] = [
     "base64",
-    "cel",
     "cidr",
     "format",
     "ip",
     "jsonpatch",
     "lists",
-    "math",
     "optional",
     "sets",
     "strings",
@@ -267,7 +262,45 @@ pub(super) fn compile(
     if found != Type::Unknown && found != *wanted {
         return Err(Problem::Result);
     }
+    let mut expression = expression;
+    select_by_index(&mut expression);
     Ok(expression)
+}
+
+/// Writes `a.?b` as `a[?'b']`: the same, and the former fails in the runtime if there is no `b`.
+fn select_by_index(expression: &mut IdedExpr) {
+    match &mut expression.expr {
+        Expr::Call(call) => {
+            if call.func_name == operators::OPT_SELECT {
+                operators::OPT_INDEX.clone_into(&mut call.func_name);
+            }
+            call.target.iter_mut().for_each(|target| select_by_index(target));
+            call.args.iter_mut().for_each(select_by_index);
+        }
+        Expr::Comprehension(it) => {
+            let it = it.as_mut();
+            for part in [
+                &mut it.iter_range,
+                &mut it.accu_init,
+                &mut it.loop_cond,
+                &mut it.loop_step,
+                &mut it.result,
+            ] {
+                select_by_index(part);
+            }
+        }
+        Expr::List(list) => list.elements.iter_mut().for_each(select_by_index),
+        Expr::Map(map) => {
+            for entry in &mut map.entries {
+                if let EntryExpr::MapEntry(entry) = &mut entry.expr {
+                    select_by_index(&mut entry.key);
+                    select_by_index(&mut entry.value);
+                }
+            }
+        }
+        Expr::Select(select) => select_by_index(&mut select.operand),
+        Expr::Ident(_) | Expr::Literal(_) | Expr::Struct(_) | Expr::Unspecified => {}
+    }
 }
 
 struct Checker<'a> {
@@ -328,6 +361,10 @@ impl Checker<'_> {
     fn report(&mut self, at: &str, message: &str) {
         let name = at.strip_suffix('(').map_or(0, str::len);
         let offset = self.find(at).map_or(0, |offset| offset + name);
+        self.report_at(offset, message);
+    }
+
+    fn report_at(&mut self, offset: usize, message: &str) {
         let before = &self.source[..offset];
         let line = before.matches('\n').count() + 1;
         let start = before.rfind('\n').map_or(0, |place| place + 1);
@@ -465,8 +502,8 @@ impl Checker<'_> {
         if let Some(target) = call.target.as_deref().filter(|_| !namespace) {
             types.push(self.type_of(target));
         }
-        if name == "bind" || name == "sortBy" || name.starts_with("transform") || name.starts_with("opt") {
-            // Macros that the parser does not know: their arguments have names of their own.
+        if MACROS.contains(&name) {
+            // The parser expands those that it knows; arguments of the others have names of their own.
             return Type::Unknown;
         }
         for argument in &call.args {
@@ -475,7 +512,7 @@ impl Checker<'_> {
         if name.starts_with(|char: char| !char.is_alphabetic()) {
             return self.operator(name, &types);
         }
-        if !FUNCTIONS.contains(&name) && !MORE_FUNCTIONS.contains(&name) {
+        if !FUNCTIONS.contains(&name) {
             self.report(
                 &format!("{name}("),
                 &format!("undeclared reference to '{name}' (in container '')"),
@@ -485,15 +522,33 @@ impl Checker<'_> {
         if namespace {
             return Type::Unknown;
         }
-        self.function(name, &types)
+        if name == "matches" {
+            self.check_expression(call);
+        }
+        self.function(name, &types, call.target.is_some())
     }
 
-    fn no_overload(&mut self, sign: &str, name: &str, types: &[Type]) {
+    /// An expression that is written out is one.
+    fn check_expression(&mut self, call: &CallExpr) {
+        let Some(Expr::Literal(LiteralValue::String(text))) = call.args.last().map(|last| &last.expr) else {
+            return;
+        };
+        if pattern::compile(text.inner()).is_err() {
+            let offset = self
+                .find("matches(")
+                .map_or(0, |offset| offset + "matches(".len());
+            self.report_at(offset, "invalid matches argument");
+        }
+    }
+
+    /// `target` says whether the first type is that of what a method is called on.
+    fn no_overload(&mut self, sign: &str, name: &str, types: &[Type], target: bool) {
         let types: Vec<_> = types.iter().map(Type::to_string).collect();
-        let message = format!(
-            "found no matching overload for '{name}' applied to '({})'",
-            types.join(", ")
-        );
+        let to = match types.as_slice() {
+            [first, rest @ ..] if target => format!("{first}.({})", rest.join(", ")),
+            types => format!("({})", types.join(", ")),
+        };
+        let message = format!("found no matching overload for '{name}' applied to '{to}'");
         self.report(sign, &message);
     }
 
@@ -534,13 +589,13 @@ impl Checker<'_> {
         // The operands of these three are looked at one by one.
         let lenient = open && !matches!(name, "_&&_" | "_||_" | "_?_:_");
         if !(fits || lenient) {
-            self.no_overload(sign, name, types);
+            self.no_overload(sign, name, types, false);
             return Type::Unknown;
         }
         result
     }
 
-    fn function(&mut self, name: &str, types: &[Type]) -> Type {
+    fn function(&mut self, name: &str, types: &[Type], target: bool) -> Type {
         let open = types.iter().any(Type::is_open);
         let text = |count| types.len() == count && types.iter().all(|ty| *ty == Type::String);
         let (fits, result) = match name {
@@ -554,6 +609,10 @@ impl Checker<'_> {
             }
             "startsWith" | "endsWith" | "contains" | "matches" => (text(2), Type::Bool),
             "lowerAscii" | "upperAscii" | "trim" => (text(1), Type::String),
+            "reverse" => match types {
+                [list @ Type::List(_)] => (true, list.clone()),
+                _ => (false, Type::Unknown),
+            },
             "type" => (true, Type::OfTypes),
             "dyn" => (true, Type::Dyn),
             "bool" => (true, Type::Bool),
@@ -572,7 +631,7 @@ impl Checker<'_> {
             _ => (true, Type::Unknown),
         };
         if !fits && !open {
-            self.no_overload(&format!("{name}("), name, types);
+            self.no_overload(&format!("{name}("), name, types, target);
             return Type::Unknown;
         }
         result
@@ -640,7 +699,7 @@ mod tests {
             "oldSelf.n <= self.n && quantity('1Gi').isGreaterThan(quantity('1Mi'))",
             "self.l.exists_one(x, x == 'a') && self.n % 2 == 0 && self.n / 2 < 3.5",
             "self.?s.orValue('') != ''",
-            "cel.bind(x, self.n, x > 0)",
+            "self.l.sortBy(x, x)[0] == 'a'",
             "self.s == self.s + '' && double(self.n) > 0.5 && sets.contains(self.l, ['a'])",
         ] {
             assert_eq!(problem(source), "", "{source}");

@@ -1,0 +1,218 @@
+//! Functions that kube-cel has and that give something else there than in Kubernetes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use chrono::{DateTime, Datelike, FixedOffset, Timelike};
+use kube_cel::cel::extractors::{Arguments, This};
+use kube_cel::cel::objects::ValueType;
+use kube_cel::cel::{Context, ExecutionError, ResolveResult, Value};
+use regex::Regex;
+
+use super::runtime;
+use crate::crd::pattern;
+
+/// Names of types, as what `type(x)` gives.
+pub(super) const TYPES: [&str; 11] = [
+    "bool",
+    "bytes",
+    "double",
+    "duration",
+    "int",
+    "list",
+    "map",
+    "null_type",
+    "string",
+    "timestamp",
+    "uint",
+];
+
+/// Expressions that a thread remembers; rules have few of them.
+const REMEMBERED: usize = 1024;
+
+/// Gives a part of a time.
+type Part = fn(&DateTime<FixedOffset>) -> i64;
+
+/// Parts of a time, by the functions that give them.
+const PARTS: [(&str, Part); 10] = [
+    ("getFullYear", |time| i64::from(time.year())),
+    ("getMonth", |time| i64::from(time.month0())),
+    ("getDate", |time| i64::from(time.day())),
+    ("getDayOfMonth", |time| i64::from(time.day0())),
+    ("getDayOfWeek", |time| {
+        i64::from(time.weekday().num_days_from_sunday())
+    }),
+    ("getDayOfYear", |time| i64::from(time.ordinal0())),
+    ("getHours", |time| i64::from(time.hour())),
+    ("getMinutes", |time| i64::from(time.minute())),
+    ("getSeconds", |time| i64::from(time.second())),
+    ("getMilliseconds", |time| {
+        i64::from(time.timestamp_subsec_millis())
+    }),
+];
+
+/// Puts the functions and the names of types in the place of others.
+pub(super) fn register(context: &mut Context<'_>) {
+    context.add_function("matches", matches);
+    context.add_function("size", size);
+    context.add_function("string", text_of);
+    context.add_function("type", type_of);
+    context.add_function("dyn", same);
+    for (name, part) in PARTS {
+        context.add_function(
+            name,
+            move |This(value): This<Value>, Arguments(zone): Arguments| {
+                part_of_time(name, part, &value, &zone)
+            },
+        );
+    }
+    for name in TYPES {
+        context.add_variable_from_value(name, type_value(name));
+    }
+}
+
+fn no_overload() -> ExecutionError {
+    ExecutionError::NoSuchOverload
+}
+
+fn text(text: impl Into<String>) -> Value {
+    Value::String(Arc::new(text.into()))
+}
+
+/// A type is a text that no object has.
+fn type_value(name: &str) -> Value {
+    text(format!("\u{0}{name}"))
+}
+
+fn same(This(value): This<Value>) -> ResolveResult {
+    Ok(value)
+}
+
+fn type_of(This(value): This<Value>) -> ResolveResult {
+    let name = match value.type_of() {
+        ValueType::Bool => "bool",
+        ValueType::Bytes => "bytes",
+        ValueType::Float => "double",
+        ValueType::Duration => "duration",
+        ValueType::Int => "int",
+        ValueType::List => "list",
+        ValueType::Map => "map",
+        ValueType::Null => "null_type",
+        ValueType::String => "string",
+        ValueType::Timestamp => "timestamp",
+        ValueType::UInt => "uint",
+        ValueType::Function | ValueType::Opaque => "opaque",
+    };
+    Ok(type_value(name))
+}
+
+/// Texts are as long as they have characters.
+fn size(This(value): This<Value>) -> ResolveResult {
+    let size = match &value {
+        Value::List(items) => items.len(),
+        Value::Map(map) => map.map.len(),
+        Value::String(text) => text.chars().count(),
+        Value::Bytes(bytes) => bytes.len(),
+        _ => return Err(no_overload()),
+    };
+    Ok(Value::Int(i64::try_from(size).unwrap_or(i64::MAX)))
+}
+
+fn text_of(This(value): This<Value>) -> ResolveResult {
+    Ok(match value {
+        Value::Bool(bool) => text(bool.to_string()),
+        Value::Int(int) => text(int.to_string()),
+        Value::UInt(int) => text(int.to_string()),
+        Value::Float(float) => text(float.to_string()),
+        Value::Timestamp(time) => {
+            let seconds = time.to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
+            let nanos = format!(".{:09}", time.timestamp_subsec_nanos());
+            let fraction = nanos.trim_end_matches('0').trim_end_matches('.');
+            // The date and the time of day take nineteen characters.
+            let (head, zone) = seconds.split_at_checked(19).unwrap_or((&seconds, ""));
+            text(format!("{head}{fraction}{zone}"))
+        }
+        Value::Duration(duration) => {
+            let (seconds, nanos) = (duration.num_seconds(), duration.subsec_nanos().unsigned_abs());
+            let sign = if seconds == 0 && duration.subsec_nanos() < 0 {
+                "-"
+            } else {
+                ""
+            };
+            let fraction = format!(".{nanos:09}");
+            text(format!(
+                "{sign}{seconds}{}s",
+                fraction.trim_end_matches('0').trim_end_matches('.')
+            ))
+        }
+        Value::Bytes(bytes) => text(String::from_utf8(bytes.to_vec()).map_err(|_| {
+            ExecutionError::function_error("string", "invalid UTF-8 in bytes, cannot convert to string")
+        })?),
+        value @ Value::String(_) => value,
+        // Addresses and the like are kube-cel's own.
+        other => return runtime::text_of_opaque(other),
+    })
+}
+
+/// `matches`, with expressions of Go.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "so are functions given their arguments"
+)]
+fn matches(This(text): This<Arc<String>>, expression: Arc<String>) -> Result<bool, ExecutionError> {
+    thread_local! {
+        static KNOWN: std::cell::RefCell<HashMap<String, Option<Regex>>> = std::cell::RefCell::default();
+    }
+    KNOWN.with_borrow_mut(|known| {
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        if !known.contains_key(expression.as_str()) {
+            known.insert(expression.to_string(), pattern::compile(&expression).ok());
+        }
+        match known.get(expression.as_str()) {
+            Some(Some(regex)) => Ok(regex.is_match(&text)),
+            _ => Err(ExecutionError::function_error(
+                "matches",
+                format!("error parsing regexp: `{expression}`"),
+            )),
+        }
+    })
+}
+
+/// A part of a time in a zone, UTC if none is given; of a duration, the whole in that unit.
+fn part_of_time(name: &str, part: Part, value: &Value, arguments: &[Value]) -> ResolveResult {
+    match (value, arguments) {
+        (Value::Timestamp(time), []) => Ok(Value::Int(part(&time.to_utc().fixed_offset()))),
+        (Value::Timestamp(time), [Value::String(zone)]) => {
+            let offset = offset(zone, time)
+                .ok_or_else(|| ExecutionError::function_error(name, format!("unknown time zone {zone}")))?;
+            Ok(Value::Int(part(&time.with_timezone(&offset))))
+        }
+        (Value::Duration(duration), []) => Ok(Value::Int(match name {
+            "getHours" => duration.num_hours(),
+            "getMinutes" => duration.num_minutes(),
+            "getSeconds" => duration.num_seconds(),
+            "getMilliseconds" => duration.num_milliseconds(),
+            _ => return Err(no_overload()),
+        })),
+        _ => Err(no_overload()),
+    }
+}
+
+/// The offset of a zone at a time: `+02:00`, or a name.
+fn offset(zone: &str, time: &DateTime<FixedOffset>) -> Option<FixedOffset> {
+    if zone.contains(':') {
+        let (negative, digits) = match zone.strip_prefix('-') {
+            Some(digits) => (true, digits),
+            None => (false, zone.strip_prefix('+').unwrap_or(zone)),
+        };
+        let (hours, minutes) = digits.split_once(':')?;
+        let seconds =
+            hours.parse::<i32>().ok()?.checked_mul(3600)? + minutes.parse::<i32>().ok()?.checked_mul(60)?;
+        return FixedOffset::east_opt(if negative { -seconds } else { seconds });
+    }
+    let zone = jiff::tz::TimeZone::get(zone).ok()?;
+    let moment = jiff::Timestamp::from_second(time.timestamp()).ok()?;
+    FixedOffset::east_opt(zone.to_offset(moment).seconds())
+}
