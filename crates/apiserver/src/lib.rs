@@ -1,15 +1,16 @@
-//! The Kubernetes API in one process, without IO: the part of it that decides.
+//! The Kubernetes API in one process, for any number of virtual clusters.
 //!
-//! - Server-side apply (KEP-555): [`schema`] knows how values of a kind merge, [`fields`] names fields and holds sets of
-//!   them, [`typed`] compares and merges values, and [`managed`] keeps `metadata.managedFields` for the requests that a
-//!   server gets.
-//! - [`patch`]: the patches that are no apply.
-//! - [`crd`]: definitions of custom resources, and what their objects have to be.
+//! [`server`] is the edge: clusters with their addresses and credentials, and the clock. [`http`] reads requests;
+//! [`verbs`] does them on a cluster's [`state`], which is a [`store`] of objects and the [`kinds`] that are served;
+//! [`controllers`] does what follows. All below the edge is synchronous, has the time as a parameter and draws names
+//! from a seeded generator. [`journal`] has every write in order, [`faults`] what goes wrong on purpose.
 //!
-//! No clock, no store, no HTTP: the time of a request is a parameter, and admission and writing are the caller's.
+//! The heart decides what becomes of objects: [`schema`] knows how values of a kind merge, [`fields`] names fields and
+//! holds sets of them, [`typed`] compares and merges values, [`managed`] keeps `metadata.managedFields` (server-side
+//! apply, KEP-555), [`patch`] has the other patches and [`crd`] custom resources.
 //!
-//! The specification is what Kubernetes 1.35 does. `tests/apply_oracle.rs` and `tests/patch_oracle.rs` compare with what
-//! its libraries say, `tests/apiserver` with a real kube-apiserver. `docs/apiserver-gaps.md` lists what differs.
+//! The specification is what Kubernetes 1.35 does. The heart is compared with its libraries, `tests/compare` sends the
+//! same requests to a real kube-apiserver; `docs/apiserver-gaps.md` says what differs.
 //!
 //! ```
 //! use serde_json::json;
@@ -31,6 +32,7 @@
 mod cause;
 pub mod controllers;
 pub mod crd;
+pub mod discovery;
 pub mod faults;
 pub mod fields;
 pub mod http;
@@ -38,6 +40,7 @@ pub mod journal;
 pub mod kinds;
 pub mod managed;
 pub mod object;
+pub mod openapi;
 pub mod patch;
 pub mod random;
 pub mod schema;
@@ -45,6 +48,7 @@ pub mod server;
 pub mod state;
 pub mod status;
 pub mod store;
+pub mod table;
 pub mod typed;
 mod value;
 pub mod verbs;

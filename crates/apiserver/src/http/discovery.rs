@@ -1,15 +1,24 @@
-//! Documents about what is served: groups, versions, resources.
+//! Requests for documents about what is served.
 
+use bytes::Bytes;
 use hyper::Response;
-use serde_json::{Value, json};
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, EXPIRES, HeaderValue, VARY};
+use jiff::{SignedDuration, fmt::rfc2822::DateTimePrinter};
+use serde_json::Value;
 
 use super::body::Body;
 use super::json as as_json;
-use super::openapi;
 use super::request::Call;
 use super::route::Route;
-use crate::kinds::{Registry, Resource, Version};
+use crate::discovery;
+use crate::openapi::{self, Document};
 use crate::status::Status;
+
+/// What clients look at to know that they got the aggregated document.
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// The older document of OpenAPI in protobuf, by a name without the `@` that media types may not have.
+const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
 /// Answers a request for a document.
 pub(super) fn answer(call: &Call) -> Result<Response<Body>, Status> {
@@ -22,132 +31,83 @@ pub(super) fn answer(call: &Call) -> Result<Response<Body>, Status> {
     let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
     let state = call.cluster.state();
     let registry = &state.registry;
-    let document = match steps.as_slice() {
-        ["api"] => json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}),
-        ["api", "v1"] => resources(registry, "", "v1")?,
-        ["apis"] => json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups(registry)}),
-        ["apis", name] => group(registry, name).ok_or_else(Status::no_such_resource)?,
-        ["apis", name, version] => resources(registry, name, version)?,
-        ["openapi", "v3"] => openapi::root(registry),
-        ["openapi", "v3", "api", version] => {
-            openapi::document(registry, "", version).ok_or_else(Status::no_such_resource)?
+    let missing = Status::no_such_resource;
+    let plain = |value: Value| Ok(as_json(200, value.to_string().into_bytes()));
+    match steps.as_slice() {
+        ["api"] if call.accept.aggregated => Ok(aggregated(call, discovery::aggregated_core())),
+        ["apis"] if call.accept.aggregated => Ok(aggregated(call, discovery::aggregated(registry))),
+        ["api"] => plain(discovery::core_versions()),
+        ["apis"] => plain(discovery::groups(registry)),
+        ["apis", name] => plain(discovery::group(registry, name).ok_or_else(missing)?),
+        ["api", version] => resources(discovery::resources(registry, "", version)),
+        ["apis", name, version] => resources(discovery::resources(registry, name, version)),
+        ["openapi", "v2"] if call.accept.openapi_protobuf => {
+            let mut response = document(call, openapi::v2_protobuf(registry));
+            let headers = response.headers_mut();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROTOBUF));
+            Ok(response)
         }
-        ["openapi", "v3", "apis", group, version] => {
-            openapi::document(registry, group, version).ok_or_else(Status::no_such_resource)?
-        }
-        _ => return Err(Status::no_such_resource()),
-    };
-    Ok(as_json(200, document.to_string().into_bytes()))
-}
-
-/// The groups of a cluster but for the core: the built-in ones, then those of definitions by name.
-pub(crate) fn group_names(registry: &Registry) -> Vec<String> {
-    let mut names: Vec<String> = Registry::builtin_groups().map(str::to_owned).collect();
-    for resource in registry.custom() {
-        if !names.iter().any(|name| **name == *resource.group) {
-            names.push(resource.group.to_string());
-        }
+        ["openapi", "v2"] => Ok(document(call, openapi::v2(registry))),
+        ["openapi", "v3"] => plain(openapi::index(registry)),
+        ["openapi", "v3", "api", version] => Ok(document(
+            call,
+            openapi::document(registry, "", version).ok_or_else(missing)?,
+        )),
+        ["openapi", "v3", "apis", group, version] => Ok(document(
+            call,
+            openapi::document(registry, group, version).ok_or_else(missing)?,
+        )),
+        _ => Err(missing()),
     }
-    names
 }
 
-/// The versions of a group, the preferred one first.
-pub(crate) fn versions(registry: &Registry, group: &str) -> Vec<String> {
-    let mut versions: Vec<String> = Vec::new();
-    for resource in registry.all().filter(|resource| *resource.group == *group) {
-        for version in &resource.versions {
-            if !versions.iter().any(|name| **name == *version.name) {
-                versions.push(version.name.to_string());
-            }
-        }
+fn resources(document: Option<Bytes>) -> Result<Response<Body>, Status> {
+    let document = document.ok_or_else(Status::no_such_resource)?;
+    Ok(super::with_type(200, "application/json", Body::full(document)))
+}
+
+fn aggregated(call: &Call, bytes: Bytes) -> Response<Body> {
+    let mut response = tagged(call, Document::new(bytes));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(AGGREGATED));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("public"));
+    response
+}
+
+/// A document of OpenAPI. One that was asked for by its hash never changes.
+fn document(call: &Call, document: Document) -> Response<Body> {
+    const YEAR: SignedDuration = SignedDuration::from_hours(365 * 24);
+    let by_hash = call.params.text("hash") == document.hash;
+    let mut response = tagged(call, document);
+    let expires = call.now.checked_add(YEAR).ok();
+    let expires = expires.and_then(|time| DateTimePrinter::new().timestamp_to_rfc9110_string(&time).ok());
+    if let Some(expires) = expires.and_then(|text| HeaderValue::try_from(text).ok())
+        && by_hash
+    {
+        let headers = response.headers_mut();
+        headers.insert(EXPIRES, expires);
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
     }
-    versions.sort_by_key(|name| std::cmp::Reverse(crate::kinds::custom::precedence(name)));
-    versions
+    response
 }
 
-fn groups(registry: &Registry) -> Vec<Value> {
-    group_names(registry)
-        .iter()
-        .filter_map(|name| {
-            let mut group = group(registry, name)?;
-            // Within a list only the list says what it is.
-            if let Some(map) = group.as_object_mut() {
-                map.remove("kind");
-                map.remove("apiVersion");
-            }
-            Some(group)
-        })
-        .collect()
-}
-
-fn group(registry: &Registry, name: &str) -> Option<Value> {
-    let versions: Vec<Value> = versions(registry, name)
-        .iter()
-        .map(|version| json!({"groupVersion": format!("{name}/{version}"), "version": version}))
-        .collect();
-    let preferred = versions.first()?.clone();
-    Some(json!({
-        "kind": "APIGroup",
-        "apiVersion": "v1",
-        "name": name,
-        "versions": versions,
-        "preferredVersion": preferred,
-    }))
-}
-
-fn resources(registry: &Registry, group: &str, version: &str) -> Result<Value, Status> {
-    let mut list = Vec::new();
-    for resource in registry.all().filter(|resource| *resource.group == *group) {
-        if let Some(version) = resource.version(version) {
-            list.extend(rows(resource, version));
-        }
-    }
-    if list.is_empty() {
-        return Err(Status::no_such_resource());
-    }
-    let name = if group.is_empty() {
-        version.to_owned()
+/// A document with its tag, or only that it is the one that the client has.
+fn tagged(call: &Call, document: Document) -> Response<Body> {
+    let tag = format!("\"{}\"", document.hash);
+    let known = call
+        .known_tags
+        .as_deref()
+        .is_some_and(|tags| tags.split(',').any(|one| one.trim() == tag));
+    let (code, bytes) = if known {
+        (304, Bytes::new())
     } else {
-        format!("{group}/{version}")
+        (200, document.bytes)
     };
-    Ok(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": name, "resources": list}))
-}
-
-/// A resource and what lies below it.
-fn rows(resource: &Resource, version: &Version) -> Vec<Value> {
-    let mut row = json!({
-        "name": resource.plural,
-        "singularName": resource.singular,
-        "namespaced": resource.namespaced,
-        "kind": resource.kind,
-        "verbs": version.verbs,
-    });
-    for (field, list) in [
-        ("shortNames", &resource.short_names),
-        ("categories", &resource.categories),
-    ] {
-        if !list.is_empty() {
-            row[field] = json!(list);
-        }
+    let mut response = super::with_type(code, "application/json", Body::full(bytes));
+    let headers = response.headers_mut();
+    headers.insert(VARY, HeaderValue::from_static("Accept"));
+    if let Ok(tag) = HeaderValue::try_from(tag) {
+        headers.insert(ETAG, tag);
     }
-    if !version.storage_hash.is_empty() {
-        row["storageVersionHash"] = json!(version.storage_hash);
-    }
-    let mut rows = vec![row];
-    for subresource in &version.subresources {
-        let mut row = json!({
-            "name": format!("{}/{}", resource.plural, subresource.name),
-            "singularName": "",
-            "namespaced": resource.namespaced,
-            "kind": subresource.kind,
-            "verbs": subresource.verbs,
-        });
-        for (field, text) in [("group", &subresource.group), ("version", &subresource.version)] {
-            if let Some(text) = text {
-                row[field] = json!(text);
-            }
-        }
-        rows.push(row);
-    }
-    rows
+    response
 }

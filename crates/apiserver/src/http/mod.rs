@@ -3,7 +3,6 @@
 mod body;
 mod discovery;
 mod negotiate;
-mod openapi;
 mod params;
 mod plain;
 mod request;
@@ -19,6 +18,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WARNING};
 use hyper::{Request, Response};
 
 pub use body::{Body, Broken};
+pub(crate) use plain::VERSION;
 use request::Call;
 
 use crate::faults::{Effect, RequestFacts};

@@ -16,8 +16,11 @@ pub(crate) enum Shape {
     Table,
 }
 
-/// Whether tables can be had yet; until then clients get what they take instead.
-const TABLES: bool = false;
+/// Names of the older document of OpenAPI in protobuf: clients ask for the one that media types may not have.
+const OPENAPI_V2: [&str; 2] = [
+    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+    "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
+];
 
 /// What a client takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +28,8 @@ pub(crate) struct Accept {
     pub(crate) shape: Shape,
     /// The document of all groups and resources, for discovery.
     pub(crate) aggregated: bool,
+    /// The older document of OpenAPI in protobuf.
+    pub(crate) openapi_protobuf: bool,
 }
 
 /// One of the forms that a client takes.
@@ -58,7 +63,7 @@ impl<'a> Form<'a> {
         let meta = self.group == "meta.k8s.io" && matches!(self.version, "v1" | "v1beta1");
         match self.as_kind {
             "" => Some(Shape::Whole),
-            "Table" if meta && TABLES => Some(Shape::Table),
+            "Table" if meta => Some(Shape::Table),
             "PartialObjectMetadata" | "PartialObjectMetadataList" if meta => Some(Shape::Metadata),
             _ => None,
         }
@@ -70,7 +75,7 @@ impl Accept {
     ///
     /// # Errors
     /// Nothing of what the client takes can be had.
-    pub(crate) fn read(headers: &HeaderMap) -> Result<Self, Status> {
+    pub(crate) fn read(headers: &HeaderMap, is_openapi_v2: bool) -> Result<Self, Status> {
         let text = headers
             .get_all(ACCEPT)
             .iter()
@@ -81,20 +86,30 @@ impl Accept {
             return Ok(Self {
                 shape: Shape::Whole,
                 aggregated: false,
+                openapi_protobuf: false,
             });
         }
         for form in text.split(',').map(Form::read) {
+            if is_openapi_v2 && OPENAPI_V2.contains(&form.media) {
+                return Ok(Self {
+                    shape: Shape::Whole,
+                    aggregated: false,
+                    openapi_protobuf: true,
+                });
+            }
             let json = matches!(form.media, "application/json" | "application/*" | "*/*");
             if json && form.group == "apidiscovery.k8s.io" && form.version == "v2" {
                 return Ok(Self {
                     shape: Shape::Whole,
                     aggregated: true,
+                    openapi_protobuf: false,
                 });
             }
             if let (true, Some(shape)) = (json, form.shape()) {
                 return Ok(Self {
                     shape,
                     aggregated: false,
+                    openapi_protobuf: false,
                 });
             }
         }
@@ -116,7 +131,7 @@ mod tests {
             ("*/*", Some(Shape::Whole)),
             (
                 "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
-                Some(if TABLES { Shape::Table } else { Shape::Whole }),
+                Some(Shape::Table),
             ),
             (
                 "application/vnd.kubernetes.protobuf, application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
@@ -134,7 +149,7 @@ mod tests {
                 headers.insert(ACCEPT, HeaderValue::from_static(text));
             }
             assert_eq!(
-                Accept::read(&headers).ok().map(|accept| accept.shape),
+                Accept::read(&headers, false).ok().map(|accept| accept.shape),
                 shape,
                 "{text}"
             );

@@ -10,7 +10,7 @@ use super::{json, text};
 use crate::status::Status;
 
 /// The version of Kubernetes whose behaviour this is.
-const VERSION: (&str, &str, &str) = ("1", "35", "v1.35.4+starling-embedded");
+pub(crate) const VERSION: &str = "v1.35.4+starling-embedded";
 
 /// Answers a request that is about no resource.
 pub(super) fn answer(call: &Call) -> Result<Response<Body>, Status> {
@@ -30,7 +30,7 @@ pub(super) fn answer(call: &Call) -> Result<Response<Body>, Status> {
         ["version"] => Ok(json(
             200,
             json!({
-                "major": VERSION.0, "minor": VERSION.1, "gitVersion": VERSION.2,
+                "major": "1", "minor": "35", "gitVersion": VERSION,
                 "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
                 "goVersion": "none", "compiler": "rustc", "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
             })

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hyper::header::{AUTHORIZATION, HeaderMap, USER_AGENT};
+use hyper::header::{AUTHORIZATION, HeaderMap, IF_NONE_MATCH, USER_AGENT};
 use hyper::{Method, Request};
 use jiff::Timestamp;
 
@@ -26,6 +26,8 @@ pub(super) struct Call {
     pub(super) user: User,
     /// The field manager: as given, or made of the user agent.
     pub(super) manager: String,
+    /// The tags of documents that the client has.
+    pub(super) known_tags: Option<String>,
     pub(super) facts: RequestFacts,
     pub(super) now: Timestamp,
 }
@@ -51,6 +53,7 @@ impl Call {
         let headers = request.headers();
         let route = Route::read(path).ok_or_else(Status::no_such_path)?;
         let params = Params::read(request.uri().query());
+        let is_openapi_v2 = matches!(&route, Route::Discovery(steps) if **steps == ["openapi", "v2"]);
         let verb = verb(request.method(), &route, &params);
         let user = user(shared, cluster, headers, now)?;
         let anonymous = user.name == User::anonymous().name;
@@ -71,7 +74,11 @@ impl Call {
             shared: Arc::clone(shared),
             cluster: Arc::clone(cluster),
             facts: super::facts(verb, &route),
-            accept: Accept::read(headers)?,
+            known_tags: headers
+                .get(IF_NONE_MATCH)
+                .and_then(|value| value.to_str().ok())
+                .map(str::to_owned),
+            accept: Accept::read(headers, is_openapi_v2)?,
             method: request.method().clone(),
             route,
             verb,

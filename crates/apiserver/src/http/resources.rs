@@ -35,12 +35,17 @@ pub(super) async fn answer(
 ) -> Result<Response<Body>, Status> {
     let target = target(&call)?;
     check_verb(&call, &target)?;
-    match call.verb {
+    let warnings = deprecation(&target);
+    let answer = match call.verb {
         "watch" => watch::answer(&call, target, effects),
         "list" => list(&call, &target, effects),
         "get" => get(&call, &target, effects),
         _ => write(&call, target, request).await,
-    }
+    };
+    // Whoever asks for a version that will go is told so, whatever comes of it.
+    let mut response = answer.unwrap_or_else(|status| super::refuse(&status));
+    warn(&mut response, &warnings);
+    Ok(response)
 }
 
 /// What a request is about, if it is served.
@@ -131,21 +136,22 @@ fn get(call: &Call, target: &Target, effects: &[Effect]) -> Result<Response<Body
         verbs::get(&state, target, stale(&state, effects))?
     };
     if target.subresource == "scale" {
-        return Ok(json(
-            200,
-            verbs::show_scale(target, &stored)?.to_string().into_bytes(),
-        ));
+        let scale = verbs::show_scale(target, &stored)?;
+        return Ok(json(200, shown_value(call, target, &scale)?));
     }
-    let mut response = json(200, shown(call, target, &stored)?);
-    warn(&mut response, &deprecation(target));
-    Ok(response)
+    Ok(json(200, shown(call, target, &stored)?))
 }
 
 /// What users of a version are warned of.
 fn deprecation(target: &Target) -> Vec<String> {
     match &target.version.form {
         Form::Custom(custom) => custom.deprecation_warning().into_iter().collect(),
-        Form::Builtin(_) => Vec::new(),
+        Form::Builtin(_) => match (&*target.resource.group, &*target.resource.kind) {
+            ("", "Endpoints") => {
+                vec!["v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice".to_owned()]
+            }
+            _ => Vec::new(),
+        },
     }
 }
 
@@ -159,6 +165,22 @@ fn shown(call: &Call, target: &Target, stored: &Stored) -> Result<Vec<u8>, Statu
             Ok(out)
         }
         Shape::Table => super::table::of_object(call, target, stored),
+    }
+}
+
+/// An object that is not stored, in the shape that the client asked for.
+fn shown_value(call: &Call, target: &Target, value: &Value) -> Result<Vec<u8>, Status> {
+    match call.accept.shape {
+        _ if value["kind"] == "Status" => Ok(value.to_string().into_bytes()),
+        Shape::Whole => Ok(value.to_string().into_bytes()),
+        Shape::Metadata => Ok(json!({
+            "kind": "PartialObjectMetadata",
+            "apiVersion": "meta.k8s.io/v1",
+            "metadata": value["metadata"],
+        })
+        .to_string()
+        .into_bytes()),
+        Shape::Table => super::table::of_value(call, target, value),
     }
 }
 
@@ -180,9 +202,7 @@ fn list(call: &Call, target: &Target, effects: &[Effect]) -> Result<Response<Bod
         let stale = stale(&state, effects);
         verbs::list(&state, target, &options, stale)?
     };
-    let mut response = json(200, listed(call, target, &listing)?);
-    warn(&mut response, &deprecation(target));
-    Ok(response)
+    Ok(json(200, listed(call, target, &listing)?))
 }
 
 /// A list in the shape that the client asked for.
@@ -426,20 +446,9 @@ fn delete(call: &Call, target: &Target, content_type: &str, bytes: &[u8]) -> Res
 fn content(call: &Call, target: &Target, outcome: Outcome) -> Result<Response<Body>, Status> {
     let bytes = match outcome.body {
         Content::Stored(stored) => shown(call, target, &stored)?,
-        Content::Value(value) => match call.accept.shape {
-            Shape::Metadata if value["kind"] != "Status" => json!({
-                "kind": "PartialObjectMetadata",
-                "apiVersion": "meta.k8s.io/v1",
-                "metadata": value["metadata"],
-            })
-            .to_string()
-            .into_bytes(),
-            _ => value.to_string().into_bytes(),
-        },
+        Content::Value(value) => shown_value(call, target, &value)?,
     };
     let mut response = json(outcome.code, bytes);
-    let mut warnings = deprecation(target);
-    warnings.extend(outcome.warnings);
-    warn(&mut response, &warnings);
+    warn(&mut response, &outcome.warnings);
     Ok(response)
 }

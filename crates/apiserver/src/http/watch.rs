@@ -13,11 +13,11 @@ use super::body::{Body, Broken};
 use super::negotiate::Shape;
 use super::request::Call;
 use super::resources::whole;
-use super::with_type;
+use super::{table, with_type};
 use crate::faults::Effect;
 use crate::kinds::Form;
 use crate::schema;
-use crate::server::Cluster;
+use crate::server::{Clock, Cluster};
 use crate::status::Status;
 use crate::verbs::{Event, EventBody, Target, WatchOptions, Watching, watch_error};
 
@@ -34,6 +34,9 @@ struct Stream {
     cluster: Arc<Cluster>,
     target: Target,
     shape: Shape,
+    /// What tables hold, and whether one has been told.
+    tables: table::Events,
+    clock: Arc<dyn Clock>,
     watching: Watching,
     /// What it tells first.
     first: Vec<Event>,
@@ -62,6 +65,8 @@ pub(super) fn answer(call: &Call, target: Target, effects: &[Effect]) -> Result<
         cluster: Arc::clone(&call.cluster),
         target,
         shape: call.accept.shape,
+        tables: table::Events::new(table::include(&call.params)?),
+        clock: Arc::clone(&call.shared.options.clock),
         watching,
         first,
         changes,
@@ -174,7 +179,7 @@ impl Stream {
         Some(Ok(self.write(&events)))
     }
 
-    fn write(&self, events: &[Event]) -> Bytes {
+    fn write(&mut self, events: &[Event]) -> Bytes {
         let mut out = Vec::new();
         for event in events {
             out.extend_from_slice(b"{\"type\":\"");
@@ -184,13 +189,20 @@ impl Stream {
                 EventBody::Object(stored) => match self.shape {
                     Shape::Whole => out.extend_from_slice(&whole(&self.target, stored)),
                     Shape::Metadata => stored.write_metadata(&mut out),
-                    Shape::Table => match super::table::of_event(&self.target, stored) {
-                        Ok(table) => out.extend_from_slice(&table),
-                        Err(status) => out.extend_from_slice(status.to_value().to_string().as_bytes()),
-                    },
+                    Shape::Table => {
+                        self.tables
+                            .object(&mut out, &self.target, stored, self.clock.now());
+                    }
                 },
                 EventBody::Bookmark(revision, end) => {
-                    out.extend_from_slice(self.bookmark(*revision, *end).to_string().as_bytes());
+                    let bookmark = self.bookmark(*revision, *end);
+                    match self.shape {
+                        Shape::Table => {
+                            self.tables
+                                .bookmark(&mut out, &self.target, &bookmark, self.clock.now());
+                        }
+                        _ => out.extend_from_slice(bookmark.to_string().as_bytes()),
+                    }
                 }
                 EventBody::Error(status) => {
                     out.extend_from_slice(status.to_value().to_string().as_bytes());

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -161,12 +163,21 @@ fn version_of(version: &CustomVersion, served: &[CustomVersion]) -> Option<Versi
         api_version: this.api_version().into(),
         verbs: ALL_VERBS.iter().map(|verb| (*verb).into()).collect(),
         subresources: subresources(this, kind),
-        storage_hash: Box::default(),
+        storage_hash: storage_hash(&version.definition),
         fields,
         status_fields: manager.subresource("status").resetting(reset("spec")),
         scale: scale_of(this, served),
         form: Form::Custom(version.clone()),
     })
+}
+
+/// The hash of the form that objects are kept in, as discovery gives it.
+fn storage_hash(definition: &Definition) -> Box<str> {
+    let Some(kept) = definition.storage_version() else {
+        return Box::default();
+    };
+    let digest = Sha256::digest(format!("{}/{}", kept.api_version(), definition.names().kind));
+    STANDARD.encode(&digest[..8]).into()
 }
 
 fn subresources(version: &crd::Version, kind: &str) -> Vec<Subresource> {

@@ -155,6 +155,12 @@ pub(crate) fn read_as(resource: &Resource, version: &Version, stored: &Stored) -
     }
 }
 
+/// An object as the version shows it that its kind is kept in.
+pub(crate) fn read_kept(resource: &Resource, version: &Version, stored: &Stored) -> Value {
+    let kept = convert::stored_version(&resource.table).unwrap_or(&version.api_version);
+    stored.read_as(kept, &resource.kind)
+}
+
 /// Whether objects have to be read to be shown in a version.
 pub(crate) fn is_converted(resource: &Resource, version: &Version) -> bool {
     convert::stored_version(&resource.table).is_some_and(|kept| *kept != *version.api_version)

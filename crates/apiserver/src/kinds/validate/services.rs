@@ -50,6 +50,7 @@ pub(super) fn check(object: &Value, causes: &mut Vec<Cause>) {
             ));
         }
     }
+    crate::object::metadata::check_labels(&spec["selector"], "spec.selector", causes);
     if !TYPES.contains(&ty) {
         causes.push(Cause::not_supported_text("spec.type", ty, &TYPES));
     }

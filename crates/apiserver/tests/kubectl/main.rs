@@ -1,0 +1,239 @@
+//! The same commands of the real `kubectl` against a real control plane and against the embedded one, and what they
+//! print compared.
+//!
+//! `scripts/*.sh` are files of commands, a line each, run by `sh` in a copy of `files`; each file goes on from the
+//! one before it. `UNTIL TEXT ;` in front repeats a command until it prints the text, for what controllers do. What
+//! the servers make themselves is normalised (`normal`). `accepted.txt` holds the differences that are meant, with
+//! the reason of each; an entry that has ceased to differ fails the test.
+//!
+//! `KUBECTL_ONLY=NAME` runs one file, without a look at unused entries of `accepted.txt`.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, in its own functions too"
+)]
+
+mod accepted;
+mod normal;
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use normal::Normal;
+use starling_apiserver::controllers::Health;
+use starling_apiserver::server::{Options, Server};
+use starling_controlplane::{Assets, ControlPlanes};
+use tokio::process::Command;
+
+/// A line of a script.
+#[derive(Debug, Clone)]
+struct Step {
+    file: String,
+    line: usize,
+    command: String,
+    /// What has to be printed before it counts.
+    until: Option<String>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Output {
+    code: i32,
+    printed: String,
+    complaints: String,
+}
+
+/// A cluster with a folder of its own.
+struct Side {
+    folder: tempfile::TempDir,
+    path: String,
+    normal: Normal,
+}
+
+impl Side {
+    fn new(kubeconfig: &str, kubectl: &Path, normal: Normal) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        copy(&here().join("files"), &folder.path().join("work"));
+        std::fs::write(folder.path().join("kubeconfig"), kubeconfig).unwrap();
+        let programs = kubectl.parent().unwrap().display().to_string();
+        let path = format!("{programs}:{}", std::env::var("PATH").unwrap_or_default());
+        Self { folder, path, normal }
+    }
+
+    async fn run_once(&self, command: &str) -> Output {
+        let output = Command::new("sh")
+            .args(["-c", command])
+            .current_dir(self.folder.path().join("work"))
+            .env("PATH", &self.path)
+            .env("KUBECONFIG", self.folder.path().join("kubeconfig"))
+            .env("HOME", self.folder.path())
+            .env("EDITOR", "sh ./edit.sh")
+            .env("TZ", "UTC")
+            .stdin(Stdio::null())
+            .output()
+            .await
+            .unwrap();
+        let text = |bytes: &[u8]| self.normal.text(&String::from_utf8_lossy(bytes));
+        Output {
+            code: output.status.code().unwrap_or(-1),
+            printed: text(&output.stdout),
+            complaints: text(&output.stderr),
+        }
+    }
+
+    /// Runs a step, again and again if it waits for something.
+    async fn run(&self, step: &Step) -> Output {
+        let Some(text) = &step.until else {
+            return self.run_once(&step.command).await;
+        };
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+        loop {
+            let output = self.run_once(&step.command).await;
+            let all = format!("{}\n{}", output.printed, output.complaints);
+            if all.contains(text.as_str()) || tokio::time::Instant::now() > deadline {
+                return output;
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+fn here() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubectl")
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+fn scripts(only: &str) -> Vec<Step> {
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(here().join("scripts"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    paths.sort();
+    let mut steps = Vec::new();
+    for path in paths {
+        let file = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        if !file.contains(only) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        for (place, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let (until, command) = match line.strip_prefix("UNTIL ") {
+                Some(rest) => {
+                    let (text, command) = rest.split_once(" ; ").expect("UNTIL TEXT ; COMMAND");
+                    (Some(text.to_owned()), command)
+                }
+                None => (None, line),
+            };
+            steps.push(Step {
+                file: file.clone(),
+                line: place + 1,
+                command: command.to_owned(),
+                until,
+            });
+        }
+    }
+    steps
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kubectl_prints_the_same_of_both_servers() {
+    let options = starling_controlplane::Options {
+        controller_manager_for: vec!["same".to_owned()],
+        ..starling_controlplane::Options::default()
+    };
+    let assets = Assets::find().unwrap();
+    let planes = ControlPlanes::start(&assets, &["same"], options).await.unwrap();
+    let plane = planes.get("same").unwrap();
+    let server = Server::start(Options {
+        // Nothing runs in a control plane without nodes.
+        health: Health::Never,
+        ..Options::default()
+    })
+    .unwrap();
+    let _listening = server.listen(([127, 0, 0, 1], 0).into()).await.unwrap();
+    let cluster = server.create_cluster("same").unwrap();
+    let kubeconfig = cluster.kubeconfig();
+    let url = kubeconfig
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("server: "))
+        .unwrap()
+        .trim_matches('"');
+    let real = Side::new(
+        &plane.kubeconfig_yaml(),
+        assets.kubectl(),
+        Normal::new(plane.url()),
+    );
+    let ours = Side::new(&kubeconfig, assets.kubectl(), Normal::new(url));
+
+    let only = std::env::var("KUBECTL_ONLY").unwrap_or_default();
+    let steps = scripts(&only);
+    assert!(!steps.is_empty(), "no scripts");
+    let mut accepted = accepted::Accepted::read(&here().join("accepted.txt"));
+    let mut failures = Vec::new();
+    for step in &steps {
+        let (wanted, found) = tokio::join!(real.run(step), ours.run(step));
+        let same = wanted == found;
+        let meant = accepted.is_meant(&step.command, same);
+        if !same && !meant {
+            failures.push(difference(step, &wanted, &found));
+        }
+    }
+    eprintln!("{} commands, {} differ as accepted", steps.len(), accepted.used());
+    assert!(
+        failures.is_empty(),
+        "{} of {} commands print something else:\n{}",
+        failures.len(),
+        steps.len(),
+        failures.join("\n")
+    );
+    if only.is_empty() {
+        accepted.check();
+    }
+}
+
+/// What two outputs have for themselves, line by line.
+fn difference(step: &Step, wanted: &Output, found: &Output) -> String {
+    let mut out = format!("{}.sh:{} {}\n", step.file, step.line, step.command);
+    if wanted.code != found.code {
+        out.push_str(&format!("    code {} and here {}\n", wanted.code, found.code));
+    }
+    for (left, right) in [
+        (&wanted.printed, &found.printed),
+        (&wanted.complaints, &found.complaints),
+    ] {
+        let (left_lines, right_lines): (Vec<&str>, Vec<&str>) =
+            (left.lines().collect(), right.lines().collect());
+        for line in left_lines.iter().filter(|line| !right_lines.contains(line)) {
+            out.push_str(&format!("    - {line}\n"));
+        }
+        for line in right_lines.iter().filter(|line| !left_lines.contains(line)) {
+            out.push_str(&format!("    + {line}\n"));
+        }
+        if left != right
+            && left_lines.iter().all(|line| right_lines.contains(line))
+            && left_lines.len() == right_lines.len()
+        {
+            out.push_str("    the same lines in another order\n");
+        }
+    }
+    out
+}
