@@ -26,8 +26,19 @@ use std::time::Duration;
 use normal::Normal;
 use starling_apiserver::controllers::Health;
 use starling_apiserver::server::{Options, Server};
-use starling_controlplane::{Assets, ControlPlanes};
+use starling_controlplane::{Assets, ControlPlanes, DEFAULT_CONTROLLERS};
 use tokio::process::Command;
+
+/// The controllers whose part the embedded server takes, besides those of every control plane.
+const WORKLOADS: [&str; 7] = [
+    "deployment-controller",
+    "replicaset-controller",
+    "statefulset-controller",
+    "daemonset-controller",
+    "job-controller",
+    "cronjob-controller",
+    "persistentvolumeclaim-protection-controller",
+];
 
 /// A line of a script.
 #[derive(Debug, Clone)]
@@ -158,6 +169,11 @@ fn scripts(only: &str) -> Vec<Step> {
 async fn kubectl_prints_the_same_of_both_servers() {
     let options = starling_controlplane::Options {
         controller_manager_for: vec!["same".to_owned()],
+        controllers: DEFAULT_CONTROLLERS
+            .iter()
+            .chain(&WORKLOADS)
+            .map(|name| (*name).to_owned())
+            .collect(),
         ..starling_controlplane::Options::default()
     };
     let assets = Assets::find().unwrap();
