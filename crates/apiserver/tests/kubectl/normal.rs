@@ -10,7 +10,7 @@ pub(crate) struct Normal {
 }
 
 /// Patterns and what stands for them, in this order.
-const RULES: [(&str, &str); 18] = [
+const RULES: [(&str, &str); 19] = [
     (
         r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
         "<uid>",
@@ -41,12 +41,13 @@ const RULES: [(&str, &str); 18] = [
         "<certificate>",
     ),
     // How wide a column is depends on what stands in it.
-    (r" {2,}", "  "),
+    (r"(\S) {2,}", "$1  "),
     (r"\t+", "\t"),
     (r"(?m)(^|[ \t(])(\d+(d|h|m|s))+( ago)?($|[ \t)])", "$1<age>$5"),
     (r"\b(3[0-2]\d{3})/(TCP|UDP)", "<node port>/$2"),
     (r"nodePort: 3\d{4}", "nodePort: <node port>"),
     (r"Deployment/[a-z]+-[0-9a-f]{8,10}\b", "Deployment/<hash>"),
+    (r#"(ReplicaSet "[a-z]+-)[0-9a-f]{6,10}""#, "$1<hash>\""),
     (r"(?m) +$", ""),
 ];
 
