@@ -7,47 +7,57 @@ pub(crate) struct Accepted(Vec<Entry>);
 
 struct Entry {
     command: String,
-    /// Whether the command was run, and whether it differed.
-    seen: Option<bool>,
+    /// The lines that one side may have for itself, of which an asterisk at the end stands for anything.
+    lines: Vec<String>,
+    differs: bool,
 }
 
 impl Accepted {
-    /// Reads commands in groups, above each of which stands, behind `#`, why they print something else.
+    /// Reads commands in groups, above each of which stands, behind `#`, why they print something else. Below a
+    /// command stand the lines in which they differ.
     pub(crate) fn read(path: &Path) -> Self {
         let text = std::fs::read_to_string(path).unwrap();
-        let mut entries = Vec::new();
+        let mut entries: Vec<Entry> = Vec::new();
         let mut reason = false;
-        for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
             if line.starts_with('#') {
                 reason = true;
-                continue;
+            } else if line.starts_with(' ') {
+                let entry = entries.last_mut().expect("a command above its lines");
+                entry.lines.push(words(line));
+            } else {
+                assert!(reason, "{line}: no reason stands above it");
+                entries.push(Entry {
+                    command: line.trim().to_owned(),
+                    lines: Vec::new(),
+                    differs: false,
+                });
             }
-            assert!(
-                reason || !entries.is_empty(),
-                "{line}: no reason stands before it"
-            );
-            entries.push(Entry {
-                command: line.to_owned(),
-                seen: None,
-            });
         }
         Self(entries)
     }
 
-    /// Whether a command may differ; takes down whether it does.
-    pub(crate) fn is_meant(&mut self, command: &str, same: bool) -> bool {
-        match self.0.iter_mut().find(|entry| entry.command == command) {
-            Some(entry) => {
-                entry.seen = Some(entry.seen.unwrap_or(false) || !same);
-                true
-            }
-            None => false,
-        }
+    /// Whether a command may differ in these lines.
+    pub(crate) fn is_meant(&mut self, command: &str, lines: &[String]) -> bool {
+        let Some(entry) = self.0.iter_mut().find(|entry| entry.command == command) else {
+            return false;
+        };
+        entry.differs = true;
+        lines.iter().all(|line| {
+            let line = words(line);
+            entry
+                .lines
+                .iter()
+                .any(|accepted| match accepted.strip_suffix('*') {
+                    Some(beginning) => line.starts_with(beginning.trim_end()),
+                    None => line == *accepted,
+                })
+        })
     }
 
     /// How many differed.
     pub(crate) fn used(&self) -> usize {
-        self.0.iter().filter(|entry| entry.seen == Some(true)).count()
+        self.0.iter().filter(|entry| entry.differs).count()
     }
 
     /// Fails if an entry is of no use.
@@ -55,7 +65,7 @@ impl Accepted {
         let useless: Vec<&str> = self
             .0
             .iter()
-            .filter(|entry| entry.seen != Some(true))
+            .filter(|entry| !entry.differs)
             .map(|entry| entry.command.as_str())
             .collect();
         assert!(
@@ -64,4 +74,9 @@ impl Accepted {
             useless.join("\n")
         );
     }
+}
+
+/// A line without the spaces that lay it out.
+fn words(line: &str) -> String {
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
 }

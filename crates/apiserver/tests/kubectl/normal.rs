@@ -1,6 +1,7 @@
 //! What servers make themselves has no meaning: it is replaced in what commands print.
 
 use regex::Regex;
+use serde_json::Value;
 
 /// How the outputs of one cluster are normalised.
 pub(crate) struct Normal {
@@ -9,7 +10,7 @@ pub(crate) struct Normal {
 }
 
 /// Patterns and what stands for them, in this order.
-const RULES: [(&str, &str); 16] = [
+const RULES: [(&str, &str); 19] = [
     (
         r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
         "<uid>",
@@ -20,7 +21,12 @@ const RULES: [(&str, &str); 16] = [
         "<time>",
     ),
     (r"[EWI]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ ", "<log> "),
-    (r#"(resourceVersion"?: ")\d+""#, "$1<revision>\""),
+    (
+        r#"(resourceVersion\\*"?: ?\\*"|Resource Version: +)\d+"#,
+        "$1<revision>",
+    ),
+    (r"/(LIVE|MERGED)-\d+/", "/$1/"),
+    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ \+0000", "<time>"),
     (
         r"(the object has been modified.*|ResourceVersion: )\d+",
         "$1<revision>",
@@ -35,14 +41,31 @@ const RULES: [(&str, &str); 16] = [
         "<certificate>",
     ),
     // How wide a column is depends on what stands in it.
-    (r" {2,}", "  "),
+    (r"(\S) {2,}", "$1  "),
     (r"\t+", "\t"),
     (r"(?m)(^|[ \t(])(\d+(d|h|m|s))+( ago)?($|[ \t)])", "$1<age>$5"),
     (r"\b(3[0-2]\d{3})/(TCP|UDP)", "<node port>/$2"),
     (r"nodePort: 3\d{4}", "nodePort: <node port>"),
     (r"Deployment/[a-z]+-[0-9a-f]{8,10}\b", "Deployment/<hash>"),
+    (r#"(ReplicaSet "[a-z]+-)[0-9a-f]{6,10}""#, "$1<hash>\""),
     (r"(?m) +$", ""),
 ];
+
+/// JSON with its fields in the order of their names, whether it is the whole of a text or lines of it.
+fn sorted(text: &str) -> String {
+    if let Ok(value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(text) {
+        return format!("{value:#}\n");
+    }
+    let line = |line: &str| match serde_json::from_str(line) {
+        Ok(value @ Value::Object(_)) => value.to_string(),
+        _ => line.to_owned(),
+    };
+    let mut lines: Vec<String> = text.lines().map(line).collect();
+    if text.ends_with('\n') {
+        lines.push(String::new());
+    }
+    lines.join("\n")
+}
 
 impl Normal {
     pub(crate) fn new(url: &str) -> Self {
@@ -56,7 +79,7 @@ impl Normal {
     }
 
     pub(crate) fn text(&self, text: &str) -> String {
-        let mut text = text.replace(&self.url, "<server>");
+        let mut text = sorted(text).replace(&self.url, "<server>");
         for (pattern, with) in &self.rules {
             text = pattern.replace_all(&text, *with).into_owned();
         }

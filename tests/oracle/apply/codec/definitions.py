@@ -1,11 +1,13 @@
-"""Writes down the definitions in Kubernetes' OpenAPI documents, one a line, without their descriptions.
+"""Writes down the definitions in the OpenAPI documents of a real API server, one a line, without their descriptions.
 
-    SPECS=$(go env GOMODCACHE)/k8s.io/kubernetes@v1.35.4/api/openapi-spec/v3
-    python3 definitions.py $SPECS > ../../../../crates/apiserver/src/openapi/definitions.json
+    python3 definitions.py > ../../../../crates/apiserver/src/openapi/definitions.json
 """
-import json, os, sys
+import json, os, subprocess
 
 RESOURCES = os.path.join(os.path.dirname(__file__), "../../../../crates/apiserver/src/kinds/resources.json")
+
+def get(path):
+    return json.loads(subprocess.check_output(["kubectl", "get", "--raw", path]))
 
 def stripped(schema):
     """A schema without descriptions; a field may be called `description` too."""
@@ -20,9 +22,8 @@ definitions = {}
 with open(RESOURCES) as rows:
     versions = sorted({(row["group"], row["version"]) for row in json.load(rows)})
 for group, version in versions:
-    name = f"apis__{group}__{version}" if group else f"api__{version}"
-    with open(os.path.join(sys.argv[1], name + "_openapi.json")) as document:
-        definitions.update(stripped(json.load(document)["components"]["schemas"]))
+    document = get(f"/openapi/v3/apis/{group}/{version}" if group else f"/openapi/v3/api/{version}")
+    definitions.update(stripped(document["components"]["schemas"]))
 lines = [f"{json.dumps(name)}:{json.dumps(definitions[name], separators=(',', ':'), sort_keys=True)}"
          for name in sorted(definitions)]
 print("{\n" + ",\n".join(lines) + "\n}")

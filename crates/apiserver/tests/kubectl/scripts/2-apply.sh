@@ -15,7 +15,7 @@ kubectl apply -f web.yaml
 kubectl apply -f web.yaml
 kubectl apply -f web-2.yaml
 kubectl get deployment web -o jsonpath='{.spec.template.spec.containers[*].name} {.spec.template.spec.containers[0].ports}'
-kubectl diff -f web.yaml
+kubectl diff -f web.yaml | grep '^[-+]'
 kubectl apply -f typo.yaml
 kubectl apply -f typo.yaml --validate=warn
 kubectl apply -f typo.yaml --validate=ignore

@@ -47,7 +47,7 @@ kubectl create job by-hand --from=cronjob/often
 UNTIL Running ; kubectl get jobs
 kubectl get cronjobs
 kubectl get cronjobs -o wide
-kubectl describe cronjob often
+kubectl describe cronjob often | sed '/^Events:/,$d'
 kubectl run alone --image=nginx:1 --port=80 --env=A=b --labels=app=alone
 UNTIL alone ; kubectl get pods -l app=alone
 kubectl get pods -l app=alone -o wide
@@ -86,7 +86,7 @@ kubectl get nodes
 kubectl delete node worker
 kubectl apply -f event.yaml
 kubectl events --for=deployment/web --types=Warning
-kubectl get events --field-selector=type=Warning
+kubectl get events --field-selector=reason=Tested -o wide
 kubectl delete deployment web --cascade=orphan
 kubectl delete job once --cascade=foreground
 kubectl delete cronjob often

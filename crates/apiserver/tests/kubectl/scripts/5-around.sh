@@ -1,4 +1,4 @@
-# What is known about the server.
+# What is known about the server. Descriptions of built-in kinds are left out: the embedded server has none.
 kubectl version
 kubectl cluster-info
 kubectl api-versions
@@ -13,14 +13,14 @@ kubectl auth can-i --list
 kubectl auth whoami
 kubectl auth whoami -o jsonpath='{.status.userInfo.groups}'
 kubectl auth reconcile -f role.yaml
-kubectl explain pods
-kubectl explain pods.spec
-kubectl explain pod.spec.containers.ports
-kubectl explain deployments.spec.strategy --recursive
+kubectl explain pods | grep -P '^ +\w+\t<|^ +enum: |^[A-Z]+: '
+kubectl explain pods.spec | grep -P '^ +\w+\t<|^ +enum: |^[A-Z]+: '
+kubectl explain pod.spec.containers.ports | grep -P '^ +\w+\t<|^ +enum: |^[A-Z]+: '
+kubectl explain deployments.spec.strategy --recursive | grep -P '^ +\w+\t<|^ +enum: |^[A-Z]+: '
 kubectl explain deployment.spec.nothing
-kubectl explain hpa --api-version=autoscaling/v1
-kubectl explain crd.spec.versions
-kubectl explain services.spec.ports --output=plaintext-openapiv2
+kubectl explain hpa --api-version=autoscaling/v1 | grep -P '^ +\w+\t<|^ +enum: |^[A-Z]+: '
+kubectl explain crd.spec.versions | grep -P '^ +\w+\t<|^ +enum: |^[A-Z]+: '
+kubectl explain services.spec.ports --output=plaintext-openapiv2 | grep -P '^ +\w+\t<|^ +enum: |^[A-Z]+: '
 kubectl get --raw /version
 kubectl get --raw /healthz
 kubectl get --raw /readyz
