@@ -75,8 +75,11 @@ pub fn group(registry: &Registry, name: &str) -> Option<Value> {
     }))
 }
 
+/// Documents by group and version.
+type Documents = HashMap<(Box<str>, Box<str>), Bytes>;
+
 /// The resources of a version as they are, without those of definitions.
-static BUILTIN: LazyLock<HashMap<(Box<str>, Box<str>), Bytes>> = LazyLock::new(|| {
+static BUILTIN: LazyLock<Documents> = LazyLock::new(|| {
     let registry = Registry::default();
     let mut documents = HashMap::new();
     for resource in Registry::builtins() {
