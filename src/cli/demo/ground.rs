@@ -42,7 +42,7 @@ pub(super) struct Ground {
 /// What ends when it is dropped.
 enum Running {
     Embedded { _listening: Listening },
-    Real { _planes: ControlPlanes },
+    Real { _planes: Box<ControlPlanes> },
 }
 
 impl Ground {
@@ -99,7 +99,9 @@ impl Ground {
             heals: false,
             kustomize: assets.kustomize().map(ToOwned::to_owned),
             kubectl: assets.kubectl().display().to_string(),
-            _running: Running::Real { _planes: planes },
+            _running: Running::Real {
+                _planes: Box::new(planes),
+            },
         })
     }
 
