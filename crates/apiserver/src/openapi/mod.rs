@@ -33,7 +33,13 @@ pub struct Document {
 static BUILTIN: LazyLock<Mutex<HashMap<String, Document>>> = LazyLock::new(Mutex::default);
 
 /// What all documents come from.
-static SOURCES: LazyLock<String> = LazyLock::new(|| hash(&[definitions::SOURCE, env!("CARGO_PKG_VERSION")]));
+static SOURCES: LazyLock<String> = LazyLock::new(|| {
+    hash(&[
+        definitions::SOURCE,
+        include_str!("../kinds/resources.json"),
+        env!("CARGO_PKG_VERSION"),
+    ])
+});
 
 /// The list of documents.
 pub fn index(registry: &Registry) -> Value {
