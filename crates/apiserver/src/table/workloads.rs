@@ -338,7 +338,7 @@ fn containers(look: &Look<'_>, state: &mut PodState) {
 mod tests {
     use super::*;
 
-    fn cells(status: Value, deleted: bool) -> Vec<String> {
+    fn cells(status: &Value, deleted: bool) -> Vec<String> {
         let mut object = json!({
             "metadata": {"name": "a", "creationTimestamp": "2026-01-01T00:00:00Z"},
             "spec": {
@@ -401,9 +401,9 @@ mod tests {
                 ["1/3", "NotReady", "0", "2m"],
             ),
         ] {
-            assert_eq!(cells(status.clone(), false), expected, "{status}");
+            assert_eq!(cells(&status, false), expected, "{status}");
         }
-        assert_eq!(cells(json!({"phase": "Running"}), true)[1], "Terminating");
-        assert_eq!(cells(json!({"phase": "Failed"}), true)[1], "Failed");
+        assert_eq!(cells(&json!({"phase": "Running"}), true)[1], "Terminating");
+        assert_eq!(cells(&json!({"phase": "Failed"}), true)[1], "Failed");
     }
 }

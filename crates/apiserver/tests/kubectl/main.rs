@@ -11,8 +11,6 @@
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
-    clippy::panic,
-    clippy::print_stderr,
     reason = "a test fails by panicking, in its own functions too"
 )]
 
