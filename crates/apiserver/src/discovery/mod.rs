@@ -78,10 +78,10 @@ pub fn group(registry: &Registry, name: &str) -> Option<Value> {
 /// Documents by group and version.
 type Documents = HashMap<(Box<str>, Box<str>), Bytes>;
 
-/// The resources of a version as they are, without those of definitions.
+/// The resources of each version as they are, without those of definitions.
 static BUILTIN: LazyLock<Documents> = LazyLock::new(|| {
     let registry = Registry::default();
-    let mut documents = HashMap::new();
+    let mut documents = Documents::new();
     for resource in Registry::builtins() {
         for version in &resource.versions {
             documents

@@ -106,14 +106,13 @@ impl Operations<'_> {
         let mut operations = json!({});
         if verbs.contains(&"list") {
             let list = list_name(self.resource, self.version);
-            operations["get"] = self.operation("list", &list, &parameters(LIST));
+            operations["get"] = self.operation("list", &list, LIST);
         }
         if verbs.contains(&"create") {
             operations["post"] = self.write("post");
         }
         if verbs.contains(&"deletecollection") {
-            operations["delete"] =
-                self.operation("deletecollection", &format!("{META}.Status"), &parameters(LIST));
+            operations["delete"] = self.operation("deletecollection", &format!("{META}.Status"), LIST);
         }
         operations
     }
@@ -121,7 +120,7 @@ impl Operations<'_> {
     fn item(&self, verbs: &[&str]) -> Value {
         let mut operations = json!({});
         if verbs.contains(&"get") {
-            operations["get"] = self.operation("get", &self.object, &json!([]));
+            operations["get"] = self.operation("get", &self.object, &[]);
         }
         if verbs.contains(&"update") {
             operations["put"] = self.write("put");
@@ -136,7 +135,7 @@ impl Operations<'_> {
                 "orphanDependents",
                 "propagationPolicy",
             ];
-            let mut delete = self.operation("delete", &format!("{META}.Status"), &parameters(&names));
+            let mut delete = self.operation("delete", &format!("{META}.Status"), &names);
             let types = ["application/json", "application/yaml"];
             delete["requestBody"] = json!({"content": content(&types, &format!("{META}.DeleteOptions"))});
             operations["delete"] = delete;
@@ -144,10 +143,10 @@ impl Operations<'_> {
         operations
     }
 
-    fn operation(&self, action: &str, answer: &str, parameters: &Value) -> Value {
+    fn operation(&self, action: &str, answer: &str, query: &[&str]) -> Value {
         let types = ["application/json", "application/yaml"];
         json!({
-            "parameters": parameters,
+            "parameters": parameters(query),
             "responses": {"200": {"description": "OK", "content": content(&types, answer)}},
             "x-kubernetes-action": action,
             "x-kubernetes-group-version-kind": self.kind,
@@ -156,7 +155,7 @@ impl Operations<'_> {
 
     fn write(&self, action: &str) -> Value {
         let names = ["dryRun", "fieldManager", "fieldValidation"];
-        let mut write = self.operation(action, &self.object, &parameters(&names));
+        let mut write = self.operation(action, &self.object, &names);
         let types = ["application/json", "application/yaml"];
         write["requestBody"] = json!({"content": content(&types, &self.object), "required": true});
         write
@@ -164,7 +163,7 @@ impl Operations<'_> {
 
     fn patch(&self) -> Value {
         let names = ["dryRun", "fieldManager", "fieldValidation", "force"];
-        let mut patch = self.operation("patch", &self.object, &parameters(&names));
+        let mut patch = self.operation("patch", &self.object, &names);
         let types = match self.version.form {
             Form::Builtin(_) => &PATCHES[..],
             Form::Custom(_) => &PATCHES[..3],

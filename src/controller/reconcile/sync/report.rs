@@ -224,13 +224,12 @@ fn attempted(
                 after.next_attempt_time.clear();
                 after.problems.clear();
             }
-            return holding(&observed.status, wanted);
+            let plain = conditions::find(&observed.status.conditions, RENDERED_PLAIN).is_some();
+            return holding(wanted, plain);
         }
         Outcome::Holds(held) => {
             succeed(after, observed, wanted, held, now);
-            let mut updates = holding(&observed.status, wanted);
-            updates.extend(held.plain.then(rendered_plain));
-            return updates;
+            return holding(wanted, held.plain);
         }
         Outcome::Failed(_) | Outcome::Lost { .. } | Outcome::Busy { .. } => {}
     }
@@ -298,16 +297,14 @@ fn succeed(after: &mut SyncStatus, observed: &Observed, wanted: &Wanted, held: &
     after.problems.clear();
 }
 
-/// The conditions of a Sync whose cluster holds what it says.
-fn holding(before: &SyncStatus, wanted: &Wanted) -> Vec<ConditionUpdate> {
+/// The conditions of a Sync whose cluster holds what it says; `plain`: it was rendered without kustomize.
+fn holding(wanted: &Wanted, plain: bool) -> Vec<ConditionUpdate> {
     let mut updates = vec![ready(
         ConditionStatus::True,
         "Succeeded",
         format!("holds {}", wanted.revision),
     )];
-    if conditions::find(&before.conditions, RENDERED_PLAIN).is_some() {
-        updates.push(rendered_plain());
-    }
+    updates.extend(plain.then(rendered_plain));
     updates
 }
 
