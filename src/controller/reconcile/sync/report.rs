@@ -145,8 +145,8 @@ fn status(
         (Step::Apply(wanted) | Step::CheckDrift(wanted) | Step::CheckHealth(wanted), Some(outcome)) => {
             attempted(&mut after, observed, wanted, outcome, now)
         }
-        (Step::Idle { wanted, .. }, _) => holding(before, wanted),
-        (Step::CheckHealth(wanted), None) if look.is_some() => holding(before, wanted),
+        (Step::Idle { wanted, .. }, _) => holding(wanted, was_plain(before)),
+        (Step::CheckHealth(wanted), None) if look.is_some() => holding(wanted, was_plain(before)),
         // The condition that the failed attempt left is still true, for a new generation of the same target too.
         (Step::Backoff { .. }, _) | (Step::Apply(_) | Step::CheckDrift(_) | Step::CheckHealth(_), None) => {
             kept(before)
@@ -224,8 +224,7 @@ fn attempted(
                 after.next_attempt_time.clear();
                 after.problems.clear();
             }
-            let plain = conditions::find(&observed.status.conditions, RENDERED_PLAIN).is_some();
-            return holding(wanted, plain);
+            return holding(wanted, was_plain(&observed.status));
         }
         Outcome::Holds(held) => {
             succeed(after, observed, wanted, held, now);
@@ -295,6 +294,10 @@ fn succeed(after: &mut SyncStatus, observed: &Observed, wanted: &Wanted, held: &
     after.inventory.clone_from(inventory);
     after.held_deletions = None;
     after.problems.clear();
+}
+
+fn was_plain(before: &SyncStatus) -> bool {
+    conditions::find(&before.conditions, RENDERED_PLAIN).is_some()
 }
 
 /// The conditions of a Sync whose cluster holds what it says; `plain`: it was rendered without kustomize.
