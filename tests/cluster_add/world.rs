@@ -117,9 +117,10 @@ pub(crate) struct Said {
 }
 
 impl Said {
-    /// The last word of a call that failed; before it there is the log.
+    /// What a call that failed ended with. The log is around it: a background task may still write there.
     pub(crate) fn last(&self) -> &str {
-        self.err.lines().last().unwrap_or_default()
+        let words = self.err.lines().rfind(|line| line.starts_with("starling: "));
+        words.unwrap_or(&self.err)
     }
 }
 
