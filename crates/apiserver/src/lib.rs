@@ -36,6 +36,7 @@ pub mod kinds;
 pub mod managed;
 pub mod object;
 pub mod patch;
+pub mod persist;
 pub mod random;
 pub mod schema;
 pub mod server;
