@@ -383,14 +383,16 @@ impl<'a> Batch<'a> {
             }
         }
         for (cluster, counters) in &self.counters {
-            sqlx::query("UPDATE clusters SET revision = ?2, random = ?3, addresses = ?4, ports = ?5 WHERE id = ?1")
-                .bind(cluster.cast_signed())
-                .bind(counters.revision.cast_signed())
-                .bind(counters.random.cast_signed())
-                .bind(counters.addresses)
-                .bind(counters.ports)
-                .execute(&mut *connection)
-                .await?;
+            sqlx::query(
+                "UPDATE clusters SET revision = ?2, random = ?3, addresses = ?4, ports = ?5 WHERE id = ?1",
+            )
+            .bind(cluster.cast_signed())
+            .bind(counters.revision.cast_signed())
+            .bind(counters.random.cast_signed())
+            .bind(counters.addresses)
+            .bind(counters.ports)
+            .execute(&mut *connection)
+            .await?;
         }
         if let Some(address) = self.address {
             set(connection, "address", address.to_string().into_bytes()).await?;

@@ -130,11 +130,7 @@ impl File {
     /// Writes what is queued, closes the file and gives the folder up. What is written later fails.
     pub(crate) async fn close(&self) {
         self.queue.close();
-        let writer = self
-            .writer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(writer) = writer
             && let Err(error) = writer.await
         {

@@ -132,8 +132,7 @@ impl Queue {
 
     /// Says why nothing more gets to the disk.
     pub(super) fn trouble(&self, why: &str) {
-        self.done
-            .send_modify(|done| done.trouble = Some(Arc::from(why)));
+        self.done.send_modify(|done| done.trouble = Some(Arc::from(why)));
     }
 
     /// Why nothing gets to the disk, if so.
