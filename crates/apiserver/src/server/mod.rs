@@ -167,7 +167,10 @@ impl Server {
             key,
         } = opened.identity;
         let secret = Secret::new(Some(secret))?;
-        let authority = Authority::known(&certificate, &key, &options.names)?;
+        // Its certificate is good for the address that its kubeconfigs name.
+        let mut names = options.names.clone();
+        names.extend(opened.file.address().map(|address| address.ip().to_string()));
+        let authority = Authority::known(&certificate, &key, &names)?;
         let server = Self::run(options, secret, authority, seed, Some(opened.file));
         for kept in opened.clusters {
             server.restore(kept);

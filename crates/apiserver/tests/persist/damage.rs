@@ -95,7 +95,7 @@ async fn rows_and_versions_that_cannot_be_are_refused() {
         ),
         ("UPDATE clusters SET revision = 1", "not what was written"),
         ("DELETE FROM meta WHERE key = 'key'", "its key is missing"),
-        ("UPDATE meta SET value = 'short' WHERE key = 'secret'", "32 bytes"),
+        ("UPDATE meta SET value = X'00' WHERE key = 'secret'", "32 bytes"),
     ] {
         let folder = used().await;
         let mut other = file(folder.path()).await;
