@@ -103,7 +103,11 @@ async fn write(server: Server, client: usize, cluster: usize, until: Instant) ->
     let mut count = 0;
     while Instant::now() < until {
         let begun = Instant::now();
-        let (method, path) = if count == 0 { ("POST", &maps) } else { ("PUT", &one) };
+        let (method, path) = if count == 0 {
+            ("POST", &maps)
+        } else {
+            ("PUT", &one)
+        };
         send(&mut sender, method, path, &token, body(client, count)).await;
         times.push(begun.elapsed());
         count += 1;
