@@ -94,7 +94,9 @@ impl Writer {
         let as_answered = found == self.known;
         let as_asked = match (&found, &self.asked) {
             (Known::Absent, Some(None)) => true,
-            (Known::Present(object), Some(Some(count))) => object["data"]["count"] == count.to_string(),
+            (Known::Present(object), Some(Some(count))) => {
+                object["data"]["count"] == json!(count.to_string())
+            }
             _ => false,
         };
         ensure!(as_answered || as_asked, "{self:?}: found {found:?}");

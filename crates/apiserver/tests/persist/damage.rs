@@ -59,7 +59,7 @@ async fn a_file_that_is_not_ours_or_is_damaged_is_refused_and_left_alone() {
     type Harm = fn(&mut Vec<u8>);
     let harms: [(&str, Harm); 3] = [
         ("another format", |bytes| {
-            *bytes = b"a diary, and no database at all".repeat(100)
+            *bytes = b"a diary, and no database at all".repeat(100);
         }),
         ("half of it", |bytes| bytes.truncate(bytes.len() / 2)),
         ("pages of noise", |bytes| bytes[4096..].fill(0xee)),
