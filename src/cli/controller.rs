@@ -26,6 +26,13 @@ pub(super) struct ControllerArguments {
     /// Address of /healthz and /readyz
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
+    #[command(flatten)]
+    work: WorkArguments,
+}
+
+/// How the controller works, wherever its management cluster is.
+#[derive(Debug, Args)]
+pub(super) struct WorkArguments {
     /// Look at this namespace only
     #[arg(long, value_name = "NS")]
     namespace: Option<String>,
@@ -43,6 +50,19 @@ pub(super) struct ControllerArguments {
     sops: Option<PathBuf>,
 }
 
+impl WorkArguments {
+    pub(super) fn settings(self, data_dir: PathBuf) -> Settings {
+        Settings {
+            namespace: self.namespace,
+            data_dir,
+            allow_insecure_sources: self.allow_insecure_sources,
+            concurrency: self.concurrency.into(),
+            kustomize: self.kustomize,
+            sops: self.sops,
+        }
+    }
+}
+
 pub(super) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -53,14 +73,7 @@ pub(super) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
     let serving = tokio::spawn(server::serve(listener, readiness.clone(), stop.clone()));
 
     let client = hub_client(arguments.kubeconfig).await?;
-    let settings = Settings {
-        namespace: arguments.namespace,
-        data_dir: arguments.data_dir,
-        allow_insecure_sources: arguments.allow_insecure_sources,
-        concurrency: arguments.concurrency.into(),
-        kustomize: arguments.kustomize,
-        sops: arguments.sops,
-    };
+    let settings = arguments.work.settings(arguments.data_dir);
     // A stop that comes while the start waits for the management cluster ends it there.
     let controller = tokio::select! {
         started = Controller::start(client, settings) => started?,

@@ -4,7 +4,10 @@ mod cluster;
 mod controller;
 mod crds;
 mod demo;
+mod hub;
 mod logs;
+mod server;
+mod stop;
 
 use clap::{Parser, Subcommand};
 
@@ -28,6 +31,8 @@ enum Command {
     Crds(crds::CrdsArguments),
     /// Start control planes on this machine and roll two commits through them
     Demo(demo::DemoArguments),
+    /// Run a management cluster of its own, in this process and one folder
+    Server(server::ServerArguments),
 }
 
 /// Runs the program with the arguments of the process.
@@ -54,6 +59,10 @@ pub fn run() -> anyhow::Result<()> {
             // The progress display is the output; the log stays out of its way unless it is asked for.
             logs::init(&logs, "off")?;
             runtime()?.block_on(demo::run(arguments))
+        }
+        Command::Server(arguments) => {
+            logs::init(&logs, "info")?;
+            runtime()?.block_on(server::run(arguments))
         }
     }
 }

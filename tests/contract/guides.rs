@@ -1,7 +1,7 @@
 //! The guides of `docs/guides`: every command runs, every reason is explained.
 //!
-//! In a guide, a block marked `sh` is run, in order, each by itself; one marked `sh controller` is started and left
-//! running. A block marked `output` after it is what it printed, where `…` stands for any one word. Blocks with
+//! In a guide, a block marked `sh` is run, in order, each by itself; one marked `sh controller` or
+//! `sh server` is started and left running. A block marked `output` after it is what it printed, where `…` stands for any one word. Blocks with
 //! other marks are only shown.
 
 use std::collections::BTreeSet;
@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use starling_controlplane::{Assets, ControlPlanes, Options, free_port};
-use starling_testkit::{Launch, Process, SopsTools};
+use starling_testkit::{Launch, Process, SopsTools, wait};
 use tokio::process::Command;
 
 use crate::PROGRAM;
 
 /// In the order in which a reader goes through them; all of them in one folder, on one fleet.
-const GUIDES: [&str; 10] = [
+const GUIDES: [&str; 11] = [
     "getting-started.md",
     "clusters.md",
     "concepts.md",
@@ -28,6 +28,7 @@ const GUIDES: [&str; 10] = [
     "drift.md",
     "deleting.md",
     "troubleshooting.md",
+    "standalone.md",
 ];
 /// Limit of one block; the waits in them have their own.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -129,7 +130,25 @@ impl Desk {
     /// Starts a block that goes on running, at a port that is free here.
     fn start(&self, text: &str, log: &Path) -> Result<Process> {
         ensure!(text.contains(":8080"), "the block names no port: {text}");
-        let text = text.replace(":8080", &format!(":{}", self.port));
+        self.launch(&text.replace(":8080", &format!(":{}", self.port)), log)
+    }
+
+    /// Starts a block that goes on running, and waits until it says that it serves.
+    async fn serve(&self, text: &str) -> Result<Process> {
+        let process = self.launch(text, &self.folder.path().join("server.log"))?;
+        let serves = wait::until(LIMIT, "the server serves", async || {
+            let said = process.log_tail(20).unwrap_or_default();
+            if said.contains("serving ") {
+                Ok(())
+            } else {
+                Err(said)
+            }
+        });
+        serves.await?;
+        Ok(process)
+    }
+
+    fn launch(&self, text: &str, log: &Path) -> Result<Process> {
         // `exec`: the process that is ended is the program and not a shell around it.
         let script = format!("cd '{}' && exec {text}", self.folder.path().display());
         let launch = Launch::new("controller", "bash", log)
@@ -168,6 +187,7 @@ async fn every_command_of_the_guides_works() -> Result<()> {
     let desk = Desk::new(&planes)?;
     let log = desk.folder.path().join("controller.log");
     let mut controller = None;
+    let mut server = None;
     let (mut ran, mut compared) = (0, 0);
     for name in GUIDES {
         let mut printed = String::new();
@@ -180,6 +200,7 @@ async fn every_command_of_the_guides_works() -> Result<()> {
                     })?;
                     ran += 1;
                 }
+                "sh server" => server = Some(desk.serve(&block.text).await?),
                 "sh controller" => controller = Some(desk.start(&block.text, &log)?),
                 "output" => {
                     assert!(
@@ -200,6 +221,8 @@ async fn every_command_of_the_guides_works() -> Result<()> {
     );
     let controller = controller.context("a guide that starts the controller")?;
     assert!(controller.exit_status()?.is_none(), "the controller has ended");
+    let server = server.context("a guide that starts a server")?;
+    assert!(server.exit_status()?.is_none(), "the server has ended");
     Ok(())
 }
 

@@ -42,6 +42,7 @@ pub mod managed;
 pub mod object;
 pub mod openapi;
 pub mod patch;
+pub mod persist;
 pub mod random;
 pub mod schema;
 pub mod server;

@@ -3,6 +3,11 @@
 /// The letters of generated names: none that make words, none that look alike.
 const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
+/// How far two numbers in a row are apart inside.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+/// How many numbers a generator leaves out that goes on after a restart: far more than can be drawn between two writes.
+const LEAP: u64 = 1 << 40;
+
 /// SplitMix64: small, quick, and good enough to keep names apart. Nothing here is a secret but tokens, and those come
 /// from the server's options or the system's generator.
 #[derive(Debug, Clone)]
@@ -25,9 +30,20 @@ impl Random {
         random
     }
 
+    /// Where the generator is: what [`Random::resumed`] takes.
+    pub fn place(&self) -> u64 {
+        self.0
+    }
+
+    /// Returns the generator that was at a place, behind everything that may have been drawn since that was written
+    /// down. All numbers of one generator differ, so nothing that has been given is given again.
+    pub fn resumed(place: u64) -> Self {
+        Self(place.wrapping_add(STEP.wrapping_mul(LEAP)))
+    }
+
     /// Returns the next number.
     pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.0 = self.0.wrapping_add(STEP);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -80,5 +96,15 @@ mod tests {
         assert_ne!(uuid, other.uuid());
         assert_eq!((uuid.len(), &uuid[14..15]), (36, "4"));
         assert_eq!(one.suffix().len(), 5);
+    }
+
+    #[test]
+    fn a_generator_that_goes_on_gives_nothing_that_it_has_given() {
+        let mut before = Random::named(7, "a");
+        let place = before.place();
+        let given: std::collections::BTreeSet<u64> = (0..10_000).map(|_| before.number()).collect();
+        let mut after = Random::resumed(place);
+        assert!((0..10_000).all(|_| !given.contains(&after.number())));
+        assert_ne!(Random::resumed(place).place(), place);
     }
 }

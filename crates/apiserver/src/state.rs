@@ -7,8 +7,9 @@ use serde_json::Value;
 use crate::controllers::{DEFINITIONS, Queue};
 use crate::journal::{Entry, Journal, Verb};
 use crate::kinds::{Registry, Resource, Version, custom};
+use crate::persist::{Change, Counters, Outbox};
 use crate::random::Random;
-use crate::store::{History, Store, Stored};
+use crate::store::{History, Range, Store, Stored, TableName};
 use crate::verbs::Write;
 
 /// The state of one virtual cluster. Everything that changes it is synchronous and gets the time as a parameter.
@@ -26,6 +27,8 @@ pub struct State {
     pub queue: Queue,
     /// The next address of a Service, and the next port of a node.
     pub addresses: Addresses,
+    /// Takes each write to the disk, if the server has a file.
+    pub(crate) outbox: Option<Outbox>,
 }
 
 /// What Services get.
@@ -47,6 +50,77 @@ impl State {
             journal,
             queue: Queue::default(),
             addresses: Addresses::default(),
+            outbox: None,
+        }
+    }
+
+    /// Returns a cluster as it was written down. Its past is forgotten; its controllers look at everything once, as
+    /// what they were about to do is not written down.
+    pub(crate) fn restored(
+        counters: &Counters,
+        objects: Vec<(Box<str>, Stored)>,
+        history: History,
+        journal: Journal,
+    ) -> Self {
+        let mut state = Self::new(Random::resumed(counters.random), history, journal);
+        state.store = Store::new(counters.revision, history);
+        state.addresses = Addresses {
+            given: counters.addresses,
+            ports: counters.ports,
+        };
+        // Definitions first: they say what the other objects are.
+        let (definitions, others): (Vec<_>, Vec<_>) = objects
+            .into_iter()
+            .partition(|(table, _)| **table == *DEFINITIONS);
+        for (table, stored) in definitions.into_iter().chain(others) {
+            let resource = state.registry.of_table(&table);
+            if let Some(resource) = &resource {
+                state.serve(resource, &stored);
+            }
+            let table = resource.map_or_else(|| TableName::from(table), |found| Arc::clone(&found.table));
+            state.store.restore(&table, stored);
+        }
+        state.look_at_everything();
+        state
+    }
+
+    fn look_at_everything(&mut self) {
+        let Self {
+            store,
+            registry,
+            queue,
+            ..
+        } = self;
+        for table in store.tables() {
+            let Some(resource) = registry.of_table(table) else {
+                continue;
+            };
+            for stored in store.list(table, Range::default()) {
+                queue.written(&resource, stored, None, store);
+            }
+        }
+    }
+
+    /// What is written down beside the objects.
+    pub(crate) fn counters(&self) -> Counters {
+        Counters {
+            revision: self.store.revision(),
+            random: self.random.place(),
+            addresses: self.addresses.given,
+            ports: self.addresses.ports,
+        }
+    }
+
+    /// Hands a write on to the disk.
+    fn keep(&mut self, resource: &Resource, stored: &Arc<Stored>, removed: bool) {
+        let counters = self.counters();
+        if let Some(outbox) = &mut self.outbox {
+            let change = Change {
+                table: Arc::clone(&resource.table),
+                object: Arc::clone(stored),
+                removed,
+            };
+            outbox.push(change, counters);
         }
     }
 
@@ -62,6 +136,7 @@ impl State {
         let previous = self.stored(resource, object);
         crate::kinds::to_stored_version(resource, version, object);
         let stored = self.store.put(&resource.table, object);
+        self.keep(resource, &stored, false);
         self.note(resource, &stored, write, verb);
         self.serve(resource, &stored);
         self.queue
@@ -85,6 +160,7 @@ impl State {
             }
             None => self.store.remove(&resource.table, key)?,
         };
+        self.keep(resource, &stored, true);
         self.note(resource, &stored, write, Verb::Delete);
         self.retire(resource, &stored);
         self.queue.removed(resource, &stored, &self.store);

@@ -1,44 +1,20 @@
-//! What the demo's management cluster is given: the definitions, a Cluster for each member, one Source, one SyncGroup.
+//! What the demo's management cluster is given: a Cluster for each member, one Source, one SyncGroup.
 
-use std::time::Duration;
-
-use anyhow::Context;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Patch, PatchParams};
-use kube::runtime::wait::{await_condition, conditions};
-use kube::{Api, Client, Resource, ResourceExt};
-use serde::Serialize;
+use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use starling_api::{Cluster, FIELD_MANAGER, Source, SyncGroup};
+use starling_api::{Cluster, Source, SyncGroup};
 
 use super::ground::{Ground, Plane};
+use crate::cli::hub::put;
 
 pub(super) const NAMESPACE: &str = "fleet";
 pub(super) const GROUP: &str = "shop";
 
-/// Limit for a definition to be served.
-const ESTABLISHED_WITHIN: Duration = Duration::from_secs(30);
 /// Clusters that are added at the same time.
 const ADDED_AT_ONCE: usize = 32;
-
-/// Installs the definitions and waits until they are served.
-pub(super) async fn install(hub: &Client) -> anyhow::Result<()> {
-    let api: Api<CustomResourceDefinition> = Api::all(hub.clone());
-    for definition in starling_api::definitions() {
-        put(&api, &definition).await?;
-    }
-    for definition in starling_api::definitions() {
-        let name = definition.name_any();
-        let established = await_condition(api.clone(), &name, conditions::is_crd_established());
-        tokio::time::timeout(ESTABLISHED_WITHIN, established)
-            .await
-            .with_context(|| format!("{name} is not served after {ESTABLISHED_WITHIN:?}"))??;
-    }
-    Ok(())
-}
 
 /// Applies what a user would: the same objects as in the guide.
 pub(super) async fn apply(hub: &Client, ground: &Ground, url: &str) -> anyhow::Result<()> {
@@ -92,16 +68,4 @@ async fn add_cluster(hub: &Client, plane: &Plane, region: &str) -> anyhow::Resul
 
 fn object<K: DeserializeOwned>(value: serde_json::Value) -> anyhow::Result<K> {
     Ok(serde_json::from_value(value)?)
-}
-
-async fn put<K>(api: &Api<K>, object: &K) -> anyhow::Result<()>
-where
-    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Serialize,
-{
-    let name = object.name_any();
-    let params = PatchParams::apply(FIELD_MANAGER).force();
-    api.patch(&name, &params, &Patch::Apply(object))
-        .await
-        .with_context(|| format!("apply {} {name}", K::kind(&())))?;
-    Ok(())
 }

@@ -1,11 +1,11 @@
 //! The folder that the demo works in: one of its own, or one that stays.
 
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use tempfile::TempDir;
+
+use crate::cli::hub;
 
 /// A folder and what is where in it.
 pub(super) struct Folder {
@@ -57,6 +57,11 @@ impl Folder {
         self.path.join("controller")
     }
 
+    /// For the embedded API server, if what is in it is to stay.
+    pub(super) fn server(&self) -> Option<PathBuf> {
+        self.is_kept().then(|| self.path.join("server"))
+    }
+
     /// For real control planes.
     pub(super) fn clusters(&self) -> PathBuf {
         self.path.join("clusters")
@@ -64,22 +69,6 @@ impl Folder {
 
     /// Writes the kubeconfig, for its owner only: it holds tokens.
     pub(super) fn write_kubeconfig(&self, text: &str) -> anyhow::Result<()> {
-        write_private(&self.kubeconfig(), text)
+        hub::write_private(&self.kubeconfig(), text)
     }
-}
-
-fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
-    let named = || format!("write {}", path.display());
-    // A file that is there would keep the mode that it has.
-    if path.exists() {
-        std::fs::remove_file(path).with_context(named)?;
-    }
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-        .with_context(named)?;
-    file.write_all(text.as_bytes()).with_context(named)
 }

@@ -2,16 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use starling_apiserver::server::{Listening, Options as ServerOptions, Server};
 use starling_controlplane::{Assets, ControlPlanes, Options as PlanesOptions};
 
 use super::display::Display;
-
-/// The management cluster's name, and its context in the kubeconfig.
-pub(super) const MANAGEMENT: &str = "management";
+use crate::cli::hub::{self, MANAGEMENT};
 
 /// A cluster and how to reach it as its administrator.
 pub(super) struct Plane {
@@ -46,12 +42,20 @@ enum Running {
 }
 
 impl Ground {
-    /// Clusters in this process.
-    pub(super) async fn embedded(members: usize) -> anyhow::Result<Self> {
-        let server = Server::start(ServerOptions::default())?;
-        let listening = server.listen(([127, 0, 0, 1], 0).into()).await?;
+    /// Clusters in this process; those that a folder keeps are there again, and count as members.
+    pub(super) async fn embedded(members: usize, folder: Option<&Path>) -> anyhow::Result<Self> {
+        let options = ServerOptions::default();
+        let server = match folder {
+            Some(folder) => Server::open(options, folder).await?,
+            None => Server::start(options)?,
+        };
+        let members = members.max(server.clusters().len().saturating_sub(1));
+        let listening = listen(&server).await?;
         let make = |name: String| -> anyhow::Result<Plane> {
-            let cluster = server.create_cluster(&name)?;
+            let cluster = match server.cluster(&name) {
+                Some(cluster) => cluster,
+                None => server.create_cluster(&name)?,
+            };
             Ok(Plane {
                 kubeconfig: cluster.kubeconfig(),
                 name,
@@ -107,25 +111,26 @@ impl Ground {
 
     /// A client of the management cluster.
     pub(super) async fn hub(&self) -> anyhow::Result<Client> {
-        let kubeconfig = Kubeconfig::from_yaml(self.management.kubeconfig())?;
-        let mut config =
-            kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-        config.default_retry = false;
-        Ok(Client::try_from(config)?)
+        hub::client(self.management.kubeconfig()).await
     }
 
     /// One kubeconfig with a context for each cluster; the current one is the management cluster's.
     pub(super) fn kubeconfig(&self) -> anyhow::Result<String> {
-        let mut all = Kubeconfig::from_yaml(self.management.kubeconfig())?;
-        for plane in &self.members {
-            let one = Kubeconfig::from_yaml(plane.kubeconfig())?;
-            all.clusters.extend(one.clusters);
-            all.contexts.extend(one.contexts);
-            all.auth_infos.extend(one.auth_infos);
-        }
-        // JSON is YAML, to kubectl too.
-        serde_json::to_string_pretty(&all).context("the kubeconfig of the demo")
+        hub::merged(
+            self.management.kubeconfig(),
+            self.members.iter().map(Plane::kubeconfig),
+        )
     }
+}
+
+/// Listens where it was before, if that is free.
+async fn listen(server: &Server) -> anyhow::Result<Listening> {
+    if let Some(address) = server.kept_address()
+        && let Ok(listening) = server.listen(address).await
+    {
+        return Ok(listening);
+    }
+    Ok(server.listen(([127, 0, 0, 1], 0).into()).await?)
 }
 
 fn member(index: usize) -> String {

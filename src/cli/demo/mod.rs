@@ -16,8 +16,9 @@ use kube::Api;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watcher};
 use starling_api::{RolloutPhase, SyncGroup};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::hub;
+use super::stop::Stop;
 use crate::controller::{Controller, Settings};
 use display::Display;
 use fleet::{GROUP, NAMESPACE};
@@ -60,13 +61,14 @@ pub(super) async fn run(arguments: DemoArguments) -> anyhow::Result<()> {
     let ground = if arguments.real {
         Ground::real(members, &folder.clusters(), &display).await?
     } else {
-        Ground::embedded(members).await?
+        Ground::embedded(members, folder.server().as_deref()).await?
     };
+    let members = ground.members.len();
     folder.write_kubeconfig(&ground.kubeconfig()?)?;
     let repository = Repository::open(&folder.repository())?;
     let hub = ground.hub().await?;
 
-    fleet::install(&hub).await?;
+    hub::install(&hub).await?;
     fleet::apply(&hub, &ground, repository.url()).await?;
     display.line(&format!(
         "they are there after {:.1} s",
@@ -94,28 +96,6 @@ pub(super) async fn run(arguments: DemoArguments) -> anyhow::Result<()> {
     display.line("stopping");
     controller.stop().await;
     outcome.map(drop)
-}
-
-/// The signals that end the demo.
-struct Stop {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Stop {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-        })
-    }
-
-    async fn asked(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
 }
 
 async fn roll_two(

@@ -44,7 +44,13 @@ pub(crate) async fn answer(server: &Server, shared: &Arc<Shared>, request: Reque
                 format!("there is no cluster {name:?} on this server"),
             ))),
         },
-        ["admin", rest @ ..] => Ok(admin(server, shared, &request, rest)),
+        ["admin", rest @ ..] => {
+            let answer = admin(server, shared, &request, rest);
+            match server.durable().await {
+                Ok(()) => Ok(answer),
+                Err(error) => Ok(refuse(&Status::internal(error))),
+            }
+        }
         ["healthz" | "livez" | "readyz"] => Ok(text(200, "ok")),
         _ => Ok(refuse(&Status::no_such_path())),
     }
@@ -107,11 +113,20 @@ async fn of_cluster(
 }
 
 async fn respond(call: Call, request: Request<Incoming>, effects: &[Effect]) -> Response<Body> {
+    let cluster = Arc::clone(&call.cluster);
+    if let Err(error) = cluster.takes_writes()
+        && !matches!(call.verb, "get" | "list" | "watch" | "")
+    {
+        return refuse(&Status::internal(error));
+    }
     let outcome = match &call.route {
         route::Route::Resource { .. } => resources::answer(call, request, effects).await,
         route::Route::Plain(_) => plain::answer(&call),
         route::Route::Discovery(_) => discovery::answer(&call),
     };
+    if let Err(error) = cluster.durable().await {
+        return refuse(&Status::internal(error));
+    }
     outcome.unwrap_or_else(|status| refuse(&status))
 }
 

@@ -101,7 +101,7 @@ impl Stream {
         }
         let first = std::mem::take(&mut self.first);
         if !first.is_empty() {
-            return self.tell(first);
+            return self.tell(first).await;
         }
         loop {
             if let Some((0, effect)) = &self.fault {
@@ -128,7 +128,7 @@ impl Stream {
                 (events, all, self.watching.is_served(&state))
             };
             if !events.is_empty() {
-                return self.tell(events);
+                return self.tell(events).await;
             }
             if !all {
                 continue;
@@ -155,6 +155,7 @@ impl Stream {
                     return None;
                 }
                 self.bookmark = Some(Instant::now() + BOOKMARKS_EVERY);
+                self.cluster.durable().await.ok()?;
                 let event = Event {
                     kind: "BOOKMARK",
                     body: EventBody::Bookmark(self.watching.revision(), false),
@@ -165,7 +166,8 @@ impl Stream {
     }
 
     /// Tells events, not more than a fault lets through.
-    fn tell(&mut self, mut events: Vec<Event>) -> Option<Result<Bytes, Broken>> {
+    async fn tell(&mut self, mut events: Vec<Event>) -> Option<Result<Bytes, Broken>> {
+        self.cluster.durable().await.ok()?;
         if let Some((left, _)) = &mut self.fault {
             let count = u32::try_from(events.len()).unwrap_or(u32::MAX);
             if count > *left {

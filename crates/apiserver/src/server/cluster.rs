@@ -1,7 +1,7 @@
 //! A virtual cluster in a server.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine as _;
@@ -13,8 +13,9 @@ use tokio::sync::{mpsc, watch};
 use super::{Options, Server, ServerError};
 use crate::controllers::{self, Health, HealthRule, Settings};
 use crate::faults::Switchboard;
-use crate::journal::{Entry, Journal};
+use crate::journal::Entry;
 use crate::kinds::{Resource, strategy};
+use crate::persist::{Durability, PersistError};
 use crate::random::Random;
 use crate::state::State;
 use crate::store::Stored;
@@ -31,6 +32,8 @@ pub struct Cluster {
     work: mpsc::UnboundedSender<Arc<Cluster>>,
     /// True once the cluster has been removed.
     closed: watch::Sender<bool>,
+    /// What has to be on the disk before it is shown; none if nothing is kept there.
+    durability: Option<Durability>,
 }
 
 impl Cluster {
@@ -38,20 +41,20 @@ impl Cluster {
         name: &str,
         options: &Options,
         settings: Settings,
-        numbers: Arc<AtomicU64>,
+        state: State,
+        durability: Option<Durability>,
         work: mpsc::UnboundedSender<Arc<Cluster>>,
     ) -> Self {
-        let random = Random::named(options.seed, name);
         let faults = Switchboard::new(Random::named(options.seed.wrapping_add(1), name));
-        let journal = Journal::new(options.journal, numbers);
         Self {
             name: name.into(),
-            state: Mutex::new(State::new(random, options.history, journal)),
+            state: Mutex::new(state),
             settings: Mutex::new(Arc::new(settings)),
             faults,
             told: AtomicBool::new(false),
             work,
             closed: watch::Sender::new(false),
+            durability,
         }
     }
 
@@ -75,8 +78,34 @@ impl Cluster {
         self.closed.subscribe()
     }
 
+    /// Ends its watches, and removes it from the disk.
     pub(super) fn close(&self) {
         self.closed.send_replace(true);
+        if let Some(outbox) = self.state().outbox.take() {
+            outbox.remove();
+        }
+    }
+
+    /// Lets the disk have it: all that was written so far at once.
+    pub(super) fn release(&self) {
+        let mut state = self.state();
+        let counters = state.counters();
+        if let Some(outbox) = &mut state.outbox {
+            outbox.release(&self.name, counters);
+        }
+    }
+
+    /// Waits until everything that has been written is on the disk: nobody may see what a crash takes back.
+    pub(crate) async fn durable(&self) -> Result<(), PersistError> {
+        match &self.durability {
+            Some(durability) => durability.wait().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses writes while nothing gets to the disk.
+    pub(crate) fn takes_writes(&self) -> Result<(), PersistError> {
+        self.durability.as_ref().map_or(Ok(()), Durability::check)
     }
 
     /// Tells the driver that there may be work. The server does it after each write; whoever writes to the state does it too.

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
 };
 use rustls::ServerConfig;
@@ -43,13 +43,30 @@ pub struct Authority {
 impl Authority {
     /// Makes an authority and a certificate for this machine and further names.
     pub(super) fn new(names: &[String]) -> Result<Self, CredentialError> {
+        let (certificate, key) = Self::make()?;
+        Self::known(&certificate, &key, names)
+    }
+
+    /// Makes an authority: its certificate and its key, as PEM.
+    pub(super) fn make() -> Result<(String, String), CredentialError> {
+        let key = KeyPair::generate()?;
+        let certificate = Self::params().self_signed(&key)?;
+        Ok((certificate.pem(), key.serialize_pem()))
+    }
+
+    fn params() -> CertificateParams {
         let mut params = CertificateParams::default();
         params
             .distinguished_name
             .push(DnType::CommonName, "starling embedded authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+        params
+    }
+
+    /// Lets an authority that was made before sign a new certificate.
+    pub(super) fn known(ca: &str, key: &str, names: &[String]) -> Result<Self, CredentialError> {
+        let issuer = Issuer::new(Self::params(), KeyPair::from_pem(key)?);
 
         let mut params = CertificateParams::default();
         params
@@ -77,7 +94,7 @@ impl Authority {
             .with_single_cert(vec![certificate.der().clone()], key)?;
         tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Self {
-            ca: issuer.pem().into(),
+            ca: ca.into(),
             tls: Arc::new(tls),
         })
     }
@@ -149,15 +166,7 @@ impl fmt::Debug for Secret {
 
 impl Secret {
     pub(super) fn new(given: Option<[u8; 32]>) -> Result<Self, CredentialError> {
-        if let Some(given) = given {
-            return Ok(Self(given));
-        }
-        let mut bytes = [0; 32];
-        rustls::crypto::aws_lc_rs::default_provider()
-            .secure_random
-            .fill(&mut bytes)
-            .map_err(|_| CredentialError::Random)?;
-        Ok(Self(bytes))
+        given.map_or_else(random, Ok).map(Self)
     }
 
     /// A keyed digest; twice, as a digest alone can be prolonged.
@@ -204,6 +213,16 @@ impl Secret {
         let claims: Value = serde_json::from_slice(&claims).ok()?;
         (claims["exp"].as_i64()? > now.as_second()).then_some(claims)
     }
+}
+
+/// Random bytes of the system's generator.
+pub(super) fn random<const N: usize>() -> Result<[u8; N], CredentialError> {
+    let mut bytes = [0; N];
+    rustls::crypto::aws_lc_rs::default_provider()
+        .secure_random
+        .fill(&mut bytes)
+        .map_err(|_| CredentialError::Random)?;
+    Ok(bytes)
 }
 
 /// Compares without telling by the time it takes where the difference is.

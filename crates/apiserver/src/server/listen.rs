@@ -52,6 +52,9 @@ impl Server {
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let _ = self.shared.url.set(format!("https://{address}"));
+        if let Some(file) = &self.shared.file {
+            file.set_address(address);
+        }
         let (connections, ended) = tokio::sync::watch::channel(false);
         let server = self.clone();
         let task = tokio::spawn(async move {

@@ -21,6 +21,7 @@ mod listen;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
@@ -34,7 +35,10 @@ pub use listen::Listening;
 
 use crate::controllers::Health;
 use crate::controllers::Settings;
-use crate::journal::Keep;
+use crate::journal::{Journal, Keep};
+use crate::persist::{File, Identity, Kept, PersistError};
+use crate::random::Random;
+use crate::state::State;
 use crate::store::History;
 pub(crate) use admin::answer as admin_answer;
 pub(crate) use credentials::{Secret, same};
@@ -109,6 +113,9 @@ pub enum ServerError {
         #[source]
         source: std::io::Error,
     },
+    /// The server's file cannot be used.
+    #[error(transparent)]
+    File(#[from] PersistError),
 }
 
 /// A server with any number of virtual clusters. Cloning gives another handle of the same one.
@@ -123,6 +130,10 @@ pub(crate) struct Shared {
     pub(crate) secret: Secret,
     clusters: RwLock<BTreeMap<Box<str>, Arc<Cluster>>>,
     numbers: Arc<AtomicU64>,
+    /// Where clusters are kept, if they are to outlive the process.
+    file: Option<File>,
+    /// Where names and UIDs come from.
+    seed: u64,
     url: OnceLock<String>,
     work: mpsc::UnboundedSender<Arc<Cluster>>,
 }
@@ -135,6 +146,39 @@ impl Server {
     pub fn start(options: Options) -> Result<Self, ServerError> {
         let secret = Secret::new(options.secret)?;
         let authority = Authority::new(&options.names)?;
+        let seed = options.seed;
+        Ok(Self::run(options, secret, authority, seed, None))
+    }
+
+    /// Opens a server whose clusters are kept in a folder, or makes the folder. What has been answered survives any
+    /// end of the process; see [`crate::persist`]. One process may have it open.
+    ///
+    /// The authority, the secret of tokens and the seed are those of the first time, whatever the options say then.
+    /// Of a seed of 0 the first time makes one by the system's generator.
+    ///
+    /// # Errors
+    /// The folder is in use, or what is in it cannot be read.
+    pub async fn open(options: Options, folder: &Path) -> Result<Self, ServerError> {
+        let opened = File::open(folder, || identity(&options)).await?;
+        let Identity {
+            secret,
+            seed,
+            certificate,
+            key,
+        } = opened.identity;
+        let secret = Secret::new(Some(secret))?;
+        // Its certificate is good for the address that its kubeconfigs name.
+        let mut names = options.names.clone();
+        names.extend(opened.file.address().map(|address| address.ip().to_string()));
+        let authority = Authority::known(&certificate, &key, &names)?;
+        let server = Self::run(options, secret, authority, seed, Some(opened.file));
+        for kept in opened.clusters {
+            server.restore(kept);
+        }
+        Ok(server)
+    }
+
+    fn run(options: Options, secret: Secret, authority: Authority, seed: u64, file: Option<File>) -> Self {
         let (work, queue) = mpsc::unbounded_channel();
         let url = OnceLock::new();
         if let Some(given) = &options.url {
@@ -145,12 +189,101 @@ impl Server {
             secret,
             clusters: RwLock::default(),
             numbers: Arc::default(),
+            file,
+            seed,
             url,
             work,
             options,
         });
         tokio::spawn(driver::run(queue, Arc::clone(&shared.options.clock)));
-        Ok(Self { shared })
+        Self { shared }
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            health: self.shared.options.health,
+            ..Settings::new(self.shared.authority.ca_pem())
+        }
+    }
+
+    fn journal(&self) -> Journal {
+        Journal::new(self.shared.options.journal, Arc::clone(&self.shared.numbers))
+    }
+
+    /// An empty cluster that nobody knows yet.
+    fn new_cluster(&self, name: &str) -> Arc<Cluster> {
+        let Shared {
+            options, file, seed, ..
+        } = &*self.shared;
+        let id = file.as_ref().map(File::next_id);
+        let random = match id {
+            // A cluster of the name of one that was removed is another one.
+            Some(id) => Random::named(*seed, &format!("{id}/{name}")),
+            None => Random::named(*seed, name),
+        };
+        let mut state = State::new(random, options.history, self.journal());
+        let mut durability = None;
+        if let (Some(file), Some(id)) = (file, id) {
+            let (outbox, waits) = file.outbox(id, true);
+            (state.outbox, durability) = (Some(outbox), Some(waits));
+        }
+        let work = self.shared.work.clone();
+        Arc::new(Cluster::new(
+            name,
+            options,
+            self.settings(),
+            state,
+            durability,
+            work,
+        ))
+    }
+
+    /// Puts a cluster back that was kept.
+    fn restore(&self, kept: Kept) {
+        let Some(file) = &self.shared.file else { return };
+        let options = &self.shared.options;
+        let mut state = State::restored(&kept.counters, kept.objects, options.history, self.journal());
+        let (outbox, durability) = file.outbox(kept.id, false);
+        state.outbox = Some(outbox);
+        let work = self.shared.work.clone();
+        let cluster = Cluster::new(
+            &kept.name,
+            options,
+            self.settings(),
+            state,
+            Some(durability),
+            work,
+        );
+        let cluster = Arc::new(cluster);
+        self.shared
+            .clusters
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(kept.name, Arc::clone(&cluster));
+        cluster.tell();
+    }
+
+    /// Waits until everything that has been written is on the disk; at once if nothing is kept there.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub async fn durable(&self) -> Result<(), ServerError> {
+        if let Some(file) = &self.shared.file {
+            file.durable().await?;
+        }
+        Ok(())
+    }
+
+    /// The address that a server with a file listened on last.
+    pub fn kept_address(&self) -> Option<SocketAddr> {
+        self.shared.file.as_ref().and_then(File::address)
+    }
+
+    /// Writes everything to the file, closes it and gives its folder up. Writes that come later fail.
+    pub async fn close(&self) {
+        if let Some(file) = &self.shared.file {
+            file.close().await;
+        }
     }
 
     /// Makes a cluster.
@@ -164,19 +297,12 @@ impl Server {
                 why,
             });
         }
-        let options = &self.shared.options;
-        let settings = Settings {
-            health: options.health,
-            ..Settings::new(self.shared.authority.ca_pem())
-        };
-        let cluster = Cluster::new(
-            name,
-            options,
-            settings,
-            Arc::clone(&self.shared.numbers),
-            self.shared.work.clone(),
-        );
-        let cluster = Arc::new(cluster);
+        if self.shared.cluster(name).is_some() {
+            return Err(ServerError::Exists(name.to_owned()));
+        }
+        // Nobody sees it, and nothing of it is on the disk, before all is there that every cluster has.
+        let cluster = self.new_cluster(name);
+        cluster.bootstrap(self.shared.options.clock.now())?;
         {
             let mut clusters = self
                 .shared
@@ -186,20 +312,21 @@ impl Server {
             if clusters.contains_key(name) {
                 return Err(ServerError::Exists(name.to_owned()));
             }
+            // In here, as the disk has to learn of clusters of one name in order.
+            cluster.release();
             clusters.insert(name.into(), Arc::clone(&cluster));
         }
-        cluster.bootstrap(options.clock.now())?;
         Ok(self.handle(cluster))
     }
 
     /// Removes a cluster with everything in it; its watches end. Says whether there was one.
     pub fn remove_cluster(&self, name: &str) -> bool {
-        let removed = self
+        let mut clusters = self
             .shared
             .clusters
             .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(name);
+            .unwrap_or_else(PoisonError::into_inner);
+        let removed = clusters.remove(name);
         if let Some(cluster) = &removed {
             cluster.close();
         }
@@ -243,6 +370,21 @@ impl Server {
             server: self.clone(),
         }
     }
+}
+
+/// Who a new server is.
+fn identity(options: &Options) -> Result<Identity, ServerError> {
+    let (certificate, key) = Authority::make()?;
+    let seed = match options.seed {
+        0 => u64::from_le_bytes(credentials::random()?),
+        given => given,
+    };
+    Ok(Identity {
+        secret: options.secret.map_or_else(credentials::random, Ok)?,
+        seed,
+        certificate,
+        key,
+    })
 }
 
 impl Shared {

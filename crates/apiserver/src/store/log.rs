@@ -66,6 +66,14 @@ impl Change {
 }
 
 impl Log {
+    /// A log that knows nothing of the writes up to a revision.
+    pub(super) fn after_revision(forgotten: u64) -> Self {
+        Self {
+            forgotten,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn push(&mut self, change: Change, history: History) {
         self.bytes += change.size();
         self.changes.push_back(change);

@@ -47,6 +47,8 @@ pub type TableName = Arc<str>;
 #[derive(Debug)]
 pub struct Store {
     revision: u64,
+    /// The revision that it began with: nothing is known of the writes before.
+    began: u64,
     tables: HashMap<TableName, Table>,
     history: History,
     /// By the UID of an owner, who names it: table and key.
@@ -63,6 +65,15 @@ struct Table {
     signal: Option<watch::Sender<u64>>,
 }
 
+impl Table {
+    fn after_revision(revision: u64) -> Self {
+        Self {
+            log: Log::after_revision(revision),
+            ..Self::default()
+        }
+    }
+}
+
 /// What of a table a list gives.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Range<'a> {
@@ -73,10 +84,11 @@ pub struct Range<'a> {
 }
 
 impl Store {
-    /// Returns an empty store; the first write gets the revision after this one.
+    /// Returns an empty store; the first write gets the revision after this one, and what was up to it is forgotten.
     pub fn new(revision: u64, history: History) -> Self {
         Self {
             revision,
+            began: revision,
             tables: HashMap::new(),
             history,
             owned: HashMap::new(),
@@ -107,13 +119,26 @@ impl Store {
             .map(|(name, _)| name)
     }
 
+    /// Puts back an object that was written in an earlier life of the store. Nobody is told.
+    pub(crate) fn restore(&mut self, table: &TableName, stored: Stored) {
+        let (key, stored) = (stored.head.key(), Arc::new(stored));
+        self.index(table, &key, None, Some(&stored.head));
+        self.table(table).objects.insert(key, stored);
+    }
+
+    fn table(&mut self, name: &TableName) -> &mut Table {
+        let began = self.began;
+        self.tables
+            .entry(Arc::clone(name))
+            .or_insert_with(|| Table::after_revision(began))
+    }
+
     /// Writes an object, which gets the next revision.
     pub fn put(&mut self, table: &TableName, object: &mut Value) -> Arc<Stored> {
         self.revision += 1;
         let stored = Arc::new(Stored::new(object, self.revision));
         let key = stored.head.key();
-        let entry = self.tables.entry(Arc::clone(table)).or_default();
-        let previous = entry.objects.insert(key.clone(), Arc::clone(&stored));
+        let previous = self.table(table).objects.insert(key.clone(), Arc::clone(&stored));
         self.index(table, &key, previous.as_deref(), Some(&stored.head));
         self.record(table, Arc::clone(&stored), previous, false);
         stored
@@ -264,6 +289,8 @@ impl Store {
                     None => objects.remove(&key),
                 };
             }
+        } else {
+            self.nothing_since(revision)?;
         }
         Ok(objects.into_values().collect())
     }
@@ -274,7 +301,7 @@ impl Store {
     /// [`Compacted`] if the log does not reach back so far.
     pub fn get_at(&self, table: &str, key: &str, revision: u64) -> Result<Option<Arc<Stored>>, Compacted> {
         let Some(table) = self.tables.get(table) else {
-            return Ok(None);
+            return self.nothing_since(revision).map(|()| None);
         };
         let mut object = table.objects.get(key).cloned();
         for change in table.log.after(revision)?.rev() {
@@ -292,16 +319,22 @@ impl Store {
     pub fn changes(&self, table: &str, after: u64, limit: usize) -> Result<Vec<Change>, Compacted> {
         match self.tables.get(table) {
             Some(table) => Ok(table.log.after(after)?.take(limit).cloned().collect()),
-            None => Ok(Vec::new()),
+            None => self.nothing_since(after).map(|()| Vec::new()),
         }
+    }
+
+    /// What is known of a table that has never been written to: nothing has happened since the store began.
+    fn nothing_since(&self, revision: u64) -> Result<(), Compacted> {
+        if revision < self.began {
+            return Err(Compacted { oldest: self.began });
+        }
+        Ok(())
     }
 
     /// A signal that changes with each write to a table.
     pub fn signal(&mut self, table: &TableName) -> watch::Receiver<u64> {
         let revision = self.revision;
-        self.tables
-            .entry(Arc::clone(table))
-            .or_default()
+        self.table(table)
             .signal
             .get_or_insert_with(|| watch::channel(revision).0)
             .subscribe()

@@ -40,6 +40,16 @@ impl Stored {
         Self { head, revision, body }
     }
 
+    /// An object that was kept before, by its body; none if that is no object.
+    pub(crate) fn restored(body: Bytes, revision: u64) -> Option<Self> {
+        let object: Value = serde_json::from_slice(&body).ok()?;
+        object["metadata"].is_object().then(|| Self {
+            head: Head::of(&object),
+            revision,
+            body,
+        })
+    }
+
     /// The same object under another revision.
     pub fn at_revision(&self, revision: u64) -> Self {
         let mut object = self.read();

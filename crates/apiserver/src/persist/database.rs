@@ -1,0 +1,446 @@
+//! The database: opening and checking it, reading everything, writing batches.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{ConnectOptions as _, Connection as _};
+
+use super::folder::Folder;
+use super::outbox::{Change, Counters, Record};
+use super::{Identity, Kept, PersistError};
+use crate::store::Stored;
+
+/// Marks a database as one of ours: "stAs".
+const APPLICATION: i32 = 0x7374_4173;
+/// The schema that this version writes.
+const VERSION: i32 = 1;
+const SCHEMA: &str = include_str!("schema.sql");
+/// How long a connection waits for the lock of somebody who looks into the file.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// The open database.
+pub(super) struct Database {
+    path: PathBuf,
+    /// None after a failure: the next transaction begins with what is on the disk.
+    connection: Option<SqliteConnection>,
+    is_new: bool,
+}
+
+impl Database {
+    /// Opens the database of a folder and checks it.
+    pub(super) async fn open(folder: &Folder) -> Result<Self, PersistError> {
+        let mut database = Self {
+            path: folder.database(),
+            connection: None,
+            is_new: false,
+        };
+        let checked = match database.connection().await {
+            Ok(connection) => check(connection).await,
+            Err(error) => Err(error),
+        };
+        match checked {
+            Ok(Found::New) => database.is_new = true,
+            Ok(Found::Ours) => {}
+            Ok(Found::Unusable(why)) => return Err(database.unusable(why)),
+            Err(error) => return Err(database.unread(error)),
+        }
+        Ok(database)
+    }
+
+    /// Whether there is nothing in it yet.
+    pub(super) fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Makes the tables and writes down who the server is.
+    pub(super) async fn create(&mut self, identity: &Identity) -> Result<(), PersistError> {
+        let created = async {
+            let connection = self.connection().await?;
+            let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+            sqlx::raw_sql(SCHEMA).execute(&mut *transaction).await?;
+            sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
+                "PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
+            )))
+            .execute(&mut *transaction)
+            .await?;
+            for (key, value) in [
+                ("secret", identity.secret.to_vec()),
+                ("seed", identity.seed.to_string().into_bytes()),
+                ("certificate", identity.certificate.clone().into_bytes()),
+                ("key", identity.key.clone().into_bytes()),
+            ] {
+                set(&mut transaction, key, value).await?;
+            }
+            transaction.commit().await
+        };
+        created.await.map_err(|error| self.unread(error))
+    }
+
+    /// Who the server is.
+    pub(super) async fn identity(&mut self) -> Result<Identity, PersistError> {
+        let mut meta = self.meta().await?;
+        let mut text = |key: &str| {
+            meta.remove(key)
+                .and_then(|value| String::from_utf8(value).ok())
+                .ok_or_else(|| format!("its {key} is missing or no text"))
+        };
+        let parts = (|| {
+            let seed = text("seed")?;
+            let seed = seed.parse().map_err(|_| format!("its seed is {seed:?}"))?;
+            Ok((seed, text("certificate")?, text("key")?))
+        })();
+        let (seed, certificate, key) = parts.map_err(|why| self.unusable(why))?;
+        let secret = meta
+            .remove("secret")
+            .and_then(|value| value.try_into().ok())
+            .ok_or_else(|| self.unusable("its secret does not have 32 bytes".to_owned()))?;
+        Ok(Identity {
+            secret,
+            seed,
+            certificate,
+            key,
+        })
+    }
+
+    /// The address that the server last listened on.
+    pub(super) async fn address(&mut self) -> Result<Option<SocketAddr>, PersistError> {
+        let Some(value) = self.meta().await?.remove("address") else {
+            return Ok(None);
+        };
+        let text = String::from_utf8_lossy(&value);
+        match text.parse() {
+            Ok(address) => Ok(Some(address)),
+            Err(_) => Err(self.unusable(format!("its address is {text:?}"))),
+        }
+    }
+
+    async fn meta(&mut self) -> Result<BTreeMap<String, Vec<u8>>, PersistError> {
+        let read = async {
+            let connection = self.connection().await?;
+            sqlx::query_as::<_, (String, Vec<u8>)>("SELECT key, value FROM meta")
+                .fetch_all(connection)
+                .await
+        };
+        let rows = read.await.map_err(|error| self.unread(error))?;
+        Ok(rows.into_iter().collect())
+    }
+
+    /// All clusters with their objects, and the number of the next cluster.
+    pub(super) async fn clusters(&mut self) -> Result<(Vec<Kept>, u64), PersistError> {
+        let read = match self.connection().await {
+            Ok(connection) => read_clusters(connection).await,
+            Err(error) => Err(error),
+        };
+        match read {
+            Ok(Ok(all)) => Ok(all),
+            Ok(Err(why)) => Err(self.unusable(why)),
+            Err(error) => Err(self.unread(error)),
+        }
+    }
+
+    /// Writes a batch in one transaction. May be repeated.
+    pub(super) async fn write(&mut self, records: &[Record]) -> Result<(), sqlx::Error> {
+        let written = async {
+            let connection = self.connection().await?;
+            let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+            Batch::of(records).write(&mut transaction).await?;
+            transaction.commit().await
+        };
+        let written = written.await;
+        if written.is_err() {
+            self.disconnect().await;
+        }
+        written
+    }
+
+    /// Closes it. What was committed is safe whatever happens here.
+    pub(super) async fn close(mut self) {
+        self.disconnect().await;
+    }
+
+    async fn disconnect(&mut self) {
+        if let Some(connection) = self.connection.take()
+            && let Err(error) = connection.close().await
+        {
+            tracing::debug!(%error, "the file of the embedded API server did not close cleanly");
+        }
+    }
+
+    async fn connection(&mut self) -> Result<&mut SqliteConnection, sqlx::Error> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => connect(&self.path).await?,
+        };
+        Ok(self.connection.insert(connection))
+    }
+
+    fn unread(&self, source: sqlx::Error) -> PersistError {
+        PersistError::Read {
+            path: self.path.clone(),
+            source,
+        }
+    }
+
+    fn unusable(&self, why: String) -> PersistError {
+        PersistError::Unusable {
+            path: self.path.clone(),
+            why,
+        }
+    }
+}
+
+/// Connects; every commit waits for the disk.
+async fn connect(path: &std::path::Path) -> Result<SqliteConnection, sqlx::Error> {
+    let mut connection = SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(false)
+        .foreign_keys(true)
+        .busy_timeout(BUSY)
+        .connect()
+        .await?;
+    let mode: String = sqlx::query_scalar("PRAGMA journal_mode = WAL")
+        .fetch_one(&mut connection)
+        .await?;
+    if mode != "wal" {
+        return Err(sqlx::Error::Configuration(
+            "the file system does not let SQLite keep a write-ahead log".into(),
+        ));
+    }
+    sqlx::raw_sql("PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 16777216;")
+        .execute(&mut connection)
+        .await?;
+    Ok(connection)
+}
+
+/// What a file turned out to be.
+enum Found {
+    New,
+    Ours,
+    Unusable(String),
+}
+
+async fn check(connection: &mut SqliteConnection) -> Result<Found, sqlx::Error> {
+    let tables = number(connection, "SELECT count(*) FROM sqlite_schema").await?;
+    let application = number(connection, "PRAGMA application_id").await?;
+    let version = number(connection, "PRAGMA user_version").await?;
+    match (tables, application, version) {
+        (0, 0, 0) => return Ok(Found::New),
+        (_, APPLICATION, VERSION) => {}
+        (_, APPLICATION, version) if version > VERSION => {
+            return Ok(Found::Unusable(format!(
+                "a newer version of the program wrote it (schema {version}, this one knows {VERSION})"
+            )));
+        }
+        _ => return Ok(Found::Unusable("another program wrote it".to_owned())),
+    }
+    let verdict: String = sqlx::query_scalar("PRAGMA quick_check(1)")
+        .fetch_one(&mut *connection)
+        .await?;
+    if verdict != "ok" {
+        return Ok(Found::Unusable(format!("it is damaged: {verdict}")));
+    }
+    Ok(Found::Ours)
+}
+
+async fn number(connection: &mut SqliteConnection, query: &'static str) -> Result<i32, sqlx::Error> {
+    sqlx::query_scalar(query).fetch_one(connection).await
+}
+
+/// Reads everything; the inner error is what is wrong with the rows.
+async fn read_clusters(
+    connection: &mut SqliteConnection,
+) -> Result<Result<(Vec<Kept>, u64), String>, sqlx::Error> {
+    let last: Option<i64> = sqlx::query_scalar("SELECT seq FROM sqlite_sequence WHERE name = 'clusters'")
+        .fetch_optional(&mut *connection)
+        .await?;
+    let mut clusters = BTreeMap::new();
+    let mut rows = sqlx::query_as::<_, (i64, String, i64, i64, u32, u32)>(
+        "SELECT id, name, revision, random, addresses, ports FROM clusters",
+    )
+    .fetch(&mut *connection);
+    while let Some((id, name, revision, random, addresses, ports)) = rows.try_next().await? {
+        let kept = Kept {
+            id: id.cast_unsigned(),
+            name: name.into(),
+            counters: Counters {
+                revision: revision.cast_unsigned(),
+                random: random.cast_unsigned(),
+                addresses,
+                ports,
+            },
+            objects: Vec::new(),
+        };
+        clusters.insert(id, kept);
+    }
+    drop(rows);
+    let mut rows = sqlx::query_as::<_, (i64, String, String, i64, Vec<u8>)>(
+        "SELECT cluster, resource, key, revision, body FROM objects",
+    )
+    .fetch(&mut *connection);
+    while let Some((cluster, resource, key, revision, body)) = rows.try_next().await? {
+        let revision = revision.cast_unsigned();
+        let kept = clusters.get_mut(&cluster);
+        let stored = Stored::restored(Bytes::from(body), revision);
+        match (kept, stored) {
+            (Some(kept), Some(stored))
+                if *stored.head.key() == *key && revision <= kept.counters.revision =>
+            {
+                kept.objects.push((resource.into(), stored));
+            }
+            _ => {
+                return Ok(Err(format!(
+                    "{resource} {key:?} of its cluster {cluster} is not what was written"
+                )));
+            }
+        }
+    }
+    drop(rows);
+    let next = last.unwrap_or_default().cast_unsigned() + 1;
+    Ok(Ok((clusters.into_values().collect(), next)))
+}
+
+/// What is left to write of a number of records: of several writes of one object, the last.
+struct Batch<'a> {
+    made: Vec<(u64, &'a str)>,
+    removed: Vec<u64>,
+    counters: BTreeMap<u64, Counters>,
+    changes: Vec<(u64, &'a Change)>,
+    address: Option<SocketAddr>,
+}
+
+impl<'a> Batch<'a> {
+    fn of(records: &'a [Record]) -> Self {
+        let mut batch = Self {
+            made: Vec::new(),
+            removed: Vec::new(),
+            counters: BTreeMap::new(),
+            changes: Vec::new(),
+            address: None,
+        };
+        let mut places = HashMap::new();
+        for record in records {
+            match record {
+                Record::Made {
+                    cluster,
+                    name,
+                    counters,
+                } => {
+                    batch.made.push((*cluster, name));
+                    batch.counters.insert(*cluster, *counters);
+                }
+                Record::Changed {
+                    cluster,
+                    change,
+                    counters,
+                } => {
+                    batch.counters.insert(*cluster, *counters);
+                    let head = &change.object.head;
+                    let key = (*cluster, &*change.table, &*head.namespace, &*head.name);
+                    let next = batch.changes.len();
+                    match places.entry(key) {
+                        std::collections::hash_map::Entry::Vacant(entry) => {
+                            entry.insert(next);
+                            batch.changes.push((*cluster, change));
+                        }
+                        std::collections::hash_map::Entry::Occupied(entry) => {
+                            if let Some(place) = batch.changes.get_mut(*entry.get()) {
+                                place.1 = change;
+                            }
+                        }
+                    }
+                }
+                Record::Removed { cluster } => batch.removed.push(*cluster),
+                Record::Address(address) => batch.address = Some(*address),
+            }
+        }
+        batch
+    }
+
+    async fn write(&self, connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+        // A name that is free again may be taken anew in the same batch, and what was made in it may be gone again.
+        self.remove(connection).await?;
+        for (cluster, name) in &self.made {
+            if self.removed.contains(cluster) {
+                continue;
+            }
+            sqlx::query(
+                "INSERT INTO clusters (id, name, revision, random, addresses, ports) VALUES (?1, ?2, 0, 0, 0, 0)
+                 ON CONFLICT (id) DO NOTHING",
+            )
+            .bind(cluster.cast_signed())
+            .bind(*name)
+            .execute(&mut *connection)
+            .await?;
+        }
+        for (cluster, change) in &self.changes {
+            if !self.removed.contains(cluster) {
+                apply(connection, *cluster, change).await?;
+            }
+        }
+        for (cluster, counters) in &self.counters {
+            sqlx::query(
+                "UPDATE clusters SET revision = ?2, random = ?3, addresses = ?4, ports = ?5 WHERE id = ?1",
+            )
+            .bind(cluster.cast_signed())
+            .bind(counters.revision.cast_signed())
+            .bind(counters.random.cast_signed())
+            .bind(counters.addresses)
+            .bind(counters.ports)
+            .execute(&mut *connection)
+            .await?;
+        }
+        if let Some(address) = self.address {
+            set(connection, "address", address.to_string().into_bytes()).await?;
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+        for cluster in &self.removed {
+            // Its objects go with it.
+            sqlx::query("DELETE FROM clusters WHERE id = ?1")
+                .bind(cluster.cast_signed())
+                .execute(&mut *connection)
+                .await?;
+        }
+        Ok(())
+    }
+}
+
+async fn apply(connection: &mut SqliteConnection, cluster: u64, change: &Change) -> Result<(), sqlx::Error> {
+    let stored = &change.object;
+    let key = stored.head.key();
+    let query = if change.removed {
+        sqlx::query("DELETE FROM objects WHERE cluster = ?1 AND resource = ?2 AND key = ?3")
+            .bind(cluster.cast_signed())
+            .bind(&*change.table)
+            .bind(&*key)
+    } else {
+        sqlx::query(
+            "INSERT INTO objects (cluster, resource, key, revision, body) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT (cluster, resource, key) DO UPDATE SET revision = excluded.revision, body = excluded.body",
+        )
+        .bind(cluster.cast_signed())
+        .bind(&*change.table)
+        .bind(&*key)
+        .bind(stored.revision.cast_signed())
+        .bind(&**stored.body())
+    };
+    query.execute(connection).await.map(|_| ())
+}
+
+async fn set(connection: &mut SqliteConnection, key: &str, value: Vec<u8>) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+    )
+    .bind(key)
+    .bind(value)
+    .execute(connection)
+    .await
+    .map(|_| ())
+}

@@ -1,0 +1,75 @@
+//! The folder of a server's file: who may use it.
+
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use super::PersistError;
+
+/// A folder that this process alone uses, until this value is dropped or the process dies.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Folder {
+    /// Makes the folder if it is missing, for its owner only, and locks it.
+    pub(super) fn claim(path: &Path) -> Result<Self, PersistError> {
+        let failed = |action| {
+            move |source| PersistError::File {
+                action,
+                path: path.to_owned(),
+                source,
+            }
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(failed("create"))?;
+        let lock = private_file(&path.join("lock"))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(PersistError::InUse {
+                    folder: path.to_owned(),
+                });
+            }
+            Err(TryLockError::Error(source)) => return Err(failed("lock")(source)),
+        }
+        // SQLite gives its other files the mode of this one. It holds keys.
+        private_file(&path.join(NAME))?;
+        // The names of new files have to survive a power cut too.
+        File::open(path)
+            .and_then(|folder| folder.sync_all())
+            .map_err(failed("sync"))?;
+        Ok(Self {
+            path: path.to_owned(),
+            _lock: lock,
+        })
+    }
+
+    /// The database.
+    pub(super) fn database(&self) -> PathBuf {
+        self.path.join(NAME)
+    }
+}
+
+const NAME: &str = "apiserver.db";
+
+/// Opens a file, making it if it is missing, and closes it to others.
+fn private_file(path: &Path) -> Result<File, PersistError> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .and_then(|file| file.set_permissions(Permissions::from_mode(0o600)).map(|()| file))
+        .map_err(|source| PersistError::File {
+            action: "create",
+            path: path.to_owned(),
+            source,
+        })
+}

@@ -1,0 +1,107 @@
+//! Files that are not what this version wrote, and folders that are taken.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use starling_apiserver::persist::PersistError;
+use starling_apiserver::server::{Options, Server, ServerError};
+
+use crate::world::{Life, file};
+
+async fn refusal(folder: &Path) -> PersistError {
+    match Server::open(Options::default(), folder).await {
+        Err(ServerError::File(error)) => error,
+        Err(error) => panic!("{error:?}"),
+        Ok(_) => panic!("it was opened"),
+    }
+}
+
+/// A folder with a cluster in it.
+async fn used() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let life = Life::begin(folder.path()).await;
+    life.server.create_cluster("a").unwrap();
+    life.end().await;
+    folder
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_belongs_to_one_process() {
+    let folder = used().await;
+    let life = Life::begin(folder.path()).await;
+    let error = refusal(folder.path()).await;
+    assert!(matches!(error, PersistError::InUse { .. }), "{error:?}");
+    assert!(error.to_string().contains("in use by another process"));
+    life.end().await;
+    Life::begin(folder.path()).await.end().await;
+}
+
+/// It holds the key of the authority and the secret of tokens.
+#[tokio::test(flavor = "multi_thread")]
+async fn others_may_not_look_inside() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    let _life = Life::begin(&path).await;
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o700);
+    let files: Vec<_> = std::fs::read_dir(&path)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    assert!(files.len() >= 3, "{files:?}");
+    for file in files {
+        assert_eq!(mode(&file), 0o600, "{file:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_not_ours_or_is_damaged_is_refused_and_left_alone() {
+    type Harm = fn(&mut Vec<u8>);
+    let harms: [(&str, Harm); 3] = [
+        ("another format", |bytes| {
+            *bytes = b"a diary, and no database at all".repeat(100);
+        }),
+        ("half of it", |bytes| bytes.truncate(bytes.len() / 2)),
+        ("pages of noise", |bytes| bytes[4096..].fill(0xee)),
+    ];
+    for (name, harm) in harms {
+        let folder = used().await;
+        let path = folder.path().join("apiserver.db");
+        let mut bytes = std::fs::read(&path).unwrap();
+        harm(&mut bytes);
+        std::fs::write(&path, &bytes).unwrap();
+        let error = refusal(folder.path()).await;
+        assert!(
+            matches!(error, PersistError::Unusable { .. } | PersistError::Read { .. }),
+            "{name}: {error:?}"
+        );
+        assert!(error.to_string().contains("apiserver.db"), "{name}: {error}");
+        assert_eq!(std::fs::read(&path).unwrap(), bytes, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_and_versions_that_cannot_be_are_refused() {
+    for (change, said) in [
+        ("PRAGMA user_version = 9", "a newer version"),
+        ("PRAGMA application_id = 1", "another program"),
+        (
+            "UPDATE objects SET body = X'78' WHERE key = 'default'",
+            "not what was written",
+        ),
+        (
+            "UPDATE objects SET key = 'moved' WHERE key = 'default'",
+            "not what was written",
+        ),
+        ("UPDATE clusters SET revision = 1", "not what was written"),
+        ("DELETE FROM meta WHERE key = 'key'", "its key is missing"),
+        ("UPDATE meta SET value = X'00' WHERE key = 'secret'", "32 bytes"),
+    ] {
+        let folder = used().await;
+        let mut other = file(folder.path()).await;
+        sqlx::raw_sql(change).execute(&mut other).await.unwrap();
+        drop(other);
+        let error = refusal(folder.path()).await.to_string();
+        assert!(error.contains(said), "{change}: {error}");
+    }
+}

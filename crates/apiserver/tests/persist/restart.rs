@@ -1,0 +1,282 @@
+//! What the next life of a server knows.
+
+use jiff::Timestamp;
+use kube::Client;
+use serde_json::{Value, json};
+
+use crate::world::{Life, at_rest, client, must, send};
+
+const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
+
+/// Paths whose lists are everything that the tests here write.
+const LISTS: [&str; 8] = [
+    "/api/v1/namespaces",
+    "/api/v1/serviceaccounts",
+    "/api/v1/configmaps",
+    "/api/v1/services",
+    "/apis/apps/v1/deployments",
+    "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    WIDGETS,
+    "/api/v1/secrets",
+];
+
+fn definition() -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Namespaced",
+            "names": {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                "type": "object", "properties": {"spec": {"type": "object", "properties": {
+                    "size": {"type": "integer"}}}}}}}],
+        },
+    })
+}
+
+fn deployment() -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": {
+            "metadata": {"labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "web", "image": "nginx"}]}}},
+    })
+}
+
+fn service(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+        "spec": {"type": "NodePort", "ports": [{"port": 80}]}})
+}
+
+/// Writes something of each sort.
+async fn write(client: &Client) {
+    must(
+        client,
+        "POST",
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+        definition(),
+    )
+    .await;
+    let widget = json!({"apiVersion": "example.com/v1", "kind": "Widget",
+        "metadata": {"generateName": "w-"}, "spec": {"size": 3}});
+    must(client, "POST", WIDGETS, widget).await;
+    must(
+        client,
+        "POST",
+        "/apis/apps/v1/namespaces/default/deployments",
+        deployment(),
+    )
+    .await;
+    must(
+        client,
+        "POST",
+        "/api/v1/namespaces/default/services",
+        service("one"),
+    )
+    .await;
+    let gone = json!({"metadata": {"name": "gone"}});
+    must(client, "POST", "/api/v1/namespaces/default/configmaps", gone).await;
+    must(
+        client,
+        "DELETE",
+        "/api/v1/namespaces/default/configmaps/gone",
+        Value::Null,
+    )
+    .await;
+}
+
+async fn everything(client: &Client) -> Vec<Value> {
+    let mut lists = Vec::new();
+    for path in LISTS {
+        lists.push(must(client, "GET", path, Value::Null).await);
+    }
+    lists
+}
+
+/// Objects to the byte, revisions, tokens and certificates are as they were; nothing is written by coming back.
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_is_as_it_was_and_nothing_is_written_by_coming_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let life = Life::begin(folder.path()).await;
+    let cluster = life.server.create_cluster("a").unwrap();
+    let kubeconfig = cluster.kubeconfig();
+    let one = client(&kubeconfig).await;
+    write(&one).await;
+    at_rest(&cluster).await;
+    let (before, revision) = (everything(&one).await, cluster.revision());
+    let admin = life.server.admin_token();
+    drop(cluster);
+    life.end().await;
+
+    let life = Life::begin(folder.path()).await;
+    let cluster = life.server.cluster("a").unwrap();
+    at_rest(&cluster).await;
+    assert_eq!(cluster.kubeconfig(), kubeconfig);
+    assert_eq!(life.server.admin_token(), admin);
+    assert_eq!(cluster.revision(), revision, "{:?}", cluster.journal());
+    // The connection is new, the kubeconfig is the old one.
+    assert_eq!(everything(&client(&kubeconfig).await).await, before);
+    // Its controllers have looked at everything.
+    assert_eq!(cluster.cluster().step(Timestamp::now()), None);
+}
+
+/// What is made after a restart has the next revision, an address that is free and a UID that was never given.
+#[tokio::test(flavor = "multi_thread")]
+async fn counters_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let services = "/api/v1/namespaces/default/services";
+    let (mut uids, mut addresses, mut ports) = (Vec::new(), Vec::new(), Vec::new());
+    let mut revisions = Vec::new();
+    for round in 0..4 {
+        let life = Life::begin(folder.path()).await;
+        let cluster = match life.server.cluster("a") {
+            Some(cluster) => cluster,
+            None => life.server.create_cluster("a").unwrap(),
+        };
+        let client = client(&cluster.kubeconfig()).await;
+        // A dry run shows a UID and leaves nothing in the file.
+        let dry = must(&client, "POST", &format!("{services}?dryRun=All"), service("dry")).await;
+        uids.push(dry["metadata"]["uid"].clone());
+        let made = must(&client, "POST", services, service(&format!("s{round}"))).await;
+        uids.push(made["metadata"]["uid"].clone());
+        addresses.push(made["spec"]["clusterIP"].clone());
+        ports.push(made["spec"]["ports"][0]["nodePort"].clone());
+        at_rest(&cluster).await;
+        let stored = cluster.stored("services", &format!("default/s{round}")).unwrap();
+        revisions.push((stored.revision, cluster.revision()));
+        drop(cluster);
+        life.end().await;
+    }
+    for list in [&mut uids, &mut addresses, &mut ports] {
+        let count = list.len();
+        list.sort_by_key(ToString::to_string);
+        list.dedup();
+        assert_eq!(list.len(), count, "{list:?}");
+    }
+    for pair in revisions.windows(2) {
+        let [(_, last), (next, _)] = pair else { panic!() };
+        assert_eq!(*next, last + 1, "{revisions:?}");
+    }
+}
+
+/// A watch from before the restart gets 410, also of what was never written to; one from the last revision goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_past_is_gone_as_after_a_compaction() {
+    let folder = tempfile::tempdir().unwrap();
+    let life = Life::begin(folder.path()).await;
+    let cluster = life.server.create_cluster("a").unwrap();
+    let kubeconfig = cluster.kubeconfig();
+    let first = client(&kubeconfig).await;
+    write(&first).await;
+    at_rest(&cluster).await;
+    let revision = cluster.revision();
+    drop((cluster, first));
+    life.end().await;
+
+    let life = Life::begin(folder.path()).await;
+    let client = client(&kubeconfig).await;
+    for table in ["configmaps", "pods"] {
+        let path = format!("/api/v1/{table}");
+        let at = |revision: u64| format!("{path}?watch=1&timeoutSeconds=1&resourceVersion={revision}");
+        let answer = must(&client, "GET", &at(revision - 1), Value::Null).await;
+        assert_eq!(
+            (&answer["type"], &answer["object"]["code"]),
+            (&json!("ERROR"), &json!(410)),
+            "{answer}"
+        );
+        let listed = send(
+            &client,
+            "GET",
+            &format!(
+                "{path}?resourceVersion={}&resourceVersionMatch=Exact",
+                revision - 1
+            ),
+            Value::Null,
+        )
+        .await;
+        assert_eq!(listed.code, 410, "{listed:?}");
+        // From the last revision on nothing is missing, and nothing has happened.
+        let answer = must(&client, "GET", &at(revision), Value::Null).await;
+        assert_eq!(answer, Value::Null);
+    }
+    life.end().await;
+}
+
+/// What controllers had begun goes on: a namespace that was being deleted goes, and what is in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_controllers_had_to_do_is_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let life = Life::begin(folder.path()).await;
+    let cluster = life.server.create_cluster("a").unwrap();
+    let kubeconfig = cluster.kubeconfig();
+    let first = client(&kubeconfig).await;
+    let namespaces = "/api/v1/namespaces";
+    must(
+        &first,
+        "POST",
+        namespaces,
+        json!({"metadata": {"name": "held", "finalizers": ["example.com/held"]}}),
+    )
+    .await;
+    let held = json!({"metadata": {"name": "c", "finalizers": ["example.com/held"]}});
+    must(&first, "POST", "/api/v1/namespaces/held/configmaps", held).await;
+    must(&first, "DELETE", "/api/v1/namespaces/held", Value::Null).await;
+    at_rest(&cluster).await;
+    drop((cluster, first));
+    life.end().await;
+
+    let life = Life::begin(folder.path()).await;
+    let cluster = life.server.cluster("a").unwrap();
+    let client = client(&kubeconfig).await;
+    let none = json!({"metadata": {"finalizers": null}});
+    must(
+        &client,
+        "PATCH",
+        "/api/v1/namespaces/held/configmaps/c",
+        none.clone(),
+    )
+    .await;
+    at_rest(&cluster).await;
+    must(&client, "PATCH", "/api/v1/namespaces/held", none).await;
+    at_rest(&cluster).await;
+    let answer = send(&client, "GET", "/api/v1/namespaces/held", Value::Null).await;
+    assert_eq!(answer.code, 404, "{answer:?}");
+}
+
+/// A cluster that was removed stays away; one of its name is another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn clusters_come_and_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let uid = |life: &Life| {
+        let cluster = life.server.cluster("a").unwrap();
+        cluster
+            .stored("namespaces", "kube-system")
+            .unwrap()
+            .head
+            .uid
+            .clone()
+    };
+    let life = Life::begin(folder.path()).await;
+    life.server.create_cluster("a").unwrap();
+    life.server.create_cluster("b").unwrap();
+    let first = uid(&life);
+    assert!(life.server.remove_cluster("a"));
+    life.end().await;
+
+    let life = Life::begin(folder.path()).await;
+    assert_eq!(life.server.clusters(), ["b"]);
+    life.server.create_cluster("a").unwrap();
+    let second = uid(&life);
+    assert_ne!(first, second);
+    // In one batch.
+    assert!(life.server.remove_cluster("a"));
+    life.server.create_cluster("a").unwrap();
+    assert!(life.server.remove_cluster("b"));
+    let third = uid(&life);
+    assert_ne!(second, third);
+    life.end().await;
+
+    let life = Life::begin(folder.path()).await;
+    assert_eq!(life.server.clusters(), ["a"]);
+    assert_eq!(uid(&life), third);
+}

@@ -1,0 +1,108 @@
+//! A server in a folder, requests to it, and looks into its file.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use http_body_util::BodyExt as _;
+use kube::Client;
+use kube::client::Body;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::Value;
+use sqlx::ConnectOptions as _;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use starling_apiserver::server::{ClusterHandle, Listening, Options, Server};
+
+/// Limit of each wait.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server that listens.
+pub(crate) struct Life {
+    pub(crate) server: Server,
+    _listening: Listening,
+}
+
+/// An answer: code and body.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) code: u16,
+    pub(crate) body: Value,
+}
+
+impl Life {
+    pub(crate) async fn begin(folder: &Path) -> Self {
+        let server = Server::open(Options::default(), folder).await.unwrap();
+        let address = server
+            .kept_address()
+            .unwrap_or_else(|| ([127, 0, 0, 1], 0).into());
+        let listening = server.listen(address).await.unwrap();
+        Self {
+            server,
+            _listening: listening,
+        }
+    }
+
+    /// Ends it in order. Its connections are gone with it.
+    pub(crate) async fn end(self) {
+        self.server.close().await;
+    }
+}
+
+/// A client by a kubeconfig.
+pub(crate) async fn client(kubeconfig: &str) -> Client {
+    let kubeconfig = Kubeconfig::from_yaml(kubeconfig).unwrap();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .unwrap();
+    Client::try_from(config).unwrap()
+}
+
+pub(crate) async fn send(client: &Client, method: &str, path: &str, body: Value) -> Answer {
+    let bytes = if body.is_null() {
+        Vec::new()
+    } else {
+        body.to_string().into_bytes()
+    };
+    let content_type = match method {
+        "PATCH" => "application/merge-patch+json",
+        _ => "application/json",
+    };
+    let request = http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header("content-type", content_type)
+        .body(Body::from(bytes))
+        .unwrap();
+    let response = client.send(request).await.unwrap();
+    let code = response.status().as_u16();
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    Answer {
+        code,
+        body: serde_json::from_slice(&bytes).unwrap_or(Value::Null),
+    }
+}
+
+/// Sends a request that has to succeed.
+pub(crate) async fn must(client: &Client, method: &str, path: &str, body: Value) -> Value {
+    let answer = send(client, method, path, body).await;
+    assert!(answer.code < 300, "{method} {path}: {answer:?}");
+    answer.body
+}
+
+/// Another program that has the server's file open.
+pub(crate) async fn file(folder: &Path) -> SqliteConnection {
+    SqliteConnectOptions::new()
+        .filename(folder.join("apiserver.db"))
+        .create_if_missing(false)
+        .connect()
+        .await
+        .unwrap()
+}
+
+/// Waits until the controllers of a cluster have nothing to do.
+pub(crate) async fn at_rest(cluster: &ClusterHandle) {
+    let start = Instant::now();
+    while cluster.cluster().state().queue.next().is_some() {
+        assert!(start.elapsed() < PATIENCE, "the controllers do not come to rest");
+        tokio::task::yield_now().await;
+    }
+}

@@ -1,0 +1,6 @@
+//! `starling server --embedded`: a management cluster in one process and one folder, and its next life.
+
+mod crash;
+mod refuse;
+mod restart;
+mod world;

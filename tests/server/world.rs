@@ -1,0 +1,146 @@
+//! The program in a folder, and kubectl with the kubeconfig that it wrote.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use starling_controlplane::{Assets, Launch, Process};
+use starling_testkit::wait;
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_starling");
+/// Limit of each wait.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A folder, and the program while it runs in it.
+pub(crate) struct World {
+    folder: tempfile::TempDir,
+    kubectl: PathBuf,
+    starts: u32,
+    process: Option<Process>,
+}
+
+impl World {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
+            folder: tempfile::tempdir()?,
+            kubectl: Assets::find()?.kubectl().to_owned(),
+            starts: 0,
+            process: None,
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.data().join("kubeconfig")
+    }
+
+    /// Starts the program without waiting for it.
+    pub(crate) fn launch(&mut self, arguments: &[&str]) -> Result<()> {
+        self.starts += 1;
+        let log = self.folder.path().join(format!("log-{}", self.starts));
+        let launch = Launch::new("server", PROGRAM, log)
+            .args(["server", "--embedded", "--allow-insecure-sources", "--data-dir"])
+            .arg(self.data())
+            .args(arguments);
+        self.process = Some(Process::start(&launch)?);
+        Ok(())
+    }
+
+    /// Starts the program and waits until it says that it serves.
+    pub(crate) async fn start(&mut self, arguments: &[&str]) -> Result<()> {
+        self.launch(arguments)?;
+        self.serves().await
+    }
+
+    pub(crate) async fn serves(&self) -> Result<()> {
+        let process = self.process()?;
+        let look = async || {
+            let said = process.log_tail(200).unwrap_or_default();
+            if said.contains("kubectl get starling") {
+                Ok(())
+            } else {
+                Err(said)
+            }
+        };
+        wait::until(PATIENCE, "the server serves", look).await?;
+        Ok(())
+    }
+
+    pub(crate) fn process(&self) -> Result<&Process> {
+        self.process.as_ref().context("the program has not been started")
+    }
+
+    /// `kill -9`.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        self.process()?.kill9()?;
+        self.process = None;
+        Ok(())
+    }
+
+    /// SIGTERM, and the end in order.
+    pub(crate) async fn stop(&mut self) -> Result<()> {
+        let process = self.process()?;
+        let status = process.stop(PATIENCE).await?;
+        ensure!(status.success(), "{status}: {}", process.log_tail(30)?);
+        self.process = None;
+        Ok(())
+    }
+
+    /// Runs kubectl; `input` goes to its standard input.
+    pub(crate) async fn kubectl(&self, arguments: &[&str], input: &str) -> Result<String> {
+        self.kubectl_with(&self.kubeconfig(), arguments, input).await
+    }
+
+    pub(crate) async fn kubectl_with(
+        &self,
+        kubeconfig: &Path,
+        arguments: &[&str],
+        input: &str,
+    ) -> Result<String> {
+        let mut child = Command::new(&self.kubectl)
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .args(arguments)
+            .env("HOME", self.folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let mut stdin = child.stdin.take().context("stdin")?;
+        stdin.write_all(input.as_bytes()).await?;
+        drop(stdin);
+        let output = child.wait_with_output().await?;
+        ensure!(
+            output.status.success(),
+            "kubectl {arguments:?}: {}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// An answer as it is on the wire, from one of the clusters.
+    pub(crate) async fn raw(&self, cluster: &str, path: &str) -> Result<String> {
+        self.kubectl(&["--context", cluster, "get", "--raw", path], "")
+            .await
+    }
+
+    /// The revision of a cluster.
+    pub(crate) async fn revision(&self, cluster: &str) -> Result<u64> {
+        let list: Value = serde_json::from_str(&self.raw(cluster, "/api/v1/nodes").await?)?;
+        let revision = list["metadata"]["resourceVersion"].as_str().context("revision")?;
+        Ok(revision.parse()?)
+    }
+}
