@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// The values met so far, on either side.
 #[derive(Default)]
@@ -14,10 +14,22 @@ pub(crate) struct Pair {
 #[derive(Default)]
 struct Names {
     uids: HashMap<String, usize>,
-    revisions: Vec<String>,
+    /// Names that the server made up.
+    names: HashMap<String, usize>,
+    /// Revisions of objects; those of lists and bookmarks say what else has been written.
+    revisions: HashMap<String, usize>,
+    /// Whether revisions of objects are told apart.
+    ordered: bool,
 }
 
 impl Pair {
+    /// Tells revisions of objects apart: nobody but the script writes to them.
+    pub(crate) fn ordered() -> Self {
+        let mut pair = Self::default();
+        (pair.real.ordered, pair.ours.ordered) = (true, true);
+        pair
+    }
+
     /// Gives both answers with names in place of values.
     pub(crate) fn both(&mut self, real: &Value, ours: &Value) -> (Value, Value) {
         (self.real.value("", real), self.ours.value("", ours))
@@ -45,9 +57,23 @@ impl Names {
     fn value(&mut self, name: &str, value: &Value) -> Value {
         match value {
             Value::Object(map) => {
+                self.generated(map);
+                let list = map.contains_key("items") || map.get("type").is_some_and(|kind| kind == "BOOKMARK");
                 let mut out: Map<String, Value> = map
                     .iter()
-                    .map(|(name, value)| (self.text(name), self.value(name, value)))
+                    .map(|(name, value)| {
+                        let value = match (name.as_str(), value) {
+                            ("metadata", Value::Object(_)) if list => self.list(value),
+                            ("managedFields", Value::Array(entries)) => self.managed(entries),
+                            ("nodePort" | "healthCheckNodePort", Value::Number(port))
+                                if port.as_u64().is_some_and(|port| port >= 30_000) =>
+                            {
+                                json!("<port>")
+                            }
+                            _ => self.value(name, value),
+                        };
+                        (self.text(name), value)
+                    })
                     .collect();
                 // Both servers give a namespace the same objects, but at their own time.
                 if let Some(Value::Array(items)) = out.get_mut("items") {
@@ -64,10 +90,47 @@ impl Names {
         }
     }
 
+    /// Takes down a name made from `generateName`.
+    fn generated(&mut self, meta: &Map<String, Value>) {
+        let (Some(Value::String(prefix)), Some(Value::String(name))) = (meta.get("generateName"), meta.get("name")) else {
+            return;
+        };
+        if name.strip_prefix(prefix.as_str()).is_some_and(|rest| rest.len() == 5) {
+            let next = self.names.len();
+            self.names.entry(name.clone()).or_insert(next);
+        }
+    }
+
+    /// The metadata of a list.
+    fn list(&mut self, meta: &Value) -> Value {
+        let mut meta = self.value("metadata", meta);
+        if let Some(revision) = meta.get_mut("resourceVersion") {
+            *revision = json!("<revision>");
+        }
+        meta
+    }
+
+    /// Entries are sorted by their time, which has another second on either side: that is checked, and they are put
+    /// into an order without times.
+    fn managed(&mut self, entries: &[Value]) -> Value {
+        let text = |entry: &Value, name: &str| entry[name].as_str().unwrap_or_default().to_owned();
+        let right = entries.is_sorted_by_key(|entry| {
+            ["operation", "time", "manager", "apiVersion", "subresource"].map(|name| text(entry, name))
+        });
+        let mut out: Vec<Value> = entries.iter().map(|entry| self.value("", entry)).collect();
+        out.sort_by_key(|entry| {
+            ["operation", "manager", "apiVersion", "subresource"].map(|name| text(entry, name))
+        });
+        if !right {
+            out.push(json!("in the wrong order"));
+        }
+        Value::Array(out)
+    }
+
     fn string(&mut self, name: &str, text: &str) -> String {
         match name {
             "uid" | "controller-uid" | "batch.kubernetes.io/controller-uid" => self.uid(text),
-            "resourceVersion" if !text.is_empty() && text != "0" => "<revision>".to_owned(),
+            "resourceVersion" if !text.is_empty() && text != "0" => self.revision(text),
             "continue" if !text.is_empty() => "<continue>".to_owned(),
             "clusterIP" | "clusterIPs" | "ip" if text.starts_with(|char: char| char.is_ascii_digit()) => {
                 "<address>".to_owned()
@@ -84,19 +147,37 @@ impl Names {
         format!("<uid {number}>")
     }
 
-    /// UIDs and revisions within a text.
-    fn text(&mut self, text: &str) -> String {
-        let mut out = text.to_owned();
-        let known: Vec<(String, usize)> = self
-            .uids
-            .iter()
-            .filter(|(uid, _)| uid.len() == 36)
-            .map(|(uid, number)| (uid.clone(), *number))
-            .collect();
-        for (uid, number) in known {
-            out = out.replace(&uid, &format!("<uid {number}>"));
+    fn revision(&mut self, text: &str) -> String {
+        if !self.ordered {
+            return "<revision>".to_owned();
         }
-        for word in ["ResourceVersion in record (", "current: ", "resource version: "] {
+        let next = self.revisions.len();
+        let number = *self.revisions.entry(text.to_owned()).or_insert(next);
+        format!("<revision {number}>")
+    }
+
+    /// UIDs, names and revisions within a text.
+    fn text(&self, text: &str) -> String {
+        let mut out = text.to_owned();
+        if text.len() >= 36 {
+            for (uid, number) in self.uids.iter().filter(|(uid, _)| uid.len() == 36) {
+                if out.contains(uid) {
+                    out = out.replace(uid, &format!("<uid {number}>"));
+                }
+            }
+        }
+        for (name, number) in &self.names {
+            if out.contains(name) {
+                out = out.replace(name, &format!("<name {number}>"));
+            }
+        }
+        for word in [
+            "ResourceVersion in record (",
+            "current: ",
+            "resource version: ",
+            "ResourceVersion in precondition: ",
+            "ResourceVersion in object meta: ",
+        ] {
             if let Some(at) = out.find(word) {
                 let from = at + word.len();
                 let to = out[from..]
@@ -105,7 +186,6 @@ impl Names {
                 out.replace_range(from..to, "N");
             }
         }
-        self.revisions.clear();
         // Where the real server keeps things.
         out.replace("/real/", "/registry/")
     }
