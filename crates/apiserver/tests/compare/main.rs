@@ -32,6 +32,8 @@ fn differences(step: &Step, real: &Answer, ours: &Answer, normal: &mut normal::P
         if real.code != ours.code {
             differences.push(format!("in the end code {} and here {}", real.code, ours.code));
         }
+        // Names what is met for the first time.
+        normal.both(&real.body, &ours.body);
         return differences;
     }
     if real.code != ours.code {

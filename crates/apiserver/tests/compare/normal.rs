@@ -103,11 +103,11 @@ impl Names {
 
     /// The metadata of a list.
     fn list(&mut self, meta: &Value) -> Value {
-        let mut meta = self.value("metadata", meta);
+        let mut meta = meta.clone();
         if let Some(revision) = meta.get_mut("resourceVersion") {
-            *revision = json!("<revision>");
+            *revision = json!("");
         }
-        meta
+        self.value("metadata", &meta)
     }
 
     /// Entries are sorted by their time, which has another second on either side: that is checked, and they are put
