@@ -322,6 +322,12 @@ async fn write(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
     let (content_type, bytes) = read(request).await?;
+    if content_type == "application/strategic-merge-patch+json"
+        && call.verb == "patch"
+        && matches!(target.version.form, Form::Custom(_))
+    {
+        return Err(Status::unsupported_patch());
+    }
     if matches!(call.verb, "delete" | "deletecollection") {
         return delete(call, &target, &content_type, &bytes);
     }
@@ -437,9 +443,12 @@ fn delete(call: &Call, target: &Target, content_type: &str, bytes: &[u8]) -> Res
         call.cluster.tell();
         return Ok(json(200, listed(call, target, &listing)?));
     }
-    let outcome = verbs::delete(&mut call.cluster.state(), target, &options, &write)?;
+    let outcome = verbs::delete(&mut call.cluster.state(), target, &options, &write);
     call.cluster.tell();
-    content(call, target, outcome)
+    let answer = outcome.and_then(|outcome| content(call, target, outcome));
+    let mut response = answer.unwrap_or_else(|status| super::refuse(&status));
+    warn(&mut response, &verbs::delete_warnings(target, &options));
+    Ok(response)
 }
 
 /// The answer to a write.

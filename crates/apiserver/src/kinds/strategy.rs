@@ -406,6 +406,9 @@ fn job_selector(object: &mut Value) {
     }
     let uid = object["metadata"]["uid"].clone();
     let name = object["metadata"]["name"].clone();
+    // Labels that come from the template are the same map in the API server, and get what it gets.
+    let own = object["metadata"]["labels"].clone();
+    let shared = own.is_object() && own == object["spec"]["template"]["metadata"]["labels"];
     object["spec"]["selector"] = json!({"matchLabels": {"batch.kubernetes.io/controller-uid": uid}});
     let metadata = &mut object["spec"]["template"]["metadata"];
     if !metadata.is_object() {
@@ -420,6 +423,9 @@ fn job_selector(object: &mut Value) {
     }
     for label in ["batch.kubernetes.io/job-name", "job-name"] {
         labels[label] = name.clone();
+    }
+    if shared {
+        object["metadata"]["labels"] = labels.clone();
     }
     super::defaults::labels_of_template(object);
 }

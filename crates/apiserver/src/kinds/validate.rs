@@ -5,6 +5,7 @@
 
 mod pods;
 mod services;
+mod workloads;
 
 use serde_json::{Value, json};
 
@@ -62,12 +63,23 @@ fn common(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {
     match (&*resource.group, &*resource.kind) {
         ("", "ConfigMap") => {
             keys(object, "data", causes);
+            for name in object["data"].as_object().into_iter().flat_map(|map| map.keys()) {
+                if object["binaryData"].get(name).is_some() {
+                    let why = "duplicate of key present in binaryData";
+                    causes.push(Cause::invalid(format!("data[{name}]"), &json!(name), why));
+                }
+            }
             keys(object, "binaryData", causes);
         }
-        ("", "Secret") => keys(object, "data", causes),
+        ("", "Secret") => {
+            keys(object, "data", causes);
+            secret(object, causes);
+        }
         ("", "Service") => services::check(object, causes),
         ("", "Pod") => pods::spec(&object["spec"], "spec", causes),
-        ("apps", "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet") => workload(object, causes),
+        ("apps", kind @ ("Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet")) => {
+            workloads::check(kind, &object["spec"], causes);
+        }
         ("batch", "Job") => job(&object["spec"], "spec", causes),
         ("batch", "CronJob") => {
             required_text(&object["spec"], "schedule", "spec", causes);
@@ -81,6 +93,11 @@ fn common(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {
             let most = &object["spec"]["maxReplicas"];
             if most.as_i64().unwrap_or_default() < 1 {
                 causes.push(Cause::invalid("spec.maxReplicas", most, "must be greater than 0"));
+            }
+        }
+        ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => {
+            for (place, rule) in object["rules"].as_array().into_iter().flatten().enumerate() {
+                policy_rule(rule, resource.namespaced, &format!("rules[{place}]"), causes);
             }
         }
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => {
@@ -105,6 +122,75 @@ fn keys(object: &Value, field: &str, causes: &mut Vec<Cause>) {
                 .into_iter()
                 .map(|why| Cause::invalid(format!("{field}[{name}]"), &json!(name), why)),
         );
+    }
+}
+
+/// What a Secret of a type has to have.
+fn secret(object: &Value, causes: &mut Vec<Cause>) {
+    let data = &object["data"];
+    let mut required = |name: &str| causes.push(Cause::required(format!("data[{name}]"), ""));
+    let has = |name: &str| data.get(name).is_some();
+    match object["type"].as_str().unwrap_or_default() {
+        "kubernetes.io/service-account-token" => {
+            let name = "kubernetes.io/service-account.name";
+            let given = object["metadata"]["annotations"][name].as_str();
+            if given.unwrap_or_default().is_empty() {
+                causes.push(Cause::required(format!("metadata.annotations[{name}]"), ""));
+            }
+        }
+        "kubernetes.io/dockercfg" if !has(".dockercfg") => required(".dockercfg"),
+        "kubernetes.io/dockerconfigjson" if !has(".dockerconfigjson") => required(".dockerconfigjson"),
+        "kubernetes.io/basic-auth" if !has("username") && !has("password") => {
+            required("username");
+            required("password");
+        }
+        "kubernetes.io/ssh-auth" if data["ssh-privatekey"].as_str().unwrap_or_default().is_empty() => {
+            required("ssh-privatekey");
+        }
+        "kubernetes.io/tls" => {
+            for name in ["tls.crt", "tls.key"] {
+                if !has(name) {
+                    required(name);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What is wrong with a rule of a role.
+fn policy_rule(rule: &Value, namespaced: bool, path: &str, causes: &mut Vec<Cause>) {
+    let empty = |field: &str| rule[field].as_array().is_none_or(Vec::is_empty);
+    if empty("verbs") {
+        causes.push(Cause::required(
+            format!("{path}.verbs"),
+            "verbs must contain at least one value",
+        ));
+    }
+    if !empty("nonResourceURLs") {
+        let field = format!("{path}.nonResourceURLs");
+        let urls = &rule["nonResourceURLs"];
+        if namespaced {
+            let why = "namespaced rules cannot apply to non-resource URLs";
+            causes.push(Cause::invalid(&field, urls, why));
+        }
+        if !["apiGroups", "resources", "resourceNames"].into_iter().all(empty) {
+            let why = "rules cannot apply to both regular resources and non-resource URLs";
+            causes.push(Cause::invalid(&field, urls, why));
+        }
+        return;
+    }
+    if empty("apiGroups") {
+        causes.push(Cause::required(
+            format!("{path}.apiGroups"),
+            "resource rules must supply at least one api group",
+        ));
+    }
+    if empty("resources") {
+        causes.push(Cause::required(
+            format!("{path}.resources"),
+            "resource rules must supply at least one resource",
+        ));
     }
 }
 
@@ -161,41 +247,6 @@ fn is_empty_selector(selector: &Value) -> bool {
         _ => true,
     };
     none("matchLabels") && none("matchExpressions")
-}
-
-fn workload(object: &Value, causes: &mut Vec<Cause>) {
-    let spec = &object["spec"];
-    not_negative(spec, "replicas", "spec", causes);
-    not_negative(spec, "minReadySeconds", "spec", causes);
-    not_negative(spec, "revisionHistoryLimit", "spec", causes);
-    let selector = &spec["selector"];
-    let labels = &spec["template"]["metadata"]["labels"];
-    if selector.is_null() {
-        causes.push(Cause::required("spec.selector", ""));
-    } else if is_empty_selector(selector) {
-        causes.push(Cause::invalid(
-            "spec.selector",
-            selector,
-            "empty selector is invalid for deployment",
-        ));
-    }
-    if selector.is_null() || !selects(selector, labels) {
-        causes.push(Cause::invalid(
-            "spec.template.metadata.labels",
-            labels,
-            "`selector` does not match template `labels`",
-        ));
-    }
-    crate::object::metadata::check_labels(labels, "spec.template.labels", causes);
-    pods::spec(&spec["template"]["spec"], "spec.template.spec", causes);
-    let restart = &spec["template"]["spec"]["restartPolicy"];
-    if let Some(policy) = restart.as_str().filter(|policy| *policy != "Always") {
-        causes.push(Cause::not_supported_text(
-            "spec.template.spec.restartPolicy",
-            policy,
-            &["Always"],
-        ));
-    }
 }
 
 fn job(spec: &Value, path: &str, causes: &mut Vec<Cause>) {

@@ -91,6 +91,16 @@ fn check_owners(owners: &Value, path: &str, causes: &mut Vec<Cause>) {
                 causes.push(Cause::invalid(format!("{path}.{field}"), &json!(""), why));
             }
         }
+        let core = owner["apiVersion"] == "v1" || owner["apiVersion"] == "events.k8s.io/v1";
+        if core && owner["kind"] == "Event" {
+            let version = owner["apiVersion"].as_str().unwrap_or_default();
+            let slash = if version.contains('/') { "" } else { "/" };
+            causes.push(Cause::invalid(
+                path,
+                owner,
+                format!("{slash}{version}, Kind=Event is disallowed from being an owner"),
+            ));
+        }
         if owner["controller"] == true {
             let text = |name: &str| owner[name].as_str().unwrap_or_default();
             let this = format!("{}/{}", text("kind"), text("name"));

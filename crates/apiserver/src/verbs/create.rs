@@ -29,6 +29,15 @@ pub fn create(
     let decoded = decode(target, object, duplicates, write.validation).map_err(|why| why.of_body(target))?;
     let mut object = decoded.object;
     check_names(target, &mut object)?;
+    for field in [
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "selfLink",
+    ] {
+        metadata::set(&mut object, field, None);
+    }
     let (object, managed) = track(target, None, object, write)?;
     Ok(finish(state, target, object, &managed, write, Verb::Create)?.warning(decoded.warnings))
 }

@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::Target;
 use crate::kinds::{Form, Registry, defaults};
+use crate::object::metadata;
 use crate::status::{Cause, Status};
 
 /// What happens to fields that the kind does not have, `fieldValidation`.
@@ -151,6 +152,23 @@ impl Unreadable {
         }
     }
 
+    /// The answer to an apply that makes something of an object that cannot be read.
+    pub(super) fn of_applied(self, target: &Target, config: &Value) -> Status {
+        match (self, &target.version.form) {
+            // Fields that the kind does not have are found before.
+            (Self::Form(why), Form::Builtin(_)) if !why.starts_with("strict decoding error") => {
+                let kind = crate::managed::version_and_kind(config);
+                let text = |name: &str| metadata::text(config, name);
+                Status::internal_plain(format!(
+                    "failed to convert new object ({}/{}; {kind}) to proper version: unable to convert unstructured object to {kind}: error decoding from json: {why}",
+                    text("namespace"),
+                    text("name"),
+                ))
+            }
+            (why, _) => why.of_body(target),
+        }
+    }
+
     /// The answer to a patch that makes something of an object that cannot be read.
     pub(super) fn of_patched(self, patched: &Value) -> Status {
         match self {
@@ -172,6 +190,8 @@ pub(super) fn decode(
 ) -> Result<Decoded, Unreadable> {
     check_kind(target, &mut object).map_err(Unreadable::Kind)?;
     let kind = &*target.resource.kind;
+    // An empty list clears the entries, see `FieldManager::update`.
+    let clears = object["metadata"]["managedFields"] == Value::Array(Vec::new());
     let unknown = match &target.version.form {
         Form::Builtin(ty) => {
             let unknown = ty.normalize(&mut object).map_err(Unreadable::Form)?;
@@ -183,6 +203,9 @@ pub(super) fn decode(
             .decode(&mut object)
             .map_err(|cause| Unreadable::Form(cause.to_string()))?,
     };
+    if clears && matches!(target.version.form, Form::Builtin(_)) {
+        metadata::set(&mut object, "managedFields", Some(Value::Array(Vec::new())));
+    }
     let complaints: Vec<String> = duplicates
         .iter()
         .map(|path| format!("duplicate field {path:?}"))

@@ -25,7 +25,7 @@ pub use collection::delete_collection;
 pub use create::create;
 pub use decode::Validation;
 pub(crate) use delete::{CLEANUP, FOREGROUND, ORPHAN};
-pub use delete::{DeleteOptions, Preconditions, Propagation, delete};
+pub use delete::{DeleteOptions, Preconditions, Propagation, delete, delete_warnings};
 pub use patch::{PatchBody, patch};
 pub(crate) use read::check_reached;
 pub use read::{ListOptions, Listing, RevisionMatch, Selection, get, list};

@@ -131,7 +131,7 @@ fn apply(
         let object = existing.object.clone();
         return update::finish(state, target, &existing, object, managed, write, Verb::Apply);
     };
-    let decoded = decode(target, object, &[], write.validation).map_err(|why| why.of_body(target))?;
+    let decoded = decode(target, object, &[], write.validation).map_err(|why| why.of_applied(target, &config))?;
     let outcome = update::finish(
         state,
         target,
@@ -177,7 +177,7 @@ fn apply_new(
             ),
         ));
     }
-    if target.subresource == "status" {
+    if target.subresource == "status" && !target.resource.strategy.create_on_update {
         return Err(target.not_found());
     }
     let applied = target.fields().apply(None, config, request).map_err(refused)?;
@@ -186,7 +186,7 @@ fn apply_new(
         metadata::set(&mut object, "name", Some(target.name.clone().into()));
     }
     check_names(target, &mut object)?;
-    let decoded = decode(target, object, &[], write.validation).map_err(|why| why.of_body(target))?;
+    let decoded = decode(target, object, &[], write.validation).map_err(|why| why.of_applied(target, config))?;
     let outcome = create::finish(
         state,
         target,

@@ -101,7 +101,13 @@ fn create_instead(
     object: Value,
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
-    let (object, managed) = create::track(target, None, object, write)?;
+    let uid = metadata::text(&object, "uid").to_owned();
+    if !uid.is_empty() {
+        return Err(other_uid(target, &uid, ""));
+    }
+    let (mut object, managed) = create::track(target, None, object, write)?;
+    // What is made has none to compare.
+    metadata::set(&mut object, "resourceVersion", None);
     create::finish(state, target, object, &managed, write, Verb::Create)
 }
 
@@ -109,19 +115,27 @@ fn create_instead(
 pub(super) fn check_replaced(target: &Target, object: &Value, existing: &Existing) -> Result<(), Status> {
     let uid = metadata::text(object, "uid");
     if !uid.is_empty() && *uid != *existing.stored.head.uid {
-        return Err(Status::conflict(
-            &target.resource.group,
-            &target.resource.plural,
-            &target.name,
-            format!(
-                "StorageError: invalid object, Code: 4, Key: /registry/{}/{}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-                target.resource.plural,
-                target.key(),
-                existing.stored.head.uid
-            ),
-        ));
+        return Err(other_uid(target, uid, &existing.stored.head.uid));
     }
     check_revision(target, object, existing)
+}
+
+/// The answer to an update of what has another UID, or none.
+fn other_uid(target: &Target, given: &str, stored: &str) -> Status {
+    // Where the API server keeps Services among what belongs to them.
+    let folder = match &*target.resource.table {
+        "services" => "services/specs",
+        _ => &target.resource.plural,
+    };
+    Status::conflict(
+        &target.resource.group,
+        &target.resource.plural,
+        &target.name,
+        format!(
+            "StorageError: invalid object, Code: 4, Key: /registry/{folder}/{}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {given}, UID in object meta: {stored}",
+            target.key(),
+        ),
+    )
 }
 
 /// Refuses an object of another revision.
