@@ -51,7 +51,16 @@ pub(super) fn coerce_root(object: &mut Value) -> Result<Vec<String>, Cause> {
             .get_mut("metadata")
             .and_then(Value::as_object_mut)
             .and_then(|metadata| metadata.remove("managedFields"));
-        coerce_metadata(fields, "", &mut unknown)?;
+        let read = coerce_metadata(fields, "", &mut unknown);
+        read.map_err(|cause| {
+            // Said without the field: the object is not read at all.
+            let at = cause.message.find("json: cannot").unwrap_or_default();
+            Cause {
+                field: String::new(),
+                message: cause.message[at..].to_owned(),
+                ..cause
+            }
+        })?;
         if let (Some(managed), Some(Value::Object(metadata))) = (managed, fields.get_mut("metadata")) {
             metadata.insert("managedFields".to_owned(), managed);
         }

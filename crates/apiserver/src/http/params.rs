@@ -72,6 +72,12 @@ impl Params {
     }
 
     pub(super) fn list(&self) -> Result<ListOptions, Status> {
+        let limit = self.text("limit");
+        if !limit.is_empty() && limit.parse::<i64>().is_err() {
+            return Err(Status::bad_request(format!(
+                "strconv.ParseInt: parsing {limit:?}: invalid syntax"
+            )));
+        }
         let mut causes = Vec::new();
         let continuation = self.get("continue").filter(|text| !text.is_empty());
         let text = self.text("resourceVersionMatch");

@@ -90,6 +90,7 @@ fn target(call: &Call) -> Result<Target, Status> {
                 false,
                 "log" | "exec" | "attach" | "portforward" | "proxy" | "ephemeralcontainers" | "resize",
             ) => Status::not_implemented(format!("{plural}/{subresource}")),
+            (false, _) if matches!(version.form, Form::Custom(_)) => Status::not_found(group, plural, name),
             _ => Status::no_such_resource(),
         });
     }
@@ -104,7 +105,13 @@ fn target(call: &Call) -> Result<Target, Status> {
 
 fn check_verb(call: &Call, target: &Target) -> Result<(), Status> {
     let named = !target.name.is_empty();
+    let custom = matches!(target.version.form, Form::Custom(_));
+    if custom && !named && matches!(call.verb, "update" | "patch") {
+        return Err(Status::bad_request("name must be provided"));
+    }
     let fits = match call.verb {
+        // As in the API server, whose handler of custom resources looks at the method alone.
+        "create" if custom => true,
         "create" => !named || !target.subresource.is_empty(),
         "update" | "patch" => named,
         "" => false,
@@ -303,6 +310,12 @@ fn object(target: &Target, content_type: &str, bytes: &[u8]) -> Result<(Value, V
 }
 
 fn unreadable(target: &Target, bytes: &[u8], error: &str) -> Status {
+    if bytes.is_empty() {
+        return Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: unexpected end of JSON input (<empty>)",
+            target.resource.kind
+        ));
+    }
     let text = String::from_utf8_lossy(bytes);
     let shown: String = text.chars().take(30).collect();
     Status::bad_request(format!(
@@ -441,7 +454,9 @@ fn delete(call: &Call, target: &Target, content_type: &str, bytes: &[u8]) -> Res
         let list = call.params.list()?;
         let listing = verbs::delete_collection(&mut call.cluster.state(), target, &list, &options, &write)?;
         call.cluster.tell();
-        return Ok(json(200, listed(call, target, &listing)?));
+        let mut response = json(200, listed(call, target, &listing)?);
+        warn(&mut response, &verbs::delete_warnings(target, &options));
+        return Ok(response);
     }
     let outcome = verbs::delete(&mut call.cluster.state(), target, &options, &write);
     call.cluster.tell();

@@ -101,13 +101,20 @@ fn common(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {
             }
         }
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => {
-            for field in ["kind", "name"] {
-                if object["roleRef"][field].as_str().unwrap_or_default().is_empty() {
-                    causes.push(match field {
-                        "kind" => Cause::not_supported_text("roleRef.kind", "", &["ClusterRole"]),
-                        _ => Cause::required("roleRef.name", ""),
-                    });
-                }
+            let kinds: &[&str] = if resource.namespaced {
+                &["Role", "ClusterRole"]
+            } else {
+                &["ClusterRole"]
+            };
+            let kind = object["roleRef"]["kind"].as_str().unwrap_or_default();
+            if !kinds.contains(&kind) {
+                causes.push(Cause::not_supported_text("roleRef.kind", kind, kinds));
+            }
+            if object["roleRef"]["name"].as_str().unwrap_or_default().is_empty() {
+                causes.push(Cause::required("roleRef.name", ""));
+            }
+            for (place, subject) in object["subjects"].as_array().into_iter().flatten().enumerate() {
+                role_subject(subject, &format!("subjects[{place}]"), causes);
             }
         }
         _ => {}
@@ -155,6 +162,41 @@ fn secret(object: &Value, causes: &mut Vec<Cause>) {
             }
         }
         _ => {}
+    }
+}
+
+/// What is wrong with whom a role is given to.
+fn role_subject(subject: &Value, path: &str, causes: &mut Vec<Cause>) {
+    const GROUP: &str = "rbac.authorization.k8s.io";
+    let text = |field: &str| subject[field].as_str().unwrap_or_default();
+    if text("name").is_empty() {
+        causes.push(Cause::required(format!("{path}.name"), ""));
+    }
+    let group = match text("kind") {
+        "ServiceAccount" => "",
+        "User" | "Group" => GROUP,
+        other => {
+            let known = ["ServiceAccount", "User", "Group"];
+            causes.push(Cause::not_supported_text(format!("{path}.kind"), other, &known));
+            return;
+        }
+    };
+    if text("kind") == "ServiceAccount" && !text("name").is_empty() {
+        causes.extend(
+            names::dns_subdomain(text("name"))
+                .into_iter()
+                .map(|why| Cause::invalid(format!("{path}.name"), &subject["name"], why)),
+        );
+    }
+    if text("apiGroup") != group {
+        causes.push(Cause::not_supported_text(
+            format!("{path}.apiGroup"),
+            text("apiGroup"),
+            &[group],
+        ));
+    }
+    if text("kind") == "ServiceAccount" && text("namespace").is_empty() {
+        causes.push(Cause::required(format!("{path}.namespace"), ""));
     }
 }
 

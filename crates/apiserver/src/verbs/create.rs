@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::decode::decode;
-use super::{Outcome, Target, Write, admission};
+use super::{Outcome, Target, Write, admission, warned};
 use crate::crd::Verdict;
 use crate::journal::Verb;
 use crate::kinds::{self, Form};
@@ -27,7 +27,16 @@ pub fn create(
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
     let decoded = decode(target, object, duplicates, write.validation).map_err(|why| why.of_body(target))?;
-    let mut object = decoded.object;
+    let (object, warnings) = (decoded.object, decoded.warnings);
+    warned(create_decoded(state, target, object, write), warnings)
+}
+
+fn create_decoded(
+    state: &mut State,
+    target: &Target,
+    mut object: Value,
+    write: &Write<'_>,
+) -> Result<Outcome, Status> {
     check_names(target, &mut object)?;
     for field in [
         "uid",
@@ -39,7 +48,7 @@ pub fn create(
         metadata::set(&mut object, field, None);
     }
     let (object, managed) = track(target, None, object, write)?;
-    Ok(finish(state, target, object, &managed, write, Verb::Create)?.warning(decoded.warnings))
+    finish(state, target, object, &managed, write, Verb::Create)
 }
 
 /// Records who manages the fields of an object that has been read, which comes back without entries.
@@ -160,8 +169,6 @@ fn name(state: &mut State, target: &Target, object: &mut Value) {
 fn prepare(state: &mut State, target: &Target, object: &mut Value, write: &Write<'_>) {
     for field in [
         "resourceVersion",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
         "selfLink",
         "generation",
         "managedFields",

@@ -159,8 +159,9 @@ impl Unreadable {
             (Self::Form(why), Form::Builtin(_)) if !why.starts_with("strict decoding error") => {
                 let kind = crate::managed::version_and_kind(config);
                 let text = |name: &str| metadata::text(config, name);
+                let by = if why.starts_with("quantities") { "" } else { "error decoding from json: " };
                 Status::internal_plain(format!(
-                    "failed to convert new object ({}/{}; {kind}) to proper version: unable to convert unstructured object to {kind}: error decoding from json: {why}",
+                    "failed to convert new object ({}/{}; {kind}) to proper version: unable to convert unstructured object to {kind}: {by}{why}",
                     text("namespace"),
                     text("name"),
                 ))
@@ -201,7 +202,12 @@ pub(super) fn decode(
         Form::Custom(version) => version
             .get()
             .decode(&mut object)
-            .map_err(|cause| Unreadable::Form(cause.to_string()))?,
+            .map_err(|cause| {
+                Unreadable::Form(match &*cause.field {
+                    "" => cause.message,
+                    _ => cause.to_string(),
+                })
+            })?,
     };
     if clears && matches!(target.version.form, Form::Builtin(_)) {
         metadata::set(&mut object, "managedFields", Some(Value::Array(Vec::new())));

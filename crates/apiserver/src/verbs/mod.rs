@@ -116,6 +116,14 @@ impl Outcome {
     }
 }
 
+/// Warns a client, whatever it gets.
+fn warned(outcome: Result<Outcome, Status>, warnings: Vec<String>) -> Result<Outcome, Status> {
+    match outcome {
+        Ok(outcome) => Ok(outcome.warning(warnings)),
+        Err(status) => Err(status.warning(warnings)),
+    }
+}
+
 impl Target {
     /// The key of the object.
     pub fn key(&self) -> Box<str> {

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::create::{self, check_names};
 use super::decode::{check_kind, decode};
-use super::update::{self, Existing, check_revision};
-use super::{Outcome, Target, Write, scale};
+use super::update::{self, Existing, check_named, check_revision};
+use super::{Outcome, Target, Write, scale, warned};
 use crate::journal::Verb;
 use crate::managed::{ApplyError, ApplyRequest, settle_times};
 use crate::object::metadata;
@@ -54,10 +54,13 @@ pub fn patch(
             let shown = patched.clone();
             let mut decoded = decode(target, patched, duplicates, write.validation)
                 .map_err(|why| why.of_patched(&shown))?;
-            check_names(target, &mut decoded.object)?;
-            check_revision(target, &decoded.object, &existing)?;
-            let outcome = update::replace(state, target, &existing, decoded.object, write, Verb::Patch)?;
-            Ok(outcome.warning(decoded.warnings))
+            let outcome = check_named(target, &decoded.object)
+                .and_then(|()| check_names(target, &mut decoded.object))
+                .and_then(|()| check_revision(target, &decoded.object, &existing))
+                .and_then(|()| {
+                    update::replace(state, target, &existing, decoded.object, write, Verb::Patch)
+                });
+            warned(outcome, decoded.warnings)
         }
     }
 }
@@ -115,8 +118,8 @@ fn apply(
         return apply_new(state, target, &config, &request, write);
     };
     let revision = metadata::text(&config, "resourceVersion");
-    if !revision.is_empty() && *revision != existing.stored.revision.to_string() {
-        return Err(target.modified());
+    if !revision.is_empty() {
+        check_revision(target, &config, &existing)?;
     }
     let applied = target
         .fields()
@@ -140,8 +143,8 @@ fn apply(
         managed,
         write,
         Verb::Apply,
-    )?;
-    Ok(outcome.warning(decoded.warnings))
+    );
+    warned(outcome, decoded.warnings)
 }
 
 fn check_kind_of_config(target: &Target, config: &mut Value) -> Result<(), Status> {
@@ -194,8 +197,8 @@ fn apply_new(
         &applied.managed,
         write,
         Verb::Create,
-    )?;
-    Ok(outcome.warning(decoded.warnings))
+    );
+    warned(outcome, decoded.warnings)
 }
 
 /// The answer to an apply that could not be done.

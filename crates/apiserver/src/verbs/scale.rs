@@ -142,7 +142,8 @@ pub(super) fn patch(
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
     let existing = existing(state, target)?;
-    let shown = show(&target.version, &existing.object)?;
+    // What has no replicas yet may get some.
+    let shown = show(&target.version, &existing.object).unwrap_or_else(|_| empty_scale(&existing.object));
     if let PatchBody::Apply(config) = body {
         return apply(state, target, &existing, shown, &config, write);
     }
@@ -237,8 +238,12 @@ fn write_scale(
 
 /// What is shown before an object has replicas.
 fn empty_scale(object: &Value) -> Value {
-    json!({"kind": "Scale", "apiVersion": VERSION, "metadata": {"name": object["metadata"]["name"],
-        "namespace": object["metadata"]["namespace"]}, "spec": {}, "status": {"replicas": 0}})
+    let mut shown =
+        json!({"kind": "Scale", "apiVersion": VERSION, "metadata": {}, "spec": {}, "status": {"replicas": 0}});
+    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        metadata::set(&mut shown, field, object["metadata"].get(field).cloned());
+    }
+    shown
 }
 
 fn set_at(object: &mut Value, path: &str, replicas: i64) {

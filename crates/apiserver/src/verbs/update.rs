@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::create::{self, check_names};
 use super::decode::{Decoded, decode};
-use super::{Body, Outcome, Target, Write, scale};
+use super::{Body, Outcome, Target, Write, scale, warned};
 use crate::journal::Verb;
 use crate::kinds::{self, Form};
 use crate::managed::{Live, ManagedFields, settle_times};
@@ -74,25 +74,40 @@ pub fn update(
     if target.subresource == "scale" {
         return scale::update(state, target, object, duplicates, write);
     }
-    let Decoded { mut object, warnings } =
+    let Decoded { object, warnings } =
         decode(target, object, duplicates, write.validation).map_err(|why| why.of_body(target))?;
-    if metadata::text(&object, "name").is_empty() {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({} based on URL) was undeterminable: name must be provided",
-            target.name
-        )));
-    }
+    warned(update_decoded(state, target, object, write), warnings)
+}
+
+fn update_decoded(
+    state: &mut State,
+    target: &Target,
+    mut object: Value,
+    write: &Write<'_>,
+) -> Result<Outcome, Status> {
+    check_named(target, &object)?;
     check_names(target, &mut object)?;
     let Some(stored) = state.store.get(&target.resource.table, &target.key()) else {
-        if target.resource.strategy.create_on_update && target.subresource.is_empty() {
-            let created = create_instead(state, target, object, write)?;
-            return Ok(created.warning(warnings));
+        let creates = target.subresource.is_empty() || target.subresource == "status";
+        if target.resource.strategy.create_on_update && creates {
+            return create_instead(state, target, object, write);
         }
         return Err(target.not_found());
     };
     let existing = Existing::of(target, stored);
     check_replaced(target, &object, &existing)?;
-    Ok(replace(state, target, &existing, object, write, Verb::Update)?.warning(warnings))
+    replace(state, target, &existing, object, write, Verb::Update)
+}
+
+/// Refuses an object without a name.
+pub(super) fn check_named(target: &Target, object: &Value) -> Result<(), Status> {
+    if metadata::text(object, "name").is_empty() {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            target.name
+        )));
+    }
+    Ok(())
 }
 
 fn create_instead(
@@ -249,8 +264,11 @@ fn prepare(target: &Target, existing: &Existing, object: &mut Value) {
             metadata::set(object, field, Some(old[field].clone()));
         }
     }
-    // Only a deletion sets or moves it.
-    for field in ["deletionTimestamp", "generation", "resourceVersion"] {
+    // Only a deletion moves it.
+    if !old["deletionTimestamp"].is_null() {
+        metadata::set(object, "deletionTimestamp", Some(old["deletionTimestamp"].clone()));
+    }
+    for field in ["generation", "resourceVersion"] {
         metadata::set(object, field, old.get(field).cloned());
     }
     metadata::set(object, "selfLink", None);

@@ -14,8 +14,6 @@ pub(crate) struct Pair {
 #[derive(Default)]
 struct Names {
     uids: HashMap<String, usize>,
-    /// Names that the server made up.
-    names: HashMap<String, usize>,
     /// Revisions of objects; those of lists and bookmarks say what else has been written.
     revisions: HashMap<String, usize>,
     /// Whether revisions of objects are told apart.
@@ -57,7 +55,6 @@ impl Names {
     fn value(&mut self, name: &str, value: &Value) -> Value {
         match value {
             Value::Object(map) => {
-                self.generated(map);
                 let list = map.contains_key("items") || map.get("type").is_some_and(|kind| kind == "BOOKMARK");
                 let mut out: Map<String, Value> = map
                     .iter()
@@ -87,17 +84,6 @@ impl Names {
             Value::Array(items) => items.iter().map(|item| self.value(name, item)).collect(),
             Value::String(text) => Value::String(self.string(name, text)),
             other => other.clone(),
-        }
-    }
-
-    /// Takes down a name made from `generateName`.
-    fn generated(&mut self, meta: &Map<String, Value>) {
-        let (Some(Value::String(prefix)), Some(Value::String(name))) = (meta.get("generateName"), meta.get("name")) else {
-            return;
-        };
-        if name.strip_prefix(prefix.as_str()).is_some_and(|rest| rest.len() == 5) {
-            let next = self.names.len();
-            self.names.entry(name.clone()).or_insert(next);
         }
     }
 
@@ -166,15 +152,18 @@ impl Names {
                 }
             }
         }
-        for (name, number) in &self.names {
-            if out.contains(name) {
-                out = out.replace(name, &format!("<name {number}>"));
+        // Names that are made up begin with `gen-` and a number in the random sequences.
+        if let Some(at) = out.find("gen-") {
+            let end = out[at + 4..].find('-').map_or(out.len(), |length| at + 5 + length);
+            if out.get(end..end + 5).is_some_and(|made| made.bytes().all(|byte| byte.is_ascii_alphanumeric())) {
+                out.replace_range(end..end + 5, "*****");
             }
         }
         for word in [
             "ResourceVersion in record (",
             "current: ",
             "resource version: ",
+            "the ResourceVersion in the precondition (",
             "ResourceVersion in precondition: ",
             "ResourceVersion in object meta: ",
         ] {

@@ -69,9 +69,11 @@ impl Memory {
     fn value(&self, name: &str) -> &str {
         let (_, object) = name.split_once('(').unwrap_or_default();
         let (plural, _) = object.split_once('/').unwrap_or_default();
+        let start = format!("$start({plural})");
+        let start = (!name.starts_with("$uid")).then_some(start);
         self.values
             .get(name)
-            .or_else(|| self.values.get(&format!("$start({plural})")))
+            .or_else(|| self.values.get(&start?))
             .map_or("1", String::as_str)
     }
 
