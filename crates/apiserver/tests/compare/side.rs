@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::script::{End, Step};
 
 /// How long controllers and watches may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// What garbage collection takes away again.
 const COLLECTED: [&str; 2] = ["foregroundDeletion", "orphan"];

@@ -51,7 +51,7 @@ pub(super) static KINDS: LazyLock<Kinds> =
     LazyLock::new(|| serde_json::from_str(include_str!("kinds.json")).unwrap());
 
 /// The name of what is written last.
-const LAST: &str = "zz-last";
+pub(super) const LAST: &str = "zz-last";
 
 /// Returns the steps of a sequence; `$ns` stands for its namespace.
 pub(super) fn sequence(seed: u64, number: u64, length: usize) -> Vec<String> {

@@ -10,7 +10,7 @@ mod generate;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kube::Client;
 
@@ -25,6 +25,9 @@ const AT_ONCE: usize = 8;
 
 /// Failures that are made shorter; of the others the last step is told.
 const SHORTENED: usize = 12;
+
+/// How long that may take for each.
+const SHORTENING: Duration = Duration::from_secs(20);
 
 /// Requests of a run in which each accepted difference has to be met.
 const REQUESTS: u64 = 5_000;
@@ -65,7 +68,11 @@ impl World {
         let namespace = format!("random-{number}-{attempt}");
         for (place, text) in setup(&namespace).iter().chain(steps).enumerate() {
             let step = script::step(place, &text.replace("$ns", &namespace));
+            let begun = Instant::now();
             let (wanted, found) = tokio::join!(real.answer(&step), ours.answer(&step));
+            if begun.elapsed() > Duration::from_secs(5) {
+                eprintln!("slow, sequence {number}: {text}");
+            }
             self.requests.fetch_add(1, Ordering::Relaxed);
             let differences = crate::differences(&step, &wanted, &found, &mut normal);
             if differences.is_empty() {
@@ -83,9 +90,14 @@ impl World {
     /// Leaves out steps as long as the last is still answered differently.
     async fn shorten(&self, number: u64, mut steps: Vec<String>, mut difference: Difference) -> (Vec<String>, Difference) {
         steps.truncate(difference.place + 1);
+        let deadline = Instant::now() + SHORTENING;
         let mut at = steps.len() - 1;
-        while at > 0 {
+        while at > 0 && Instant::now() < deadline {
             at -= 1;
+            // A watch waits for it.
+            if steps[at].contains(generate::LAST) {
+                continue;
+            }
             let mut fewer = steps.clone();
             fewer.remove(at);
             if let Some(still) = self.run(number, &fewer).await.filter(|found| found.place + 1 == fewer.len()) {
