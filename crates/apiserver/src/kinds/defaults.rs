@@ -88,7 +88,6 @@ fn of_kind(kind: &str, object: &mut Value) {
             }
         }
         "CustomResourceDefinition" => crate::crd::apply_defaults(object),
-        "Role" | "ClusterRole" => no_rules(object),
         _ => {}
     }
     if kind == "ReplicationController" {
@@ -99,13 +98,6 @@ fn of_kind(kind: &str, object: &mut Value) {
             }
             labels_of_template(object);
         }
-    }
-}
-
-/// Rules are always written; stored and read again, none are null.
-fn no_rules(object: &mut Value) {
-    if object["rules"].as_array().is_some_and(Vec::is_empty) {
-        object["rules"] = Value::Null;
     }
 }
 

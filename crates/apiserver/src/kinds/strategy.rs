@@ -181,6 +181,7 @@ pub(crate) fn prepare_create(
         ("", "PersistentVolume") => protect(object, "kubernetes.io/pv-protection"),
         ("apps", "DaemonSet") => set_template_generation(object, 1),
         ("batch", "Job") => job_selector(object),
+        ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => no_rules(object),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => prepare_definition(version, object, None),
         _ => {}
     }
@@ -286,6 +287,7 @@ fn of_kind(resource: &Resource, version: &Version, state: &mut State, new: &mut 
             set_or_remove(new, "spec", "finalizers", finalizers);
         }
         ("", "Service") => super::services::allocate(state, new, Some(old)),
+        ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => no_rules(new),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => prepare_definition(version, new, Some(old)),
         ("apps", "DaemonSet") => {
             let before = template_generation(old);
@@ -396,6 +398,13 @@ fn quality(spec: &Value) -> &'static str {
         "Guaranteed"
     } else {
         "Burstable"
+    }
+}
+
+/// Rules are always written; stored and read again, none are null.
+fn no_rules(object: &mut Value) {
+    if object["rules"].as_array().is_some_and(Vec::is_empty) {
+        object["rules"] = Value::Null;
     }
 }
 

@@ -114,7 +114,7 @@ fn common(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {
                 causes.push(Cause::required("roleRef.name", ""));
             }
             for (place, subject) in object["subjects"].as_array().into_iter().flatten().enumerate() {
-                role_subject(subject, &format!("subjects[{place}]"), causes);
+                role_subject(subject, resource.namespaced, &format!("subjects[{place}]"), causes);
             }
         }
         _ => {}
@@ -166,7 +166,7 @@ fn secret(object: &Value, causes: &mut Vec<Cause>) {
 }
 
 /// What is wrong with whom a role is given to.
-fn role_subject(subject: &Value, path: &str, causes: &mut Vec<Cause>) {
+fn role_subject(subject: &Value, namespaced: bool, path: &str, causes: &mut Vec<Cause>) {
     const GROUP: &str = "rbac.authorization.k8s.io";
     let text = |field: &str| subject[field].as_str().unwrap_or_default();
     if text("name").is_empty() {
@@ -195,7 +195,7 @@ fn role_subject(subject: &Value, path: &str, causes: &mut Vec<Cause>) {
             &[group],
         ));
     }
-    if text("kind") == "ServiceAccount" && text("namespace").is_empty() {
+    if text("kind") == "ServiceAccount" && text("namespace").is_empty() && !namespaced {
         causes.push(Cause::required(format!("{path}.namespace"), ""));
     }
 }
@@ -297,6 +297,7 @@ fn job(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
         "completions",
         "activeDeadlineSeconds",
         "backoffLimit",
+        "ttlSecondsAfterFinished",
     ] {
         not_negative(spec, field, path, causes);
     }

@@ -109,8 +109,8 @@ pub(super) fn finish(
     verb: Verb,
 ) -> Result<Outcome, Status> {
     let resource = &target.resource;
-    let revision = metadata::text(&object, "resourceVersion");
-    if !revision.is_empty() && revision != "0" {
+    let revision = metadata::text(&object, "resourceVersion").parse::<u64>();
+    if revision.is_ok_and(|revision| revision != 0) {
         return Err(Status::internal_plain(
             "resourceVersion should not be set on objects to be created",
         ));
@@ -126,8 +126,12 @@ pub(super) fn finish(
         return Err(target.invalid(&name, causes));
     }
     let key = head::key(metadata::text(&object, "namespace"), &name);
-    if state.store.get(&resource.table, &key).is_some() {
-        return Err(Status::already_exists(&resource.group, &resource.plural, &name));
+    if let Some(there) = state.store.get(&resource.table, &key) {
+        let mut status = Status::already_exists(&resource.group, &resource.plural, &name);
+        if there.head.deleting.is_some() {
+            status.message = format!("object is being deleted: {}", status.message);
+        }
+        return Err(status);
     }
     kinds::custom::check_definition(resource, &object, None)?;
     metadata::set_managed(&mut object, managed);
@@ -170,7 +174,6 @@ fn prepare(state: &mut State, target: &Target, object: &mut Value, write: &Write
     for field in [
         "resourceVersion",
         "selfLink",
-        "generation",
         "managedFields",
     ] {
         metadata::set(object, field, None);

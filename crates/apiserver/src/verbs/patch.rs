@@ -185,9 +185,7 @@ fn apply_new(
     }
     let applied = target.fields().apply(None, config, request).map_err(refused)?;
     let mut object = applied.object.unwrap_or_else(|| config.clone());
-    if metadata::text(&object, "name").is_empty() {
-        metadata::set(&mut object, "name", Some(target.name.clone().into()));
-    }
+    check_named(target, &object)?;
     check_names(target, &mut object)?;
     let decoded = decode(target, object, &[], write.validation).map_err(|why| why.of_applied(target, config))?;
     let outcome = create::finish(

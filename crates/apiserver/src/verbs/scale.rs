@@ -7,6 +7,7 @@ use super::patch::{PatchBody, patched, refused};
 use super::update::{Existing, finish};
 use super::{Outcome, Target, Write};
 use crate::journal::Verb;
+use crate::kinds::codec::go_type;
 use crate::kinds::{Form, Scale, Version};
 use crate::managed::{ApplyRequest, FieldManager, Live, ManagedFields, UpdateRequest};
 use crate::object::metadata;
@@ -131,6 +132,11 @@ pub(super) fn update(
         map.entry("apiVersion").or_insert_with(|| json!(VERSION));
         map.entry("kind").or_insert_with(|| json!("Scale"));
     }
+    read(&mut scale).map_err(|why| {
+        Status::bad_request(format!(
+            "Scale in version \"v1\" cannot be handled as a Scale: {why}"
+        ))
+    })?;
     write_scale(state, target, &existing, scale, None, write, Verb::Update)
 }
 
@@ -147,8 +153,21 @@ pub(super) fn patch(
     if let PatchBody::Apply(config) = body {
         return apply(state, target, &existing, shown, &config, write);
     }
-    let scale = patched(target, shown, &body)?;
+    let mut scale = patched(target, shown, &body)?;
+    let sent = scale.clone();
+    read(&mut scale).map_err(|why| {
+        let cause = Cause::invalid("patch", &Value::String(sent.to_string()), why);
+        Status::invalid("", "", "", vec![cause])
+    })?;
     write_scale(state, target, &existing, scale, None, write, Verb::Patch)
+}
+
+/// Gives a scale its form, and says what does not fit. What is no scale is refused elsewhere.
+fn read(scale: &mut Value) -> Result<(), String> {
+    match go_type(VERSION, "Scale") {
+        Some(ty) if scale["kind"] == "Scale" => ty.normalize(scale).map(|_| ()),
+        _ => Ok(()),
+    }
 }
 
 fn apply(

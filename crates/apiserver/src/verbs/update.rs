@@ -207,9 +207,19 @@ pub(super) fn finish(
     let resource = &target.resource;
     prepare(target, existing, &mut object);
     kinds::strategy::prepare_update(target, state, &mut object, &existing.object);
-    // Twice, as in the API server: once by all kinds, once by this one.
-    let mut causes = metadata::check_update(&object, &existing.object, "metadata");
-    causes.extend(causes.clone());
+    // More than once, as in the API server: by all kinds, by this one, and by those that check the object as a new one.
+    let mut causes = metadata::check(&object, "metadata");
+    let again = causes.clone();
+    let changed = metadata::check_update(&object, &existing.object, "metadata");
+    causes.extend(changed.clone());
+    causes.extend(changed);
+    let as_new = matches!(
+        &*resource.kind,
+        "ConfigMap" | "Secret" | "ServiceAccount" | "Role" | "ClusterRole" | "RoleBinding" | "ClusterRoleBinding"
+    );
+    if as_new && target.subresource.is_empty() {
+        causes.extend(again);
+    }
     let verdict = kinds::check_update(
         resource,
         &target.version,
@@ -259,7 +269,10 @@ fn may_go(_state: &State, target: &Target, head: &Head, object: &Value) -> bool 
 /// Sets what an update cannot change in the metadata, if it does not say it.
 fn prepare(target: &Target, existing: &Existing, object: &mut Value) {
     let old = &existing.object["metadata"];
-    for field in ["uid", "creationTimestamp", "deletionGracePeriodSeconds"] {
+    if !old["creationTimestamp"].is_null() {
+        metadata::set(object, "creationTimestamp", Some(old["creationTimestamp"].clone()));
+    }
+    for field in ["uid", "deletionGracePeriodSeconds"] {
         if object["metadata"][field].is_null() && !old[field].is_null() {
             metadata::set(object, field, Some(old[field].clone()));
         }
