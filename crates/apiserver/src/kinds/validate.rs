@@ -23,8 +23,14 @@ pub fn create(resource: &Resource, object: &Value) -> Vec<Cause> {
 /// What is wrong with an object that takes the place of another one.
 pub fn update(resource: &Resource, new: &Value, old: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
+    let frozen_first = matches!(&*resource.kind, "ConfigMap" | "Secret");
+    if frozen_first {
+        immutable(resource, new, old, &mut causes);
+    }
     common(resource, new, &mut causes);
-    immutable(resource, new, old, &mut causes);
+    if !frozen_first {
+        immutable(resource, new, old, &mut causes);
+    }
     causes
 }
 
@@ -351,11 +357,14 @@ fn immutable(resource: &Resource, new: &Value, old: &Value, causes: &mut Vec<Cau
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding")
             if new["roleRef"] != old["roleRef"] =>
         {
-            causes.push(Cause::invalid(
-                "roleRef",
-                &new["roleRef"],
-                "cannot change roleRef",
-            ));
+            let at = |field: &str| json!(new["roleRef"][field].as_str().unwrap_or_default());
+            let shown = format!(
+                "{{\"APIGroup\":{},\"Kind\":{},\"Name\":{}}}",
+                at("apiGroup"),
+                at("kind"),
+                at("name")
+            );
+            causes.push(Cause::invalid_shown("roleRef", &shown, "cannot change roleRef"));
         }
         ("storage.k8s.io", "StorageClass") => {
             for field in ["parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"] {

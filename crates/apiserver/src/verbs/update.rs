@@ -243,11 +243,10 @@ pub(super) fn finish(
         return Ok(Outcome::value(200, object).warning(warnings));
     }
     if may_go(state, target, &head, &object) {
-        let last = state.remove(resource, &target.version, &head.key(), Some(&mut object), write);
-        return Ok(match last {
-            Some(stored) => Outcome::stored(200, stored),
-            None => Outcome::value(200, object),
-        });
+        // The answer is what was sent, of the revision that it came from.
+        let answer = object.clone();
+        state.remove(resource, &target.version, &head.key(), Some(&mut object), write);
+        return Ok(Outcome::value(200, answer));
     }
     let stored = state.commit(resource, &target.version, &mut object, write, verb);
     Ok(Outcome::stored(200, stored).warning(warnings))

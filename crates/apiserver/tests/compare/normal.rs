@@ -55,6 +55,7 @@ impl Names {
     fn value(&mut self, name: &str, value: &Value) -> Value {
         match value {
             Value::Object(map) => {
+                let map = &self.unordered(map);
                 let list = map.contains_key("items") || map.get("type").is_some_and(|kind| kind == "BOOKMARK");
                 let mut out: Map<String, Value> = map
                     .iter()
@@ -85,6 +86,23 @@ impl Names {
             Value::String(text) => Value::String(self.string(name, text)),
             other => other.clone(),
         }
+    }
+
+    /// Of several causes in maps the real server takes any first; their message is compared by its letters.
+    fn unordered(&self, map: &Map<String, Value>) -> Map<String, Value> {
+        let mut map = map.clone();
+        let Some(details) = map.get("details") else { return map };
+        let several = details["causes"].as_array().is_some_and(|causes| causes.len() > 1);
+        if !self.ordered || details["group"] != "random.dev" || !several {
+            return map;
+        }
+        if let Some(causes) = map["details"]["causes"].as_array_mut() {
+            causes.sort_by_key(ToString::to_string);
+        }
+        let mut letters: Vec<char> = map["message"].as_str().unwrap_or_default().chars().collect();
+        letters.sort_unstable();
+        map["message"] = json!(letters.into_iter().collect::<String>());
+        map
     }
 
     /// The metadata of a list.

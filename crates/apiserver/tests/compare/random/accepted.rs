@@ -26,7 +26,7 @@ const WRITTEN: &str = "the real server writes again what it had stored in a form
 const GO: &str = "an empty map that is not nil differs from none";
 const CONVERSION: &str = "what does not fit a strategic merge patch is said by the reader of the object";
 
-static ACCEPTED: [Entry; 16] = [
+static ACCEPTED: [Entry; 21] = [
     entry("/services", "spec.externalIPs[0]", VALIDATION),
     entry("/services", "spec.ipFamilyPolicy", VALIDATION),
     entry("/services", "spec.clusterIPs[0]", VALIDATION),
@@ -37,8 +37,17 @@ static ACCEPTED: [Entry; 16] = [
     entry("/statefulsets", ".activeDeadlineSeconds", VALIDATION),
     entry("/secrets", "data[.dockercfg]", VALIDATION),
     entry("PATCH-", r#"Invalid value: \"{\\\"apiVersion"#, SHOWN),
+    entry("/services", r#".details: {"causes":[{"field":"spec."#, VALIDATION),
+    entry("/deployments", r#".details: {"causes":[{"field":"status."#, VALIDATION),
+    entry("/statefulsets", r#".details: {"causes":[{"field":"status."#, VALIDATION),
+    entry("/jobs", "spec.template: Invalid value", SHOWN),
     entry("/services", "is ignored when spec.type is not", WARNINGS),
     entry("/gadgets", "failed to create manager for existing fields", "the real server cannot apply the scale of a custom resource"),
+    entry(
+        "/gadgets",
+        "no kind is registered for the type v1.Scale",
+        "the real server says of another kind what does not fit a Scale of a custom resource",
+    ),
     entry("PATCH-STRATEGIC", "field is immutable when `immutable` is set", GO),
     entry("PATCH-STRATEGIC", "cannot convert int64 to string", CONVERSION),
     entry("PATCH-STRATEGIC", "cannot restore struct from", CONVERSION),
