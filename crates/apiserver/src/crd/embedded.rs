@@ -50,7 +50,8 @@ pub(super) fn coerce_root(object: &mut Value) -> Result<Vec<String>, Cause> {
         let managed = fields
             .get_mut("metadata")
             .and_then(Value::as_object_mut)
-            .and_then(|metadata| metadata.remove("managedFields"));
+            .and_then(|metadata| metadata.remove("managedFields"))
+            .filter(|managed| *managed != json!([]));
         let read = coerce_metadata(fields, "", &mut unknown);
         read.map_err(|cause| {
             // Said without the field: the object is not read at all.

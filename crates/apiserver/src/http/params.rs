@@ -166,8 +166,12 @@ impl Params {
     }
 
     /// Whether nothing is to be committed, and what happens to unknown fields.
-    pub(super) fn write(&self, options: &'static str) -> Result<(bool, Validation), Status> {
-        let mut causes = Vec::new();
+    /// `causes` are what else is wrong with them.
+    pub(super) fn write(
+        &self,
+        options: &'static str,
+        mut causes: Vec<Cause>,
+    ) -> Result<(bool, Validation), Status> {
         let dry_run = self.all("dryRun");
         if dry_run.iter().any(|one| *one != "All") {
             causes.push(Cause {

@@ -349,7 +349,11 @@ async fn write(
         "update" => ("UpdateOptions", "update"),
         _ => ("PatchOptions", "patch"),
     };
-    let (dry_run, validation) = call.params.write(options)?;
+    let causes = match verb {
+        "patch" => patch_parameters(call, &content_type),
+        _ => Vec::new(),
+    };
+    let (dry_run, validation) = call.params.write(options, causes)?;
     let write = Write {
         manager: &call.manager,
         user: &call.user.name,
@@ -372,7 +376,7 @@ async fn write(
             verbs::update(&mut call.cluster.state(), &target, object, &duplicates, &write)?
         }
         _ => {
-            let (body, duplicates) = patch(call, &content_type, &bytes)?;
+            let (body, duplicates) = patch(&content_type, &bytes)?;
             verbs::patch(&mut call.cluster.state(), &target, body, &duplicates, &write)?
         }
     };
@@ -391,10 +395,8 @@ fn call_facts(call: &Call) -> review::Facts<'_> {
     }
 }
 
-/// Reads a patch.
-fn patch(call: &Call, content_type: &str, bytes: &[u8]) -> Result<(PatchBody, Vec<String>), Status> {
-    let value =
-        || reader::read(bytes).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")));
+/// What is wrong with the parameters of a patch of a form.
+fn patch_parameters(call: &Call, content_type: &str) -> Vec<Cause> {
     let applies = content_type == "application/apply-patch+yaml";
     let mut causes = Vec::new();
     if applies && call.params.text("fieldManager").is_empty() {
@@ -406,9 +408,13 @@ fn patch(call: &Call, content_type: &str, bytes: &[u8]) -> Result<(PatchBody, Ve
             "may not be specified for non-apply patch",
         ));
     }
-    if !causes.is_empty() {
-        return Err(Status::invalid("meta.k8s.io", "PatchOptions", "", causes));
-    }
+    causes
+}
+
+/// Reads a patch.
+fn patch(content_type: &str, bytes: &[u8]) -> Result<(PatchBody, Vec<String>), Status> {
+    let value =
+        || reader::read(bytes).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")));
     match content_type {
         "application/apply-patch+yaml" => {
             // JSON is YAML, and is what clients send.

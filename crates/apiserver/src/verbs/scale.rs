@@ -127,7 +127,6 @@ pub(super) fn update(
     _duplicates: &[String],
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
-    let existing = existing(state, target)?;
     if let Some(map) = scale.as_object_mut() {
         map.entry("apiVersion").or_insert_with(|| json!(VERSION));
         map.entry("kind").or_insert_with(|| json!("Scale"));
@@ -137,6 +136,7 @@ pub(super) fn update(
             "Scale in version \"v1\" cannot be handled as a Scale: {why}"
         ))
     })?;
+    let existing = existing(state, target)?;
     write_scale(state, target, &existing, scale, None, write, Verb::Update)
 }
 

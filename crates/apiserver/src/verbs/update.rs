@@ -121,9 +121,14 @@ fn create_instead(
         return Err(other_uid(target, &uid, ""));
     }
     let (mut object, managed) = create::track(target, None, object, write)?;
-    // What is made has none to compare.
+    // What is made has none to compare; only a dry run shows it.
+    let revision = object["metadata"].get("resourceVersion").cloned();
     metadata::set(&mut object, "resourceVersion", None);
-    create::finish(state, target, object, &managed, write, Verb::Create)
+    let mut outcome = create::finish(state, target, object, &managed, write, Verb::Create)?;
+    if let (Body::Value(object), Some(revision)) = (&mut outcome.body, revision) {
+        metadata::set(object, "resourceVersion", Some(revision));
+    }
+    Ok(outcome)
 }
 
 /// Refuses an object that is not the one that is stored.

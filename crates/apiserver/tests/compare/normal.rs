@@ -194,7 +194,7 @@ impl Names {
             }
         }
         // Where the real server keeps things.
-        out.replace("/real/", "/registry/")
+        out.replace("Key: /real/", "Key: /").replace("Key: /registry/", "Key: /")
     }
 }
 

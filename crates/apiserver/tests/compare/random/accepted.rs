@@ -26,13 +26,18 @@ const WRITTEN: &str = "the real server writes again what it had stored in a form
 const GO: &str = "an empty map that is not nil differs from none";
 const CONVERSION: &str = "what does not fit a strategic merge patch is said by the reader of the object";
 
-static ACCEPTED: [Entry; 21] = [
+static ACCEPTED: [Entry; 26] = [
     entry("/services", "spec.externalIPs[0]", VALIDATION),
     entry("/services", "spec.ipFamilyPolicy", VALIDATION),
     entry("/services", "spec.clusterIPs[0]", VALIDATION),
     entry("/services", "spec.ports[0].name", VALIDATION),
     entry("/jobs", "spec.completionMode", VALIDATION),
     entry("/jobs", "spec.completions", VALIDATION),
+    entry("/jobs", "spec.parallelism", VALIDATION),
+    entry("/jobs", "spec.selector", VALIDATION),
+    entry("/deployments", ".resources.requests", VALIDATION),
+    entry("/services", "spec.parentRef.name", VALIDATION),
+    entry("/secrets", "tls: failed to find any PEM data", WARNINGS),
     entry("/deployments", ".imagePullPolicy", VALIDATION),
     entry("/statefulsets", ".activeDeadlineSeconds", VALIDATION),
     entry("/secrets", "data[.dockercfg]", VALIDATION),
@@ -41,7 +46,7 @@ static ACCEPTED: [Entry; 21] = [
     entry("/deployments", r#".details: {"causes":[{"field":"status."#, VALIDATION),
     entry("/statefulsets", r#".details: {"causes":[{"field":"status."#, VALIDATION),
     entry("/jobs", "spec.template: Invalid value", SHOWN),
-    entry("/services", "is ignored when spec.type is not", WARNINGS),
+    entry("/services", "is ignored when spec.type is", WARNINGS),
     entry("/gadgets", "failed to create manager for existing fields", "the real server cannot apply the scale of a custom resource"),
     entry(
         "/gadgets",
