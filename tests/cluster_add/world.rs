@@ -375,10 +375,14 @@ pub(crate) async fn snapshot(client: &Client) -> Result<BTreeMap<String, String>
 async fn list(client: &Client, resource: &ApiResource) -> Result<Vec<(String, String)>> {
     let api: Api<kube::core::DynamicObject> = Api::all_with(client.clone(), resource);
     // An API server that has just learned of a kind answers 429 until its cache of it is filled.
-    let found = wait::until(PATIENCE, format!("{} can be listed", resource.plural), async || {
-        let list = api.list_metadata(&ListParams::default()).await;
-        list.map_err(|error| error.to_string())
-    })
+    let found = wait::until(
+        PATIENCE,
+        format!("{} can be listed", resource.plural),
+        async || {
+            let list = api.list_metadata(&ListParams::default()).await;
+            list.map_err(|error| error.to_string())
+        },
+    )
     .await?;
     Ok(found
         .into_iter()

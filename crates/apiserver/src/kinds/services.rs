@@ -21,6 +21,9 @@ pub(super) fn allocate(state: &mut State, object: &mut Value, old: Option<&Value
         .and_then(Value::as_str)
         .unwrap_or_default()
         .to_owned();
+    if let Some(old) = old.and_then(|old| old["spec"].as_object()) {
+        drop_of_type(spec, &ty, old);
+    }
     if ty == "ExternalName" {
         return;
     }
@@ -71,6 +74,47 @@ pub(super) fn allocate(state: &mut State, object: &mut Value, old: Option<&Value
                     .and_then(|other| other.get("nodePort").cloned())
             });
             port["nodePort"] = before.unwrap_or_else(|| node_port(state));
+        }
+    }
+}
+
+/// Takes away what only another type has, if the update that leaves that type has not changed it.
+fn drop_of_type(spec: &mut Map<String, Value>, ty: &str, old: &Map<String, Value>) {
+    let before = old.get("type").and_then(Value::as_str).unwrap_or_default();
+    let outside = |ty: &str, spec: &Map<String, Value>| {
+        matches!(ty, "NodePort" | "LoadBalancer") || ty == "ClusterIP" && spec.contains_key("externalIPs")
+    };
+    let mut leaves: Vec<&str> = Vec::new();
+    if before == "LoadBalancer" && ty != "LoadBalancer" {
+        leaves.extend([
+            "allocateLoadBalancerNodePorts",
+            "loadBalancerClass",
+            "healthCheckNodePort",
+        ]);
+    }
+    if outside(before, old) && !outside(ty, spec) {
+        leaves.push("externalTrafficPolicy");
+    }
+    for field in leaves {
+        if spec.get(field) == old.get(field) {
+            spec.remove(field);
+        }
+    }
+    let has_ports = |ty: &str| matches!(ty, "NodePort" | "LoadBalancer");
+    if !has_ports(before) || has_ports(ty) {
+        return;
+    }
+    let ports = |spec: &Map<String, Value>| -> Vec<Value> {
+        let list = spec.get("ports").and_then(Value::as_array);
+        list.into_iter()
+            .flatten()
+            .map(|port| port["nodePort"].clone())
+            .collect()
+    };
+    if ports(spec) == ports(old) {
+        let list = spec.get_mut("ports").and_then(Value::as_array_mut);
+        for port in list.into_iter().flatten().filter_map(Value::as_object_mut) {
+            port.remove("nodePort");
         }
     }
 }

@@ -120,7 +120,12 @@ fn common(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {
                 causes.push(Cause::required("roleRef.name", ""));
             }
             for (place, subject) in object["subjects"].as_array().into_iter().flatten().enumerate() {
-                role_subject(subject, resource.namespaced, &format!("subjects[{place}]"), causes);
+                role_subject(
+                    subject,
+                    resource.namespaced,
+                    &format!("subjects[{place}]"),
+                    causes,
+                );
             }
         }
         _ => {}

@@ -171,11 +171,7 @@ fn name(state: &mut State, target: &Target, object: &mut Value) {
 
 /// Sets what is the server's in the metadata.
 fn prepare(state: &mut State, target: &Target, object: &mut Value, write: &Write<'_>) {
-    for field in [
-        "resourceVersion",
-        "selfLink",
-        "managedFields",
-    ] {
+    for field in ["resourceVersion", "selfLink", "managedFields"] {
         metadata::set(object, field, None);
     }
     metadata::set(object, "uid", Some(state.random.uuid().into()));

@@ -41,6 +41,15 @@ pub(super) fn check_kind(target: &Target, object: &mut Value) -> Result<(), Stat
         )));
     };
     let custom = matches!(target.version.form, Form::Custom(_));
+    let version = map.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+    if !custom && version.matches('/').count() > 1 {
+        let text = Value::Object(map.clone()).to_string();
+        let begin: String = text.chars().take(30).collect();
+        return Err(Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): unexpected GroupVersion string: {version} ({begin} ...)",
+            target.resource.kind
+        )));
+    }
     if custom
         && map
             .get("apiVersion")
@@ -159,7 +168,11 @@ impl Unreadable {
             (Self::Form(why), Form::Builtin(_)) if !why.starts_with("strict decoding error") => {
                 let kind = crate::managed::version_and_kind(config);
                 let text = |name: &str| metadata::text(config, name);
-                let by = if why.starts_with("quantities") { "" } else { "error decoding from json: " };
+                let by = if why.starts_with("quantities") {
+                    ""
+                } else {
+                    "error decoding from json: "
+                };
                 Status::internal_plain(format!(
                     "failed to convert new object ({}/{}; {kind}) to proper version: unable to convert unstructured object to {kind}: {by}{why}",
                     text("namespace"),
@@ -199,15 +212,12 @@ pub(super) fn decode(
             defaults::set(*ty, kind, &mut object);
             unknown
         }
-        Form::Custom(version) => version
-            .get()
-            .decode(&mut object)
-            .map_err(|cause| {
-                Unreadable::Form(match &*cause.field {
-                    "" => cause.message,
-                    _ => cause.to_string(),
-                })
-            })?,
+        Form::Custom(version) => version.get().decode(&mut object).map_err(|cause| {
+            Unreadable::Form(match &*cause.field {
+                "" => cause.message,
+                _ => cause.to_string(),
+            })
+        })?,
     };
     if clears && matches!(target.version.form, Form::Builtin(_)) {
         metadata::set(&mut object, "managedFields", Some(Value::Array(Vec::new())));

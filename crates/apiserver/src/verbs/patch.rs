@@ -57,9 +57,7 @@ pub fn patch(
             let outcome = check_named(target, &decoded.object)
                 .and_then(|()| check_names(target, &mut decoded.object))
                 .and_then(|()| check_revision(target, &decoded.object, &existing))
-                .and_then(|()| {
-                    update::replace(state, target, &existing, decoded.object, write, Verb::Patch)
-                });
+                .and_then(|()| update::replace(state, target, &existing, decoded.object, write, Verb::Patch));
             warned(outcome, decoded.warnings)
         }
     }
@@ -134,7 +132,8 @@ fn apply(
         let object = existing.object.clone();
         return update::finish(state, target, &existing, object, managed, write, Verb::Apply);
     };
-    let decoded = decode(target, object, &[], write.validation).map_err(|why| why.of_applied(target, &config))?;
+    let decoded =
+        decode(target, object, &[], write.validation).map_err(|why| why.of_applied(target, &config))?;
     let outcome = update::finish(
         state,
         target,
@@ -187,7 +186,8 @@ fn apply_new(
     let mut object = applied.object.unwrap_or_else(|| config.clone());
     check_named(target, &object)?;
     check_names(target, &mut object)?;
-    let decoded = decode(target, object, &[], write.validation).map_err(|why| why.of_applied(target, config))?;
+    let decoded =
+        decode(target, object, &[], write.validation).map_err(|why| why.of_applied(target, config))?;
     let outcome = create::finish(
         state,
         target,

@@ -257,8 +257,7 @@ fn write_scale(
 
 /// What is shown before an object has replicas.
 fn empty_scale(object: &Value) -> Value {
-    let mut shown =
-        json!({"kind": "Scale", "apiVersion": VERSION, "metadata": {}, "spec": {}, "status": {"replicas": 0}});
+    let mut shown = json!({"kind": "Scale", "apiVersion": VERSION, "metadata": {}, "spec": {}, "status": {"replicas": 0}});
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         metadata::set(&mut shown, field, object["metadata"].get(field).cloned());
     }

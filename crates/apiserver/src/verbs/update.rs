@@ -220,7 +220,14 @@ pub(super) fn finish(
     causes.extend(changed);
     let as_new = matches!(
         &*resource.kind,
-        "ConfigMap" | "Secret" | "ServiceAccount" | "Role" | "ClusterRole" | "RoleBinding" | "ClusterRoleBinding"
+        "Job"
+            | "ConfigMap"
+            | "Secret"
+            | "ServiceAccount"
+            | "Role"
+            | "ClusterRole"
+            | "RoleBinding"
+            | "ClusterRoleBinding"
     );
     if as_new && target.subresource.is_empty() {
         causes.extend(again);
@@ -274,7 +281,11 @@ fn may_go(_state: &State, target: &Target, head: &Head, object: &Value) -> bool 
 fn prepare(target: &Target, existing: &Existing, object: &mut Value) {
     let old = &existing.object["metadata"];
     if !old["creationTimestamp"].is_null() {
-        metadata::set(object, "creationTimestamp", Some(old["creationTimestamp"].clone()));
+        metadata::set(
+            object,
+            "creationTimestamp",
+            Some(old["creationTimestamp"].clone()),
+        );
     }
     for field in ["uid", "deletionGracePeriodSeconds"] {
         if object["metadata"][field].is_null() && !old[field].is_null() {
@@ -283,7 +294,11 @@ fn prepare(target: &Target, existing: &Existing, object: &mut Value) {
     }
     // Only a deletion moves it.
     if !old["deletionTimestamp"].is_null() {
-        metadata::set(object, "deletionTimestamp", Some(old["deletionTimestamp"].clone()));
+        metadata::set(
+            object,
+            "deletionTimestamp",
+            Some(old["deletionTimestamp"].clone()),
+        );
     }
     for field in ["generation", "resourceVersion"] {
         metadata::set(object, field, old.get(field).cloned());

@@ -56,7 +56,8 @@ impl Names {
         match value {
             Value::Object(map) => {
                 let map = &self.unordered(map);
-                let list = map.contains_key("items") || map.get("type").is_some_and(|kind| kind == "BOOKMARK");
+                let list =
+                    map.contains_key("items") || map.get("type").is_some_and(|kind| kind == "BOOKMARK");
                 let mut out: Map<String, Value> = map
                     .iter()
                     .map(|(name, value)| {
@@ -91,8 +92,12 @@ impl Names {
     /// Of several causes in maps the real server takes any first; their message is compared by its letters.
     fn unordered(&self, map: &Map<String, Value>) -> Map<String, Value> {
         let mut map = map.clone();
-        let Some(details) = map.get("details") else { return map };
-        let several = details["causes"].as_array().is_some_and(|causes| causes.len() > 1);
+        let Some(details) = map.get("details") else {
+            return map;
+        };
+        let several = details["causes"]
+            .as_array()
+            .is_some_and(|causes| causes.len() > 1);
         if !self.ordered || details["group"] != "random.dev" || !several {
             return map;
         }
@@ -172,8 +177,13 @@ impl Names {
         }
         // Names that are made up begin with `gen-` and a number in the random sequences.
         if let Some(at) = out.find("gen-") {
-            let end = out[at + 4..].find('-').map_or(out.len(), |length| at + 5 + length);
-            if out.get(end..end + 5).is_some_and(|made| made.bytes().all(|byte| byte.is_ascii_alphanumeric())) {
+            let end = out[at + 4..]
+                .find('-')
+                .map_or(out.len(), |length| at + 5 + length);
+            if out
+                .get(end..end + 5)
+                .is_some_and(|made| made.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+            {
                 out.replace_range(end..end + 5, "*****");
             }
         }
@@ -194,7 +204,8 @@ impl Names {
             }
         }
         // Where the real server keeps things.
-        out.replace("Key: /real/", "Key: /").replace("Key: /registry/", "Key: /")
+        out.replace("Key: /real/", "Key: /")
+            .replace("Key: /registry/", "Key: /")
     }
 }
 

@@ -110,7 +110,8 @@ impl Memory {
     fn object(&mut self, plural: &str, meta: &Value) {
         let Some(name) = meta["name"].as_str() else { return };
         if let Some(uid) = meta["uid"].as_str() {
-            self.values.insert(format!("$uid({plural}/{name})"), uid.to_owned());
+            self.values
+                .insert(format!("$uid({plural}/{name})"), uid.to_owned());
         }
         if let Some(revision) = meta["resourceVersion"].as_str() {
             let before = self
@@ -197,7 +198,10 @@ impl Side {
                 let line: Vec<u8> = bytes.drain(..=end).collect();
                 seen.push(serde_json::from_slice::<Value>(&line).unwrap());
             }
-            if seen.last().is_some_and(|event| event["object"]["metadata"]["name"] == name) {
+            if seen
+                .last()
+                .is_some_and(|event| event["object"]["metadata"]["name"] == name)
+            {
                 break;
             }
         }

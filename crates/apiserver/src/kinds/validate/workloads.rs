@@ -134,7 +134,10 @@ fn management(spec: &Value, causes: &mut Vec<Cause>) {
         "null".to_owned()
     } else {
         let partition = rolling["partition"].as_i64().unwrap_or_default();
-        format!("{{\"Partition\":{partition},\"MaxUnavailable\":{}}}", rolling["maxUnavailable"])
+        format!(
+            "{{\"Partition\":{partition},\"MaxUnavailable\":{}}}",
+            rolling["maxUnavailable"]
+        )
     };
     match strategy["type"].as_str().unwrap_or_default() {
         "OnDelete" if !rolling.is_null() => causes.push(Cause::invalid_shown(

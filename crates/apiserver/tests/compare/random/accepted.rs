@@ -22,11 +22,12 @@ const fn entry(step: &'static str, difference: &'static str, why: &'static str) 
 const VALIDATION: &str = "validation of built-in kinds is a part of Kubernetes'";
 const SHOWN: &str = "the message shows the object, with fields in another order";
 const WARNINGS: &str = "built-in kinds do not warn of what is of no use";
-const WRITTEN: &str = "the real server writes again what it had stored in a form that it would not give it now";
+const WRITTEN: &str =
+    "the real server writes again what it had stored in a form that it would not give it now";
 const GO: &str = "an empty map that is not nil differs from none";
 const CONVERSION: &str = "what does not fit a strategic merge patch is said by the reader of the object";
 
-static ACCEPTED: [Entry; 26] = [
+static ACCEPTED: [Entry; 27] = [
     entry("/services", "spec.externalIPs[0]", VALIDATION),
     entry("/services", "spec.ipFamilyPolicy", VALIDATION),
     entry("/services", "spec.clusterIPs[0]", VALIDATION),
@@ -43,17 +44,38 @@ static ACCEPTED: [Entry; 26] = [
     entry("/secrets", "data[.dockercfg]", VALIDATION),
     entry("PATCH-", r#"Invalid value: \"{\\\"apiVersion"#, SHOWN),
     entry("/services", r#".details: {"causes":[{"field":"spec."#, VALIDATION),
-    entry("/deployments", r#".details: {"causes":[{"field":"status."#, VALIDATION),
-    entry("/statefulsets", r#".details: {"causes":[{"field":"status."#, VALIDATION),
+    entry(
+        "/deployments",
+        r#".details: {"causes":[{"field":"status."#,
+        VALIDATION,
+    ),
+    entry(
+        "/statefulsets",
+        r#".details: {"causes":[{"field":"status."#,
+        VALIDATION,
+    ),
     entry("/jobs", "spec.template: Invalid value", SHOWN),
     entry("/services", "is ignored when spec.type is", WARNINGS),
-    entry("/gadgets", "failed to create manager for existing fields", "the real server cannot apply the scale of a custom resource"),
+    entry(
+        "/gadgets",
+        "failed to create manager for existing fields",
+        "the real server cannot apply the scale of a custom resource",
+    ),
     entry(
         "/gadgets",
         "no kind is registered for the type v1.Scale",
         "the real server says of another kind what does not fit a Scale of a custom resource",
     ),
-    entry("PATCH-STRATEGIC", "field is immutable when `immutable` is set", GO),
+    entry(
+        "/gadgets",
+        "should be a non-negative integer",
+        "replicas below zero are refused as a Scale, and not as the custom resource",
+    ),
+    entry(
+        "PATCH-STRATEGIC",
+        "field is immutable when `immutable` is set",
+        GO,
+    ),
     entry("PATCH-STRATEGIC", "cannot convert int64 to string", CONVERSION),
     entry("PATCH-STRATEGIC", "cannot restore struct from", CONVERSION),
     entry("", REWRITTEN, WRITTEN),
@@ -63,7 +85,12 @@ static ACCEPTED: [Entry; 26] = [
 const REWRITTEN: &str = "<rewritten>";
 
 fn is_rewritten(differences: &[String]) -> bool {
-    let number = |text: &str| text.trim_matches(['"', '<', '>']).strip_prefix("revision ")?.parse::<u32>().ok();
+    let number = |text: &str| {
+        text.trim_matches(['"', '<', '>'])
+            .strip_prefix("revision ")?
+            .parse::<u32>()
+            .ok()
+    };
     let [only] = differences else { return false };
     only.strip_prefix(".metadata.resourceVersion: ")
         .and_then(|rest| rest.split_once(" and here "))

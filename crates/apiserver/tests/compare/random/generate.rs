@@ -164,7 +164,10 @@ impl Maker {
             all.push(format!("fieldManager={manager}"));
         }
         if self.chance(7) {
-            all.push(self.one(&["dryRun=All", "dryRun=All", "dryRun=All", "dryRun=Some"]).to_string());
+            all.push(
+                self.one(&["dryRun=All", "dryRun=All", "dryRun=All", "dryRun=Some"])
+                    .to_string(),
+            );
         }
         if self.chance(12) {
             let level = self.one(&["Strict", "Ignore", "Warn", "Strict", "Ignore", "Foo"]);
@@ -241,7 +244,9 @@ impl Maker {
                 let options = self.deletion(kind, name);
                 steps.push(format!("DELETE {one}{options}"));
                 if self.chance(50) {
-                    steps.push(format!("PATCH-MERGE {one} {{\"metadata\":{{\"finalizers\":null}}}}"));
+                    steps.push(format!(
+                        "PATCH-MERGE {one} {{\"metadata\":{{\"finalizers\":null}}}}"
+                    ));
                 }
             }
             96..98 => {
@@ -296,7 +301,11 @@ impl Maker {
                 let body = self.body(kind, "b", 1);
                 steps.push(format!("POST {all} {body}"));
             }
-            let selector = if query.contains("app") { "&labelSelector=app" } else { "" };
+            let selector = if query.contains("app") {
+                "&labelSelector=app"
+            } else {
+                ""
+            };
             steps.push(format!("GET {all}?limit=2&continue=$continue(){selector}"));
         }
     }
@@ -366,7 +375,9 @@ impl Maker {
     }
 
     fn scale(&mut self, kind: &'static Kind, name: &str, one: &str) -> String {
-        let replicas = self.one(&[json!(0), json!(1), json!(5), json!(-1), json!("x"), Value::Null]).clone();
+        let replicas = self
+            .one(&[json!(0), json!(1), json!(5), json!(-1), json!("x"), Value::Null])
+            .clone();
         let mut body = json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": name, "namespace": "$ns"},
             "spec": {"replicas": replicas}});
         if self.chance(20) {
@@ -420,7 +431,10 @@ impl Maker {
             1 => format!("PUT {all} {body}"),
             2 => format!("GET {all}/{name}/nothing"),
             3 => format!("POST {}/namespaces/nowhere-$ns/{} {body}", kind.api, kind.plural),
-            4 => format!("APPLY {}/namespaces/nowhere-$ns/{}/{name}?fieldManager=a {body}", kind.api, kind.plural),
+            4 => format!(
+                "APPLY {}/namespaces/nowhere-$ns/{}/{name}?fieldManager=a {body}",
+                kind.api, kind.plural
+            ),
             5 => format!("PATCH-MERGE {all} {body}"),
             6 => format!("DELETE {all}/none"),
             7 => format!("GET {all}/none"),
@@ -439,7 +453,9 @@ impl Maker {
         steps.push(format!("GET {all}"));
         steps.push(format!("POST {all} {body}"));
         let plural = &kind.plural;
-        steps.push(format!("WATCH {all}?watch=1&resourceVersion=$start({plural}) {LAST}"));
+        steps.push(format!(
+            "WATCH {all}?watch=1&resourceVersion=$start({plural}) {LAST}"
+        ));
         let query = *self.one(&[
             "labelSelector=app%3Da&resourceVersion=$start(PLURAL)",
             "labelSelector=app&resourceVersion=$start(PLURAL)",

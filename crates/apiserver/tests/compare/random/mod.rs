@@ -95,7 +95,12 @@ impl World {
     }
 
     /// Leaves out steps as long as the last is still answered differently.
-    async fn shorten(&self, number: u64, mut steps: Vec<String>, mut difference: Difference) -> (Vec<String>, Difference) {
+    async fn shorten(
+        &self,
+        number: u64,
+        mut steps: Vec<String>,
+        mut difference: Difference,
+    ) -> (Vec<String>, Difference) {
         steps.truncate(difference.place + 1);
         let deadline = Instant::now() + SHORTENING;
         let mut at = steps.len() - 1;
@@ -107,7 +112,11 @@ impl World {
             }
             let mut fewer = steps.clone();
             fewer.remove(at);
-            if let Some(still) = self.run(number, &fewer).await.filter(|found| found.place + 1 == fewer.len()) {
+            if let Some(still) = self
+                .run(number, &fewer)
+                .await
+                .filter(|found| found.place + 1 == fewer.len())
+            {
                 (steps, difference) = (fewer, still);
             }
         }
@@ -121,8 +130,13 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_sequences_are_answered_alike() {
-    let (requests, seed) = (number("STARLING_RANDOM_REQUESTS", REQUESTS), number("STARLING_RANDOM_SEED", SEED));
-    let only = std::env::var("STARLING_RANDOM_ONLY").ok().map(|text| text.parse::<u64>().expect("a number"));
+    let (requests, seed) = (
+        number("STARLING_RANDOM_REQUESTS", REQUESTS),
+        number("STARLING_RANDOM_SEED", SEED),
+    );
+    let only = std::env::var("STARLING_RANDOM_ONLY")
+        .ok()
+        .map(|text| text.parse::<u64>().expect("a number"));
     let sequences = requests.div_ceil(LENGTH as u64);
 
     let (_planes, real) = crate::real().await;
@@ -141,7 +155,11 @@ async fn random_sequences_are_answered_alike() {
     );
     let served = "UNTIL /apis/random.dev/v1/namespaces/default/gadgets 200".to_owned();
     let failed = world.run(0, &[definition.clone(), served]).await;
-    assert!(failed.is_none(), "{:?}", failed.map(|difference| difference.texts));
+    assert!(
+        failed.is_none(),
+        "{:?}",
+        failed.map(|difference| difference.texts)
+    );
 
     let begun = Instant::now();
     let next = Arc::new(AtomicU64::new(0));
@@ -159,7 +177,9 @@ async fn random_sequences_are_answered_alike() {
                         continue;
                     }
                     let steps = generate::sequence(seed, number, LENGTH);
-                    let Some(difference) = world.run(number, &steps).await else { continue };
+                    let Some(difference) = world.run(number, &steps).await else {
+                        continue;
+                    };
                     let many = failures.lock().unwrap().len() >= SHORTENED;
                     let (steps, difference) = if many {
                         (vec![steps[difference.place].clone()], difference)
@@ -169,7 +189,10 @@ async fn random_sequences_are_answered_alike() {
                     let mut script = setup("random").join("\n").to_owned();
                     script.push('\n');
                     script.push_str(&steps.join("\n").replace("$ns", "random"));
-                    let text = format!("# sequence {number}\n{script}\n    {}\n", difference.texts.join("\n    "));
+                    let text = format!(
+                        "# sequence {number}\n{script}\n    {}\n",
+                        difference.texts.join("\n    ")
+                    );
                     failures.lock().unwrap().insert(number, text);
                 }
             })
