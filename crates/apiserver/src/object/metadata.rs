@@ -162,7 +162,15 @@ pub fn check_finalizers(finalizers: &Value, path: &str, causes: &mut Vec<Cause>)
 /// What is wrong with the metadata of an object, but for its name and namespace.
 pub fn check(object: &Value, path: &str) -> Vec<Cause> {
     let metadata = &object["metadata"];
-    let mut causes = check_maps_and_owners(metadata, path);
+    let mut causes = Vec::new();
+    if metadata["generation"].as_i64().is_some_and(|number| number < 0) {
+        causes.push(Cause::invalid(
+            format!("{path}.generation"),
+            &metadata["generation"],
+            "must be greater than or equal to 0",
+        ));
+    }
+    causes.extend(check_maps_and_owners(metadata, path));
     check_finalizers(
         &metadata["finalizers"],
         &format!("{path}.finalizers"),

@@ -110,7 +110,8 @@ pub(super) fn finish(
 ) -> Result<Outcome, Status> {
     let resource = &target.resource;
     let revision = metadata::text(&object, "resourceVersion").parse::<u64>();
-    if revision.is_ok_and(|revision| revision != 0) {
+    let given = object["metadata"].get("resourceVersion").cloned();
+    if !write.dry_run && revision.is_ok_and(|revision| revision != 0) {
         return Err(Status::internal_plain(
             "resourceVersion should not be set on objects to be created",
         ));
@@ -136,6 +137,9 @@ pub(super) fn finish(
     kinds::custom::check_definition(resource, &object, None)?;
     metadata::set_managed(&mut object, managed);
     if write.dry_run {
+        if let Some(given) = given {
+            metadata::set(&mut object, "resourceVersion", Some(given));
+        }
         return Ok(Outcome::value(201, object).warning(warnings));
     }
     let stored = state.commit(resource, &target.version, &mut object, write, verb);

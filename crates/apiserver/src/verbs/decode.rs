@@ -44,9 +44,9 @@ pub(super) fn check_kind(target: &Target, object: &mut Value) -> Result<(), Stat
     let version = map.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
     if !custom && version.matches('/').count() > 1 {
         let text = Value::Object(map.clone()).to_string();
-        let begin: String = text.chars().take(30).collect();
+        let begin = beginning(&text);
         return Err(Status::bad_request(format!(
-            "the object provided is unrecognized (must be of type {}): unexpected GroupVersion string: {version} ({begin} ...)",
+            "the object provided is unrecognized (must be of type {}): unexpected GroupVersion string: {version} ({begin})",
             target.resource.kind
         )));
     }
@@ -75,11 +75,19 @@ pub(super) fn check_kind(target: &Target, object: &mut Value) -> Result<(), Stat
     Ok(())
 }
 
+/// The first bytes of a body.
+fn beginning(text: &str) -> String {
+    match text.char_indices().nth(30) {
+        Some((end, _)) => format!("{} ...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 fn no_kind(target: &Target, map: &Map<String, Value>) -> Status {
     let text = Value::Object(map.clone()).to_string();
-    let begin: String = text.chars().take(30).collect();
+    let begin = beginning(&text);
     Status::bad_request(format!(
-        "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing in '{text}' ({begin} ...)",
+        "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing in '{text}' ({begin})",
         target.resource.kind
     ))
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::create::{self, check_names};
 use super::decode::{check_kind, decode};
-use super::update::{self, Existing, check_named, check_revision};
+use super::update::{self, Existing, check_named, check_revision, check_written};
 use super::{Outcome, Target, Write, scale, warned};
 use crate::journal::Verb;
 use crate::managed::{ApplyError, ApplyRequest, settle_times};
@@ -186,6 +186,7 @@ fn apply_new(
     let mut object = applied.object.unwrap_or_else(|| config.clone());
     check_named(target, &object)?;
     check_names(target, &mut object)?;
+    check_written(&object)?;
     let decoded =
         decode(target, object, &[], write.validation).map_err(|why| why.of_applied(target, config))?;
     let outcome = create::finish(

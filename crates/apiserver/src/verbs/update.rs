@@ -121,14 +121,23 @@ fn create_instead(
         return Err(other_uid(target, &uid, ""));
     }
     let (mut object, managed) = create::track(target, None, object, write)?;
-    // What is made has none to compare; only a dry run shows it.
-    let revision = object["metadata"].get("resourceVersion").cloned();
-    metadata::set(&mut object, "resourceVersion", None);
-    let mut outcome = create::finish(state, target, object, &managed, write, Verb::Create)?;
-    if let (Body::Value(object), Some(revision)) = (&mut outcome.body, revision) {
-        metadata::set(object, "resourceVersion", Some(revision));
+    check_written(&object)?;
+    if !write.dry_run {
+        // What is made has none to compare.
+        metadata::set(&mut object, "resourceVersion", None);
     }
-    Ok(outcome)
+    create::finish(state, target, object, &managed, write, Verb::Create)
+}
+
+/// Refuses a revision that is none.
+pub(super) fn check_written(object: &Value) -> Result<(), Status> {
+    let revision = metadata::text(object, "resourceVersion");
+    if revision.is_empty() || revision.parse::<u64>().is_ok() {
+        return Ok(());
+    }
+    Err(Status::internal_plain(format!(
+        "strconv.ParseUint: parsing {revision:?}: invalid syntax"
+    )))
 }
 
 /// Refuses an object that is not the one that is stored.
@@ -177,12 +186,11 @@ pub(super) fn check_revision(target: &Target, object: &Value, existing: &Existin
             )],
         ));
     }
-    match revision.parse::<u64>() {
-        Ok(revision) if revision == existing.stored.revision => Ok(()),
-        Ok(_) => Err(target.modified()),
-        Err(_) => Err(Status::internal_plain(format!(
-            "strconv.ParseUint: parsing {revision:?}: invalid syntax"
-        ))),
+    check_written(object)?;
+    if revision.parse() == Ok(existing.stored.revision) {
+        Ok(())
+    } else {
+        Err(target.modified())
     }
 }
 
@@ -211,6 +219,9 @@ pub(super) fn finish(
 ) -> Result<Outcome, Status> {
     let resource = &target.resource;
     prepare(target, existing, &mut object);
+    if !write.dry_run {
+        metadata::set(&mut object, "selfLink", None);
+    }
     kinds::strategy::prepare_update(target, state, &mut object, &existing.object);
     // More than once, as in the API server: by all kinds, by this one, and by those that check the object as a new one.
     let mut causes = metadata::check(&object, "metadata");
@@ -303,7 +314,6 @@ fn prepare(target: &Target, existing: &Existing, object: &mut Value) {
     for field in ["generation", "resourceVersion"] {
         metadata::set(object, field, old.get(field).cloned());
     }
-    metadata::set(object, "selfLink", None);
     if let Form::Custom(_) = &target.version.form
         && target.subresource == "status"
     {

@@ -104,7 +104,8 @@ impl Names {
         if let Some(causes) = map["details"]["causes"].as_array_mut() {
             causes.sort_by_key(ToString::to_string);
         }
-        let mut letters: Vec<char> = map["message"].as_str().unwrap_or_default().chars().collect();
+        let message = self.text(map["message"].as_str().unwrap_or_default());
+        let mut letters: Vec<char> = message.chars().collect();
         letters.sort_unstable();
         map["message"] = json!(letters.into_iter().collect::<String>());
         map
