@@ -21,6 +21,8 @@ pub struct Status {
     pub continuation: Option<String>,
     /// Whether the answer is the message as plain text: of what knows nothing of the API.
     pub plain: bool,
+    /// What the client is warned of all the same.
+    pub warnings: Vec<String>,
 }
 
 /// What a [`Status`] is about.
@@ -76,7 +78,15 @@ impl Status {
             details: Details::default(),
             continuation: None,
             plain: false,
+            warnings: Vec::new(),
         }
+    }
+
+    /// With what the client is warned of all the same.
+    #[must_use]
+    pub fn warning(mut self, warnings: Vec<String>) -> Self {
+        self.warnings.extend(warnings);
+        self
     }
 
     fn about(mut self, group: &str, kind: &str, name: &str) -> Self {

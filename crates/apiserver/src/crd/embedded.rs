@@ -39,6 +39,37 @@ const FIELDS: [(&str, Kind, &str); 15] = [
     ("uid", Kind::Text, "types.UID"),
 ];
 
+/// Brings the metadata of an object in its form, and returns the paths of fields that it does not have. Entries of
+/// field managers stay as they are.
+///
+/// # Errors
+/// The first thing that is of another type.
+pub(super) fn coerce_root(object: &mut Value) -> Result<Vec<String>, Cause> {
+    let mut unknown = Vec::new();
+    if let Value::Object(fields) = object {
+        let managed = fields
+            .get_mut("metadata")
+            .and_then(Value::as_object_mut)
+            .and_then(|metadata| metadata.remove("managedFields"))
+            .filter(|managed| *managed != json!([]));
+        let read = coerce_metadata(fields, "", &mut unknown);
+        read.map_err(|cause| {
+            // Said without the field: the object is not read at all.
+            let at = cause.message.find("json: cannot").unwrap_or_default();
+            Cause {
+                field: String::new(),
+                message: cause.message[at..].to_owned(),
+                ..cause
+            }
+        })?;
+        if let (Some(managed), Some(Value::Object(metadata))) = (managed, fields.get_mut("metadata")) {
+            metadata.insert("managedFields".to_owned(), managed);
+        }
+    }
+    unknown.sort_unstable();
+    Ok(unknown)
+}
+
 /// Brings embedded metadata in its form, and returns the paths of fields that it does not have.
 ///
 /// # Errors

@@ -322,6 +322,7 @@ impl Version {
     pub fn decode(&self, object: &mut Value) -> Result<Vec<String>, Cause> {
         let mut unknown = self.prune(object);
         prune::drop_nulls(object, Some(&self.schema));
+        unknown.extend(embedded::coerce_root(object)?);
         unknown.extend(embedded::coerce(object, &self.schema)?);
         self.default(object);
         Ok(unknown)

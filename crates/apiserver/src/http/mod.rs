@@ -151,6 +151,7 @@ fn refuse(status: &Status) -> Response<Body> {
         return text(status.code, &status.message);
     }
     let mut response = json(status.code, status.to_value().to_string().into_bytes());
+    warn(&mut response, &status.warnings);
     if status.details.retry_after > 0 {
         response
             .headers_mut()

@@ -72,6 +72,12 @@ impl Params {
     }
 
     pub(super) fn list(&self) -> Result<ListOptions, Status> {
+        let limit = self.text("limit");
+        if !limit.is_empty() && limit.parse::<i64>().is_err() {
+            return Err(Status::bad_request(format!(
+                "strconv.ParseInt: parsing {limit:?}: invalid syntax"
+            )));
+        }
         let mut causes = Vec::new();
         let continuation = self.get("continue").filter(|text| !text.is_empty());
         let text = self.text("resourceVersionMatch");
@@ -160,8 +166,12 @@ impl Params {
     }
 
     /// Whether nothing is to be committed, and what happens to unknown fields.
-    pub(super) fn write(&self, options: &'static str) -> Result<(bool, Validation), Status> {
-        let mut causes = Vec::new();
+    /// `causes` are what else is wrong with them.
+    pub(super) fn write(
+        &self,
+        options: &'static str,
+        mut causes: Vec<Cause>,
+    ) -> Result<(bool, Validation), Status> {
         let dry_run = self.all("dryRun");
         if dry_run.iter().any(|one| *one != "All") {
             causes.push(Cause {

@@ -90,6 +90,7 @@ fn target(call: &Call) -> Result<Target, Status> {
                 false,
                 "log" | "exec" | "attach" | "portforward" | "proxy" | "ephemeralcontainers" | "resize",
             ) => Status::not_implemented(format!("{plural}/{subresource}")),
+            (false, _) if matches!(version.form, Form::Custom(_)) => Status::not_found(group, plural, name),
             _ => Status::no_such_resource(),
         });
     }
@@ -104,7 +105,13 @@ fn target(call: &Call) -> Result<Target, Status> {
 
 fn check_verb(call: &Call, target: &Target) -> Result<(), Status> {
     let named = !target.name.is_empty();
+    let custom = matches!(target.version.form, Form::Custom(_));
+    if custom && !named && matches!(call.verb, "update" | "patch") {
+        return Err(Status::bad_request("name must be provided"));
+    }
     let fits = match call.verb {
+        // As in the API server, whose handler of custom resources looks at the method alone.
+        "create" if custom => true,
         "create" => !named || !target.subresource.is_empty(),
         "update" | "patch" => named,
         "" => false,
@@ -303,6 +310,12 @@ fn object(target: &Target, content_type: &str, bytes: &[u8]) -> Result<(Value, V
 }
 
 fn unreadable(target: &Target, bytes: &[u8], error: &str) -> Status {
+    if bytes.is_empty() {
+        return Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: unexpected end of JSON input (<empty>)",
+            target.resource.kind
+        ));
+    }
     let text = String::from_utf8_lossy(bytes);
     let shown: String = text.chars().take(30).collect();
     Status::bad_request(format!(
@@ -322,6 +335,12 @@ async fn write(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
     let (content_type, bytes) = read(request).await?;
+    if content_type == "application/strategic-merge-patch+json"
+        && call.verb == "patch"
+        && matches!(target.version.form, Form::Custom(_))
+    {
+        return Err(Status::unsupported_patch());
+    }
     if matches!(call.verb, "delete" | "deletecollection") {
         return delete(call, &target, &content_type, &bytes);
     }
@@ -330,7 +349,11 @@ async fn write(
         "update" => ("UpdateOptions", "update"),
         _ => ("PatchOptions", "patch"),
     };
-    let (dry_run, validation) = call.params.write(options)?;
+    let causes = match verb {
+        "patch" => patch_parameters(call, &content_type),
+        _ => Vec::new(),
+    };
+    let (dry_run, validation) = call.params.write(options, causes)?;
     let write = Write {
         manager: &call.manager,
         user: &call.user.name,
@@ -353,7 +376,7 @@ async fn write(
             verbs::update(&mut call.cluster.state(), &target, object, &duplicates, &write)?
         }
         _ => {
-            let (body, duplicates) = patch(call, &content_type, &bytes)?;
+            let (body, duplicates) = patch(&content_type, &bytes)?;
             verbs::patch(&mut call.cluster.state(), &target, body, &duplicates, &write)?
         }
     };
@@ -372,10 +395,8 @@ fn call_facts(call: &Call) -> review::Facts<'_> {
     }
 }
 
-/// Reads a patch.
-fn patch(call: &Call, content_type: &str, bytes: &[u8]) -> Result<(PatchBody, Vec<String>), Status> {
-    let value =
-        || reader::read(bytes).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")));
+/// What is wrong with the parameters of a patch of a form.
+fn patch_parameters(call: &Call, content_type: &str) -> Vec<Cause> {
     let applies = content_type == "application/apply-patch+yaml";
     let mut causes = Vec::new();
     if applies && call.params.text("fieldManager").is_empty() {
@@ -387,9 +408,13 @@ fn patch(call: &Call, content_type: &str, bytes: &[u8]) -> Result<(PatchBody, Ve
             "may not be specified for non-apply patch",
         ));
     }
-    if !causes.is_empty() {
-        return Err(Status::invalid("meta.k8s.io", "PatchOptions", "", causes));
-    }
+    causes
+}
+
+/// Reads a patch.
+fn patch(content_type: &str, bytes: &[u8]) -> Result<(PatchBody, Vec<String>), Status> {
+    let value =
+        || reader::read(bytes).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")));
     match content_type {
         "application/apply-patch+yaml" => {
             // JSON is YAML, and is what clients send.
@@ -435,11 +460,16 @@ fn delete(call: &Call, target: &Target, content_type: &str, bytes: &[u8]) -> Res
         let list = call.params.list()?;
         let listing = verbs::delete_collection(&mut call.cluster.state(), target, &list, &options, &write)?;
         call.cluster.tell();
-        return Ok(json(200, listed(call, target, &listing)?));
+        let mut response = json(200, listed(call, target, &listing)?);
+        warn(&mut response, &verbs::delete_warnings(target, &options));
+        return Ok(response);
     }
-    let outcome = verbs::delete(&mut call.cluster.state(), target, &options, &write)?;
+    let outcome = verbs::delete(&mut call.cluster.state(), target, &options, &write);
     call.cluster.tell();
-    content(call, target, outcome)
+    let answer = outcome.and_then(|outcome| content(call, target, outcome));
+    let mut response = answer.unwrap_or_else(|status| super::refuse(&status));
+    warn(&mut response, &verbs::delete_warnings(target, &options));
+    Ok(response)
 }
 
 /// The answer to a write.

@@ -333,7 +333,11 @@ impl Reader {
                         };
                         self.below(&step, |reader| reader.value(*element, item))?;
                         if item.is_null() {
-                            *item = zero(*element);
+                            *item = match element.get().map(|ty| &ty.shape) {
+                                // Written and read again, no bytes are an empty text.
+                                Some(Shape::Plain(Plain::Bytes)) => json!(""),
+                                _ => zero(*element),
+                            };
                         }
                     }
                     Ok(())
@@ -485,18 +489,20 @@ impl Reader {
                 *value = Value::String(STANDARD.encode(bytes));
                 Ok(())
             }
-            Err(error) => {
-                let at = match error {
-                    base64::DecodeError::InvalidByte(at, _)
-                    | base64::DecodeError::InvalidLastSymbol(at, _) => at,
-                    base64::DecodeError::InvalidLength(_) | base64::DecodeError::InvalidPadding => {
-                        clean.len() - clean.len() % 4
-                    }
-                };
-                Err(format!("illegal base64 data at input byte {at}"))
-            }
+            Err(error) => Err(illegal_base64(&clean, &error)),
         }
     }
+}
+
+/// What Go says of a text that is not in Base64.
+pub(crate) fn illegal_base64(text: &str, error: &base64::DecodeError) -> String {
+    let at = match error {
+        base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => *at,
+        base64::DecodeError::InvalidLength(_) | base64::DecodeError::InvalidPadding => {
+            text.len() - text.len() % 4
+        }
+    };
+    format!("illegal base64 data at input byte {at}")
 }
 
 fn time(micro: bool, value: &mut Value) -> Result<(), String> {

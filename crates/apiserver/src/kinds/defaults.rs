@@ -293,7 +293,7 @@ fn service_spec(fields: &mut Fields) {
             fill(config, "clientIP", || json!({}));
         }
     }
-    if outside || fields.get("externalIPs").is_some() {
+    if outside || ty == "ClusterIP" && fields.get("externalIPs").is_some() {
         fill(fields, "externalTrafficPolicy", || json!("Cluster"));
     }
     if outside || ty == "ClusterIP" {

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::state::State;
 
@@ -21,6 +21,9 @@ pub(super) fn allocate(state: &mut State, object: &mut Value, old: Option<&Value
         .and_then(Value::as_str)
         .unwrap_or_default()
         .to_owned();
+    if let Some(old) = old.and_then(|old| old["spec"].as_object()) {
+        drop_of_type(spec, &ty, old);
+    }
     if ty == "ExternalName" {
         return;
     }
@@ -43,9 +46,20 @@ pub(super) fn allocate(state: &mut State, object: &mut Value, old: Option<&Value
     }
     let address = spec.get("clusterIP").cloned().unwrap_or_default();
     spec.insert("clusterIPs".to_owned(), json!([address]));
-    spec.entry("ipFamilies").or_insert_with(|| json!(["IPv4"]));
-    spec.entry("ipFamilyPolicy")
-        .or_insert_with(|| json!("SingleStack"));
+    // Whoever writes the endpoints of a Service without an address and a selector may write either family.
+    let selects = spec
+        .get("selector")
+        .and_then(Value::as_object)
+        .is_some_and(|selector| !selector.is_empty());
+    let both = address == "None" && !selects && !spec.contains_key("ipFamilyPolicy");
+    let (families, policy) = if both {
+        (json!(["IPv4", "IPv6"]), "RequireDualStack")
+    } else {
+        (json!(["IPv4"]), "SingleStack")
+    };
+    spec.entry("ipFamilies").or_insert(families);
+    spec.entry("ipFamilyPolicy").or_insert_with(|| json!(policy));
+    health_check(state, spec, &ty, old);
     let wants_ports = ty == "NodePort"
         || ty == "LoadBalancer" && spec.get("allocateLoadBalancerNodePorts") != Some(&json!(false));
     let ports = spec.get_mut("ports").and_then(Value::as_array_mut);
@@ -59,11 +73,72 @@ pub(super) fn allocate(state: &mut State, object: &mut Value, old: Option<&Value
                     .find(|other| other["port"] == port["port"] && other["protocol"] == port["protocol"])
                     .and_then(|other| other.get("nodePort").cloned())
             });
-            port["nodePort"] = before.unwrap_or_else(|| {
-                let count = NODE_PORTS.end - NODE_PORTS.start;
-                state.addresses.ports += 1;
-                json!(NODE_PORTS.start + state.addresses.ports % count)
-            });
+            port["nodePort"] = before.unwrap_or_else(|| node_port(state));
         }
+    }
+}
+
+/// Takes away what only another type has, if the update that leaves that type has not changed it.
+fn drop_of_type(spec: &mut Map<String, Value>, ty: &str, old: &Map<String, Value>) {
+    let before = old.get("type").and_then(Value::as_str).unwrap_or_default();
+    let outside = |ty: &str, spec: &Map<String, Value>| {
+        matches!(ty, "NodePort" | "LoadBalancer") || ty == "ClusterIP" && spec.contains_key("externalIPs")
+    };
+    let mut leaves: Vec<&str> = Vec::new();
+    if before == "LoadBalancer" && ty != "LoadBalancer" {
+        leaves.extend([
+            "allocateLoadBalancerNodePorts",
+            "loadBalancerClass",
+            "healthCheckNodePort",
+        ]);
+    }
+    if outside(before, old) && !outside(ty, spec) {
+        leaves.push("externalTrafficPolicy");
+    }
+    for field in leaves {
+        if spec.get(field) == old.get(field) {
+            spec.remove(field);
+        }
+    }
+    let has_ports = |ty: &str| matches!(ty, "NodePort" | "LoadBalancer");
+    if !has_ports(before) || has_ports(ty) {
+        return;
+    }
+    let ports = |spec: &Map<String, Value>| -> Vec<Value> {
+        let list = spec.get("ports").and_then(Value::as_array);
+        list.into_iter()
+            .flatten()
+            .filter_map(|port| port.get("nodePort").cloned())
+            .collect()
+    };
+    // Ports may come and go, as long as none asks for a new one of the nodes.
+    let had = ports(old);
+    if ports(spec).iter().all(|port| had.contains(port)) {
+        let list = spec.get_mut("ports").and_then(Value::as_array_mut);
+        for port in list.into_iter().flatten().filter_map(Value::as_object_mut) {
+            port.remove("nodePort");
+        }
+    }
+}
+
+fn node_port(state: &mut State) -> Value {
+    let count = NODE_PORTS.end - NODE_PORTS.start;
+    state.addresses.ports += 1;
+    json!(NODE_PORTS.start + state.addresses.ports % count)
+}
+
+/// A load balancer that asks each node for its own endpoints asks at a port of its own.
+fn health_check(state: &mut State, spec: &mut Map<String, Value>, ty: &str, old: Option<&Value>) {
+    const FIELD: &str = "healthCheckNodePort";
+    if ty != "LoadBalancer" || spec.get("externalTrafficPolicy") != Some(&json!("Local")) {
+        return;
+    }
+    let none = |value: Option<&Value>| value.is_none_or(|value| value.is_null() || *value == 0);
+    if none(spec.get(FIELD)) {
+        let before = old
+            .and_then(|old| old["spec"].get(FIELD))
+            .filter(|before| !none(Some(before)));
+        let port = before.cloned().unwrap_or_else(|| node_port(state));
+        spec.insert(FIELD.to_owned(), port);
     }
 }

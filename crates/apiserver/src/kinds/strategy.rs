@@ -181,6 +181,7 @@ pub(crate) fn prepare_create(
         ("", "PersistentVolume") => protect(object, "kubernetes.io/pv-protection"),
         ("apps", "DaemonSet") => set_template_generation(object, 1),
         ("batch", "Job") => job_selector(object),
+        ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => no_rules(object),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => prepare_definition(version, object, None),
         _ => {}
     }
@@ -286,6 +287,7 @@ fn of_kind(resource: &Resource, version: &Version, state: &mut State, new: &mut 
             set_or_remove(new, "spec", "finalizers", finalizers);
         }
         ("", "Service") => super::services::allocate(state, new, Some(old)),
+        ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => no_rules(new),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => prepare_definition(version, new, Some(old)),
         ("apps", "DaemonSet") => {
             let before = template_generation(old);
@@ -399,6 +401,13 @@ fn quality(spec: &Value) -> &'static str {
     }
 }
 
+/// Rules are always written; stored and read again, none are null.
+fn no_rules(object: &mut Value) {
+    if object["rules"].as_array().is_some_and(Vec::is_empty) {
+        object["rules"] = Value::Null;
+    }
+}
+
 /// A Job selects its Pods by its own UID.
 fn job_selector(object: &mut Value) {
     if object["spec"]["manualSelector"] == true {
@@ -406,6 +415,9 @@ fn job_selector(object: &mut Value) {
     }
     let uid = object["metadata"]["uid"].clone();
     let name = object["metadata"]["name"].clone();
+    // Labels that come from the template are the same map in the API server, and get what it gets.
+    let own = object["metadata"]["labels"].clone();
+    let shared = own.is_object() && own == object["spec"]["template"]["metadata"]["labels"];
     object["spec"]["selector"] = json!({"matchLabels": {"batch.kubernetes.io/controller-uid": uid}});
     let metadata = &mut object["spec"]["template"]["metadata"];
     if !metadata.is_object() {
@@ -420,6 +432,9 @@ fn job_selector(object: &mut Value) {
     }
     for label in ["batch.kubernetes.io/job-name", "job-name"] {
         labels[label] = name.clone();
+    }
+    if shared {
+        object["metadata"]["labels"] = labels.clone();
     }
     super::defaults::labels_of_template(object);
 }

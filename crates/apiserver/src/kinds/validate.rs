@@ -5,6 +5,7 @@
 
 mod pods;
 mod services;
+mod workloads;
 
 use serde_json::{Value, json};
 
@@ -22,8 +23,14 @@ pub fn create(resource: &Resource, object: &Value) -> Vec<Cause> {
 /// What is wrong with an object that takes the place of another one.
 pub fn update(resource: &Resource, new: &Value, old: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
+    let frozen_first = matches!(&*resource.kind, "ConfigMap" | "Secret");
+    if frozen_first {
+        immutable(resource, new, old, &mut causes);
+    }
     common(resource, new, &mut causes);
-    immutable(resource, new, old, &mut causes);
+    if !frozen_first {
+        immutable(resource, new, old, &mut causes);
+    }
     causes
 }
 
@@ -62,12 +69,23 @@ fn common(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {
     match (&*resource.group, &*resource.kind) {
         ("", "ConfigMap") => {
             keys(object, "data", causes);
+            for name in object["data"].as_object().into_iter().flat_map(|map| map.keys()) {
+                if object["binaryData"].get(name).is_some() {
+                    let why = "duplicate of key present in binaryData";
+                    causes.push(Cause::invalid(format!("data[{name}]"), &json!(name), why));
+                }
+            }
             keys(object, "binaryData", causes);
         }
-        ("", "Secret") => keys(object, "data", causes),
+        ("", "Secret") => {
+            keys(object, "data", causes);
+            secret(object, causes);
+        }
         ("", "Service") => services::check(object, causes),
         ("", "Pod") => pods::spec(&object["spec"], "spec", causes),
-        ("apps", "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet") => workload(object, causes),
+        ("apps", kind @ ("Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet")) => {
+            workloads::check(kind, &object["spec"], causes);
+        }
         ("batch", "Job") => job(&object["spec"], "spec", causes),
         ("batch", "CronJob") => {
             required_text(&object["spec"], "schedule", "spec", causes);
@@ -83,14 +101,31 @@ fn common(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {
                 causes.push(Cause::invalid("spec.maxReplicas", most, "must be greater than 0"));
             }
         }
+        ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => {
+            for (place, rule) in object["rules"].as_array().into_iter().flatten().enumerate() {
+                policy_rule(rule, resource.namespaced, &format!("rules[{place}]"), causes);
+            }
+        }
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => {
-            for field in ["kind", "name"] {
-                if object["roleRef"][field].as_str().unwrap_or_default().is_empty() {
-                    causes.push(match field {
-                        "kind" => Cause::not_supported_text("roleRef.kind", "", &["ClusterRole"]),
-                        _ => Cause::required("roleRef.name", ""),
-                    });
-                }
+            let kinds: &[&str] = if resource.namespaced {
+                &["Role", "ClusterRole"]
+            } else {
+                &["ClusterRole"]
+            };
+            let kind = object["roleRef"]["kind"].as_str().unwrap_or_default();
+            if !kinds.contains(&kind) {
+                causes.push(Cause::not_supported_text("roleRef.kind", kind, kinds));
+            }
+            if object["roleRef"]["name"].as_str().unwrap_or_default().is_empty() {
+                causes.push(Cause::required("roleRef.name", ""));
+            }
+            for (place, subject) in object["subjects"].as_array().into_iter().flatten().enumerate() {
+                role_subject(
+                    subject,
+                    resource.namespaced,
+                    &format!("subjects[{place}]"),
+                    causes,
+                );
             }
         }
         _ => {}
@@ -105,6 +140,110 @@ fn keys(object: &Value, field: &str, causes: &mut Vec<Cause>) {
                 .into_iter()
                 .map(|why| Cause::invalid(format!("{field}[{name}]"), &json!(name), why)),
         );
+    }
+}
+
+/// What a Secret of a type has to have.
+fn secret(object: &Value, causes: &mut Vec<Cause>) {
+    let data = &object["data"];
+    let mut required = |name: &str| causes.push(Cause::required(format!("data[{name}]"), ""));
+    let has = |name: &str| data.get(name).is_some();
+    match object["type"].as_str().unwrap_or_default() {
+        "kubernetes.io/service-account-token" => {
+            let name = "kubernetes.io/service-account.name";
+            let given = object["metadata"]["annotations"][name].as_str();
+            if given.unwrap_or_default().is_empty() {
+                causes.push(Cause::required(format!("metadata.annotations[{name}]"), ""));
+            }
+        }
+        "kubernetes.io/dockercfg" if !has(".dockercfg") => required(".dockercfg"),
+        "kubernetes.io/dockerconfigjson" if !has(".dockerconfigjson") => required(".dockerconfigjson"),
+        "kubernetes.io/basic-auth" if !has("username") && !has("password") => {
+            required("username");
+            required("password");
+        }
+        "kubernetes.io/ssh-auth" if data["ssh-privatekey"].as_str().unwrap_or_default().is_empty() => {
+            required("ssh-privatekey");
+        }
+        "kubernetes.io/tls" => {
+            for name in ["tls.crt", "tls.key"] {
+                if !has(name) {
+                    required(name);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What is wrong with whom a role is given to.
+fn role_subject(subject: &Value, namespaced: bool, path: &str, causes: &mut Vec<Cause>) {
+    const GROUP: &str = "rbac.authorization.k8s.io";
+    let text = |field: &str| subject[field].as_str().unwrap_or_default();
+    if text("name").is_empty() {
+        causes.push(Cause::required(format!("{path}.name"), ""));
+    }
+    let group = match text("kind") {
+        "ServiceAccount" => "",
+        "User" | "Group" => GROUP,
+        other => {
+            let known = ["ServiceAccount", "User", "Group"];
+            causes.push(Cause::not_supported_text(format!("{path}.kind"), other, &known));
+            return;
+        }
+    };
+    if text("kind") == "ServiceAccount" && !text("name").is_empty() {
+        causes.extend(
+            names::dns_subdomain(text("name"))
+                .into_iter()
+                .map(|why| Cause::invalid(format!("{path}.name"), &subject["name"], why)),
+        );
+    }
+    if text("apiGroup") != group {
+        causes.push(Cause::not_supported_text(
+            format!("{path}.apiGroup"),
+            text("apiGroup"),
+            &[group],
+        ));
+    }
+    if text("kind") == "ServiceAccount" && text("namespace").is_empty() && !namespaced {
+        causes.push(Cause::required(format!("{path}.namespace"), ""));
+    }
+}
+
+/// What is wrong with a rule of a role.
+fn policy_rule(rule: &Value, namespaced: bool, path: &str, causes: &mut Vec<Cause>) {
+    let empty = |field: &str| rule[field].as_array().is_none_or(Vec::is_empty);
+    if empty("verbs") {
+        causes.push(Cause::required(
+            format!("{path}.verbs"),
+            "verbs must contain at least one value",
+        ));
+    }
+    if !empty("nonResourceURLs") {
+        let field = format!("{path}.nonResourceURLs");
+        let urls = &rule["nonResourceURLs"];
+        if namespaced {
+            let why = "namespaced rules cannot apply to non-resource URLs";
+            causes.push(Cause::invalid(&field, urls, why));
+        }
+        if !["apiGroups", "resources", "resourceNames"].into_iter().all(empty) {
+            let why = "rules cannot apply to both regular resources and non-resource URLs";
+            causes.push(Cause::invalid(&field, urls, why));
+        }
+        return;
+    }
+    if empty("apiGroups") {
+        causes.push(Cause::required(
+            format!("{path}.apiGroups"),
+            "resource rules must supply at least one api group",
+        ));
+    }
+    if empty("resources") {
+        causes.push(Cause::required(
+            format!("{path}.resources"),
+            "resource rules must supply at least one resource",
+        ));
     }
 }
 
@@ -163,47 +302,13 @@ fn is_empty_selector(selector: &Value) -> bool {
     none("matchLabels") && none("matchExpressions")
 }
 
-fn workload(object: &Value, causes: &mut Vec<Cause>) {
-    let spec = &object["spec"];
-    not_negative(spec, "replicas", "spec", causes);
-    not_negative(spec, "minReadySeconds", "spec", causes);
-    not_negative(spec, "revisionHistoryLimit", "spec", causes);
-    let selector = &spec["selector"];
-    let labels = &spec["template"]["metadata"]["labels"];
-    if selector.is_null() {
-        causes.push(Cause::required("spec.selector", ""));
-    } else if is_empty_selector(selector) {
-        causes.push(Cause::invalid(
-            "spec.selector",
-            selector,
-            "empty selector is invalid for deployment",
-        ));
-    }
-    if selector.is_null() || !selects(selector, labels) {
-        causes.push(Cause::invalid(
-            "spec.template.metadata.labels",
-            labels,
-            "`selector` does not match template `labels`",
-        ));
-    }
-    crate::object::metadata::check_labels(labels, "spec.template.labels", causes);
-    pods::spec(&spec["template"]["spec"], "spec.template.spec", causes);
-    let restart = &spec["template"]["spec"]["restartPolicy"];
-    if let Some(policy) = restart.as_str().filter(|policy| *policy != "Always") {
-        causes.push(Cause::not_supported_text(
-            "spec.template.spec.restartPolicy",
-            policy,
-            &["Always"],
-        ));
-    }
-}
-
 fn job(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     for field in [
         "parallelism",
         "completions",
         "activeDeadlineSeconds",
         "backoffLimit",
+        "ttlSecondsAfterFinished",
     ] {
         not_negative(spec, field, path, causes);
     }
@@ -257,11 +362,14 @@ fn immutable(resource: &Resource, new: &Value, old: &Value, causes: &mut Vec<Cau
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding")
             if new["roleRef"] != old["roleRef"] =>
         {
-            causes.push(Cause::invalid(
-                "roleRef",
-                &new["roleRef"],
-                "cannot change roleRef",
-            ));
+            let at = |field: &str| json!(new["roleRef"][field].as_str().unwrap_or_default());
+            let shown = format!(
+                "{{\"APIGroup\":{},\"Kind\":{},\"Name\":{}}}",
+                at("apiGroup"),
+                at("kind"),
+                at("name")
+            );
+            causes.push(Cause::invalid_shown("roleRef", &shown, "cannot change roleRef"));
         }
         ("storage.k8s.io", "StorageClass") => {
             for field in ["parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"] {

@@ -4,6 +4,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
+use crate::kinds::codec::illegal_base64;
+
 const VERSION: &str = "meta.k8s.io/v1";
 
 /// Where a list goes on.
@@ -43,7 +45,7 @@ impl Continuation {
     pub fn decode(text: &str) -> Result<Self, String> {
         let bytes = URL_SAFE_NO_PAD
             .decode(text)
-            .map_err(|_| "continue key is not valid".to_owned())?;
+            .map_err(|error| format!("continue key is not valid: {}", illegal_base64(text, &error)))?;
         let token: Token =
             serde_json::from_slice(&bytes).map_err(|_| "continue key is not valid".to_owned())?;
         if token.v != VERSION {

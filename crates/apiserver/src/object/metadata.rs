@@ -91,19 +91,50 @@ fn check_owners(owners: &Value, path: &str, causes: &mut Vec<Cause>) {
                 causes.push(Cause::invalid(format!("{path}.{field}"), &json!(""), why));
             }
         }
+        let core = owner["apiVersion"] == "v1" || owner["apiVersion"] == "events.k8s.io/v1";
+        if core && owner["kind"] == "Event" {
+            let version = owner["apiVersion"].as_str().unwrap_or_default();
+            let slash = if version.contains('/') { "" } else { "/" };
+            causes.push(Cause::invalid_shown(
+                path,
+                shown_owners(&json!([owner])).trim_matches(['[', ']']),
+                &format!("{slash}{version}, Kind=Event is disallowed from being an owner"),
+            ));
+        }
         if owner["controller"] == true {
             let text = |name: &str| owner[name].as_str().unwrap_or_default();
             let this = format!("{}/{}", text("kind"), text("name"));
             match &controller {
-                Some(first) => causes.push(Cause::invalid(
+                Some(first) => causes.push(Cause::invalid_shown(
                     path,
-                    owners,
-                    format!("Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"),
+                    &shown_owners(owners),
+                    &format!("Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"),
                 )),
                 None => controller = Some(this),
             }
         }
     }
+}
+
+/// References in the order of their fields in Go.
+fn shown_owners(owners: &Value) -> String {
+    let fields = [
+        "apiVersion",
+        "kind",
+        "name",
+        "uid",
+        "controller",
+        "blockOwnerDeletion",
+    ];
+    let one = |owner: &Value| {
+        let given: Vec<String> = fields
+            .iter()
+            .filter_map(|name| Some(format!("\"{name}\":{}", owner.get(name)?)))
+            .collect();
+        format!("{{{}}}", given.join(","))
+    };
+    let all: Vec<String> = owners.as_array().into_iter().flatten().map(one).collect();
+    format!("[{}]", all.join(","))
 }
 
 /// What is wrong with finalizers at a path.
@@ -132,6 +163,24 @@ pub fn check_finalizers(finalizers: &Value, path: &str, causes: &mut Vec<Cause>)
 pub fn check(object: &Value, path: &str) -> Vec<Cause> {
     let metadata = &object["metadata"];
     let mut causes = Vec::new();
+    if metadata["generation"].as_i64().is_some_and(|number| number < 0) {
+        causes.push(Cause::invalid(
+            format!("{path}.generation"),
+            &metadata["generation"],
+            "must be greater than or equal to 0",
+        ));
+    }
+    causes.extend(check_maps_and_owners(metadata, path));
+    check_finalizers(
+        &metadata["finalizers"],
+        &format!("{path}.finalizers"),
+        &mut causes,
+    );
+    causes
+}
+
+fn check_maps_and_owners(metadata: &Value, path: &str) -> Vec<Cause> {
+    let mut causes = Vec::new();
     check_labels(&metadata["labels"], &format!("{path}.labels"), &mut causes);
     check_annotations(
         &metadata["annotations"],
@@ -141,11 +190,6 @@ pub fn check(object: &Value, path: &str) -> Vec<Cause> {
     check_owners(
         &metadata["ownerReferences"],
         &format!("{path}.ownerReferences"),
-        &mut causes,
-    );
-    check_finalizers(
-        &metadata["finalizers"],
-        &format!("{path}.finalizers"),
         &mut causes,
     );
     causes
@@ -198,6 +242,7 @@ pub fn check_update(new: &Value, old: &Value, path: &str) -> Vec<Cause> {
             ));
         }
     }
-    causes.extend(check(new, path));
+    // Finalizers are not looked at again.
+    causes.extend(check_maps_and_owners(after, path));
     causes
 }

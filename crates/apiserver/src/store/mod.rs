@@ -154,16 +154,11 @@ impl Store {
         Some(last)
     }
 
-    /// Removes an object and leaves its last version, which differs from the one before it.
+    /// Removes an object and returns its last version, which was never stored: watchers see the one before it.
     pub fn remove_as(&mut self, table: &TableName, object: &mut Value) -> Option<Arc<Stored>> {
-        let head = Head::of(object);
-        let key = head.key();
-        let previous = self.tables.get_mut(table)?.objects.remove(&key)?;
-        self.revision += 1;
-        let last = Arc::new(Stored::new(object, self.revision));
-        self.index(table, &key, Some(&previous), None);
-        self.record(table, Arc::clone(&last), Some(previous), true);
-        Some(last)
+        let key = Head::of(object).key();
+        let seen = self.remove(table, &key)?;
+        Some(Arc::new(Stored::new(object, seen.revision)))
     }
 
     fn record(

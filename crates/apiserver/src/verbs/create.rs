@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::decode::decode;
-use super::{Outcome, Target, Write, admission};
+use super::{Outcome, Target, Write, admission, warned};
 use crate::crd::Verdict;
 use crate::journal::Verb;
 use crate::kinds::{self, Form};
@@ -27,10 +27,28 @@ pub fn create(
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
     let decoded = decode(target, object, duplicates, write.validation).map_err(|why| why.of_body(target))?;
-    let mut object = decoded.object;
+    let (object, warnings) = (decoded.object, decoded.warnings);
+    warned(create_decoded(state, target, object, write), warnings)
+}
+
+fn create_decoded(
+    state: &mut State,
+    target: &Target,
+    mut object: Value,
+    write: &Write<'_>,
+) -> Result<Outcome, Status> {
     check_names(target, &mut object)?;
+    for field in [
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "selfLink",
+    ] {
+        metadata::set(&mut object, field, None);
+    }
     let (object, managed) = track(target, None, object, write)?;
-    Ok(finish(state, target, object, &managed, write, Verb::Create)?.warning(decoded.warnings))
+    finish(state, target, object, &managed, write, Verb::Create)
 }
 
 /// Records who manages the fields of an object that has been read, which comes back without entries.
@@ -91,8 +109,9 @@ pub(super) fn finish(
     verb: Verb,
 ) -> Result<Outcome, Status> {
     let resource = &target.resource;
-    let revision = metadata::text(&object, "resourceVersion");
-    if !revision.is_empty() && revision != "0" {
+    let revision = metadata::text(&object, "resourceVersion").parse::<u64>();
+    let given = object["metadata"].get("resourceVersion").cloned();
+    if !write.dry_run && revision.is_ok_and(|revision| revision != 0) {
         return Err(Status::internal_plain(
             "resourceVersion should not be set on objects to be created",
         ));
@@ -108,12 +127,19 @@ pub(super) fn finish(
         return Err(target.invalid(&name, causes));
     }
     let key = head::key(metadata::text(&object, "namespace"), &name);
-    if state.store.get(&resource.table, &key).is_some() {
-        return Err(Status::already_exists(&resource.group, &resource.plural, &name));
+    if let Some(there) = state.store.get(&resource.table, &key) {
+        let mut status = Status::already_exists(&resource.group, &resource.plural, &name);
+        if there.head.deleting.is_some() {
+            status.message = format!("object is being deleted: {}", status.message);
+        }
+        return Err(status);
     }
     kinds::custom::check_definition(resource, &object, None)?;
     metadata::set_managed(&mut object, managed);
     if write.dry_run {
+        if let Some(given) = given {
+            metadata::set(&mut object, "resourceVersion", Some(given));
+        }
         return Ok(Outcome::value(201, object).warning(warnings));
     }
     let stored = state.commit(resource, &target.version, &mut object, write, verb);
@@ -149,14 +175,7 @@ fn name(state: &mut State, target: &Target, object: &mut Value) {
 
 /// Sets what is the server's in the metadata.
 fn prepare(state: &mut State, target: &Target, object: &mut Value, write: &Write<'_>) {
-    for field in [
-        "resourceVersion",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "selfLink",
-        "generation",
-        "managedFields",
-    ] {
+    for field in ["resourceVersion", "selfLink", "managedFields"] {
         metadata::set(object, field, None);
     }
     metadata::set(object, "uid", Some(state.random.uuid().into()));

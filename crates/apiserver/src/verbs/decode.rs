@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::Target;
 use crate::kinds::{Form, Registry, defaults};
+use crate::object::metadata;
 use crate::status::{Cause, Status};
 
 /// What happens to fields that the kind does not have, `fieldValidation`.
@@ -40,6 +41,15 @@ pub(super) fn check_kind(target: &Target, object: &mut Value) -> Result<(), Stat
         )));
     };
     let custom = matches!(target.version.form, Form::Custom(_));
+    let version = map.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+    if !custom && version.matches('/').count() > 1 {
+        let text = Value::Object(map.clone()).to_string();
+        let begin = beginning(&text);
+        return Err(Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): unexpected GroupVersion string: {version} ({begin})",
+            target.resource.kind
+        )));
+    }
     if custom
         && map
             .get("apiVersion")
@@ -65,11 +75,19 @@ pub(super) fn check_kind(target: &Target, object: &mut Value) -> Result<(), Stat
     Ok(())
 }
 
+/// The first bytes of a body.
+fn beginning(text: &str) -> String {
+    match text.char_indices().nth(30) {
+        Some((end, _)) => format!("{} ...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 fn no_kind(target: &Target, map: &Map<String, Value>) -> Status {
     let text = Value::Object(map.clone()).to_string();
-    let begin: String = text.chars().take(30).collect();
+    let begin = beginning(&text);
     Status::bad_request(format!(
-        "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing in '{text}' ({begin} ...)",
+        "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing in '{text}' ({begin})",
         target.resource.kind
     ))
 }
@@ -151,6 +169,28 @@ impl Unreadable {
         }
     }
 
+    /// The answer to an apply that makes something of an object that cannot be read.
+    pub(super) fn of_applied(self, target: &Target, config: &Value) -> Status {
+        match (self, &target.version.form) {
+            // Fields that the kind does not have are found before.
+            (Self::Form(why), Form::Builtin(_)) if !why.starts_with("strict decoding error") => {
+                let kind = crate::managed::version_and_kind(config);
+                let text = |name: &str| metadata::text(config, name);
+                let by = if why.starts_with("quantities") {
+                    ""
+                } else {
+                    "error decoding from json: "
+                };
+                Status::internal_plain(format!(
+                    "failed to convert new object ({}/{}; {kind}) to proper version: unable to convert unstructured object to {kind}: {by}{why}",
+                    text("namespace"),
+                    text("name"),
+                ))
+            }
+            (why, _) => why.of_body(target),
+        }
+    }
+
     /// The answer to a patch that makes something of an object that cannot be read.
     pub(super) fn of_patched(self, patched: &Value) -> Status {
         match self {
@@ -172,17 +212,24 @@ pub(super) fn decode(
 ) -> Result<Decoded, Unreadable> {
     check_kind(target, &mut object).map_err(Unreadable::Kind)?;
     let kind = &*target.resource.kind;
+    // An empty list clears the entries, see `FieldManager::update`.
+    let clears = object["metadata"]["managedFields"] == Value::Array(Vec::new());
     let unknown = match &target.version.form {
         Form::Builtin(ty) => {
             let unknown = ty.normalize(&mut object).map_err(Unreadable::Form)?;
             defaults::set(*ty, kind, &mut object);
             unknown
         }
-        Form::Custom(version) => version
-            .get()
-            .decode(&mut object)
-            .map_err(|cause| Unreadable::Form(cause.to_string()))?,
+        Form::Custom(version) => version.get().decode(&mut object).map_err(|cause| {
+            Unreadable::Form(match &*cause.field {
+                "" => cause.message,
+                _ => cause.to_string(),
+            })
+        })?,
     };
+    if clears && matches!(target.version.form, Form::Builtin(_)) {
+        metadata::set(&mut object, "managedFields", Some(Value::Array(Vec::new())));
+    }
     let complaints: Vec<String> = duplicates
         .iter()
         .map(|path| format!("duplicate field {path:?}"))

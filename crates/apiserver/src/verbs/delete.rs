@@ -147,15 +147,15 @@ pub fn delete(
             .unwrap_or(stored);
         gone(target, &last)
     };
+    Ok(outcome)
+}
+
+/// What a client is warned of, whatever becomes of the deletion.
+pub fn delete_warnings(target: &Target, options: &DeleteOptions) -> Vec<String> {
     let warns =
         target.resource.strategy.orphans && *target.resource.kind == *"Job" && options.propagation.is_none();
-    Ok(if warns {
-        outcome.warning(vec![
-            "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning".to_owned(),
-        ])
-    } else {
-        outcome
-    })
+    let text = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
+    warns.then(|| text.to_owned()).into_iter().collect()
 }
 
 fn check_preconditions(

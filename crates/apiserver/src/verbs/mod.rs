@@ -25,7 +25,7 @@ pub use collection::delete_collection;
 pub use create::create;
 pub use decode::Validation;
 pub(crate) use delete::{CLEANUP, FOREGROUND, ORPHAN};
-pub use delete::{DeleteOptions, Preconditions, Propagation, delete};
+pub use delete::{DeleteOptions, Preconditions, Propagation, delete, delete_warnings};
 pub use patch::{PatchBody, patch};
 pub(crate) use read::check_reached;
 pub use read::{ListOptions, Listing, RevisionMatch, Selection, get, list};
@@ -113,6 +113,14 @@ impl Outcome {
     fn warning(mut self, warnings: Vec<String>) -> Self {
         self.warnings.extend(warnings);
         self
+    }
+}
+
+/// Warns a client, whatever it gets.
+fn warned(outcome: Result<Outcome, Status>, warnings: Vec<String>) -> Result<Outcome, Status> {
+    match outcome {
+        Ok(outcome) => Ok(outcome.warning(warnings)),
+        Err(status) => Err(status.warning(warnings)),
     }
 }
 

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::create::{self, check_names};
 use super::decode::{check_kind, decode};
-use super::update::{self, Existing, check_revision};
-use super::{Outcome, Target, Write, scale};
+use super::update::{self, Existing, check_named, check_revision, check_written};
+use super::{Outcome, Target, Write, scale, warned};
 use crate::journal::Verb;
 use crate::managed::{ApplyError, ApplyRequest, settle_times};
 use crate::object::metadata;
@@ -54,10 +54,11 @@ pub fn patch(
             let shown = patched.clone();
             let mut decoded = decode(target, patched, duplicates, write.validation)
                 .map_err(|why| why.of_patched(&shown))?;
-            check_names(target, &mut decoded.object)?;
-            check_revision(target, &decoded.object, &existing)?;
-            let outcome = update::replace(state, target, &existing, decoded.object, write, Verb::Patch)?;
-            Ok(outcome.warning(decoded.warnings))
+            let outcome = check_named(target, &decoded.object)
+                .and_then(|()| check_names(target, &mut decoded.object))
+                .and_then(|()| check_revision(target, &decoded.object, &existing))
+                .and_then(|()| update::replace(state, target, &existing, decoded.object, write, Verb::Patch));
+            warned(outcome, decoded.warnings)
         }
     }
 }
@@ -115,8 +116,8 @@ fn apply(
         return apply_new(state, target, &config, &request, write);
     };
     let revision = metadata::text(&config, "resourceVersion");
-    if !revision.is_empty() && *revision != existing.stored.revision.to_string() {
-        return Err(target.modified());
+    if !revision.is_empty() {
+        check_revision(target, &config, &existing)?;
     }
     let applied = target
         .fields()
@@ -131,7 +132,8 @@ fn apply(
         let object = existing.object.clone();
         return update::finish(state, target, &existing, object, managed, write, Verb::Apply);
     };
-    let decoded = decode(target, object, &[], write.validation).map_err(|why| why.of_body(target))?;
+    let decoded =
+        decode(target, object, &[], write.validation).map_err(|why| why.of_applied(target, &config))?;
     let outcome = update::finish(
         state,
         target,
@@ -140,8 +142,8 @@ fn apply(
         managed,
         write,
         Verb::Apply,
-    )?;
-    Ok(outcome.warning(decoded.warnings))
+    );
+    warned(outcome, decoded.warnings)
 }
 
 fn check_kind_of_config(target: &Target, config: &mut Value) -> Result<(), Status> {
@@ -177,16 +179,16 @@ fn apply_new(
             ),
         ));
     }
-    if target.subresource == "status" {
+    if target.subresource == "status" && !target.resource.strategy.create_on_update {
         return Err(target.not_found());
     }
     let applied = target.fields().apply(None, config, request).map_err(refused)?;
     let mut object = applied.object.unwrap_or_else(|| config.clone());
-    if metadata::text(&object, "name").is_empty() {
-        metadata::set(&mut object, "name", Some(target.name.clone().into()));
-    }
+    check_named(target, &object)?;
     check_names(target, &mut object)?;
-    let decoded = decode(target, object, &[], write.validation).map_err(|why| why.of_body(target))?;
+    check_written(&object)?;
+    let decoded =
+        decode(target, object, &[], write.validation).map_err(|why| why.of_applied(target, config))?;
     let outcome = create::finish(
         state,
         target,
@@ -194,8 +196,8 @@ fn apply_new(
         &applied.managed,
         write,
         Verb::Create,
-    )?;
-    Ok(outcome.warning(decoded.warnings))
+    );
+    warned(outcome, decoded.warnings)
 }
 
 /// The answer to an apply that could not be done.

@@ -122,6 +122,8 @@ impl Selection {
                 format!(
                     "{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
                 )
+            } else if *target.resource.kind == *"Job" {
+                format!("field label {field:?} not supported for Job")
             } else {
                 format!("field label not supported: {field}")
             }));

@@ -7,6 +7,7 @@ use super::patch::{PatchBody, patched, refused};
 use super::update::{Existing, finish};
 use super::{Outcome, Target, Write};
 use crate::journal::Verb;
+use crate::kinds::codec::go_type;
 use crate::kinds::{Form, Scale, Version};
 use crate::managed::{ApplyRequest, FieldManager, Live, ManagedFields, UpdateRequest};
 use crate::object::metadata;
@@ -126,11 +127,16 @@ pub(super) fn update(
     _duplicates: &[String],
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
-    let existing = existing(state, target)?;
     if let Some(map) = scale.as_object_mut() {
         map.entry("apiVersion").or_insert_with(|| json!(VERSION));
         map.entry("kind").or_insert_with(|| json!("Scale"));
     }
+    read(&mut scale).map_err(|why| {
+        Status::bad_request(format!(
+            "Scale in version \"v1\" cannot be handled as a Scale: {why}"
+        ))
+    })?;
+    let existing = existing(state, target)?;
     write_scale(state, target, &existing, scale, None, write, Verb::Update)
 }
 
@@ -142,12 +148,26 @@ pub(super) fn patch(
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
     let existing = existing(state, target)?;
-    let shown = show(&target.version, &existing.object)?;
+    // What has no replicas yet may get some.
+    let shown = show(&target.version, &existing.object).unwrap_or_else(|_| empty_scale(&existing.object));
     if let PatchBody::Apply(config) = body {
         return apply(state, target, &existing, shown, &config, write);
     }
-    let scale = patched(target, shown, &body)?;
+    let mut scale = patched(target, shown, &body)?;
+    let sent = scale.clone();
+    read(&mut scale).map_err(|why| {
+        let cause = Cause::invalid("patch", &Value::String(sent.to_string()), why);
+        Status::invalid("", "", "", vec![cause])
+    })?;
     write_scale(state, target, &existing, scale, None, write, Verb::Patch)
+}
+
+/// Gives a scale its form, and says what does not fit. What is no scale is refused elsewhere.
+fn read(scale: &mut Value) -> Result<(), String> {
+    match go_type(VERSION, "Scale") {
+        Some(ty) if scale["kind"] == "Scale" => ty.normalize(scale).map(|_| ()),
+        _ => Ok(()),
+    }
 }
 
 fn apply(
@@ -237,8 +257,11 @@ fn write_scale(
 
 /// What is shown before an object has replicas.
 fn empty_scale(object: &Value) -> Value {
-    json!({"kind": "Scale", "apiVersion": VERSION, "metadata": {"name": object["metadata"]["name"],
-        "namespace": object["metadata"]["namespace"]}, "spec": {}, "status": {"replicas": 0}})
+    let mut shown = json!({"kind": "Scale", "apiVersion": VERSION, "metadata": {}, "spec": {}, "status": {"replicas": 0}});
+    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        metadata::set(&mut shown, field, object["metadata"].get(field).cloned());
+    }
+    shown
 }
 
 fn set_at(object: &mut Value, path: &str, replicas: i64) {

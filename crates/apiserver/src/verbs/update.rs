@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::create::{self, check_names};
 use super::decode::{Decoded, decode};
-use super::{Body, Outcome, Target, Write, scale};
+use super::{Body, Outcome, Target, Write, scale, warned};
 use crate::journal::Verb;
 use crate::kinds::{self, Form};
 use crate::managed::{Live, ManagedFields, settle_times};
@@ -74,25 +74,40 @@ pub fn update(
     if target.subresource == "scale" {
         return scale::update(state, target, object, duplicates, write);
     }
-    let Decoded { mut object, warnings } =
+    let Decoded { object, warnings } =
         decode(target, object, duplicates, write.validation).map_err(|why| why.of_body(target))?;
-    if metadata::text(&object, "name").is_empty() {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({} based on URL) was undeterminable: name must be provided",
-            target.name
-        )));
-    }
+    warned(update_decoded(state, target, object, write), warnings)
+}
+
+fn update_decoded(
+    state: &mut State,
+    target: &Target,
+    mut object: Value,
+    write: &Write<'_>,
+) -> Result<Outcome, Status> {
+    check_named(target, &object)?;
     check_names(target, &mut object)?;
     let Some(stored) = state.store.get(&target.resource.table, &target.key()) else {
-        if target.resource.strategy.create_on_update && target.subresource.is_empty() {
-            let created = create_instead(state, target, object, write)?;
-            return Ok(created.warning(warnings));
+        let creates = target.subresource.is_empty() || target.subresource == "status";
+        if target.resource.strategy.create_on_update && creates {
+            return create_instead(state, target, object, write);
         }
         return Err(target.not_found());
     };
     let existing = Existing::of(target, stored);
     check_replaced(target, &object, &existing)?;
-    Ok(replace(state, target, &existing, object, write, Verb::Update)?.warning(warnings))
+    replace(state, target, &existing, object, write, Verb::Update)
+}
+
+/// Refuses an object without a name.
+pub(super) fn check_named(target: &Target, object: &Value) -> Result<(), Status> {
+    if metadata::text(object, "name").is_empty() {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            target.name
+        )));
+    }
+    Ok(())
 }
 
 fn create_instead(
@@ -101,27 +116,55 @@ fn create_instead(
     object: Value,
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
-    let (object, managed) = create::track(target, None, object, write)?;
+    let uid = metadata::text(&object, "uid").to_owned();
+    if !uid.is_empty() {
+        return Err(other_uid(target, &uid, ""));
+    }
+    let (mut object, managed) = create::track(target, None, object, write)?;
+    check_written(&object)?;
+    if !write.dry_run {
+        // What is made has none to compare.
+        metadata::set(&mut object, "resourceVersion", None);
+    }
     create::finish(state, target, object, &managed, write, Verb::Create)
+}
+
+/// Refuses a revision that is none.
+pub(super) fn check_written(object: &Value) -> Result<(), Status> {
+    let revision = metadata::text(object, "resourceVersion");
+    if revision.is_empty() || revision.parse::<u64>().is_ok() {
+        return Ok(());
+    }
+    Err(Status::internal_plain(format!(
+        "strconv.ParseUint: parsing {revision:?}: invalid syntax"
+    )))
 }
 
 /// Refuses an object that is not the one that is stored.
 pub(super) fn check_replaced(target: &Target, object: &Value, existing: &Existing) -> Result<(), Status> {
     let uid = metadata::text(object, "uid");
     if !uid.is_empty() && *uid != *existing.stored.head.uid {
-        return Err(Status::conflict(
-            &target.resource.group,
-            &target.resource.plural,
-            &target.name,
-            format!(
-                "StorageError: invalid object, Code: 4, Key: /registry/{}/{}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-                target.resource.plural,
-                target.key(),
-                existing.stored.head.uid
-            ),
-        ));
+        return Err(other_uid(target, uid, &existing.stored.head.uid));
     }
     check_revision(target, object, existing)
+}
+
+/// The answer to an update of what has another UID, or none.
+fn other_uid(target: &Target, given: &str, stored: &str) -> Status {
+    // Where the API server keeps Services among what belongs to them.
+    let folder = match &*target.resource.table {
+        "services" => "services/specs",
+        _ => &target.resource.plural,
+    };
+    Status::conflict(
+        &target.resource.group,
+        &target.resource.plural,
+        &target.name,
+        format!(
+            "StorageError: invalid object, Code: 4, Key: /registry/{folder}/{}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {given}, UID in object meta: {stored}",
+            target.key(),
+        ),
+    )
 }
 
 /// Refuses an object of another revision.
@@ -143,12 +186,11 @@ pub(super) fn check_revision(target: &Target, object: &Value, existing: &Existin
             )],
         ));
     }
-    match revision.parse::<u64>() {
-        Ok(revision) if revision == existing.stored.revision => Ok(()),
-        Ok(_) => Err(target.modified()),
-        Err(_) => Err(Status::internal_plain(format!(
-            "strconv.ParseUint: parsing {revision:?}: invalid syntax"
-        ))),
+    check_written(object)?;
+    if revision.parse() == Ok(existing.stored.revision) {
+        Ok(())
+    } else {
+        Err(target.modified())
     }
 }
 
@@ -177,10 +219,30 @@ pub(super) fn finish(
 ) -> Result<Outcome, Status> {
     let resource = &target.resource;
     prepare(target, existing, &mut object);
+    if !write.dry_run {
+        metadata::set(&mut object, "selfLink", None);
+    }
     kinds::strategy::prepare_update(target, state, &mut object, &existing.object);
-    // Twice, as in the API server: once by all kinds, once by this one.
-    let mut causes = metadata::check_update(&object, &existing.object, "metadata");
-    causes.extend(causes.clone());
+    // More than once, as in the API server: by all kinds, by this one, and by those that check the object as a new one.
+    let mut causes = metadata::check(&object, "metadata");
+    let again = causes.clone();
+    let changed = metadata::check_update(&object, &existing.object, "metadata");
+    causes.extend(changed.clone());
+    causes.extend(changed);
+    let as_new = matches!(
+        &*resource.kind,
+        "Job"
+            | "ConfigMap"
+            | "Secret"
+            | "ServiceAccount"
+            | "Role"
+            | "ClusterRole"
+            | "RoleBinding"
+            | "ClusterRoleBinding"
+    );
+    if as_new && target.subresource.is_empty() {
+        causes.extend(again);
+    }
     let verdict = kinds::check_update(
         resource,
         &target.version,
@@ -204,11 +266,10 @@ pub(super) fn finish(
         return Ok(Outcome::value(200, object).warning(warnings));
     }
     if may_go(state, target, &head, &object) {
-        let last = state.remove(resource, &target.version, &head.key(), Some(&mut object), write);
-        return Ok(match last {
-            Some(stored) => Outcome::stored(200, stored),
-            None => Outcome::value(200, object),
-        });
+        // The answer is what was sent, of the revision that it came from.
+        let answer = object.clone();
+        state.remove(resource, &target.version, &head.key(), Some(&mut object), write);
+        return Ok(Outcome::value(200, answer));
     }
     let stored = state.commit(resource, &target.version, &mut object, write, verb);
     Ok(Outcome::stored(200, stored).warning(warnings))
@@ -230,16 +291,29 @@ fn may_go(_state: &State, target: &Target, head: &Head, object: &Value) -> bool 
 /// Sets what an update cannot change in the metadata, if it does not say it.
 fn prepare(target: &Target, existing: &Existing, object: &mut Value) {
     let old = &existing.object["metadata"];
-    for field in ["uid", "creationTimestamp", "deletionGracePeriodSeconds"] {
+    if !old["creationTimestamp"].is_null() {
+        metadata::set(
+            object,
+            "creationTimestamp",
+            Some(old["creationTimestamp"].clone()),
+        );
+    }
+    for field in ["uid", "deletionGracePeriodSeconds"] {
         if object["metadata"][field].is_null() && !old[field].is_null() {
             metadata::set(object, field, Some(old[field].clone()));
         }
     }
-    // Only a deletion sets or moves it.
-    for field in ["deletionTimestamp", "generation", "resourceVersion"] {
+    // Only a deletion moves it.
+    if !old["deletionTimestamp"].is_null() {
+        metadata::set(
+            object,
+            "deletionTimestamp",
+            Some(old["deletionTimestamp"].clone()),
+        );
+    }
+    for field in ["generation", "resourceVersion"] {
         metadata::set(object, field, old.get(field).cloned());
     }
-    metadata::set(object, "selfLink", None);
     if let Form::Custom(_) = &target.version.form
         && target.subresource == "status"
     {

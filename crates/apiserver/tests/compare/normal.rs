@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// The values met so far, on either side.
 #[derive(Default)]
@@ -14,10 +14,20 @@ pub(crate) struct Pair {
 #[derive(Default)]
 struct Names {
     uids: HashMap<String, usize>,
-    revisions: Vec<String>,
+    /// Revisions of objects; those of lists and bookmarks say what else has been written.
+    revisions: HashMap<String, usize>,
+    /// Whether revisions of objects are told apart.
+    ordered: bool,
 }
 
 impl Pair {
+    /// Tells revisions of objects apart: nobody but the script writes to them.
+    pub(crate) fn ordered() -> Self {
+        let mut pair = Self::default();
+        (pair.real.ordered, pair.ours.ordered) = (true, true);
+        pair
+    }
+
     /// Gives both answers with names in place of values.
     pub(crate) fn both(&mut self, real: &Value, ours: &Value) -> (Value, Value) {
         (self.real.value("", real), self.ours.value("", ours))
@@ -45,9 +55,24 @@ impl Names {
     fn value(&mut self, name: &str, value: &Value) -> Value {
         match value {
             Value::Object(map) => {
+                let map = &self.unordered(map);
+                let list =
+                    map.contains_key("items") || map.get("type").is_some_and(|kind| kind == "BOOKMARK");
                 let mut out: Map<String, Value> = map
                     .iter()
-                    .map(|(name, value)| (self.text(name), self.value(name, value)))
+                    .map(|(name, value)| {
+                        let value = match (name.as_str(), value) {
+                            ("metadata", Value::Object(_)) if list => self.list(value),
+                            ("managedFields", Value::Array(entries)) => self.managed(entries),
+                            ("nodePort" | "healthCheckNodePort", Value::Number(port))
+                                if port.as_u64().is_some_and(|port| port >= 30_000) =>
+                            {
+                                json!("<port>")
+                            }
+                            _ => self.value(name, value),
+                        };
+                        (self.text(name), value)
+                    })
                     .collect();
                 // Both servers give a namespace the same objects, but at their own time.
                 if let Some(Value::Array(items)) = out.get_mut("items") {
@@ -64,10 +89,58 @@ impl Names {
         }
     }
 
+    /// Of several causes in maps the real server takes any first; their message is compared by its letters.
+    fn unordered(&self, map: &Map<String, Value>) -> Map<String, Value> {
+        let mut map = map.clone();
+        let Some(details) = map.get("details") else {
+            return map;
+        };
+        let several = details["causes"]
+            .as_array()
+            .is_some_and(|causes| causes.len() > 1);
+        if !self.ordered || details["group"] != "random.dev" || !several {
+            return map;
+        }
+        if let Some(causes) = map["details"]["causes"].as_array_mut() {
+            causes.sort_by_key(ToString::to_string);
+        }
+        let message = self.text(map["message"].as_str().unwrap_or_default());
+        let mut letters: Vec<char> = message.chars().collect();
+        letters.sort_unstable();
+        map["message"] = json!(letters.into_iter().collect::<String>());
+        map
+    }
+
+    /// The metadata of a list.
+    fn list(&mut self, meta: &Value) -> Value {
+        let mut meta = meta.clone();
+        if let Some(revision) = meta.get_mut("resourceVersion") {
+            *revision = json!("");
+        }
+        self.value("metadata", &meta)
+    }
+
+    /// Entries are sorted by their time, which has another second on either side: that is checked, and they are put
+    /// into an order without times.
+    fn managed(&mut self, entries: &[Value]) -> Value {
+        let text = |entry: &Value, name: &str| entry[name].as_str().unwrap_or_default().to_owned();
+        let right = entries.is_sorted_by_key(|entry| {
+            ["operation", "time", "manager", "apiVersion", "subresource"].map(|name| text(entry, name))
+        });
+        let mut out: Vec<Value> = entries.iter().map(|entry| self.value("", entry)).collect();
+        out.sort_by_key(|entry| {
+            ["operation", "manager", "apiVersion", "subresource"].map(|name| text(entry, name))
+        });
+        if !right {
+            out.push(json!("in the wrong order"));
+        }
+        Value::Array(out)
+    }
+
     fn string(&mut self, name: &str, text: &str) -> String {
         match name {
             "uid" | "controller-uid" | "batch.kubernetes.io/controller-uid" => self.uid(text),
-            "resourceVersion" if !text.is_empty() && text != "0" => "<revision>".to_owned(),
+            "resourceVersion" if !text.is_empty() && text != "0" => self.revision(text),
             "continue" if !text.is_empty() => "<continue>".to_owned(),
             "clusterIP" | "clusterIPs" | "ip" if text.starts_with(|char: char| char.is_ascii_digit()) => {
                 "<address>".to_owned()
@@ -84,19 +157,45 @@ impl Names {
         format!("<uid {number}>")
     }
 
-    /// UIDs and revisions within a text.
-    fn text(&mut self, text: &str) -> String {
-        let mut out = text.to_owned();
-        let known: Vec<(String, usize)> = self
-            .uids
-            .iter()
-            .filter(|(uid, _)| uid.len() == 36)
-            .map(|(uid, number)| (uid.clone(), *number))
-            .collect();
-        for (uid, number) in known {
-            out = out.replace(&uid, &format!("<uid {number}>"));
+    fn revision(&mut self, text: &str) -> String {
+        if !self.ordered {
+            return "<revision>".to_owned();
         }
-        for word in ["ResourceVersion in record (", "current: ", "resource version: "] {
+        let next = self.revisions.len();
+        let number = *self.revisions.entry(text.to_owned()).or_insert(next);
+        format!("<revision {number}>")
+    }
+
+    /// UIDs, names and revisions within a text.
+    fn text(&self, text: &str) -> String {
+        let mut out = text.to_owned();
+        if text.len() >= 36 {
+            for (uid, number) in self.uids.iter().filter(|(uid, _)| uid.len() == 36) {
+                if out.contains(uid) {
+                    out = out.replace(uid, &format!("<uid {number}>"));
+                }
+            }
+        }
+        // Names that are made up begin with `gen-` and a number in the random sequences.
+        if let Some(at) = out.find("gen-") {
+            let end = out[at + 4..]
+                .find('-')
+                .map_or(out.len(), |length| at + 5 + length);
+            if out
+                .get(end..end + 5)
+                .is_some_and(|made| made.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+            {
+                out.replace_range(end..end + 5, "*****");
+            }
+        }
+        for word in [
+            "ResourceVersion in record (",
+            "current: ",
+            "resource version: ",
+            "the ResourceVersion in the precondition (",
+            "ResourceVersion in precondition: ",
+            "ResourceVersion in object meta: ",
+        ] {
             if let Some(at) = out.find(word) {
                 let from = at + word.len();
                 let to = out[from..]
@@ -105,9 +204,9 @@ impl Names {
                 out.replace_range(from..to, "N");
             }
         }
-        self.revisions.clear();
         // Where the real server keeps things.
-        out.replace("/real/", "/registry/")
+        out.replace("Key: /real/", "Key: /")
+            .replace("Key: /registry/", "Key: /")
     }
 }
 

@@ -1,0 +1,85 @@
+//! Steps as they are written down.
+//!
+//! A line is a method, a path, and a body in JSON. The form of the body follows from the method; `PATCH-MERGE`,
+//! `PATCH-JSON`, `PATCH-STRATEGIC` and `APPLY` name it. `UNTIL` repeats a get until code and a text in the answer are
+//! there, for what controllers do; `WATCH` reads events until there is one of the object named. A line that begins with
+//! `!` compares code and reason only: after it stands why. Values of either server are named `$…(…)`, see
+//! [`crate::side::Memory`].
+
+/// One request.
+pub(crate) struct Step {
+    pub(crate) line: usize,
+    pub(crate) method: &'static str,
+    pub(crate) content_type: &'static str,
+    pub(crate) path: String,
+    pub(crate) body: String,
+    /// What ends it.
+    pub(crate) end: End,
+    /// Whether only code and reason are compared.
+    pub(crate) loose: bool,
+}
+
+/// What ends a step.
+pub(crate) enum End {
+    Answer,
+    /// A code and a text in the answer, asked for again and again.
+    Until(u16, String),
+    /// An event of the object of this name.
+    Event(String),
+}
+
+/// Reads steps, one a line.
+pub(crate) fn read(text: &str) -> Vec<Step> {
+    text.lines()
+        .enumerate()
+        .map(|(line, text)| (line + 1, text.trim()))
+        .filter(|(_, text)| !text.is_empty() && !text.starts_with('#'))
+        .map(|(line, text)| step(line, text))
+        .collect()
+}
+
+/// Reads one step.
+pub(crate) fn step(line: usize, text: &str) -> Step {
+    let (loose, text) = match text.strip_prefix('!') {
+        Some(rest) => (
+            true,
+            rest.trim_start()
+                .split_once("!!")
+                .map_or(rest, |(step, _why)| step),
+        ),
+        None => (false, text),
+    };
+    let mut parts = text.trim().splitn(3, ' ');
+    let word = parts.next().unwrap();
+    let path = parts.next().unwrap_or_else(|| panic!("line {line}: no path"));
+    let rest = parts.next().unwrap_or_default().trim().to_owned();
+    let (method, content_type) = match word {
+        "GET" | "UNTIL" | "WATCH" => ("GET", ""),
+        "DELETE" => ("DELETE", "application/json"),
+        "POST" => ("POST", "application/json"),
+        "PUT" => ("PUT", "application/json"),
+        "APPLY" => ("PATCH", "application/apply-patch+yaml"),
+        "PATCH-MERGE" => ("PATCH", "application/merge-patch+json"),
+        "PATCH-JSON" => ("PATCH", "application/json-patch+json"),
+        "PATCH-STRATEGIC" => ("PATCH", "application/strategic-merge-patch+json"),
+        other => panic!("line {line}: what is {other}?"),
+    };
+    let (end, body) = match word {
+        "UNTIL" => {
+            let (code, text) = rest.split_once(' ').unwrap_or((&rest, ""));
+            let code = code.parse().expect("a code");
+            (End::Until(code, text.trim().to_owned()), String::new())
+        }
+        "WATCH" => (End::Event(rest), String::new()),
+        _ => (End::Answer, rest),
+    };
+    Step {
+        line,
+        method,
+        content_type,
+        path: path.to_owned(),
+        body,
+        end,
+        loose,
+    }
+}
