@@ -42,7 +42,7 @@ pub enum EventBody {
     /// A revision, and whether it is the end of what there was at the beginning.
     Bookmark(u64, bool),
     /// The end.
-    Error(Status),
+    Error(Box<Status>),
 }
 
 /// A watch under way.
@@ -180,7 +180,7 @@ impl Watching {
 pub fn error(status: Status) -> Event {
     Event {
         kind: "ERROR",
-        body: EventBody::Error(status),
+        body: EventBody::Error(Box::new(status)),
     }
 }
 

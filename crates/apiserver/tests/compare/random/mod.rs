@@ -70,11 +70,7 @@ impl World {
         let namespace = format!("random-{number}-{attempt}");
         for (place, text) in setup(&namespace).iter().chain(steps).enumerate() {
             let step = script::step(place, &text.replace("$ns", &namespace));
-            let begun = Instant::now();
             let (wanted, found) = tokio::join!(real.answer(&step), ours.answer(&step));
-            if begun.elapsed() > Duration::from_secs(5) {
-                eprintln!("slow, sequence {number}: {text}");
-            }
             self.requests.fetch_add(1, Ordering::Relaxed);
             let differences = crate::differences(&step, &wanted, &found, &mut normal);
             if differences.is_empty() {
