@@ -25,3 +25,4 @@ pub mod revision;
 pub mod step;
 pub mod target;
 pub mod token;
+pub mod window;
