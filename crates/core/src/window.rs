@@ -15,8 +15,8 @@ use jiff::{Span, Timestamp, ToSpan};
 const MINUTES_OF_A_DAY: u16 = 24 * 60;
 const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 /// How far ahead a change is looked for. A window that is there on some day of the week changes within a week and a
-/// day; a zone that leaves out a whole day (Samoa did) can add one.
-const AHEAD: i64 = 9;
+/// day, and within two where a zone leaves out that very day (Samoa did).
+const AHEAD: i64 = 15;
 
 /// A window of the strategy, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
