@@ -6,6 +6,7 @@ pub mod apply;
 pub mod backoff;
 pub mod breaker;
 pub mod contest;
+pub mod course;
 pub mod depend;
 pub mod digest;
 pub mod expand;
