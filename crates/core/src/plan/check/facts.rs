@@ -108,10 +108,6 @@ impl Facts {
             State::Obstructed | State::Startable { .. } => self.leftover,
         }
     }
-
-    pub(super) fn is_startable(&self) -> bool {
-        matches!(self.state, State::Startable { .. })
-    }
 }
 
 impl Judge<'_> {
@@ -132,15 +128,16 @@ impl Judge<'_> {
             .admitted()
             .filter(|(sync, _)| complete || sync.release == self.input.rollout.release)
             .collect();
+        let soaks_until = self.soaks_until().filter(|_| complete);
+        if let (Some(until), Reach::Ready | Reach::Unprobed | Reach::Suspended) = (soaks_until, &self.view.reach) {
+            return State::Soaking { until };
+        }
         let lost = !ready && ours.iter().any(|(_, mood)| *mood != Mood::Resting);
         if suspended || (invalid && !lost) {
             return State::Obstructed;
         }
-        if let (true, true, Some(until)) = (ready, complete, self.soaks_until()) {
-            return State::Soaking { until };
-        }
         if complete || lost {
-            return self.outcome(&ours);
+            return self.outcome(&ours, soaks_until.is_some());
         }
         if !ready {
             return State::Obstructed;
@@ -162,11 +159,18 @@ impl Judge<'_> {
 
     /// What became of an admission that is not done. While an entry is at work that was admitted after another one
     /// had failed, that failure says nothing yet.
-    fn outcome(&self, ours: &[(&ObservedSync, Mood)]) -> State {
+    ///
+    /// A cluster that is lost while it `soaks` had become healthy in time: it has as long again to come back.
+    fn outcome(&self, ours: &[(&ObservedSync, Mood)], soaks: bool) -> State {
         let failing = ours.iter().filter(|(_, mood)| *mood == Mood::Failing);
         let attempts: Vec<_> = failing.filter_map(|(sync, _)| failed_attempt(sync)).collect();
         let admitted_at = ours.iter().filter_map(|(sync, _)| sync.admitted_at).max();
-        let deadline = self.deadline(admitted_at).filter(|deadline| *deadline > self.at);
+        let lost_at = match &self.view.reach {
+            Reach::Unreachable { since, .. } if soaks => Some(*since),
+            _ => None,
+        };
+        let deadline = self.deadline(admitted_at).max(self.deadline(lost_at));
+        let deadline = deadline.filter(|deadline| *deadline > self.at);
         let newest = Some(&*self.input.rollout.release);
         match deadline {
             Some(deadline) if attempts.is_empty() || working(ours, newest).next().is_some() => {

@@ -119,7 +119,7 @@ impl Moment<'_> {
             (8, steering.aborted.is_some() && !good),
             (9, self.input.membership_held),
             (10, self.overdrawn().next().is_some()),
-            (11, !self.is_open(member.stage) && !good),
+            (11, self.failed_gates().next().is_some() || (!self.is_open(member.stage) && !good)),
             (12, chance.closed),
             (13, self.eligible_at(member, chance.to) > self.at),
         ];
@@ -163,17 +163,20 @@ impl Moment<'_> {
         }
     }
 
-    /// Whether `stage` is the first that is not passed, up to the cluster's own, and waits for that.
+    /// Whether a cluster waits for that: the first stage that is not passed, up to its own, where its own is not
+    /// open; or any of which a gate failed, for that stops every cluster.
     fn stage_waits(&self, member: &Member<'_>, stage: usize, wait: &StageWait) -> bool {
-        let upto = self.stages.iter().take(member.stage + 1);
-        let first = upto.enumerate().find(|(_, stage)| stage.record.passed_at.is_none());
-        let Some((place, found)) = first else { return false };
+        let mut upto = self.stages.iter().take(member.stage + 1);
+        let first = upto.position(|stage| stage.record.passed_at.is_none());
+        let failed = matches!(wait, StageWait::GateFailed { .. });
+        let is_next = first == Some(stage) && !self.is_open(member.stage);
         // What the stage itself says and what is said of it are the same.
-        let told = match self.phase(place) {
+        let told = match self.phase(stage) {
             Some(StagePhase::Waiting(told)) => told == wait,
             _ => true,
         };
-        !self.is_open(member.stage) && place == stage && told && found.waits.contains(wait)
+        let waits = self.stages.get(stage).map(|stage| &stage.waits);
+        (failed || (is_next && told)) && waits.is_some_and(|waits| waits.contains(wait))
     }
 
     /// Whether a cluster could start beside everything that the plan starts: in the slot that it has or a free

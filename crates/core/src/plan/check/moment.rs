@@ -9,7 +9,7 @@ use super::member::Member;
 use super::rules::{Rules, share};
 use super::stage::{Place, Scope, Stage};
 use super::violation::Violation;
-use crate::plan::stages::{StagePhase, StageRecord};
+use crate::plan::stages::{StagePhase, StageRecord, StageWait};
 use crate::plan::types::{Decision, FailureReason, Plan, PlanInput, Reach};
 
 /// One plan against the fleet at one time.
@@ -81,6 +81,16 @@ impl<'a> Moment<'a> {
         let waiting = stages.filter(|(_, stage)| stage.record.passed_at.is_none());
         let all = group.into_iter().chain(waiting.map(|(place, stage)| (Some(place), &stage.scope)));
         all.filter(|(_, scope)| !self.rules.continues && scope.is_overdrawn())
+    }
+
+    /// The stages of which a gate failed: each stops everything.
+    pub(super) fn failed_gates(&self) -> impl Iterator<Item = usize> {
+        let failed = |stage: &Stage| {
+            let mut waits = stage.waits.iter();
+            waits.any(|wait| matches!(wait, StageWait::GateFailed { .. }))
+        };
+        let stages = self.stages.iter().enumerate();
+        stages.filter(move |(_, stage)| failed(stage)).map(|(place, _)| place)
     }
 
     /// Every decision says what is so at this time, and nobody waits for what is there.

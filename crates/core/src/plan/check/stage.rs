@@ -108,16 +108,19 @@ impl Place<'_> {
             failures.unwrap_or(limits.max_failures),
             self.unavailable_allowed,
         );
-        let broken = members().filter(|m| m.facts.broken && m.skipped.is_none()).count();
+        let is_waited_for = fleet.iter().any(|member| member.stage > self.index);
+        let is_watched = is_waited_for || !self.stage.after.is_empty();
+        let counts_as_broken = |m: &&Member<'_>| is_watched && m.facts.broken && m.skipped.is_none();
+        let broken = members().filter(counts_as_broken).count();
         let within = self.rules.continues || scope.tally.failed + broken <= scope.tally.failures_allowed;
         let clusters = self.clusters(members());
         let through = matches!(clusters, StageWait::Clusters { working: 0, soaking: 0 });
         let only_skipped = members().all(|member| member.skipped.is_some());
-        let proven = only_skipped || scope.tally.done > 0 || self.rules.continues;
+        let proven = only_skipped || scope.tally.done > 0 || self.rules.continues || !is_waited_for;
 
         let before = self.walk(&self.stage.before, &self.old.before, self.first_turn());
         let after = self.walk(&self.stage.after, &self.old.after, self.at);
-        let record = self.record(&before, &after, through, proven && within);
+        let record = self.record(&before, &after, through && proven && within);
         let steered = self.skipped().is_some() || self.is_promoted();
         let passed = record.passed_at.is_some();
         if !passed {
@@ -174,7 +177,8 @@ impl Place<'_> {
         StageWait::Clusters { working, soaking }
     }
 
-    fn record(&self, before: &Walk, after: &Walk, through: bool, sound: bool) -> StageRecord {
+    /// What is to be remembered. `sound`: it is through, proven and within its budget.
+    fn record(&self, before: &Walk, after: &Walk, sound: bool) -> StageRecord {
         let mut record = self.old.clone();
         if self.skipped().is_some() || self.is_promoted() {
             record.passed_at.get_or_insert(self.at);
@@ -190,13 +194,13 @@ impl Place<'_> {
                 record.opened_at = Some(if with_rollout { started_at } else { self.at });
             }
         }
-        if record.opened_at.is_some() && through {
+        if record.opened_at.is_some() && sound {
             record.completed_at.get_or_insert(self.at);
         }
         if record.completed_at.is_some() {
             record.after.clone_from(&after.records);
         }
-        if record.opened_at.is_some() && through && sound && after.pending.is_none() {
+        if record.opened_at.is_some() && sound && after.pending.is_none() {
             record.passed_at = Some(self.at);
         }
         record

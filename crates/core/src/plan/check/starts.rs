@@ -121,6 +121,9 @@ impl Moment<'_> {
                 allowed: scope.tally.failures_allowed,
             });
         }
+        if let Some(stage) = self.failed_gates().next() {
+            return Err(Violation::StartsBehindFailedGate { cluster, stage });
+        }
         // What was begun has started, and finishes.
         let begun = matches!(member.facts.state, State::Startable { cut_short: true });
         let about = self.rules.windows_of(member.view);

@@ -162,6 +162,14 @@ pub enum Violation {
         /// The cluster.
         cluster: String,
     },
+    /// Started though a gate failed, which stops everything.
+    #[error("cluster {cluster}: started though a gate of stage {stage} failed")]
+    StartsBehindFailedGate {
+        /// The cluster.
+        cluster: String,
+        /// The place of that stage.
+        stage: usize,
+    },
     /// Started before another whose turn it was, and that needs no more.
     #[error("cluster {cluster}: started before {before}, whose turn it was")]
     OutOfTurn {
