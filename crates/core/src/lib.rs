@@ -23,6 +23,7 @@ pub mod promise;
 pub mod range;
 pub mod release;
 pub mod revision;
+pub mod simulate;
 pub mod step;
 pub mod target;
 pub mod token;
