@@ -24,6 +24,7 @@ pub mod range;
 pub mod release;
 pub mod revision;
 pub mod simulate;
+pub mod steering;
 pub mod step;
 pub mod target;
 pub mod token;
