@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use starling_api::{Cluster, Source, SyncGroup, SyncResource};
 
+use crate::clock::Clock;
 use crate::git::GitStore;
 use crate::ledger::Ledger;
 
@@ -26,6 +27,8 @@ use super::workqueue::Workqueue;
 pub struct Context {
     /// The management cluster.
     pub hub: Hub,
+    /// What time it is.
+    pub clock: Clock,
     /// What people should hear of.
     pub events: Events,
     /// Sources as known.
@@ -70,6 +73,14 @@ pub struct Context {
     pub installation: String,
     /// Whether http:// and file:// are accepted.
     pub allow_insecure_sources: bool,
+}
+
+impl Context {
+    /// The present, to the millisecond.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
 }
 
 /// One requeue table per kind.
@@ -174,11 +185,4 @@ impl Next {
     pub fn at(time: Timestamp, now: Timestamp) -> Self {
         Self::After(time.duration_since(now).try_into().unwrap_or(Duration::ZERO))
     }
-}
-
-/// The present, to the millisecond: finer times would make equal statuses differ after a round trip.
-#[must_use]
-pub fn now() -> Timestamp {
-    let now = Timestamp::now();
-    Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)
 }

@@ -27,6 +27,7 @@ use super::wake::By;
 use super::watch::follow;
 use super::work::{Crew, Loop, Schedule};
 use super::workqueue::{LaneRules, Workqueue};
+use crate::clock::Clock;
 use crate::git::{GitLimits, GitStore};
 use crate::ledger::{Ledger, LedgerError};
 use crate::render::{BuildTool, RenderError, RenderLimits, Renderer, Sops};
@@ -157,9 +158,10 @@ async fn open(client: Client, settings: &Settings) -> Result<Context, StartError
     let tool = BuildTool::discover(settings.kustomize.clone()).map_err(StartError::Kustomize)?;
     let sops = Sops::discover(settings.sops.clone()).map_err(StartError::Sops)?;
     tracing::info!(?tool, ?sops, "manifests are built with");
+    let clock = Clock::system();
     let hub = Hub::new(client);
     let installation = hub.installation().await?;
-    let (syncs, lanes) = (Arc::new(Cache::default()), Arc::new(Lanes::default()));
+    let (syncs, lanes) = (Arc::new(Cache::default()), Arc::new(Lanes::new(clock.clone())));
     let queues = Queues {
         syncs: Workqueue::with_lanes(lane_rules(settings, &syncs, &lanes)),
         ..Queues::default()
@@ -167,6 +169,7 @@ async fn open(client: Client, settings: &Settings) -> Result<Context, StartError
     let git = GitStore::new(settings.data_dir.join("git"), GitLimits::default());
     let renderer = Renderer::new(tool, RenderLimits::default()).with_sops(sops);
     Ok(Context {
+        clock,
         events: Events::new(hub.client()),
         departures: Departures::default(),
         hub,
