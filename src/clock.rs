@@ -6,8 +6,33 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::time::Instant;
+
+/// The runtime's clock, for the arithmetic of rates: paces so follow simulated time where the waits do.
+#[derive(Clone, Debug)]
+pub(crate) struct RuntimeClock {
+    start: Instant,
+}
+
+impl RuntimeClock {
+    /// A clock that begins now.
+    pub(crate) fn start() -> Self {
+        Self {
+            start: Instant::now(),
+        }
+    }
+}
+
+impl governor::clock::Clock for RuntimeClock {
+    type Instant = Duration;
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+}
 
 /// A clock that can be read.
 #[derive(Clone)]
