@@ -8,8 +8,7 @@ use jiff::Timestamp;
 use starling_api::{Cluster, Source, SyncGroup, SyncResource};
 
 use crate::clock::Clock;
-use crate::git::GitStore;
-use crate::ledger::Ledger;
+use crate::member::Network;
 
 use super::cache::{Cache, ObjectKey};
 use super::events::Events;
@@ -18,6 +17,7 @@ use super::hub::Hub;
 use super::lanes::Lanes;
 use super::members::Members;
 use super::pace::Pace;
+use super::ports::{Git, Ledger};
 use super::renders::Renders;
 use super::repositories::Repositories;
 use super::standing::Standings;
@@ -42,17 +42,19 @@ pub struct Context {
     /// Who is looked at next.
     pub queues: Queues,
     /// Mirrors of repositories.
-    pub git: GitStore,
+    pub git: Arc<dyn Git>,
     /// Where those repositories are.
     pub repositories: Repositories,
     /// Rendered sets.
     pub renders: Renders,
+    /// How members are reached.
+    pub network: Network,
     /// Connections to members.
     pub members: Members,
     /// How each member answers, and until when it is left alone.
     pub lanes: Arc<Lanes>,
     /// The ledger.
-    pub ledger: Ledger,
+    pub ledger: Arc<dyn Ledger>,
     /// Rates.
     pub pace: Pace,
     /// When each Sync is next checked for drift.
