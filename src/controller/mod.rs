@@ -19,6 +19,7 @@ pub mod repositories;
 mod restart;
 mod run;
 pub mod shares;
+mod shelf;
 pub mod standing;
 mod trees;
 mod wake;

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use moka::future::Cache;
 use starling_core::digest;
 use starling_core::ignore::IgnoreRules;
 use starling_core::object::{RenderedObject, RenderedSet};
 
 use super::decryption::Keys;
 use super::ports::Workshop;
+use super::shelf::{Bounds, Shelf};
 use crate::git::{GitError, RepoAccess};
 use crate::render::{Manifests, RenderError};
 
@@ -87,34 +87,28 @@ pub struct Rendered {
 /// Builds and keeps rendered sets. Equal jobs that are asked for at the same time are done once.
 pub struct Renders {
     workshop: Arc<dyn Workshop>,
-    builds: Cache<String, Arc<Manifests>>,
-    sets: Cache<String, Arc<Rendered>>,
+    builds: Shelf<Arc<Manifests>, RenderFailure>,
+    sets: Shelf<Arc<Rendered>, RenderFailure>,
 }
 
 impl Renders {
     /// Keeps what `workshop` makes.
     #[must_use]
     pub fn new(workshop: Arc<dyn Workshop>) -> Self {
-        let weigh = |_: &String, rendered: &Arc<Rendered>| {
-            let bytes: usize = rendered
-                .set
-                .objects
-                .iter()
-                .map(|object| object.body.len() + whole(object) + 256)
-                .sum();
-            u32::try_from(bytes).unwrap_or(u32::MAX)
-        };
+        let (few, small) = (
+            Bounds {
+                idle: BUILD_IDLE,
+                weight: BUILDS,
+            },
+            Bounds {
+                idle: SET_IDLE,
+                weight: SET_BYTES,
+            },
+        );
         Self {
             workshop,
-            builds: Cache::builder()
-                .max_capacity(BUILDS)
-                .time_to_idle(BUILD_IDLE)
-                .build(),
-            sets: Cache::builder()
-                .max_capacity(SET_BYTES)
-                .weigher(weigh)
-                .time_to_idle(SET_IDLE)
-                .build(),
+            builds: Shelf::new(few, |_| 1),
+            sets: Shelf::new(small, |rendered| bytes(rendered)),
         }
     }
 
@@ -140,16 +134,22 @@ impl Renders {
             job.owner,
             job.left_to_others.digest(),
         ));
-        let made = self.sets.try_get_with(set_key, async {
+        let made = self.sets.get_or_make(&set_key, async {
             let manifests = self
                 .builds
-                .try_get_with(build_key, self.workshop.build(job))
-                .await
-                .map_err(|error: Arc<RenderFailure>| (*error).clone())?;
+                .get_or_make(&build_key, self.workshop.build(job))
+                .await?;
             self.workshop.finish(manifests, job).await.map(Arc::new)
         });
-        made.await.map_err(|error: Arc<RenderFailure>| (*error).clone())
+        made.await
     }
+}
+
+/// Bytes of a set, and of what is kept about its objects.
+fn bytes(rendered: &Rendered) -> u64 {
+    let each = rendered.set.objects.iter();
+    let all: usize = each.map(|object| object.body.len() + whole(object) + 256).sum();
+    u64::try_from(all).unwrap_or(u64::MAX)
 }
 
 /// Bytes of the second body that an object with ignored fields has.

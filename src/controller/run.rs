@@ -198,8 +198,8 @@ async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Co
         ..Queues::default()
     };
     Ok(Context {
+        events: Events::new(hub.client(), clock.clone()),
         clock,
-        events: Events::new(hub.client()),
         departures: Departures::default(),
         hub,
         sources: Arc::new(Cache::default()),
@@ -293,6 +293,7 @@ async fn keep(context: Arc<Context>, schedule: Arc<Schedule>, stop: Cancellation
     let mut tidy = tokio::time::interval(TIDY_INTERVAL);
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             _ = save.tick() => schedule.save(&context).await,
             _ = tidy.tick() => {

@@ -46,5 +46,8 @@ pub(crate) fn client(cluster: &str, token: &str) -> anyhow::Result<kube::Client>
         Some(layer) => layer.layer(http.map_err(tower::BoxError::from)).boxed(),
         None => http.map_err(tower::BoxError::from).boxed(),
     };
-    Ok(kube::Client::new(config.base_uri_layer().layer(service), "default"))
+    Ok(kube::Client::new(
+        config.base_uri_layer().layer(service),
+        "default",
+    ))
 }

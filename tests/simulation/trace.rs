@@ -21,7 +21,11 @@ pub(crate) fn of(world: &World) -> String {
     for (cluster, entry) in entries {
         let object = entry.object.read().to_string();
         // The authority's key is the one thing that comes from the system's generator.
-        let object = if object.contains("BEGIN CERTIFICATE") { "…".to_owned() } else { object };
+        let object = if object.contains("BEGIN CERTIFICATE") {
+            "…".to_owned()
+        } else {
+            object
+        };
         let _ = writeln!(
             text,
             "{} {} {cluster} {:?} {}{}{} {} by {}: {object}",

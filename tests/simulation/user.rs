@@ -87,12 +87,18 @@ fn secret(world: &World, name: &str) -> anyhow::Result<Value> {
         "clusters": [{"name": name, "cluster": {"server": net::url(name)}}],
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
         "users": [{"name": name, "user": {"token": world.cluster(name)?.token()}}]});
-    Ok(json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": format!("{name}-kubeconfig")},
-        "stringData": {"value": kubeconfig.to_string()}}))
+    Ok(
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": format!("{name}-kubeconfig")},
+        "stringData": {"value": kubeconfig.to_string()}}),
+    )
 }
 
 fn cluster(name: &str, selected: bool) -> Value {
-    let labels = if selected { json!({"fleet": "shop"}) } else { json!({}) };
+    let labels = if selected {
+        json!({"fleet": "shop"})
+    } else {
+        json!({})
+    };
     json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Cluster",
         "metadata": {"name": name, "labels": labels},
         "spec": {"kubeConfig": {"secretRef": {"name": format!("{name}-kubeconfig")}}}})
@@ -164,11 +170,25 @@ pub(crate) fn not_done(world: &World) -> Vec<String> {
     let status = group.status.clone().unwrap_or_default();
     let rollout = status.rollout.clone().unwrap_or_default();
     let mut wrong = Vec::new();
-    if !rollout.revisions.iter().any(|entry| entry.revision.ends_with(&newest)) {
-        wrong.push(format!("{}: rolls {:?} and not {newest}", group.name_any(), rollout.revisions));
+    if !rollout
+        .revisions
+        .iter()
+        .any(|entry| entry.revision.ends_with(&newest))
+    {
+        wrong.push(format!(
+            "{}: rolls {:?} and not {newest}",
+            group.name_any(),
+            rollout.revisions
+        ));
     }
     if rollout.phase != starling_api::RolloutPhase::Succeeded {
-        wrong.push(format!("{}: {:?}, {:?}, {:?}", group.name_any(), rollout.phase, status.clusters, status.problems));
+        wrong.push(format!(
+            "{}: {:?}, {:?}, {:?}",
+            group.name_any(),
+            rollout.phase,
+            status.clusters,
+            status.problems
+        ));
     }
     wrong
 }

@@ -46,7 +46,11 @@ impl GitServer {
         let mut history = self.history();
         let name = format!("refs/heads/{branch}");
         let parent = history.refs.get(&name).cloned();
-        let id: String = digest::of(&("commit", &parent, &tree)).chars().skip("sha256:".len()).take(40).collect();
+        let id: String = digest::of(&("commit", &parent, &tree))
+            .chars()
+            .skip("sha256:".len())
+            .take(40)
+            .collect();
         history.commits.insert(id.clone(), Commit { parent, tree });
         history.refs.insert(name, id.clone());
         id
@@ -119,7 +123,12 @@ impl Mirrors {
     }
 
     /// The objects in a folder of a commit that is at hand.
-    pub(crate) fn folder(&self, access: &RepoAccess, commit: &str, path: &str) -> Result<Vec<Value>, GitError> {
+    pub(crate) fn folder(
+        &self,
+        access: &RepoAccess,
+        commit: &str,
+        path: &str,
+    ) -> Result<Vec<Value>, GitError> {
         let kept = self.disk.kept();
         let found = kept
             .commits

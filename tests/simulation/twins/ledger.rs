@@ -74,7 +74,10 @@ impl MemoryLedger {
     }
 
     /// One transaction.
-    async fn write<T>(&self, change: impl FnOnce(&mut Tables) -> Result<T, LedgerError>) -> Result<T, LedgerError> {
+    async fn write<T>(
+        &self,
+        change: impl FnOnce(&mut Tables) -> Result<T, LedgerError>,
+    ) -> Result<T, LedgerError> {
         self.check()?;
         // Every other one is on the disk before it is acknowledged, the others are so at the same time.
         let early = self.calls.fetch_add(1, Ordering::Relaxed) % 2 == 0;
@@ -115,7 +118,11 @@ impl MemoryLedger {
         })
     }
 
-    pub(crate) fn admissions(&self, group_uid: &str, rollout: &str) -> Result<Vec<AdmissionRecord>, LedgerError> {
+    pub(crate) fn admissions(
+        &self,
+        group_uid: &str,
+        rollout: &str,
+    ) -> Result<Vec<AdmissionRecord>, LedgerError> {
         let of = |row: &&AdmissionRecord| {
             row.admission.key.group_uid == group_uid && row.admission.key.rollout == rollout
         };
@@ -163,7 +170,10 @@ impl Tables {
             .iter()
             .any(|newer| slot(&newer.admission.key) == slot(&admission.key));
         let row = &mut self.admissions[at];
-        let given_up = matches!(row.end, Some((AdmissionOutcome::Failed | AdmissionOutcome::Left, _)));
+        let given_up = matches!(
+            row.end,
+            Some((AdmissionOutcome::Failed | AdmissionOutcome::Left, _))
+        );
         if given_up && newest && row.admission.admitted_at != admitted_at {
             row.admission.admitted_at = admitted_at;
             row.end = None;
@@ -223,7 +233,11 @@ impl Tables {
             ..attempt.clone()
         };
         let sync_uid = attempt.sync_uid.clone();
-        let row = AttemptRecord { id, attempt, end: None };
+        let row = AttemptRecord {
+            id,
+            attempt,
+            end: None,
+        };
         self.attempts.insert(self.last_attempt, row);
         let mut of_sync: Vec<i64> = Vec::new();
         for (number, row) in self.attempts.iter().rev() {
@@ -400,7 +414,8 @@ impl ports::Ledger for MemoryLedger {
     }
 
     fn finish_attempt<'a>(&'a self, id: AttemptId, end: &'a AttemptEnd) -> Answer<'a, bool> {
-        self.write(move |tables| Ok(tables.finish_attempt(id, end))).boxed()
+        self.write(move |tables| Ok(tables.finish_attempt(id, end)))
+            .boxed()
     }
 
     fn interrupted_attempts<'a>(&'a self) -> Answer<'a, Vec<AttemptRecord>> {

@@ -23,7 +23,10 @@ impl Workshop for Bench {
                 .await
                 .map_err(failed)?;
             let objects = self.0.folder(job.access, job.commit, job.path).map_err(failed)?;
-            Ok(Arc::new(Manifests { objects, plain: false }))
+            Ok(Arc::new(Manifests {
+                objects,
+                plain: false,
+            }))
         }
         .boxed()
     }
