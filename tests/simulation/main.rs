@@ -11,6 +11,7 @@
 )]
 
 mod content;
+mod ledger_model;
 mod net;
 mod script;
 mod trace;
