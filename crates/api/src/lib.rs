@@ -12,6 +12,7 @@ mod constants;
 mod duration;
 mod limit;
 mod reference;
+mod rollout;
 mod source;
 mod strategy;
 mod sync;
@@ -25,6 +26,7 @@ pub use constants::*;
 pub use duration::*;
 pub use limit::*;
 pub use reference::*;
+pub use rollout::*;
 pub use source::*;
 pub use strategy::*;
 pub use sync::*;
@@ -38,5 +40,7 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
         Cluster::crd(),
         SyncResource::crd(),
         SyncGroup::crd(),
+        RolloutApproval::crd(),
+        RolloutAction::crd(),
     ]
 }

@@ -23,6 +23,8 @@ pub mod promise;
 pub mod range;
 pub mod release;
 pub mod revision;
+pub mod simulate;
+pub mod steering;
 pub mod step;
 pub mod target;
 pub mod token;
