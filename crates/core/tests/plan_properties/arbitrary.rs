@@ -12,7 +12,8 @@ use proptest::sample::{select, subsequence};
 use starling_api::{IntOrPercent, OnFailure, OnUnreachable, StageTaskType};
 use starling_core::plan::{
     ClusterView, Direction, EntryView, Finding, Gate, GateRecord, Held, Limits, ObservedSync, PlanInput,
-    Progress, REST, Reach, RolloutView, StageRecord, StageRules, Steering, Strategy as Rollout, Trouble, Word,
+    Progress, REST, Reach, RolloutView, StageRecord, StageRules, Steering, Strategy as Rollout, Trouble,
+    Word,
 };
 use starling_core::window::Window;
 
@@ -132,7 +133,11 @@ pub(crate) fn window() -> impl Strategy<Value = Window> {
 
 pub(crate) fn strategy() -> impl Strategy<Value = Rollout> {
     let on_failure = select(vec![OnFailure::Pause, OnFailure::Rollback, OnFailure::Continue]);
-    let on_unreachable = select(vec![OnUnreachable::Skip, OnUnreachable::Skip, OnUnreachable::Wait]);
+    let on_unreachable = select(vec![
+        OnUnreachable::Skip,
+        OnUnreachable::Skip,
+        OnUnreachable::Wait,
+    ]);
     (limits(), on_failure, on_unreachable, vec(window(), 2), stages()).prop_map(
         |(limits, on_failure, on_unreachable, windows, stages)| Rollout {
             limits,
@@ -198,7 +203,11 @@ fn records(stages: Vec<StageRules>) -> impl Strategy<Value = BTreeMap<String, St
         .map(|stage| stage_record(stage.clone()).boxed())
         .collect();
     (each, 0..=stages.len(), any::<bool>()).prop_map(move |(records, under_way, regular)| {
-        let named = stages.iter().map(|stage| stage.name.clone()).zip(records).enumerate();
+        let named = stages
+            .iter()
+            .map(|stage| stage.name.clone())
+            .zip(records)
+            .enumerate();
         let mut kept = BTreeMap::new();
         for (place, (name, mut record)) in named {
             if regular && place > under_way {
@@ -216,9 +225,7 @@ fn records(stages: Vec<StageRules>) -> impl Strategy<Value = BTreeMap<String, St
 }
 
 fn steering(stages: Vec<String>) -> impl Strategy<Value = Steering> {
-    let some = |names: Vec<String>| {
-        prop_oneof![6 => Just(Vec::new()), 1 => subsequence(names.clone(), 0..=names.len())]
-    };
+    let some = |names: Vec<String>| prop_oneof![6 => Just(Vec::new()), 1 => subsequence(names.clone(), 0..=names.len())];
     let clusters: Vec<String> = (0..40).map(|n| format!("c{n:02}")).collect();
     let skipped = prop_oneof![3 => Just(Vec::new()), 1 => subsequence(clusters, 0..6)];
     let words = |names: Vec<String>| names.into_iter().map(|name| (name, word(0))).collect();
@@ -229,13 +236,15 @@ fn steering(stages: Vec<String>) -> impl Strategy<Value = Steering> {
         some(stages.clone()),
         some(stages),
     )
-        .prop_map(move |(paused, aborted, skipped, skipped_stages, promoted)| Steering {
-            paused,
-            aborted,
-            skipped: words(skipped),
-            skipped_stages: words(skipped_stages),
-            promoted: words(promoted),
-        })
+        .prop_map(
+            move |(paused, aborted, skipped, skipped_stages, promoted)| Steering {
+                paused,
+                aborted,
+                skipped: words(skipped),
+                skipped_stages: words(skipped_stages),
+                promoted: words(promoted),
+            },
+        )
 }
 
 pub(crate) fn direction() -> impl Strategy<Value = Direction> {
@@ -305,10 +314,12 @@ fn entry() -> impl Strategy<Value = EntryView> {
         1 => Just(Err("no such label".to_owned())),
     ];
     let known_good = weighted(0.7, select(vec!["good", "good", "old", "new"]));
-    (wanted, known_good, weighted(0.8, observed_sync())).prop_map(|(wanted, known_good, observed)| EntryView {
-        wanted,
-        known_good: known_good.map(str::to_owned),
-        observed,
+    (wanted, known_good, weighted(0.8, observed_sync())).prop_map(|(wanted, known_good, observed)| {
+        EntryView {
+            wanted,
+            known_good: known_good.map(str::to_owned),
+            observed,
+        }
     })
 }
 
@@ -349,31 +360,50 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
     strategy().prop_flat_map(|strategy| {
         let names: Vec<String> = strategy.stages.iter().map(|stage| stage.name.clone()).collect();
         let approvals = subsequence(names.clone(), 0..=names.len());
-        let rollout = (direction(), 0i64..1500, records(strategy.stages.clone()), approvals).prop_map(
-            |(direction, started_at, stages, approvals)| RolloutView {
+        let rollout = (
+            direction(),
+            0i64..1500,
+            records(strategy.stages.clone()),
+            approvals,
+        )
+            .prop_map(|(direction, started_at, stages, approvals)| RolloutView {
                 release: NEW.into(),
                 direction,
                 started_at: t(started_at),
                 stages,
                 approvals: approvals.into_iter().map(|name| (name, word(0))).collect(),
-            },
-        );
+            });
         let held = (prop::bool::weighted(0.05), prop::bool::weighted(0.05));
         let clusters = vec(cluster(strategy.stages.len()), 0..40);
-        (Just(strategy), rollout, steering(names), held, 0i64..1500, clusters).prop_map(
-            |(strategy, rollout, steering, (suspended, membership_held), now, clusters)| PlanInput {
-                now: t(now),
-                strategy,
-                rollout,
-                steering,
-                suspended,
-                membership_held,
-                clusters: clusters
-                    .into_iter()
-                    .enumerate()
-                    .map(|(n, cluster)| (format!("c{n:02}"), cluster))
-                    .collect(),
-            },
+        (
+            Just(strategy),
+            rollout,
+            steering(names),
+            held,
+            0i64..1500,
+            clusters,
         )
+            .prop_map(
+                |(strategy, rollout, steering, (suspended, membership_held), now, mut clusters)| {
+                    for cluster in &mut clusters {
+                        if let Reach::Unreachable { since, .. } = &mut cluster.reach {
+                            *since = t(now).min(*since);
+                        }
+                    }
+                    PlanInput {
+                        now: t(now),
+                        strategy,
+                        rollout,
+                        steering,
+                        suspended,
+                        membership_held,
+                        clusters: clusters
+                            .into_iter()
+                            .enumerate()
+                            .map(|(n, cluster)| (format!("c{n:02}"), cluster))
+                            .collect(),
+                    }
+                },
+            )
     })
 }

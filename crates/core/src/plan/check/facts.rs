@@ -129,7 +129,9 @@ impl Judge<'_> {
             .filter(|(sync, _)| complete || sync.release == self.input.rollout.release)
             .collect();
         let soaks_until = self.soaks_until().filter(|_| complete);
-        if let (Some(until), Reach::Ready | Reach::Unprobed | Reach::Suspended) = (soaks_until, &self.view.reach) {
+        if let (Some(until), Reach::Ready | Reach::Unprobed | Reach::Suspended) =
+            (soaks_until, &self.view.reach)
+        {
             return State::Soaking { until };
         }
         let lost = !ready && ours.iter().any(|(_, mood)| *mood != Mood::Resting);
@@ -150,10 +152,12 @@ impl Judge<'_> {
     /// When the last of the entries that are healthy, and not for long enough, is; `None` if any other is not done.
     fn soaks_until(&self) -> Option<Timestamp> {
         let moods = self.admitted().map(|(_, mood)| mood);
-        let times = moods.filter(|mood| *mood != Mood::Resting).map(|mood| match mood {
-            Mood::Fresh { until } => Some(until),
-            Mood::Working | Mood::Failing | Mood::Resting => None,
-        });
+        let times = moods
+            .filter(|mood| *mood != Mood::Resting)
+            .map(|mood| match mood {
+                Mood::Fresh { until } => Some(until),
+                Mood::Working | Mood::Failing | Mood::Resting => None,
+            });
         times.collect::<Option<Vec<Timestamp>>>()?.into_iter().max()
     }
 
@@ -248,9 +252,7 @@ impl Judge<'_> {
                 .checked_add(self.rules.soak)
                 .is_ok_and(|soaked| soaked <= until)
         };
-        self.rules.soak.is_zero()
-            || held.longest >= self.rules.soak
-            || held.since.is_some_and(long_enough)
+        self.rules.soak.is_zero() || held.longest >= self.rules.soak || held.since.is_some_and(long_enough)
     }
 
     /// An admission that nobody dated has no time left.

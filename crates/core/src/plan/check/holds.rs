@@ -65,13 +65,19 @@ impl Moment<'_> {
             });
         }
         if !chances.iter().any(first) {
+            // What this release was admitted to before, and is passed over now, may finish and need not.
+            if matches!(reason, HoldReason::Skipped(_)) && member.facts.admitted {
+                return self.is_looked_at_again(member, reason, recheck_at);
+            }
             // A new cluster whose stage waits is told so also while it waits for room, or for its time; but
             // not where it could be started with what was good.
             let told = matches!(reason, HoldReason::StageWaits { .. });
             let good = |chance: &&Chance| chance.to == To::LastKnownGood;
             match chances.iter().find(good) {
                 Some(chance) if told && self.first_rank(member, *chance) > rank(reason) => {
-                    if self.first_rank(member, *chance) == ROOM && self.has_room_for(member, To::LastKnownGood) {
+                    if self.first_rank(member, *chance) == ROOM
+                        && self.has_room_for(member, To::LastKnownGood)
+                    {
                         return Err(Violation::KnownGoodForgotten { cluster });
                     }
                 }
@@ -116,10 +122,13 @@ impl Moment<'_> {
         let reasons = [
             (6, self.input.suspended),
             (7, steering.paused.is_some()),
-            (8, steering.aborted.is_some() && !good),
+            (8, steering.aborted.is_some()),
             (9, self.input.membership_held),
             (10, self.overdrawn().next().is_some()),
-            (11, self.failed_gates().next().is_some() || (!self.is_open(member.stage) && !good)),
+            (
+                11,
+                self.failed_gates().next().is_some() || (!self.is_open(member.stage) && !good),
+            ),
             (12, chance.closed),
             (13, self.eligible_at(member, chance.to) > self.at),
         ];
@@ -134,10 +143,8 @@ impl Moment<'_> {
         let entry = |name: &String| member.view.entries.get(name);
         match reason {
             HoldReason::Skipped(word) => {
-                let alone = steering.skipped.get(member.name);
-                let stage = self.rules.stages.get(member.stage);
-                let with_stage = stage.and_then(|stage| steering.skipped_stages.get(&stage.name));
-                same(word, alone) || same(word, with_stage)
+                let with_stage = self.rules.skipped(self.input, member.stage);
+                same(word, steering.skipped.get(member.name)) || same(word, with_stage)
             }
             HoldReason::SyncSuspended { entry: name } => entry(name)
                 .and_then(|entry| entry.observed.as_ref())
@@ -185,7 +192,9 @@ impl Moment<'_> {
         let stage = self.stages.get(member.stage).map(|stage| &stage.scope);
         let mut scopes = [Some(&self.group), stage].into_iter().flatten();
         scopes.all(|scope| {
-            let Some(slots) = scope.tally.slots else { return true };
+            let Some(slots) = scope.tally.slots else {
+                return true;
+            };
             let free = member.facts.holds_slot() || scope.in_flight_after < slots;
             let spreads = to == To::LastKnownGood || member.facts.is_reached() || scope.reached_after < slots;
             free && spreads
@@ -194,9 +203,7 @@ impl Moment<'_> {
 
     fn may_be_unavailable(&self, member: &Member<'_>) -> bool {
         let allowed = self.group.tally.unavailable_allowed;
-        self.rules.unavailable.is_none()
-            || member.is_unavailable()
-            || self.group.unavailable_after < allowed
+        self.rules.unavailable.is_none() || member.is_unavailable() || self.group.unavailable_after < allowed
     }
 
     fn has_room_for(&self, member: &Member<'_>, to: To) -> bool {
@@ -232,7 +239,10 @@ impl Moment<'_> {
     ) -> Result<(), Violation> {
         let expected = match reason {
             HoldReason::Jitter => {
-                let to = self.chances(member).first().map_or(To::Release, |chance| chance.to);
+                let to = self
+                    .chances(member)
+                    .first()
+                    .map_or(To::Release, |chance| chance.to);
                 Some(self.eligible_at(member, to))
             }
             HoldReason::WindowClosed => {
@@ -243,7 +253,9 @@ impl Moment<'_> {
                 }
             }
             HoldReason::StageWaits {
-                wait: StageWait::Gate { until: Some(until), .. },
+                wait: StageWait::Gate {
+                    until: Some(until), ..
+                },
                 ..
             } => Some(*until),
             // An event ends it, or something else of which the plan may know the time.

@@ -16,7 +16,7 @@ pub(super) struct Member<'a> {
     pub(super) decision: &'a Decision,
     /// The place of its stage.
     pub(super) stage: usize,
-    /// The person who had it passed over, alone or with its stage.
+    /// The person who had it passed over: alone, or with its stage before this release was admitted there.
     pub(super) skipped: Option<&'a Word>,
 }
 
@@ -30,15 +30,15 @@ impl<'a> Member<'a> {
     ) -> Option<Self> {
         let view = input.clusters.get(name)?;
         let stage = rules.stage_of(view);
-        let steering = &input.steering;
-        let with_stage = || steering.skipped_stages.get(&rules.stages.get(stage)?.name);
+        let facts = Facts::of(input, rules, view, at);
+        let with_stage = rules.skipped(input, stage).filter(|_| !facts.admitted);
         Some(Self {
             name,
             view,
-            facts: Facts::of(input, rules, view, at),
+            facts,
             decision,
             stage,
-            skipped: steering.skipped.get(name).or_else(with_stage),
+            skipped: input.steering.skipped.get(name).or(with_stage),
         })
     }
 
@@ -50,6 +50,7 @@ impl<'a> Member<'a> {
         matches!(self.decision, Decision::Start { to: To::Release, .. })
     }
 
+    /// Whether nothing may be started there because it is passed over. What was started there before finishes.
     pub(super) fn is_held_back(&self) -> bool {
         self.skipped.is_some() && !self.facts.admitted
     }

@@ -79,7 +79,9 @@ impl<'a> Moment<'a> {
         let group = Some((None, &self.group));
         let stages = self.stages.iter().enumerate();
         let waiting = stages.filter(|(_, stage)| stage.record.passed_at.is_none());
-        let all = group.into_iter().chain(waiting.map(|(place, stage)| (Some(place), &stage.scope)));
+        let all = group
+            .into_iter()
+            .chain(waiting.map(|(place, stage)| (Some(place), &stage.scope)));
         all.filter(|(_, scope)| !self.rules.continues && scope.is_overdrawn())
     }
 
@@ -90,7 +92,9 @@ impl<'a> Moment<'a> {
             waits.any(|wait| matches!(wait, StageWait::GateFailed { .. }))
         };
         let stages = self.stages.iter().enumerate();
-        stages.filter(move |(_, stage)| failed(stage)).map(|(place, _)| place)
+        stages
+            .filter(move |(_, stage)| failed(stage))
+            .map(|(place, _)| place)
     }
 
     /// Every decision says what is so at this time, and nobody waits for what is there.
@@ -230,7 +234,9 @@ impl<'a> Moment<'a> {
     }
 
     pub(super) fn is_open(&self, stage: usize) -> bool {
-        self.stages.get(stage).is_some_and(|stage| stage.opening.is_some())
+        self.stages
+            .get(stage)
+            .is_some_and(|stage| stage.opening.is_some())
     }
 
     /// Clusters of a stage that keep it from being through, as the plan tells it of a stage that is open.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use starling_api::{IntOrPercent, OnFailure, OnUnreachable};
 
-use crate::plan::stages::{Direction, Gate, REST, StageRules};
+use crate::plan::stages::{Direction, Gate, REST, StageRules, Word};
 use crate::plan::types::{ClusterView, PlanInput};
 use crate::window::Window;
 
@@ -37,7 +37,11 @@ impl<'a> Rules<'a> {
         };
         Self {
             stages,
-            soak: if at_once { Duration::ZERO } else { limits.min_success_time },
+            soak: if at_once {
+                Duration::ZERO
+            } else {
+                limits.min_success_time
+            },
             jitter: if at_once { Duration::ZERO } else { limits.jitter },
             unavailable: (!at_once).then_some(limits.max_unavailable),
             continues: forward && strategy.on_failure == OnFailure::Continue,
@@ -50,6 +54,17 @@ impl<'a> Rules<'a> {
     /// The place of a cluster's stage.
     pub(super) fn stage_of(&self, view: &ClusterView) -> usize {
         if self.at_once { 0 } else { view.stage }
+    }
+
+    /// The person who had a stage passed over. The only stage of going back at once is none of the strategy's.
+    pub(super) fn skipped<'i>(&self, input: &'i PlanInput, stage: usize) -> Option<&'i Word> {
+        let stage = self.stages.get(stage).filter(|_| !self.at_once)?;
+        input.steering.skipped_stages.get(&stage.name)
+    }
+
+    pub(super) fn is_promoted(&self, input: &PlanInput, stage: usize) -> bool {
+        let stage = self.stages.get(stage).filter(|_| !self.at_once);
+        stage.is_some_and(|stage| input.steering.promoted.contains_key(&stage.name))
     }
 
     /// The windows that are about a cluster.

@@ -6,9 +6,7 @@ use starling_api::IntOrPercent;
 use super::facts::State;
 use super::member::Member;
 use super::rules::{Rules, share};
-use crate::plan::stages::{
-    Finding, Gate, GateRecord, StagePhase, StageRecord, StageRules, StageWait, Word,
-};
+use crate::plan::stages::{Finding, Gate, GateRecord, StagePhase, StageRecord, StageRules, StageWait, Word};
 use crate::plan::types::{PlanInput, Tally};
 
 /// What is true of a stage.
@@ -19,7 +17,7 @@ pub(super) struct Stage {
     pub(super) other_before: Vec<Vec<GateRecord>>,
     /// The same for those after it.
     pub(super) other_after: Vec<Vec<GateRecord>>,
-    /// When it became open at the earliest: jitter counts from there.
+    /// Since when it is open: jitter counts from there.
     pub(super) opening: Option<Timestamp>,
     /// It passed with this very plan.
     pub(super) passes_now: bool,
@@ -114,7 +112,13 @@ impl Place<'_> {
         let broken = members().filter(counts_as_broken).count();
         let within = self.rules.continues || scope.tally.failed + broken <= scope.tally.failures_allowed;
         let clusters = self.clusters(members());
-        let through = matches!(clusters, StageWait::Clusters { working: 0, soaking: 0 });
+        let through = matches!(
+            clusters,
+            StageWait::Clusters {
+                working: 0,
+                soaking: 0
+            }
+        );
         let only_skipped = members().all(|member| member.skipped.is_some());
         let proven = only_skipped || scope.tally.done > 0 || self.rules.continues || !is_waited_for;
 
@@ -132,12 +136,16 @@ impl Place<'_> {
         let fixed_after = record.completed_at.is_some() && self.old.passed_at.is_none() && !steered;
         let others = |fixed: bool, old: &Vec<GateRecord>, walked: &Walk| match fixed {
             true => Vec::new(),
-            false => vec![old.clone(), walked.records[..walked.kept].to_vec(), walked.records.clone()],
+            false => vec![
+                old.clone(),
+                walked.records[..walked.kept].to_vec(),
+                walked.records.clone(),
+            ],
         };
         Stage {
             other_before: others(fixed_before, &self.old.before, &before),
             other_after: others(fixed_after, &self.old.after, &after),
-            opening: [record.opened_at, record.passed_at].into_iter().flatten().min(),
+            opening: record.opened_at.or(record.passed_at),
             passes_now: passed && self.old.passed_at.is_none(),
             record,
             waits,
@@ -148,11 +156,11 @@ impl Place<'_> {
     }
 
     fn skipped(&self) -> Option<&Word> {
-        self.input.steering.skipped_stages.get(&self.stage.name)
+        self.rules.skipped(self.input, self.index)
     }
 
     fn is_promoted(&self) -> bool {
-        self.input.steering.promoted.contains_key(&self.stage.name)
+        self.rules.is_promoted(self.input, self.index)
     }
 
     /// When the first gate before a stage begins: with the rollout, if it is the first stage. Whether that is the
@@ -160,7 +168,11 @@ impl Place<'_> {
     fn first_turn(&self) -> Timestamp {
         let started_at = self.input.rollout.started_at;
         let said = self.said.before.first().map(|record| record.begun_at);
-        if self.index == 0 && said == Some(started_at) { started_at } else { self.at }
+        if self.index == 0 && said == Some(started_at) {
+            started_at
+        } else {
+            self.at
+        }
     }
 
     /// The clusters that keep it from being through.
@@ -214,7 +226,13 @@ impl Place<'_> {
         after: &Walk,
         proven: bool,
     ) -> Vec<StageWait> {
-        let through = matches!(clusters, StageWait::Clusters { working: 0, soaking: 0 });
+        let through = matches!(
+            clusters,
+            StageWait::Clusters {
+                working: 0,
+                soaking: 0
+            }
+        );
         if record.passed_at.is_some() {
             return Vec::new();
         }
@@ -243,8 +261,12 @@ impl Place<'_> {
         if record.opened_at.is_none() && !self.is_next {
             return vec![StagePhase::Pending];
         }
-        let only_clusters = waits.iter().any(|wait| matches!(wait, StageWait::Clusters { .. }));
-        let gates = waits.iter().filter(|wait| through || !matches!(wait, StageWait::Clusters { .. }));
+        let only_clusters = waits
+            .iter()
+            .any(|wait| matches!(wait, StageWait::Clusters { .. }));
+        let gates = waits
+            .iter()
+            .filter(|wait| through || !matches!(wait, StageWait::Clusters { .. }));
         let open = only_clusters.then_some(StagePhase::Open);
         open.into_iter()
             .chain(gates.cloned().map(StagePhase::Waiting))
@@ -261,7 +283,11 @@ impl Place<'_> {
         let mut recorded = records.iter();
         for &gate in gates {
             let counts = recorded.next().filter(|record| record.gate == gate);
-            let begun_at = if walk.records.is_empty() { first_turn } else { self.at };
+            let begun_at = if walk.records.is_empty() {
+                first_turn
+            } else {
+                self.at
+            };
             if counts.is_none() {
                 recorded = [].iter();
             }
@@ -287,7 +313,11 @@ impl Place<'_> {
         match (gate, &record.found) {
             (Gate::TimedWait(time), _) => {
                 let until = record.begun_at.checked_add(time).ok();
-                if until.is_some_and(|until| until <= self.at) { None } else { wait(until) }
+                if until.is_some_and(|until| until <= self.at) {
+                    None
+                } else {
+                    wait(until)
+                }
             }
             (Gate::Approval, _) => {
                 let approved = self.input.rollout.approvals.contains_key(&self.stage.name);

@@ -106,8 +106,7 @@ impl Moment<'_> {
         if steering.paused.is_some() {
             return Err(Violation::StartsWhilePaused { cluster });
         }
-        // The last known good release is not what was given up.
-        if steering.aborted.is_some() && to == To::Release {
+        if steering.aborted.is_some() {
             return Err(Violation::StartsWhileAborted { cluster });
         }
         if self.input.membership_held {
@@ -170,7 +169,10 @@ impl Moment<'_> {
                     && waiting.facts.is_reached() >= other.facts.is_reached()
             };
             let turn = self.turn(waiting);
-            if let Some(other) = starts().filter(needs_no_more).find(|other| turn < self.turn(other)) {
+            if let Some(other) = starts()
+                .filter(needs_no_more)
+                .find(|other| turn < self.turn(other))
+            {
                 return Err(Violation::OutOfTurn {
                     cluster: other.name.to_owned(),
                     before: waiting.name.to_owned(),

@@ -58,7 +58,8 @@ impl Moment<'_> {
     }
 
     /// Every stage is passed and every cluster done, skipped, or out of reach. One that was lost on the way is out of
-    /// reach and has failed: `strictly`, it stands in the way.
+    /// reach and has failed, and one that is passed over may have work to finish: `strictly`, they stand in the
+    /// way, and otherwise not; the rules leave it open.
     fn is_through(&self, strictly: bool) -> bool {
         let out_of_reach = |member: &Member<'_>| {
             let unreachable = matches!(member.view.reach, Reach::Unreachable { .. });
@@ -66,7 +67,8 @@ impl Moment<'_> {
             unreachable && !self.rules.waits_for_unreachable && !(strictly && lost)
         };
         let settled = |member: &Member<'_>| {
-            matches!(member.facts.state, State::Done) || member.skipped.is_some() || out_of_reach(member)
+            let skipped = member.skipped.is_some() && !(strictly && member.facts.admitted);
+            matches!(member.facts.state, State::Done) || skipped || out_of_reach(member)
         };
         self.stages.iter().all(|stage| stage.record.passed_at.is_some()) && self.fleet.iter().all(settled)
     }

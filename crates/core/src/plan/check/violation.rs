@@ -143,7 +143,9 @@ pub enum Violation {
         cluster: String,
     },
     /// Started with other entries of the last known good release than it lacks.
-    #[error("cluster {cluster}: lacks entries {expected:?} of the last known good release; started with others")]
+    #[error(
+        "cluster {cluster}: lacks entries {expected:?} of the last known good release; started with others"
+    )]
     WrongKnownGoodEntries {
         /// The cluster.
         cluster: String,
@@ -384,7 +386,9 @@ pub enum Violation {
         at: Timestamp,
     },
     /// A decision says that time changes it before the plan wants to be looked at again.
-    #[error("cluster {cluster}: its decision changes at {changes}, before the plan is looked at again at {at:?}")]
+    #[error(
+        "cluster {cluster}: its decision changes at {changes}, before the plan is looked at again at {at:?}"
+    )]
     RecheckAfterDecision {
         /// The cluster.
         cluster: String,

@@ -28,7 +28,9 @@ pub(super) fn next_opening(windows: &[&Window], after: Timestamp) -> Option<Opti
     let mut changes: Vec<Timestamp> = Vec::new();
     for window in windows {
         let horizon = SignedDuration::from_hours(24 * (DAYS + 2));
-        if !is_calm(window, after) || offset(window, after) != offset(window, after.checked_add(horizon).ok()?) {
+        if !is_calm(window, after)
+            || offset(window, after) != offset(window, after.checked_add(horizon).ok()?)
+        {
             return None;
         }
         let today = window.zone.to_datetime(after).date();
