@@ -42,6 +42,7 @@ pub fn check(input: &PlanInput, plan: &Plan) -> Result<(), Violation> {
     present.stages_are_true()?;
     present.starts_are_lawful()?;
     present.decisions_are_true()?;
+    present.nobody_is_passed_over()?;
     present.bounds_hold()?;
     present.tallies_are_true()?;
     present.verdict_is_true()?;

@@ -21,6 +21,8 @@ pub(super) struct Facts {
     /// Entries that the last known good release has still to bring, on a cluster that was never admitted to
     /// anything else.
     pub(super) known_good: Vec<String>,
+    /// The last known good release has every entry, and no parameter is lacking for it.
+    pub(super) known_good_is_whole: bool,
 }
 
 /// How a cluster stands with the release.
@@ -86,6 +88,7 @@ impl Facts {
             unhealthy: ready && admissions(view).any(unhealthy),
             broken: matches!(state, State::Done) && admissions(view).any(in_trouble),
             admitted: admissions(view).any(|sync| sync.release == input.rollout.release),
+            known_good_is_whole: view.entries.values().all(|entry| entry.known_good.is_some()),
             known_good: known_good.map(|(name, _)| name.clone()).collect(),
             state,
         }

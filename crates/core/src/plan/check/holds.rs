@@ -73,20 +73,17 @@ impl Moment<'_> {
             // not where it could be started with what was good.
             let told = matches!(reason, HoldReason::StageWaits { .. });
             let good = |chance: &&Chance| chance.to == To::LastKnownGood;
-            match chances.iter().find(good) {
-                Some(chance) if told && self.first_rank(member, *chance) > rank(reason) => {
-                    if self.first_rank(member, *chance) == ROOM
-                        && self.has_room_for(member, To::LastKnownGood)
-                    {
-                        return Err(Violation::KnownGoodForgotten { cluster });
-                    }
-                }
-                _ => {
-                    return Err(Violation::NotTheFirstReason {
-                        cluster,
-                        reason: reason.clone(),
-                    });
-                }
+            let waits = chances.iter().find(good);
+            let Some(chance) =
+                waits.filter(|chance| told && self.first_rank(member, **chance) > rank(reason))
+            else {
+                let reason = reason.clone();
+                return Err(Violation::NotTheFirstReason { cluster, reason });
+            };
+            // Where the last known good release is not whole, it is open whether a part of it is better than nothing.
+            let is_next = self.first_rank(member, *chance) == ROOM && member.facts.known_good_is_whole;
+            if is_next && self.has_room_for(member, To::LastKnownGood) {
+                return Err(Violation::KnownGoodForgotten { cluster });
             }
         }
         if rank(reason) == ROOM {

@@ -130,7 +130,7 @@ impl Place<'_> {
         if !passed {
             scope.tally.failed += broken;
         }
-        let waits = self.waits(&record, clusters, &before, &after, proven);
+        let waits = self.waits(&record, clusters, &before, &after, (proven, within));
         let phases = self.phases(&record, &waits, through);
         let fixed_before = self.old.opened_at.is_none() && self.is_next && !steered && !passed;
         let fixed_after = record.completed_at.is_some() && self.old.passed_at.is_none() && !steered;
@@ -224,7 +224,7 @@ impl Place<'_> {
         clusters: StageWait,
         before: &Walk,
         after: &Walk,
-        proven: bool,
+        (proven, within): (bool, bool),
     ) -> Vec<StageWait> {
         let through = matches!(
             clusters,
@@ -248,7 +248,8 @@ impl Place<'_> {
         let unproven = (!proven).then_some(StageWait::Unproven);
         let waits: Vec<StageWait> = unproven.into_iter().chain(gate).collect();
         // What is left is the budget, and it has no word of its own.
-        if waits.is_empty() { vec![clusters] } else { waits }
+        let overdrawn = (waits.is_empty() || !within).then_some(clusters);
+        waits.into_iter().chain(overdrawn).collect()
     }
 
     fn phases(&self, record: &StageRecord, waits: &[StageWait], through: bool) -> Vec<StagePhase> {

@@ -21,7 +21,7 @@ impl Moment<'_> {
                 self.group_may_start(member, *to)?;
             }
         }
-        self.nobody_is_passed_over()
+        Ok(())
     }
 
     /// What concerns the cluster alone.
@@ -149,7 +149,7 @@ impl Moment<'_> {
 
     /// Of two clusters of a stage that need the same, the one whose turn it is goes first: who needs no more than
     /// another that is started, and comes before it, is started too.
-    fn nobody_is_passed_over(&self) -> Result<(), Violation> {
+    pub(super) fn nobody_is_passed_over(&self) -> Result<(), Violation> {
         let starts = || self.fleet.iter().filter(|member| member.starts_release());
         for waiting in &self.fleet {
             let for_room = matches!(

@@ -1,1 +1,190 @@
+//! Bad plans, each refused for what is wrong with it, and good ones.
+//!
+//! A *lie* changes a good plan or the input that it is good for, and names the violation that comes of it. The
+//! fleet of this file has one stage and every kind of cluster; that of `stages` has three stages.
 
+mod fleet;
+mod stages;
+mod windows;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use starling_api::{IntOrPercent, OnFailure, OnUnreachable};
+
+use super::*;
+use crate::plan::stages::*;
+use crate::plan::types::*;
+
+const NEW: &str = "new";
+const OLD: &str = "old";
+
+fn t(seconds: i64) -> Timestamp {
+    // A Tuesday at 22:13:20 UTC.
+    Timestamp::from_second(1_700_000_000 + seconds).unwrap()
+}
+
+fn word() -> Word {
+    Word {
+        by: "jane@example.com".into(),
+        reason: "so".into(),
+        at: t(0),
+    }
+}
+
+fn unreachable() -> Reach {
+    Reach::Unreachable {
+        reason: "Unreachable".into(),
+        message: "no answer".into(),
+        since: t(0),
+    }
+}
+
+fn sync(target: &str, progress: Progress) -> ObservedSync {
+    ObservedSync {
+        target: Some(target.into()),
+        release: target.into(),
+        admitted_at: Some(t(0)),
+        progress,
+        suspended: false,
+    }
+}
+
+fn entry(observed: Option<ObservedSync>) -> EntryView {
+    EntryView {
+        wanted: Ok(NEW.into()),
+        known_good: Some(OLD.into()),
+        observed,
+    }
+}
+
+/// A cluster with one entry, in the first stage.
+fn cluster(observed: ObservedSync) -> ClusterView {
+    ClusterView {
+        uid: "uid".into(),
+        reach: Reach::Ready,
+        stage: 0,
+        windows: Vec::new(),
+        entries: [("app".to_owned(), entry(Some(observed)))].into(),
+    }
+}
+
+/// A cluster that holds the older release and is healthy.
+fn idle() -> ClusterView {
+    cluster(sync(OLD, Progress::healthy_since(t(-500))))
+}
+
+fn stage(name: &str, before: &[Gate], after: &[Gate]) -> StageRules {
+    StageRules {
+        name: name.into(),
+        max_concurrency: None,
+        max_failures: None,
+        before: before.to_vec(),
+        after: after.to_vec(),
+    }
+}
+
+/// A rollout of these clusters through these stages, with nothing recorded yet.
+fn rollout(stages: Vec<StageRules>, clusters: BTreeMap<String, ClusterView>) -> PlanInput {
+    PlanInput {
+        now: t(60),
+        strategy: Strategy {
+            limits: Limits {
+                max_concurrency: IntOrPercent::Int(4),
+                max_unavailable: IntOrPercent::Percent(100),
+                max_failures: IntOrPercent::Int(2),
+                min_success_time: Duration::from_secs(100),
+                progress_deadline: Duration::from_secs(900),
+                jitter: Duration::ZERO,
+            },
+            on_failure: OnFailure::Pause,
+            on_unreachable: OnUnreachable::Skip,
+            windows: Vec::new(),
+            stages,
+        },
+        rollout: RolloutView {
+            release: NEW.into(),
+            direction: Direction::Forward,
+            started_at: t(0),
+            stages: BTreeMap::new(),
+            approvals: BTreeMap::new(),
+        },
+        steering: Steering::default(),
+        suspended: false,
+        membership_held: false,
+        clusters,
+    }
+}
+
+fn start(entries: &[&str]) -> Decision {
+    Decision::Start {
+        entries: entries.iter().map(|entry| (*entry).to_owned()).collect(),
+        to: To::Release,
+    }
+}
+
+fn start_known_good(entries: &[&str]) -> Decision {
+    Decision::Start {
+        entries: entries.iter().map(|entry| (*entry).to_owned()).collect(),
+        to: To::LastKnownGood,
+    }
+}
+
+fn hold(reason: HoldReason) -> Decision {
+    Decision::Hold {
+        reason,
+        recheck_at: None,
+    }
+}
+
+fn hold_until(reason: HoldReason, at: i64) -> Decision {
+    Decision::Hold {
+        reason,
+        recheck_at: Some(t(at)),
+    }
+}
+
+/// The name of the variant, of what is stale where time makes it so.
+fn variant(violation: &Violation) -> String {
+    let text = format!("{violation:?}");
+    text.split([' ', '{']).next().unwrap_or_default().to_owned()
+}
+
+/// What is wrong, done to a good input and its good plan.
+type Lie = fn(&mut PlanInput, &mut Plan);
+
+/// Each lie is told to a fresh copy, and refused for what is expected.
+fn refused(good: fn() -> (PlanInput, Plan), lies: &[(&str, Lie, &str)]) {
+    for (what, lie, expected) in lies {
+        let (mut input, mut plan) = good();
+        assert_eq!(check(&input, &plan), Ok(()), "before: {what}");
+        lie(&mut input, &mut plan);
+        let found = check(&input, &plan);
+        let said = found.as_ref().map_or_else(variant, |()| "nothing".into());
+        assert_eq!(said, *expected, "{what}: {found:?}");
+    }
+}
+
+/// Each change is one after which the plan is still good.
+fn accepted(good: fn() -> (PlanInput, Plan), changes: &[(&str, Lie)]) {
+    for (what, change) in changes {
+        let (mut input, mut plan) = good();
+        change(&mut input, &mut plan);
+        assert_eq!(check(&input, &plan), Ok(()), "{what}");
+    }
+}
+
+fn decide(plan: &mut Plan, cluster: &str, decision: Decision) {
+    plan.decisions.insert(cluster.to_owned(), decision);
+}
+
+fn view<'a>(input: &'a mut PlanInput, cluster: &str) -> &'a mut ClusterView {
+    input.clusters.get_mut(cluster).unwrap()
+}
+
+/// The Sync of a cluster's first entry.
+fn observed<'a>(input: &'a mut PlanInput, cluster: &str) -> &'a mut ObservedSync {
+    let mut entries = view(input, cluster).entries.values_mut();
+    entries.next().unwrap().observed.as_mut().unwrap()
+}

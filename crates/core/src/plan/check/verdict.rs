@@ -67,7 +67,9 @@ impl Moment<'_> {
             unreachable && !self.rules.waits_for_unreachable && !(strictly && lost)
         };
         let settled = |member: &Member<'_>| {
-            let skipped = member.skipped.is_some() && !(strictly && member.facts.admitted);
+            let stage = self.rules.skipped(self.input, member.stage);
+            let passed_over = member.skipped.is_some() || stage.is_some();
+            let skipped = passed_over && !(strictly && member.facts.admitted);
             matches!(member.facts.state, State::Done) || skipped || out_of_reach(member)
         };
         self.stages.iter().all(|stage| stage.record.passed_at.is_some()) && self.fleet.iter().all(settled)
