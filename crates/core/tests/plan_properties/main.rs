@@ -4,19 +4,81 @@
 #![allow(clippy::unwrap_used)]
 
 mod arbitrary;
+mod events;
+mod history;
+mod world;
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::SignedDuration;
 use proptest::prelude::*;
+use starling_api::OnFailure;
 use starling_core::plan::check::check;
-use starling_core::plan::plan;
+use starling_core::plan::{
+    ClusterView, Decision, Direction, EntryView, ObservedSync, Plan, PlanInput, Progress, To, plan,
+};
 
-use arbitrary::input;
+use arbitrary::{NEW, input};
 
 fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
         cases,
         failure_persistence: None,
+        // A case is a whole fleet or history: to make it a little smaller is enough.
+        max_shrink_iters: 500,
         ..ProptestConfig::default()
     }
+}
+
+fn started(plan: &Plan) -> BTreeMap<&String, (&Vec<String>, To)> {
+    plan.decisions
+        .iter()
+        .filter_map(|(name, decision)| match decision {
+            Decision::Start { entries, to } => Some((name, (entries, *to))),
+            _ => None,
+        })
+        .collect()
+}
+
+/// The fleet after the plan was executed: what it says is recorded, and what it starts is admitted now, and at work.
+fn execute(input: &PlanInput, plan: &Plan) -> PlanInput {
+    let mut after = input.clone();
+    let records = plan
+        .stages
+        .iter()
+        .map(|stage| (stage.name.clone(), stage.record.clone()));
+    after.rollout.stages.extend(records);
+    for (name, (entries, to)) in started(plan) {
+        let cluster = after.clusters.get_mut(name).unwrap();
+        for entry in entries {
+            let entry = cluster.entries.get_mut(entry).unwrap();
+            let (target, release) = match to {
+                To::Release => (entry.wanted.clone().ok(), input.rollout.release.clone()),
+                To::LastKnownGood => (entry.known_good.clone(), "r0".to_owned()),
+            };
+            entry.observed = Some(ObservedSync {
+                target,
+                release,
+                admitted_at: Some(input.now),
+                progress: Progress::Working,
+                suspended: false,
+            });
+        }
+    }
+    after
+}
+
+/// Whether something that this release brought is not at work there: it has failed, or is in trouble.
+fn has_failed(cluster: &ClusterView) -> bool {
+    cluster
+        .entries
+        .values()
+        .filter_map(|entry| entry.observed.as_ref())
+        .any(|sync| match &sync.progress {
+            Progress::Failing { .. } => sync.release == NEW,
+            Progress::Held(held) => held.trouble.is_some(),
+            Progress::Working => false,
+        })
 }
 
 proptest! {
@@ -26,5 +88,143 @@ proptest! {
     fn every_plan_passes_the_checker(input in input()) {
         let plan = plan(&input);
         prop_assert_eq!(check(&input, &plan), Ok(()), "{:#?}", plan);
+    }
+
+    #[test]
+    fn the_same_input_gives_the_same_plan(input in input()) {
+        let mut again = input.clone();
+        again.clusters = input.clusters.clone().into_iter().rev().collect();
+        prop_assert_eq!(plan(&input), plan(&again));
+    }
+
+    /// The bounds in the fewest words, beside the checker: counted from the decisions alone.
+    #[test]
+    fn a_plan_stays_within_its_bounds(input in input()) {
+        let plan = plan(&input);
+        let (total, limits) = (input.clusters.len(), &input.strategy.limits);
+        let slots = limits.max_concurrency.of_rounded_up(total).max(1);
+        prop_assert_eq!(plan.decisions.len(), total);
+        prop_assert_eq!(plan.stages.len() == 1 || input.rollout.direction != Direction::BackAtOnce, true);
+        if started(&plan).is_empty() {
+            return Ok(());
+        }
+        let steering = &input.steering;
+        prop_assert!(!input.suspended && !input.membership_held);
+        prop_assert!(steering.paused.is_none() && steering.aborted.is_none());
+        let goes_on = input.strategy.on_failure == OnFailure::Continue
+            && input.rollout.direction == Direction::Forward;
+        let failed = plan.decisions.iter().filter(|(name, decision)| {
+            matches!(decision, Decision::Failed { .. }) && !steering.skipped.contains_key(*name)
+        });
+        let failed = failed.count();
+        prop_assert!(goes_on || failed <= limits.max_failures.of_rounded_down(total), "{} failed", failed);
+        let busy = |decision: &Decision| {
+            matches!(decision, Decision::InFlight { .. } | Decision::Soaking { .. })
+        };
+        let busy = plan.decisions.values().filter(|decision| busy(decision)).count();
+        let fresh = started(&plan).into_keys().filter(|name| {
+            let mut syncs = input.clusters[*name].entries.values().filter_map(|entry| entry.observed.as_ref());
+            !syncs.any(|sync| sync.release == NEW || sync.progress == Progress::Working)
+        });
+        let fresh = fresh.count();
+        prop_assert!(fresh == 0 || busy + fresh <= slots, "{} beside {} of {}", fresh, busy, slots);
+    }
+
+    /// Only a cluster of a stage that is open, or was let go, starts with the release.
+    #[test]
+    fn nothing_starts_in_a_stage_that_is_not_open(input in input()) {
+        prop_assume!(input.rollout.direction != Direction::BackAtOnce);
+        let plan = plan(&input);
+        for (name, (_, to)) in started(&plan) {
+            let record = &plan.stages[input.clusters[name].stage].record;
+            let open = record.opened_at.is_some() || record.passed_at.is_some();
+            prop_assert_eq!(open, to == To::Release, "{}", name);
+        }
+    }
+
+    /// What was recorded is kept: it may only grow.
+    #[test]
+    fn a_record_is_never_taken_back(input in input()) {
+        for stage in plan(&input).stages {
+            let Some(old) = input.rollout.stages.get(&stage.name) else { continue };
+            let kept = |old: Option<_>, new| old.is_none() || old == new;
+            prop_assert!(kept(old.opened_at, stage.record.opened_at), "{:?}", stage);
+            prop_assert!(kept(old.completed_at, stage.record.completed_at), "{:?}", stage);
+            prop_assert!(kept(old.passed_at, stage.record.passed_at), "{:?}", stage);
+        }
+    }
+
+    /// A plan that was executed is satisfied. Only a cluster whose other entries had failed before this plan
+    /// completed its admission gives its slot up at once: one other may take it, and one may go on to this
+    /// release in the slot it has, because the release is through with one cluster more.
+    #[test]
+    fn planning_again_after_execution_starts_nothing(input in input()) {
+        let first = plan(&input);
+        let after = execute(&input, &first);
+        let second = plan(&after);
+        prop_assert_eq!(check(&after, &second), Ok(()));
+        let starts = started(&second);
+        let given_up = started(&first).into_keys().filter(|name| has_failed(&input.clusters[*name])).count();
+        prop_assert!(starts.len() <= 2 * given_up, "{:?}", starts);
+        prop_assert!(starts.keys().all(|name| !started(&first).contains_key(*name)));
+    }
+
+    /// Without that exception: no failures, nothing at all, and nothing new to record.
+    #[test]
+    fn planning_again_after_execution_changes_nothing_where_nothing_failed(mut input in input()) {
+        for cluster in input.clusters.values_mut() {
+            let observed = |entry: &'_ mut EntryView| entry.observed.take();
+            for entry in cluster.entries.values_mut() {
+                entry.observed = observed(entry).map(|mut sync| {
+                    match &mut sync.progress {
+                        Progress::Failing { .. } => sync.progress = Progress::Working,
+                        Progress::Held(held) => held.trouble = None,
+                        Progress::Working => {}
+                    }
+                    sync
+                });
+            }
+        }
+        let first = plan(&input);
+        let second = plan(&execute(&input, &first));
+        prop_assert_eq!(started(&second), BTreeMap::new());
+        for (first, second) in first.stages.iter().zip(&second.stages) {
+            prop_assert_eq!(&first.record, &second.record);
+            prop_assert_eq!(&first.phase, &second.phase);
+        }
+    }
+
+    /// The meaning of `recheck_at`, with the planner as its own witness: until then, to the nanosecond, no decision and
+    /// no stage changes.
+    #[test]
+    fn time_alone_changes_nothing_before_recheck(input in input()) {
+        let mut input = execute(&input, &plan(&input));
+        let settled = plan(&input);
+        prop_assume!(started(&settled).is_empty());
+        let kept = execute(&input, &settled);
+        let until = settled.recheck_at.unwrap_or(input.now + SignedDuration::from_hours(1000));
+        input = kept;
+        input.now = until - SignedDuration::from_nanos(1);
+        let later = plan(&input);
+        prop_assert_eq!(&later.decisions, &settled.decisions);
+        prop_assert_eq!(&later.stages, &settled.stages);
+    }
+
+    /// Waking up at every `recheck_at` is enough: whatever the wait, something follows or nothing is left to wait for.
+    #[test]
+    fn the_times_to_look_again_come_to_an_end(input in input()) {
+        let mut input = input;
+        for cluster in input.clusters.values_mut() {
+            cluster.windows.clear();
+        }
+        let mut seen = BTreeSet::new();
+        for _ in 0..600 {
+            let next = plan(&input);
+            input = execute(&input, &next);
+            let Some(at) = next.recheck_at else { return Ok(()) };
+            prop_assert!(at > input.now && seen.insert(at));
+            input.now = at;
+        }
+        prop_assert!(false, "still to be looked at again");
     }
 }
