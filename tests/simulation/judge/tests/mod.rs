@@ -1,6 +1,7 @@
 //! Histories that the judge has to accept, and histories that it has to reject.
 
 mod good;
+mod real;
 mod script;
 
 use std::collections::BTreeSet;
