@@ -112,7 +112,7 @@ fn a_cluster_leaves_and_comes_back() -> History {
     };
     label(&mut script, "no");
     script.pass(3);
-    script.delete_cr("Sync", &sync("c"), "kube-rs", false);
+    script.delete_cr("Sync", &sync("c"), "", false);
     script.report();
     label(&mut script, "yes");
     script.admit("c", "c1");
@@ -240,11 +240,11 @@ fn a_sync_is_deleted_with_its_objects() -> History {
     script.edit("Cluster", "c", "kubectl", |cluster| cluster["metadata"]["labels"] = json!({}));
     script.pass(3);
     script.edit("Sync", &sync("c"), "starling", |sync| sync["spec"]["deletionPolicy"] = "Delete".into());
-    script.delete_cr("Sync", &sync("c"), "kube-rs", true);
+    script.delete_cr("Sync", &sync("c"), "", true);
     script.remove("c", "starling", "ConfigMap", "settings");
     script.remove("c", "starling", "ConfigMap", "motd");
     script.keep_inventory("c");
-    script.delete_cr("Sync", &sync("c"), "kube-rs", false);
+    script.delete_cr("Sync", &sync("c"), "", false);
     script.report();
     script.rest();
     script.end()

@@ -1,5 +1,6 @@
 //! Histories that the judge has to accept, and histories that it has to reject.
 
+mod bad;
 mod good;
 mod real;
 mod script;
