@@ -83,9 +83,8 @@ impl<T> Track<T> {
 
     /// Whether it was there all the time of a span, and so.
     pub(crate) fn always(&self, from: Timestamp, to: Timestamp, is: impl Fn(&T) -> bool) -> bool {
-        let gone = |version: &&Version<T>| {
-            version.verb == Verb::Delete && version.at > from && version.at <= to
-        };
+        let gone =
+            |version: &&Version<T>| version.verb == Verb::Delete && version.at > from && version.at <= to;
         self.at(from).is_some()
             && !self.0.iter().any(|version| gone(&version))
             && self.during(from, to).all(|version| is(&version.object))
@@ -139,26 +138,13 @@ impl Hub {
             .map(|(id, _)| id.name.as_str())
             .collect()
     }
-
-    /// The Syncs of a group, those that are gone included.
-    pub(crate) fn syncs_of(&self, group: &Id) -> impl Iterator<Item = (&Id, &Track<SyncResource>)> {
-        self.syncs.iter().filter(move |(id, track)| {
-            id.namespace == group.namespace
-                && track.versions().last().is_some_and(|version| {
-                    let of = version.object.spec.group_ref.as_ref();
-                    of.is_some_and(|of| of.name == group.name)
-                })
-        })
-    }
 }
 
 fn add<T: DeserializeOwned>(tracks: &mut BTreeMap<Id, Track<T>>, index: usize, write: &Write) {
     let Ok(object) = T::deserialize(&write.object) else {
         return;
     };
-    let track = tracks
-        .entry(Id::new(&write.namespace, &write.name))
-        .or_default();
+    let track = tracks.entry(Id::new(&write.namespace, &write.name)).or_default();
     track.0.push(Version {
         at: write.at,
         index,

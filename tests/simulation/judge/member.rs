@@ -50,7 +50,10 @@ impl<'h> Member<'h> {
     pub(crate) fn read(writes: &'h [Write]) -> Vec<Self> {
         let mut members = vec![Self::default()];
         for write in writes {
-            let (is_born, uid) = (write.kind == "Namespace" && write.name == "kube-system", uid(&write.object));
+            let (is_born, uid) = (
+                write.kind == "Namespace" && write.name == "kube-system",
+                uid(&write.object),
+            );
             let known = members.last().is_some_and(|last| last.identity == uid);
             if is_born && !known {
                 members.push(Self {
@@ -77,9 +80,7 @@ impl<'h> Member<'h> {
         });
         if is_a_syncs {
             let is_repair = match stands.iter().rposition(|stand| is_ours(stand.write)) {
-                Some(last) => {
-                    stands[last].is_gone() || stands[last + 1..].iter().any(|stand| stand.changed)
-                }
+                Some(last) => stands[last].is_gone() || stands[last + 1..].iter().any(|stand| stand.changed),
                 None => true,
             };
             self.ours.push(Ours {
@@ -145,7 +146,10 @@ pub(crate) fn owner(object: &Value) -> &str {
 
 /// A text in an object; empty without it.
 pub(crate) fn text<'o>(object: &'o Value, pointer: &str) -> &'o str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+    object
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 /// What people would call the object: without status and what the API server adds.
@@ -155,7 +159,12 @@ fn content(object: &Value) -> Value {
         fields.remove("status");
     }
     if let Some(metadata) = content.get_mut("metadata").and_then(Value::as_object_mut) {
-        for field in ["managedFields", "resourceVersion", "generation", "creationTimestamp"] {
+        for field in [
+            "managedFields",
+            "resourceVersion",
+            "generation",
+            "creationTimestamp",
+        ] {
             metadata.remove(field);
         }
     }

@@ -43,7 +43,11 @@ fn expected(object: &Value, template: &SyncTemplate) -> Expected {
         (target, _) => &[target, ""],
     };
     let namespaces = namespaces.iter().map(|&namespace| namespace.to_owned()).collect();
-    let (group, kind, name) = (group.to_owned(), text("/kind").to_owned(), text("/metadata/name").to_owned());
+    let (group, kind, name) = (
+        group.to_owned(),
+        text("/kind").to_owned(),
+        text("/metadata/name").to_owned(),
+    );
     // Part of the name, which has been compared by then.
     if let Some(metadata) = whole.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("namespace");
@@ -151,7 +155,9 @@ impl Expected {
 
 /// An annotation of an object; empty without it.
 pub(crate) fn annotation<'o>(object: &'o Value, name: &str) -> &'o str {
-    let annotations = object.get("metadata").and_then(|metadata| metadata.get("annotations"));
+    let annotations = object
+        .get("metadata")
+        .and_then(|metadata| metadata.get("annotations"));
     annotations
         .and_then(|annotations| annotations.get(name))
         .and_then(Value::as_str)

@@ -198,10 +198,13 @@ impl Digests {
 fn spec_of_generation(track: &Track<SyncResource>, place: usize) -> &SyncSpec {
     let versions = &track.versions()[..=place];
     let current = &versions[place].object;
-    let about = current.status.as_ref().and_then(|status| status.observed_generation);
-    let found = versions
-        .iter()
-        .rfind(|version| version.object.metadata.generation == about && version.object.uid() == current.uid());
+    let about = current
+        .status
+        .as_ref()
+        .and_then(|status| status.observed_generation);
+    let found = versions.iter().rfind(|version| {
+        version.object.metadata.generation == about && version.object.uid() == current.uid()
+    });
     found.map_or(&current.spec, |version| &version.object.spec)
 }
 
@@ -368,7 +371,9 @@ fn next_target(
     };
     let spec = &current.object.spec;
     let revision = if spec.revision.is_empty() && spec.group_ref.is_none() {
-        let source = hub.sources.get(&Id::new(&id.namespace, &spec.template.source_ref.name));
+        let source = hub
+            .sources
+            .get(&Id::new(&id.namespace, &spec.template.source_ref.name));
         let offered = source.and_then(|source| source.before(moment.index + 1));
         offered
             .and_then(|offered| offered.object.status.as_ref())
@@ -384,7 +389,9 @@ fn next_target(
     let decided = current.object.annotations().get(ADMITTED_AT);
     let decided: Option<Timestamp> = decided.and_then(|at| at.parse().ok());
     let is_admission = spec.group_ref.is_some()
-        && moment.sync.is_some_and(|version| version.manager == GROUP_MANAGER)
+        && moment
+            .sync
+            .is_some_and(|version| version.manager == GROUP_MANAGER)
         && decided.is_none_or(|decided| open.is_none_or(|open| open.decided != decided));
     if !is_admission && open.is_some_and(|open| open.wanted == wanted) {
         return None;
@@ -394,7 +401,12 @@ fn next_target(
         index: moment.index,
         decided: decided.unwrap_or(moment.at).min(moment.at),
         is_admission,
-        release: current.object.annotations().get(RELEASE).cloned().unwrap_or_default(),
+        release: current
+            .object
+            .annotations()
+            .get(RELEASE)
+            .cloned()
+            .unwrap_or_default(),
         wanted,
         objects: None,
         until: None,
@@ -406,10 +418,9 @@ fn next_target(
 /// How the target ended, by what its Sync said while it was wanted.
 fn find_ends(digests: &Digests, track: &Track<SyncResource>, target: &mut Target) {
     let end = target.until.map_or(usize::MAX, |(_, index)| index);
-    let said = track
-        .versions()
-        .iter()
-        .filter(|version| version.index >= target.index && version.index < end && version.verb != Verb::Delete);
+    let said = track.versions().iter().filter(|version| {
+        version.index >= target.index && version.index < end && version.verb != Verb::Delete
+    });
     for version in said {
         let when = (version.at, version.index);
         if target.done.is_none() && is_done(digests, &version.object, &target.wanted) {
@@ -454,7 +465,11 @@ fn learn_owners(
 ) -> BTreeMap<String, Owner> {
     let mut votes: BTreeMap<&str, BTreeMap<&Owner, usize>> = BTreeMap::new();
     for (cluster, members) in members {
-        let labelled: Vec<(&str, Key)> = members.iter().flat_map(|member| &member.ours).filter_map(|ours| labelled(ours.write)).collect();
+        let labelled: Vec<(&str, Key)> = members
+            .iter()
+            .flat_map(|member| &member.ours)
+            .filter_map(|ours| labelled(ours.write))
+            .collect();
         for story in syncs.iter().filter(|story| story.cluster == **cluster) {
             for (label, key) in &labelled {
                 if story.targets.iter().any(|target| target.renders(key).is_some()) {

@@ -63,7 +63,11 @@ impl<'m> Moment<'m> {
     ) -> Self {
         let from = earlier(target.decided, world.history.lag);
         let versions: Vec<_> = track.during(from, target.at).collect();
-        let clusters = world.hub.clusters.iter().filter(|(of, _)| of.namespace == id.namespace);
+        let clusters = world
+            .hub
+            .clusters
+            .iter()
+            .filter(|(of, _)| of.namespace == id.namespace);
         let mut moments = vec![from, target.at];
         moments.extend(
             clusters
@@ -96,7 +100,9 @@ impl<'m> Moment<'m> {
             .filter(|cluster| *cluster != self.story.cluster && self.is_in_flight(cluster))
             .collect();
         if !self.is_in_flight(&self.story.cluster) {
-            let slots = self.widest(|group| group.spec.rollout_strategy.max_concurrency, up).max(1);
+            let slots = self
+                .widest(|group| group.spec.rollout_strategy.max_concurrency, up)
+                .max(1);
             if others.len() >= slots {
                 let words = format!("admitted while {others:?} were in flight, of {slots} at most");
                 found.push(self.violation(Rule::Concurrency, words));
@@ -109,8 +115,15 @@ impl<'m> Moment<'m> {
     }
 
     /// A limit as it was widest.
-    fn widest(&self, limit: impl Fn(&SyncGroup) -> IntOrPercent, rounded: fn(IntOrPercent, usize) -> usize) -> usize {
-        let limits = self.group.iter().map(|group| rounded(limit(group), self.selected.len()));
+    fn widest(
+        &self,
+        limit: impl Fn(&SyncGroup) -> IntOrPercent,
+        rounded: fn(IntOrPercent, usize) -> usize,
+    ) -> usize {
+        let limits = self
+            .group
+            .iter()
+            .map(|group| rounded(limit(group), self.selected.len()));
         limits.max().unwrap_or(usize::MAX)
     }
 
@@ -148,10 +161,17 @@ impl<'m> Moment<'m> {
 
     /// When the admission of a cluster ends at the latest.
     fn deadline(&self, targets: &[(&SyncStory<'_>, &Target)], target: &Target) -> Timestamp {
-        let together = targets.iter().filter(|(_, other)| other.release == target.release);
-        let last = together.map(|(_, other)| other.decided).max().unwrap_or(target.decided);
+        let together = targets
+            .iter()
+            .filter(|(_, other)| other.release == target.release);
+        let last = together
+            .map(|(_, other)| other.decided)
+            .max()
+            .unwrap_or(target.decided);
         let track = self.world.hub.groups.get(self.id);
-        let versions = track.into_iter().flat_map(|track| track.during(target.at, self.target.at));
+        let versions = track
+            .into_iter()
+            .flat_map(|track| track.during(target.at, self.target.at));
         let shortest = versions
             .map(|version| span(version.object.spec.rollout_strategy.progress_deadline))
             .min();
@@ -160,9 +180,15 @@ impl<'m> Moment<'m> {
 
     /// Whether nobody has suspended the cluster or a Sync on it, and it is selected, and it can be told what to hold.
     fn can_be_worked_on(&self, cluster: &str) -> bool {
+        let from = self.known_since(cluster);
         let selected = |at| {
             let mut groups = self.group.iter();
-            groups.all(|group| self.world.hub.selected(&self.id.namespace, group, at).contains(&cluster))
+            groups.all(|group| {
+                self.world
+                    .hub
+                    .selected(&self.id.namespace, group, at)
+                    .contains(&cluster)
+            })
         };
         let is_held = self.group.iter().any(|group| {
             let problems = group.status.iter().flat_map(|status| &status.problems);
@@ -171,19 +197,26 @@ impl<'m> Moment<'m> {
                 .any(|problem| problem.cluster == cluster && problem.reason == "InvalidParameters")
         });
         let suspended = self.targets(cluster).iter().any(|(story, _)| {
-            let mut versions = story.track.during(self.from, self.target.at);
+            let mut versions = story.track.during(from, self.target.at);
             versions.any(|version| {
                 let object = &version.object;
                 object.spec.template.suspend || object.metadata.deletion_timestamp.is_some()
             })
         });
         let active = self.cluster_always(cluster, |cluster| !cluster.spec.suspend);
-        selected(self.from) && selected(self.target.at) && active && !suspended && !is_held
+        selected(from) && selected(self.target.at) && active && !suspended && !is_held
+    }
+
+    /// Since when a state of a cluster may still be what the controller knows: for as long as the lag, but not since before it
+    /// told the cluster what to hold, for then it knew.
+    fn known_since(&self, cluster: &str) -> Timestamp {
+        let told = self.targets(cluster).iter().map(|(_, target)| target.at).max();
+        told.map_or(self.from, |told| told.max(self.from))
     }
 
     fn cluster_always(&self, cluster: &str, is: impl Fn(&starling_api::Cluster) -> bool) -> bool {
         let track = self.world.hub.cluster(cluster);
-        track.is_some_and(|track| track.always(self.from, self.target.at, is))
+        track.is_some_and(|track| track.always(self.known_since(cluster), self.target.at, is))
     }
 
     fn budget_is_overdrawn(&self) -> Option<Violation> {
@@ -199,7 +232,8 @@ impl<'m> Moment<'m> {
             .collect();
         let allowed = self.widest(|group| group.spec.rollout_strategy.max_failures, down);
         (failed.len() > allowed).then(|| {
-            let words = format!("admitted after {failed:?} had failed with this release, of {allowed} at most");
+            let words =
+                format!("admitted after {failed:?} had failed with this release, of {allowed} at most");
             self.violation(Rule::FailureBudget, words)
         })
     }
@@ -213,9 +247,9 @@ impl<'m> Moment<'m> {
             && targets.iter().all(|(_, target)| ours(target))
             && targets.iter().any(|(story, target)| {
                 let digests = &self.world.digests;
-                let failing = story
-                    .track
-                    .always(self.from, self.target.at, |sync| is_failing(digests, sync, &target.wanted));
+                let failing = story.track.always(self.from, self.target.at, |sync| {
+                    is_failing(digests, sync, &target.wanted)
+                });
                 let late = self.deadline(&targets, target) <= self.from && target.at <= self.from;
                 !self.is_before(target.done) && (failing || late)
             })
@@ -232,7 +266,10 @@ impl<'m> Moment<'m> {
                 },
                 ..group.clone()
             };
-            let selected = self.world.hub.selected(&self.id.namespace, &selecting, self.target.at);
+            let selected = self
+                .world
+                .hub
+                .selected(&self.id.namespace, &selecting, self.target.at);
             selected.contains(&cluster)
         });
         place.unwrap_or(stages.len())
@@ -242,7 +279,9 @@ impl<'m> Moment<'m> {
     fn staged(&self) -> Option<&'m SyncGroup> {
         let (&first, rest) = self.group.split_first()?;
         let stages = &first.spec.rollout_strategy.stages;
-        let same = rest.iter().all(|group| group.spec.rollout_strategy.stages == *stages);
+        let same = rest
+            .iter()
+            .all(|group| group.spec.rollout_strategy.stages == *stages);
         (!stages.is_empty() && same).then_some(first)
     }
 
@@ -255,7 +294,10 @@ impl<'m> Moment<'m> {
         let slots = up(stage.max_concurrency?, total).max(1);
         let others: Vec<_> = in_flight.iter().copied().filter(is_here).collect();
         (others.len() >= slots).then(|| {
-            let words = format!("admitted while {others:?} of stage {} were in flight, of {slots}", stage.name);
+            let words = format!(
+                "admitted while {others:?} of stage {} were in flight, of {slots}",
+                stage.name
+            );
             self.violation(Rule::Concurrency, words)
         })
     }
@@ -270,7 +312,8 @@ impl<'m> Moment<'m> {
             earlier_stage && asked && !self.is_through(group, cluster, soak)
         });
         open.map(|cluster| {
-            let words = format!("admitted before {cluster}, of a stage before it, was through with the release");
+            let words =
+                format!("admitted before {cluster}, of a stage before it, was through with the release");
             self.violation(Rule::StageOrder, words)
         })
     }
@@ -279,7 +322,9 @@ impl<'m> Moment<'m> {
         let targets = self.targets(cluster);
         group.spec.syncs.iter().all(|entry| {
             targets.iter().any(|(story, target)| {
-                let soaked = target.done.is_some_and(|(at, _)| after(at, soak) <= self.target.at);
+                let soaked = target
+                    .done
+                    .is_some_and(|(at, _)| after(at, soak) <= self.target.at);
                 let late = self.deadline(&targets, target) <= self.target.at;
                 let of_release = target.release == self.target.release;
                 let through = soaked || self.is_before(target.failed) || late;

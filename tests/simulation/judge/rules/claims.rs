@@ -30,7 +30,9 @@ pub(super) fn claims_are_true(world: &World<'_>) -> Vec<Violation> {
     for story in &world.syncs {
         let mut seen = BTreeSet::new();
         for version in story.track.versions() {
-            let Some(status) = &version.object.status else { continue };
+            let Some(status) = &version.object.status else {
+                continue;
+            };
             let claim = (&status.last_applied_target, &status.last_applied_time);
             if version.verb == Verb::Delete || claim.0.is_empty() || !seen.insert(claim) {
                 continue;
@@ -43,23 +45,36 @@ pub(super) fn claims_are_true(world: &World<'_>) -> Vec<Violation> {
     found
 }
 
-fn is_true(world: &World<'_>, story: &SyncStory<'_>, at: Timestamp, status: &SyncStatus) -> Result<(), String> {
+fn is_true(
+    world: &World<'_>,
+    story: &SyncStory<'_>,
+    at: Timestamp,
+    status: &SyncStatus,
+) -> Result<(), String> {
     let revision = &status.last_applied_revision;
-    let claimed = |target: &&Target| {
-        target.at <= at && world.digests.is(&status.last_applied_target, &target.wanted)
-    };
+    let claimed =
+        |target: &&Target| target.at <= at && world.digests.is(&status.last_applied_target, &target.wanted);
     let Some(target) = story.targets.iter().rev().find(claimed) else {
-        return Err(format!("says that it holds {revision}, which it never was to hold like that"));
+        return Err(format!(
+            "says that it holds {revision}, which it never was to hold like that"
+        ));
     };
     let Some(objects) = &target.objects else {
-        return Err(format!("says that it holds {revision}, which renders to nothing known"));
+        return Err(format!(
+            "says that it holds {revision}, which renders to nothing known"
+        ));
     };
     let Some(member) = world.member(&story.cluster, at) else {
-        return Err(format!("says that it holds {revision}, and there is no such member"));
+        return Err(format!(
+            "says that it holds {revision}, and there is no such member"
+        ));
     };
     let id = &status.last_applied_cluster_id;
     if !member.identity.is_empty() && *id != member.identity {
-        return Err(format!("says that cluster {id} holds {revision}, but it is {}", member.identity));
+        return Err(format!(
+            "says that cluster {id} holds {revision}, but it is {}",
+            member.identity
+        ));
     }
     let missing: Vec<String> = objects
         .iter()
@@ -69,7 +84,10 @@ fn is_true(world: &World<'_>, story: &SyncStory<'_>, at: Timestamp, status: &Syn
     if missing.is_empty() {
         return Ok(());
     }
-    Err(format!("says that it holds {revision}, but the member did not have {}", missing.join(", ")))
+    Err(format!(
+        "says that it holds {revision}, but the member did not have {}",
+        missing.join(", ")
+    ))
 }
 
 /// Whether the member has an object as wanted, or had it when we last wrote it.
@@ -98,8 +116,14 @@ pub(super) fn health_is_of_what_is_held(world: &World<'_>) -> Vec<Violation> {
     for story in &world.syncs {
         let mut seen = BTreeSet::new();
         for version in story.track.versions() {
-            let Some(status) = &version.object.status else { continue };
-            let claim = (&status.last_healthy_target, &status.last_applied_target, &status.last_applied_time);
+            let Some(status) = &version.object.status else {
+                continue;
+            };
+            let claim = (
+                &status.last_healthy_target,
+                &status.last_applied_target,
+                &status.last_applied_time,
+            );
             if claim.0.is_empty() || !seen.insert(claim) {
                 continue;
             }
@@ -111,7 +135,12 @@ pub(super) fn health_is_of_what_is_held(world: &World<'_>) -> Vec<Violation> {
     found
 }
 
-fn is_healthy(world: &World<'_>, story: &SyncStory<'_>, at: Timestamp, status: &SyncStatus) -> Result<(), String> {
+fn is_healthy(
+    world: &World<'_>,
+    story: &SyncStory<'_>,
+    at: Timestamp,
+    status: &SyncStatus,
+) -> Result<(), String> {
     if status.last_healthy_target != status.last_applied_target {
         return Err(format!(
             "is healthy with target {}, but holds {}",
@@ -189,13 +218,21 @@ pub(super) fn groups_claim_what_their_clusters_do(world: &World<'_>) -> Vec<Viol
             let updated = status.map_or(0, |status| status.clusters.updated);
             let done = done_clusters(world, id, version);
             if usize::try_from(updated).is_ok_and(|updated| updated > done.len()) {
-                let words = format!("group {} counts {updated} clusters as updated: {done:?} are", id.name);
+                let words = format!(
+                    "group {} counts {updated} clusters as updated: {done:?} are",
+                    id.name
+                );
                 found.push(violation(Rule::GroupClaim, version.at, "", words));
             } else if rollout.phase == RolloutPhase::Succeeded && told.insert(rollout.id) {
                 let not = must_be_done(world, id, version).find(|cluster| !done.contains(cluster));
                 found.extend(not.map(|cluster| {
                     let words = format!("group {} has succeeded with rollout {}", id.name, rollout.id);
-                    violation(Rule::GroupClaim, version.at, cluster, words + ", the cluster has not")
+                    violation(
+                        Rule::GroupClaim,
+                        version.at,
+                        cluster,
+                        words + ", the cluster has not",
+                    )
                 }));
             }
         }
@@ -220,7 +257,9 @@ fn done_clusters<'w>(world: &'w World<'_>, id: &Id, version: &Version<SyncGroup>
 
 fn is_done_by(story: &SyncStory<'_>, version: &Version<SyncGroup>) -> bool {
     let status = version.object.status.as_ref();
-    let rolled = status.and_then(|status| status.rollout.as_ref()).map(|rollout| &rollout.revisions);
+    let rolled = status
+        .and_then(|status| status.rollout.as_ref())
+        .map(|rollout| &rollout.revisions);
     story.targets.iter().any(|target| {
         let current = target.index < version.index;
         let done = target.done.is_some_and(|(_, index)| index < version.index);
@@ -241,7 +280,10 @@ fn must_be_done<'w>(
     let from = earlier(version.at, world.history.lag);
     let selected = world.hub.selected(&id.namespace, &version.object, version.at);
     selected.into_iter().filter(move |name| {
-        let known = world.hub.selected(&id.namespace, &version.object, from).contains(name);
+        let known = world
+            .hub
+            .selected(&id.namespace, &version.object, from)
+            .contains(name);
         let track = world.hub.cluster(name);
         known && track.is_some_and(|track| track.always(from, version.at, is_reachable))
     })

@@ -26,7 +26,9 @@ pub(super) fn others_converge(world: &World<'_>) -> Vec<Violation> {
     }
     let mut found = Vec::new();
     for (id, track) in &world.hub.groups {
-        let Some(group) = track.at(world.history.ended) else { continue };
+        let Some(group) = track.at(world.history.ended) else {
+            continue;
+        };
         let fleet = Fleet::new(world, id, &group.object);
         if fleet.is_held() {
             continue;
@@ -36,7 +38,11 @@ pub(super) fn others_converge(world: &World<'_>) -> Vec<Violation> {
             rule: fleet.what_is_wrong(),
             at: world.history.ended,
             cluster: Some((*cluster).to_owned()),
-            words: format!("was left behind by group {}, which is said to be {}", id.name, fleet.blockers()),
+            words: format!(
+                "was left behind by group {}, which is said to be {}",
+                id.name,
+                fleet.blockers()
+            ),
         }));
     }
     found
@@ -83,12 +89,20 @@ impl<'f> Fleet<'f> {
     }
 
     fn is_blocked_by(&self, reason: &str) -> bool {
-        let rollout = self.group.status.as_ref().and_then(|status| status.rollout.as_ref());
+        let rollout = self
+            .group
+            .status
+            .as_ref()
+            .and_then(|status| status.rollout.as_ref());
         rollout.is_some_and(|rollout| rollout.blocked_by.iter().any(|blocker| blocker.reason == reason))
     }
 
     fn blockers(&self) -> String {
-        let rollout = self.group.status.as_ref().and_then(|status| status.rollout.as_ref());
+        let rollout = self
+            .group
+            .status
+            .as_ref()
+            .and_then(|status| status.rollout.as_ref());
         let reasons: Vec<&str> = rollout
             .iter()
             .flat_map(|rollout| &rollout.blocked_by)
@@ -106,7 +120,11 @@ impl<'f> Fleet<'f> {
 
     /// The clusters that were told what is rolled, and are not done with it.
     fn failed(&self) -> BTreeSet<&'f str> {
-        let told = |cluster: &&&str| self.world.group_stories(self.id, cluster).any(|story| self.is_told(story));
+        let told = |cluster: &&&str| {
+            self.world
+                .group_stories(self.id, cluster)
+                .any(|story| self.is_told(story))
+        };
         let done = |cluster: &&str| {
             let mut stories = self.world.group_stories(self.id, cluster);
             stories.all(|story| story.targets.last().is_some_and(|target| target.done.is_some()))
@@ -121,7 +139,11 @@ impl<'f> Fleet<'f> {
 
     /// Whether the last thing that a Sync was to hold is what the group rolls.
     fn is_told(&self, story: &SyncStory<'_>) -> bool {
-        let rollout = self.group.status.as_ref().and_then(|status| status.rollout.as_ref());
+        let rollout = self
+            .group
+            .status
+            .as_ref()
+            .and_then(|status| status.rollout.as_ref());
         let mut rolled = rollout.into_iter().flat_map(|rollout| &rollout.revisions);
         let target = story.targets.last().filter(|target| target.until.is_none());
         target.is_some_and(|target| {
@@ -172,11 +194,18 @@ pub(super) fn neighbours_are_applied_and_the_bad_one_is_named(world: &World<'_>)
     }
     let mut found = Vec::new();
     for story in &world.syncs {
-        let Some(sync) = failing_in_the_end(world, story) else { continue };
-        let cluster = world.hub.cluster(&story.cluster).and_then(|track| track.at(world.history.ended));
+        let Some(sync) = failing_in_the_end(world, story) else {
+            continue;
+        };
+        let cluster = world
+            .hub
+            .cluster(&story.cluster)
+            .and_then(|track| track.at(world.history.ended));
         let reachable = cluster.is_some_and(|cluster| is_reachable(&cluster.object));
         let wrong = [
-            reachable.then(|| neighbours_missing(world, story, sync)).flatten(),
+            reachable
+                .then(|| neighbours_missing(world, story, sync))
+                .flatten(),
             not_named(world, story, sync),
         ];
         found.extend(wrong.into_iter().flatten().map(|words| Violation {
@@ -203,19 +232,25 @@ fn neighbours_missing(world: &World<'_>, story: &SyncStory<'_>, sync: &SyncResou
             || keys.any(|key| is_named(&format!("Namespace {}", key.namespace)));
         !excused && !object.is_left_alone() && !was_held(member, object, world.history.ended)
     })?;
-    Some(format!("{} was not applied, though it is not what failed", missing.named()))
+    Some(format!(
+        "{} was not applied, though it is not what failed",
+        missing.named()
+    ))
 }
 
 fn not_named(world: &World<'_>, story: &SyncStory<'_>, sync: &SyncResource) -> Option<String> {
     let conditions = sync.status.as_ref().map(|status| &*status.conditions);
-    let said = ready(conditions.unwrap_or_default()).is_some_and(|ready| {
-        ready.status != "True" && !ready.reason.is_empty() && !ready.message.is_empty()
-    });
+    let said = ready(conditions.unwrap_or_default())
+        .is_some_and(|ready| ready.status != "True" && !ready.reason.is_empty() && !ready.message.is_empty());
     if !said {
         return Some("it has failed, and its Ready does not say why".into());
     }
     let (namespace, name) = story.owner_group()?;
-    let group = world.hub.groups.get(&Id::new(namespace, name))?.at(world.history.ended)?;
+    let group = world
+        .hub
+        .groups
+        .get(&Id::new(namespace, name))?
+        .at(world.history.ended)?;
     let problems = &group.object.status.as_ref()?.problems;
     let named = problems.len() >= NAMED || problems.iter().any(|problem| problem.cluster == story.cluster);
     (!named).then(|| format!("it has failed, and group {name} does not name it"))

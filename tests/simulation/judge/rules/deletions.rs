@@ -1,8 +1,10 @@
 //! I6: absence is not intent.
 
 use kube::ResourceExt;
-use starling_api::{APPROVE_DELETIONS, DISABLED, DeletionPolicy, FIELD_MANAGER, GROUP_MANAGER, PRUNE, RECONCILE};
 use starling_api::SyncResource;
+use starling_api::{
+    APPROVE_DELETIONS, DISABLED, DeletionPolicy, FIELD_MANAGER, GROUP_MANAGER, PRUNE, RECONCILE,
+};
 
 use super::order::{is_current, patience, targets};
 use crate::judge::history::{Key, Verb, Write};
@@ -31,7 +33,11 @@ pub(super) fn deletes_have_a_reason(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (cluster, members) in &world.members {
         for member in members {
-            let deletes = member.ours.iter().map(|ours| ours.write).filter(|write| write.verb != Verb::Write);
+            let deletes = member
+                .ours
+                .iter()
+                .map(|ours| ours.write)
+                .filter(|write| write.verb != Verb::Write);
             for write in deletes.filter(|write| !was_begun(member, write)) {
                 if let Err(words) = has_reason(world, cluster, member, write) {
                     found.push(Violation {
@@ -44,7 +50,12 @@ pub(super) fn deletes_have_a_reason(world: &World<'_>) -> Vec<Violation> {
             }
         }
     }
-    found.extend(world.syncs.iter().flat_map(|story| syncs_taken_away(world, story)));
+    found.extend(
+        world
+            .syncs
+            .iter()
+            .flat_map(|story| syncs_taken_away(world, story)),
+    );
     found
 }
 
@@ -79,9 +90,14 @@ fn has_reason(world: &World<'_>, cluster: &str, member: &Member<'_>, write: &Wri
         return Ok(());
     }
     let targets = targets(world, owner, cluster);
-    let current = targets.into_iter().filter(|target| is_current(world, target, write));
+    let current = targets
+        .into_iter()
+        .filter(|target| is_current(world, target, write));
     let current: Vec<&Target> = current.filter(|target| target.at <= write.at).collect();
-    if current.iter().any(|target| is_made_anew(member, target, &key, write)) {
+    if current
+        .iter()
+        .any(|target| is_made_anew(member, target, &key, write))
+    {
         return Ok(());
     }
     let mut prunes = current.iter().filter(|target| target.renders(&key).is_none());
@@ -100,16 +116,25 @@ fn has_reason(world: &World<'_>, cluster: &str, member: &Member<'_>, write: &Wri
 
 fn may_prune(target: &Target) -> bool {
     let template = &target.wanted.template;
-    let complete = target.objects.as_ref().is_some_and(|objects| !objects.is_empty() || template.allow_empty);
+    let complete = target
+        .objects
+        .as_ref()
+        .is_some_and(|objects| !objects.is_empty() || template.allow_empty);
     template.prune && complete
 }
 
 /// Whether the object may be deleted to be made anew, and was.
 fn is_made_anew(member: &Member<'_>, target: &Target, key: &Key, write: &Write) -> bool {
-    let Some(expected) = target.renders(key) else { return false };
+    let Some(expected) = target.renders(key) else {
+        return false;
+    };
     let may = target.wanted.template.force || expected.may_be_made_anew();
-    let mut later = member.stands(key).iter().filter(|stand| stand.write.at >= write.at);
-    may && later.any(|stand| stand.write.verb == Verb::Write && uid(&stand.write.object) != uid(&write.object))
+    let mut later = member
+        .stands(key)
+        .iter()
+        .filter(|stand| stand.write.at >= write.at);
+    may && later
+        .any(|stand| stand.write.verb == Verb::Write && uid(&stand.write.object) != uid(&write.object))
 }
 
 fn is_on_its_way_out(story: &SyncStory<'_>, write: &Write) -> bool {
@@ -125,12 +150,16 @@ fn is_approved(world: &World<'_>, story: &SyncStory<'_>, write: &Write) -> bool 
         let track = world.hub.groups.get(&Id::new(namespace, name))?;
         track.at(write.at)
     });
-    let sync = story.track.at(write.at).map(|version| version.object.annotations());
+    let sync = story
+        .track
+        .at(write.at)
+        .map(|version| version.object.annotations());
     let group = group.map(|version| version.object.annotations());
-    [sync, group]
-        .into_iter()
-        .flatten()
-        .any(|annotations| annotations.get(APPROVE_DELETIONS).is_some_and(|digest| !digest.is_empty()))
+    [sync, group].into_iter().flatten().any(|annotations| {
+        annotations
+            .get(APPROVE_DELETIONS)
+            .is_some_and(|digest| !digest.is_empty())
+    })
 }
 
 /// The Syncs of a group that were taken away without need.
@@ -148,7 +177,10 @@ fn syncs_taken_away(world: &World<'_>, story: &SyncStory<'_>) -> Vec<Violation> 
             rule: Rule::Deletion,
             at: version.at,
             cluster: Some(story.cluster.clone()),
-            words: format!("Sync {} was taken away, though its group still has the cluster", story.id.name),
+            words: format!(
+                "Sync {} was taken away, though its group still has the cluster",
+                story.id.name
+            ),
         });
     }
     found
@@ -156,13 +188,19 @@ fn syncs_taken_away(world: &World<'_>, story: &SyncStory<'_>) -> Vec<Violation> 
 
 /// Whether the cluster or the entry was out of the group at some moment within the lag, or the group on its way out.
 fn left(world: &World<'_>, story: &SyncStory<'_>, version: &Version<SyncResource>) -> bool {
-    let Some((namespace, name)) = story.owner_group() else { return true };
-    let Some(groups) = world.hub.groups.get(&Id::new(namespace, name)) else { return true };
+    let Some((namespace, name)) = story.owner_group() else {
+        return true;
+    };
+    let Some(groups) = world.hub.groups.get(&Id::new(namespace, name)) else {
+        return true;
+    };
     let timeout = span(version.object.spec.template.timeout);
     let from = earlier(version.at, patience(world, timeout));
     let clusters = world.hub.cluster(&story.cluster);
     let changes = groups.during(from, version.at).map(|group| group.at);
-    let others = clusters.into_iter().flat_map(|track| track.during(from, version.at));
+    let others = clusters
+        .into_iter()
+        .flat_map(|track| track.during(from, version.at));
     let mut moments = vec![from, version.at];
     moments.extend(changes.chain(others.map(|cluster| cluster.at)));
     let born = story.track.versions().first().map(|first| first.at);

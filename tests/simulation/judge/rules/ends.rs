@@ -36,7 +36,10 @@ fn dangling(world: &World<'_>, story: &SyncStory<'_>) -> Option<String> {
     if target.done.is_some() || is_leaving || sync.spec.template.suspend {
         return None;
     }
-    let cluster = world.hub.cluster(&story.cluster).and_then(|track| track.at(world.history.ended));
+    let cluster = world
+        .hub
+        .cluster(&story.cluster)
+        .and_then(|track| track.at(world.history.ended));
     if !cluster.is_some_and(|cluster| is_reachable(&cluster.object)) {
         return None;
     }
@@ -105,8 +108,11 @@ fn followed<'p>(source: &Source, pushes: &'p [Push]) -> Option<&'p Push> {
 
 /// Whether a Source is at a commit, or says why it is not.
 fn says(source: &Source, commit: &str) -> bool {
-    let Some(status) = &source.status else { return false };
-    let is_bad = ready(&status.conditions).is_some_and(|ready| ready.status != "True" && !ready.reason.is_empty());
+    let Some(status) = &source.status else {
+        return false;
+    };
+    let is_bad =
+        ready(&status.conditions).is_some_and(|ready| ready.status != "True" && !ready.reason.is_empty());
     status.revision.ends_with(commit) || source.spec.suspend || is_bad
 }
 
@@ -118,7 +124,11 @@ fn not_rolled(world: &World<'_>, id: &Id, group: &SyncGroup) -> Option<String> {
     }
     for entry in &group.spec.syncs {
         let source = Id::new(&id.namespace, &entry.template.source_ref.name);
-        let offered = world.hub.sources.get(&source).and_then(|track| offered(world, track));
+        let offered = world
+            .hub
+            .sources
+            .get(&source)
+            .and_then(|track| offered(world, track));
         let rolled = status.rollout.iter().flat_map(|rollout| &rollout.revisions);
         let rolled = rolled.into_iter().find(|rolled| rolled.sync == entry.name);
         if let (Some(offered), Some(rolled)) = (offered, rolled)

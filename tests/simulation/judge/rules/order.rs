@@ -92,7 +92,10 @@ fn place(
     let in_order = fits.iter().copied().filter(|&place| place >= progress.floor);
     let Some(place) = { in_order }.find(|&place| is_current(world, targets[place], write)) else {
         let older = &targets[newest].wanted.revision;
-        return Err((Rule::Backwards, format!("written as in {older}, which had been superseded")));
+        return Err((
+            Rule::Backwards,
+            format!("written as in {older}, which had been superseded"),
+        ));
     };
     progress.floor = place;
     let before = progress.written.insert(write.key(), place);
@@ -120,7 +123,11 @@ pub(super) fn is_current(world: &World<'_>, target: &Target, write: &Write) -> b
 
 /// How long an attempt goes on that nobody would begin any more.
 pub(super) fn patience(world: &World<'_>, timeout: SignedDuration) -> SignedDuration {
-    world.history.lag.checked_add(timeout).unwrap_or(SignedDuration::MAX)
+    world
+        .history
+        .lag
+        .checked_add(timeout)
+        .unwrap_or(SignedDuration::MAX)
 }
 
 /// What a group admits is what it says that it rolls, a revision that the Source had by then; and on no cluster an older
@@ -150,18 +157,27 @@ pub(super) fn admissions_follow_the_source(world: &World<'_>) -> Vec<Violation> 
         };
         let revision = &target.wanted.revision;
         if !is_rolled(world, story, target) {
-            wrong(Rule::NotAdmitted, format!("{revision} was admitted, which the group does not roll"));
+            wrong(
+                Rule::NotAdmitted,
+                format!("{revision} was admitted, which the group does not roll"),
+            );
             continue;
         }
         let source = target.wanted.template.source_ref.name.as_str();
         let Some(seen) = observed(world, story.id, source, target) else {
-            wrong(Rule::NotAdmitted, format!("{revision} was admitted before any Source had it"));
+            wrong(
+                Rule::NotAdmitted,
+                format!("{revision} was admitted before any Source had it"),
+            );
             continue;
         };
         let before = last.insert((&story.owner, &story.cluster), (source, seen));
         let is_older = before.is_some_and(|(of, before)| of == source && before > seen);
         if is_older && !rollback_is_asked_for(world, story, target) {
-            wrong(Rule::Backwards, format!("{revision} was admitted after a newer one"));
+            wrong(
+                Rule::Backwards,
+                format!("{revision} was admitted after a newer one"),
+            );
         }
     }
     found
@@ -176,13 +192,19 @@ fn group_of<'s>(story: &'s SyncStory<'_>) -> Option<(Id, &'s str)> {
 
 /// Whether the group said that it rolls this, when it was decided or later.
 fn is_rolled(world: &World<'_>, story: &SyncStory<'_>, target: &Target) -> bool {
-    let Some((group, entry)) = group_of(story) else { return true };
-    let Some(track) = world.hub.groups.get(&group) else { return false };
+    let Some((group, entry)) = group_of(story) else {
+        return true;
+    };
+    let Some(track) = world.hub.groups.get(&group) else {
+        return false;
+    };
     let from = earlier(target.decided, world.history.lag);
     let before = track.before(target.index).into_iter();
     before.chain(track.during(from, target.at)).any(|version| {
         let status = version.object.status.as_ref();
-        let rolled = status.and_then(|status| status.rollout.as_ref()).map(|rollout| &rollout.revisions);
+        let rolled = status
+            .and_then(|status| status.rollout.as_ref())
+            .map(|rollout| &rollout.revisions);
         rolled
             .into_iter()
             .flatten()
@@ -194,8 +216,16 @@ fn is_rolled(world: &World<'_>, story: &SyncStory<'_>, target: &Target) -> bool 
 fn observed(world: &World<'_>, sync: &Id, source: &str, target: &Target) -> Option<usize> {
     let track = world.hub.sources.get(&Id::new(&sync.namespace, source))?;
     let mut shown: Vec<&str> = Vec::new();
-    for version in track.versions().iter().filter(|version| version.index < target.index) {
-        let revision = version.object.status.as_ref().map_or("", |status| &status.revision);
+    for version in track
+        .versions()
+        .iter()
+        .filter(|version| version.index < target.index)
+    {
+        let revision = version
+            .object
+            .status
+            .as_ref()
+            .map_or("", |status| &status.revision);
         if !revision.is_empty() && shown.last() != Some(&revision) {
             shown.push(revision);
         }
@@ -204,11 +234,19 @@ fn observed(world: &World<'_>, sync: &Id, source: &str, target: &Target) -> Opti
 }
 
 fn rollback_is_asked_for(world: &World<'_>, story: &SyncStory<'_>, target: &Target) -> bool {
-    let Some((group, _)) = group_of(story) else { return true };
+    let Some((group, _)) = group_of(story) else {
+        return true;
+    };
     let track = world.hub.groups.get(&group);
-    track.and_then(|track| track.before(target.index)).is_some_and(|version| {
-        let rollout = version.object.status.as_ref().and_then(|status| status.rollout.as_ref());
-        version.object.spec.rollout_strategy.on_failure == OnFailure::Rollback
-            || rollout.is_some_and(|rollout| rollout.phase == RolloutPhase::RollingBack)
-    })
+    track
+        .and_then(|track| track.before(target.index))
+        .is_some_and(|version| {
+            let rollout = version
+                .object
+                .status
+                .as_ref()
+                .and_then(|status| status.rollout.as_ref());
+            version.object.spec.rollout_strategy.on_failure == OnFailure::Rollback
+                || rollout.is_some_and(|rollout| rollout.phase == RolloutPhase::RollingBack)
+        })
 }

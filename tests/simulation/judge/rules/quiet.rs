@@ -18,12 +18,16 @@ pub(super) fn nothing_is_written_at_rest(world: &World<'_>) -> Vec<Violation> {
             let late = stands.iter().skip_while(|stand| stand.write.at <= since);
             let is_provoked = |stand: &&Stand<'_>| !is_ours(stand.write) && stand.changed;
             let unprovoked = late.take_while(|stand| !is_provoked(stand));
-            found.extend(unprovoked.filter(|stand| is_ours(stand.write)).map(|stand| Violation {
-                rule: Rule::Quiet,
-                at: stand.write.at,
-                cluster: Some(cluster.to_owned()),
-                words: format!("{} was written though nothing had changed", stand.write.key()),
-            }));
+            found.extend(
+                unprovoked
+                    .filter(|stand| is_ours(stand.write))
+                    .map(|stand| Violation {
+                        rule: Rule::Quiet,
+                        at: stand.write.at,
+                        cluster: Some(cluster.to_owned()),
+                        words: format!("{} was written though nothing had changed", stand.write.key()),
+                    }),
+            );
         }
     }
     found

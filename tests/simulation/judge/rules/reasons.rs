@@ -28,13 +28,19 @@ pub(super) fn waits_are_explained(world: &World<'_>) -> Vec<Violation> {
     for story in &world.syncs {
         let versions = story.track.versions();
         for (place, version) in versions.iter().enumerate() {
-            let Some(status) = &version.object.status else { continue };
+            let Some(status) = &version.object.status else {
+                continue;
+            };
             let stalled = conditions::find(&status.conditions, STALLED).is_some();
             let has_time = !status.next_attempt_time.is_empty();
-            if status.attempts == 0 || stalled || has_time || !stood(world, version, versions.get(place + 1)) {
+            if status.attempts == 0 || stalled || has_time || !stood(world, version, versions.get(place + 1))
+            {
                 continue;
             }
-            let words = format!("Sync {} has failed and does not say when it is tried again", story.id.name);
+            let words = format!(
+                "Sync {} has failed and does not say when it is tried again",
+                story.id.name
+            );
             found.push(violation(version.at, Some(&story.cluster), words));
         }
     }
@@ -54,9 +60,13 @@ fn unexplained(world: &World<'_>, id: &Id, version: &Version<SyncGroup>) -> Vec<
     };
     let mut found = Vec::new();
     for blocker in &rollout.blocked_by {
-        let timeless = blocker.since.is_empty() || (blocker.reason == "Jitter" && blocker.recheck_at.is_empty());
+        let timeless =
+            blocker.since.is_empty() || (blocker.reason == "Jitter" && blocker.recheck_at.is_empty());
         if blocker.reason.is_empty() || timeless {
-            let words = format!("group {} is blocked by {:?}, without a time", id.name, blocker.reason);
+            let words = format!(
+                "group {} is blocked by {:?}, without a time",
+                id.name, blocker.reason
+            );
             found.push(violation(version.at, None, words));
         }
     }
@@ -82,7 +92,13 @@ fn unexplained(world: &World<'_>, id: &Id, version: &Version<SyncGroup>) -> Vec<
 
 /// Whether a cluster was not told yet what is rolled, and was not before the status was corrected, though it could be worked
 /// on.
-fn is_waiting(world: &World<'_>, id: &Id, group: &SyncGroup, cluster: &str, version: &Version<SyncGroup>) -> bool {
+fn is_waiting(
+    world: &World<'_>,
+    id: &Id,
+    group: &SyncGroup,
+    cluster: &str,
+    version: &Version<SyncGroup>,
+) -> bool {
     let known = after(version.at, world.history.lag);
     let track = world.hub.cluster(cluster);
     let there = track.is_some_and(|track| track.always(version.at, known, is_reachable));

@@ -15,17 +15,24 @@ use crate::judge::world::World;
 pub(super) fn nothing_is_written_while_suspended(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (&cluster, members) in &world.members {
-        for write in members.iter().flat_map(|member| &member.ours).map(|ours| ours.write) {
+        for write in members
+            .iter()
+            .flat_map(|member| &member.ours)
+            .map(|ours| ours.write)
+        {
             let of = world.owner(owner(&write.object));
             let stories = of.map(|owner| world.stories(owner, cluster)).unwrap_or_default();
             let timeouts = stories.iter().filter_map(|story| story.target_at(write.at));
             let timeout = timeouts.map(|target| span(target.wanted.template.timeout)).max();
             let from = earlier(write.at, patience(world, timeout.unwrap_or(SignedDuration::ZERO)));
             let track = world.hub.cluster(cluster);
-            let is_closed = track.is_some_and(|track| track.always(from, write.at, |cluster| cluster.spec.suspend));
-            let is_held = stories
-                .iter()
-                .any(|story| story.track.always(from, write.at, |sync| sync.spec.template.suspend));
+            let is_closed =
+                track.is_some_and(|track| track.always(from, write.at, |cluster| cluster.spec.suspend));
+            let is_held = stories.iter().any(|story| {
+                story
+                    .track
+                    .always(from, write.at, |sync| sync.spec.template.suspend)
+            });
             if is_closed || is_held {
                 found.push(Violation {
                     rule: Rule::Suspended,

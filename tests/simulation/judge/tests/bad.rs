@@ -30,20 +30,26 @@ fn strategy_is(script: &mut Script, mut strategy: Value) {
     if strategy["progressDeadline"].is_null() {
         strategy["progressDeadline"] = "10m".into();
     }
-    script.edit("SyncGroup", "shop", "kubectl", |group| group["spec"]["rolloutStrategy"] = strategy);
+    script.edit("SyncGroup", "shop", "kubectl", |group| {
+        group["spec"]["rolloutStrategy"] = strategy
+    });
 }
 
 /// The group's entry gets other fields before a second commit rolls.
 fn rolling_entry(field: &str, value: Value, maps: &[(&str, &str)]) -> Script {
     let mut script = settled();
-    script.edit("SyncGroup", "shop", "kubectl", |group| group["spec"]["syncs"][0][field] = value);
+    script.edit("SyncGroup", "shop", "kubectl", |group| {
+        group["spec"]["syncs"][0][field] = value
+    });
     script.roll("c2", maps);
     script
 }
 
 fn staged(more: &Value) -> Script {
     let mut script = settled();
-    script.edit("Cluster", "a", "kubectl", |cluster| cluster["metadata"]["labels"]["stage"] = "canary".into());
+    script.edit("Cluster", "a", "kubectl", |cluster| {
+        cluster["metadata"]["labels"]["stage"] = "canary".into()
+    });
     script.edit("SyncGroup", "shop", "kubectl", |group| {
         let stage = json!({"name": "canary", "clusterSelector": {"matchLabels": {"stage": "canary"}}});
         group["spec"]["rolloutStrategy"]["stages"] = json!([stage]);
@@ -57,11 +63,15 @@ fn staged(more: &Value) -> Script {
 }
 
 fn edit_status(script: &mut Script, cluster: &str, change: impl FnOnce(&mut Value)) {
-    script.edit("Sync", &sync(cluster), "starling", |sync| change(&mut sync["status"]));
+    script.edit("Sync", &sync(cluster), "starling", |sync| {
+        change(&mut sync["status"])
+    });
 }
 
 fn edit_group_status(script: &mut Script, change: impl FnOnce(&mut Value)) {
-    script.edit("SyncGroup", "shop", "starling", |group| change(&mut group["status"]));
+    script.edit("SyncGroup", "shop", "starling", |group| {
+        change(&mut group["status"])
+    });
 }
 
 fn deployment(image: &str, ready: i64) -> Value {
@@ -112,16 +122,20 @@ const CLAIMS: [Case; 12] = [
         script.put_map("a", "settings", "2");
         script
     }),
-    ("a claim about an empty cluster of the same name", Rule::Claim, || {
-        let mut script = settled();
-        let born = json!({"kind": "Namespace", "metadata": {"name": "kube-system", "uid": "id-new"}});
-        script.member("a", "system", born);
-        edit_status(&mut script, "a", |status| {
-            status["lastAppliedClusterID"] = "id-new".into();
-            status["lastAppliedTime"] = "2026-01-01T13:00:00Z".into();
-        });
-        script
-    }),
+    (
+        "a claim about an empty cluster of the same name",
+        Rule::Claim,
+        || {
+            let mut script = settled();
+            let born = json!({"kind": "Namespace", "metadata": {"name": "kube-system", "uid": "id-new"}});
+            script.member("a", "system", born);
+            edit_status(&mut script, "a", |status| {
+                status["lastAppliedClusterID"] = "id-new".into();
+                status["lastAppliedTime"] = "2026-01-01T13:00:00Z".into();
+            });
+            script
+        },
+    ),
     ("a claim about another cluster", Rule::Claim, || {
         let mut script = rolling();
         script.admit("a", "c2");
@@ -147,16 +161,20 @@ const CLAIMS: [Case; 12] = [
         });
         script
     }),
-    ("a revision is claimed that renders to nothing", Rule::Claim, || {
-        let mut script = settled();
-        script.pass(1);
-        script.push_objects("c2", Vec::new());
-        script.observe("c3");
-        script.start("c3");
-        script.admit("a", "c3");
-        script.hold("a");
-        script
-    }),
+    (
+        "a revision is claimed that renders to nothing",
+        Rule::Claim,
+        || {
+            let mut script = settled();
+            script.pass(1);
+            script.push_objects("c2", Vec::new());
+            script.observe("c3");
+            script.start("c3");
+            script.admit("a", "c3");
+            script.hold("a");
+            script
+        },
+    ),
     ("healthy with the target before", Rule::Health, || {
         let mut script = rolling();
         let old = script.cr("Sync", &sync("a"))["status"]["lastAppliedTarget"].clone();
@@ -171,34 +189,48 @@ const CLAIMS: [Case; 12] = [
         script.hold("a");
         script
     }),
-    ("healthy, but available with the old template only", Rule::Health, || {
-        let mut script = settled();
-        script.member("a", "kubectl", labelled(deployment("1", 2)));
-        script.pass(1);
-        script.push_objects("c2", vec![deployment("2", -1)]);
-        script.observe("c2");
-        script.start("c2");
-        script.admit("a", "c2");
-        script.member("a", "starling", labelled(deployment("2", 1)));
-        script.hold("a");
-        script
-    }),
-    ("a rollout succeeds while a cluster is not done", Rule::GroupClaim, || {
-        let mut script = rolling();
-        script.deliver("a", "c2");
-        script.deliver("b", "c2");
-        script.admit("c", "c2");
-        script.write("c", "c2");
-        script.hold_unhealthy("c");
-        edit_group_status(&mut script, |status| status["rollout"]["phase"] = "Succeeded".into());
-        script
-    }),
-    ("more clusters are counted than are done", Rule::GroupClaim, || {
-        let mut script = rolling();
-        script.deliver("a", "c2");
-        edit_group_status(&mut script, |status| status["clusters"]["updated"] = 2.into());
-        script
-    }),
+    (
+        "healthy, but available with the old template only",
+        Rule::Health,
+        || {
+            let mut script = settled();
+            script.member("a", "kubectl", labelled(deployment("1", 2)));
+            script.pass(1);
+            script.push_objects("c2", vec![deployment("2", -1)]);
+            script.observe("c2");
+            script.start("c2");
+            script.admit("a", "c2");
+            script.member("a", "starling", labelled(deployment("2", 1)));
+            script.hold("a");
+            script
+        },
+    ),
+    (
+        "a rollout succeeds while a cluster is not done",
+        Rule::GroupClaim,
+        || {
+            let mut script = rolling();
+            script.deliver("a", "c2");
+            script.deliver("b", "c2");
+            script.admit("c", "c2");
+            script.write("c", "c2");
+            script.hold_unhealthy("c");
+            edit_group_status(&mut script, |status| {
+                status["rollout"]["phase"] = "Succeeded".into()
+            });
+            script
+        },
+    ),
+    (
+        "more clusters are counted than are done",
+        Rule::GroupClaim,
+        || {
+            let mut script = rolling();
+            script.deliver("a", "c2");
+            edit_group_status(&mut script, |status| status["clusters"]["updated"] = 2.into());
+            script
+        },
+    ),
 ];
 
 const ENDS: [Case; 6] = [
@@ -235,30 +267,38 @@ const ENDS: [Case; 6] = [
         script.rest();
         script
     }),
-    ("a cluster is forgotten though all is well", Rule::Dangling, || {
-        let mut script = rolling();
-        script.deliver("a", "c2");
-        script.deliver("b", "c2");
-        script.report();
-        script.rest();
-        script
-    }),
-    ("a rollout that was overtaken and never came", Rule::Dangling, || {
-        let mut script = rolling();
-        script.admit("a", "c2");
-        script.push("c3", THREE);
-        script.observe("c3");
-        for cluster in ["a", "b", "c"] {
-            if cluster != "a" {
-                script.admit(cluster, "c2");
+    (
+        "a cluster is forgotten though all is well",
+        Rule::Dangling,
+        || {
+            let mut script = rolling();
+            script.deliver("a", "c2");
+            script.deliver("b", "c2");
+            script.report();
+            script.rest();
+            script
+        },
+    ),
+    (
+        "a rollout that was overtaken and never came",
+        Rule::Dangling,
+        || {
+            let mut script = rolling();
+            script.admit("a", "c2");
+            script.push("c3", THREE);
+            script.observe("c3");
+            for cluster in ["a", "b", "c"] {
+                if cluster != "a" {
+                    script.admit(cluster, "c2");
+                }
+                script.write(cluster, "c2");
+                script.hold(cluster);
             }
-            script.write(cluster, "c2");
-            script.hold(cluster);
-        }
-        script.report();
-        script.rest();
-        script
-    }),
+            script.report();
+            script.rest();
+            script
+        },
+    ),
 ];
 
 const ORDER: [Case; 14] = [
@@ -269,42 +309,54 @@ const ORDER: [Case; 14] = [
         script.member("a", "starling", map);
         script
     }),
-    ("an object is changed twice, with another object between", Rule::Doubled, || {
-        let mut script = rolling();
-        script.admit("a", "c2");
-        let mut map = labelled(rendered("settings", "2"));
-        map["data"]["stale"] = "rest of an older one".into();
-        script.member("a", "starling", map);
-        script.write("b", "c1");
-        script.member("a", "starling", labelled(rendered("settings", "2")));
-        script
-    }),
+    (
+        "an object is changed twice, with another object between",
+        Rule::Doubled,
+        || {
+            let mut script = rolling();
+            script.admit("a", "c2");
+            let mut map = labelled(rendered("settings", "2"));
+            map["data"]["stale"] = "rest of an older one".into();
+            script.member("a", "starling", map);
+            script.write("b", "c1");
+            script.member("a", "starling", labelled(rendered("settings", "2")));
+            script
+        },
+    ),
     ("an older commit is written again", Rule::Backwards, || {
         let mut script = rolling();
         script.deliver("a", "c2");
         script.put_map("a", "settings", "1");
         script
     }),
-    ("a superseded commit is written much later", Rule::Backwards, || {
-        let mut script = rolling();
-        script.admit("a", "c2");
-        script.roll("c3", THREE);
-        script.admit("a", "c3");
-        script.pass(60);
-        script.put_map("a", "settings", "2");
-        script
-    }),
-    ("half of an attempt is written after the next one", Rule::Backwards, || {
-        let mut script = settled();
-        script.roll("c2", &[("settings", "2"), ("motd", "two")]);
-        script.admit("a", "c2");
-        script.put_map("a", "settings", "2");
-        script.roll("c3", &[("settings", "3"), ("motd", "three")]);
-        script.admit("a", "c3");
-        script.put_map("a", "settings", "3");
-        script.put_map("a", "motd", "two");
-        script
-    }),
+    (
+        "a superseded commit is written much later",
+        Rule::Backwards,
+        || {
+            let mut script = rolling();
+            script.admit("a", "c2");
+            script.roll("c3", THREE);
+            script.admit("a", "c3");
+            script.pass(60);
+            script.put_map("a", "settings", "2");
+            script
+        },
+    ),
+    (
+        "half of an attempt is written after the next one",
+        Rule::Backwards,
+        || {
+            let mut script = settled();
+            script.roll("c2", &[("settings", "2"), ("motd", "two")]);
+            script.admit("a", "c2");
+            script.put_map("a", "settings", "2");
+            script.roll("c3", &[("settings", "3"), ("motd", "three")]);
+            script.admit("a", "c3");
+            script.put_map("a", "settings", "3");
+            script.put_map("a", "motd", "two");
+            script
+        },
+    ),
     ("an older commit is admitted", Rule::Backwards, || {
         let mut script = rolling();
         script.deliver("a", "c2");
@@ -312,26 +364,34 @@ const ORDER: [Case; 14] = [
         script.admit("a", "c1");
         script
     }),
-    ("a newer commit is admitted late, after the branch was set back", Rule::Backwards, || {
-        let mut script = rolling();
-        script.roll("c1", &[("settings", "1"), ("motd", "hello")]);
-        script.admit("a", "c1");
-        script.start("c2");
-        script.admit("a", "c2");
-        script
-    }),
+    (
+        "a newer commit is admitted late, after the branch was set back",
+        Rule::Backwards,
+        || {
+            let mut script = rolling();
+            script.roll("c1", &[("settings", "1"), ("motd", "hello")]);
+            script.admit("a", "c1");
+            script.start("c2");
+            script.admit("a", "c2");
+            script
+        },
+    ),
     ("a write before the admission", Rule::NotAdmitted, || {
         let mut script = rolling();
         script.put_map("a", "settings", "2");
         script.admit("a", "c2");
         script
     }),
-    ("a write to a cluster that was never admitted", Rule::NotAdmitted, || {
-        let mut script = settled();
-        script.add_cluster("d");
-        script.put_map("d", "settings", "1");
-        script
-    }),
+    (
+        "a write to a cluster that was never admitted",
+        Rule::NotAdmitted,
+        || {
+            let mut script = settled();
+            script.add_cluster("d");
+            script.put_map("d", "settings", "1");
+            script
+        },
+    ),
     ("a write without an owner", Rule::NotAdmitted, || {
         let mut script = settled();
         script.member("a", "starling", rendered("extra", "1"));
@@ -342,29 +402,41 @@ const ORDER: [Case; 14] = [
         script.put_map("a", "settings", "7");
         script
     }),
-    ("a write of a field that git does not have", Rule::NotAdmitted, || {
-        let mut script = settled();
-        let mut map = labelled(rendered("settings", "1"));
-        map["metadata"]["managedFields"] = json!([{"manager": "starling", "operation": "Apply",
+    (
+        "a write of a field that git does not have",
+        Rule::NotAdmitted,
+        || {
+            let mut script = settled();
+            let mut map = labelled(rendered("settings", "1"));
+            map["metadata"]["managedFields"] = json!([{"manager": "starling", "operation": "Apply",
             "fieldsV1": {"f:data": {"f:value": {}, "f:other": {}}, "f:metadata": {"f:labels": {"f:starling.dev/owner": {}}}}}]);
-        script.member("a", "kubectl", rendered("settings", "0"));
-        script.member("a", "starling", map);
-        script
-    }),
-    ("an admission of what the group does not roll", Rule::NotAdmitted, || {
-        let mut script = settled();
-        script.push("c2", TWO);
-        script.observe("c2");
-        script.admit("a", "c2");
-        script
-    }),
-    ("an admission of what no Source has shown", Rule::NotAdmitted, || {
-        let mut script = settled();
-        script.push("c2", TWO);
-        script.start("c2");
-        script.admit("a", "c2");
-        script
-    }),
+            script.member("a", "kubectl", rendered("settings", "0"));
+            script.member("a", "starling", map);
+            script
+        },
+    ),
+    (
+        "an admission of what the group does not roll",
+        Rule::NotAdmitted,
+        || {
+            let mut script = settled();
+            script.push("c2", TWO);
+            script.observe("c2");
+            script.admit("a", "c2");
+            script
+        },
+    ),
+    (
+        "an admission of what no Source has shown",
+        Rule::NotAdmitted,
+        || {
+            let mut script = settled();
+            script.push("c2", TWO);
+            script.start("c2");
+            script.admit("a", "c2");
+            script
+        },
+    ),
 ];
 
 const BOUNDS: [Case; 14] = [
@@ -404,13 +476,17 @@ const BOUNDS: [Case; 14] = [
         script.admit("b", "c2");
         script
     }),
-    ("an older release that is at work has a slot", Rule::Concurrency, || {
-        let mut script = rolling_with(json!({"maxConcurrency": 1, "maxFailures": 0}));
-        script.admit("a", "c2");
-        script.roll("c3", THREE);
-        script.admit("b", "c3");
-        script
-    }),
+    (
+        "an older release that is at work has a slot",
+        Rule::Concurrency,
+        || {
+            let mut script = rolling_with(json!({"maxConcurrency": 1, "maxFailures": 0}));
+            script.admit("a", "c2");
+            script.roll("c3", THREE);
+            script.admit("b", "c3");
+            script
+        },
+    ),
     ("fewer slots were given long ago", Rule::Concurrency, || {
         let mut script = rolling();
         strategy_is(&mut script, json!({"maxConcurrency": 1, "maxFailures": 0}));
@@ -419,18 +495,22 @@ const BOUNDS: [Case; 14] = [
         script.admit("b", "c2");
         script
     }),
-    ("a stage has fewer slots than the group", Rule::Concurrency, || {
-        let mut script = settled();
-        script.edit("SyncGroup", "shop", "kubectl", |group| {
-            group["spec"]["rolloutStrategy"]["stages"] =
-                json!([{"name": "all", "clusterSelector": {}, "maxConcurrency": 1}]);
-        });
-        script.pass(5);
-        script.roll("c2", TWO);
-        script.admit("a", "c2");
-        script.admit("b", "c2");
-        script
-    }),
+    (
+        "a stage has fewer slots than the group",
+        Rule::Concurrency,
+        || {
+            let mut script = settled();
+            script.edit("SyncGroup", "shop", "kubectl", |group| {
+                group["spec"]["rolloutStrategy"]["stages"] =
+                    json!([{"name": "all", "clusterSelector": {}, "maxConcurrency": 1}]);
+            });
+            script.pass(5);
+            script.roll("c2", TWO);
+            script.admit("a", "c2");
+            script.admit("b", "c2");
+            script
+        },
+    ),
     ("one failed of none allowed", Rule::FailureBudget, || {
         let mut script = rolling();
         script.admit("a", "c2");
@@ -449,28 +529,36 @@ const BOUNDS: [Case; 14] = [
         script.admit("c", "c2");
         script
     }),
-    ("lost until the deadline is a failure", Rule::FailureBudget, || {
-        let mut script =
-            rolling_with(json!({"maxConcurrency": 1, "maxFailures": 0, "progressDeadline": "1m"}));
-        script.admit("a", "c2");
-        script.reach("a", false);
-        script.pass(90);
-        script.admit("b", "c2");
-        script
-    }),
+    (
+        "lost until the deadline is a failure",
+        Rule::FailureBudget,
+        || {
+            let mut script =
+                rolling_with(json!({"maxConcurrency": 1, "maxFailures": 0, "progressDeadline": "1m"}));
+            script.admit("a", "c2");
+            script.reach("a", false);
+            script.pass(90);
+            script.admit("b", "c2");
+            script
+        },
+    ),
     ("the second stage before the first", Rule::StageOrder, || {
         let mut script = staged(&json!({}));
         script.admit("b", "c2");
         script
     }),
-    ("a stage opened by the health of the commit before", Rule::StageOrder, || {
-        let mut script = staged(&json!({}));
-        script.admit("a", "c2");
-        script.write("a", "c2");
-        script.hold_unhealthy("a");
-        script.admit("b", "c2");
-        script
-    }),
+    (
+        "a stage opened by the health of the commit before",
+        Rule::StageOrder,
+        || {
+            let mut script = staged(&json!({}));
+            script.admit("a", "c2");
+            script.write("a", "c2");
+            script.hold_unhealthy("a");
+            script.admit("b", "c2");
+            script
+        },
+    ),
     ("a stage that has not soaked", Rule::StageOrder, || {
         let mut script = staged(&json!({"minSuccessTime": "5m"}));
         script.deliver("a", "c2");
@@ -490,14 +578,18 @@ const NEIGHBOURS: [Case; 6] = [
         script.rest();
         script
     }),
-    ("a failing cluster stops the others though that is allowed", Rule::Neighbours, || {
-        let mut script = rolling_with(json!({"maxConcurrency": 1, "maxFailures": 2}));
-        script.admit("a", "c2");
-        script.fail("a", &["ConfigMap default/settings"]);
-        script.report();
-        script.rest();
-        script
-    }),
+    (
+        "a failing cluster stops the others though that is allowed",
+        Rule::Neighbours,
+        || {
+            let mut script = rolling_with(json!({"maxConcurrency": 1, "maxFailures": 2}));
+            script.admit("a", "c2");
+            script.fail("a", &["ConfigMap default/settings"]);
+            script.report();
+            script.rest();
+            script
+        },
+    ),
     ("one bad object stops another", Rule::Neighbours, || {
         let mut script = settled();
         script.roll("c2", &[("settings", "2"), ("motd", "hello"), ("more", "1")]);
@@ -507,15 +599,19 @@ const NEIGHBOURS: [Case; 6] = [
         script.rest();
         script
     }),
-    ("a failing cluster is not named by its group", Rule::Neighbours, || {
-        let mut script = rolling();
-        script.admit("a", "c2");
-        script.fail("a", &["ConfigMap default/settings"]);
-        script.report();
-        edit_group_status(&mut script, |status| status["problems"] = json!([]));
-        script.rest();
-        script
-    }),
+    (
+        "a failing cluster is not named by its group",
+        Rule::Neighbours,
+        || {
+            let mut script = rolling();
+            script.admit("a", "c2");
+            script.fail("a", &["ConfigMap default/settings"]);
+            script.report();
+            edit_group_status(&mut script, |status| status["problems"] = json!([]));
+            script.rest();
+            script
+        },
+    ),
     ("a failure without a reason", Rule::Neighbours, || {
         let mut script = rolling();
         script.admit("a", "c2");
@@ -529,7 +625,9 @@ const NEIGHBOURS: [Case; 6] = [
         let mut script = rolling();
         script.admit("a", "c2");
         script.fail("a", &["ConfigMap default/settings"]);
-        edit_status(&mut script, "a", |status| status["conditions"] = json!([condition("Ready", "True", "Succeeded")]));
+        edit_status(&mut script, "a", |status| {
+            status["conditions"] = json!([condition("Ready", "True", "Succeeded")])
+        });
         script.report();
         script.rest();
         script
@@ -542,28 +640,36 @@ const DELETIONS: [Case; 11] = [
         script.remove("a", "starling", "ConfigMap", "motd");
         script
     }),
-    ("it is made anew though nobody asked for that", Rule::Deletion, || {
-        let mut script = rolling();
-        script.admit("a", "c2");
-        script.remove("a", "starling", "ConfigMap", "settings");
-        script.put_map("a", "settings", "2");
-        script
-    }),
+    (
+        "it is made anew though nobody asked for that",
+        Rule::Deletion,
+        || {
+            let mut script = rolling();
+            script.admit("a", "c2");
+            script.remove("a", "starling", "ConfigMap", "settings");
+            script.put_map("a", "settings", "2");
+            script
+        },
+    ),
     ("what no inventory lists is deleted", Rule::Deletion, || {
         let mut script = settled();
         script.member("a", "kubectl", rendered("theirs", "1"));
         script.remove("a", "starling", "ConfigMap", "theirs");
         script
     }),
-    ("another object of the same name is deleted", Rule::Deletion, || {
-        let mut script = settled();
-        script.roll("c2", &[("settings", "1")]);
-        script.admit("a", "c2");
-        script.remove("a", "kubectl", "ConfigMap", "motd");
-        script.member("a", "kubectl", rendered("motd", "theirs"));
-        script.remove("a", "starling", "ConfigMap", "motd");
-        script
-    }),
+    (
+        "another object of the same name is deleted",
+        Rule::Deletion,
+        || {
+            let mut script = settled();
+            script.roll("c2", &[("settings", "1")]);
+            script.admit("a", "c2");
+            script.remove("a", "kubectl", "ConfigMap", "motd");
+            script.member("a", "kubectl", rendered("motd", "theirs"));
+            script.remove("a", "starling", "ConfigMap", "motd");
+            script
+        },
+    ),
     ("everything is pruned by an empty render", Rule::Deletion, || {
         let mut script = settled();
         script.roll("c2", &[]);
@@ -588,14 +694,20 @@ const DELETIONS: [Case; 11] = [
         script.remove("a", "starling", "ConfigMap", "motd");
         script
     }),
-    ("a Sync that orphans takes its objects along", Rule::Deletion, || {
-        let mut script = settled();
-        script.edit("Cluster", "a", "kubectl", |cluster| cluster["metadata"]["labels"] = json!({}));
-        script.pass(3);
-        script.delete_cr("Sync", &sync("a"), "", true);
-        script.remove("a", "starling", "ConfigMap", "motd");
-        script
-    }),
+    (
+        "a Sync that orphans takes its objects along",
+        Rule::Deletion,
+        || {
+            let mut script = settled();
+            script.edit("Cluster", "a", "kubectl", |cluster| {
+                cluster["metadata"]["labels"] = json!({})
+            });
+            script.pass(3);
+            script.delete_cr("Sync", &sync("a"), "", true);
+            script.remove("a", "starling", "ConfigMap", "motd");
+            script
+        },
+    ),
     ("a prune before the commit is admitted", Rule::Deletion, || {
         let mut script = settled();
         script.roll("c2", &[("settings", "1")]);
@@ -603,35 +715,47 @@ const DELETIONS: [Case; 11] = [
         script.admit("a", "c2");
         script
     }),
-    ("an empty list of clusters takes a Sync away", Rule::Deletion, || {
-        let mut script = settled();
-        script.pass(30);
-        script.delete_cr("Sync", &sync("a"), "", false);
-        script
-    }),
-    ("a namespace is pruned and nobody approved", Rule::Deletion, || {
-        let mut script = settled();
-        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}});
-        let map = rendered("settings", "1");
-        for (commit, objects) in [("c2", vec![namespace.clone(), map.clone()]), ("c3", vec![map])] {
-            script.pass(1);
-            script.push_objects(commit, objects);
-            script.observe(commit);
-            script.start(commit);
-            script.admit("a", commit);
-            if commit == "c2" {
-                let mut live = labelled(namespace.clone());
-                live["metadata"]["uid"] = "uid-shop".into();
-                script.member("a", "starling", live);
-                let text = "starling-inventory/1 shards=1\n\tNamespace\t\tshop\tuid-shop\n";
-                let mut inventory = script.live("a", "ConfigMap", "starling-inventory-0123456789abcdef0123456789abcdef");
-                inventory["data"]["inventory"] = text.into();
-                script.member("a", "starling", inventory);
+    (
+        "an empty list of clusters takes a Sync away",
+        Rule::Deletion,
+        || {
+            let mut script = settled();
+            script.pass(30);
+            script.delete_cr("Sync", &sync("a"), "", false);
+            script
+        },
+    ),
+    (
+        "a namespace is pruned and nobody approved",
+        Rule::Deletion,
+        || {
+            let mut script = settled();
+            let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}});
+            let map = rendered("settings", "1");
+            for (commit, objects) in [("c2", vec![namespace.clone(), map.clone()]), ("c3", vec![map])] {
+                script.pass(1);
+                script.push_objects(commit, objects);
+                script.observe(commit);
+                script.start(commit);
+                script.admit("a", commit);
+                if commit == "c2" {
+                    let mut live = labelled(namespace.clone());
+                    live["metadata"]["uid"] = "uid-shop".into();
+                    script.member("a", "starling", live);
+                    let text = "starling-inventory/1 shards=1\n\tNamespace\t\tshop\tuid-shop\n";
+                    let mut inventory = script.live(
+                        "a",
+                        "ConfigMap",
+                        "starling-inventory-0123456789abcdef0123456789abcdef",
+                    );
+                    inventory["data"]["inventory"] = text.into();
+                    script.member("a", "starling", inventory);
+                }
             }
-        }
-        script.remove("a", "starling", "Namespace", "shop");
-        script
-    }),
+            script.remove("a", "starling", "Namespace", "shop");
+            script
+        },
+    ),
 ];
 
 const WAITS: [Case; 7] = [
@@ -662,18 +786,24 @@ const WAITS: [Case; 7] = [
         script.pass(30);
         script
     }),
-    ("a failure that does not say when it is tried again", Rule::Silent, || {
-        let mut script = rolling();
-        script.admit("a", "c2");
-        script.fail("a", &["ConfigMap default/settings"]);
-        edit_status(&mut script, "a", |status| status["nextAttemptTime"] = "".into());
-        script.pass(30);
-        script
-    }),
+    (
+        "a failure that does not say when it is tried again",
+        Rule::Silent,
+        || {
+            let mut script = rolling();
+            script.admit("a", "c2");
+            script.fail("a", &["ConfigMap default/settings"]);
+            edit_status(&mut script, "a", |status| status["nextAttemptTime"] = "".into());
+            script.pass(30);
+            script
+        },
+    ),
     ("a suspended Sync writes", Rule::Suspended, || {
         let mut script = rolling();
         script.admit("a", "c2");
-        script.edit("Sync", &sync("a"), "kubectl", |sync| sync["spec"]["suspend"] = true.into());
+        script.edit("Sync", &sync("a"), "kubectl", |sync| {
+            sync["spec"]["suspend"] = true.into()
+        });
         script.pass(60);
         script.put_map("a", "settings", "2");
         script
@@ -681,7 +811,9 @@ const WAITS: [Case; 7] = [
     ("a suspended cluster is written to", Rule::Suspended, || {
         let mut script = rolling();
         script.admit("a", "c2");
-        script.edit("Cluster", "a", "kubectl", |cluster| cluster["spec"]["suspend"] = true.into());
+        script.edit("Cluster", "a", "kubectl", |cluster| {
+            cluster["spec"]["suspend"] = true.into()
+        });
         script.pass(60);
         script.put_map("a", "settings", "2");
         script
@@ -702,20 +834,34 @@ const REST: [Case; 3] = [
         script.list("a", &[]);
         script
     }),
-    ("what nobody touched is written beside a repair", Rule::Quiet, || {
-        let mut script = settled();
-        script.rest();
-        script.member("a", "kubectl", labelled(rendered("settings", "mine")));
-        script.put_map("a", "settings", "1");
-        let map = script.live("a", "ConfigMap", "motd");
-        script.member("a", "starling", map);
-        script
-    }),
+    (
+        "what nobody touched is written beside a repair",
+        Rule::Quiet,
+        || {
+            let mut script = settled();
+            script.rest();
+            script.member("a", "kubectl", labelled(rendered("settings", "mine")));
+            script.put_map("a", "settings", "1");
+            let map = script.live("a", "ConfigMap", "motd");
+            script.member("a", "starling", map);
+            script
+        },
+    ),
 ];
 
 #[test]
 fn t75_each_bad_history_is_rejected_by_its_rule_and_by_no_other() {
-    let cases = [&CLAIMS[..], &ENDS, &ORDER, &BOUNDS, &NEIGHBOURS, &DELETIONS, &WAITS, &REST].concat();
+    let cases = [
+        &CLAIMS[..],
+        &ENDS,
+        &ORDER,
+        &BOUNDS,
+        &NEIGHBOURS,
+        &DELETIONS,
+        &WAITS,
+        &REST,
+    ]
+    .concat();
     assert!(cases.len() >= 30, "{} are few", cases.len());
     let wrong: Vec<String> = cases
         .into_iter()
@@ -731,7 +877,17 @@ fn t75_each_bad_history_is_rejected_by_its_rule_and_by_no_other() {
 /// Without it a rule could be left out of the list, or out of these tests, and nobody would notice.
 #[test]
 fn every_rule_rejects_something() {
-    let all = [&CLAIMS[..], &ENDS, &ORDER, &BOUNDS, &NEIGHBOURS, &DELETIONS, &WAITS, &REST].concat();
+    let all = [
+        &CLAIMS[..],
+        &ENDS,
+        &ORDER,
+        &BOUNDS,
+        &NEIGHBOURS,
+        &DELETIONS,
+        &WAITS,
+        &REST,
+    ]
+    .concat();
     let rules: std::collections::BTreeSet<Rule> = all.iter().map(|(_, rule, _)| *rule).collect();
     assert_eq!(rules.len(), 16, "{rules:?}");
     assert_eq!(revision("c1"), "main@sha1:c1");

@@ -108,7 +108,9 @@ fn an_answer_is_lost_and_the_attempt_repeated() -> History {
 fn a_cluster_leaves_and_comes_back() -> History {
     let mut script = settled();
     let label = |script: &mut Script, value: &str| {
-        script.edit("Cluster", "c", "kubectl", |cluster| cluster["metadata"]["labels"]["fleet"] = value.into());
+        script.edit("Cluster", "c", "kubectl", |cluster| {
+            cluster["metadata"]["labels"]["fleet"] = value.into()
+        });
     };
     label(&mut script, "no");
     script.pass(3);
@@ -129,9 +131,15 @@ fn a_status_is_written_over_by_an_older_one() -> History {
     script.roll("c2", TWO);
     script.deliver("a", "c2");
     let new = script.cr("Sync", &sync("a"));
-    script.edit("Sync", &sync("a"), "starling", |sync| sync["status"] = old_sync["status"].clone());
-    script.edit("SyncGroup", "shop", "starling", |group| group["status"] = old_group["status"].clone());
-    script.edit("Sync", &sync("a"), "starling", |sync| sync["status"] = new["status"].clone());
+    script.edit("Sync", &sync("a"), "starling", |sync| {
+        sync["status"] = old_sync["status"].clone()
+    });
+    script.edit("SyncGroup", "shop", "starling", |group| {
+        group["status"] = old_group["status"].clone()
+    });
+    script.edit("Sync", &sync("a"), "starling", |sync| {
+        sync["status"] = new["status"].clone()
+    });
     script.start("c2");
     script.deliver("b", "c2");
     script.deliver("c", "c2");
@@ -188,7 +196,8 @@ fn an_unreachable_cluster_is_passed_over_and_caught_up_once() -> History {
 fn a_failure_gives_its_slot_back_and_is_named() -> History {
     let mut script = settled();
     script.edit("SyncGroup", "shop", "kubectl", |group| {
-        group["spec"]["rolloutStrategy"] = json!({"maxConcurrency": 1, "maxFailures": 1, "progressDeadline": "10m"});
+        group["spec"]["rolloutStrategy"] =
+            json!({"maxConcurrency": 1, "maxFailures": 1, "progressDeadline": "10m"});
     });
     script.roll("c2", TWO);
     script.admit("a", "c2");
@@ -224,7 +233,9 @@ fn what_left_git_is_pruned() -> History {
 
 fn an_object_is_made_anew_where_that_was_asked_for() -> History {
     let mut script = settled();
-    script.edit("SyncGroup", "shop", "kubectl", |group| group["spec"]["syncs"][0]["force"] = true.into());
+    script.edit("SyncGroup", "shop", "kubectl", |group| {
+        group["spec"]["syncs"][0]["force"] = true.into()
+    });
     script.roll("c2", TWO);
     script.admit("a", "c2");
     script.remove("a", "starling", "ConfigMap", "settings");
@@ -236,10 +247,16 @@ fn an_object_is_made_anew_where_that_was_asked_for() -> History {
 
 fn a_sync_is_deleted_with_its_objects() -> History {
     let mut script = settled();
-    script.edit("SyncGroup", "shop", "kubectl", |group| group["spec"]["whenUnselected"] = "Delete".into());
-    script.edit("Cluster", "c", "kubectl", |cluster| cluster["metadata"]["labels"] = json!({}));
+    script.edit("SyncGroup", "shop", "kubectl", |group| {
+        group["spec"]["whenUnselected"] = "Delete".into()
+    });
+    script.edit("Cluster", "c", "kubectl", |cluster| {
+        cluster["metadata"]["labels"] = json!({})
+    });
     script.pass(3);
-    script.edit("Sync", &sync("c"), "starling", |sync| sync["spec"]["deletionPolicy"] = "Delete".into());
+    script.edit("Sync", &sync("c"), "starling", |sync| {
+        sync["spec"]["deletionPolicy"] = "Delete".into()
+    });
     script.delete_cr("Sync", &sync("c"), "", true);
     script.remove("c", "starling", "ConfigMap", "settings");
     script.remove("c", "starling", "ConfigMap", "motd");
@@ -253,7 +270,9 @@ fn a_sync_is_deleted_with_its_objects() -> History {
 fn a_suspended_cluster_waits_until_it_is_not() -> History {
     let mut script = settled();
     let suspend = |script: &mut Script, yes: bool| {
-        script.edit("Cluster", "b", "kubectl", |cluster| cluster["spec"]["suspend"] = yes.into());
+        script.edit("Cluster", "b", "kubectl", |cluster| {
+            cluster["spec"]["suspend"] = yes.into()
+        });
     };
     suspend(&mut script, true);
     script.roll("c2", TWO);
@@ -288,8 +307,14 @@ fn more_slots_are_given_and_used() -> History {
 
 fn a_rebuilt_cluster_gets_everything_again() -> History {
     let mut script = settled();
-    script.member("a", "system", json!({"kind": "Namespace", "metadata": {"name": "kube-system", "uid": "id-new"}}));
-    script.edit("Cluster", "a", "starling", |cluster| cluster["status"]["clusterID"] = "id-new".into());
+    script.member(
+        "a",
+        "system",
+        json!({"kind": "Namespace", "metadata": {"name": "kube-system", "uid": "id-new"}}),
+    );
+    script.edit("Cluster", "a", "starling", |cluster| {
+        cluster["status"]["clusterID"] = "id-new".into()
+    });
     script.list("a", &["settings".into(), "motd".into()]);
     script.member("a", "starling", labelled(rendered("settings", "1")));
     script.member("a", "starling", labelled(rendered("motd", "hello")));
@@ -303,7 +328,8 @@ fn a_rebuilt_cluster_gets_everything_again() -> History {
 fn a_lost_cluster_keeps_its_slot_until_the_deadline() -> History {
     let mut script = settled();
     script.edit("SyncGroup", "shop", "kubectl", |group| {
-        group["spec"]["rolloutStrategy"] = json!({"maxConcurrency": 1, "maxFailures": 1, "progressDeadline": "1m"});
+        group["spec"]["rolloutStrategy"] =
+            json!({"maxConcurrency": 1, "maxFailures": 1, "progressDeadline": "1m"});
     });
     script.roll("c2", TWO);
     script.admit("a", "c2");
@@ -317,7 +343,9 @@ fn a_lost_cluster_keeps_its_slot_until_the_deadline() -> History {
 
 fn a_first_stage_is_through_before_the_second() -> History {
     let mut script = settled();
-    script.edit("Cluster", "a", "kubectl", |cluster| cluster["metadata"]["labels"]["stage"] = "canary".into());
+    script.edit("Cluster", "a", "kubectl", |cluster| {
+        cluster["metadata"]["labels"]["stage"] = "canary".into()
+    });
     script.edit("SyncGroup", "shop", "kubectl", |group| {
         group["spec"]["rolloutStrategy"]["minSuccessTime"] = "30s".into();
         group["spec"]["rolloutStrategy"]["stages"] =
@@ -353,7 +381,9 @@ fn a_sync_alone_follows_its_source() -> History {
         script.write("a", commit);
         hold(&mut script, commit, time);
     }
-    script.edit("SyncGroup", "shop", "kubectl", |group| group["spec"]["suspend"] = true.into());
+    script.edit("SyncGroup", "shop", "kubectl", |group| {
+        group["spec"]["suspend"] = true.into()
+    });
     script.rest();
     script.end()
 }
@@ -362,8 +392,14 @@ fn a_sync_alone_follows_its_source() -> History {
 fn histories_without_fault_are_accepted() {
     let histories: [(&str, fn() -> History); 22] = [
         ("bounded steps", a_second_commit_rolls_in_bounded_steps),
-        ("supersession", a_newer_commit_overtakes_one_that_was_never_written),
-        ("a superseded attempt ends", an_attempt_that_has_begun_ends_after_it_was_superseded),
+        (
+            "supersession",
+            a_newer_commit_overtakes_one_that_was_never_written,
+        ),
+        (
+            "a superseded attempt ends",
+            an_attempt_that_has_begun_ends_after_it_was_superseded,
+        ),
         ("a branch is set back", a_branch_is_set_back),
         ("rollback", a_rollback_was_asked_for),
         ("a lost answer", an_answer_is_lost_and_the_attempt_repeated),
@@ -371,7 +407,10 @@ fn histories_without_fault_are_accepted() {
         ("a stale status", a_status_is_written_over_by_an_older_one),
         ("drift", what_somebody_changed_is_put_right_each_time),
         ("drift unseen", what_somebody_changed_before_is_still_claimed),
-        ("unreachable", an_unreachable_cluster_is_passed_over_and_caught_up_once),
+        (
+            "unreachable",
+            an_unreachable_cluster_is_passed_over_and_caught_up_once,
+        ),
         ("failure", a_failure_gives_its_slot_back_and_is_named),
         ("failure stops", a_rollout_stops_above_the_budget_and_says_so),
         ("prune", what_left_git_is_pruned),

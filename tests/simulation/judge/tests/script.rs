@@ -67,7 +67,8 @@ impl Script {
             object["spec"] = json!({"kubeConfig": {"secretRef": {"name": cluster}}});
         });
         self.reach(cluster, true);
-        let born = json!({"kind": "Namespace", "metadata": {"name": "kube-system", "uid": format!("id-{cluster}")}});
+        let born =
+            json!({"kind": "Namespace", "metadata": {"name": "kube-system", "uid": format!("id-{cluster}")}});
         self.member(cluster, "system", born);
     }
 
@@ -88,7 +89,8 @@ impl Script {
         if let Some(before) = before
             && before["spec"] != object["spec"]
         {
-            object["metadata"]["generation"] = (before["metadata"]["generation"].as_i64().unwrap() + 1).into();
+            object["metadata"]["generation"] =
+                (before["metadata"]["generation"].as_i64().unwrap() + 1).into();
         }
         self.hub.insert((kind.into(), name.into()), object.clone());
         let write = self.write_of(Verb::Write, "starling.dev", manager, object);
@@ -119,7 +121,13 @@ impl Script {
     fn write_of(&mut self, verb: Verb, group: &str, manager: &str, mut object: Value) -> Write {
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
-        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let text = |pointer: &str| {
+            object
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
         Write {
             at: self.now,
             verb,
@@ -136,22 +144,36 @@ impl Script {
     /// Writes an object of a member.
     pub(super) fn member(&mut self, cluster: &str, manager: &str, mut object: Value) {
         self.pass(1);
-        let (kind, name) = (object["kind"].as_str().unwrap().to_owned(), object["metadata"]["name"].as_str().unwrap().to_owned());
+        let (kind, name) = (
+            object["kind"].as_str().unwrap().to_owned(),
+            object["metadata"]["name"].as_str().unwrap().to_owned(),
+        );
         if object["metadata"]["uid"].is_null() {
             let place = (cluster.to_owned(), kind.clone(), name.clone());
-            let known = self.members.get(&place).map(|known| known["metadata"]["uid"].clone());
+            let known = self
+                .members
+                .get(&place)
+                .map(|known| known["metadata"]["uid"].clone());
             object["metadata"]["uid"] = known.unwrap_or_else(|| format!("uid-{}", self.version).into());
         }
-        self.members.insert((cluster.into(), kind.clone(), name), object.clone());
+        self.members
+            .insert((cluster.into(), kind.clone(), name), object.clone());
         let group = if kind == "Deployment" { "apps" } else { "" };
         let write = self.write_of(Verb::Write, group, manager, object);
-        self.history.members.entry(cluster.into()).or_default().push(write);
+        self.history
+            .members
+            .entry(cluster.into())
+            .or_default()
+            .push(write);
     }
 
     /// Removes an object of a member.
     pub(super) fn remove(&mut self, cluster: &str, manager: &str, kind: &str, name: &str) {
         self.pass(1);
-        let object = self.members.remove(&(cluster.into(), kind.into(), name.into())).unwrap();
+        let object = self
+            .members
+            .remove(&(cluster.into(), kind.into(), name.into()))
+            .unwrap();
         let write = self.write_of(Verb::Delete, "", manager, object);
         self.history.members.get_mut(cluster).unwrap().push(write);
     }
@@ -164,7 +186,10 @@ impl Script {
     /// Pushes a commit whose folder `app` has these ConfigMaps.
     pub(super) fn push(&mut self, commit: &str, maps: &[(&str, &str)]) {
         self.pass(1);
-        let maps: BTreeMap<String, String> = maps.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+        let maps: BTreeMap<String, String> = maps
+            .iter()
+            .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+            .collect();
         let objects = maps.iter().map(|(name, value)| rendered(name, value)).collect();
         self.commits.insert(commit.into(), maps);
         self.push_objects(commit, objects);
@@ -217,7 +242,11 @@ impl Script {
         spec["clusterRef"] = json!({"name": cluster});
         spec["revision"] = revision(commit).into();
         let rollout = group["status"]["rollout"].clone();
-        let at = self.now.checked_add(SignedDuration::from_secs(1)).unwrap().to_string();
+        let at = self
+            .now
+            .checked_add(SignedDuration::from_secs(1))
+            .unwrap()
+            .to_string();
         self.edit("Sync", &sync(cluster), "starling-group", |sync| {
             if let Some(suspend) = sync["spec"].get("suspend") {
                 spec["suspend"] = suspend.clone();
@@ -235,7 +264,11 @@ impl Script {
             self.put_map(cluster, &name, &value);
         }
         let wanted = self.commits[commit].clone();
-        for name in self.maps_of(cluster).iter().filter(|name| !wanted.contains_key(*name)) {
+        for name in self
+            .maps_of(cluster)
+            .iter()
+            .filter(|name| !wanted.contains_key(*name))
+        {
             self.remove(cluster, "starling", "ConfigMap", name);
         }
         self.keep_inventory(cluster);
@@ -260,12 +293,20 @@ impl Script {
     pub(super) fn list(&mut self, cluster: &str, names: &[String]) {
         let mut text = String::from("starling-inventory/1 shards=1\n");
         for name in names {
-            let live = self.members.get(&(cluster.into(), "ConfigMap".into(), name.clone()));
-            let uid = live.and_then(|live| live["metadata"]["uid"].as_str()).unwrap_or_default();
+            let live = self
+                .members
+                .get(&(cluster.into(), "ConfigMap".into(), name.clone()));
+            let uid = live
+                .and_then(|live| live["metadata"]["uid"].as_str())
+                .unwrap_or_default();
             text += &format!("\tConfigMap\tdefault\t{name}\t{uid}\n");
         }
         let place = (cluster.to_owned(), "ConfigMap".to_owned(), INVENTORY.to_owned());
-        if self.members.get(&place).is_some_and(|known| known["data"]["inventory"] == *text) {
+        if self
+            .members
+            .get(&place)
+            .is_some_and(|known| known["data"]["inventory"] == *text)
+        {
             return;
         }
         let map = json!({"kind": "ConfigMap", "metadata": {"namespace": "starling-system", "name": INVENTORY},
@@ -276,7 +317,10 @@ impl Script {
     /// Writes one ConfigMap as Starling does, if it differs.
     pub(super) fn put_map(&mut self, cluster: &str, name: &str, value: &str) {
         let place = (cluster.to_owned(), "ConfigMap".to_owned(), name.to_owned());
-        let known = self.members.get(&place).is_some_and(|live| live["data"]["value"] == *value);
+        let known = self
+            .members
+            .get(&place)
+            .is_some_and(|live| live["data"]["value"] == *value);
         if !known {
             self.member(cluster, "starling", labelled(rendered(name, value)));
         }
@@ -284,7 +328,9 @@ impl Script {
 
     fn maps_of(&self, cluster: &str) -> Vec<String> {
         let ours = self.members.iter().filter(|((of, kind, _), object)| {
-            of == cluster && kind == "ConfigMap" && object["metadata"]["labels"]["starling.dev/owner"] == OWNER
+            of == cluster
+                && kind == "ConfigMap"
+                && object["metadata"]["labels"]["starling.dev/owner"] == OWNER
         });
         ours.map(|((_, _, name), _)| name.clone()).collect()
     }
@@ -294,7 +340,10 @@ impl Script {
         self.hold_unhealthy(cluster);
         self.edit("Sync", &sync(cluster), "starling", |sync| {
             sync["status"]["lastHealthyTarget"] = sync["status"]["lastAppliedTarget"].clone();
-            sync["status"]["conditions"] = json!([condition("Ready", "True", "Succeeded"), condition("Healthy", "True", "Succeeded")]);
+            sync["status"]["conditions"] = json!([
+                condition("Ready", "True", "Succeeded"),
+                condition("Healthy", "True", "Succeeded")
+            ]);
         });
     }
 
@@ -313,8 +362,15 @@ impl Script {
 
     /// The Sync says that its last attempt failed.
     pub(super) fn fail(&mut self, cluster: &str, problems: &[&str]) {
-        let again = self.now.checked_add(SignedDuration::from_secs(30)).unwrap().to_string();
-        let problems: Vec<Value> = problems.iter().map(|object| json!({"object": object, "reason": "Invalid"})).collect();
+        let again = self
+            .now
+            .checked_add(SignedDuration::from_secs(30))
+            .unwrap()
+            .to_string();
+        let problems: Vec<Value> = problems
+            .iter()
+            .map(|object| json!({"object": object, "reason": "Invalid"}))
+            .collect();
         self.edit("Sync", &sync(cluster), "starling", |sync| {
             let (target, revision) = (digest(sync), sync["spec"]["revision"].clone());
             let mut status = sync["status"].take();
@@ -361,7 +417,9 @@ impl Script {
             let reachable = self.cr("Cluster", cluster)["status"]["conditions"][0]["status"] == "True";
             if told && holds {
                 updated += 1;
-            } else if told && sync.is_some_and(|sync| sync["status"]["attempts"].as_i64().unwrap_or_default() > 0) {
+            } else if told
+                && sync.is_some_and(|sync| sync["status"]["attempts"].as_i64().unwrap_or_default() > 0)
+            {
                 failed += 1;
                 problems.push(json!({"cluster": cluster, "reason": "Invalid", "message": "refused"}));
             } else if !reachable {
@@ -378,7 +436,11 @@ impl Script {
         };
         let since = self.now.to_string();
         let reason = if failed > 0 { "TooManyFailures" } else { "NoSlot" };
-        let blocked = if waiting > 0 { json!([{"reason": reason, "message": "wait", "since": since}]) } else { json!([]) };
+        let blocked = if waiting > 0 {
+            json!([{"reason": reason, "message": "wait", "since": since}])
+        } else {
+            json!([])
+        };
         self.edit("SyncGroup", "shop", "starling", |group| {
             group["status"]["clusters"] = json!({"total": clusters.len(), "updated": updated, "failed": failed,
                 "unreachable": unreachable, "pending": waiting});
@@ -390,7 +452,11 @@ impl Script {
 
     /// The Cluster loop says whether it can be worked on.
     pub(super) fn reach(&mut self, cluster: &str, yes: bool) {
-        let ready = if yes { condition("Ready", "True", "Succeeded") } else { condition("Ready", "Unknown", "Unreachable") };
+        let ready = if yes {
+            condition("Ready", "True", "Succeeded")
+        } else {
+            condition("Ready", "Unknown", "Unreachable")
+        };
         self.edit("Cluster", cluster, "starling", |object| {
             object["status"] = json!({"clusterID": format!("id-{cluster}"), "conditions": [ready]});
         });
