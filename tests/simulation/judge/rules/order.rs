@@ -76,7 +76,7 @@ fn place(
     };
     let targets = targets(world, owner, cluster);
     let by_then = |target: &&Target| target.at <= write.at;
-    if !targets.iter().any(|target| by_then(target)) {
+    if !targets.iter().any(&by_then) {
         return not_admitted("its Sync was not admitted by then");
     }
     let is_of = |target: &Target| {

@@ -31,7 +31,7 @@ fn strategy_is(script: &mut Script, mut strategy: Value) {
         strategy["progressDeadline"] = "10m".into();
     }
     script.edit("SyncGroup", "shop", "kubectl", |group| {
-        group["spec"]["rolloutStrategy"] = strategy
+        group["spec"]["rolloutStrategy"] = strategy;
     });
 }
 
@@ -39,7 +39,7 @@ fn strategy_is(script: &mut Script, mut strategy: Value) {
 fn rolling_entry(field: &str, value: Value, maps: &[(&str, &str)]) -> Script {
     let mut script = settled();
     script.edit("SyncGroup", "shop", "kubectl", |group| {
-        group["spec"]["syncs"][0][field] = value
+        group["spec"]["syncs"][0][field] = value;
     });
     script.roll("c2", maps);
     script
@@ -48,7 +48,7 @@ fn rolling_entry(field: &str, value: Value, maps: &[(&str, &str)]) -> Script {
 fn staged(more: &Value) -> Script {
     let mut script = settled();
     script.edit("Cluster", "a", "kubectl", |cluster| {
-        cluster["metadata"]["labels"]["stage"] = "canary".into()
+        cluster["metadata"]["labels"]["stage"] = "canary".into();
     });
     script.edit("SyncGroup", "shop", "kubectl", |group| {
         let stage = json!({"name": "canary", "clusterSelector": {"matchLabels": {"stage": "canary"}}});
@@ -64,13 +64,13 @@ fn staged(more: &Value) -> Script {
 
 fn edit_status(script: &mut Script, cluster: &str, change: impl FnOnce(&mut Value)) {
     script.edit("Sync", &sync(cluster), "starling", |sync| {
-        change(&mut sync["status"])
+        change(&mut sync["status"]);
     });
 }
 
 fn edit_group_status(script: &mut Script, change: impl FnOnce(&mut Value)) {
     script.edit("SyncGroup", "shop", "starling", |group| {
-        change(&mut group["status"])
+        change(&mut group["status"]);
     });
 }
 
@@ -216,7 +216,7 @@ const CLAIMS: [Case; 12] = [
             script.write("c", "c2");
             script.hold_unhealthy("c");
             edit_group_status(&mut script, |status| {
-                status["rollout"]["phase"] = "Succeeded".into()
+                status["rollout"]["phase"] = "Succeeded".into();
             });
             script
         },
@@ -626,7 +626,7 @@ const NEIGHBOURS: [Case; 6] = [
         script.admit("a", "c2");
         script.fail("a", &["ConfigMap default/settings"]);
         edit_status(&mut script, "a", |status| {
-            status["conditions"] = json!([condition("Ready", "True", "Succeeded")])
+            status["conditions"] = json!([condition("Ready", "True", "Succeeded")]);
         });
         script.report();
         script.rest();
@@ -700,7 +700,7 @@ const DELETIONS: [Case; 11] = [
         || {
             let mut script = settled();
             script.edit("Cluster", "a", "kubectl", |cluster| {
-                cluster["metadata"]["labels"] = json!({})
+                cluster["metadata"]["labels"] = json!({});
             });
             script.pass(3);
             script.delete_cr("Sync", &sync("a"), "", true);
@@ -802,7 +802,7 @@ const WAITS: [Case; 7] = [
         let mut script = rolling();
         script.admit("a", "c2");
         script.edit("Sync", &sync("a"), "kubectl", |sync| {
-            sync["spec"]["suspend"] = true.into()
+            sync["spec"]["suspend"] = true.into();
         });
         script.pass(60);
         script.put_map("a", "settings", "2");
@@ -812,7 +812,7 @@ const WAITS: [Case; 7] = [
         let mut script = rolling();
         script.admit("a", "c2");
         script.edit("Cluster", "a", "kubectl", |cluster| {
-            cluster["spec"]["suspend"] = true.into()
+            cluster["spec"]["suspend"] = true.into();
         });
         script.pass(60);
         script.put_map("a", "settings", "2");

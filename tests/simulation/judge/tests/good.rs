@@ -109,7 +109,7 @@ fn a_cluster_leaves_and_comes_back() -> History {
     let mut script = settled();
     let label = |script: &mut Script, value: &str| {
         script.edit("Cluster", "c", "kubectl", |cluster| {
-            cluster["metadata"]["labels"]["fleet"] = value.into()
+            cluster["metadata"]["labels"]["fleet"] = value.into();
         });
     };
     label(&mut script, "no");
@@ -132,13 +132,13 @@ fn a_status_is_written_over_by_an_older_one() -> History {
     script.deliver("a", "c2");
     let new = script.cr("Sync", &sync("a"));
     script.edit("Sync", &sync("a"), "starling", |sync| {
-        sync["status"] = old_sync["status"].clone()
+        sync["status"] = old_sync["status"].clone();
     });
     script.edit("SyncGroup", "shop", "starling", |group| {
-        group["status"] = old_group["status"].clone()
+        group["status"] = old_group["status"].clone();
     });
     script.edit("Sync", &sync("a"), "starling", |sync| {
-        sync["status"] = new["status"].clone()
+        sync["status"] = new["status"].clone();
     });
     script.start("c2");
     script.deliver("b", "c2");
@@ -234,7 +234,7 @@ fn what_left_git_is_pruned() -> History {
 fn an_object_is_made_anew_where_that_was_asked_for() -> History {
     let mut script = settled();
     script.edit("SyncGroup", "shop", "kubectl", |group| {
-        group["spec"]["syncs"][0]["force"] = true.into()
+        group["spec"]["syncs"][0]["force"] = true.into();
     });
     script.roll("c2", TWO);
     script.admit("a", "c2");
@@ -248,14 +248,14 @@ fn an_object_is_made_anew_where_that_was_asked_for() -> History {
 fn a_sync_is_deleted_with_its_objects() -> History {
     let mut script = settled();
     script.edit("SyncGroup", "shop", "kubectl", |group| {
-        group["spec"]["whenUnselected"] = "Delete".into()
+        group["spec"]["whenUnselected"] = "Delete".into();
     });
     script.edit("Cluster", "c", "kubectl", |cluster| {
-        cluster["metadata"]["labels"] = json!({})
+        cluster["metadata"]["labels"] = json!({});
     });
     script.pass(3);
     script.edit("Sync", &sync("c"), "starling", |sync| {
-        sync["spec"]["deletionPolicy"] = "Delete".into()
+        sync["spec"]["deletionPolicy"] = "Delete".into();
     });
     script.delete_cr("Sync", &sync("c"), "", true);
     script.remove("c", "starling", "ConfigMap", "settings");
@@ -271,7 +271,7 @@ fn a_suspended_cluster_waits_until_it_is_not() -> History {
     let mut script = settled();
     let suspend = |script: &mut Script, yes: bool| {
         script.edit("Cluster", "b", "kubectl", |cluster| {
-            cluster["spec"]["suspend"] = yes.into()
+            cluster["spec"]["suspend"] = yes.into();
         });
     };
     suspend(&mut script, true);
@@ -313,7 +313,7 @@ fn a_rebuilt_cluster_gets_everything_again() -> History {
         json!({"kind": "Namespace", "metadata": {"name": "kube-system", "uid": "id-new"}}),
     );
     script.edit("Cluster", "a", "starling", |cluster| {
-        cluster["status"]["clusterID"] = "id-new".into()
+        cluster["status"]["clusterID"] = "id-new".into();
     });
     script.list("a", &["settings".into(), "motd".into()]);
     script.member("a", "starling", labelled(rendered("settings", "1")));
@@ -344,7 +344,7 @@ fn a_lost_cluster_keeps_its_slot_until_the_deadline() -> History {
 fn a_first_stage_is_through_before_the_second() -> History {
     let mut script = settled();
     script.edit("Cluster", "a", "kubectl", |cluster| {
-        cluster["metadata"]["labels"]["stage"] = "canary".into()
+        cluster["metadata"]["labels"]["stage"] = "canary".into();
     });
     script.edit("SyncGroup", "shop", "kubectl", |group| {
         group["spec"]["rolloutStrategy"]["minSuccessTime"] = "30s".into();
@@ -382,15 +382,18 @@ fn a_sync_alone_follows_its_source() -> History {
         hold(&mut script, commit, time);
     }
     script.edit("SyncGroup", "shop", "kubectl", |group| {
-        group["spec"]["suspend"] = true.into()
+        group["spec"]["suspend"] = true.into();
     });
     script.rest();
     script.end()
 }
 
+/// A name, and how it is made.
+type Case = (&'static str, fn() -> History);
+
 #[test]
 fn histories_without_fault_are_accepted() {
-    let histories: [(&str, fn() -> History); 22] = [
+    let histories: [Case; 22] = [
         ("bounded steps", a_second_commit_rolls_in_bounded_steps),
         (
             "supersession",

@@ -441,7 +441,7 @@ fn nothing_can_be_left_out(history: &History) -> Result<()> {
                 continue;
             }
             let less = without(history, |history| {
-                drop(history.members.get_mut(member).map(|w| w.remove(place)))
+                drop(history.members.get_mut(member).map(|w| w.remove(place)));
             });
             let what = history.members[member][place].key();
             ensure!(
