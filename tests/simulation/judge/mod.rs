@@ -11,12 +11,14 @@
 //! A checker that accepts everything is the commonest bug of such tests, so `tests` holds histories that each break one
 //! rule, and a real one that is broken by program.
 
+mod digests;
 mod history;
 mod hub;
 mod load;
 mod member;
 mod render;
 mod rules;
+mod targets;
 mod violation;
 mod world;
 

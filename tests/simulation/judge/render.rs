@@ -23,7 +23,7 @@ pub(crate) struct Expected {
 }
 
 /// The objects of a commit and a template; none where nobody pushed that commit, or the folder does not render.
-pub(crate) fn render(pushes: &[Push], revision: &str, template: &SyncTemplate) -> Option<Vec<Expected>> {
+pub(crate) fn render(pushes: &[&Push], revision: &str, template: &SyncTemplate) -> Option<Vec<Expected>> {
     let (_, commit) = revision.rsplit_once(':')?;
     let push = pushes.iter().rev().find(|push| push.commit == commit)?;
     let folder = template.path.trim_start_matches("./").trim_matches('/');

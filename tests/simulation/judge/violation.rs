@@ -29,6 +29,8 @@ pub(crate) enum Rule {
     Isolation,
     /// I6: nothing is deleted without positive knowledge.
     Deletion,
+    /// I6: what is written is in the inventory before.
+    Unlisted,
     /// I7: every wait has a reason and a time.
     Silent,
     /// I8: one bad thing stops no neighbour, and is named.

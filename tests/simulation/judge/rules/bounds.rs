@@ -6,8 +6,9 @@ use jiff::{SignedDuration, Timestamp};
 use starling_api::{IntOrPercent, OnFailure, Stage, SyncGroup};
 
 use crate::judge::hub::{Id, Track, after, earlier, is_reachable, span};
+use crate::judge::targets::{Target, is_failing};
 use crate::judge::violation::{Rule, Violation};
-use crate::judge::world::{SyncStory, Target, World, is_failing};
+use crate::judge::world::{SyncStory, World};
 
 /// An admission takes a slot unless its cluster has one, and then there is one: fewer than `maxConcurrency` others are in
 /// flight, in the group and in the stage of the cluster. Nothing is admitted of a release that failed on more clusters than

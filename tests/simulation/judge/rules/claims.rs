@@ -6,12 +6,14 @@ use jiff::Timestamp;
 use serde_json::Value;
 use starling_api::{DISABLED, RECONCILE, RolloutPhase, SyncGroup, SyncStatus};
 
+use super::order::patience;
 use crate::judge::history::Verb;
-use crate::judge::hub::{Id, Version, earlier, is_reachable};
+use crate::judge::hub::{Id, Version, earlier, is_reachable, span};
 use crate::judge::member::{Member, is_ours};
 use crate::judge::render::{Expected, annotation};
+use crate::judge::targets::Target;
 use crate::judge::violation::{Rule, Violation};
-use crate::judge::world::{SyncStory, Target, World};
+use crate::judge::world::{SyncStory, World};
 
 /// A Sync that says that its cluster holds a target is right: at that time the member had every object that the target
 /// renders, or had had it as we wrote it and somebody else has changed it since.
@@ -64,18 +66,13 @@ fn is_true(
             "says that it holds {revision}, which renders to nothing known"
         ));
     };
-    let Some(member) = world.member(&story.cluster, at) else {
+    let id = &status.last_applied_cluster_id;
+    let since = earlier(at, patience(world, span(target.wanted.template.timeout)));
+    let Some(member) = world.member_called(&story.cluster, id, since, at) else {
         return Err(format!(
-            "says that it holds {revision}, and there is no such member"
+            "says that cluster {id} holds {revision}, and there was none of that name"
         ));
     };
-    let id = &status.last_applied_cluster_id;
-    if !member.identity.is_empty() && *id != member.identity {
-        return Err(format!(
-            "says that cluster {id} holds {revision}, but it is {}",
-            member.identity
-        ));
-    }
     let missing: Vec<String> = objects
         .iter()
         .filter(|object| !object.is_left_alone() && !was_held(member, object, at))

@@ -7,8 +7,9 @@ use starling_api::{IntOrPercent, SyncGroup, SyncResource};
 
 use super::claims::was_held;
 use crate::judge::hub::{Id, is_reachable, ready};
+use crate::judge::targets::is_failing;
 use crate::judge::violation::{Rule, Violation};
-use crate::judge::world::{SyncStory, World, is_failing};
+use crate::judge::world::{SyncStory, World};
 
 /// Problems that a status names at most.
 const NAMED: usize = 10;

@@ -1,5 +1,8 @@
 //! I6: absence is not intent.
 
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::SyncResource;
 use starling_api::{
@@ -11,8 +14,12 @@ use crate::judge::history::{Key, Verb, Write};
 use crate::judge::hub::{Id, Version, earlier, span};
 use crate::judge::member::{Member, owner, uid};
 use crate::judge::render::annotation;
+use crate::judge::targets::Target;
 use crate::judge::violation::{Rule, Violation};
-use crate::judge::world::{SyncStory, Target, World};
+use crate::judge::world::{Owner, SyncStory, World};
+
+/// Fewer objects than this are pruned without an approval.
+const LEAST: usize = 10;
 
 /// What the controller's deletes on the management cluster are told by. They have no field manager, and its client there
 /// names no agent; whoever plays a person in a test has to name one.
@@ -25,38 +32,61 @@ const AGENTS: [&str; 3] = [FIELD_MANAGER, GROUP_MANAGER, ""];
 /// - nobody asks to keep it by annotation;
 /// - and a reason: a target of the owner's Sync that may be at work does not render it, prunes, and renders something or
 ///   may be empty; or renders it and may make it anew, and does; or the Sync is on its way out with `deletionPolicy: Delete`;
-/// - a Namespace, a definition or a volume claim is not pruned without an approval.
+/// - what is pruned is rendered by no other Sync of the group on that cluster; and without an approval it is no Namespace,
+///   definition or volume claim, and not ten objects or more and more than half of the inventory at once.
 ///
 /// A Sync of a group is deleted by us only if its cluster was not selected, its entry not in the group, or the group on its
 /// way out, as far as the controller could know: a list that came back empty is none of these.
 pub(super) fn deletes_have_a_reason(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
-    for (cluster, members) in &world.members {
+    for (&cluster, members) in &world.members {
         for member in members {
-            let deletes = member
-                .ours
-                .iter()
-                .map(|ours| ours.write)
-                .filter(|write| write.verb != Verb::Write);
-            for write in deletes.filter(|write| !was_begun(member, write)) {
-                if let Err(words) = has_reason(world, cluster, member, write) {
-                    found.push(Violation {
-                        rule: Rule::Deletion,
-                        at: write.at,
-                        cluster: Some((*cluster).to_owned()),
-                        words: format!("{} was deleted: {words}", write.key()),
-                    });
-                }
-            }
+            deletes_of(world, cluster, member, &mut found);
         }
     }
-    found.extend(
-        world
-            .syncs
-            .iter()
-            .flat_map(|story| syncs_taken_away(world, story)),
-    );
+    let stories = world.syncs.iter();
+    found.extend(stories.flat_map(|story| syncs_taken_away(world, story)));
     found
+}
+
+/// The prunes of one target: how many, of how many objects, and since when.
+type Prunes = BTreeMap<(String, usize), Vec<Pruned>>;
+
+/// A prune.
+struct Pruned {
+    at: Timestamp,
+    /// Objects in the inventory before it.
+    of: usize,
+    approved: bool,
+}
+
+fn deletes_of(world: &World<'_>, cluster: &str, member: &Member<'_>, found: &mut Vec<Violation>) {
+    let mut violation = |at, words| {
+        found.push(Violation {
+            rule: Rule::Deletion,
+            at,
+            cluster: Some(cluster.to_owned()),
+            words,
+        });
+    };
+    let mut prunes = Prunes::new();
+    let deletes = member.ours.iter().map(|ours| ours.write);
+    for write in deletes.filter(|write| write.verb != Verb::Write && !was_begun(member, write)) {
+        if let Err(words) = has_reason(world, cluster, member, write, &mut prunes) {
+            violation(write.at, format!("{} was deleted: {words}", write.key()));
+        }
+    }
+    for pruned in prunes.values() {
+        let (count, of) = (
+            pruned.len(),
+            pruned.iter().map(|one| one.of).max().unwrap_or_default(),
+        );
+        if count < LEAST || count * 2 <= of || pruned.iter().all(|one| one.approved) {
+            continue;
+        }
+        let words = format!("{count} of {of} objects were pruned, and nobody approved");
+        violation(pruned[0].at, words);
+    }
 }
 
 /// Whether the deletion had begun before, so that this is the end of it.
@@ -69,7 +99,13 @@ fn was_begun(member: &Member<'_>, write: &Write) -> bool {
             .is_some_and(|before| before.write.verb == Verb::DeleteBegins)
 }
 
-fn has_reason(world: &World<'_>, cluster: &str, member: &Member<'_>, write: &Write) -> Result<(), String> {
+fn has_reason(
+    world: &World<'_>,
+    cluster: &str,
+    member: &Member<'_>,
+    write: &Write,
+    prunes: &mut Prunes,
+) -> Result<(), String> {
     let (key, live) = (write.key(), &write.object);
     let inventories = member.inventories(write.at);
     let listed = inventories.iter().find(|(of, listed, listed_uid)| {
@@ -100,18 +136,48 @@ fn has_reason(world: &World<'_>, cluster: &str, member: &Member<'_>, write: &Wri
     {
         return Ok(());
     }
-    let mut prunes = current.iter().filter(|target| target.renders(&key).is_none());
-    if !prunes.any(|target| may_prune(target)) {
+    let without = current.iter().filter(|target| target.renders(&key).is_none());
+    let Some(target) = { without }.find(|target| may_prune(target)) else {
         return Err("no target renders something without it and prunes".into());
+    };
+    if let Some(sibling) = sibling_with(world, cluster, owner, &key, write) {
+        return Err(format!("{} renders it, of the same group", sibling.id.name));
     }
+    let approved = stories.iter().any(|story| is_approved(world, story, write));
     let takes_others_along = matches!(
         key.kind.as_str(),
         "Namespace" | "CustomResourceDefinition" | "PersistentVolumeClaim"
     );
-    if takes_others_along && !stories.iter().any(|story| is_approved(world, story, write)) {
+    if takes_others_along && !approved {
         return Err("it takes others along, and nobody approved".into());
     }
+    let pruned = prunes.entry((label.clone(), target.index)).or_default();
+    pruned.push(Pruned {
+        at: write.at,
+        of: inventories.iter().filter(|(of, ..)| of == label).count(),
+        approved,
+    });
     Ok(())
+}
+
+/// Another Sync of the group on the same cluster that is to hold the object, and was so long enough ago to be known.
+fn sibling_with<'w>(
+    world: &'w World<'_>,
+    cluster: &str,
+    owner: &Owner,
+    key: &Key,
+    write: &Write,
+) -> Option<&'w SyncStory<'w>> {
+    let group = world.stories(owner, cluster).first()?.owner_group()?;
+    let renders = |story: &SyncStory<'_>, at| {
+        let target = story.target_at(at);
+        target.is_some_and(|target| target.renders(key).is_some())
+    };
+    world.syncs.iter().find(|story| {
+        let other = story.owner != *owner && story.owner_group() == Some(group);
+        let known = earlier(write.at, world.history.lag);
+        other && story.cluster == cluster && renders(story, known) && renders(story, write.at)
+    })
 }
 
 fn may_prune(target: &Target) -> bool {

@@ -6,8 +6,9 @@ use starling_api::{Source, SyncGroup, SyncResource};
 
 use crate::judge::history::Push;
 use crate::judge::hub::{Id, Track, is_reachable, ready};
+use crate::judge::targets::is_failing;
 use crate::judge::violation::{Rule, Violation};
-use crate::judge::world::{SyncStory, World, is_failing};
+use crate::judge::world::{SyncStory, World};
 
 /// Every target that was wanted last is applied, or has failed with a reason, or waits for something that is named; those
 /// before were superseded. Asked of the end of a run that came to rest.

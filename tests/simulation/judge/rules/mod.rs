@@ -5,6 +5,7 @@ mod claims;
 mod converged;
 mod deletions;
 mod ends;
+mod listed;
 mod order;
 mod quiet;
 mod reasons;
@@ -17,7 +18,7 @@ use super::world::World;
 type Check = fn(&World<'_>) -> Vec<Violation>;
 
 /// All of them.
-pub(crate) const ALL: [Check; 14] = [
+pub(crate) const ALL: [Check; 15] = [
     claims::claims_are_true,
     claims::health_is_of_what_is_held,
     claims::groups_claim_what_their_clusters_do,
@@ -25,6 +26,7 @@ pub(crate) const ALL: [Check; 14] = [
     ends::everything_pushed_is_rolled,
     order::writes_follow_targets,
     order::admissions_follow_the_source,
+    listed::what_is_written_is_listed_before,
     bounds::admissions_keep_the_bounds,
     converged::others_converge,
     converged::neighbours_are_applied_and_the_bad_one_is_named,

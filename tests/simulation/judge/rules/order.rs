@@ -8,8 +8,9 @@ use starling_api::{OnFailure, RolloutPhase};
 use crate::judge::history::{Key, Verb, Write};
 use crate::judge::hub::{Id, earlier, span};
 use crate::judge::member::{Member, Ours, owner};
+use crate::judge::targets::Target;
 use crate::judge::violation::{Rule, Violation};
-use crate::judge::world::{Owner, SyncStory, Target, World};
+use crate::judge::world::{Owner, SyncStory, World};
 
 /// Each of our writes to a member is of a target that one of the Syncs of its owner was to hold by then
 /// ([`Rule::NotAdmitted`]); the targets follow one another as they were wanted, and one that is long superseded is not
