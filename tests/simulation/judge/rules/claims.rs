@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use serde_json::Value;
-use starling_api::{DISABLED, RECONCILE, RolloutPhase, SyncGroup, SyncStatus};
+use starling_api::{DISABLED, EntryRevision, RECONCILE, RolloutPhase, SyncGroup, SyncStatus};
 
 use super::order::patience;
 use crate::judge::history::Verb;
@@ -202,9 +202,13 @@ fn is_available(live: &Value) -> bool {
 pub(super) fn groups_claim_what_their_clusters_do(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (id, track) in &world.hub.groups {
-        let (mut newest, mut told) = (0, BTreeSet::new());
+        let (mut newest, mut told, mut before) = (0, BTreeSet::new(), None);
         for version in track.versions() {
             let status = version.object.status.as_ref();
+            // Somebody else's change of the spec says nothing of the clusters.
+            if std::mem::replace(&mut before, status) == status {
+                continue;
+            }
             let Some(rollout) = status.and_then(|status| status.rollout.as_ref()) else {
                 continue;
             };
@@ -243,28 +247,26 @@ fn done_clusters<'w>(world: &'w World<'_>, id: &Id, version: &Version<SyncGroup>
     clusters
         .into_iter()
         .filter(|cluster| {
-            let entries = &version.object.spec.syncs;
-            entries.iter().all(|entry| {
+            rolled(version).iter().all(|rolled| {
                 let mut stories = world.group_stories(id, cluster);
-                stories.any(|story| story.is_of(&entry.name) && is_done_by(story, version))
+                stories.any(|story| story.is_of(&rolled.sync) && is_done_by(story, version, &rolled.revision))
             })
         })
         .collect()
 }
 
-fn is_done_by(story: &SyncStory<'_>, version: &Version<SyncGroup>) -> bool {
+/// What a group says that it rolls.
+fn rolled(version: &Version<SyncGroup>) -> &[EntryRevision] {
     let status = version.object.status.as_ref();
-    let rolled = status
-        .and_then(|status| status.rollout.as_ref())
-        .map(|rollout| &rollout.revisions);
+    let rollout = status.and_then(|status| status.rollout.as_ref());
+    rollout.map_or(&[], |rollout| &rollout.revisions)
+}
+
+fn is_done_by(story: &SyncStory<'_>, version: &Version<SyncGroup>, revision: &str) -> bool {
     story.targets.iter().any(|target| {
         let current = target.index < version.index;
         let done = target.done.is_some_and(|(_, index)| index < version.index);
-        let of_release = rolled
-            .into_iter()
-            .flatten()
-            .any(|rolled| story.is_of(&rolled.sync) && rolled.revision == target.wanted.revision);
-        current && done && of_release
+        current && done && target.wanted.revision == revision
     })
 }
 
@@ -277,10 +279,11 @@ fn must_be_done<'w>(
     let from = earlier(version.at, world.history.lag);
     let selected = world.hub.selected(&id.namespace, &version.object, version.at);
     selected.into_iter().filter(move |name| {
-        let known = world
-            .hub
-            .selected(&id.namespace, &version.object, from)
-            .contains(name);
+        let group = world.hub.groups.get(id).and_then(|track| track.at(from));
+        let known = group.is_some_and(|group| {
+            let selected = world.hub.selected(&id.namespace, &group.object, from);
+            selected.contains(name)
+        });
         let track = world.hub.cluster(name);
         known && track.is_some_and(|track| track.always(from, version.at, is_reachable))
     })

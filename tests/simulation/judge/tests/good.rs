@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::bad::many;
 use super::broken;
 use super::script::{Script, condition, labelled, rendered, revision, sync};
 use crate::judge::History;
@@ -231,6 +232,18 @@ fn what_left_git_is_pruned() -> History {
     script.end()
 }
 
+fn a_large_prune_is_approved() -> History {
+    let mut script = many();
+    script.edit("SyncGroup", "shop", "kubectl", |group| {
+        group["metadata"]["annotations"] = json!({"starling.dev/approve-deletions": "sha256:these"});
+    });
+    script.write("a", "c2");
+    script.hold("a");
+    script.report();
+    script.rest();
+    script.end()
+}
+
 fn an_object_is_made_anew_where_that_was_asked_for() -> History {
     let mut script = settled();
     script.edit("SyncGroup", "shop", "kubectl", |group| {
@@ -393,7 +406,7 @@ type Case = (&'static str, fn() -> History);
 
 #[test]
 fn histories_without_fault_are_accepted() {
-    let histories: [Case; 22] = [
+    let histories: [Case; 23] = [
         ("bounded steps", a_second_commit_rolls_in_bounded_steps),
         (
             "supersession",
@@ -417,6 +430,7 @@ fn histories_without_fault_are_accepted() {
         ("failure", a_failure_gives_its_slot_back_and_is_named),
         ("failure stops", a_rollout_stops_above_the_budget_and_says_so),
         ("prune", what_left_git_is_pruned),
+        ("large prune", a_large_prune_is_approved),
         ("made anew", an_object_is_made_anew_where_that_was_asked_for),
         ("deleted", a_sync_is_deleted_with_its_objects),
         ("suspended", a_suspended_cluster_waits_until_it_is_not),

@@ -405,7 +405,7 @@ fn without(history: &History, change: impl FnOnce(&mut History)) -> History {
 /// A way to tamper with a history, and the rule that has to notice.
 type Tampering = (&'static str, Rule, fn(&mut History));
 
-const TAMPERINGS: [Tampering; 14] = [
+const TAMPERINGS: [Tampering; 15] = [
     ("the members' journals are swapped", Rule::Claim, |history| {
         let (one, two) = (history.members["m1"].clone(), history.members["m2"].clone());
         history.members.insert("m1".into(), two);
@@ -481,6 +481,10 @@ const TAMPERINGS: [Tampering; 14] = [
                 write.object["data"]["inventory"] = other.into();
             }
         }
+    }),
+    ("a member has no inventory", Rule::Unlisted, |history| {
+        let writes = history.members.get_mut("m2").unwrap();
+        writes.retain(|write| !write.name.starts_with("starling-inventory-"));
     }),
     ("a Deployment is never available", Rule::Health, |history| {
         for write in history.members.get_mut("m1").unwrap() {

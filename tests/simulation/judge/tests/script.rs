@@ -206,6 +206,12 @@ impl Script {
         self.history.git.get_mut(URL).unwrap().push(push);
     }
 
+    /// Gives the last commit another folder.
+    pub(super) fn push_folder(&mut self, folder: &str, objects: Vec<Value>) {
+        let push = self.history.git.get_mut(URL).unwrap().last_mut().unwrap();
+        push.objects.insert(folder.into(), objects);
+    }
+
     /// The Source sees a commit.
     pub(super) fn observe(&mut self, commit: &str) {
         self.edit("Source", "shop", "starling", |source| {
@@ -311,6 +317,14 @@ impl Script {
         }
         let map = json!({"kind": "ConfigMap", "metadata": {"namespace": "starling-system", "name": INVENTORY},
             "data": {"inventory": text}});
+        self.member(cluster, "starling", map);
+    }
+
+    /// Adds a line to the inventory.
+    pub(super) fn list_line(&mut self, cluster: &str, line: &str) {
+        let mut map = self.live(cluster, "ConfigMap", INVENTORY);
+        let text = map["data"]["inventory"].as_str().unwrap().to_owned();
+        map["data"]["inventory"] = format!("{text}{line}\n").into();
         self.member(cluster, "starling", map);
     }
 
