@@ -23,6 +23,8 @@ pub(crate) struct History {
     pub(crate) quiet_since: Option<Timestamp>,
     /// When the run was over.
     pub(crate) ended: Timestamp,
+    /// When the controller did not run, or the management cluster did not answer it: nobody can explain a wait then.
+    pub(crate) away: Vec<(Timestamp, Timestamp)>,
     /// How long what was written to the management cluster may have been unknown to the controller, by faults of watches
     /// and answers. What it wrote itself and got an answer to is never unknown to it.
     pub(crate) lag: SignedDuration,

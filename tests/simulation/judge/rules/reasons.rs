@@ -1,5 +1,6 @@
 //! I7: every wait has a reason and a time.
 
+use jiff::SignedDuration;
 use starling_api::conditions::{self, STALLED};
 use starling_api::{RolloutPhase, SyncGroup};
 
@@ -13,8 +14,8 @@ use crate::judge::world::World;
 /// that waits for its share of the jitter has the time at which that is over. And a Sync that has failed says when it is tried
 /// again, unless it waits for somebody to edit something.
 ///
-/// Evidence: each version of the statuses of groups and Syncs that stood for longer than the lag. One that was corrected
-/// before is the controller on its way.
+/// Evidence: each version of the statuses of groups and Syncs that stood for longer than the lag while the controller was
+/// there. One that was corrected before is the controller on its way.
 pub(super) fn waits_are_explained(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (id, track) in &world.hub.groups {
@@ -47,9 +48,17 @@ pub(super) fn waits_are_explained(world: &World<'_>) -> Vec<Violation> {
     found
 }
 
+/// Whether a version was in force for longer than the lag while the controller could have corrected it.
 fn stood<T>(world: &World<'_>, version: &Version<T>, next: Option<&Version<T>>) -> bool {
     let until = next.map_or(world.history.ended, |next| next.at);
-    after(version.at, world.history.lag) < until
+    let away = world.history.away.iter().map(|(from, to)| {
+        let (from, to) = ((*from).max(version.at), (*to).min(until));
+        to.duration_since(from).max(SignedDuration::ZERO)
+    });
+    let known = away.fold(world.history.lag, |sum, span| {
+        sum.checked_add(span).unwrap_or(SignedDuration::MAX)
+    });
+    after(version.at, known) < until
 }
 
 fn unexplained(world: &World<'_>, id: &Id, version: &Version<SyncGroup>) -> Vec<Violation> {

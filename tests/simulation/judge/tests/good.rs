@@ -354,6 +354,28 @@ fn a_lost_cluster_keeps_its_slot_until_the_deadline() -> History {
     script.end()
 }
 
+fn a_controller_that_is_away_explains_nothing() -> History {
+    let mut script = settled();
+    script.push("c2", TWO);
+    script.observe("c2");
+    let mut status = script.cr("SyncGroup", "shop")["status"].clone();
+    status["rollout"]["id"] = 2.into();
+    status["rollout"]["phase"] = "Pending".into();
+    status["rollout"]["revisions"][0]["revision"] = revision("c2").into();
+    status["clusters"] = json!({"total": 3, "pending": 3});
+    script.edit("SyncGroup", "shop", "starling", |group| {
+        group["status"] = status;
+    });
+    script.sleep(300);
+    script.report();
+    for cluster in ["a", "b", "c"] {
+        script.deliver(cluster, "c2");
+    }
+    script.report();
+    script.rest();
+    script.end()
+}
+
 fn a_first_stage_is_through_before_the_second() -> History {
     let mut script = settled();
     script.edit("Cluster", "a", "kubectl", |cluster| {
@@ -406,7 +428,7 @@ type Case = (&'static str, fn() -> History);
 
 #[test]
 fn histories_without_fault_are_accepted() {
-    let histories: [Case; 23] = [
+    let histories: [Case; 24] = [
         ("bounded steps", a_second_commit_rolls_in_bounded_steps),
         (
             "supersession",
@@ -437,6 +459,7 @@ fn histories_without_fault_are_accepted() {
         ("more slots", more_slots_are_given_and_used),
         ("rebuilt", a_rebuilt_cluster_gets_everything_again),
         ("lost", a_lost_cluster_keeps_its_slot_until_the_deadline),
+        ("away", a_controller_that_is_away_explains_nothing),
         ("stages", a_first_stage_is_through_before_the_second),
         ("alone", a_sync_alone_follows_its_source),
     ];

@@ -263,6 +263,7 @@ impl World {
             git: BTreeMap::from([(self.repository.url(), self.pushes.clone())]),
             quiet_since: Some(quiet_since),
             ended: Timestamp::now(),
+            away: Vec::new(),
             lag: SignedDuration::from_secs(2),
         }
     }

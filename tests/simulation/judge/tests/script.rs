@@ -476,6 +476,13 @@ impl Script {
         });
     }
 
+    /// The controller is not there for a time.
+    pub(super) fn sleep(&mut self, seconds: i64) {
+        let from = self.now;
+        self.pass(seconds);
+        self.history.away.push((from, self.now));
+    }
+
     /// Nothing happens any more, for long enough to be sure.
     pub(super) fn rest(&mut self) {
         self.pass(60);
