@@ -49,6 +49,9 @@ struct World {
     members: BTreeMap<String, ClusterHandle>,
     repository: GitRepo,
     pushes: Vec<Push>,
+    folder: tempfile::TempDir,
+    controller: Option<Controller>,
+    away: Vec<(Timestamp, Timestamp)>,
 }
 
 impl World {
@@ -66,7 +69,33 @@ impl World {
             members,
             repository: GitRepo::init()?,
             pushes: Vec::new(),
+            folder: tempfile::tempdir()?,
+            controller: None,
+            away: Vec::new(),
         })
+    }
+
+    async fn start(&mut self) -> Result<()> {
+        let settings = Settings {
+            namespace: None,
+            data_dir: self.folder.path().to_owned(),
+            allow_insecure_sources: true,
+            concurrency: 20,
+            kustomize: None,
+            sops: None,
+        };
+        self.controller = Some(Controller::start(self.hub.clone(), settings).await?);
+        Ok(())
+    }
+
+    /// The controller ends in the middle of what it does, and another one starts with nothing on its disk.
+    async fn crash(&mut self) -> Result<()> {
+        let from = Timestamp::now();
+        drop(self.controller.take());
+        self.folder = tempfile::tempdir()?;
+        self.start().await?;
+        self.away.push((from, Timestamp::now()));
+        Ok(())
     }
 
     fn push(&mut self, round: u32) -> Result<()> {
@@ -132,7 +161,7 @@ impl World {
                 "stringData": {"value": handle.kubeconfig()}});
             self.put(self.api::<k8s_openapi::api::core::v1::Secret>(), secret)
                 .await?;
-            let cluster = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": name},
+            let cluster = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": name, "labels": {"fleet": "yes"}},
                 "spec": {"kubeConfig": {"secretRef": {"name": name}}}});
             self.put(self.api::<Cluster>(), cluster).await?;
         }
@@ -140,7 +169,7 @@ impl World {
             "spec": {"url": self.repository.url(), "ref": {"branch": "main"}, "interval": "1s"}});
         self.put(self.api::<Source>(), source).await?;
         let group = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup", "metadata": {"name": "shop"}, "spec": {
-            "clusterSelector": {"matchLabels": {}}, "rolloutStrategy": {"maxConcurrency": 2, "maxFailures": max_failures},
+            "clusterSelector": {"matchLabels": {"fleet": "yes"}}, "whenUnselected": "Delete", "rolloutStrategy": {"maxConcurrency": 2, "maxFailures": max_failures},
             "syncs": [{"name": "app", "sourceRef": {"name": "shop"}, "path": "./deploy", "retryInterval": "1s",
                 "substitute": {"CLUSTER": "$(cluster.name)"}}]}});
         self.put(self.api::<SyncGroup>(), group).await
@@ -217,7 +246,16 @@ impl World {
 
     /// Somebody asks for a look at a cluster.
     async fn probe(&self, cluster: &str) -> Result<()> {
-        let patch = json!({"metadata": {"annotations": {REQUESTED_AT: Timestamp::now().to_string()}}});
+        let asked = Timestamp::now().to_string();
+        self.change(
+            cluster,
+            json!({"metadata": {"annotations": {REQUESTED_AT: asked}}}),
+        )
+        .await
+    }
+
+    /// Somebody changes a Cluster.
+    async fn change(&self, cluster: &str, patch: Value) -> Result<()> {
         let params = PatchParams {
             field_manager: Some("test".into()),
             ..PatchParams::default()
@@ -225,6 +263,25 @@ impl World {
         self.api::<Cluster>()
             .patch(cluster, &params, &Patch::Merge(&patch))
             .await?;
+        Ok(())
+    }
+
+    /// Waits until so many Syncs hold the last commit, or at all.
+    async fn holding(&self, count: usize) -> Result<()> {
+        let (syncs, commit) = (self.api::<SyncResource>(), self.commit(self.pushes.len()));
+        let look = || async {
+            let all = syncs
+                .list(&ListParams::default())
+                .await
+                .map(|list| list.items)
+                .unwrap_or_default();
+            let status = all.iter().filter_map(|sync| sync.status.as_ref());
+            let holds = status
+                .filter(|status| status.last_applied_revision.ends_with(commit))
+                .count();
+            if holds == count { Ok(()) } else { Err(holds) }
+        };
+        wait::until(PATIENCE, "enough Syncs hold it", look).await?;
         Ok(())
     }
 
@@ -263,7 +320,7 @@ impl World {
             git: BTreeMap::from([(self.repository.url(), self.pushes.clone())]),
             quiet_since: Some(quiet_since),
             ended: Timestamp::now(),
-            away: Vec::new(),
+            away: self.away.clone(),
             lag: SignedDuration::from_secs(2),
         }
     }
@@ -280,21 +337,14 @@ async fn record(
     })?;
     let _listening = server.listen(([127, 0, 0, 1], 0).into()).await?;
     let mut world = World::make(&server).await?;
-    let folder = tempfile::tempdir()?;
     world.push(1)?;
     world.furnish(max_failures).await?;
-    let settings = Settings {
-        namespace: None,
-        data_dir: folder.path().to_owned(),
-        allow_insecure_sources: true,
-        concurrency: 20,
-        kustomize: None,
-        sops: None,
-    };
-    let controller = Controller::start(world.hub.clone(), settings).await?;
+    world.start().await?;
     let happened = happen(&mut world).await;
     let history = happened.map(|quiet_since| world.history(quiet_since));
-    controller.stop().await;
+    if let Some(controller) = world.controller.take() {
+        controller.stop().await;
+    }
     history
 }
 
@@ -364,6 +414,57 @@ async fn three_commits_in_bad_weather(world: &mut World) -> Result<Timestamp> {
     }
     world.probe("m4").await?;
     world.succeeded(3).await?;
+    world.look_again().await?;
+    let quiet_since = Timestamp::now();
+    world.look_again().await?;
+    Ok(quiet_since)
+}
+
+/// What happens to a fleet in a year: a crash with the loss of the disk in the middle of a rollout, a cluster that is suspended,
+/// one that leaves with its objects and comes back, an edit by hand, a branch that is set back.
+async fn a_year(world: &mut World) -> Result<Timestamp> {
+    world.succeeded(1).await?;
+    world.push(2)?;
+    world.holding(1).await?;
+    world.crash().await?;
+    world.succeeded(2).await?;
+
+    world.change("m3", json!({"spec": {"suspend": true}})).await?;
+    world.push(3)?;
+    world.holding(3).await?;
+    world.change("m3", json!({"spec": {"suspend": false}})).await?;
+    world.succeeded(3).await?;
+
+    world
+        .change("m4", json!({"metadata": {"labels": {"fleet": null}}}))
+        .await?;
+    let syncs = world.api::<SyncResource>();
+    let left = || async {
+        syncs
+            .list(&ListParams::default())
+            .await
+            .is_ok_and(|list| list.items.len() == 3)
+    };
+    wait::until(PATIENCE, "the cluster has left", left).await?;
+    world
+        .change("m4", json!({"metadata": {"labels": {"fleet": "yes"}}}))
+        .await?;
+    world.succeeded(3).await?;
+
+    let kubeconfig = kube::config::Kubeconfig::from_yaml(&world.members["m1"].kubeconfig())?;
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await?;
+    let maps: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::namespaced(Client::try_from(config)?, "shop");
+    let mine = Patch::Merge(json!({"data": {"round": "mine"}}));
+    maps.patch("settings", &PatchParams::default(), &mine).await?;
+    world.look_again().await?;
+
+    let back = world.pushes[1].clone();
+    world.repository.force_reset("main", &back.commit)?;
+    world.pushes.push(Push {
+        at: Timestamp::now(),
+        ..back
+    });
+    world.succeeded(4).await?;
     world.look_again().await?;
     let quiet_since = Timestamp::now();
     world.look_again().await?;
@@ -564,6 +665,15 @@ async fn what_really_happened_is_accepted_and_what_was_tampered_with_is_not() ->
 #[tokio::test(flavor = "multi_thread")]
 async fn what_really_happened_in_bad_weather_is_accepted() -> Result<()> {
     let history = record("100%", three_commits_in_bad_weather).await?;
+    let (_, words) = broken(&history);
+    ensure!(words.is_empty(), "{words}");
+    Ok(())
+}
+
+/// What people do to a fleet is not held against the controller, nor what it has to do for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_year_that_really_happened_is_accepted() -> Result<()> {
+    let history = record("100%", a_year).await?;
     let (_, words) = broken(&history);
     ensure!(words.is_empty(), "{words}");
     Ok(())
