@@ -1,9 +1,11 @@
 //! Histories that the judge has to accept, and histories that it has to reject.
 
 mod bad;
+mod fleet;
 mod good;
 mod real;
 mod script;
+mod tamper;
 
 use std::collections::BTreeSet;
 
