@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use starling::controller::{Controller, Settings};
 use starling_api::conditions::{self, READY};
 use starling_api::{Cluster, REQUESTED_AT, RolloutPhase, Source, SyncGroup, SyncResource};
+use starling_apiserver::controllers::Health;
 use starling_apiserver::journal::Keep;
 use starling_apiserver::server::{ClusterHandle, Options, Server};
 use starling_testkit::{GitRepo, wait};
@@ -264,7 +265,7 @@ impl World {
         Ok(())
     }
 
-    /// Waits until so many Syncs hold the last commit, or at all.
+    /// Waits until so many Syncs at least hold the last commit, and are healthy.
     pub(super) async fn holding(&self, count: usize) -> Result<()> {
         let (syncs, commit) = (self.api::<SyncResource>(), self.commit(self.pushes.len()));
         let look = || async {
@@ -276,8 +277,9 @@ impl World {
             let status = all.iter().filter_map(|sync| sync.status.as_ref());
             let holds = status
                 .filter(|status| status.last_applied_revision.ends_with(commit))
+                .filter(|status| status.last_healthy_target == status.last_applied_target)
                 .count();
-            if holds == count { Ok(()) } else { Err(holds) }
+            if holds >= count { Ok(()) } else { Err(holds) }
         };
         wait::until(PATIENCE, "enough Syncs hold it", look).await?;
         Ok(())
@@ -331,6 +333,8 @@ pub(super) async fn record(
 ) -> Result<History> {
     let server = Server::start(Options {
         journal: Keep::Everything,
+        // Long enough for a claim of health that nobody looked for to be seen.
+        health: Health::After(SignedDuration::from_millis(300)),
         ..Options::default()
     })?;
     let _listening = server.listen(([127, 0, 0, 1], 0).into()).await?;

@@ -79,6 +79,8 @@ async fn three_commits_in_bad_weather(world: &mut World) -> Result<Timestamp> {
         );
     }
     world.probe("m4").await?;
+    // A group has succeeded without what it cannot reach.
+    world.holding(4).await?;
     world.succeeded(3).await?;
     world.look_again().await?;
     let quiet_since = Timestamp::now();
@@ -115,6 +117,7 @@ async fn a_year(world: &mut World) -> Result<Timestamp> {
     world
         .change("m4", json!({"metadata": {"labels": {"fleet": "yes"}}}))
         .await?;
+    world.holding(4).await?;
     world.succeeded(3).await?;
 
     let kubeconfig = kube::config::Kubeconfig::from_yaml(&world.members["m1"].kubeconfig())?;
@@ -130,6 +133,7 @@ async fn a_year(world: &mut World) -> Result<Timestamp> {
         at: Timestamp::now(),
         ..back
     });
+    world.holding(4).await?;
     world.succeeded(4).await?;
     world.look_again().await?;
     let quiet_since = Timestamp::now();
