@@ -18,9 +18,9 @@ const NAMED: usize = 10;
 /// Where a cluster was left behind, the rule is I5 if another one of the group cannot be reached, I8 if something else of
 /// the group failed or cannot be read, and I2 if nothing is wrong at all.
 ///
-/// Excused are: a group that is suspended, stalled or held by its membership; a cluster that the group names among its
-/// problems for something of its own; and all of them where more clusters have failed than `maxFailures` allows and the
-/// group says so. What a cluster does with what it was told is the business of [`Rule::Dangling`].
+/// Excused are: a group that rolls nothing yet, is suspended, stalled or held by its membership; a cluster that the group
+/// names among its problems for something of its own; and all of them where more clusters have failed than `maxFailures`
+/// allows and the group says so. What a cluster does with what it was told is the business of [`Rule::Dangling`].
 pub(super) fn others_converge(world: &World<'_>) -> Vec<Violation> {
     if world.history.quiet_since.is_none() {
         return Vec::new();
@@ -82,7 +82,17 @@ impl<'f> Fleet<'f> {
     }
 
     fn is_held(&self) -> bool {
-        self.group.spec.suspend
+        let rollout = self
+            .group
+            .status
+            .as_ref()
+            .and_then(|status| status.rollout.as_ref());
+        let rolls = rollout.is_some_and(|rollout| {
+            let mut revisions = rollout.revisions.iter();
+            revisions.all(|rolled| !rolled.revision.is_empty())
+        });
+        !rolls
+            || self.group.spec.suspend
             || self.group.metadata.deletion_timestamp.is_some()
             || self.says(conditions::STALLED)
             || self.says(conditions::MEMBERSHIP_HELD)

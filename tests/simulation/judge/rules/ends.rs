@@ -118,28 +118,27 @@ fn says(source: &Source, commit: &str) -> bool {
 }
 
 fn not_rolled(world: &World<'_>, id: &Id, group: &SyncGroup) -> Option<String> {
-    let status = group.status.as_ref()?;
+    let status = group.status.clone().unwrap_or_default();
     let stalled = conditions::find(&status.conditions, conditions::STALLED).is_some();
     if group.metadata.deletion_timestamp.is_some() || stalled {
         return None;
     }
-    for entry in &group.spec.syncs {
+    // A release is formed of all Sources: while one of them offers nothing, there is none.
+    let offers = group.spec.syncs.iter().map(|entry| {
         let source = Id::new(&id.namespace, &entry.template.source_ref.name);
-        let offered = world
-            .hub
-            .sources
-            .get(&source)
-            .and_then(|track| offered(world, track));
-        let rolled = status.rollout.iter().flat_map(|rollout| &rollout.revisions);
-        let rolled = rolled.into_iter().find(|rolled| rolled.sync == entry.name);
-        if let (Some(offered), Some(rolled)) = (offered, rolled)
-            && offered != rolled.revision
-        {
-            let words = format!("group {} rolls {} in the end", group.name_any(), rolled.revision);
-            return Some(format!("{words}, its Source offers {offered}"));
-        }
-    }
-    None
+        let track = world.hub.sources.get(&source)?;
+        Some((&entry.name, offered(world, track)?))
+    });
+    let offers: Vec<_> = offers.collect::<Option<_>>()?;
+    let rolled = status.rollout.unwrap_or_default().revisions;
+    let (_, offered) = offers.into_iter().find(|(entry, offered)| {
+        let mut rolled = rolled.iter().filter(|rolled| rolled.sync == **entry);
+        !rolled.any(|rolled| rolled.revision == *offered)
+    })?;
+    let name = group.name_any();
+    Some(format!(
+        "group {name} does not roll {offered} in the end, which its Source offers"
+    ))
 }
 
 fn offered<'t>(world: &World<'_>, track: &'t Track<Source>) -> Option<&'t str> {

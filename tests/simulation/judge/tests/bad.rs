@@ -247,7 +247,14 @@ const CLAIMS: [Case; 12] = [
     ),
 ];
 
-const ENDS: [Case; 6] = [
+const ENDS: [Case; 7] = [
+    ("a group that never began", Rule::Dangling, || {
+        let mut script = Script::over(&["a"]);
+        script.push("c1", TWO);
+        script.observe("c1");
+        script.rest();
+        script
+    }),
     ("an admission without an end", Rule::Dangling, || {
         let mut script = rolling();
         script.deliver("a", "c2");

@@ -416,9 +416,7 @@ fn a_sync_alone_follows_its_source() -> History {
         script.write("a", commit);
         hold(&mut script, commit, time);
     }
-    script.edit("SyncGroup", "shop", "kubectl", |group| {
-        group["spec"]["suspend"] = true.into();
-    });
+    script.delete_cr("SyncGroup", "shop", "kubectl", false);
     script.rest();
     script.end()
 }
