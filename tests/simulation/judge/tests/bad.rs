@@ -918,6 +918,7 @@ const REST: [Case; 3] = [
     ),
 ];
 
+/// T75: a checker that accepts everything, or rejects for the wrong reason, is worse than none.
 #[test]
 fn t75_each_bad_history_is_rejected_by_its_rule_and_by_no_other() {
     let cases = [

@@ -424,8 +424,9 @@ fn a_sync_alone_follows_its_source() -> History {
 /// A name, and how it is made.
 type Case = (&'static str, fn() -> History);
 
+/// T75, the other half.
 #[test]
-fn histories_without_fault_are_accepted() {
+fn t75_histories_without_fault_are_accepted() {
     let histories: [Case; 24] = [
         ("bounded steps", a_second_commit_rolls_in_bounded_steps),
         (
