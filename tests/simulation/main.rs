@@ -1,0 +1,3 @@
+//! The simulated world, and the judge of what happened in it.
+
+mod judge;
