@@ -21,6 +21,8 @@ use crate::world::{HUB, World};
 
 /// Where everything is.
 const NAMESPACE: &str = "fleet";
+/// The repository.
+pub(crate) const URL: &str = "https://git.example.com/shop.git";
 /// The group.
 const GROUP: &str = "shop";
 /// Pause between two tries, and between two looks for something to do.
@@ -70,7 +72,7 @@ async fn set_up(world: &World, hub: &Client) -> anyhow::Result<()> {
         put(&namespaced::<Cluster>(hub), &cluster(&name, true)).await?;
     }
     let source = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Source", "metadata": {"name": "shop"},
-        "spec": {"url": "https://git.example.com/shop.git", "ref": {"branch": "main"}, "interval": "5s",
+        "spec": {"url": URL, "ref": {"branch": "main"}, "interval": "5s",
             "timeout": "5s"}});
     put(&namespaced::<Source>(hub), &source).await?;
     let group = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup", "metadata": {"name": GROUP},
