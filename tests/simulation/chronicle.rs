@@ -65,8 +65,13 @@ pub(crate) fn repetitions(run: &Run) -> anyhow::Result<Vec<String>> {
         let mut last: std::collections::BTreeMap<Box<str>, (u64, Timestamp)> =
             std::collections::BTreeMap::new();
         for entry in run.world.cluster(&name)?.journal() {
+            let key = format!("{} {}", entry.kind, entry.key()).into_boxed_str();
             let of_ours =
                 &*entry.manager == "starling" && ["ConfigMap", "Deployment"].contains(&&*entry.kind);
+            if !of_ours && entry.subresource.is_empty() {
+                // What somebody else changed is put right.
+                last.remove(&key);
+            }
             let object = entry.object.read();
             let revision = object["data"]["revision"]
                 .as_str()
@@ -74,7 +79,6 @@ pub(crate) fn repetitions(run: &Run) -> anyhow::Result<Vec<String>> {
             let Some(revision) = revision.and_then(|text| text.parse().ok()).filter(|_| of_ours) else {
                 continue;
             };
-            let key = format!("{} {}", entry.kind, entry.key()).into_boxed_str();
             if entry.verb == starling_apiserver::journal::Verb::Delete {
                 last.remove(&key);
                 continue;

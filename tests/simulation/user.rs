@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use k8s_openapi::api::core::v1::{Namespace, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -131,6 +131,18 @@ async fn run(world: &World, hub: &Client, errand: &Event) -> anyhow::Result<()> 
         } => {
             if clusters.get_opt(name).await?.is_some() {
                 clusters.delete(name, &DeleteParams::default()).await?;
+            }
+        }
+        Event::Edit { cluster: name } => {
+            let member = net::client(name, &world.cluster(name)?.token())?;
+            let settings: Api<ConfigMap> = Api::namespaced(member, "shop");
+            let edit = json!({"data": {"revision": "edited"}});
+            match settings
+                .patch("settings", &PatchParams::default(), &Patch::Merge(&edit))
+                .await
+            {
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                other => drop(other?),
             }
         }
         other => anyhow::bail!("{other:?} is nothing that a user does"),

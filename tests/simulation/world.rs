@@ -315,7 +315,7 @@ impl Stage<'_> {
             Event::Jump { seconds } => {
                 self.world.jumped.fetch_add(*seconds, Ordering::SeqCst);
             }
-            Event::Label { .. } | Event::Cluster { .. } => {
+            Event::Label { .. } | Event::Cluster { .. } | Event::Edit { .. } => {
                 let mut errands = self.world.errands.lock().unwrap_or_else(PoisonError::into_inner);
                 errands.push_back(event.clone());
             }
@@ -347,5 +347,14 @@ fn unsettled(world: &World) -> Vec<String> {
             Err(error) => Some(error.to_string()),
         }
     });
-    members.flatten().chain(user::not_done(world)).collect()
+    let errands = world.errands.lock().unwrap_or_else(PoisonError::into_inner);
+    let errands: Vec<String> = errands
+        .iter()
+        .map(|errand| format!("not done yet: {errand:?}"))
+        .collect();
+    members
+        .flatten()
+        .chain(user::not_done(world))
+        .chain(errands)
+        .collect()
 }
