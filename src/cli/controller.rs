@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use super::hub;
 use crate::controller::{Controller, Settings};
 use crate::server::{self, Readiness};
 
@@ -92,10 +93,9 @@ pub(super) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The management cluster's client. kube's own retry is off: what fails is tried again by the loops, where the wait
-/// is bounded and can be seen.
+/// The management cluster's client.
 pub(super) async fn hub_client(kubeconfig: Option<PathBuf>) -> anyhow::Result<Client> {
-    let mut config = match kubeconfig {
+    let config = match kubeconfig {
         Some(path) => {
             let read =
                 Kubeconfig::read_from(&path).with_context(|| format!("--kubeconfig {}", path.display()))?;
@@ -105,6 +105,5 @@ pub(super) async fn hub_client(kubeconfig: Option<PathBuf>) -> anyhow::Result<Cl
         }
         None => Config::incluster().context("no --kubeconfig, and this is no pod of a cluster")?,
     };
-    config.default_retry = false;
-    Ok(Client::try_from(config)?)
+    Ok(hub::client_of(config)?)
 }

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
+use http::HeaderValue;
+use http::header::USER_AGENT;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -17,6 +19,8 @@ use starling_api::FIELD_MANAGER;
 
 /// The management cluster's name, and its context in the kubeconfig.
 pub(super) const MANAGEMENT: &str = "management";
+/// What this program calls itself.
+const AGENT: &str = concat!("starling/", env!("CARGO_PKG_VERSION"));
 /// Limit for a definition to be served.
 const ESTABLISHED_WITHIN: Duration = Duration::from_secs(30);
 
@@ -49,12 +53,19 @@ where
     Ok(())
 }
 
-/// A client by a kubeconfig. kube's own retry is off, as in the controller.
+/// The client of this program for an API server. kube's own retry is off: what fails is tried again by whoever asked, where
+/// the wait is bounded and can be seen. kube sends no User-Agent, and an audit log should name one.
+pub(super) fn client_of(mut config: kube::Config) -> kube::Result<Client> {
+    config.default_retry = false;
+    config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
+    Client::try_from(config)
+}
+
+/// A client by a kubeconfig.
 pub(super) async fn client(kubeconfig: &str) -> anyhow::Result<Client> {
     let kubeconfig = Kubeconfig::from_yaml(kubeconfig)?;
-    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    config.default_retry = false;
-    Ok(Client::try_from(config)?)
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    Ok(client_of(config)?)
 }
 
 /// One kubeconfig of several; the current context is that of the first one.

@@ -10,7 +10,9 @@
     reason = "a test fails by panicking, and tells on the terminal what it found"
 )]
 
+mod chronicle;
 mod content;
+mod judge;
 mod ledger_model;
 mod net;
 mod script;
@@ -60,11 +62,29 @@ fn check(seed: u64) -> Result<world::Run, String> {
         Ok(Err(error)) => return Err(failed(seed, &format!("{error:#}"), None)),
         Err(_) => return Err(failed(seed, "it panicked", None)),
     };
-    if run.complaints.is_empty() {
+    let complaints = match complaints(&run, &script) {
+        Ok(complaints) => complaints,
+        Err(error) => return Err(failed(seed, &format!("{error:#}"), None)),
+    };
+    if complaints.is_empty() {
         return Ok(run);
     }
-    let what = format!("{}\nscript: {:#?}", run.complaints.join("\n"), script.events);
+    let events: Vec<String> = script
+        .events
+        .iter()
+        .map(|(at, event)| format!("{at:?} {event:?}"))
+        .collect();
+    let what = format!("{}\nscript:\n{}", complaints.join("\n"), events.join("\n"));
     Err(failed(seed, &what, Some(&trace::of(&run.world))))
+}
+
+/// All that is wrong with a run.
+fn complaints(run: &world::Run, script: &Script) -> anyhow::Result<Vec<String>> {
+    let mut all = run.complaints.clone();
+    all.extend(chronicle::repetitions(run)?);
+    let violations = chronicle::verdict(run, script)?;
+    all.extend(violations.iter().map(ToString::to_string));
+    Ok(all)
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -74,8 +94,14 @@ fn number(variable: &str) -> Option<u64> {
 #[test]
 fn without_trouble_three_revisions_roll_through_the_fleet() -> anyhow::Result<()> {
     log();
-    let run = world::run(1, &Script::calm(1))?;
-    assert_eq!(run.complaints, Vec::<String>::new(), "{:?}", run.world.log);
+    let script = Script::calm(1);
+    let run = world::run(1, &script)?;
+    assert_eq!(
+        complaints(&run, &script)?,
+        Vec::<String>::new(),
+        "{:?}",
+        run.world.log
+    );
     Ok(())
 }
 

@@ -10,6 +10,9 @@ pub(crate) const MEMBERS: usize = 8;
 /// No fault begins or ends after this.
 pub(crate) const TROUBLE: Duration = Duration::from_secs(120);
 
+/// Troubles in a run at most.
+const TROUBLES: u64 = 16;
+
 /// The name of a member.
 pub(crate) fn member(number: usize) -> String {
     format!("m{number}")
@@ -46,6 +49,8 @@ pub(crate) enum Event {
     Jump { seconds: i64 },
     /// A Cluster loses the label by which it is selected, or gets it back.
     Label { cluster: String, selected: bool },
+    /// Somebody edits an object on a member.
+    Edit { cluster: String },
     /// A Cluster is deleted, or added again.
     Cluster { cluster: String, present: bool },
 }
@@ -60,7 +65,7 @@ impl Script {
     /// The script of a seed.
     pub(crate) fn of(seed: u64) -> Self {
         let mut draft = Draft::new(seed);
-        for _ in 0..draft.random.below(13) {
+        for _ in 0..draft.random.below(TROUBLES + 1) {
             draft.trouble();
         }
         draft.finish()
@@ -124,7 +129,7 @@ impl Draft {
 
     fn trouble(&mut self) {
         let cluster = self.any_member();
-        match self.random.below(16) {
+        match self.random.below(18) {
             0..=3 => {
                 let fault = self.member_fault();
                 let begin = Event::Fault {
@@ -174,6 +179,7 @@ impl Draft {
                 let seconds = i64::try_from(self.random.below(241)).unwrap_or(0) - 120;
                 self.once(Event::Jump { seconds });
             }
+            15 | 16 => self.once(Event::Edit { cluster }),
             _ => self.membership(cluster),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use k8s_openapi::api::core::v1::{Namespace, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -21,6 +21,8 @@ use crate::world::{HUB, World};
 
 /// Where everything is.
 const NAMESPACE: &str = "fleet";
+/// The repository.
+pub(crate) const URL: &str = "https://git.example.com/shop.git";
 /// The group.
 const GROUP: &str = "shop";
 /// Pause between two tries, and between two looks for something to do.
@@ -70,7 +72,7 @@ async fn set_up(world: &World, hub: &Client) -> anyhow::Result<()> {
         put(&namespaced::<Cluster>(hub), &cluster(&name, true)).await?;
     }
     let source = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Source", "metadata": {"name": "shop"},
-        "spec": {"url": "https://git.example.com/shop.git", "ref": {"branch": "main"}, "interval": "5s",
+        "spec": {"url": URL, "ref": {"branch": "main"}, "interval": "5s",
             "timeout": "5s"}});
     put(&namespaced::<Source>(hub), &source).await?;
     let group = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup", "metadata": {"name": GROUP},
@@ -129,6 +131,18 @@ async fn run(world: &World, hub: &Client, errand: &Event) -> anyhow::Result<()> 
         } => {
             if clusters.get_opt(name).await?.is_some() {
                 clusters.delete(name, &DeleteParams::default()).await?;
+            }
+        }
+        Event::Edit { cluster: name } => {
+            let member = net::client(name, &world.cluster(name)?.token())?;
+            let settings: Api<ConfigMap> = Api::namespaced(member, "shop");
+            let edit = json!({"data": {"revision": "edited"}});
+            match settings
+                .patch("settings", &PatchParams::default(), &Patch::Merge(&edit))
+                .await
+            {
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                other => drop(other?),
             }
         }
         other => anyhow::bail!("{other:?} is nothing that a user does"),

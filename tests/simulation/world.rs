@@ -33,6 +33,8 @@ const CONTROLLER: &str = "controller";
 const TICK: Duration = Duration::from_millis(50);
 /// How long the fleet may take to be in step once nothing goes wrong any more.
 const SETTLES_WITHIN: Duration = Duration::from_secs(20 * 60);
+/// How long the fleet is watched in step: each Sync looks for drift once.
+const REST: Duration = Duration::from_secs(70);
 /// How long setting the world up may take.
 const SET_UP_WITHIN: Duration = Duration::from_secs(60);
 
@@ -59,6 +61,9 @@ pub(crate) struct Run {
     /// What is wrong; empty if nothing is.
     pub(crate) complaints: Vec<String>,
     pub(crate) elapsed: Duration,
+    /// Since when the fleet was in step.
+    pub(crate) settled: Option<Timestamp>,
+    pub(crate) ended: Timestamp,
 }
 
 impl World {
@@ -160,8 +165,13 @@ impl World {
 
 /// What time it is where nothing is wrong with clocks.
 pub(crate) fn now() -> Timestamp {
+    at(turmoil::sim_elapsed().unwrap_or_default())
+}
+
+/// What time it is so long after the beginning.
+fn at(elapsed: Duration) -> Timestamp {
     const ORIGIN: i64 = 1_800_000_000;
-    let elapsed = SignedDuration::try_from(turmoil::sim_elapsed().unwrap_or_default()).unwrap_or_default();
+    let elapsed = SignedDuration::try_from(elapsed).unwrap_or_default();
     Timestamp::from_second(ORIGIN)
         .and_then(|origin| origin.checked_add(elapsed))
         .unwrap_or(Timestamp::MAX)
@@ -197,7 +207,7 @@ pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
         .simulation_duration(Duration::from_secs(24 * 3600))
         .build();
     furnish(&mut simulation, &world);
-    world.git.push("main", content::tree(1));
+    world.git.push(at(Duration::ZERO), "main", content::tree(1));
     let mut stage = Stage {
         world: Arc::clone(&world),
         simulation,
@@ -212,9 +222,14 @@ pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
     let limit = stage.simulation.elapsed() + SETTLES_WITHIN;
     stage.until(limit, |world| unsettled(world).is_empty())?;
     let complaints = unsettled(&world);
+    let settled = complaints.is_empty().then(|| at(stage.simulation.elapsed()));
+    let rest = stage.simulation.elapsed() + REST;
+    stage.until(rest, |_| settled.is_none())?;
     Ok(Run {
         complaints,
         elapsed: stage.simulation.elapsed(),
+        settled,
+        ended: at(stage.simulation.elapsed()),
         world,
     })
 }
@@ -275,7 +290,8 @@ impl Stage<'_> {
         match event {
             Event::Push => {
                 self.pushed += 1;
-                self.world.git.push("main", content::tree(self.pushed));
+                let now = at(simulation.elapsed());
+                self.world.git.push(now, "main", content::tree(self.pushed));
             }
             Event::Fault { cluster, fault } => {
                 self.world.cluster(cluster)?.faults().add(fault.clone());
@@ -299,7 +315,7 @@ impl Stage<'_> {
             Event::Jump { seconds } => {
                 self.world.jumped.fetch_add(*seconds, Ordering::SeqCst);
             }
-            Event::Label { .. } | Event::Cluster { .. } => {
+            Event::Label { .. } | Event::Cluster { .. } | Event::Edit { .. } => {
                 let mut errands = self.world.errands.lock().unwrap_or_else(PoisonError::into_inner);
                 errands.push_back(event.clone());
             }
@@ -331,5 +347,14 @@ fn unsettled(world: &World) -> Vec<String> {
             Err(error) => Some(error.to_string()),
         }
     });
-    members.flatten().chain(user::not_done(world)).collect()
+    let errands = world.errands.lock().unwrap_or_else(PoisonError::into_inner);
+    let errands: Vec<String> = errands
+        .iter()
+        .map(|errand| format!("not done yet: {errand:?}"))
+        .collect();
+    members
+        .flatten()
+        .chain(user::not_done(world))
+        .chain(errands)
+        .collect()
 }

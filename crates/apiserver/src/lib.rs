@@ -9,7 +9,7 @@
 //! holds sets of them, [`typed`] compares and merges values, [`managed`] keeps `metadata.managedFields` (server-side
 //! apply, KEP-555), [`patch`] has the other patches and [`crd`] custom resources.
 //!
-//! The specification is what Kubernetes 1.35 does. The heart is compared with its libraries, `tests/compare` sends the
+//! The specification is what Kubernetes 1.35 does. The heart is compared with its libraries, `tests/conformance` sends the
 //! same requests to a real kube-apiserver; `docs/apiserver-gaps.md` says what differs.
 //!
 //! ```

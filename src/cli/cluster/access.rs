@@ -14,6 +14,7 @@ use kube::{Client, Config};
 use tokio::runtime::Handle;
 
 use super::explain;
+use crate::cli::hub;
 use crate::member::Endpoint;
 
 /// How long a sign-in may take: people type passwords and confirm in a browser.
@@ -59,10 +60,9 @@ impl Access {
                 ..KubeConfigOptions::default()
             };
             let config = runtime.block_on(Config::from_custom_kubeconfig(kubeconfig, &options));
-            let mut config = config.map_err(|error| explain::kubeconfig(&error))?;
+            let config = config.map_err(|error| explain::kubeconfig(&error))?;
             // Whoever waits in front of a terminal wants to see an error, not a retry after minutes.
-            config.default_retry = false;
-            Client::try_from(config).map_err(explain::request)
+            hub::client_of(config).map_err(explain::request)
         });
         tokio::time::timeout(SIGN_IN, made)
             .await

@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use jiff::Timestamp;
 use serde_json::Value;
 use starling::controller::ports;
 use starling::git::{GitError, RepoAccess};
 use starling_core::digest;
+
+use crate::judge::Push;
 
 /// How long the server takes to answer.
 const ROUND_TRIP: Duration = Duration::from_millis(40);
@@ -30,6 +33,7 @@ struct History {
     refs: BTreeMap<String, String>,
     commits: BTreeMap<String, Commit>,
     away: bool,
+    pushes: Vec<Push>,
 }
 
 /// A git server with one repository, whatever the URL. Clones are the same one.
@@ -42,7 +46,7 @@ impl GitServer {
     }
 
     /// Puts a commit on a branch; returns its ID.
-    pub(crate) fn push(&self, branch: &str, tree: Tree) -> String {
+    pub(crate) fn push(&self, at: Timestamp, branch: &str, tree: Tree) -> String {
         let mut history = self.history();
         let name = format!("refs/heads/{branch}");
         let parent = history.refs.get(&name).cloned();
@@ -51,9 +55,26 @@ impl GitServer {
             .skip("sha256:".len())
             .take(40)
             .collect();
-        history.commits.insert(id.clone(), Commit { parent, tree });
+        history.commits.insert(
+            id.clone(),
+            Commit {
+                parent,
+                tree: tree.clone(),
+            },
+        );
+        history.pushes.push(Push {
+            at,
+            reference: name.clone(),
+            commit: id.clone(),
+            objects: tree,
+        });
         history.refs.insert(name, id.clone());
         id
+    }
+
+    /// All that was pushed, in order.
+    pub(crate) fn pushes(&self) -> Vec<Push> {
+        self.history().pushes.clone()
     }
 
     /// The commit that a branch is at.

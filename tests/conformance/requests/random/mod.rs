@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use kube::Client;
 
-use crate::side::{Side, client};
-use crate::{normal, script};
+use crate::requests::side::{Side, client};
+use crate::requests::{normal, script};
 
 /// Steps drawn for a sequence; lists and watches come to them.
 const LENGTH: usize = 20;
@@ -74,7 +74,7 @@ impl World {
             let step = script::step(place, &text.replace("$ns", &namespace));
             let (wanted, found) = tokio::join!(real.answer(&step), ours.answer(&step));
             self.requests.fetch_add(1, Ordering::Relaxed);
-            let differences = crate::differences(&step, &wanted, &found, &mut normal);
+            let differences = crate::requests::differences(&step, &wanted, &found, &mut normal);
             if differences.is_empty() {
                 continue;
             }
@@ -137,8 +137,8 @@ async fn random_sequences_are_answered_alike() {
         .map(|text| text.parse::<u64>().expect("a number"));
     let sequences = requests.div_ceil(LENGTH as u64);
 
-    let (_planes, real) = crate::real().await;
-    let (server, _listening) = crate::embedded().await;
+    let (_planes, real) = crate::requests::real().await;
+    let (server, _listening) = crate::requests::embedded().await;
     let ours = client(&server.create_cluster("random").unwrap().kubeconfig()).await;
     let world = Arc::new(World {
         real,

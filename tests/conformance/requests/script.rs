@@ -4,7 +4,7 @@
 //! `PATCH-JSON`, `PATCH-STRATEGIC` and `APPLY` name it. `UNTIL` repeats a get until code and a text in the answer are
 //! there, for what controllers do; `WATCH` reads events until there is one of the object named. A line that begins with
 //! `!` compares code and reason only: after it stands why. Values of either server are named `$…(…)`, see
-//! [`crate::side::Memory`].
+//! [`crate::requests::side::Memory`].
 
 /// One request.
 pub(crate) struct Step {

@@ -3,13 +3,6 @@
 //! `cases/*.http` are files of steps, see [`script`]; `random` makes sequences of them. What the servers make
 //! themselves (UIDs, revisions, times, addresses) is normalised.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking, in its own functions too"
-)]
-
 mod normal;
 mod random;
 mod script;
@@ -82,7 +75,7 @@ async fn both_servers_answer_alike() {
     let (_planes, real) = real().await;
     let (server, _listening) = embedded().await;
 
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/compare/cases");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/requests/cases");
     let only = std::env::var("COMPARE_ONLY").unwrap_or_default();
     let mut files: BTreeMap<String, String> = BTreeMap::new();
     for entry in std::fs::read_dir(folder).unwrap() {

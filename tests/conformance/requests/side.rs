@@ -11,7 +11,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::script::{End, Step};
+use crate::requests::script::{End, Step};
 
 /// How long controllers and watches may take.
 const PATIENCE: Duration = Duration::from_secs(15);

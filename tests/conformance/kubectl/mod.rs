@@ -8,12 +8,6 @@
 //!
 //! `KUBECTL_ONLY=NAME` runs one file, without a look at unused entries of `accepted.txt`.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test fails by panicking, in its own functions too"
-)]
-
 mod accepted;
 mod normal;
 
@@ -111,7 +105,7 @@ impl Side {
 }
 
 fn here() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubectl")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/kubectl")
 }
 
 fn copy(from: &Path, to: &Path) {

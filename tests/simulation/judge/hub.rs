@@ -1,0 +1,201 @@
+//! The CRs as they were at each moment.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::ResourceExt;
+use serde::de::DeserializeOwned;
+use starling_api::conditions::{self, Condition, READY};
+use starling_api::{Cluster, Source, SyncGroup, SyncResource};
+
+use super::history::{Verb, Write};
+
+/// Namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Id {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl Id {
+    pub(crate) fn new(namespace: &str, name: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+}
+
+/// One version of an object.
+#[derive(Clone, Debug)]
+pub(crate) struct Version<T> {
+    pub(crate) at: Timestamp,
+    /// Its place in the journal.
+    pub(crate) index: usize,
+    /// Who wrote it.
+    pub(crate) manager: String,
+    pub(crate) verb: Verb,
+    /// As written; the last version, where it is gone.
+    pub(crate) object: T,
+}
+
+/// All versions of what had one name, in order.
+#[derive(Clone, Debug)]
+pub(crate) struct Track<T>(Vec<Version<T>>);
+
+impl<T> Default for Track<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> Track<T> {
+    pub(crate) fn versions(&self) -> &[Version<T>] {
+        &self.0
+    }
+
+    /// The version in force at a moment, writes of that moment included.
+    pub(crate) fn at(&self, at: Timestamp) -> Option<&Version<T>> {
+        let known = self.0.partition_point(|version| version.at <= at);
+        self.0[..known]
+            .last()
+            .filter(|version| version.verb != Verb::Delete)
+    }
+
+    /// The version in force before a write of the journal.
+    pub(crate) fn before(&self, index: usize) -> Option<&Version<T>> {
+        let known = self.0.partition_point(|version| version.index < index);
+        self.0[..known]
+            .last()
+            .filter(|version| version.verb != Verb::Delete)
+    }
+
+    /// All that was in force at some moment of a span, both ends included.
+    pub(crate) fn during(&self, from: Timestamp, to: Timestamp) -> impl Iterator<Item = &Version<T>> {
+        let first = self.at(from);
+        let later = self
+            .0
+            .iter()
+            .filter(move |version| version.at > from && version.at <= to && version.verb != Verb::Delete);
+        first.into_iter().chain(later)
+    }
+
+    /// Whether it was there all the time of a span, and so.
+    pub(crate) fn always(&self, from: Timestamp, to: Timestamp, is: impl Fn(&T) -> bool) -> bool {
+        let gone =
+            |version: &&Version<T>| version.verb == Verb::Delete && version.at > from && version.at <= to;
+        self.at(from).is_some()
+            && !self.0.iter().any(|version| gone(&version))
+            && self.during(from, to).all(|version| is(&version.object))
+    }
+}
+
+/// All CRs.
+#[derive(Debug, Default)]
+pub(crate) struct Hub {
+    pub(crate) sources: BTreeMap<Id, Track<Source>>,
+    pub(crate) clusters: BTreeMap<Id, Track<Cluster>>,
+    pub(crate) syncs: BTreeMap<Id, Track<SyncResource>>,
+    pub(crate) groups: BTreeMap<Id, Track<SyncGroup>>,
+}
+
+impl Hub {
+    /// Reads the journal. What cannot be read as its kind is left out: nobody can act on it.
+    pub(crate) fn read(writes: &[Write]) -> Self {
+        let mut hub = Self::default();
+        for (index, write) in writes.iter().enumerate() {
+            if write.group != starling_api::GROUP {
+                continue;
+            }
+            match write.kind.as_str() {
+                "Source" => add(&mut hub.sources, index, write),
+                "Cluster" => add(&mut hub.clusters, index, write),
+                "Sync" => add(&mut hub.syncs, index, write),
+                "SyncGroup" => add(&mut hub.groups, index, write),
+                _ => {}
+            }
+        }
+        hub
+    }
+
+    /// A Cluster by its name alone.
+    pub(crate) fn cluster(&self, name: &str) -> Option<&Track<Cluster>> {
+        let found = self.clusters.iter().find(|(id, _)| id.name == name);
+        found.map(|(_, track)| track)
+    }
+
+    /// The names of the clusters that a version of a group selects at a moment.
+    pub(crate) fn selected(&self, namespace: &str, group: &SyncGroup, at: Timestamp) -> Vec<&str> {
+        self.clusters
+            .iter()
+            .filter(|(id, _)| id.namespace == namespace)
+            .filter(|(_, track)| {
+                track
+                    .at(at)
+                    .is_some_and(|cluster| selects(&group.spec.cluster_selector, cluster.object.labels()))
+            })
+            .map(|(id, _)| id.name.as_str())
+            .collect()
+    }
+}
+
+fn add<T: DeserializeOwned>(tracks: &mut BTreeMap<Id, Track<T>>, index: usize, write: &Write) {
+    let Ok(object) = T::deserialize(&write.object) else {
+        return;
+    };
+    let track = tracks.entry(Id::new(&write.namespace, &write.name)).or_default();
+    track.0.push(Version {
+        at: write.at,
+        index,
+        manager: write.manager.clone(),
+        verb: write.verb,
+        object,
+    });
+}
+
+/// What a label selector says, as Kubernetes defines it.
+fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+    let pairs = selector.match_labels.iter().flatten();
+    let expressions = selector.match_expressions.iter().flatten();
+    pairs
+        .into_iter()
+        .all(|(key, value)| labels.get(key) == Some(value))
+        && expressions.into_iter().all(|expression| {
+            let value = labels.get(&expression.key);
+            let named = value.is_some_and(|value| expression.values.iter().flatten().any(|v| v == value));
+            match expression.operator.as_str() {
+                "In" => named,
+                "NotIn" => !named,
+                "Exists" => value.is_some(),
+                "DoesNotExist" => value.is_none(),
+                _ => false,
+            }
+        })
+}
+
+/// The condition Ready.
+pub(crate) fn ready(conditions: &[Condition]) -> Option<&Condition> {
+    conditions::find(conditions, READY)
+}
+
+/// Whether a Cluster says that it can be worked on.
+pub(crate) fn is_reachable(cluster: &Cluster) -> bool {
+    let conditions = cluster.status.as_ref().map(|status| &*status.conditions);
+    !cluster.spec.suspend && ready(conditions.unwrap_or_default()).is_some_and(|c| c.status == "True")
+}
+
+/// A span of time in the type that timestamps are added with.
+pub(crate) fn span(duration: starling_api::Duration) -> SignedDuration {
+    SignedDuration::try_from(duration.as_std()).unwrap_or(SignedDuration::MAX)
+}
+
+/// A moment and a span later, without an end to run over.
+pub(crate) fn after(at: Timestamp, by: SignedDuration) -> Timestamp {
+    at.checked_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// A moment and a span earlier.
+pub(crate) fn earlier(at: Timestamp, by: SignedDuration) -> Timestamp {
+    at.checked_sub(by).unwrap_or(Timestamp::MIN)
+}

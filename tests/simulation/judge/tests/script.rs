@@ -1,0 +1,535 @@
+//! Writes histories by hand: a group `shop` with one entry `app` over clusters `a`, `b`, …, and what happens to it, a second
+//! at a time. Each step does what Starling would have written; a test leaves one out, repeats one, or writes something else.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use crate::judge::{History, Push, Verb, Write};
+
+/// Namespace of all CRs.
+const NAMESPACE: &str = "fleet";
+/// URL of the repository.
+pub(super) const URL: &str = "https://git.example/shop";
+/// The label of the one owner.
+const OWNER: &str = "0123456789abcdef0123456789abcdef";
+/// The name of its inventory.
+const INVENTORY: &str = "starling-inventory-0123456789abcdef0123456789abcdef";
+
+/// A history in the making.
+pub(super) struct Script {
+    now: Timestamp,
+    version: u64,
+    history: History,
+    /// The CRs as they are now, by kind and name.
+    hub: BTreeMap<(String, String), Value>,
+    /// The objects of the members as they are now, by cluster, kind and name.
+    members: BTreeMap<(String, String, String), Value>,
+    /// Each commit's ConfigMaps, by name.
+    commits: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+impl Script {
+    /// Clusters that are ready, a Source, and a group that keeps them with two at once and no failure allowed.
+    pub(super) fn over(clusters: &[&str]) -> Self {
+        let mut script = Self {
+            now: "2026-01-01T12:00:00Z".parse().unwrap(),
+            version: 1,
+            history: History {
+                lag: SignedDuration::from_secs(2),
+                ..History::default()
+            },
+            hub: BTreeMap::new(),
+            members: BTreeMap::new(),
+            commits: BTreeMap::new(),
+        };
+        script.history.git.insert(URL.into(), Vec::new());
+        for cluster in clusters {
+            script.add_cluster(cluster);
+        }
+        script.edit("Source", "shop", "kubectl", |source| {
+            source["spec"] = json!({"url": URL, "ref": {"branch": "main"}});
+        });
+        script.edit("SyncGroup", "shop", "kubectl", |group| {
+            group["spec"] = json!({
+                "clusterSelector": {"matchLabels": {"fleet": "yes"}},
+                "syncs": [{"name": "app", "sourceRef": {"name": "shop"}, "path": "./app", "timeout": "10s"}],
+                "rolloutStrategy": {"maxConcurrency": 2, "maxFailures": 0, "progressDeadline": "10m"},
+            });
+        });
+        script
+    }
+
+    pub(super) fn add_cluster(&mut self, cluster: &str) {
+        self.edit("Cluster", cluster, "kubectl", |object| {
+            object["metadata"]["labels"] = json!({"fleet": "yes"});
+            object["spec"] = json!({"kubeConfig": {"secretRef": {"name": cluster}}});
+        });
+        self.reach(cluster, true);
+        let born =
+            json!({"kind": "Namespace", "metadata": {"name": "kube-system", "uid": format!("id-{cluster}")}});
+        self.member(cluster, "system", born);
+    }
+
+    /// A second passes.
+    pub(super) fn pass(&mut self, seconds: i64) {
+        self.now = self.now.checked_add(SignedDuration::from_secs(seconds)).unwrap();
+    }
+
+    /// Writes a CR: `change` makes the new version of the last one. The generation counts changes of the spec.
+    pub(super) fn edit(&mut self, kind: &str, name: &str, manager: &str, change: impl FnOnce(&mut Value)) {
+        self.pass(1);
+        let before = self.hub.get(&(kind.into(), name.into())).cloned();
+        let mut object = before.clone().unwrap_or_else(|| {
+            json!({"apiVersion": "starling.dev/v1alpha1", "kind": kind, "metadata": {
+                "namespace": NAMESPACE, "name": name, "uid": format!("{kind}-{name}"), "generation": 1}})
+        });
+        change(&mut object);
+        if let Some(before) = before
+            && before["spec"] != object["spec"]
+        {
+            object["metadata"]["generation"] =
+                (before["metadata"]["generation"].as_i64().unwrap() + 1).into();
+        }
+        self.hub.insert((kind.into(), name.into()), object.clone());
+        let write = self.write_of(Verb::Write, "starling.dev", manager, object);
+        self.history.hub.push(write);
+    }
+
+    /// The CR as it is now.
+    pub(super) fn cr(&self, kind: &str, name: &str) -> Value {
+        self.hub[&(kind.to_owned(), name.to_owned())].clone()
+    }
+
+    /// Deletes a CR; `begins`: it waits for its finalizers.
+    pub(super) fn delete_cr(&mut self, kind: &str, name: &str, manager: &str, begins: bool) {
+        self.pass(1);
+        let mut object = self.cr(kind, name);
+        object["metadata"]["deletionTimestamp"] = self.now.to_string().into();
+        let verb = if begins {
+            self.hub.insert((kind.into(), name.into()), object.clone());
+            Verb::DeleteBegins
+        } else {
+            self.hub.remove(&(kind.into(), name.into()));
+            Verb::Delete
+        };
+        let write = self.write_of(verb, "starling.dev", manager, object);
+        self.history.hub.push(write);
+    }
+
+    fn write_of(&mut self, verb: Verb, group: &str, manager: &str, mut object: Value) -> Write {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let text = |pointer: &str| {
+            object
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        Write {
+            at: self.now,
+            verb,
+            group: group.to_owned(),
+            kind: text("/kind"),
+            namespace: text("/metadata/namespace"),
+            name: text("/metadata/name"),
+            manager: manager.to_owned(),
+            resource_version: self.version,
+            object,
+        }
+    }
+
+    /// Writes an object of a member.
+    pub(super) fn member(&mut self, cluster: &str, manager: &str, mut object: Value) {
+        self.pass(1);
+        let (kind, name) = (
+            object["kind"].as_str().unwrap().to_owned(),
+            object["metadata"]["name"].as_str().unwrap().to_owned(),
+        );
+        if object["metadata"]["uid"].is_null() {
+            let place = (cluster.to_owned(), kind.clone(), name.clone());
+            let known = self
+                .members
+                .get(&place)
+                .map(|known| known["metadata"]["uid"].clone());
+            object["metadata"]["uid"] = known.unwrap_or_else(|| format!("uid-{}", self.version).into());
+        }
+        self.members
+            .insert((cluster.into(), kind.clone(), name), object.clone());
+        let group = if kind == "Deployment" { "apps" } else { "" };
+        let write = self.write_of(Verb::Write, group, manager, object);
+        self.history
+            .members
+            .entry(cluster.into())
+            .or_default()
+            .push(write);
+    }
+
+    /// Removes an object of a member.
+    pub(super) fn remove(&mut self, cluster: &str, manager: &str, kind: &str, name: &str) {
+        self.pass(1);
+        let object = self
+            .members
+            .remove(&(cluster.into(), kind.into(), name.into()))
+            .unwrap();
+        let write = self.write_of(Verb::Delete, "", manager, object);
+        self.history.members.get_mut(cluster).unwrap().push(write);
+    }
+
+    /// The object of a member as it is now.
+    pub(super) fn live(&self, cluster: &str, kind: &str, name: &str) -> Value {
+        self.members[&(cluster.to_owned(), kind.to_owned(), name.to_owned())].clone()
+    }
+
+    /// Pushes a commit whose folder `app` has these ConfigMaps.
+    pub(super) fn push(&mut self, commit: &str, maps: &[(&str, &str)]) {
+        self.pass(1);
+        let maps: BTreeMap<String, String> = maps
+            .iter()
+            .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+            .collect();
+        let objects = maps.iter().map(|(name, value)| rendered(name, value)).collect();
+        self.commits.insert(commit.into(), maps);
+        self.push_objects(commit, objects);
+    }
+
+    /// Pushes a commit whose folder `app` has these objects.
+    pub(super) fn push_objects(&mut self, commit: &str, objects: Vec<Value>) {
+        let push = Push {
+            at: self.now,
+            reference: "refs/heads/main".into(),
+            commit: commit.into(),
+            objects: BTreeMap::from([("app".to_owned(), objects)]),
+        };
+        self.history.git.get_mut(URL).unwrap().push(push);
+    }
+
+    /// Gives the last commit another folder.
+    pub(super) fn push_folder(&mut self, folder: &str, objects: Vec<Value>) {
+        let push = self.history.git.get_mut(URL).unwrap().last_mut().unwrap();
+        push.objects.insert(folder.into(), objects);
+    }
+
+    /// The Source sees a commit.
+    pub(super) fn observe(&mut self, commit: &str) {
+        self.edit("Source", "shop", "starling", |source| {
+            source["status"] = json!({"revision": revision(commit), "conditions": [condition("Ready", "True", "Succeeded")]});
+        });
+    }
+
+    /// The group starts the rollout of a commit, and says how it stands.
+    pub(super) fn start(&mut self, commit: &str) {
+        let at = self.now.to_string();
+        self.edit("SyncGroup", "shop", "starling", |group| {
+            let id = group["status"]["rollout"]["id"].as_i64().unwrap_or_default() + 1;
+            group["status"]["rollout"] = json!({"id": id, "release": format!("sha256:release-{commit}-{id}"), "startTime": at,
+                "revisions": [{"sync": "app", "revision": revision(commit)}], "phase": "Pending", "blockedBy": []});
+            group["status"]["clusters"] = json!({});
+            group["status"]["problems"] = json!([]);
+        });
+        self.report();
+    }
+
+    /// Pushes, observes and starts.
+    pub(super) fn roll(&mut self, commit: &str, maps: &[(&str, &str)]) {
+        self.push(commit, maps);
+        self.observe(commit);
+        self.start(commit);
+    }
+
+    /// The group admits a commit on a cluster, with the annotations of the rollout under way.
+    pub(super) fn admit(&mut self, cluster: &str, commit: &str) {
+        let group = self.cr("SyncGroup", "shop");
+        let mut spec = group["spec"]["syncs"][0].clone();
+        spec.as_object_mut().unwrap().remove("name");
+        spec["groupRef"] = json!({"name": "shop", "entry": "app"});
+        spec["clusterRef"] = json!({"name": cluster});
+        spec["revision"] = revision(commit).into();
+        let rollout = group["status"]["rollout"].clone();
+        let at = self
+            .now
+            .checked_add(SignedDuration::from_secs(1))
+            .unwrap()
+            .to_string();
+        self.edit("Sync", &sync(cluster), "starling-group", |sync| {
+            if let Some(suspend) = sync["spec"].get("suspend") {
+                spec["suspend"] = suspend.clone();
+            }
+            sync["spec"] = spec;
+            sync["metadata"]["annotations"] = json!({"starling.dev/rollout": rollout["id"].to_string(),
+                "starling.dev/release": rollout["release"], "starling.dev/admitted-at": at});
+        });
+    }
+
+    /// Makes a member hold a commit: the union into the inventory, what differs, what left, the inventory.
+    pub(super) fn write(&mut self, cluster: &str, commit: &str) {
+        self.claim(cluster, commit);
+        for (name, value) in self.commits[commit].clone() {
+            self.put_map(cluster, &name, &value);
+        }
+        let wanted = self.commits[commit].clone();
+        for name in self
+            .maps_of(cluster)
+            .iter()
+            .filter(|name| !wanted.contains_key(*name))
+        {
+            self.remove(cluster, "starling", "ConfigMap", name);
+        }
+        self.keep_inventory(cluster);
+    }
+
+    /// Lists what is there and what will be.
+    pub(super) fn claim(&mut self, cluster: &str, commit: &str) {
+        let mut names: Vec<String> = self.maps_of(cluster);
+        names.extend(self.commits[commit].keys().cloned());
+        names.sort();
+        names.dedup();
+        self.list(cluster, &names);
+    }
+
+    /// Lists what is there.
+    pub(super) fn keep_inventory(&mut self, cluster: &str) {
+        let names = self.maps_of(cluster);
+        self.list(cluster, &names);
+    }
+
+    /// Writes the inventory, if it says something new.
+    pub(super) fn list(&mut self, cluster: &str, names: &[String]) {
+        let mut text = String::from("starling-inventory/1 shards=1\n");
+        for name in names {
+            let live = self
+                .members
+                .get(&(cluster.into(), "ConfigMap".into(), name.clone()));
+            let uid = live
+                .and_then(|live| live["metadata"]["uid"].as_str())
+                .unwrap_or_default();
+            text += &format!("\tConfigMap\tdefault\t{name}\t{uid}\n");
+        }
+        let place = (cluster.to_owned(), "ConfigMap".to_owned(), INVENTORY.to_owned());
+        if self
+            .members
+            .get(&place)
+            .is_some_and(|known| known["data"]["inventory"] == *text)
+        {
+            return;
+        }
+        let map = json!({"kind": "ConfigMap", "metadata": {"namespace": "starling-system", "name": INVENTORY},
+            "data": {"inventory": text}});
+        self.member(cluster, "starling", map);
+    }
+
+    /// Adds a line to the inventory.
+    pub(super) fn list_line(&mut self, cluster: &str, line: &str) {
+        let mut map = self.live(cluster, "ConfigMap", INVENTORY);
+        let text = map["data"]["inventory"].as_str().unwrap().to_owned();
+        map["data"]["inventory"] = format!("{text}{line}\n").into();
+        self.member(cluster, "starling", map);
+    }
+
+    /// Writes one ConfigMap as Starling does, if it differs.
+    pub(super) fn put_map(&mut self, cluster: &str, name: &str, value: &str) {
+        let place = (cluster.to_owned(), "ConfigMap".to_owned(), name.to_owned());
+        let known = self
+            .members
+            .get(&place)
+            .is_some_and(|live| live["data"]["value"] == *value);
+        if !known {
+            self.member(cluster, "starling", labelled(rendered(name, value)));
+        }
+    }
+
+    fn maps_of(&self, cluster: &str) -> Vec<String> {
+        let ours = self.members.iter().filter(|((of, kind, _), object)| {
+            of == cluster
+                && kind == "ConfigMap"
+                && object["metadata"]["labels"]["starling.dev/owner"] == OWNER
+        });
+        ours.map(|((_, _, name), _)| name.clone()).collect()
+    }
+
+    /// The Sync says that its cluster holds what its spec says, and that it is healthy.
+    pub(super) fn hold(&mut self, cluster: &str) {
+        self.hold_unhealthy(cluster);
+        self.edit("Sync", &sync(cluster), "starling", |sync| {
+            sync["status"]["lastHealthyTarget"] = sync["status"]["lastAppliedTarget"].clone();
+            sync["status"]["conditions"] = json!([
+                condition("Ready", "True", "Succeeded"),
+                condition("Healthy", "True", "Succeeded")
+            ]);
+        });
+    }
+
+    /// The Sync says that its cluster holds what its spec says; its health is not known yet.
+    pub(super) fn hold_unhealthy(&mut self, cluster: &str) {
+        let at = self.now.to_string();
+        self.edit("Sync", &sync(cluster), "starling", |sync| {
+            let (target, revision) = (digest(sync), sync["spec"]["revision"].clone());
+            sync["status"] = json!({"observedGeneration": sync["metadata"]["generation"],
+                "lastAttemptedTarget": target, "lastAttemptedRevision": revision,
+                "lastAppliedTarget": target, "lastAppliedRevision": revision,
+                "lastAppliedClusterID": format!("id-{cluster}"), "lastAppliedTime": at,
+                "conditions": [condition("Ready", "False", "Progressing")]});
+        });
+    }
+
+    /// The Sync says that its last attempt failed.
+    pub(super) fn fail(&mut self, cluster: &str, problems: &[&str]) {
+        let again = self
+            .now
+            .checked_add(SignedDuration::from_secs(30))
+            .unwrap()
+            .to_string();
+        let problems: Vec<Value> = problems
+            .iter()
+            .map(|object| json!({"object": object, "reason": "Invalid"}))
+            .collect();
+        self.edit("Sync", &sync(cluster), "starling", |sync| {
+            let (target, revision) = (digest(sync), sync["spec"]["revision"].clone());
+            let mut status = sync["status"].take();
+            if status.is_null() {
+                status = json!({});
+            }
+            let attempts = status["attempts"].as_i64().unwrap_or_default() + 1;
+            status["observedGeneration"] = sync["metadata"]["generation"].clone();
+            status["lastAttemptedTarget"] = target.into();
+            status["lastAttemptedRevision"] = revision;
+            status["attempts"] = attempts.into();
+            status["nextAttemptTime"] = again.into();
+            status["problems"] = problems.into();
+            status["conditions"] = json!([condition("Ready", "False", "Invalid")]);
+            sync["status"] = status;
+        });
+    }
+
+    /// Admits, writes and holds.
+    pub(super) fn deliver(&mut self, cluster: &str, commit: &str) {
+        self.admit(cluster, commit);
+        self.write(cluster, commit);
+        self.hold(cluster);
+    }
+
+    /// The group says how it stands, by its Syncs as they are now.
+    pub(super) fn report(&mut self) {
+        let clusters: Vec<String> = self
+            .hub
+            .iter()
+            .filter(|((kind, _), object)| kind == "Cluster" && object["metadata"]["labels"]["fleet"] == "yes")
+            .map(|((_, name), _)| name.clone())
+            .collect();
+        let rolled = self.cr("SyncGroup", "shop")["status"]["rollout"]["revisions"][0]["revision"].clone();
+        let (mut updated, mut failed, mut waiting, mut unreachable) = (0, 0, 0, 0);
+        let mut problems = Vec::new();
+        for cluster in &clusters {
+            let sync = self.hub.get(&("Sync".to_owned(), sync(cluster)));
+            let told = sync.is_some_and(|sync| sync["spec"]["revision"] == rolled);
+            let holds = sync.is_some_and(|sync| {
+                sync["status"]["lastAppliedRevision"] == rolled
+                    && sync["status"]["lastHealthyTarget"] == sync["status"]["lastAppliedTarget"]
+            });
+            let reachable = self.cr("Cluster", cluster)["status"]["conditions"][0]["status"] == "True";
+            if told && holds {
+                updated += 1;
+            } else if told
+                && sync.is_some_and(|sync| sync["status"]["attempts"].as_i64().unwrap_or_default() > 0)
+            {
+                failed += 1;
+                problems.push(json!({"cluster": cluster, "reason": "Invalid", "message": "refused"}));
+            } else if !reachable {
+                unreachable += 1;
+                problems.push(json!({"cluster": cluster, "reason": "Unreachable", "message": "no answer"}));
+            } else if !told {
+                waiting += 1;
+            }
+        }
+        let phase = match (updated + unreachable == clusters.len(), failed) {
+            (true, 0) => "Succeeded",
+            (false, 1..) => "Paused",
+            _ => "Progressing",
+        };
+        let since = self.now.to_string();
+        let reason = if failed > 0 { "TooManyFailures" } else { "NoSlot" };
+        let blocked = if waiting > 0 {
+            json!([{"reason": reason, "message": "wait", "since": since}])
+        } else {
+            json!([])
+        };
+        self.edit("SyncGroup", "shop", "starling", |group| {
+            group["status"]["clusters"] = json!({"total": clusters.len(), "updated": updated, "failed": failed,
+                "unreachable": unreachable, "pending": waiting});
+            group["status"]["rollout"]["phase"] = phase.into();
+            group["status"]["rollout"]["blockedBy"] = blocked;
+            group["status"]["problems"] = problems.into();
+        });
+    }
+
+    /// The Cluster loop says whether it can be worked on.
+    pub(super) fn reach(&mut self, cluster: &str, yes: bool) {
+        let ready = if yes {
+            condition("Ready", "True", "Succeeded")
+        } else {
+            condition("Ready", "Unknown", "Unreachable")
+        };
+        self.edit("Cluster", cluster, "starling", |object| {
+            object["status"] = json!({"clusterID": format!("id-{cluster}"), "conditions": [ready]});
+        });
+    }
+
+    /// The controller is not there for a time.
+    pub(super) fn sleep(&mut self, seconds: i64) {
+        let from = self.now;
+        self.pass(seconds);
+        self.history.away.push((from, self.now));
+    }
+
+    /// Nothing happens any more, for long enough to be sure.
+    pub(super) fn rest(&mut self) {
+        self.pass(60);
+        self.history.quiet_since = Some(self.now);
+        self.pass(600);
+    }
+
+    /// The history as it is now.
+    pub(super) fn end(&self) -> History {
+        History {
+            ended: self.now,
+            ..self.history.clone()
+        }
+    }
+}
+
+/// The name of the Sync of a cluster.
+pub(super) fn sync(cluster: &str) -> String {
+    format!("shop-app-{cluster}")
+}
+
+/// How a Source names a commit.
+pub(super) fn revision(commit: &str) -> String {
+    format!("main@sha1:{commit}")
+}
+
+/// A ConfigMap as git has it.
+pub(super) fn rendered(name: &str, value: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "default", "name": name}, "data": {"value": value}})
+}
+
+/// An object as Starling writes it.
+pub(super) fn labelled(mut object: Value) -> Value {
+    object["metadata"]["labels"] = json!({"starling.dev/owner": OWNER});
+    object
+}
+
+/// A condition.
+pub(super) fn condition(of: &str, status: &str, reason: &str) -> Value {
+    json!({"type": of, "status": status, "reason": reason, "message": reason, "lastTransitionTime": "2026-01-01T12:00:00Z"})
+}
+
+/// What stands for what a Sync is to hold. The judge does not know how it is made.
+pub(super) fn digest(sync: &Value) -> String {
+    let mut spec = sync["spec"].clone();
+    for field in ["suspend", "groupRef", "clusterRef"] {
+        spec.as_object_mut().unwrap().remove(field);
+    }
+    format!("sha256:{spec}")
+}

@@ -1,0 +1,262 @@
+//! Ways to tamper with a history, each of which the judge has to notice.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+use jiff::SignedDuration;
+use serde_json::json;
+
+use super::broken;
+use super::fleet::MEMBERS;
+use crate::judge::{History, Rule, Verb, Write};
+
+/// Our writes to the objects of one member that are no deletions, by their place in its journal.
+fn applies(history: &History, member: &str) -> Vec<usize> {
+    let writes = history.members[member].iter().enumerate();
+    writes
+        .filter(|(_, write)| write.manager == "starling" && write.verb == Verb::Write)
+        .filter(|(_, write)| write.namespace == "shop" || write.name == "shop")
+        .map(|(place, _)| place)
+        .collect()
+}
+
+/// The places of the hub's writes that fit.
+fn places(history: &History, fits: impl Fn(&Write) -> bool) -> Vec<usize> {
+    let writes = history.hub.iter().enumerate();
+    writes
+        .filter(|(_, write)| fits(write))
+        .map(|(place, _)| place)
+        .collect()
+}
+
+fn is_admission(write: &Write) -> bool {
+    write.kind == "Sync" && write.manager == "starling-group"
+}
+
+fn is_status_of(write: &Write, kind: &str) -> bool {
+    write.kind == kind && write.manager == "starling"
+}
+
+fn without(history: &History, change: impl FnOnce(&mut History)) -> History {
+    let mut changed = history.clone();
+    change(&mut changed);
+    changed
+}
+
+/// A way to tamper with a history, and the rule that has to notice.
+type Tampering = (&'static str, Rule, fn(&mut History));
+
+const TAMPERINGS: [Tampering; 15] = [
+    ("the members' journals are swapped", Rule::Claim, |history| {
+        let (one, two) = (history.members["m1"].clone(), history.members["m2"].clone());
+        history.members.insert("m1".into(), two);
+        history.members.insert("m2".into(), one);
+    }),
+    ("a member's writes come an hour late", Rule::Claim, |history| {
+        for write in history.members.get_mut("m3").unwrap() {
+            write.at = write.at.checked_add(SignedDuration::from_hours(1)).unwrap();
+        }
+    }),
+    (
+        "a member's writes come an hour early",
+        Rule::NotAdmitted,
+        |history| {
+            for write in history.members.get_mut("m3").unwrap() {
+                write.at = write.at.checked_sub(SignedDuration::from_hours(1)).unwrap();
+            }
+        },
+    ),
+    (
+        "the first write to an object is repeated in the end",
+        Rule::Backwards,
+        |history| {
+            let place = applies(history, "m1");
+            let writes = history.members.get_mut("m1").unwrap();
+            let first = place
+                .iter()
+                .find(|place| writes[**place].name == "settings")
+                .copied()
+                .unwrap();
+            let again = Write {
+                at: history.ended,
+                ..writes[first].clone()
+            };
+            writes.push(again);
+        },
+    ),
+    (
+        "the last write to an object is repeated in the end",
+        Rule::Quiet,
+        |history| {
+            let last = *applies(history, "m1").last().unwrap();
+            let writes = history.members.get_mut("m1").unwrap();
+            let again = Write {
+                at: history.ended,
+                ..writes[last].clone()
+            };
+            writes.push(again);
+        },
+    ),
+    ("an object has another value", Rule::NotAdmitted, |history| {
+        let places = applies(history, "m2");
+        let writes = history.members.get_mut("m2").unwrap();
+        let place = places
+            .iter()
+            .rfind(|place| writes[**place].name == "settings")
+            .copied()
+            .unwrap();
+        writes[place].object["data"]["cluster"] = "m1".into();
+    }),
+    ("an object has lost its label", Rule::NotAdmitted, |history| {
+        let place = applies(history, "m2")[1];
+        let write = &mut history.members.get_mut("m2").unwrap()[place];
+        write.object["metadata"]["labels"] = json!({});
+    }),
+    ("the inventory lists other UIDs", Rule::Deletion, |history| {
+        for write in history.members.get_mut("m4").unwrap() {
+            if let Some(text) = write.object["data"]["inventory"].as_str() {
+                let other = text
+                    .lines()
+                    .map(|line| format!("{line}-other\n"))
+                    .collect::<String>();
+                write.object["data"]["inventory"] = other.into();
+            }
+        }
+    }),
+    ("a member has no inventory", Rule::Unlisted, |history| {
+        let writes = history.members.get_mut("m2").unwrap();
+        writes.retain(|write| !write.name.starts_with("starling-inventory-"));
+    }),
+    ("a Deployment is never available", Rule::Health, |history| {
+        for write in history.members.get_mut("m1").unwrap() {
+            if write.kind == "Deployment" {
+                write.object["status"]["readyReplicas"] = 0.into();
+            }
+        }
+    }),
+    (
+        "the second commit was never pushed",
+        Rule::NotAdmitted,
+        |history| {
+            for pushes in history.git.values_mut() {
+                pushes.truncate(1);
+            }
+        },
+    ),
+    ("another commit was pushed after all", Rule::Dangling, |history| {
+        for pushes in history.git.values_mut() {
+            let mut last = pushes.last().unwrap().clone();
+            last.commit = "f".repeat(40);
+            pushes.push(last);
+        }
+    }),
+    (
+        "all are admitted when the first one is",
+        Rule::Concurrency,
+        |history| {
+            let admissions = places(history, is_admission);
+            let second = admissions[admissions.len() / 2..].to_vec();
+            for (offset, place) in second.iter().enumerate() {
+                let mut write = history.hub.remove(*place);
+                write.at = history.hub[second[0]].at.min(write.at);
+                history.hub.insert(second[0] + offset, write);
+            }
+        },
+    ),
+    (
+        "the group succeeds when the first Sync is done",
+        Rule::GroupClaim,
+        |history| {
+            let groups = places(history, |write| is_status_of(write, "SyncGroup"));
+            let last = history.hub.remove(*groups.last().unwrap());
+            let second_half = *places(history, is_admission).last().unwrap() - 1;
+            let at = history.hub[second_half].at;
+            history.hub.insert(second_half, Write { at, ..last });
+        },
+    ),
+    (
+        "the Source shows the second commit after it was admitted",
+        Rule::NotAdmitted,
+        |history| {
+            let sources = places(history, |write| is_status_of(write, "Source"));
+            let write = history.hub.remove(*sources.last().unwrap());
+            history.hub.push(Write {
+                at: history.ended,
+                ..write
+            });
+        },
+    ),
+];
+
+/// Each tampering is rejected by its rule; others may see it too.
+pub(super) fn all_are_noticed(history: &History) -> Result<()> {
+    for (name, rule, tamper) in TAMPERINGS {
+        let (rules, words) = broken(&without(history, tamper));
+        ensure!(rules.contains(&rule), "{name}: {rule:?} expected, found\n{words}");
+    }
+    Ok(())
+}
+
+/// Each apply, each admission, and the last word of each Sync is needed for what follows.
+pub(super) fn nothing_can_be_left_out(history: &History) -> Result<()> {
+    let mut tried = 0;
+    for member in MEMBERS {
+        let applies = applies(history, member);
+        ensure!(
+            applies.len() == 8,
+            "five objects, and three of the second commit: {applies:?}"
+        );
+        for place in applies {
+            // The status that its controller writes shows the whole Deployment.
+            if history.members[member][place].kind == "Deployment" {
+                continue;
+            }
+            let less = without(history, |history| {
+                drop(history.members.get_mut(member).map(|w| w.remove(place)));
+            });
+            let what = history.members[member][place].key();
+            ensure!(
+                broken(&less).0.contains(&Rule::Claim),
+                "{what} of {member} can be left out"
+            );
+            tried += 1;
+        }
+    }
+    for place in places(history, is_admission) {
+        let less = without(history, |history| drop(history.hub.remove(place)));
+        ensure!(
+            broken(&less).0.contains(&Rule::NotAdmitted),
+            "an admission can be left out: {place}"
+        );
+        tried += 1;
+    }
+    let mut last_words: BTreeMap<&str, usize> = BTreeMap::new();
+    for place in places(history, |write| is_status_of(write, "Sync")) {
+        last_words.insert(&history.hub[place].name, place);
+    }
+    ensure!(last_words.len() == MEMBERS.len(), "{last_words:?}");
+    for (name, place) in last_words {
+        let last = &history.hub[place];
+        // The test's own requests were answered in later versions, which have the same words.
+        let less = without(history, |history| {
+            history.hub.retain(|write| {
+                !(write.kind == "Sync"
+                    && write.name == last.name
+                    && write.resource_version > 0
+                    && said_done(write, last))
+            });
+        });
+        ensure!(
+            !broken(&less).0.is_empty(),
+            "that {name} is done need not be said"
+        );
+        tried += 1;
+    }
+    ensure!(tried == 4 * 6 + 8 + 4, "{tried}");
+    Ok(())
+}
+
+/// Whether a version of a Sync says of its target what the last one says of it.
+fn said_done(write: &Write, last: &Write) -> bool {
+    write.object["status"]["lastHealthyTarget"] == last.object["status"]["lastHealthyTarget"]
+}
