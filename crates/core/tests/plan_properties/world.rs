@@ -462,6 +462,25 @@ impl World {
         }
     }
 
+    /// What is left of an older release becomes healthy as well: a release that goes forward may have to wait for
+    /// that (`maxUnavailable`).
+    pub(crate) fn the_past_recovers(&mut self) -> bool {
+        let (now, mut recovers) = (self.now, false);
+        for member in self
+            .members
+            .values_mut()
+            .filter(|member| member.reach == Reach::Ready)
+        {
+            for sync in member.syncs.values_mut() {
+                if sync.release != self.rollout.release && !is_held(&sync.progress) {
+                    sync.progress = Progress::healthy_since(now);
+                    recovers = true;
+                }
+            }
+        }
+        recovers
+    }
+
     /// One of the clusters that are admitted with all their entries, and not done, is healthy now. No other
     /// progress is fair to expect: an entry may need one that is not admitted yet.
     pub(crate) fn one_finishes(&mut self, pick: u8) -> bool {
