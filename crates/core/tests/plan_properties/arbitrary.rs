@@ -334,7 +334,7 @@ fn reach() -> impl Strategy<Value = Reach> {
 
 fn cluster(stages: usize) -> impl Strategy<Value = ClusterView> {
     let entries = btree_map(select(&["app", "base", "crds"][..]), entry(), 1..4);
-    let windows = prop_oneof![3 => Just(vec![]), 1 => subsequence(vec![0, 1], 1..=2)];
+    let windows = prop_oneof![1 => Just(vec![]), 1 => subsequence(vec![0, 1], 1..=2)];
     // A cluster to which nothing happened yet.
     let is_new = prop::bool::weighted(0.1);
     (any::<u64>(), reach(), 0..stages, windows, entries, is_new).prop_map(
@@ -373,7 +373,11 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
                 stages,
                 approvals: approvals.into_iter().map(|name| (name, word(0))).collect(),
             });
-        let held = (prop::bool::weighted(0.05), prop::bool::weighted(0.05));
+        let held = (
+            prop::bool::weighted(0.05),
+            prop::bool::weighted(0.05),
+            prop::bool::weighted(0.2),
+        );
         let clusters = vec(cluster(strategy.stages.len()), 0..40);
         (
             Just(strategy),
@@ -384,8 +388,11 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
             clusters,
         )
             .prop_map(
-                |(strategy, rollout, steering, (suspended, membership_held), now, mut clusters)| {
+                |(strategy, rollout, steering, (suspended, membership_held, windows), now, mut clusters)| {
                     for cluster in &mut clusters {
+                        if !windows {
+                            cluster.windows.clear();
+                        }
                         if let Reach::Unreachable { since, .. } = &mut cluster.reach {
                             *since = t(now).min(*since);
                         }
