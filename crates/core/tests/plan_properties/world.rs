@@ -298,7 +298,7 @@ impl World {
             Event::Break(_) => member.break_health(now, None),
             Event::Trouble(_) => {
                 let (reason, message) = ("HealthCheckFailed".into(), "0/1".into());
-                member.break_health(now, Some(Trouble { reason, message }));
+                member.break_health(now, Some(&Trouble { reason, message }));
             }
             Event::Heal(_) => member.heal(now),
             Event::Lose(_) => member.reach = unreachable(now),
@@ -650,12 +650,12 @@ impl Member {
             })
     }
 
-    fn break_health(&mut self, now: Timestamp, trouble: Option<Trouble>) {
+    fn break_health(&mut self, now: Timestamp, trouble: Option<&Trouble>) {
         for held in self.held() {
             let span = held.since.take().map(|since| now.duration_since(since));
             let span = span.and_then(|span| Duration::try_from(span).ok());
             held.longest = held.longest.max(span.unwrap_or_default());
-            held.trouble = trouble.clone();
+            held.trouble = trouble.cloned();
         }
     }
 

@@ -40,7 +40,7 @@ impl<'a> Moment<'a> {
         let total = fleet.len();
         let unavailable = rules.unavailable.map_or(total, |limit| share(limit, total, 0));
         let group = Scope::of(
-            fleet.iter(),
+            &fleet.iter(),
             Some(limits.max_concurrency),
             limits.max_failures,
             unavailable.max(1),

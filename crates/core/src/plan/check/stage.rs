@@ -51,7 +51,7 @@ impl Scope {
     }
 
     pub(super) fn of<'m>(
-        members: impl Iterator<Item = &'m Member<'m>> + Clone,
+        members: &(impl Iterator<Item = &'m Member<'m>> + Clone),
         slots: Option<IntOrPercent>,
         failures: IntOrPercent,
         unavailable_allowed: usize,
@@ -101,7 +101,7 @@ impl Place<'_> {
         let failures = self.stage.max_failures;
         let limits = &self.input.strategy.limits;
         let mut scope = Scope::of(
-            members(),
+            &members(),
             self.stage.max_concurrency,
             failures.unwrap_or(limits.max_failures),
             self.unavailable_allowed,

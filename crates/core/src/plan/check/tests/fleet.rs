@@ -395,7 +395,7 @@ fn a_plan_with_a_wrong_reason_is_refused_for_it() {
                         p,
                         "suspended",
                         hold(HoldReason::SyncSuspended { entry: "dns".into() }),
-                    )
+                    );
                 },
                 "WrongHold",
             ),
