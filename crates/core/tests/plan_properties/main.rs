@@ -187,7 +187,7 @@ proptest! {
         }
         let first = plan(&input);
         let second = plan(&execute(&input, &first));
-        prop_assert_eq!(started(&second), BTreeMap::new());
+        prop_assert_eq!(started(&second), BTreeMap::new(), "after {:#?}", first);
         for (first, second) in first.stages.iter().zip(&second.stages) {
             prop_assert_eq!(&first.record, &second.record);
             prop_assert_eq!(&first.phase, &second.phase);
