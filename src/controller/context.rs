@@ -18,6 +18,7 @@ use super::lanes::Lanes;
 use super::members::Members;
 use super::pace::Pace;
 use super::ports::{Git, Ledger};
+use super::releases::Releases;
 use super::renders::Renders;
 use super::repositories::Repositories;
 use super::standing::Standings;
@@ -49,6 +50,8 @@ pub struct Context {
     pub renders: Renders,
     /// How members are reached.
     pub network: Network,
+    /// Releases as they were formed.
+    pub releases: Releases,
     /// Connections to members.
     pub members: Members,
     /// How each member answers, and until when it is left alone.

@@ -14,6 +14,7 @@ pub mod members;
 pub mod pace;
 pub mod ports;
 pub mod reconcile;
+pub mod releases;
 pub mod renders;
 pub mod repositories;
 mod restart;

@@ -19,6 +19,7 @@ use super::lanes::Lanes;
 use super::members::Members;
 use super::pace::Pace;
 use super::ports::Ports;
+use super::releases::Releases;
 use super::renders::Renders;
 use super::repositories::Repositories;
 use super::restart;
@@ -211,6 +212,7 @@ async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Co
         network,
         git,
         repositories: Repositories::default(),
+        releases: Releases::default(),
         members: Members::default(),
         lanes,
         ledger,

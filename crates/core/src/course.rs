@@ -255,7 +255,11 @@ mod tests {
             (Queue, Verdict::Rolls, Course::Enqueue { release: "r3".into() }),
             (Queue, Verdict::Through, forward("r3")),
         ] {
-            assert_eq!(case("r3", verdict.clone(), policy).course(), expected, "{policy:?} {verdict:?}");
+            assert_eq!(
+                case("r3", verdict.clone(), policy).course(),
+                expected,
+                "{policy:?} {verdict:?}"
+            );
         }
         for policy in [Replace, Finish, Queue] {
             assert_eq!(case("r2", Verdict::Rolls, policy).course(), Course::Keep);

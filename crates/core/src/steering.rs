@@ -73,7 +73,10 @@ pub fn asked<'a>(
             at: at(approval),
         };
         // Of several the first counts: it is the one that opened the gate.
-        let first = asked.approvals.get(&approval.spec.stage).is_none_or(|known| word.at < known.at);
+        let first = asked
+            .approvals
+            .get(&approval.spec.stage)
+            .is_none_or(|known| word.at < known.at);
         if first {
             asked.approvals.insert(approval.spec.stage.clone(), word);
         }
@@ -186,10 +189,20 @@ mod tests {
 
     #[test]
     fn actions_count_in_the_order_in_which_they_were_made() {
-        let (pause, resume) = (action(1, ActionType::Pause, None, None), action(2, ActionType::Resume, None, None));
+        let (pause, resume) = (
+            action(1, ActionType::Pause, None, None),
+            action(2, ActionType::Resume, None, None),
+        );
         let again = action(3, ActionType::Pause, None, None);
         assert_eq!(asked(OF, [&resume, &pause], []).steering.paused, None);
-        assert_eq!(asked(OF, [&again, &resume, &pause], []).steering.paused.unwrap().at, t(3));
+        assert_eq!(
+            asked(OF, [&again, &resume, &pause], [])
+                .steering
+                .paused
+                .unwrap()
+                .at,
+            t(3)
+        );
         assert_eq!(asked(OF, [&pause], []).steering.paused.unwrap().by, "jane");
     }
 
@@ -239,7 +252,10 @@ mod tests {
             assert_eq!(is_valid(OF, approval), valid);
             assert_eq!(asked(OF, [], [approval]).approvals.contains_key("canary"), valid);
         }
-        assert!(!is_valid(Of { digest: None, ..OF }, &good), "nothing is approved before it is known what it is");
+        assert!(
+            !is_valid(Of { digest: None, ..OF }, &good),
+            "nothing is approved before it is known what it is"
+        );
         let earlier = approval(4, 7, "sha256:a");
         assert_eq!(asked(OF, [], [&good, &earlier]).approvals["canary"].by, "user-4");
     }

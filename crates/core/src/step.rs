@@ -228,7 +228,9 @@ fn held(status: &SyncStatus, target: &str) -> Progress {
         None if !was_healthy => Progress::Working,
         trouble => Progress::Held(Held {
             since: status.healthy_since.parse().ok(),
-            longest: status.longest_healthy.map_or(Duration::ZERO, starling_api::Duration::as_std),
+            longest: status
+                .longest_healthy
+                .map_or(Duration::ZERO, starling_api::Duration::as_std),
             trouble: trouble.map(|failed| Trouble {
                 reason: failed.reason.clone(),
                 message: failed.message.clone(),
@@ -530,7 +532,10 @@ mod tests {
         let spec = spec(serde_json::json!({"revision": "main@sha1:a"}));
         let target = target::of_spec(&spec).unwrap();
         let status = healthy(&spec);
-        assert!(matches!(progress(&status, true, &target, "id", 1), Progress::Held(_)));
+        assert!(matches!(
+            progress(&status, true, &target, "id", 1),
+            Progress::Held(_)
+        ));
         assert_eq!(
             progress(&status, true, "sha256:other", "id", 1),
             Progress::Working
@@ -580,10 +585,23 @@ mod tests {
             healthy_since: String::new(),
             ..healthy(&spec)
         };
-        assert!(matches!(told(broken(), waiting()), Progress::Held(Held { since: None, trouble: None, .. })));
-        assert!(matches!(told(broken(), failed()), Progress::Held(Held { trouble: Some(_), .. })));
+        assert!(matches!(
+            told(broken(), waiting()),
+            Progress::Held(Held {
+                since: None,
+                trouble: None,
+                ..
+            })
+        ));
+        assert!(matches!(
+            told(broken(), failed()),
+            Progress::Held(Held { trouble: Some(_), .. })
+        ));
         // Without wait health is not asked for.
-        assert!(matches!(progress(&held(&spec), false, &target, "id", 1), Progress::Held(_)));
+        assert!(matches!(
+            progress(&held(&spec), false, &target, "id", 1),
+            Progress::Held(_)
+        ));
     }
 
     #[test]

@@ -67,7 +67,9 @@ impl Window {
         let (days, ranges) = parse(text).map_err(|problem| WindowError::Text { field, problem })?;
         let zone = match window.time_zone.as_str() {
             "" => TimeZone::UTC,
-            name => TimeZone::get(name).map_err(|_| WindowError::Zone { name: name.to_owned() })?,
+            name => TimeZone::get(name).map_err(|_| WindowError::Zone {
+                name: name.to_owned(),
+            })?,
         };
         Ok(Self {
             allow,
@@ -82,7 +84,8 @@ impl Window {
     pub fn is_open(&self, at: Timestamp) -> bool {
         // What began the day before may last until now, whatever the zone left out in between.
         let today = at.to_zoned(self.zone.clone()).date();
-        self.intervals(today, -2..=1).any(|(begin, end)| begin <= at && at < end)
+        self.intervals(today, -2..=1)
+            .any(|(begin, end)| begin <= at && at < end)
     }
 
     /// When it next opens or closes; `None`: never.
@@ -108,7 +111,11 @@ impl Window {
     ) -> impl Iterator<Item = (Timestamp, Timestamp)> + '_ {
         days.filter_map(move |offset| today.checked_add(Span::new().try_days(offset).ok()?).ok())
             .filter(|day| self.days[usize::from(day.weekday().to_monday_zero_offset().unsigned_abs())])
-            .flat_map(move |day| self.ranges.iter().filter_map(move |range| self.interval(day, *range)))
+            .flat_map(move |day| {
+                self.ranges
+                    .iter()
+                    .filter_map(move |range| self.interval(day, *range))
+            })
     }
 
     fn interval(&self, day: Date, (begin, end): (u16, u16)) -> Option<(Timestamp, Timestamp)> {
@@ -158,7 +165,11 @@ pub fn combined<'a>(
     let mut from = at;
     // Each step is a change of one of them; a fortnight has fewer than this many unless nothing ever changes.
     for _ in 0..1_000 {
-        let Some(edge) = windows.clone().filter_map(|window| window.next_change(from)).min() else {
+        let Some(edge) = windows
+            .clone()
+            .filter_map(|window| window.next_change(from))
+            .min()
+        else {
             return (open, None);
         };
         if open_at(windows.clone(), edge) != open {
@@ -251,12 +262,24 @@ impl fmt::Display for Window {
         f.write_str(if self.allow { "allow" } else { "deny" })?;
         if self.days != [true; 7] {
             let names = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
-            let days: Vec<&str> = names.into_iter().zip(self.days).filter(|(_, on)| *on).map(|(name, _)| name).collect();
+            let days: Vec<&str> = names
+                .into_iter()
+                .zip(self.days)
+                .filter(|(_, on)| *on)
+                .map(|(name, _)| name)
+                .collect();
             write!(f, " {}", days.join(","))?;
         }
         for (n, (begin, end)) in self.ranges.iter().enumerate() {
             let separator = if n == 0 { ' ' } else { ',' };
-            write!(f, "{separator}{:02}:{:02}-{:02}:{:02}", begin / 60, begin % 60, end / 60, end % 60)?;
+            write!(
+                f,
+                "{separator}{:02}:{:02}-{:02}:{:02}",
+                begin / 60,
+                begin % 60,
+                end / 60,
+                end % 60
+            )?;
         }
         write!(f, " {}", self.zone.iana_name().unwrap_or("UTC"))
     }

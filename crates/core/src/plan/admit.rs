@@ -37,11 +37,13 @@ impl<'a> Desk<'a> {
         let mut windows = BTreeMap::new();
         if input.rollout.direction != Direction::BackAtOnce {
             for standing in standings {
-                windows.entry(standing.cluster.windows.as_slice()).or_insert_with(|| {
-                    let set = standing.cluster.windows.iter();
-                    let about = set.filter_map(|place| input.strategy.windows.get(*place));
-                    window::combined(about, input.now)
-                });
+                windows
+                    .entry(standing.cluster.windows.as_slice())
+                    .or_insert_with(|| {
+                        let set = standing.cluster.windows.iter();
+                        let about = set.filter_map(|place| input.strategy.windows.get(*place));
+                        window::combined(about, input.now)
+                    });
             }
         }
         Self {
@@ -128,7 +130,11 @@ impl<'a> Desk<'a> {
     }
 
     /// What keeps a startable cluster back, in the order of [`HoldReason`].
-    fn obstacles<'s>(&'s self, standing: &'s Standing<'a>, wish: &'s Wish) -> impl Iterator<Item = Hold> + 's {
+    fn obstacles<'s>(
+        &'s self,
+        standing: &'s Standing<'a>,
+        wish: &'s Wish,
+    ) -> impl Iterator<Item = Hold> + 's {
         let steps: [fn(&Self, &Standing<'a>, &Wish) -> Option<Hold>; 7] = [
             |desk, _, _| desk.input.suspended.then_some((HoldReason::GroupSuspended, None)),
             |desk, _, _| {
@@ -139,7 +145,11 @@ impl<'a> Desk<'a> {
                 Some(reason @ HoldReason::Aborted(_)) => Some((reason.clone(), None)),
                 _ => None,
             },
-            |desk, _, _| desk.input.membership_held.then_some((HoldReason::MembershipHeld, None)),
+            |desk, _, _| {
+                desk.input
+                    .membership_held
+                    .then_some((HoldReason::MembershipHeld, None))
+            },
             |desk, _, _| match &desk.stop {
                 Some(HoldReason::Aborted(_)) | None => None,
                 Some(reason) => Some((reason.clone(), None)),
@@ -147,7 +157,9 @@ impl<'a> Desk<'a> {
             Self::stage_waits,
             Self::not_now,
         ];
-        steps.into_iter().filter_map(move |step| step(self, standing, wish))
+        steps
+            .into_iter()
+            .filter_map(move |step| step(self, standing, wish))
     }
 
     fn stage_waits(&self, standing: &Standing<'a>, wish: &Wish) -> Option<Hold> {
@@ -205,7 +217,13 @@ impl<'a> Desk<'a> {
         candidates.sort_by_cached_key(|(standing, wish)| {
             let stage = stage_of(self.input, standing);
             let goes_on = standing.slot.is_some();
-            (!wish.begun, !goes_on, stage, self.eligible_at(standing, wish), standing.name)
+            (
+                !wish.begun,
+                !goes_on,
+                stage,
+                self.eligible_at(standing, wish),
+                standing.name,
+            )
         });
         let mut room = Room::new(self);
         candidates.into_iter().map(move |(standing, wish)| {
@@ -284,7 +302,11 @@ impl Room {
     /// Takes the room that a start needs, or says what is lacking.
     fn take(&mut self, stage: usize, standing: &Standing<'_>, wish: &Wish) -> Option<HoldReason> {
         let touched = [0, stage + 1];
-        let fits = |counter: &usize| self.counters.get(*counter).is_none_or(|c| c.has_room(standing, wish));
+        let fits = |counter: &usize| {
+            self.counters
+                .get(*counter)
+                .is_none_or(|c| c.has_room(standing, wish))
+        };
         if !touched.iter().all(fits) {
             return Some(HoldReason::NoSlot);
         }
@@ -340,13 +362,16 @@ pub(super) fn stop(input: &PlanInput, stages: &[Stage], tally: Tally) -> Option<
             allowed: stage.plan.tally.failures_allowed,
         });
     }
-    stages.iter().enumerate().find_map(|(stage, found)| match &found.wait {
-        Some(StageWait::GateFailed { message, .. }) => Some(Stop::GateFailed {
-            stage,
-            message: message.clone(),
-        }),
-        _ => None,
-    })
+    stages
+        .iter()
+        .enumerate()
+        .find_map(|(stage, found)| match &found.wait {
+            Some(StageWait::GateFailed { message, .. }) => Some(Stop::GateFailed {
+                stage,
+                message: message.clone(),
+            }),
+            _ => None,
+        })
 }
 
 /// When leftover work ends by its deadline, which may free a slot that somebody waits for.

@@ -261,7 +261,9 @@ impl<'a> Eye<'a> {
     }
 
     fn deadline(&self, from: Option<Timestamp>) -> Option<Timestamp> {
-        from?.checked_add(self.input.strategy.limits.progress_deadline).ok()
+        from?
+            .checked_add(self.input.strategy.limits.progress_deadline)
+            .ok()
     }
 
     /// Whether an entry is at work, and not in backoff because one of `others` failed that was admitted with it or

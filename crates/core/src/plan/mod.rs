@@ -22,6 +22,7 @@
 mod admit;
 pub mod check;
 mod classify;
+pub mod record;
 mod report;
 mod stages;
 mod strategy;
@@ -33,8 +34,8 @@ use classify::Standing;
 use jiff::Timestamp;
 pub use report::{Counts, Report};
 pub use stages::*;
-pub use strategy::{Place, ReadStrategy, StrategyError};
 use starling_api::{OnFailure, OnUnreachable};
+pub use strategy::{Place, ReadStrategy, StrategyError};
 pub use types::*;
 
 /// Decides for every cluster of `input` what happens now, and how far each stage is.
@@ -83,7 +84,6 @@ fn classify_all(input: &PlanInput) -> Vec<Standing<'_>> {
         .map(|(name, cluster)| classify::classify(input, name, cluster))
         .collect()
 }
-
 
 /// When time passes a gate of a stage. Also while clusters of it are not through: the gate behind it begins then.
 fn gate_ends(stage: &StagePlan) -> Option<Timestamp> {
@@ -137,9 +137,6 @@ fn verdict(
         Some(stop) => Verdict::Stopped(stop),
     }
 }
-
-
-
 
 #[cfg(test)]
 mod tests;

@@ -94,7 +94,10 @@ impl Plan {
             counts,
             phase: self.phase(input, counts),
             blocked_by: self.blocked_by(),
-            stage: self.current_stage().map(|stage| stage.name.clone()).unwrap_or_default(),
+            stage: self
+                .current_stage()
+                .map(|stage| stage.name.clone())
+                .unwrap_or_default(),
             degraded: u32::try_from(degraded.len()).unwrap_or(u32::MAX),
             problems: self.problems(degraded),
         }
@@ -149,7 +152,9 @@ impl Plan {
             Verdict::Stopped(_) | Verdict::RollBack(_) | Verdict::Rolls => {}
         }
         // A stage whose clusters are done waits for its gates.
-        let waits = self.current_stage().is_some_and(|stage| matches!(stage.phase, StagePhase::Waiting(_)));
+        let waits = self
+            .current_stage()
+            .is_some_and(|stage| matches!(stage.phase, StagePhase::Waiting(_)));
         if counts.progressing > 0 || counts.pending > 0 || (waits && counts.failed + counts.held == 0) {
             match input.rollout.direction {
                 Direction::Back | Direction::BackAtOnce => RolloutPhase::RollingBack,
@@ -210,7 +215,9 @@ impl Plan {
             }
             HoldReason::NoSlot => {
                 let slots = self.tally.slots.unwrap_or_default();
-                format!("{clusters} clusters wait for one of {slots} slots (maxConcurrency of the group or their stage)")
+                format!(
+                    "{clusters} clusters wait for one of {slots} slots (maxConcurrency of the group or their stage)"
+                )
             }
             HoldReason::TooManyUnavailable => format!(
                 "{} of at most {} clusters are in flight or not healthy (maxUnavailable); {clusters} clusters wait",

@@ -203,7 +203,10 @@ mod tests {
     }
 
     fn labels(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
-        labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+        labels
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect()
     }
 
     #[test]
@@ -220,13 +223,27 @@ mod tests {
         }))
         .unwrap();
         for (given, stage, also, windows) in [
-            (&[("tier", "canary"), ("region", "eu")][..], 0, vec![1], vec![0, 1]),
+            (
+                &[("tier", "canary"), ("region", "eu")][..],
+                0,
+                vec![1],
+                vec![0, 1],
+            ),
             (&[("region", "eu")], 1, vec![], vec![0, 1]),
             (&[("region", "us")], 2, vec![], vec![1]),
         ] {
-            assert_eq!(read.place(&labels(given)), Place { stage, also, windows }, "{given:?}");
+            assert_eq!(
+                read.place(&labels(given)),
+                Place { stage, also, windows },
+                "{given:?}"
+            );
         }
-        let names: Vec<&str> = read.strategy.stages.iter().map(|stage| stage.name.as_str()).collect();
+        let names: Vec<&str> = read
+            .strategy
+            .stages
+            .iter()
+            .map(|stage| stage.name.as_str())
+            .collect();
         assert_eq!(names, ["canary", "eu", REST]);
     }
 
@@ -246,17 +263,24 @@ mod tests {
                 serde_json::json!({"stages": [{"name": "a"}, {"name": "a"}]}),
                 "rolloutStrategy.stages: the name \"a\" occurs twice",
             ),
-            (stage(serde_json::json!({"name": "*"})), "\"*\" is the name of the implicit last stage"),
+            (
+                stage(serde_json::json!({"name": "*"})),
+                "\"*\" is the name of the implicit last stage",
+            ),
             (
                 stage(serde_json::json!({"name": "a", "afterStageTasks": [{"type": "TimedWait"}]})),
                 "rolloutStrategy.stages[a].afterStageTasks[0]: a TimedWait needs waitTime",
             ),
             (
-                stage(serde_json::json!({"name": "a", "beforeStageTasks": [{"type": "Approval", "waitTime": "1h"}]})),
+                stage(
+                    serde_json::json!({"name": "a", "beforeStageTasks": [{"type": "Approval", "waitTime": "1h"}]}),
+                ),
                 "rolloutStrategy.stages[a].beforeStageTasks[0]: waitTime belongs to a TimedWait",
             ),
             (
-                stage(serde_json::json!({"name": "a", "clusterSelector": {"matchExpressions": [{"key": "x", "operator": "Like"}]}})),
+                stage(
+                    serde_json::json!({"name": "a", "clusterSelector": {"matchExpressions": [{"key": "x", "operator": "Like"}]}}),
+                ),
                 "rolloutStrategy.stages[a].clusterSelector: ",
             ),
         ] {

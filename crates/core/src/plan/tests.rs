@@ -527,11 +527,7 @@ fn older_work_holds_its_slot_until_its_own_deadline() {
 
 #[test]
 fn the_deadline_counts_from_the_last_admission_of_a_cluster() {
-    let input = two_entries(
-        observed(NEW, 0, Progress::Working),
-        observed(NEW, 40, held()),
-        0,
-    );
+    let input = two_entries(observed(NEW, 0, Progress::Working), observed(NEW, 40, held()), 0);
     let in_flight = Decision::InFlight {
         deadline: t(940),
         lost: false,

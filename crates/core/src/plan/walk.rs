@@ -7,7 +7,8 @@ use starling_api::{OnFailure, OnUnreachable};
 
 use super::classify::{Class, Standing};
 use super::stages::{
-    Direction, Finding, Gate, GateRecord, REST, StagePhase, StagePlan, StageRecord, StageRules, StageWait, Word,
+    Direction, Finding, Gate, GateRecord, REST, StagePhase, StagePlan, StageRecord, StageRules, StageWait,
+    Word,
 };
 use super::types::{HoldReason, PlanInput, Tally};
 
@@ -152,7 +153,11 @@ impl View<'_> {
                 return (StagePhase::Waiting(wait.clone()), Some(wait));
             }
             let with_rollout = self.is_first && self.rules.before.is_empty();
-            record.opened_at = Some(if with_rollout { self.input.rollout.started_at } else { now });
+            record.opened_at = Some(if with_rollout {
+                self.input.rollout.started_at
+            } else {
+                now
+            });
         }
         debug_assert!(record.opened_at.is_some(), "{name} is open");
         self.close(record, tally)
@@ -173,12 +178,17 @@ impl View<'_> {
         if !through || overdrawn {
             // A gate that failed stops the rollout, whoever joined the stage since.
             return match gate {
-                Some(failed @ StageWait::GateFailed { .. }) => (StagePhase::Waiting(failed.clone()), Some(failed)),
+                Some(failed @ StageWait::GateFailed { .. }) => {
+                    (StagePhase::Waiting(failed.clone()), Some(failed))
+                }
                 _ => (StagePhase::Open, Some(self.clusters())),
             };
         }
         if !proven {
-            return (StagePhase::Waiting(StageWait::Unproven), Some(StageWait::Unproven));
+            return (
+                StagePhase::Waiting(StageWait::Unproven),
+                Some(StageWait::Unproven),
+            );
         }
         if let Some(wait) = gate {
             return (StagePhase::Waiting(wait.clone()), Some(wait));
@@ -259,7 +269,9 @@ impl View<'_> {
 
     fn clusters(&self) -> StageWait {
         let waited = || self.members.iter().filter(|member| self.is_waited_for(member));
-        let soaking = waited().filter(|member| matches!(member.class, Class::Soaking { .. })).count();
+        let soaking = waited()
+            .filter(|member| matches!(member.class, Class::Soaking { .. }))
+            .count();
         StageWait::Clusters {
             working: waited().count() - soaking,
             soaking,
@@ -274,9 +286,20 @@ impl View<'_> {
         let broken = |member: &Standing<'_>| member.broken && !member.skipped && is_waited_for;
         Tally {
             failed: self.members.iter().filter(|m| m.is_failed() || broken(m)).count(),
-            failures_allowed: self.rules.max_failures.unwrap_or(limits.max_failures).of_rounded_down(total),
-            slots: self.rules.max_concurrency.map(|bound| bound.of_rounded_up(total).max(1)),
-            ..tally(self.input, self.members.iter().copied(), self.input.clusters.len())
+            failures_allowed: self
+                .rules
+                .max_failures
+                .unwrap_or(limits.max_failures)
+                .of_rounded_down(total),
+            slots: self
+                .rules
+                .max_concurrency
+                .map(|bound| bound.of_rounded_up(total).max(1)),
+            ..tally(
+                self.input,
+                self.members.iter().copied(),
+                self.input.clusters.len(),
+            )
         }
     }
 

@@ -91,7 +91,11 @@ impl Member {
         }
         let admitted_at = self.observed.as_ref()?.admitted_at?;
         // What cuts a cluster off does so at once.
-        let takes = if self.fate() == Fate::CutsOff { Duration::ZERO } else { self.takes };
+        let takes = if self.fate() == Fate::CutsOff {
+            Duration::ZERO
+        } else {
+            self.takes
+        };
         admitted_at.checked_add(takes).ok()
     }
 
@@ -137,7 +141,9 @@ impl Member {
             Some(Progress::Held(held)) => held.clone(),
             _ => return,
         };
-        let span = held.since.and_then(|since| now.duration_since(since).try_into().ok());
+        let span = held
+            .since
+            .and_then(|since| now.duration_since(since).try_into().ok());
         self.progress(Progress::Held(Held {
             since: None,
             longest: held.longest.max(span.unwrap_or_default()),

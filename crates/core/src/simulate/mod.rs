@@ -15,8 +15,8 @@ use starling_api::{OnNewRevision, RollbackType};
 
 use crate::course::{self, Asked, Course, CourseInput, Current, Reason};
 use crate::plan::{
-    ClusterView, Decision, Direction, EntryView, Plan, PlanInput, ReadStrategy, RolloutView, StagePhase, Steering,
-    To, Verdict, Word, plan,
+    ClusterView, Decision, Direction, EntryView, Plan, PlanInput, ReadStrategy, RolloutView, StagePhase,
+    Steering, To, Verdict, Word, plan,
 };
 pub use member::{Fate, Member};
 pub use summary::Summary;
@@ -89,7 +89,12 @@ pub enum Happened {
 impl World {
     /// A group that has nothing yet, at a time.
     #[must_use]
-    pub fn new(now: Timestamp, strategy: ReadStrategy, members: BTreeMap<String, Member>, offered: &str) -> Self {
+    pub fn new(
+        now: Timestamp,
+        strategy: ReadStrategy,
+        members: BTreeMap<String, Member>,
+        offered: &str,
+    ) -> Self {
         Self {
             now,
             strategy,
@@ -297,9 +302,16 @@ impl World {
 
     /// What is found out about the first effect of a stage that waits for it.
     pub fn find(&mut self, stage: &str, found: crate::plan::Finding) {
-        let record = self.rollout.as_mut().and_then(|rollout| rollout.stages.get_mut(stage));
+        let record = self
+            .rollout
+            .as_mut()
+            .and_then(|rollout| rollout.stages.get_mut(stage));
         let Some(record) = record else { return };
-        let records = if record.opened_at.is_none() { &mut record.before } else { &mut record.after };
+        let records = if record.opened_at.is_none() {
+            &mut record.before
+        } else {
+            &mut record.after
+        };
         if let Some(last) = records.last_mut() {
             last.found = Some(found);
         }

@@ -20,7 +20,10 @@ impl Summary {
     /// Takes in how the world is.
     #[must_use]
     pub(super) fn with(mut self, world: &World) -> Self {
-        let reachable = world.members.values().filter(|member| member.reach == Reach::Ready);
+        let reachable = world
+            .members
+            .values()
+            .filter(|member| member.reach == Reach::Ready);
         let unhealthy = reachable.filter(|member| {
             member.observed.as_ref().is_some_and(|sync| match &sync.progress {
                 Progress::Held(held) => held.since.is_none(),

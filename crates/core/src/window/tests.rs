@@ -26,7 +26,10 @@ fn changes(window: &Window, from: &str, count: usize) -> Vec<String> {
     (0..count)
         .map_while(|_| {
             at = window.next_change(at)?;
-            Some(format!("{} {at}", if window.is_open(at) { "opens" } else { "closes" }))
+            Some(format!(
+                "{} {at}",
+                if window.is_open(at) { "opens" } else { "closes" }
+            ))
         })
         .collect()
 }
@@ -44,7 +47,10 @@ fn office_hours_follow_the_clock_on_the_wall() {
             "closes 2026-03-30T14:00:00Z"
         ]
     );
-    assert!(office.is_open(t("2026-03-27T08:00:00Z")), "the first second counts");
+    assert!(
+        office.is_open(t("2026-03-27T08:00:00Z")),
+        "the first second counts"
+    );
     assert!(!office.is_open(t("2026-03-27T07:59:59.999Z")));
     assert!(office.is_open(t("2026-03-27T14:59:59.999Z")));
     assert!(!office.is_open(t("2026-03-27T15:00:00Z")), "the last does not");
@@ -80,7 +86,11 @@ fn hours_that_a_clock_change_leaves_out_or_repeats() {
             ["opens 2026-10-24T23:00:00Z", "closes 2026-10-25T01:30:00Z"],
         ),
     ] {
-        assert_eq!(changes(&window(text, "Europe/Berlin"), from, 2), expected, "{text}");
+        assert_eq!(
+            changes(&window(text, "Europe/Berlin"), from, 2),
+            expected,
+            "{text}"
+        );
     }
 }
 
@@ -96,7 +106,10 @@ fn days_wrap_around_the_week_and_times_around_midnight() {
             "closes 2026-11-22T04:00:00Z"
         ]
     );
-    assert!(nights.is_open(t("2026-11-24T03:00:00Z")), "Monday's night ends on Tuesday");
+    assert!(
+        nights.is_open(t("2026-11-24T03:00:00Z")),
+        "Monday's night ends on Tuesday"
+    );
     assert!(!nights.is_open(t("2026-11-25T03:00:00Z")));
 }
 
@@ -107,8 +120,14 @@ fn windows_that_touch_are_one_and_one_that_is_always_open_never_changes() {
         changes(&weekend, "2026-11-18T00:00:00Z", 2),
         ["opens 2026-11-21T00:00:00Z", "closes 2026-11-23T00:00:00Z"]
     );
-    assert_eq!(window("00:00-24:00", "Europe/Berlin").next_change(t("2026-11-18T00:00:00Z")), None);
-    assert_eq!(window("00:00-12:00,12:00-24:00", "").next_change(t("2026-11-18T00:00:00Z")), None);
+    assert_eq!(
+        window("00:00-24:00", "Europe/Berlin").next_change(t("2026-11-18T00:00:00Z")),
+        None
+    );
+    assert_eq!(
+        window("00:00-12:00,12:00-24:00", "").next_change(t("2026-11-18T00:00:00Z")),
+        None
+    );
 }
 
 /// Samoa skipped 30 December 2011, a Friday, when it moved over the date line.
@@ -127,7 +146,10 @@ fn what_is_denied_is_closed_and_what_is_not_allowed_too() {
     let (office, freeze) = (window("Mon-Fri 09:00-16:00", ""), deny("Fri 12:00-24:00", ""));
     let both = |windows: &[Window], at| combined(windows.iter(), at);
     assert_eq!(both(&[], at), (true, None), "without windows it is always open");
-    assert_eq!(both(&[office.clone()], at), (true, Some(t("2026-11-20T16:00:00Z"))));
+    assert_eq!(
+        both(&[office.clone()], at),
+        (true, Some(t("2026-11-20T16:00:00Z")))
+    );
     assert_eq!(
         both(&[office.clone(), freeze.clone()], at),
         (true, Some(t("2026-11-20T12:00:00Z")))
@@ -142,7 +164,10 @@ fn what_is_denied_is_closed_and_what_is_not_allowed_too() {
         (false, Some(t("2026-11-21T00:00:00Z")))
     );
     let other = window("Sat 09:00-10:00", "");
-    assert_eq!(both(&[office, other], t("2026-11-20T16:00:00Z")), (false, Some(t("2026-11-21T09:00:00Z"))));
+    assert_eq!(
+        both(&[office, other], t("2026-11-20T16:00:00Z")),
+        (false, Some(t("2026-11-21T09:00:00Z")))
+    );
     let never = deny("00:00-24:00", "");
     assert_eq!(both(&[never], at), (false, None));
 }
@@ -172,7 +197,11 @@ fn every_minute_of_the_days_around_a_clock_change() {
                 let minute = u16::try_from(i32::from(civil.hour()) * 60 + i32::from(civil.minute())).unwrap();
                 // Outside the hour around the change, the wall decides.
                 if !(1..=3).contains(&civil.hour()) {
-                    assert_eq!(now, by_the_wall(&window, civil.date(), minute), "{text} {zone} {civil}");
+                    assert_eq!(
+                        now,
+                        by_the_wall(&window, civil.date(), minute),
+                        "{text} {zone} {civil}"
+                    );
                 }
             }
         }
@@ -194,7 +223,12 @@ fn by_the_wall(window: &Window, day: Date, minute: u16) -> bool {
 fn what_makes_no_sense_is_refused_with_what_would() {
     for (allow, deny, zone, expected) in [
         ("", "", "", "exactly one of allow and deny"),
-        ("Mon 09:00-10:00", "Tue 09:00-10:00", "", "exactly one of allow and deny"),
+        (
+            "Mon 09:00-10:00",
+            "Tue 09:00-10:00",
+            "",
+            "exactly one of allow and deny",
+        ),
         ("Mon", "", "", "allow: \"Mon\" is not days and times"),
         ("Mo 09:00-10:00", "", "", "\"Mo\" is no day"),
         ("Mon 9:00-10:00", "", "", "\"9:00\" is no time"),
@@ -221,7 +255,11 @@ fn what_makes_no_sense_is_refused_with_what_would() {
 #[test]
 fn a_window_is_shown_as_it_is_written() {
     for (text, zone, shown) in [
-        ("mon-wed 09:00-16:00", "Europe/Berlin", "allow Mon,Tue,Wed 09:00-16:00 Europe/Berlin"),
+        (
+            "mon-wed 09:00-16:00",
+            "Europe/Berlin",
+            "allow Mon,Tue,Wed 09:00-16:00 Europe/Berlin",
+        ),
         ("22:00-04:00,12:00-13:00", "", "allow 22:00-04:00,12:00-13:00 UTC"),
     ] {
         assert_eq!(window(text, zone).to_string(), shown);

@@ -53,16 +53,24 @@ impl Script {
         let start: Timestamp = start.parse().unwrap();
         let mut events = Vec::new();
         for line in head.script.lines().filter(|line| !line.trim().is_empty()) {
-            let (at, event) = line.trim().split_once(' ').unwrap_or_else(|| panic!("{name}: {line}"));
+            let (at, event) = line
+                .trim()
+                .split_once(' ')
+                .unwrap_or_else(|| panic!("{name}: {line}"));
             let at: starling_api::Duration = at.parse().unwrap_or_else(|_| panic!("{name}: {line}"));
             let at = start.checked_add(at.as_std()).unwrap();
-            assert!(events.last().is_none_or(|(last, _)| *last <= at), "{name}: {line} is too late");
+            assert!(
+                events.last().is_none_or(|(last, _)| *last <= at),
+                "{name}: {line} is too late"
+            );
             events.push((at, Event(event.trim().to_owned())));
         }
         Self {
             name: name.to_owned(),
             start,
-            ends: head.ends.map(|ends| SignedDuration::try_from(ends.as_std()).unwrap()),
+            ends: head
+                .ends
+                .map(|ends| SignedDuration::try_from(ends.as_std()).unwrap()),
             strategy: head.strategy.unwrap_or_default(),
             takes: head.takes.as_std(),
             members: head
@@ -76,8 +84,12 @@ impl Script {
 
     /// The world before the first event. Nothing is offered yet, so nothing rolls.
     pub(crate) fn world(&self) -> World {
-        let members = self.members.iter().map(|(name, labels)| (name.clone(), member(name, labels, self.takes)));
-        let strategy = ReadStrategy::new(&self.strategy).unwrap_or_else(|error| panic!("{}: {error}", self.name));
+        let members = self
+            .members
+            .iter()
+            .map(|(name, labels)| (name.clone(), member(name, labels, self.takes)));
+        let strategy =
+            ReadStrategy::new(&self.strategy).unwrap_or_else(|error| panic!("{}: {error}", self.name));
         let mut world = World::new(self.start, strategy, members.collect(), "");
         world.on_new_revision = self.strategy.on_new_revision;
         world.rollback = self.strategy.rollback.type_;
@@ -149,8 +161,14 @@ impl Event {
                 }
             }
             ["joins", name, labels @ ..] => {
-                let takes = world.members.values().next().map_or(std::time::Duration::ZERO, |member| member.takes);
-                world.members.insert((*name).to_owned(), member(name, &pairs(labels), takes));
+                let takes = world
+                    .members
+                    .values()
+                    .next()
+                    .map_or(std::time::Duration::ZERO, |member| member.takes);
+                world
+                    .members
+                    .insert((*name).to_owned(), member(name, &pairs(labels), takes));
             }
             ["relabelled", name, labels @ ..] => {
                 world.members.get_mut(*name).unwrap().labels = pairs(labels);
@@ -167,7 +185,10 @@ impl Event {
             ["resume"] => world.steering.paused = None,
             ["abort", "by", who] => world.steering.aborted = Some(word(who)),
             ["skip", "stage", stage, "by", who] => {
-                world.steering.skipped_stages.insert((*stage).to_owned(), word(who));
+                world
+                    .steering
+                    .skipped_stages
+                    .insert((*stage).to_owned(), word(who));
             }
             ["skip", cluster, "by", who] => {
                 world.steering.skipped.insert((*cluster).to_owned(), word(who));
@@ -194,7 +215,12 @@ impl Event {
 
 fn each(world: &mut World, names: &[&str], change: impl Fn(&mut Member)) {
     for name in expand(&names.join(" ")) {
-        change(world.members.get_mut(&name).unwrap_or_else(|| panic!("no cluster {name}")));
+        change(
+            world
+                .members
+                .get_mut(&name)
+                .unwrap_or_else(|| panic!("no cluster {name}")),
+        );
     }
 }
 

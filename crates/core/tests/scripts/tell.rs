@@ -45,7 +45,11 @@ impl Teller {
     }
 
     fn line(&mut self, at: Timestamp, text: &str) {
-        let time = if self.last_time == Some(at) { String::new() } else { self.since_start(at) };
+        let time = if self.last_time == Some(at) {
+            String::new()
+        } else {
+            self.since_start(at)
+        };
         self.last_time = Some(at);
         writeln!(self.out, "{time:<12}{text}").unwrap();
     }
@@ -110,7 +114,11 @@ impl Teller {
             Verdict::RollBack(_) => "the rollout is to go back".to_owned(),
         };
         if verdict != self.verdict {
-            let text = if verdict.is_empty() { "the rollout goes on" } else { &verdict };
+            let text = if verdict.is_empty() {
+                "the rollout goes on"
+            } else {
+                &verdict
+            };
             let text = text.to_owned();
             self.line(world.now, &text);
             self.verdict = verdict;
@@ -122,7 +130,10 @@ impl Teller {
         match decision {
             Decision::Done => "done".into(),
             Decision::Start { to: To::Release, .. } => "starts".into(),
-            Decision::Start { to: To::LastKnownGood, .. } => "starts with the last known good release".into(),
+            Decision::Start {
+                to: To::LastKnownGood,
+                ..
+            } => "starts with the last known good release".into(),
             Decision::InFlight { lost: false, .. } => "at work".into(),
             Decision::InFlight { lost: true, deadline } => {
                 format!("lost on the way, failed by {}", self.since_start(*deadline))
@@ -158,10 +169,14 @@ impl Teller {
             StagePhase::Open => "open".into(),
             StagePhase::Passed => "passed".into(),
             StagePhase::Skipped(word) => format!("passed over by {}", word.by),
-            StagePhase::Waiting(StageWait::Gate { until: Some(until), .. }) => {
+            StagePhase::Waiting(StageWait::Gate {
+                until: Some(until), ..
+            }) => {
                 format!("waits until {}", self.since_start(*until))
             }
-            StagePhase::Waiting(StageWait::GateFailed { gate, message }) => format!("{gate:?} failed: {message}"),
+            StagePhase::Waiting(StageWait::GateFailed { gate, message }) => {
+                format!("{gate:?} failed: {message}")
+            }
             StagePhase::Waiting(wait) => format!("waits ({})", wait.as_str()),
         }
     }
@@ -173,7 +188,10 @@ impl Teller {
             let target = member.observed.as_ref().and_then(|sync| sync.target.as_deref());
             holds.entry(target.unwrap_or("nothing")).or_default().push(name);
         }
-        let holds: Vec<String> = holds.iter().map(|(target, names)| format!("{target}: {}", names.join(" "))).collect();
+        let holds: Vec<String> = holds
+            .iter()
+            .map(|(target, names)| format!("{target}: {}", names.join(" ")))
+            .collect();
         let summary = world.summary();
         writeln!(
             self.out,

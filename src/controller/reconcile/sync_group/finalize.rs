@@ -4,7 +4,7 @@
 //! Without it the garbage collector would delete the Syncs each by its own policy, and a group that says `Orphan` could not keep them
 //! from deleting.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use starling_core::finalize::{Surroundings, dependents_first};
 use super::super::ReconcileError;
 use super::super::surroundings::surroundings;
 use super::super::sync::depends_on;
-use super::observe::{self, Blocked, BySlot, Group};
+use super::observe::{self, Blocked, BySlot};
 use super::{leave, report};
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Context, Next};
@@ -89,7 +89,7 @@ pub(super) async fn finalize(context: &Context, group: Arc<SyncGroup>) -> Result
         context.events.normal(&*group, "Deleted", note).await;
         return release(context, &group).await;
     }
-    let failed = take_all_away(context, &group, &key, &syncs).await?;
+    let failed = take_all_away(context, &group, &syncs).await?;
     let (left, _) = observe::syncs(context, &key);
     tell(context, group, "Deleting", what_is_left(&left)).await?;
     // The Syncs that go wake the group, the last of them too.
@@ -103,20 +103,10 @@ pub(super) async fn finalize(context: &Context, group: Arc<SyncGroup>) -> Result
 /// Deletes the Syncs that are not being deleted yet, with the group's policy. Returns whether some were not taken.
 async fn take_all_away(
     context: &Context,
-    object: &Arc<SyncGroup>,
-    key: &ObjectKey,
+    object: &SyncGroup,
     syncs: &BySlot,
 ) -> Result<bool, ReconcileError> {
     let policy = object.spec.deletion_policy;
-    let group = Group {
-        object: object.clone(),
-        key: key.clone(),
-        sources: BTreeMap::new(),
-        clusters: BTreeMap::new(),
-        syncs: syncs.clone(),
-        taken: BTreeSet::new(),
-        unreadable: BTreeSet::new(),
-    };
     let staying: BTreeMap<String, &Arc<SyncResource>> = syncs
         .values()
         .filter(|sync| sync.metadata.deletion_timestamp.is_none())
@@ -130,7 +120,7 @@ async fn take_all_away(
     );
     let mut failed = false;
     for sync in order.iter().filter_map(|name| staying.get(name)) {
-        if let Err(error) = leave::take_away(context, &group, sync, policy).await? {
+        if let Err(error) = leave::take_away(context, object, sync, policy).await? {
             tracing::warn!(sync = %sync.name_any(), error = %crate::chain(&error), "not taken away");
             failed = true;
         }

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use kube::ResourceExt;
-use starling_api::{APPROVE_MEMBERSHIP, Cluster, DeletionPolicy, FINALIZER, ROLLOUT, SyncResource};
+use starling_api::{
+    APPROVE_MEMBERSHIP, Cluster, DeletionPolicy, FINALIZER, ROLLOUT, SyncGroup, SyncResource,
+};
 use starling_core::finalize::dependents_first;
 use starling_core::membership::{Departure, HeldDeparture, Members, departure};
 use starling_core::plan::{Decision, Plan};
@@ -18,6 +20,7 @@ use super::super::ReconcileError;
 use super::super::sync::depends_on;
 use super::admit::admission_key;
 use super::observe::Group;
+use super::release::Rolling;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Context, Next};
 use crate::controller::hub::HubError;
@@ -79,6 +82,7 @@ pub(super) fn observe(context: &Context, group: &Group) -> Leaving {
 pub(super) async fn release(
     context: &Context,
     group: &Group,
+    rolling: &Rolling,
     leaving: &Leaving,
     plan: &Plan,
 ) -> Result<Option<Next>, ReconcileError> {
@@ -102,7 +106,7 @@ pub(super) async fn release(
             }
         }
     }
-    for sync in of_removed_entries(group, plan) {
+    for sync in of_removed_entries(group, rolling, plan) {
         let policy = sync.spec.template.deletion_policy;
         doomed.insert(sync.name_any(), (sync, policy));
     }
@@ -113,7 +117,7 @@ pub(super) async fn release(
             .collect(),
     );
     for (sync, policy) in order.iter().filter_map(|name| doomed.get(name)) {
-        match take_away(context, group, sync, *policy).await? {
+        match take_away(context, &group.object, sync, *policy).await? {
             Ok(()) if *policy == DeletionPolicy::Orphan => tell_people(context, group, leaving, sync).await,
             Ok(()) => {}
             Err(error) => {
@@ -165,8 +169,8 @@ fn syncs_of(group: &Group, cluster: &str) -> impl Iterator<Item = Arc<SyncResour
 
 /// The Syncs of entries that were taken out, on clusters where all present entries are done: what one of those has taken
 /// over carries its label by then, so a renamed entry hands its objects over.
-fn of_removed_entries(group: &Group, plan: &Plan) -> Vec<Arc<SyncResource>> {
-    let is_known = |name: &str| group.object.spec.syncs.iter().any(|entry| entry.name == name);
+fn of_removed_entries(group: &Group, rolling: &Rolling, plan: &Plan) -> Vec<Arc<SyncResource>> {
+    let is_known = |name: &str| rolling.vector.entry(name).is_some();
     group
         .syncs
         .iter()
@@ -185,12 +189,12 @@ fn of_removed_entries(group: &Group, plan: &Plan) -> Vec<Arc<SyncResource>> {
 /// The outer error is the ledger's; the inner one the management cluster's.
 pub(super) async fn take_away(
     context: &Context,
-    group: &Group,
+    group: &SyncGroup,
     sync: &Arc<SyncResource>,
     policy: DeletionPolicy,
 ) -> Result<Result<(), HubError>, ReconcileError> {
     let rollout = sync.annotations().get(ROLLOUT).cloned().unwrap_or_default();
-    let key = admission_key(&group.object, &rollout, sync);
+    let key = admission_key(group, &rollout, sync);
     context
         .ledger
         .settle_admission(&key, AdmissionOutcome::Left, "", context.now())

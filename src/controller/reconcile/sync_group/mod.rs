@@ -16,12 +16,18 @@ mod view;
 
 use std::time::Duration;
 
-use starling_core::plan::plan;
+use release::{Beginning, Offered, Rolling};
+use starling_core::course::Course;
+use starling_core::plan::{Plan, PlanInput, plan};
 
 use super::ReconcileError;
+use observe::Group;
+
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Context, Next};
 
+/// Releases that one look may begin.
+const STEPS: usize = 3;
 /// Wait after an admission that the management cluster did not take.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -46,29 +52,84 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
             return Ok(Next::OnEvent);
         }
     };
-    let Some(rolling) = release::ensure(context, &group).await? else {
+    let offered = release::offered(context, &group);
+    let leaving = leave::observe(context, &group);
+    let Some((rolling, input, plan)) = decide(context, &group, &offered, leaving.held.is_some()).await?
+    else {
         return Ok(Next::OnEvent);
     };
-    let leaving = leave::observe(context, &group);
-    let input = view::plan_input(&group, &rolling, leaving.held.is_some(), context.now());
-    let plan = plan(&input);
+    // Time is counted from what is remembered of the stages, so that comes before anything is admitted.
+    let rolling = report::keep_stages(context, &group, rolling, &plan).await?;
     let admitted = admit::admit(context, &group, &rolling, &plan).await?;
-    let left = leave::release(context, &group, &leaving, &plan).await?;
+    let left = leave::release(context, &group, &rolling, &leaving, &plan).await?;
     let reported = report::report(
         context,
         &group,
         &rolling,
-        &plan.report(&input),
+        (&plan, &plan.report(&input)),
         leaving.held.as_ref(),
     )
     .await?;
     Ok(soonest([
         plan.recheck_at.map(|at| Next::at(at, context.now())),
-        rolling.settles_at.map(|at| Next::at(at, context.now())),
+        offered.settles_at.map(|at| Next::at(at, context.now())),
         (!admitted).then_some(Next::After(RETRY)),
         left,
         reported,
     ]))
+}
+
+/// Which release rolls, and its plan. Another release than the one in status is begun here. `None`: there is nothing to
+/// roll.
+async fn decide(
+    context: &Context,
+    group: &Group,
+    offered: &Offered,
+    membership_held: bool,
+) -> Result<Option<(Rolling, PlanInput, Plan)>, ReconcileError> {
+    let mut current = release::current(context, group, offered).await?;
+    // A failed rollout is left, what is offered is begun: never more than a few steps.
+    for _ in 0..STEPS {
+        let planned = current.map(|rolling| {
+            let input = view::plan_input(group, &rolling, membership_held, context.now());
+            let plan = plan(&input);
+            (rolling, input, plan)
+        });
+        let verdict = planned
+            .as_ref()
+            .map(|(rolling, _, plan)| (rolling, &plan.verdict));
+        let course = release::course(group, offered, verdict);
+        let before = match course {
+            Course::Keep | Course::NothingToGoBackTo => return Ok(planned),
+            Course::Enqueue { .. } => {
+                let Some((rolling, input, plan)) = planned else {
+                    return Ok(None);
+                };
+                let rolling = release::enqueue(context, group, offered, rolling).await?;
+                return Ok(Some((rolling, input, plan)));
+            }
+            Course::Start {
+                release,
+                direction,
+                hold,
+                reason,
+            } => {
+                let beginning = Beginning {
+                    release: &release,
+                    direction,
+                    hold,
+                    reason,
+                };
+                let before = planned.map(|(rolling, ..)| rolling);
+                release::begin(context, group, offered, before, beginning).await?
+            }
+        };
+        let Some(begun) = before else {
+            return Ok(None);
+        };
+        current = Some(begun);
+    }
+    Ok(None)
 }
 
 fn soonest<const N: usize>(wishes: [Option<Next>; N]) -> Next {

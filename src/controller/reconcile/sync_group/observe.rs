@@ -7,6 +7,7 @@ use kube::ResourceExt;
 use kube::core::SelectorExt;
 use starling_api::{Cluster, Source, SyncGroup, SyncResource};
 use starling_core::ignore::IgnoreRules;
+use starling_core::plan::ReadStrategy;
 use starling_core::{depend, expand, promise};
 
 use super::super::not_implemented;
@@ -17,6 +18,8 @@ use crate::controller::context::Context;
 pub(super) struct Group {
     pub(super) object: Arc<SyncGroup>,
     pub(super) key: ObjectKey,
+    /// Its strategy, read.
+    pub(super) strategy: ReadStrategy,
     /// The Sources of its entries, by name; all of them offer a revision.
     pub(super) sources: BTreeMap<String, Arc<Source>>,
     /// The selected clusters, by name.
@@ -59,6 +62,8 @@ pub(super) fn observe(context: &Context, object: Arc<SyncGroup>) -> Result<Group
             true,
         ));
     }
+    let strategy = ReadStrategy::new(&object.spec.rollout_strategy)
+        .map_err(|error| blocked("InvalidSpec", format!("spec.{error}"), true))?;
     depend::check_entries(&object.spec.syncs)
         .map_err(|error| blocked(error.reason(), format!("spec.{error}"), true))?;
     if let Some(message) = invalid_ignore(&object) {
@@ -87,6 +92,7 @@ pub(super) fn observe(context: &Context, object: Arc<SyncGroup>) -> Result<Group
     Ok(Group {
         object,
         key,
+        strategy,
         sources,
         clusters,
         syncs,

@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use starling_api::{ADMITTED_AT, Cluster, RELEASE, SyncEntry, SyncResource, SyncTemplate};
-use starling_core::plan::{ClusterView, EntryView, Limits, ObservedSync, PlanInput, Progress};
+use starling_api::{ADMITTED_AT, Cluster, RELEASE, RolloutDirection, SyncEntry, SyncResource, SyncTemplate};
+use starling_core::plan::{
+    ClusterView, Direction, EntryView, ObservedSync, PlanInput, Progress, RolloutView, Steering, record,
+};
 use starling_core::{expand, step, target};
 
 use super::super::cluster::reach;
 use super::super::sync::facts;
 use super::observe::Group;
 use super::release::Rolling;
+use crate::controller::releases::Vector;
 
 pub(super) fn plan_input(
     group: &Group,
@@ -19,19 +22,23 @@ pub(super) fn plan_input(
     membership_held: bool,
     now: Timestamp,
 ) -> PlanInput {
-    let strategy = &group.object.spec.rollout_strategy;
     PlanInput {
         now,
-        limits: Limits {
-            max_concurrency: strategy.max_concurrency,
-            max_failures: strategy.max_failures,
-            progress_deadline: strategy.progress_deadline.as_std(),
-            jitter: strategy.jitter.as_std(),
+        strategy: group.strategy.strategy.clone(),
+        rollout: RolloutView {
+            release: rolling.rollout.release.clone(),
+            direction: match rolling.rollout.direction {
+                RolloutDirection::Forward => Direction::Forward,
+                RolloutDirection::Back => Direction::Back,
+                RolloutDirection::BackAtOnce => Direction::BackAtOnce,
+            },
+            started_at: rolling.started_at(),
+            stages: record::recorded(&rolling.rollout),
+            approvals: BTreeMap::new(),
         },
+        steering: Steering::default(),
         suspended: group.object.spec.suspend,
         membership_held,
-        release: rolling.rollout.release.clone(),
-        started_at: rolling.started_at(),
         clusters: group
             .clusters
             .iter()
@@ -72,25 +79,34 @@ fn cluster_view(group: &Group, rolling: &Rolling, name: &str, cluster: &Cluster)
         .status
         .as_ref()
         .map_or("", |status| status.cluster_id.as_str());
-    let entries: BTreeMap<String, EntryView> = group
-        .object
-        .spec
-        .syncs
+    let target_by = |vector: &Vector, entry: &SyncEntry| {
+        template_for(group, entry, name, cluster)
+            .map(|template| target::of_sync(vector.revision(&entry.name), &template))
+    };
+    let entries: BTreeMap<String, EntryView> = rolling
+        .vector
+        .entries
         .iter()
         .map(|entry| {
-            let wanted = template_for(group, entry, name, cluster)
-                .map(|template| target::of_sync(rolling.revision(&entry.name), &template));
             let sync = group.syncs.get(&(name.to_owned(), entry.name.clone()));
+            let known_good = rolling
+                .known_good
+                .as_ref()
+                .and_then(|good| target_by(good, good.entry(&entry.name)?).ok());
             (
                 entry.name.clone(),
                 EntryView {
-                    wanted,
+                    wanted: target_by(&rolling.vector, entry),
+                    known_good,
                     observed: sync.map(|sync| observed(sync, id)),
                 },
             )
         })
         .collect();
+    let place = group.strategy.place(cluster.labels());
     ClusterView {
+        stage: place.stage,
+        windows: place.windows,
         uid: cluster.uid().unwrap_or_else(|| name.to_owned()),
         reach: reach(cluster),
         entries,
