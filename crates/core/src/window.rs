@@ -7,6 +7,7 @@
 //! over.
 
 use std::fmt;
+use std::time::Duration;
 
 use jiff::civil::{Date, DateTime};
 use jiff::tz::{AmbiguousOffset, TimeZone};
@@ -82,25 +83,18 @@ impl Window {
     /// Whether it is open.
     #[must_use]
     pub fn is_open(&self, at: Timestamp) -> bool {
-        // What began the day before may last until now, whatever the zone left out in between.
-        let today = at.to_zoned(self.zone.clone()).date();
-        self.intervals(today, -2..=1)
-            .any(|(begin, end)| begin <= at && at < end)
+        Calendar::of(self, at).is_open(at)
     }
 
     /// When it next opens or closes; `None`: never.
     #[must_use]
     pub fn next_change(&self, after: Timestamp) -> Option<Timestamp> {
-        let today = after.to_zoned(self.zone.clone()).date();
-        let mut edges: Vec<Timestamp> = self
-            .intervals(today, -2..=AHEAD)
-            .flat_map(|(begin, end)| [begin, end])
-            .filter(|edge| *edge > after)
-            .collect();
+        let calendar = Calendar::of(self, after);
+        let open = calendar.is_open(after);
+        let mut edges: Vec<Timestamp> = calendar.edges().filter(|edge| *edge > after).collect();
         edges.sort_unstable();
-        let open = self.is_open(after);
         // Where one interval ends and another begins, nothing changes.
-        edges.into_iter().find(|edge| self.is_open(*edge) != open)
+        edges.into_iter().find(|edge| calendar.is_open(*edge) != open)
     }
 
     /// The intervals that begin on the days around `today`.
@@ -154,41 +148,71 @@ fn at_minute(day: Date, minute: u16) -> Option<DateTime> {
         .ok()
 }
 
-/// Whether clusters may start by some windows taken together, and when that next changes: no `deny` is open, and one
-/// `allow`, if there are any.
-#[must_use]
-pub fn combined<'a>(
-    windows: impl Iterator<Item = &'a Window> + Clone,
-    at: Timestamp,
-) -> (bool, Option<Timestamp>) {
-    let open = open_at(windows.clone(), at);
-    let mut from = at;
-    // Each step is a change of one of them; a fortnight has fewer than this many unless nothing ever changes.
-    for _ in 0..1_000 {
-        let Some(edge) = windows
-            .clone()
-            .filter_map(|window| window.next_change(from))
-            .min()
-        else {
-            return (open, None);
-        };
-        if open_at(windows.clone(), edge) != open {
-            return (open, Some(edge));
-        }
-        from = edge;
-    }
-    (open, None)
+/// A window around a time: when it is open, from the day before yesterday to as far as is looked ahead. To find these
+/// intervals costs more than everything else about windows, so it is done once where many clusters ask.
+#[derive(Clone, Debug)]
+pub struct Calendar {
+    allow: bool,
+    intervals: Vec<(Timestamp, Timestamp)>,
+    /// Nothing is known from here on.
+    ends: Timestamp,
 }
 
-fn open_at<'a>(windows: impl Iterator<Item = &'a Window>, at: Timestamp) -> bool {
+impl Calendar {
+    /// A window around a time.
+    #[must_use]
+    pub fn of(window: &Window, at: Timestamp) -> Self {
+        let today = at.to_zoned(window.zone.clone()).date();
+        // What began the day before may last until now, whatever the zone left out in between.
+        let intervals = window.intervals(today, -2..=AHEAD).collect();
+        let ends = at.checked_add(Duration::from_secs(AHEAD.unsigned_abs() * 24 * 60 * 60));
+        Self {
+            allow: window.allow,
+            intervals,
+            ends: ends.unwrap_or(Timestamp::MAX),
+        }
+    }
+
+    fn is_open(&self, at: Timestamp) -> bool {
+        self.intervals
+            .iter()
+            .any(|(begin, end)| *begin <= at && at < *end)
+    }
+
+    /// Where it may open or close, as far as that is known.
+    fn edges(&self) -> impl Iterator<Item = Timestamp> + '_ {
+        let edges = self.intervals.iter().flat_map(|(begin, end)| [*begin, *end]);
+        edges.filter(|edge| *edge < self.ends)
+    }
+}
+
+/// Whether clusters may start by some windows taken together: no `deny` is open, and one `allow`, if there are any. And
+/// when to look again: when that changes, or where nothing more is known; `None`: never.
+#[must_use]
+pub fn combined(calendars: &[&Calendar], at: Timestamp) -> (bool, Option<Timestamp>) {
+    let open = open_at(calendars, at);
+    let mut edges: Vec<Timestamp> = calendars
+        .iter()
+        .flat_map(|calendar| calendar.edges())
+        .filter(|edge| *edge > at)
+        .collect();
+    edges.sort_unstable();
+    let change = edges.into_iter().find(|edge| open_at(calendars, *edge) != open);
+    (
+        open,
+        change.or_else(|| calendars.iter().map(|calendar| calendar.ends).min()),
+    )
+}
+
+fn open_at(calendars: &[&Calendar], at: Timestamp) -> bool {
     let (mut allows, mut allowed) = (false, false);
-    for window in windows {
-        let open = window.is_open(at);
-        if !window.allow && open {
+    for calendar in calendars {
+        let open = calendar.is_open(at);
+        if !calendar.allow && open {
             return false;
         }
-        allows |= window.allow;
-        allowed |= window.allow && open;
+        allows |= calendar.allow;
+        allowed |= calendar.allow && open;
     }
     allowed || !allows
 }

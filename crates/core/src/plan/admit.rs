@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use starling_api::OnFailure;
 
 use super::classify::{Class, Slot, Standing, missing_of_known_good};
 use super::stages::{Direction, StageWait, Stop};
 use super::types::{Decision, HoldReason, PlanInput, Tally, To};
-use super::walk::{Stage, stage_of};
+use super::walk::{Stage, goes_on, stage_of};
 use crate::digest::{hash64, spread};
-use crate::window;
+use crate::window::{self, Calendar};
 
 /// What admission depends on, beside the cluster itself.
 pub(super) struct Desk<'a> {
@@ -36,14 +35,14 @@ impl<'a> Desk<'a> {
     ) -> Self {
         let mut windows = BTreeMap::new();
         if input.rollout.direction != Direction::BackAtOnce {
+            let calendar = |window| Calendar::of(window, input.now);
+            let calendars: Vec<Calendar> = input.strategy.windows.iter().map(calendar).collect();
             for standing in standings {
-                windows
-                    .entry(standing.cluster.windows.as_slice())
-                    .or_insert_with(|| {
-                        let set = standing.cluster.windows.iter();
-                        let about = set.filter_map(|place| input.strategy.windows.get(*place));
-                        window::combined(about, input.now)
-                    });
+                let set = standing.cluster.windows.as_slice();
+                windows.entry(set).or_insert_with(|| {
+                    let about = set.iter().filter_map(|place| calendars.get(*place));
+                    window::combined(&about.collect::<Vec<_>>(), input.now)
+                });
             }
         }
         Self {
@@ -119,12 +118,14 @@ impl<'a> Desk<'a> {
                 entries,
                 to: To::LastKnownGood,
                 open_since: Some(rollout.started_at),
+                is_open: false,
             },
             None => Wish {
                 entries: entries.to_vec(),
                 to: To::Release,
                 begun,
                 open_since,
+                is_open: open_since.is_some(),
             },
         }
     }
@@ -250,6 +251,8 @@ struct Wish {
     begun: bool,
     /// Since when; `None`: its stage has not opened.
     open_since: Option<Timestamp>,
+    /// Whether its stage is open.
+    is_open: bool,
 }
 
 /// How much room is left while slots are given away.
@@ -310,10 +313,11 @@ impl Room {
         if !touched.iter().all(fits) {
             return Some(HoldReason::NoSlot);
         }
-        if !standing.unavailable && self.unavailable >= self.unavailable_allowed {
+        let is_counted = standing.is_unavailable(wish.is_open);
+        if !is_counted && self.unavailable >= self.unavailable_allowed {
             return Some(HoldReason::TooManyUnavailable);
         }
-        self.unavailable += usize::from(!standing.unavailable);
+        self.unavailable += usize::from(!is_counted);
         for place in touched {
             if let Some(counter) = self.counters.get_mut(place) {
                 counter.in_flight += usize::from(standing.slot.is_none());
@@ -344,7 +348,7 @@ pub(super) fn stop(input: &PlanInput, stages: &[Stage], tally: Tally) -> Option<
     if let Some(word) = &input.steering.aborted {
         return Some(Stop::Aborted(word.clone()));
     }
-    if input.strategy.on_failure == OnFailure::Continue {
+    if goes_on(input) {
         return None;
     }
     if tally.too_many_failures() {

@@ -22,8 +22,8 @@ pub(super) struct Standing<'a> {
     pub(super) skipped: bool,
     /// It is done, and something is wrong with it since.
     pub(super) broken: bool,
-    /// It can be reached, and is in flight or not healthy.
-    pub(super) unavailable: bool,
+    /// It can be reached, and something that was admitted there is not healthy.
+    pub(super) unhealthy: bool,
 }
 
 /// What a cluster is in flight for.
@@ -47,7 +47,11 @@ pub(super) enum Class {
     /// Kept from starting by something that concerns it alone.
     Held(HoldReason),
     /// Admitted and not healthy.
-    InFlight { deadline: Timestamp, lost: bool },
+    InFlight {
+        /// `None`: its health check has a time of its own.
+        deadline: Option<Timestamp>,
+        lost: bool,
+    },
     /// Healthy, and not for long enough.
     Soaking { until: Timestamp },
     /// Admitted and failed.
@@ -77,6 +81,13 @@ impl Standing<'_> {
         )
     }
 
+    /// Whether it can be reached, and is in flight or, where its stage is open, not healthy. What is broken in a stage that
+    /// waits is not this rollout's doing, and cannot be mended by it before its turn: to wait for that would never end.
+    pub(super) fn is_unavailable(&self, is_open: bool) -> bool {
+        let in_flight = self.slot.is_some() && self.cluster.reach == Reach::Ready;
+        in_flight || (is_open && self.unhealthy)
+    }
+
     /// Whether it counts as failed.
     pub(super) fn is_failed(&self) -> bool {
         !self.skipped && matches!(self.class, Class::Failed(_))
@@ -102,7 +113,7 @@ pub(super) fn classify<'a>(input: &'a PlanInput, name: &'a str, cluster: &'a Clu
         cluster,
         skipped: input.steering.skipped.contains_key(name),
         broken: matches!(class, Class::Done) && admissions(cluster).any(is_in_trouble),
-        unavailable: reachable && (slot.is_some() || admissions(cluster).any(|sync| !is_healthy(sync))),
+        unhealthy: reachable && admissions(cluster).any(|sync| !is_healthy(sync)),
         class,
         slot,
     }
@@ -137,6 +148,21 @@ struct Eye<'a> {
     seen: Timestamp,
 }
 
+/// How one admission stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mood {
+    /// A rollout is through with it.
+    Through,
+    /// Healthy, and through then.
+    Soaks(Timestamp),
+    /// It was healthy, and is not for a moment. Its health check has a time of its own for that.
+    Unsteady,
+    /// On the way.
+    Works,
+    /// Its last attempt failed, or it broke before it was through.
+    Fails,
+}
+
 impl<'a> Eye<'a> {
     fn on(input: &'a PlanInput, cluster: &'a ClusterView) -> Self {
         let soak = match input.rollout.direction {
@@ -155,6 +181,32 @@ impl<'a> Eye<'a> {
         }
     }
 
+    /// The mood of an entry's Sync. Only at its target it soaks; what holds an older one is through with that.
+    fn mood(&self, view: &EntryView, sync: &ObservedSync) -> Mood {
+        let held = match &sync.progress {
+            Progress::Working => return Mood::Works,
+            Progress::Failing { .. } => return Mood::Fails,
+            Progress::Held(held) => held,
+        };
+        if !is_at_target(view) || self.is_soaked(held) {
+            Mood::Through
+        } else if held.trouble.is_some() {
+            Mood::Fails
+        } else {
+            let until = held.since.map(|since| since.checked_add(self.soak));
+            until.map_or(Mood::Unsteady, |until| {
+                Mood::Soaks(until.unwrap_or(Timestamp::MAX))
+            })
+        }
+    }
+
+    fn admitted(&self) -> impl Iterator<Item = (&'a ObservedSync, Mood)> {
+        self.cluster.entries.values().filter_map(|view| {
+            let sync = view.observed.as_ref().filter(|sync| sync.target.is_some())?;
+            Some((sync, self.mood(view, sync)))
+        })
+    }
+
     fn class(&self) -> Class {
         let entries = &self.cluster.entries;
         if entries.values().all(|view| self.is_done(view)) {
@@ -166,20 +218,29 @@ impl<'a> Eye<'a> {
             .map(|(name, _)| name)
             .collect();
         let complete = missing.is_empty();
-        let admitted: Vec<&ObservedSync> = admissions(self.cluster)
-            .filter(|sync| complete || sync.release == self.input.rollout.release)
+        let admitted: Vec<(&ObservedSync, Mood)> = self
+            .admitted()
+            .filter(|(sync, _)| complete || sync.release == self.input.rollout.release)
             .collect();
-        let unfinished = admitted.iter().any(|sync| !self.is_finished(sync));
+        let is_cut_off = matches!(self.cluster.reach, Reach::Unreachable { .. });
+        // Only time is missing, whoever suspended what.
+        if complete
+            && !is_cut_off
+            && let Some(until) = soaks_until(&admitted)
+        {
+            return Class::Soaking { until };
+        }
+        let unfinished = admitted.iter().any(|(_, mood)| *mood != Mood::Through);
         let suspended = suspended(self.cluster);
         // Lost beats a parameter that became invalid meanwhile: it is the release that may have cut the cluster off.
         let lost = self.cluster.reach != Reach::Ready && unfinished && suspended.is_none();
-        if !lost && let Some(reason) = invalid(self.cluster).or(suspended) {
+        if !lost && let Some(reason) = suspended.or_else(|| invalid(self.cluster)) {
             return Class::Held(reason);
         }
         // Where entries are missing, a ready cluster gets them, whatever became of the others: those may have failed
         // for want of just these.
         if complete || lost {
-            return self.under_way(&admitted);
+            return self.under_way(&admitted, complete);
         }
         match &self.cluster.reach {
             Reach::Ready => Class::Startable {
@@ -206,88 +267,60 @@ impl<'a> Eye<'a> {
     /// A failure that was seen stays one when the cluster becomes unreachable: to lose sight of it is not to recover,
     /// and must not give the budget back. But it waits while an entry is at work that came after it, for it may have
     /// happened for want of just that.
-    fn under_way(&self, admitted: &[&ObservedSync]) -> Class {
-        let failed = admitted.iter().find_map(|sync| self.failing(sync));
+    fn under_way(&self, admitted: &[(&ObservedSync, Mood)], complete: bool) -> Class {
+        let failed = admitted
+            .iter()
+            .find(|(_, mood)| *mood == Mood::Fails)
+            .map(|(sync, _)| failure(sync));
         let release = &self.input.rollout.release;
         let at_work = admitted
             .iter()
-            .any(|sync| self.is_at_work(sync, admitted, sync.release == *release));
+            .any(|(sync, mood)| is_at_work((*sync, *mood), admitted, sync.release == *release));
         let lost = self.cluster.reach != Reach::Ready;
-        let is_cut_off = matches!(self.cluster.reach, Reach::Unreachable { .. });
-        if failed.is_none()
-            && !is_cut_off
-            && let Some(until) = self.soaks_until(admitted)
-        {
-            return Class::Soaking { until };
-        }
-        match self.deadline_of(admitted) {
-            Some(deadline) if deadline > self.input.now && (at_work || failed.is_none()) => {
-                Class::InFlight { deadline, lost }
+        let deadline = match self.time_left(admitted, complete) {
+            // It got there, and is looked after by its health check.
+            TimeLeft::Unbounded => None,
+            TimeLeft::Until(deadline) => Some(deadline),
+            TimeLeft::None => {
+                return Class::Failed(failed.unwrap_or(Failed {
+                    reason: if lost {
+                        FailureReason::LostAfterAdmission
+                    } else {
+                        FailureReason::ProgressDeadlineExceeded
+                    },
+                    retry_at: None,
+                }));
             }
-            // Where nobody recorded the admission, no time is left: a wait without an end would hold a slot for ever.
-            _ => Class::Failed(failed.unwrap_or(Failed {
-                reason: if lost {
-                    FailureReason::LostAfterAdmission
-                } else {
-                    FailureReason::ProgressDeadlineExceeded
-                },
-                retry_at: None,
-            })),
+        };
+        match failed {
+            Some(failed) if !at_work => Class::Failed(failed),
+            _ => Class::InFlight { deadline, lost },
         }
     }
 
-    /// When the last of them has been healthy for long enough; `None` where one of them is not healthy.
-    fn soaks_until(&self, admitted: &[&ObservedSync]) -> Option<Timestamp> {
-        let unfinished = admitted.iter().filter(|sync| !self.is_finished(sync));
-        let untils: Vec<Option<Timestamp>> = unfinished
-            .map(|sync| match &sync.progress {
-                Progress::Held(held) => held.since?.checked_add(self.soak).ok(),
-                Progress::Working | Progress::Failing { .. } => None,
-            })
-            .collect();
-        untils.into_iter().collect::<Option<Vec<_>>>()?.into_iter().max()
-    }
-
-    /// Until when it has to be healthy. One that was lost while it soaked has its time from then on: it did get there.
-    fn deadline_of(&self, admitted: &[&ObservedSync]) -> Option<Timestamp> {
-        let last = admitted.iter().filter_map(|sync| sync.admitted_at).max();
-        let deadline = self.deadline(last);
-        match self.cluster.reach {
-            Reach::Unreachable { since, .. } if self.soaks_until(admitted).is_some() => {
-                deadline.max(self.deadline(Some(since)))
+    /// How long it may take to become healthy. One that was lost while it soaked has its time from then on: it did get
+    /// there. Where nobody recorded the admission, no time is left: a wait without an end would hold a slot for ever.
+    fn time_left(&self, admitted: &[(&ObservedSync, Mood)], complete: bool) -> TimeLeft {
+        let got_there = complete
+            && admitted
+                .iter()
+                .all(|(_, mood)| matches!(mood, Mood::Through | Mood::Soaks(_) | Mood::Unsteady));
+        let last = admitted.iter().filter_map(|(sync, _)| sync.admitted_at).max();
+        let deadline = match self.cluster.reach {
+            Reach::Unreachable { since, .. } if got_there => {
+                self.deadline(last).max(self.deadline(Some(since)))
             }
-            _ => deadline,
-        }
+            _ if got_there => return TimeLeft::Unbounded,
+            _ => self.deadline(last),
+        };
+        let deadline = deadline.filter(|deadline| *deadline > self.input.now);
+        deadline.map_or(TimeLeft::None, TimeLeft::Until)
     }
 
     fn deadline(&self, from: Option<Timestamp>) -> Option<Timestamp> {
         from?
             .checked_add(self.input.strategy.limits.progress_deadline)
             .ok()
-    }
-
-    /// Whether an entry is at work, and not in backoff because one of `others` failed that was admitted with it or
-    /// since. What is `newest` came after the failures of every other release, whatever the clocks said.
-    fn is_at_work(&self, sync: &ObservedSync, others: &[&ObservedSync], newest: bool) -> bool {
-        let since = |other: &ObservedSync| !newest && other.admitted_at >= sync.admitted_at;
-        let stops = |other: &&ObservedSync| {
-            self.failing(other).is_some() && (other.release == sync.release || since(other))
-        };
-        self.works(sync) && !sync.suspended && !others.iter().any(stops)
-    }
-
-    /// Whether an admission is neither held nor failed. What is not healthy for a moment while it soaks is at work again.
-    fn works(&self, sync: &ObservedSync) -> bool {
-        match &sync.progress {
-            Progress::Working => true,
-            Progress::Held(held) => {
-                sync.release == self.input.rollout.release
-                    && held.since.is_none()
-                    && held.trouble.is_none()
-                    && !self.is_soaked(held)
-            }
-            Progress::Failing { .. } => false,
-        }
     }
 
     /// Whether the admission of a cluster was cut short between two entries: some are admitted by this release and
@@ -313,62 +346,88 @@ impl<'a> Eye<'a> {
 
     /// Until when a cluster is at work on what it was admitted to; `None` where it is not.
     fn at_work_until(&self) -> Option<Timestamp> {
-        let admitted: Vec<&ObservedSync> = admissions(self.cluster).collect();
+        let admitted: Vec<(&ObservedSync, Mood)> = self.admitted().collect();
         admitted
             .iter()
-            .filter(|sync| self.is_at_work(sync, &admitted, false))
-            .filter_map(|sync| self.deadline(sync.admitted_at))
+            .filter(|(sync, mood)| is_at_work((*sync, *mood), &admitted, false))
+            .filter_map(|(sync, _)| self.deadline(sync.admitted_at))
             .filter(|deadline| *deadline > self.input.now)
             .max()
     }
 
     fn is_done(&self, view: &EntryView) -> bool {
-        is_at_target(view) && view.observed.as_ref().is_some_and(|sync| self.is_finished(sync))
-    }
-
-    /// Whether a rollout is through with an admission.
-    fn is_finished(&self, sync: &ObservedSync) -> bool {
-        matches!(&sync.progress, Progress::Held(held) if self.is_soaked(held))
+        let through =
+            |sync: &ObservedSync| matches!(&sync.progress, Progress::Held(held) if self.is_soaked(held));
+        is_at_target(view) && view.observed.as_ref().is_some_and(through)
     }
 
     fn is_soaked(&self, held: &Held) -> bool {
         let now = |since: Timestamp| since.checked_add(self.soak).is_ok_and(|until| until <= self.seen);
         self.soak.is_zero() || held.longest >= self.soak || held.since.is_some_and(now)
     }
+}
 
-    /// A failed attempt, or a target that broke before it was done.
-    fn failing(&self, sync: &ObservedSync) -> Option<Failed> {
-        let (reason, message, retry_at) = match &sync.progress {
-            Progress::Failing {
-                reason,
-                message,
-                retry_at,
-            } => (reason, message, *retry_at),
-            Progress::Held(held) if !self.is_soaked(held) => {
-                let trouble = held.trouble.as_ref()?;
-                (&trouble.reason, &trouble.message, None)
-            }
-            Progress::Working | Progress::Held(_) => return None,
-        };
-        Some(Failed {
-            reason: FailureReason::AttemptFailed {
-                reason: reason.clone(),
-                message: message.clone(),
-            },
+/// How long a cluster may take.
+enum TimeLeft {
+    /// As long as it wants.
+    Unbounded,
+    /// Until then.
+    Until(Timestamp),
+    /// No longer.
+    None,
+}
+
+/// When the last of them has been healthy for long enough; `None` where one of them is not healthy, or all are through.
+fn soaks_until(admitted: &[(&ObservedSync, Mood)]) -> Option<Timestamp> {
+    let unfinished = admitted.iter().filter(|(_, mood)| *mood != Mood::Through);
+    let untils = unfinished.map(|(_, mood)| match mood {
+        Mood::Soaks(until) => Some(*until),
+        Mood::Through | Mood::Unsteady | Mood::Works | Mood::Fails => None,
+    });
+    untils.collect::<Option<Vec<_>>>()?.into_iter().max()
+}
+
+/// Whether an admission is at work, and not in backoff because one of `others` failed that was admitted with it or
+/// since. What is `newest` came after the failures of every other release, whatever the clocks said.
+fn is_at_work((sync, mood): (&ObservedSync, Mood), others: &[(&ObservedSync, Mood)], newest: bool) -> bool {
+    let since = |other: &ObservedSync| !newest && other.admitted_at >= sync.admitted_at;
+    let stops = |(other, mood): &(&ObservedSync, Mood)| {
+        *mood == Mood::Fails && (other.release == sync.release || since(other))
+    };
+    mood == Mood::Works && !sync.suspended && !others.iter().any(stops)
+}
+
+/// What failed about an admission that fails.
+fn failure(sync: &ObservedSync) -> Failed {
+    let (reason, message, retry_at) = match &sync.progress {
+        Progress::Failing {
+            reason,
+            message,
             retry_at,
-        })
+        } => (reason.clone(), message.clone(), *retry_at),
+        Progress::Held(Held {
+            trouble: Some(trouble),
+            ..
+        }) => (trouble.reason.clone(), trouble.message.clone(), None),
+        Progress::Working | Progress::Held(_) => (String::new(), String::new(), None),
+    };
+    Failed {
+        reason: FailureReason::AttemptFailed { reason, message },
+        retry_at,
     }
 }
 
-/// The entries that a cluster lacks of the last known good release, where it was never admitted to anything else.
+/// The entries that a cluster lacks of the last known good release, where it was never admitted to anything else. An entry
+/// that is newer than that release waits for its stage.
 pub(super) fn missing_of_known_good(cluster: &ClusterView) -> Option<Vec<String>> {
     let mut missing = Vec::new();
     for (name, view) in &cluster.entries {
-        let good = view.known_good.as_ref()?;
-        match view.observed.as_ref().and_then(|sync| sync.target.as_ref()) {
-            None => missing.push(name.clone()),
-            Some(target) if target == good => {}
-            Some(_) => return None,
+        let target = view.observed.as_ref().and_then(|sync| sync.target.as_ref());
+        match (target, &view.known_good) {
+            (None, Some(_)) => missing.push(name.clone()),
+            (None, None) => {}
+            (Some(target), Some(good)) if target == good => {}
+            (Some(_), _) => return None,
         }
     }
     (!missing.is_empty()).then_some(missing)

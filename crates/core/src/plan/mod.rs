@@ -43,7 +43,7 @@ pub fn plan(input: &PlanInput) -> Plan {
     let standings = classify_all(input);
     let rules = walk::rules(input);
     let stages = walk::walk(input, &rules, &standings);
-    let tally = walk::tally(input, standings.iter(), standings.len());
+    let tally = walk::whole(input, &standings, &stages);
     let stop = admit::stop(input, &stages, tally);
     let decisions = Desk::new(input, &stages, tally, stop.as_ref(), &standings).admit(&standings);
     let recheck_at = decisions
@@ -70,7 +70,7 @@ pub fn everything_in_the_way(input: &PlanInput, cluster: &str) -> Vec<(HoldReaso
     let standings = classify_all(input);
     let rules = walk::rules(input);
     let stages = walk::walk(input, &rules, &standings);
-    let tally = walk::tally(input, standings.iter(), standings.len());
+    let tally = walk::whole(input, &standings, &stages);
     let stop = admit::stop(input, &stages, tally);
     let desk = Desk::new(input, &stages, tally, stop.as_ref(), &standings);
     let asked = standings.iter().find(|standing| standing.name == cluster);

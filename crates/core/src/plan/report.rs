@@ -264,7 +264,10 @@ impl Plan {
                     reason: reason @ HoldReason::InvalidParameters { entry, message },
                     ..
                 } => (3, reason.as_str(), format!("entry {entry}: {message}"), None),
-                Decision::InFlight { lost: true, deadline } => (
+                Decision::InFlight {
+                    lost: true,
+                    deadline: Some(deadline),
+                } => (
                     4,
                     "Unreachable",
                     format!("unreachable since it was admitted; counts as failed at {deadline}"),

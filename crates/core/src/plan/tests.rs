@@ -529,7 +529,7 @@ fn older_work_holds_its_slot_until_its_own_deadline() {
 fn the_deadline_counts_from_the_last_admission_of_a_cluster() {
     let input = two_entries(observed(NEW, 0, Progress::Working), observed(NEW, 40, held()), 0);
     let in_flight = Decision::InFlight {
-        deadline: t(940),
+        deadline: Some(t(940)),
         lost: false,
     };
     assert_eq!(plan(&input).decisions["c000"], in_flight);

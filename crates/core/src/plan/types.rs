@@ -200,8 +200,9 @@ pub enum Decision {
     },
     /// Admitted and not healthy yet; holds a slot.
     InFlight {
-        /// When it counts as failed.
-        deadline: Timestamp,
+        /// When it counts as failed; `None`: it was healthy already, is not for a moment, and its health check has a time of
+        /// its own for that.
+        deadline: Option<Timestamp>,
         /// It became unreachable on the way.
         lost: bool,
     },
@@ -240,7 +241,8 @@ impl Decision {
     #[must_use]
     pub fn recheck_at(&self) -> Option<Timestamp> {
         match self {
-            Self::InFlight { deadline: at, .. } | Self::Soaking { until: at } => Some(*at),
+            Self::InFlight { deadline, .. } => *deadline,
+            Self::Soaking { until } => Some(*until),
             Self::Hold { recheck_at, .. } => *recheck_at,
             // A failed cluster's own Sync retries it, and its status wakes the group.
             Self::Done | Self::Start { .. } | Self::Failed { .. } => None,

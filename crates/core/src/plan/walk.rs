@@ -57,6 +57,12 @@ pub(super) fn rules(input: &PlanInput) -> Vec<StageRules> {
     }
 }
 
+/// Whether neither a budget nor a gate nor a stage that proves nothing stops the rollout. On the way back they do, so that
+/// it ends.
+pub(super) fn goes_on(input: &PlanInput) -> bool {
+    input.strategy.on_failure == OnFailure::Continue && input.rollout.direction == Direction::Forward
+}
+
 /// The place of a cluster's stage among [`rules`].
 pub(super) fn stage_of(input: &PlanInput, standing: &Standing<'_>) -> usize {
     match input.rollout.direction {
@@ -85,8 +91,11 @@ pub(super) fn walk(input: &PlanInput, rules: &[StageRules], standings: &[Standin
             is_first: place == 0,
             is_last: behind == 0,
         };
-        let stage = view.look(may_open);
+        let mut stage = view.look(may_open);
         may_open &= stage.wait.is_none();
+        let is_open = stage.open_since().is_some();
+        let unavailable = members.iter().filter(|member| member.is_unavailable(is_open));
+        stage.plan.tally.unavailable = unavailable.count();
         stages.push(stage);
     }
     stages
@@ -165,7 +174,7 @@ impl View<'_> {
 
     /// What an open stage still waits for.
     fn close(&self, record: &mut StageRecord, tally: &Tally) -> (StagePhase, Option<StageWait>) {
-        let overdrawn = tally.too_many_failures() && self.input.strategy.on_failure != OnFailure::Continue;
+        let overdrawn = tally.too_many_failures() && !goes_on(self.input);
         let through = !self.members.iter().any(|member| self.is_waited_for(member));
         let proven = self.is_proven(tally);
         if through && proven && !overdrawn {
@@ -216,7 +225,7 @@ impl View<'_> {
     fn is_proven(&self, tally: &Tally) -> bool {
         self.is_last
             || tally.done > 0
-            || self.input.strategy.on_failure == OnFailure::Continue
+            || goes_on(self.input)
             || self.members.iter().all(|member| member.skipped)
     }
 
@@ -258,7 +267,7 @@ impl View<'_> {
             },
             (Gate::Effect(_), Some(Finding::Passed)) => None,
             (Gate::Effect(_), Some(Finding::Failed { message })) => {
-                (self.input.strategy.on_failure != OnFailure::Continue).then(|| StageWait::GateFailed {
+                (!goes_on(self.input)).then(|| StageWait::GateFailed {
                     gate,
                     message: message.clone(),
                 })
@@ -311,12 +320,16 @@ impl View<'_> {
     }
 }
 
-/// The counts of some clusters, with the group's bounds; `whole` is the size of the group.
-pub(super) fn tally<'a>(
-    input: &PlanInput,
-    members: impl Iterator<Item = &'a Standing<'a>>,
-    whole: usize,
-) -> Tally {
+/// The counts of the whole group.
+pub(super) fn whole(input: &PlanInput, standings: &[Standing<'_>], stages: &[Stage]) -> Tally {
+    Tally {
+        unavailable: stages.iter().map(|stage| stage.plan.tally.unavailable).sum(),
+        ..tally(input, standings.iter(), standings.len())
+    }
+}
+
+/// The counts of some clusters but for what is unavailable, with the group's bounds; `whole` is the size of the group.
+fn tally<'a>(input: &PlanInput, members: impl Iterator<Item = &'a Standing<'a>>, whole: usize) -> Tally {
     let limits = &input.strategy.limits;
     let mut tally = Tally {
         slots: Some(limits.max_concurrency.of_rounded_up(whole).max(1)),
@@ -329,7 +342,6 @@ pub(super) fn tally<'a>(
         tally.done += usize::from(matches!(member.class, Class::Done));
         tally.in_flight += usize::from(member.slot.is_some());
         tally.failed += usize::from(member.is_failed());
-        tally.unavailable += usize::from(member.unavailable);
     }
     tally
 }

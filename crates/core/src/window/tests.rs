@@ -144,10 +144,13 @@ fn a_day_that_a_zone_left_out_is_left_out() {
 fn what_is_denied_is_closed_and_what_is_not_allowed_too() {
     let at = t("2026-11-20T10:00:00Z");
     let (office, freeze) = (window("Mon-Fri 09:00-16:00", ""), deny("Fri 12:00-24:00", ""));
-    let both = |windows: &[Window], at| combined(windows.iter(), at);
+    let both = |windows: &[Window], at| {
+        let calendars: Vec<Calendar> = windows.iter().map(|window| Calendar::of(window, at)).collect();
+        combined(&calendars.iter().collect::<Vec<_>>(), at)
+    };
     assert_eq!(both(&[], at), (true, None), "without windows it is always open");
     assert_eq!(
-        both(&[office.clone()], at),
+        both(std::slice::from_ref(&office), at),
         (true, Some(t("2026-11-20T16:00:00Z")))
     );
     assert_eq!(
@@ -169,7 +172,11 @@ fn what_is_denied_is_closed_and_what_is_not_allowed_too() {
         (false, Some(t("2026-11-21T09:00:00Z")))
     );
     let never = deny("00:00-24:00", "");
-    assert_eq!(both(&[never], at), (false, None));
+    assert_eq!(
+        both(&[never], at),
+        (false, Some(t("2026-12-05T10:00:00Z"))),
+        "looked at again where the calendar ends"
+    );
 }
 
 /// Minute by minute through two clock changes: open is what the clock on the wall says, and `next_change` is where it

@@ -12,6 +12,7 @@ mod tell;
 use std::path::PathBuf;
 
 use script::Script;
+use starling_core::plan::check::check;
 use starling_core::simulate::Happened;
 use tell::Teller;
 
@@ -33,6 +34,14 @@ fn play(script: &Script) -> String {
         let before = world.input();
         let happened = world.settle();
         teller.take(&world, &happened);
+        let plans = happened.iter().filter_map(|happened| match happened {
+            Happened::Planned(plan) => Some(plan),
+            _ => None,
+        });
+        // The last plan of a moment starts nothing: it is about the world as it is.
+        if let (Some(last), Some(input)) = (plans.last(), world.input()) {
+            check(&input, last).unwrap_or_else(|violation| panic!("{}: {violation}\n{last:#?}", script.name));
+        }
         drop(before);
         let next = [world.next_time(), events.peek().map(|(at, _)| *at)];
         match next.into_iter().flatten().min() {

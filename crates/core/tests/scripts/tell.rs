@@ -134,8 +134,13 @@ impl Teller {
                 to: To::LastKnownGood,
                 ..
             } => "starts with the last known good release".into(),
-            Decision::InFlight { lost: false, .. } => "at work".into(),
-            Decision::InFlight { lost: true, deadline } => {
+            Decision::InFlight { lost: false, .. } | Decision::InFlight { deadline: None, .. } => {
+                "at work".into()
+            }
+            Decision::InFlight {
+                lost: true,
+                deadline: Some(deadline),
+            } => {
                 format!("lost on the way, failed by {}", self.since_start(*deadline))
             }
             Decision::Soaking { until } => format!("soaks until {}", self.since_start(*until)),

@@ -21,8 +21,6 @@ pub(super) struct Facts {
     /// Entries that the last known good release has still to bring, on a cluster that was never admitted to
     /// anything else.
     pub(super) known_good: Vec<String>,
-    /// The last known good release has every entry, and no parameter is lacking for it.
-    pub(super) known_good_is_whole: bool,
 }
 
 /// How a cluster stands with the release.
@@ -32,7 +30,8 @@ pub(super) enum State {
     /// Every entry holds its target and is healthy, some not for long enough.
     Soaking { until: Timestamp },
     /// Admitted, not done, and neither failed nor overdue.
-    UnderWay { deadline: Timestamp },
+    /// Without a deadline it was healthy before, and its health check has a time of its own.
+    UnderWay { deadline: Option<Timestamp> },
     /// Admitted and failed: each reason that would be a true one, with its retry.
     Failed(Vec<(FailureReason, Option<Timestamp>)>),
     /// Something of its own keeps it from being started.
@@ -47,12 +46,14 @@ pub(super) enum State {
 /// How one entry stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mood {
-    /// At work, or at its target and neither healthy nor in trouble.
+    /// At work.
     Working,
     /// An attempt failed, or it is at its target, not soaked, and in trouble.
     Failing,
     /// At its target and healthy, and not for long enough.
     Fresh { until: Timestamp },
+    /// At its target, healthy before and not now, without anything being called wrong.
+    Shaken,
     /// Nothing is going on.
     Resting,
 }
@@ -88,7 +89,6 @@ impl Facts {
             unhealthy: ready && admissions(view).any(unhealthy),
             broken: matches!(state, State::Done) && admissions(view).any(in_trouble),
             admitted: admissions(view).any(|sync| sync.release == input.rollout.release),
-            known_good_is_whole: view.entries.values().all(|entry| entry.known_good.is_some()),
             known_good: known_good.map(|(name, _)| name.clone()).collect(),
             state,
         }
@@ -142,7 +142,7 @@ impl Judge<'_> {
             return State::Obstructed;
         }
         if complete || lost {
-            return self.outcome(&ours, soaks_until.is_some());
+            return self.outcome(&ours, complete);
         }
         if !ready {
             return State::Obstructed;
@@ -159,7 +159,7 @@ impl Judge<'_> {
             .filter(|mood| *mood != Mood::Resting)
             .map(|mood| match mood {
                 Mood::Fresh { until } => Some(until),
-                Mood::Working | Mood::Failing | Mood::Resting => None,
+                Mood::Working | Mood::Failing | Mood::Resting | Mood::Shaken => None,
             });
         times.collect::<Option<Vec<Timestamp>>>()?.into_iter().max()
     }
@@ -167,8 +167,15 @@ impl Judge<'_> {
     /// What became of an admission that is not done. While an entry is at work that was admitted after another one
     /// had failed, that failure says nothing yet.
     ///
-    /// A cluster that is lost while it `soaks` had become healthy in time: it has as long again to come back.
-    fn outcome(&self, ours: &[(&ObservedSync, Mood)], soaks: bool) -> State {
+    /// A `complete` cluster that had become healthy in time has no deadline as long as it is reached, and as long again to
+    /// come back when it is not.
+    fn outcome(&self, ours: &[(&ObservedSync, Mood)], complete: bool) -> State {
+        let arrived = |mood: &Mood| matches!(mood, Mood::Resting | Mood::Fresh { .. } | Mood::Shaken);
+        let soaks = complete && ours.iter().all(|(_, mood)| arrived(mood));
+        let cut_off = matches!(self.view.reach, Reach::Unreachable { .. });
+        if soaks && !cut_off {
+            return State::UnderWay { deadline: None };
+        }
         let failing = ours.iter().filter(|(_, mood)| *mood == Mood::Failing);
         let attempts: Vec<_> = failing.filter_map(|(sync, _)| failed_attempt(sync)).collect();
         let admitted_at = ours.iter().filter_map(|(sync, _)| sync.admitted_at).max();
@@ -181,7 +188,9 @@ impl Judge<'_> {
         let newest = Some(&*self.input.rollout.release);
         match deadline {
             Some(deadline) if attempts.is_empty() || working(ours, newest).next().is_some() => {
-                State::UnderWay { deadline }
+                State::UnderWay {
+                    deadline: Some(deadline),
+                }
             }
             _ if !attempts.is_empty() => State::Failed(attempts),
             _ if self.view.reach == Reach::Ready => {
@@ -234,7 +243,7 @@ impl Judge<'_> {
                 Some(since) => Mood::Fresh {
                     until: since.checked_add(self.rules.soak).unwrap_or(Timestamp::MAX),
                 },
-                None => Mood::Working,
+                None => Mood::Shaken,
             },
         }
     }

@@ -80,8 +80,7 @@ impl Moment<'_> {
                 let reason = reason.clone();
                 return Err(Violation::NotTheFirstReason { cluster, reason });
             };
-            // Where the last known good release is not whole, it is open whether a part of it is better than nothing.
-            let is_next = self.first_rank(member, *chance) == ROOM && member.facts.known_good_is_whole;
+            let is_next = self.first_rank(member, *chance) == ROOM;
             if is_next && self.has_room_for(member, To::LastKnownGood) {
                 return Err(Violation::KnownGoodForgotten { cluster });
             }

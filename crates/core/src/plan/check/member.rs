@@ -16,6 +16,8 @@ pub(super) struct Member<'a> {
     pub(super) decision: &'a Decision,
     /// The place of its stage.
     pub(super) stage: usize,
+    /// Whether that is open; not known while the stages are looked at.
+    pub(super) stage_is_open: bool,
     /// The person who had it passed over: alone, or with its stage before this release was admitted there.
     pub(super) skipped: Option<&'a Word>,
 }
@@ -38,6 +40,7 @@ impl<'a> Member<'a> {
             facts,
             decision,
             stage,
+            stage_is_open: false,
             skipped: input.steering.skipped.get(name).or(with_stage),
         })
     }
@@ -59,9 +62,10 @@ impl<'a> Member<'a> {
         self.skipped.is_none() && matches!(self.facts.state, State::Failed(_))
     }
 
-    /// Whether it can be reached, and has work going on or something that is not healthy.
+    /// Whether it can be reached, and has work going on or, in a stage that is open, something that is not healthy.
     pub(super) fn is_unavailable(&self) -> bool {
-        self.view.reach == Reach::Ready && (self.facts.unhealthy || self.facts.holds_slot())
+        let unhealthy = self.facts.unhealthy && self.stage_is_open;
+        self.view.reach == Reach::Ready && (unhealthy || self.facts.holds_slot())
     }
 
     /// Whether a stage waits for it though something keeps it from being started.

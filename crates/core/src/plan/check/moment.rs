@@ -33,13 +33,13 @@ impl<'a> Moment<'a> {
         records: &BTreeMap<String, StageRecord>,
     ) -> Self {
         let decided = plan.decisions.iter();
-        let fleet: Vec<Member<'a>> = decided
+        let mut fleet: Vec<Member<'a>> = decided
             .filter_map(|(name, decision)| Member::of(input, rules, name, decision, at))
             .collect();
         let limits = &input.strategy.limits;
         let total = fleet.len();
         let unavailable = rules.unavailable.map_or(total, |limit| share(limit, total, 0));
-        let group = Scope::of(
+        let mut group = Scope::of(
             &fleet.iter(),
             Some(limits.max_concurrency),
             limits.max_failures,
@@ -62,6 +62,16 @@ impl<'a> Moment<'a> {
             let stage = place.stage(&fleet);
             is_next &= stage.record.passed_at.is_some();
             stages.push(stage);
+        }
+        for member in &mut fleet {
+            let stage = stages.get(member.stage);
+            member.stage_is_open = stage.is_some_and(|stage| stage.opening.is_some());
+        }
+        group.count_unavailable(&fleet.iter());
+        for (index, stage) in stages.iter_mut().enumerate() {
+            stage
+                .scope
+                .count_unavailable(&fleet.iter().filter(|member| member.stage == index));
         }
         Self {
             input,
@@ -254,7 +264,7 @@ fn done_is_true(member: &Member<'_>) -> Result<(), Violation> {
     }
 }
 
-fn in_flight_is_true(member: &Member<'_>, said: Timestamp, lost: bool) -> Result<(), Violation> {
+fn in_flight_is_true(member: &Member<'_>, said: Option<Timestamp>, lost: bool) -> Result<(), Violation> {
     let cluster = member.name.to_owned();
     match member.facts.state {
         State::UnderWay { deadline } if said != deadline => Err(Violation::WrongDeadline {

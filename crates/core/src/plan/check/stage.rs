@@ -46,6 +46,15 @@ pub(super) struct Scope {
 }
 
 impl Scope {
+    /// Counts again what is unavailable, once it is known which stages are open.
+    pub(super) fn count_unavailable<'m>(&mut self, members: &(impl Iterator<Item = &'m Member<'m>> + Clone)) {
+        self.tally.unavailable = members.clone().filter(|m| m.is_unavailable()).count();
+        self.unavailable_after = members
+            .clone()
+            .filter(|m| m.starts() || m.is_unavailable())
+            .count();
+    }
+
     pub(super) fn is_overdrawn(&self) -> bool {
         self.tally.failed > self.tally.failures_allowed
     }

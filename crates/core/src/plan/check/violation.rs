@@ -241,14 +241,14 @@ pub enum Violation {
         cluster: String,
     },
     /// In flight until another time than the plan says.
-    #[error("cluster {cluster}: in flight until {expected}, not {said}")]
+    #[error("cluster {cluster}: in flight until {expected:?}, not {said:?}")]
     WrongDeadline {
         /// The cluster.
         cluster: String,
         /// The plan's.
-        said: Timestamp,
-        /// Its admission and the progress deadline.
-        expected: Timestamp,
+        said: Option<Timestamp>,
+        /// Its admission and the progress deadline; `None`: it was healthy already.
+        expected: Option<Timestamp>,
     },
     /// Called lost though it is ready, or the other way round.
     #[error("cluster {cluster}: called lost: {said}")]

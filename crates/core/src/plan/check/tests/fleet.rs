@@ -43,7 +43,7 @@ fn overdue() -> Decision {
 }
 
 fn in_flight(deadline: i64, lost: bool) -> Decision {
-    let deadline = t(deadline);
+    let deadline = Some(t(deadline));
     Decision::InFlight { deadline, lost }
 }
 
