@@ -173,6 +173,12 @@ impl Calendar {
         }
     }
 
+    /// When it has to be made anew: from then on nothing is known.
+    #[must_use]
+    pub fn ends(&self) -> Timestamp {
+        self.ends
+    }
+
     fn is_open(&self, at: Timestamp) -> bool {
         self.intervals
             .iter()
@@ -187,7 +193,7 @@ impl Calendar {
 }
 
 /// Whether clusters may start by some windows taken together: no `deny` is open, and one `allow`, if there are any. And
-/// when to look again: when that changes, or where nothing more is known; `None`: never.
+/// when that changes; `None`: not before the calendars end.
 #[must_use]
 pub fn combined(calendars: &[&Calendar], at: Timestamp) -> (bool, Option<Timestamp>) {
     let open = open_at(calendars, at);
@@ -197,11 +203,10 @@ pub fn combined(calendars: &[&Calendar], at: Timestamp) -> (bool, Option<Timesta
         .filter(|edge| *edge > at)
         .collect();
     edges.sort_unstable();
+    let ends = calendars.iter().map(|calendar| calendar.ends).min();
+    edges.retain(|edge| ends.is_none_or(|ends| *edge < ends));
     let change = edges.into_iter().find(|edge| open_at(calendars, *edge) != open);
-    (
-        open,
-        change.or_else(|| calendars.iter().map(|calendar| calendar.ends).min()),
-    )
+    (open, change)
 }
 
 fn open_at(calendars: &[&Calendar], at: Timestamp) -> bool {

@@ -18,6 +18,8 @@ pub(super) struct Desk<'a> {
     tally: Tally,
     /// Whether each set of windows that some cluster has is open, and when that changes. Few sets, many clusters.
     windows: BTreeMap<&'a [usize], (bool, Option<Timestamp>)>,
+    /// When the calendars of the windows end; `None`: there are no windows.
+    pub(super) calendar_ends: Option<Timestamp>,
     /// Why nothing starts anywhere.
     stop: Option<HoldReason>,
 }
@@ -34,9 +36,11 @@ impl<'a> Desk<'a> {
         standings: &[Standing<'a>],
     ) -> Self {
         let mut windows = BTreeMap::new();
+        let mut calendar_ends = None;
         if input.rollout.direction != Direction::BackAtOnce {
             let calendar = |window| Calendar::of(window, input.now);
             let calendars: Vec<Calendar> = input.strategy.windows.iter().map(calendar).collect();
+            calendar_ends = calendars.iter().map(Calendar::ends).min();
             for standing in standings {
                 let set = standing.cluster.windows.as_slice();
                 windows.entry(set).or_insert_with(|| {
@@ -50,6 +54,7 @@ impl<'a> Desk<'a> {
             stages,
             tally,
             windows,
+            calendar_ends,
             stop: stop.map(|stop| hold_of(stop, stages)),
         }
     }

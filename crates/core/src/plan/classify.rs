@@ -193,7 +193,7 @@ impl<'a> Eye<'a> {
         } else if held.trouble.is_some() {
             Mood::Fails
         } else {
-            let until = held.since.map(|since| since.checked_add(self.soak));
+            let until = held.healthy_since().map(|since| since.checked_add(self.soak));
             until.map_or(Mood::Unsteady, |until| {
                 Mood::Soaks(until.unwrap_or(Timestamp::MAX))
             })
@@ -363,7 +363,7 @@ impl<'a> Eye<'a> {
 
     fn is_soaked(&self, held: &Held) -> bool {
         let now = |since: Timestamp| since.checked_add(self.soak).is_ok_and(|until| until <= self.seen);
-        self.soak.is_zero() || held.longest >= self.soak || held.since.is_some_and(now)
+        self.soak.is_zero() || held.longest >= self.soak || held.healthy_since().is_some_and(now)
     }
 }
 
@@ -447,7 +447,7 @@ fn is_at_target(view: &EntryView) -> bool {
 }
 
 fn is_healthy(sync: &ObservedSync) -> bool {
-    matches!(&sync.progress, Progress::Held(held) if held.since.is_some())
+    matches!(&sync.progress, Progress::Held(held) if held.healthy_since().is_some())
 }
 
 fn is_in_trouble(sync: &ObservedSync) -> bool {

@@ -45,12 +45,19 @@ pub fn plan(input: &PlanInput) -> Plan {
     let stages = walk::walk(input, &rules, &standings);
     let tally = walk::whole(input, &standings, &stages);
     let stop = admit::stop(input, &stages, tally);
-    let decisions = Desk::new(input, &stages, tally, stop.as_ref(), &standings).admit(&standings);
+    let desk = Desk::new(input, &stages, tally, stop.as_ref(), &standings);
+    let decisions = desk.admit(&standings);
+    // What a calendar does not know yet may still change, which matters only to those who wait.
+    let someone_waits = decisions
+        .values()
+        .any(|decision| matches!(decision, Decision::Hold { .. }));
+    let calendar_ends = desk.calendar_ends.filter(|_| someone_waits);
     let recheck_at = decisions
         .values()
         .filter_map(Decision::recheck_at)
         .chain(stages.iter().filter_map(|stage| gate_ends(&stage.plan)))
         .chain(admit::leftover_ends(&standings, &decisions))
+        .chain(calendar_ends)
         .filter(|at| *at > input.now)
         .min();
     let stages: Vec<StagePlan> = stages.into_iter().map(|stage| stage.plan).collect();

@@ -119,6 +119,14 @@ pub struct Held {
     pub trouble: Option<Trouble>,
 }
 
+impl Held {
+    /// Since when it is healthy: not while something is wrong with it, whatever is written about the time.
+    #[must_use]
+    pub fn healthy_since(&self) -> Option<Timestamp> {
+        self.since.filter(|_| self.trouble.is_none())
+    }
+}
+
 /// What is wrong with something that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {

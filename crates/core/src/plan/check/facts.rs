@@ -76,7 +76,9 @@ impl Facts {
         };
         let state = judge.state();
         let ready = view.reach == Reach::Ready;
-        let unhealthy = |sync: &ObservedSync| held(sync).is_none_or(|held| held.since.is_none());
+        let unhealthy = |sync: &ObservedSync| {
+            held(sync).is_none_or(|held| held.since.is_none() || held.trouble.is_some())
+        };
         let in_trouble = |sync: &ObservedSync| held(sync).is_some_and(|held| held.trouble.is_some());
         let new = view.entries.values().all(only_known_good);
         let missing = |entry: &EntryView| {
@@ -264,7 +266,8 @@ impl Judge<'_> {
                 .checked_add(self.rules.soak)
                 .is_ok_and(|soaked| soaked <= until)
         };
-        self.rules.soak.is_zero() || held.longest >= self.rules.soak || held.since.is_some_and(long_enough)
+        let well = held.trouble.is_none() && held.since.is_some_and(long_enough);
+        self.rules.soak.is_zero() || held.longest >= self.rules.soak || well
     }
 
     /// An admission that nobody dated has no time left.
