@@ -186,11 +186,7 @@ fn open(
         .map(|value| value.0.as_slice());
     let text = std::str::from_utf8(bytes.unwrap_or_default()).map_err(|_| "the kubeconfig is not text")?;
     let config = MemberConfig::from_kubeconfig(text)?;
-    Ok(Member::connect_over(
-        config,
-        MemberLimits::default(),
-        network.clone(),
-    )?)
+    Ok(Member::connect_over(config, MemberLimits::default(), network)?)
 }
 
 fn refused(secret: &str, key: &str, error: &(dyn std::error::Error + 'static)) -> Finding {
