@@ -4,6 +4,7 @@
 //! `controller` observes, asks core, executes and reports; `cli` wires it all.
 
 pub mod cli;
+pub mod clock;
 pub mod controller;
 pub mod git;
 pub mod ledger;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use starling_api::{Cluster, Source, SyncGroup, SyncResource};
 
-use crate::git::GitStore;
-use crate::ledger::Ledger;
+use crate::clock::Clock;
+use crate::member::Network;
 
 use super::cache::{Cache, ObjectKey};
 use super::events::Events;
@@ -17,6 +17,7 @@ use super::hub::Hub;
 use super::lanes::Lanes;
 use super::members::Members;
 use super::pace::Pace;
+use super::ports::{Git, Ledger};
 use super::renders::Renders;
 use super::repositories::Repositories;
 use super::standing::Standings;
@@ -26,6 +27,8 @@ use super::workqueue::Workqueue;
 pub struct Context {
     /// The management cluster.
     pub hub: Hub,
+    /// What time it is.
+    pub clock: Clock,
     /// What people should hear of.
     pub events: Events,
     /// Sources as known.
@@ -39,17 +42,19 @@ pub struct Context {
     /// Who is looked at next.
     pub queues: Queues,
     /// Mirrors of repositories.
-    pub git: GitStore,
+    pub git: Arc<dyn Git>,
     /// Where those repositories are.
     pub repositories: Repositories,
     /// Rendered sets.
     pub renders: Renders,
+    /// How members are reached.
+    pub network: Network,
     /// Connections to members.
     pub members: Members,
     /// How each member answers, and until when it is left alone.
     pub lanes: Arc<Lanes>,
     /// The ledger.
-    pub ledger: Ledger,
+    pub ledger: Arc<dyn Ledger>,
     /// Rates.
     pub pace: Pace,
     /// When each Sync is next checked for drift.
@@ -70,6 +75,14 @@ pub struct Context {
     pub installation: String,
     /// Whether http:// and file:// are accepted.
     pub allow_insecure_sources: bool,
+}
+
+impl Context {
+    /// The present, to the millisecond.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
 }
 
 /// One requeue table per kind.
@@ -174,11 +187,4 @@ impl Next {
     pub fn at(time: Timestamp, now: Timestamp) -> Self {
         Self::After(time.duration_since(now).try_into().unwrap_or(Duration::ZERO))
     }
-}
-
-/// The present, to the millisecond: finer times would make equal statuses differ after a round trip.
-#[must_use]
-pub fn now() -> Timestamp {
-    let now = Timestamp::now();
-    Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)
 }

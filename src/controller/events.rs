@@ -3,75 +3,160 @@
 //! They are written on a change, never on every look. They are a courtesy: one that cannot be written is logged, and nothing
 //! depends on it. What must be known is in conditions.
 
-use std::fmt;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use kube::{Client, Resource};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::events::v1::{Event, EventSeries};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource};
+use serde_json::json;
 use starling_api::conditions::cut;
+use starling_core::digest::hash64;
 
+use crate::clock::Clock;
+
+/// Who tells.
+const REPORTER: &str = "starling.dev/controller";
 /// What the controller was doing: all of it is one thing.
 const ACTION: &str = "Reconcile";
 /// Limit of one event: a slow management cluster must not hold up what the event is about.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest note that the API takes is 1 kB.
 const NOTE_LIMIT: usize = 1000;
+/// What is told again within this time is the same event once more, as with client-go.
+const SERIES: SignedDuration = SignedDuration::from_mins(6);
 
-/// Writes events.
+/// Writes events. kube's recorder is not used: it reads the system's clock.
 pub struct Events {
-    recorder: Recorder,
+    client: Client,
+    clock: Clock,
+    told: Mutex<HashMap<Told, Series>>,
 }
 
-impl fmt::Debug for Events {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Events").finish_non_exhaustive()
-    }
+/// What was told of whom.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Told {
+    uid: String,
+    type_: &'static str,
+    reason: String,
+    note: String,
+}
+
+/// How often, and the event that says so.
+#[derive(Clone, Debug)]
+struct Series {
+    name: String,
+    count: i32,
+    last: Timestamp,
 }
 
 impl Events {
     /// Events of this process on the management cluster behind `client`.
     #[must_use]
-    pub fn new(client: Client) -> Self {
-        let reporter = Reporter {
-            controller: "starling.dev/controller".into(),
-            instance: None,
-        };
+    pub fn new(client: Client, clock: Clock) -> Self {
         Self {
-            recorder: Recorder::new(client, reporter),
+            client,
+            clock,
+            told: Mutex::default(),
         }
     }
 
     /// Something went as it should.
     pub async fn normal<K: Resource<DynamicType = ()>>(&self, of: &K, reason: &str, note: String) {
-        self.write(of, EventType::Normal, reason, note).await;
+        self.write(of, "Normal", reason, note).await;
     }
 
     /// Something that a person may want to act on.
     pub async fn warning<K: Resource<DynamicType = ()>>(&self, of: &K, reason: &str, note: String) {
-        self.write(of, EventType::Warning, reason, note).await;
+        self.write(of, "Warning", reason, note).await;
     }
 
     async fn write<K: Resource<DynamicType = ()>>(
         &self,
         of: &K,
-        type_: EventType,
+        type_: &'static str,
         reason: &str,
         note: String,
     ) {
-        let event = Event {
+        let told = Told {
+            uid: of.meta().uid.clone().unwrap_or_default(),
             type_,
             reason: reason.to_owned(),
-            note: Some(cut(&note, NOTE_LIMIT)),
-            action: ACTION.into(),
-            secondary: None,
+            note: cut(&note, NOTE_LIMIT),
         };
-        let object = of.object_ref(&());
-        let error = match tokio::time::timeout(TIMEOUT, self.recorder.publish(&event, &object)).await {
+        let error = match tokio::time::timeout(TIMEOUT, self.publish(of, &told)).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => crate::chain(&error),
             Err(_) => format!("no answer within {TIMEOUT:?}"),
         };
-        let name = object.name.unwrap_or_default();
+        let name = of.meta().name.clone().unwrap_or_default();
         tracing::warn!(object = %name, reason, %note, %error, "event not written");
+    }
+
+    async fn publish<K: Resource<DynamicType = ()>>(&self, of: &K, told: &Told) -> kube::Result<()> {
+        let now = self.clock.now();
+        let regarding = of.object_ref(&());
+        let namespace = regarding.namespace.as_deref().unwrap_or("default");
+        let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
+        let series = match self.before(told, now) {
+            Some(before) => {
+                let series = Series {
+                    count: before.count.saturating_add(1),
+                    last: now,
+                    ..before
+                };
+                let again = EventSeries {
+                    count: series.count,
+                    last_observed_time: MicroTime(now),
+                };
+                let patch = json!({"series": again});
+                api.patch(&series.name, &PatchParams::default(), &Patch::Merge(&patch))
+                    .await?;
+                series
+            }
+            None => {
+                let name = regarding.name.as_deref().unwrap_or_default();
+                let number = hash64(&[&told.uid, told.type_, &told.reason, &told.note, &now.to_string()]);
+                let series = Series {
+                    name: format!("{name}.{number:016x}"),
+                    count: 1,
+                    last: now,
+                };
+                let event = Event {
+                    action: Some(ACTION.to_owned()),
+                    event_time: Some(MicroTime(now)),
+                    metadata: ObjectMeta {
+                        namespace: Some(namespace.to_owned()),
+                        name: Some(series.name.clone()),
+                        ..ObjectMeta::default()
+                    },
+                    note: Some(told.note.clone()),
+                    reason: Some(told.reason.clone()),
+                    regarding: Some(regarding.clone()),
+                    reporting_controller: Some(REPORTER.to_owned()),
+                    reporting_instance: Some(REPORTER.to_owned()),
+                    type_: Some(told.type_.to_owned()),
+                    ..Event::default()
+                };
+                api.create(&PostParams::default(), &event).await?;
+                series
+            }
+        };
+        self.lock().insert(told.clone(), series);
+        Ok(())
+    }
+
+    /// The event that said the same a short time ago.
+    fn before(&self, told: &Told, now: Timestamp) -> Option<Series> {
+        let mut known = self.lock();
+        known.retain(|_, series| now.duration_since(series.last) < SERIES);
+        known.get(told).cloned()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Told, Series>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

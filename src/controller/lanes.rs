@@ -12,13 +12,15 @@ use starling_core::pause;
 use tokio::time::Instant;
 
 use super::cache::ObjectKey;
-use super::context::now;
+use crate::clock::Clock;
 
 /// The lanes of all clusters.
 #[derive(Debug)]
 pub struct Lanes {
     /// From where the breakers count time.
     start: Instant,
+    /// For what people are told.
+    clock: Clock,
     lanes: Mutex<HashMap<ObjectKey, Lane>>,
 }
 
@@ -40,16 +42,17 @@ struct Busy {
     until: Timestamp,
 }
 
-impl Default for Lanes {
-    fn default() -> Self {
+impl Lanes {
+    /// No cluster was met yet.
+    #[must_use]
+    pub fn new(clock: Clock) -> Self {
         Self {
             start: Instant::now(),
+            clock,
             lanes: Mutex::default(),
         }
     }
-}
 
-impl Lanes {
     /// Whether nothing but probes may be sent to the cluster.
     #[must_use]
     pub fn is_open(&self, cluster: &ObjectKey) -> bool {
@@ -105,13 +108,15 @@ impl Lanes {
 
     /// Takes in that the cluster asked for a pause. Returns when it is over.
     pub fn throttled(&self, cluster: &ObjectKey, asked: Option<Duration>) -> Timestamp {
-        let seed = format!("{cluster} {}", now());
+        let seed = format!("{cluster} {}", self.clock.now());
         self.with(cluster, |lane| {
             // One that does not say how long is asked less and less often.
             let usual = pause::USUAL.saturating_mul(2u32.saturating_pow(lane.pauses.min(16)));
             lane.pauses = lane.pauses.saturating_add(1);
             let wait = pause::wait(asked.or(Some(usual)), &seed);
-            let until = now()
+            let until = self
+                .clock
+                .now()
                 .checked_add(SignedDuration::try_from(wait).unwrap_or_default())
                 .unwrap_or(Timestamp::MAX);
             let over = Instant::now() + wait;
@@ -170,7 +175,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_pause_is_kept_for_as_long_as_was_asked_and_no_longer_than_a_minute_and_a_bit() {
-        let lanes = Lanes::default();
+        let lanes = Lanes::new(Clock::system());
         for (asked, least) in [(2, 2), (3600, 60)] {
             lanes.throttled(&cluster(), Some(Duration::from_secs(asked)));
             tokio::time::advance(Duration::from_millis(least * 1000 - 1)).await;
@@ -183,22 +188,26 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_cluster_that_does_not_say_how_long_is_asked_less_and_less_often() {
-        let lanes = Lanes::default();
+        let lanes = Lanes::new(Clock::system());
         let mut last = Duration::ZERO;
         for least in [5, 10, 20, 40, 60, 60] {
-            let until = lanes.throttled(&cluster(), None).duration_since(now());
+            let until = lanes
+                .throttled(&cluster(), None)
+                .duration_since(Clock::system().now());
             last = until.try_into().unwrap();
             assert!(last >= Duration::from_millis(least * 1000 - 100), "{last:?}");
         }
         assert!(last <= Duration::from_secs(72));
         lanes.worked(&cluster(), Duration::from_secs(1), 10);
-        let until = lanes.throttled(&cluster(), None).duration_since(now());
+        let until = lanes
+            .throttled(&cluster(), None)
+            .duration_since(Clock::system().now());
         assert!(until <= SignedDuration::from_secs(6), "counted anew: {until}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_lane_is_suspect_while_the_cluster_is_slow_or_lost_and_forgotten_when_it_is_well() {
-        let lanes = Lanes::default();
+        let lanes = Lanes::new(Clock::system());
         lanes.worked(&cluster(), Duration::from_secs(29), 1);
         assert!(lanes.is_suspect(&cluster()) && !lanes.is_open(&cluster()));
         lanes.worked(&cluster(), Duration::from_secs(1), 10);

@@ -1,6 +1,6 @@
 //! The controller: four loops around core, and what they share.
 //!
-//! `run` wires; `watch` feeds one `cache` per kind; what changed wakes (`wake`) keys in the `workqueue` of those who
+//! `run` wires, through `ports` where a simulation has another thing of the kind; `watch` feeds one `cache` per kind; what changed wakes (`wake`) keys in the `workqueue` of those who
 //! depend on it; workers (`work`) hand each key to its loop in `reconcile`.
 
 pub mod cache;
@@ -12,13 +12,16 @@ pub mod hub;
 pub mod lanes;
 pub mod members;
 pub mod pace;
+pub mod ports;
 pub mod reconcile;
 pub mod renders;
 pub mod repositories;
 mod restart;
 mod run;
 pub mod shares;
+mod shelf;
 pub mod standing;
+mod trees;
 mod wake;
 mod watch;
 mod work;

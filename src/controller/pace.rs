@@ -3,12 +3,20 @@
 //! These are rates of *starts*. How much is under way at once is bounded elsewhere: by the number of Sync
 //! workers (`--concurrency`), by each group's `maxConcurrency`, and by each member's own request limits.
 
+use std::hash::Hash;
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
+use governor::clock::Clock as _;
+use governor::middleware::NoOpMiddleware;
+use governor::state::keyed::DefaultKeyedStateStore;
+use governor::state::{InMemoryState, NotKeyed};
+use governor::{NotUntil, Quota, RateLimiter};
+use starling_core::digest::{hash64, spread};
 
 use super::cache::ObjectKey;
+use crate::clock::RuntimeClock;
 
 /// Attempts that may start per second, over all clusters. An attempt is tens of requests, so this is far above
 /// what one controller carries out; it keeps a mistake (a thousand Syncs asked for at once) from being a storm.
@@ -24,39 +32,61 @@ const HOST_BURST: NonZeroU32 = NonZeroU32::new(20).unwrap();
 /// How long a start that had to wait may be put off further, so that those who waited do not start together.
 const JITTER: Duration = Duration::from_millis(50);
 
-/// The buckets.
+/// A bucket.
+type Bucket = RateLimiter<NotKeyed, InMemoryState, RuntimeClock, NoOpMiddleware<Duration>>;
+/// A bucket per key.
+type Buckets<K> = RateLimiter<K, DefaultKeyedStateStore<K>, RuntimeClock, NoOpMiddleware<Duration>>;
+
+/// The buckets. They and the waits for them go by the runtime's clock.
 pub struct Pace {
-    operator: DefaultDirectRateLimiter,
-    clusters: DefaultKeyedRateLimiter<ObjectKey>,
-    hosts: DefaultKeyedRateLimiter<String>,
+    operator: Bucket,
+    clusters: Buckets<ObjectKey>,
+    hosts: Buckets<String>,
+    /// Waits so far: what one is put off by follows from its number, so that no generator is needed.
+    waits: AtomicU64,
 }
 
 impl Default for Pace {
     fn default() -> Self {
         Self {
-            operator: RateLimiter::direct(Quota::per_second(ATTEMPTS)),
-            clusters: RateLimiter::keyed(Quota::per_second(ATTEMPTS_PER_CLUSTER).allow_burst(CLUSTER_BURST)),
-            hosts: RateLimiter::keyed(Quota::per_second(ASKED_PER_HOST).allow_burst(HOST_BURST)),
+            operator: RateLimiter::direct_with_clock(Quota::per_second(ATTEMPTS), RuntimeClock::start()),
+            clusters: buckets(Quota::per_second(ATTEMPTS_PER_CLUSTER).allow_burst(CLUSTER_BURST)),
+            hosts: buckets(Quota::per_second(ASKED_PER_HOST).allow_burst(HOST_BURST)),
+            waits: AtomicU64::new(0),
         }
     }
+}
+
+fn buckets<K: Clone + Eq + Hash>(quota: Quota) -> Buckets<K> {
+    RateLimiter::new(quota, DefaultKeyedStateStore::default(), RuntimeClock::start())
 }
 
 impl Pace {
     /// Waits until an attempt on this cluster may start.
     pub async fn attempt(&self, cluster: &ObjectKey) {
-        let jitter = governor::Jitter::up_to(JITTER);
-        self.clusters.until_key_ready_with_jitter(cluster, jitter).await;
-        self.operator.until_ready_with_jitter(jitter).await;
+        while let Err(early) = self.clusters.check_key(cluster) {
+            self.wait(self.clusters.clock(), &early).await;
+        }
+        while let Err(early) = self.operator.check() {
+            self.wait(self.operator.clock(), &early).await;
+        }
     }
 
     /// Waits until this git host may be asked something; a repository without a host is a local folder.
     pub async fn ask(&self, host: Option<&str>) {
-        if let Some(host) = host {
-            let jitter = governor::Jitter::up_to(JITTER);
-            self.hosts
-                .until_key_ready_with_jitter(&host.to_owned(), jitter)
-                .await;
+        let Some(host) = host.map(str::to_owned) else {
+            return;
+        };
+        while let Err(early) = self.hosts.check_key(&host) {
+            self.wait(self.hosts.clock(), &early).await;
         }
+    }
+
+    /// Waits until the bucket has something again, and a little longer.
+    async fn wait(&self, clock: &RuntimeClock, early: &NotUntil<Duration>) {
+        let number = self.waits.fetch_add(1, Ordering::Relaxed);
+        let jitter = spread(JITTER, hash64(&[&number.to_string()]));
+        tokio::time::sleep(early.wait_time_from(clock.now()) + jitter).await;
     }
 
     /// Forgets buckets that are full again; without this every cluster that ever was would be remembered.
@@ -81,5 +111,23 @@ mod tests {
         assert!(asked.is_err(), "the burst is used up");
         assert!(pace.clusters.check_key(&quiet).is_ok());
         pace.tidy();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_follows_the_runtimes_clock_and_is_put_off_a_little_further() {
+        let pace = Pace::default();
+        for _ in 0..HOST_BURST.get() {
+            pace.ask(Some("git.example.org")).await;
+        }
+        let start = tokio::time::Instant::now();
+        pace.ask(None).await;
+        assert_eq!(start.elapsed(), Duration::ZERO, "no host, no wait");
+        pace.ask(Some("git.example.org")).await;
+        let waited = start.elapsed();
+        let least = Duration::from_millis(200);
+        assert!(
+            (least..=least + JITTER + Duration::from_millis(1)).contains(&waited),
+            "{waited:?}"
+        );
     }
 }

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use moka::future::Cache;
 use starling_core::digest;
 use starling_core::ignore::IgnoreRules;
 use starling_core::object::{RenderedObject, RenderedSet};
 
 use super::decryption::Keys;
-use crate::git::{GitError, GitStore, RepoAccess};
-use crate::render::{Manifests, RenderError, Renderer, finish};
+use super::ports::Workshop;
+use super::shelf::{Bounds, Shelf};
+use crate::git::{GitError, RepoAccess};
+use crate::render::{Manifests, RenderError};
 
 /// How long a build's parsed documents are kept after their last use: while a rollout goes through clusters with
 /// different values, not longer, since parsed documents are many times the size of their text.
@@ -85,37 +86,29 @@ pub struct Rendered {
 
 /// Builds and keeps rendered sets. Equal jobs that are asked for at the same time are done once.
 pub struct Renders {
-    git: GitStore,
-    renderer: Renderer,
-    builds: Cache<String, Arc<Manifests>>,
-    sets: Cache<String, Arc<Rendered>>,
+    workshop: Arc<dyn Workshop>,
+    builds: Shelf<Arc<Manifests>, RenderFailure>,
+    sets: Shelf<Arc<Rendered>, RenderFailure>,
 }
 
 impl Renders {
-    /// Renders trees of `git` with `renderer`.
+    /// Keeps what `workshop` makes.
     #[must_use]
-    pub fn new(git: GitStore, renderer: Renderer) -> Self {
-        let weigh = |_: &String, rendered: &Arc<Rendered>| {
-            let bytes: usize = rendered
-                .set
-                .objects
-                .iter()
-                .map(|object| object.body.len() + whole(object) + 256)
-                .sum();
-            u32::try_from(bytes).unwrap_or(u32::MAX)
-        };
+    pub fn new(workshop: Arc<dyn Workshop>) -> Self {
+        let (few, small) = (
+            Bounds {
+                idle: BUILD_IDLE,
+                weight: BUILDS,
+            },
+            Bounds {
+                idle: SET_IDLE,
+                weight: SET_BYTES,
+            },
+        );
         Self {
-            git,
-            renderer,
-            builds: Cache::builder()
-                .max_capacity(BUILDS)
-                .time_to_idle(BUILD_IDLE)
-                .build(),
-            sets: Cache::builder()
-                .max_capacity(SET_BYTES)
-                .weigher(weigh)
-                .time_to_idle(SET_IDLE)
-                .build(),
+            workshop,
+            builds: Shelf::new(few, |_| 1),
+            sets: Shelf::new(small, |rendered| bytes(rendered)),
         }
     }
 
@@ -141,57 +134,22 @@ impl Renders {
             job.owner,
             job.left_to_others.digest(),
         ));
-        let made = self.sets.try_get_with(set_key, async {
+        let made = self.sets.get_or_make(&set_key, async {
             let manifests = self
                 .builds
-                // On the heap: it is the largest future of the process.
-                .try_get_with(build_key, Box::pin(self.build(job)))
-                .await
-                .map_err(|error: Arc<RenderFailure>| (*error).clone())?;
-            let (values, owner) = (job.values.clone(), job.owner.to_owned());
-            let left_to_others = job.left_to_others.clone();
-            // Serialising thousands of objects is work; it must not hold up the reactor.
-            let finished = tokio::task::spawn_blocking(move || {
-                finish(&manifests, &values, &owner).map(|set| Rendered {
-                    set: left_to_others.leave_out(set),
-                    plain: manifests.plain,
-                })
-            });
-            match finished.await {
-                Ok(result) => result
-                    .map(Arc::new)
-                    .map_err(|e| RenderFailure::Render(Arc::new(e))),
-                Err(gone) => Err(RenderFailure::Copy(Arc::new(std::io::Error::other(gone)))),
-            }
+                .get_or_make(&build_key, self.workshop.build(job))
+                .await?;
+            self.workshop.finish(manifests, job).await.map(Arc::new)
         });
-        made.await.map_err(|error: Arc<RenderFailure>| (*error).clone())
+        made.await
     }
+}
 
-    async fn build(&self, job: RenderJob<'_>) -> Result<Arc<Manifests>, RenderFailure> {
-        let tree_failed = |error| RenderFailure::Tree(Arc::new(error));
-        self.git
-            .ensure_commit(job.access, job.refname, job.commit, job.timeout)
-            .await
-            .map_err(tree_failed)?;
-        let copy = tempfile::Builder::new()
-            .prefix("starling-tree-")
-            .tempdir()
-            .map_err(|error| RenderFailure::Copy(Arc::new(error)))?;
-        let tree = copy.path().join("tree");
-        let ignore = (!job.ignore.is_empty()).then_some(job.ignore);
-        self.git
-            .export(job.access, job.commit, &tree, ignore)
-            .await
-            .map_err(tree_failed)?;
-        let identities = job.keys.map(|keys| &keys.identities);
-        let built = self
-            .renderer
-            .build(&tree, job.path, job.target_namespace, identities)
-            .await;
-        built
-            .map(Arc::new)
-            .map_err(|error| RenderFailure::Render(Arc::new(error)))
-    }
+/// Bytes of a set, and of what is kept about its objects.
+fn bytes(rendered: &Rendered) -> u64 {
+    let each = rendered.set.objects.iter();
+    let all: usize = each.map(|object| object.body.len() + whole(object) + 256).sum();
+    u64::try_from(all).unwrap_or(u64::MAX)
 }
 
 /// Bytes of the second body that an object with ignored fields has.

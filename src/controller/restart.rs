@@ -15,7 +15,7 @@ use starling_core::digest::{hash64, spread};
 use starling_core::{backoff, step, target};
 
 use super::cache::ObjectKey;
-use super::context::{Context, now};
+use super::context::Context;
 use super::work::Loop;
 use crate::ledger::{LedgerError, RolloutOutcome};
 
@@ -28,10 +28,10 @@ pub(super) async fn resume(context: &Context) -> Result<(), LedgerError> {
         let attempt = &interrupted.attempt;
         tracing::info!(sync = %attempt.name, namespace = %attempt.namespace, cluster = %attempt.cluster, revision = %attempt.revision, "attempt was interrupted; it is made again");
     }
-    context.ledger.close_interrupted(now()).await?;
+    context.ledger.close_interrupted(context.now()).await?;
     close_rollouts(context).await?;
     let remembered = remembered(context).await;
-    let boot = now().to_string();
+    let boot = context.now().to_string();
 
     let sources: Vec<_> = context
         .sources
@@ -62,9 +62,12 @@ pub(super) async fn resume(context: &Context) -> Result<(), LedgerError> {
         let key = ObjectKey::of(&*sync);
         let leaves = sync.metadata.deletion_timestamp.is_some();
         if !leaves && is_in_step(context, &key, &sync) {
-            let check = next_check(&sync, remembered.get(&key).copied(), &boot);
+            let check = next_check(&sync, remembered.get(&key).copied(), &boot, context.now());
             context.checks.set(&key, check);
-            let wait = check.duration_since(now()).try_into().unwrap_or(Duration::ZERO);
+            let wait = check
+                .duration_since(context.now())
+                .try_into()
+                .unwrap_or(Duration::ZERO);
             context.queues.syncs.add_after(key, wait);
         } else {
             due.push(key);
@@ -86,7 +89,7 @@ async fn close_rollouts(context: &Context) -> Result<(), LedgerError> {
             if let (None, Some(outcome)) = (record.end, outcome(current, &record.rollout.id)) {
                 context
                     .ledger
-                    .end_rollout(&uid, &record.rollout.id, outcome, now())
+                    .end_rollout(&uid, &record.rollout.id, outcome, context.now())
                     .await?;
             }
         }
@@ -114,8 +117,7 @@ fn enqueue(context: &Context, of: Loop, keys: Vec<ObjectKey>, boot: &str) {
 
 /// When a Sync that is in step is next checked for drift: as the ledger remembers, otherwise some time within its
 /// interval.
-fn next_check(sync: &SyncResource, remembered: Option<Timestamp>, boot: &str) -> Timestamp {
-    let now = now();
+fn next_check(sync: &SyncResource, remembered: Option<Timestamp>, boot: &str, now: Timestamp) -> Timestamp {
     remembered.filter(|due| *due > now).unwrap_or_else(|| {
         let wait = spread(
             sync.spec.template.interval.as_std(),

@@ -18,17 +18,21 @@ use super::hub::{Hub, HubError};
 use super::lanes::Lanes;
 use super::members::Members;
 use super::pace::Pace;
+use super::ports::Ports;
 use super::renders::Renders;
 use super::repositories::Repositories;
 use super::restart;
 use super::shares::Limits;
 use super::standing::Standings;
+use super::trees::Trees;
 use super::wake::By;
 use super::watch::follow;
 use super::work::{Crew, Loop, Schedule};
 use super::workqueue::{LaneRules, Workqueue};
+use crate::clock::Clock;
 use crate::git::{GitLimits, GitStore};
 use crate::ledger::{Ledger, LedgerError};
+use crate::member::Network;
 use crate::render::{BuildTool, RenderError, RenderLimits, Renderer, Sops};
 
 /// How long a stop waits for attempts that have begun.
@@ -89,7 +93,16 @@ impl Controller {
     /// # Errors
     /// [`StartError`].
     pub async fn start(client: Client, settings: Settings) -> Result<Self, StartError> {
-        let context = Arc::new(open(client, &settings).await?);
+        let ports = open(&settings).await?;
+        Self::start_on(ports, client, settings).await
+    }
+
+    /// As [`Self::start`], on what is handed in.
+    ///
+    /// # Errors
+    /// [`StartError::Hub`] and [`StartError::Ledger`].
+    pub async fn start_on(ports: Ports, client: Client, settings: Settings) -> Result<Self, StartError> {
+        let context = Arc::new(connect(ports, client, &settings).await?);
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let resumed = Arc::new(AtomicBool::new(false));
@@ -151,23 +164,42 @@ fn hands(of: Loop, settings: &Settings) -> usize {
     }
 }
 
-async fn open(client: Client, settings: &Settings) -> Result<Context, StartError> {
+/// What the controller stands on outside simulations.
+async fn open(settings: &Settings) -> Result<Ports, StartError> {
     let (ledger, opened) = Ledger::open(&settings.data_dir).await?;
     tracing::info!(?opened, "ledger open");
     let tool = BuildTool::discover(settings.kustomize.clone()).map_err(StartError::Kustomize)?;
     let sops = Sops::discover(settings.sops.clone()).map_err(StartError::Sops)?;
     tracing::info!(?tool, ?sops, "manifests are built with");
+    let git = GitStore::new(settings.data_dir.join("git"), GitLimits::default());
+    let renderer = Renderer::new(tool, RenderLimits::default()).with_sops(sops);
+    Ok(Ports {
+        clock: Clock::system(),
+        network: Network::system(),
+        ledger: Arc::new(ledger),
+        workshop: Arc::new(Trees::new(git.clone(), renderer)),
+        git: Arc::new(git),
+    })
+}
+
+async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Context, StartError> {
+    let Ports {
+        clock,
+        network,
+        ledger,
+        git,
+        workshop,
+    } = ports;
     let hub = Hub::new(client);
     let installation = hub.installation().await?;
-    let (syncs, lanes) = (Arc::new(Cache::default()), Arc::new(Lanes::default()));
+    let (syncs, lanes) = (Arc::new(Cache::default()), Arc::new(Lanes::new(clock.clone())));
     let queues = Queues {
         syncs: Workqueue::with_lanes(lane_rules(settings, &syncs, &lanes)),
         ..Queues::default()
     };
-    let git = GitStore::new(settings.data_dir.join("git"), GitLimits::default());
-    let renderer = Renderer::new(tool, RenderLimits::default()).with_sops(sops);
     Ok(Context {
-        events: Events::new(hub.client()),
+        events: Events::new(hub.client(), clock.clone()),
+        clock,
         departures: Departures::default(),
         hub,
         sources: Arc::new(Cache::default()),
@@ -175,7 +207,8 @@ async fn open(client: Client, settings: &Settings) -> Result<Context, StartError
         syncs,
         groups: Arc::new(Cache::default()),
         queues,
-        renders: Renders::new(git.clone(), renderer),
+        renders: Renders::new(workshop),
+        network,
         git,
         repositories: Repositories::default(),
         members: Members::default(),
@@ -260,6 +293,7 @@ async fn keep(context: Arc<Context>, schedule: Arc<Schedule>, stop: Cancellation
     let mut tidy = tokio::time::interval(TIDY_INTERVAL);
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             _ = save.tick() => schedule.save(&context).await,
             _ = tidy.tick() => {

@@ -11,7 +11,7 @@ use starling_core::backoff;
 use tokio_util::sync::CancellationToken;
 
 use super::cache::ObjectKey;
-use super::context::{Context, Next, now};
+use super::context::{Context, Next};
 use super::reconcile::{self, ReconcileError};
 use super::workqueue::Workqueue;
 use crate::ledger::{Due, QueueKey};
@@ -130,7 +130,8 @@ impl Crew {
             let next = self.look(&key).await;
             let wait = self.wait(&key, next);
             let due = wait.map(|wait| {
-                now()
+                self.context
+                    .now()
                     .saturating_add(SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX))
                     .unwrap_or(Timestamp::MAX)
             });

@@ -207,6 +207,7 @@ impl Workqueue {
                 }
                 Err(Some(at)) => {
                     tokio::select! {
+                        biased;
                         () = changed => {}
                         () = tokio::time::sleep_until(at) => {}
                     }

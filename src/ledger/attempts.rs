@@ -20,6 +20,14 @@ const KEPT: i64 = 20;
 #[sqlx(transparent)]
 pub struct AttemptId(i64);
 
+impl AttemptId {
+    /// The attempt with this number.
+    #[must_use]
+    pub fn new(number: i64) -> Self {
+        Self(number)
+    }
+}
+
 impl fmt::Display for AttemptId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

@@ -10,8 +10,9 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use http::{Request, Response, Uri};
 use hyper::body::Incoming;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper::rt::{Read, Write};
 use hyper_util::client::legacy::connect::dns::{GaiResolver, Name};
+use hyper_util::client::legacy::connect::{Connection, HttpConnector};
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::ConfigExt as _;
@@ -23,6 +24,7 @@ use tower::{Service, ServiceExt as _};
 use super::error::BoxError;
 use super::kubeconfig::{Identity, MemberConfig};
 use super::limits::MemberLimits;
+use super::network::Network;
 
 /// Bytes of the head of an answer, and of what is read of a body at once. API servers send less than one kilobyte.
 const HEAD_BYTES: usize = 64 * 1024;
@@ -54,22 +56,34 @@ impl Clients {
     ///
     /// # Errors
     /// If TLS cannot be set up with these certificates, or the address is nobody's.
-    pub(super) fn new(config: &MemberConfig, limits: &MemberLimits) -> Result<Self, BoxError> {
+    pub(super) fn new(
+        config: &MemberConfig,
+        limits: &MemberLimits,
+        network: &Network,
+    ) -> Result<Self, BoxError> {
         // A connector does not ask its resolver about a literal address.
         if let Some(address) = literal(&config.server)
             && is_nobodys(address)
         {
             return Err(Nobodys(address).into());
         }
+        if let Some(connector) = network.connector() {
+            return Ok(Self::over(connector, limits.connect));
+        }
         let mut tcp = HttpConnector::new_with_resolver(Resolver(GaiResolver::new()));
         tcp.enforce_http(false);
         tcp.set_connect_timeout(Some(limits.connect));
         tcp.set_nodelay(true);
         let tls = tls(config).rustls_https_connector_with_connector(tcp)?;
-        let connector = Within {
-            inner: tls,
-            limit: limits.connect,
-        };
+        Ok(Self::over(tls, limits.connect))
+    }
+
+    fn over<C>(inner: C, limit: Duration) -> Self
+    where
+        C: Service<Uri, Error: Into<BoxError>, Future: Send> + Clone + Send + Sync + 'static,
+        C::Response: Read + Write + Connection + Unpin + Send + 'static,
+    {
+        let connector = Within { inner, limit };
         let client = |idle| {
             let client: Client<_, Body> = Client::builder(TokioExecutor::new())
                 .pool_timer(TokioTimer::new())
@@ -79,10 +93,10 @@ impl Clients {
                 .build(connector.clone());
             Http::new(client)
         };
-        Ok(Self {
+        Self {
             work: client(IDLE),
             probes: client(IDLE_OF_PROBES),
-        })
+        }
     }
 }
 

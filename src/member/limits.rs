@@ -9,7 +9,8 @@ use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
 use starling_core::inventory::format::SHARD_LIMIT;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::Instant;
+
+use crate::clock::RuntimeClock;
 
 /// Bounds on the requests to one member.
 #[derive(Clone, Copy, Debug)]
@@ -59,18 +60,15 @@ impl Default for MemberLimits {
 #[derive(Debug)]
 pub(super) struct Gate {
     places: Semaphore,
-    rate: RateLimiter<NotKeyed, InMemoryState, TokioClock, NoOpMiddleware<Duration>>,
+    rate: RateLimiter<NotKeyed, InMemoryState, RuntimeClock, NoOpMiddleware<Duration>>,
 }
 
 impl Gate {
     pub(super) fn new(limits: &MemberLimits) -> Self {
         let quota = Quota::per_second(limits.per_second).allow_burst(limits.burst);
-        let clock = TokioClock {
-            start: Instant::now(),
-        };
         Self {
             places: Semaphore::new(limits.concurrency.max(1)),
-            rate: RateLimiter::direct_with_clock(quota, clock),
+            rate: RateLimiter::direct_with_clock(quota, RuntimeClock::start()),
         }
     }
 
@@ -84,23 +82,10 @@ impl Gate {
     }
 }
 
-/// The clock of the runtime, so that the pace follows simulated time where a test uses it.
-#[derive(Clone, Debug)]
-struct TokioClock {
-    start: Instant,
-}
-
-impl Clock for TokioClock {
-    type Instant = Duration;
-
-    fn now(&self) -> Duration {
-        self.start.elapsed()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use futures::FutureExt as _;
+    use tokio::time::Instant;
 
     use super::*;
 

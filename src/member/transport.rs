@@ -23,7 +23,9 @@ use super::json;
 use super::kinds::Kinds;
 use super::kubeconfig::{Hidden, MemberConfig};
 use super::limits::{Gate, MemberLimits};
+use super::network::Network;
 use super::status::{Redactor, refusal};
+use crate::clock::Clock;
 
 /// Bytes of an answer that is about one object, or is no list of objects: etcd holds 1.5 MiB of one.
 const OBJECT_BYTES: usize = 4 * 1024 * 1024;
@@ -45,6 +47,7 @@ pub struct Member {
 
 struct Shared {
     clients: Clients,
+    clock: Clock,
     /// Without a slash at its end.
     server: String,
     authorization: Option<HeaderValue>,
@@ -116,16 +119,29 @@ impl Member {
     /// [`MemberError::Client`] if TLS cannot be set up with the certificates of the kubeconfig, or its address is one
     /// at which no API server can be.
     pub fn connect(config: MemberConfig, limits: MemberLimits) -> Result<Self, MemberError> {
+        Self::connect_over(config, limits, &Network::system())
+    }
+
+    /// As [`Self::connect`], over this network.
+    ///
+    /// # Errors
+    /// As for [`Self::connect`].
+    pub fn connect_over(
+        config: MemberConfig,
+        limits: MemberLimits,
+        network: &Network,
+    ) -> Result<Self, MemberError> {
         let server = config.server();
         let refused = |source| MemberError::Client {
             server: server.clone(),
             source,
         };
-        let clients = Clients::new(&config, &limits).map_err(refused)?;
+        let clients = Clients::new(&config, &limits, network).map_err(refused)?;
         let token = config.token;
         let authorization = token.as_ref().map(bearer).transpose().map_err(refused)?;
         let shared = Shared {
             clients,
+            clock: network.clock().clone(),
             server: server.trim_end_matches('/').to_owned(),
             authorization,
             token,
@@ -278,7 +294,7 @@ impl Member {
             }
             .bounded(what, values);
         }
-        let pause = retry_after(&head.headers);
+        let pause = retry_after(&head.headers, self.shared.clock.now());
         Err(refusal(
             what,
             head.status,
@@ -332,7 +348,7 @@ fn bearer(token: &Hidden) -> Result<HeaderValue, BoxError> {
 }
 
 /// The pause that the answer asks for in its head.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
-    pause::requested(text, Timestamp::now())
+    pause::requested(text, now)
 }

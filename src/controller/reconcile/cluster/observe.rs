@@ -17,7 +17,7 @@ use super::{Finding, reach};
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::Context;
 use crate::controller::members::Connection;
-use crate::member::{Member, MemberConfig, MemberError, MemberLimits, Probe};
+use crate::member::{Member, MemberConfig, MemberError, MemberLimits, Network, Probe};
 
 /// Limit of one probe. Shorter than a request of an attempt: a cluster that takes longer to say who it is cannot
 /// be worked on either.
@@ -126,7 +126,8 @@ async fn connect(context: &Context, cluster: &Cluster) -> Result<Arc<Connection>
     {
         return Ok(known);
     }
-    let member = open(&secret, secret_key).map_err(|error| refused(name, secret_key, &*error))?;
+    let member =
+        open(&secret, secret_key, &context.network).map_err(|error| refused(name, secret_key, &*error))?;
     let connection = Arc::new(Connection {
         member,
         made_from,
@@ -173,7 +174,11 @@ fn secret_key<'a>(spec: &'a ClusterSpec, secret: &Secret) -> Result<&'a str, Fin
     })
 }
 
-fn open(secret: &Secret, key: &str) -> Result<Member, Box<dyn std::error::Error + Send + Sync>> {
+fn open(
+    secret: &Secret,
+    key: &str,
+    network: &Network,
+) -> Result<Member, Box<dyn std::error::Error + Send + Sync>> {
     let bytes = secret
         .data
         .as_ref()
@@ -181,7 +186,7 @@ fn open(secret: &Secret, key: &str) -> Result<Member, Box<dyn std::error::Error 
         .map(|value| value.0.as_slice());
     let text = std::str::from_utf8(bytes.unwrap_or_default()).map_err(|_| "the kubeconfig is not text")?;
     let config = MemberConfig::from_kubeconfig(text)?;
-    Ok(Member::connect(config, MemberLimits::default())?)
+    Ok(Member::connect_over(config, MemberLimits::default(), network)?)
 }
 
 fn refused(secret: &str, key: &str, error: &(dyn std::error::Error + 'static)) -> Finding {

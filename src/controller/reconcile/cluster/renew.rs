@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::Finding;
 use super::observe::made_from;
 use crate::controller::cache::ObjectKey;
-use crate::controller::context::{Context, now};
+use crate::controller::context::Context;
 use crate::controller::hub::{HubError, SecretValue};
 use crate::controller::members::Connection;
 use crate::member::{KubeconfigError, MemberConfig, MemberError};
@@ -56,7 +56,7 @@ pub(super) async fn renew(
             ));
         }
     };
-    let now = now();
+    let now = context.now();
     match lease.renewal(now, &cluster.uid().unwrap_or_default()) {
         Renewal::NotBefore(_) => {
             context.renewals.forget(&key);
@@ -118,7 +118,7 @@ async fn ask(
         .ok_or(RenewError::Changed)?;
     let config = MemberConfig::from_kubeconfig(&config)?;
     let deadline = Instant::now() + TIMEOUT;
-    let issued_at = now();
+    let issued_at = context.now();
     let token = connection
         .member
         .request_token(&lease.namespace, &lease.name, lease.lifetime.as_std(), deadline)

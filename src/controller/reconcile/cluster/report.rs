@@ -7,7 +7,7 @@ use starling_api::{Cluster, ClusterStatus};
 
 use super::super::{ReconcileError, ready};
 use super::Finding;
-use crate::controller::context::{Context, now};
+use crate::controller::context::Context;
 use crate::controller::wake::By;
 
 /// How old `lastProbeTime` may get while nothing else changes: at a thousand clusters, three writes a second.
@@ -20,7 +20,7 @@ pub(super) async fn report(
     expiring: Option<ConditionUpdate>,
 ) -> Result<(), ReconcileError> {
     let before = cluster.status.clone().unwrap_or_default();
-    let now = now();
+    let now = context.now();
     let mut after = status(cluster, &before, finding, expiring, now);
     if after == before && !is_old(&before.last_probe_time, now) {
         return Ok(());

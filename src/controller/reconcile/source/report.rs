@@ -1,12 +1,13 @@
 //! Writes what was found into the Source's status, if it says something new.
 
+use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::conditions::{self, ConditionStatus, ConditionUpdate};
 use starling_api::{Source, SourceStatus};
 
 use super::super::{ReconcileError, ready, retrying, stalled};
 use super::{Finding, observe};
-use crate::controller::context::{Context, now};
+use crate::controller::context::Context;
 use crate::controller::wake::By;
 
 pub(super) async fn report(
@@ -15,7 +16,7 @@ pub(super) async fn report(
     finding: Finding,
 ) -> Result<(), ReconcileError> {
     let before = source.status.clone().unwrap_or_default();
-    let after = status(source, &before, finding);
+    let after = status(source, &before, finding, context.now());
     if after == before {
         return Ok(());
     }
@@ -29,8 +30,7 @@ pub(super) async fn report(
     Ok(())
 }
 
-fn status(source: &Source, before: &SourceStatus, finding: Finding) -> SourceStatus {
-    let now = now();
+fn status(source: &Source, before: &SourceStatus, finding: Finding, now: Timestamp) -> SourceStatus {
     let (revision, updates) = match finding {
         Finding::Suspended => (
             None,

@@ -23,7 +23,7 @@ use super::ownership::ownership;
 use super::siblings::SiblingsOf;
 use super::{health, held, report, standing};
 use crate::controller::cache;
-use crate::controller::context::{Context, now};
+use crate::controller::context::Context;
 use crate::controller::decryption::Keys;
 use crate::controller::renders::{RenderFailure, RenderJob, Rendered};
 use crate::ledger::Attempt;
@@ -149,7 +149,7 @@ async fn attempt(
         target: wanted.target.clone(),
         revision: wanted.revision.clone(),
         number: failures_before(observed, wanted) + 1,
-        started_at: now(),
+        started_at: context.now(),
     };
     let id = context.ledger.begin_attempt(&intent).await?;
     let records = load(context, observed).await;
@@ -168,7 +168,7 @@ async fn attempt(
     if matches!(outcome, Outcome::Holds(_)) {
         health::applied(context, observed, wanted, &rendered.set, &applied);
     }
-    let end = end(&outcome, &applied);
+    let end = end(&outcome, &applied, context.now());
     let (upserts, deletes) = remembered(&applied);
     // One commit: the writer takes all that is queued. Losing this record costs requests, not correctness, so the
     // status is written all the same.

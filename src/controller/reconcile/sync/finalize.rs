@@ -28,7 +28,7 @@ use super::observe::Observed;
 use super::outcome;
 use super::siblings::SiblingsOf;
 use crate::controller::cache::ObjectKey;
-use crate::controller::context::{Context, Next, now};
+use crate::controller::context::{Context, Next};
 use crate::controller::wake::By;
 use crate::member::{DeleteJob, DeleteOutcome, MemberError};
 
@@ -133,8 +133,8 @@ fn backing_off(context: &Context, observed: &Observed) -> Option<Next> {
     let until = context.checks.get(&observed.key)?;
     let was_at_it = conditions::find(&observed.status.conditions, READY)
         .is_some_and(|ready| [DELETING, FAILED].contains(&ready.reason.as_str()));
-    let waits = was_at_it && until > now() && !observed.requested() && !is_abandoned(observed);
-    waits.then(|| Next::at(until, now()))
+    let waits = was_at_it && until > context.now() && !observed.requested() && !is_abandoned(observed);
+    waits.then(|| Next::at(until, context.now()))
 }
 
 /// What is to become of the objects, as the Sync or its group says.
@@ -312,7 +312,7 @@ async fn delete(context: &Context, observed: &Observed) -> Result<Next, Reconcil
 /// shortly that its Cluster never said so.
 async fn shut_out(context: &Context, observed: &Observed, closed: Closed) -> Result<Next, ReconcileError> {
     let next = match &closed {
-        Closed::Busy(until) => Next::at(*until, now()),
+        Closed::Busy(until) => Next::at(*until, context.now()),
         Closed::Lost(_) | Closed::Account(_) => Next::Retry(observed.spec.template.retry_interval.as_std()),
     };
     wait(context, observed, &Waiting::Cluster(closed.message())).await?;
@@ -335,9 +335,10 @@ async fn unfinished(
         .is_some_and(|ready| [DELETING, FAILED].contains(&ready.reason.as_str()));
     let passes = if was_at_it { observed.status.attempts } else { 0 }.saturating_add(1);
     let pause = backoff::delay(start, passes, &observed.sync.uid().unwrap_or_default());
-    let until = now()
+    let until = context
+        .now()
         .checked_add(SignedDuration::try_from(pause).unwrap_or(SignedDuration::from_mins(10)))
-        .unwrap_or_else(|_| now());
+        .unwrap_or_else(|_| context.now());
     context.checks.set(&observed.key, until);
     let message = what_is_left(deleted);
     tracing::warn!(sync = %observed.key, cluster = %observed.spec.cluster_ref.name, %message, "objects are not gone yet");
@@ -357,7 +358,7 @@ async fn unfinished(
         status.problems.truncate(10);
     })
     .await?;
-    Ok(Next::at(until, now()))
+    Ok(Next::at(until, context.now()))
 }
 
 fn waiting_objects(deleted: &DeleteOutcome) -> impl Iterator<Item = ObjectProblem> {
@@ -399,7 +400,7 @@ async fn tell(
         &observed.status.conditions,
         updates,
         after.observed_generation,
-        now(),
+        context.now(),
     );
     if after == observed.status {
         return Ok(());

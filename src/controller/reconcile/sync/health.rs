@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use starling_api::SyncStatus;
 use starling_core::apply::Record;
 use starling_core::health::{Health, Status, Verdict, Watched, judge, waiting_since};
@@ -20,7 +21,7 @@ use super::lane::{self, Watch};
 use super::observe::Observed;
 use super::outcome::Outcome;
 use super::report;
-use crate::controller::context::{Context, now};
+use crate::controller::context::Context;
 use crate::controller::healths::Watching;
 use crate::member::{ApplyOutcome, HealthReport, Member, MemberError};
 
@@ -122,15 +123,15 @@ pub(super) async fn look(
         },
         Ok(member) => {
             let watch = Watch::begin(&member);
-            let read = read_all(observed, &member, &mut watching.watched, together).await;
+            let read = read_all((context, observed), &member, &mut watching.watched, together).await;
             watch.end(context, observed, read.as_ref().err());
             match read {
-                Ok(unhealthy) => Look::Verdict(verdict(observed, wanted, unhealthy)),
+                Ok(unhealthy) => Look::Verdict(verdict(observed, wanted, unhealthy, context.now())),
                 Err(error) => lost(context, observed, &error),
             }
         }
     };
-    schedule(observed, &mut watching, &look);
+    schedule(observed, &mut watching, &look, context.now());
     context.healths.set(&observed.key, watching);
     note(observed, &look);
     // The record comes before the status that says so: a crash in between is made good by the next look.
@@ -175,22 +176,22 @@ fn fresh<'a>(
 /// Reads what is in question. With `together` nothing counts as healthy but what was healthy in one look at all of it:
 /// what was found so a minute ago may have broken since.
 async fn read_all(
-    observed: &Observed,
+    of: (&Context, &Observed),
     member: &Member,
     watched: &mut Watched,
     together: bool,
 ) -> Result<BTreeMap<ObjectKey, Health>, MemberError> {
     let asked = watched.in_question();
-    let unhealthy = read(observed, member, watched, &asked).await?;
+    let unhealthy = read(of, member, watched, &asked).await?;
     let all = watched.all();
     if !unhealthy.is_empty() || !together || asked.len() == all.len() {
         return Ok(unhealthy);
     }
-    read(observed, member, watched, &all).await
+    read(of, member, watched, &all).await
 }
 
 async fn read(
-    observed: &Observed,
+    (context, observed): (&Context, &Observed),
     member: &Member,
     watched: &mut Watched,
     asked: &BTreeSet<ObjectKey>,
@@ -199,7 +200,9 @@ async fn read(
         return Ok(BTreeMap::new());
     }
     let deadline = Instant::now() + LOOK;
-    let report = member.read_health(&observed.owner, asked, now(), deadline).await;
+    let report = member
+        .read_health(&observed.owner, asked, context.now(), deadline)
+        .await;
     if let Some(error) = report.interrupted.filter(|error| !is_too_slow(error)) {
         return Err(error);
     }
@@ -238,8 +241,12 @@ fn unread(key: &ObjectKey, failures: &[((String, String), MemberError)]) -> Heal
     Health::new(Status::Unknown, message)
 }
 
-fn verdict(observed: &Observed, wanted: &Wanted, unhealthy: BTreeMap<ObjectKey, Health>) -> Verdict {
-    let now = now();
+fn verdict(
+    observed: &Observed,
+    wanted: &Wanted,
+    unhealthy: BTreeMap<ObjectKey, Health>,
+    now: Timestamp,
+) -> Verdict {
     let SyncStatus {
         conditions,
         last_applied_time,
@@ -255,12 +262,12 @@ fn verdict(observed: &Observed, wanted: &Wanted, unhealthy: BTreeMap<ObjectKey, 
     judge(unhealthy, since, observed.spec.template.timeout.as_std(), now)
 }
 
-fn schedule(observed: &Observed, watching: &mut Watching, look: &Look) {
+fn schedule(observed: &Observed, watching: &mut Watching, look: &Look, now: Timestamp) {
     let seed = observed.sync.metadata.uid.as_deref().unwrap_or_default();
     let retry = observed.spec.template.retry_interval.as_std();
     match look {
-        Look::Verdict(verdict) => watching.cadence.looked(verdict, retry, seed, now()),
-        Look::Lost { .. } => watching.cadence.lost(retry, now()),
+        Look::Verdict(verdict) => watching.cadence.looked(verdict, retry, seed, now),
+        Look::Lost { .. } => watching.cadence.lost(retry, now),
     }
 }
 

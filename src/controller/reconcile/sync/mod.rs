@@ -23,7 +23,7 @@ use starling_core::step::{Step, StepInput, next_step};
 
 use super::ReconcileError;
 use crate::controller::cache::ObjectKey;
-use crate::controller::context::{Context, Next, now};
+use crate::controller::context::{Context, Next};
 pub(super) use finalize::depends_on;
 use observe::Observed;
 pub(super) use observe::facts;
@@ -74,7 +74,7 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
 
 fn decide(context: &Context, key: &ObjectKey, observed: &Observed) -> Step {
     next_step(&StepInput {
-        now: now(),
+        now: context.now(),
         spec: &observed.spec,
         generation: observed.generation(),
         status: &observed.status,
@@ -91,17 +91,17 @@ fn decide(context: &Context, key: &ObjectKey, observed: &Observed) -> Step {
 fn next(context: &Context, observed: &Observed, step: &Step, done: Option<&Outcome>) -> Next {
     match (step, done) {
         (_, Some(Outcome::Lost { .. })) => Next::Retry(observed.spec.template.retry_interval.as_std()),
-        (_, Some(Outcome::Busy { until, .. })) => Next::at(*until, now()),
-        (_, Some(Outcome::Failed(failure))) => Next::at(failure.retry_at, now()),
+        (_, Some(Outcome::Busy { until, .. })) => Next::at(*until, context.now()),
+        (_, Some(Outcome::Failed(failure))) => Next::at(failure.retry_at, context.now()),
         (_, Some(Outcome::Holds { .. } | Outcome::Unchanged)) | (Step::CheckHealth(_), None) => {
             let times = [
                 context.checks.get(&observed.key),
                 context.healths.next(&observed.key),
             ];
             let soonest = times.into_iter().flatten().min();
-            soonest.map_or(Next::OnEvent, |at| Next::at(at, now()))
+            soonest.map_or(Next::OnEvent, |at| Next::at(at, context.now()))
         }
-        (Step::Backoff { until } | Step::Idle { until, .. }, None) => Next::at(*until, now()),
+        (Step::Backoff { until } | Step::Idle { until, .. }, None) => Next::at(*until, context.now()),
         // What it waits for wakes it; the time is for a message that tells how that stands now.
         (Step::DependencyNotReady { .. }, None) => {
             Next::After(observed.spec.template.retry_interval.as_std().max(MIN_WAIT))

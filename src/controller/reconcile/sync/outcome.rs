@@ -16,7 +16,7 @@ use super::attempt::cluster_key;
 use super::held;
 use super::lane;
 use super::observe::Observed;
-use crate::controller::context::{Context, now};
+use crate::controller::context::Context;
 use crate::ledger::{AttemptEnd, AttemptOutcome, ObjectCounts};
 use crate::member::{ApplyOutcome, Change, Member, MemberError};
 
@@ -125,7 +125,7 @@ fn held_back(context: &Context, observed: &Observed, deletions: DeletionHold) ->
         message: held::message(&deletions),
         problems: Vec::new(),
         attempts: 1,
-        retry_at: context.checks.get(&observed.key).unwrap_or_else(now),
+        retry_at: context.checks.get(&observed.key).unwrap_or_else(|| context.now()),
         held: Some(deletions),
     })
 }
@@ -189,7 +189,7 @@ pub(super) fn failed(
         attempts,
         observed.sync.metadata.uid.as_deref().unwrap_or_default(),
     );
-    let retry_at = after(wait);
+    let retry_at = after(context, wait);
     context.checks.set(&observed.key, retry_at);
     Outcome::Failed(Failure {
         reason,
@@ -212,16 +212,16 @@ pub(super) fn schedule_check(context: &Context, observed: &Observed) {
         .max(Duration::from_secs(1));
     let seed = [
         observed.sync.metadata.uid.as_deref().unwrap_or_default(),
-        &now().to_string(),
+        &context.now().to_string(),
     ]
     .concat();
     let wait = interval - interval / 10 + spread(interval / 5, hash64(&[&seed]));
-    context.checks.set(&observed.key, after(wait));
+    context.checks.set(&observed.key, after(context, wait));
 }
 
-fn after(wait: Duration) -> Timestamp {
+fn after(context: &Context, wait: Duration) -> Timestamp {
     let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::from_hours(24));
-    now().checked_add(wait).unwrap_or(Timestamp::MAX)
+    context.now().checked_add(wait).unwrap_or(Timestamp::MAX)
 }
 
 pub(super) fn failures_before(observed: &Observed, wanted: &Wanted) -> u32 {
@@ -283,7 +283,7 @@ pub(super) fn problems(failures: &[(ObjectKey, MemberError)]) -> Vec<ObjectProbl
         .collect()
 }
 
-pub(super) fn end(outcome: &Outcome, applied: &ApplyOutcome) -> AttemptEnd {
+pub(super) fn end(outcome: &Outcome, applied: &ApplyOutcome, ended_at: Timestamp) -> AttemptEnd {
     let changes = changes(applied);
     let counts = ObjectCounts {
         created: changes.created,
@@ -303,7 +303,7 @@ pub(super) fn end(outcome: &Outcome, applied: &ApplyOutcome) -> AttemptEnd {
         reason: reason.to_owned(),
         message,
         counts,
-        ended_at: now(),
+        ended_at,
     }
 }
 

@@ -13,7 +13,7 @@ use super::observe::Observed;
 use super::outcome::{Failure, Held, Outcome};
 use super::standing::{self, Remarks};
 use super::verdict::{self, About};
-use crate::controller::context::{Context, now};
+use crate::controller::context::Context;
 use crate::controller::wake::By;
 use crate::ledger::{AdmissionKey, AdmissionOutcome};
 
@@ -32,7 +32,7 @@ pub(super) async fn report(
         next: context.healths.next(&observed.key),
     };
     let remarks = standing::remarks(context, observed);
-    let after = status(observed, step, done, look, (&about, &remarks), now());
+    let after = status(observed, step, done, look, (&about, &remarks), context.now());
     if after == observed.status {
         return Ok(());
     }
@@ -101,7 +101,7 @@ pub(super) async fn settle(context: &Context, observed: &Observed, wanted: &Want
     };
     if let Err(error) = context
         .ledger
-        .settle_admission(&key, AdmissionOutcome::Applied, "", now())
+        .settle_admission(&key, AdmissionOutcome::Applied, "", context.now())
         .await
     {
         tracing::error!(sync = %observed.key, error = %crate::chain(&error), "admission not settled");

@@ -11,7 +11,7 @@ use starling_core::object::ObjectKey;
 use tokio::time::Instant;
 
 use super::observe::Observed;
-use crate::controller::context::{Context, now};
+use crate::controller::context::Context;
 use crate::controller::standing::{Repaired, Standing};
 use crate::member::{ApplyOutcome, DriftReport, Manager, Member};
 
@@ -33,7 +33,7 @@ pub(super) async fn looked(
         standing
     };
     let standing = after_look(before, report, records);
-    let repair = due(&standing, report, observed, now());
+    let repair = due(&standing, report, observed, context.now());
     context.standings.set(&observed.key, standing);
     let seen = seen(report, records);
     let saved = context
@@ -71,7 +71,7 @@ pub(super) async fn returned(
 /// Takes in an attempt: what it repaired may be undone again.
 pub(super) fn attempted(context: &Context, observed: &Observed, applied: &ApplyOutcome) {
     let mut standing = context.standings.get(&observed.key).unwrap_or_default();
-    let now = now();
+    let now = context.now();
     if applied.interrupted.is_none() {
         standing.left_alone = applied.left_alone.iter().cloned().collect();
     }

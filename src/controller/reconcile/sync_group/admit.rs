@@ -1,6 +1,7 @@
 //! Executes the plan: writes the Syncs that may start.
 
 use futures::StreamExt;
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 use starling_api::{
@@ -14,7 +15,7 @@ use super::super::ReconcileError;
 use super::observe::Group;
 use super::release::Rolling;
 use super::view::{name_of, template_for};
-use crate::controller::context::{Context, now};
+use crate::controller::context::Context;
 use crate::controller::wake::By;
 use crate::ledger::{Admission, AdmissionKey, AdmissionOutcome};
 
@@ -28,6 +29,7 @@ pub(super) async fn admit(
     rolling: &Rolling,
     plan: &Plan,
 ) -> Result<bool, ReconcileError> {
+    let now = context.now();
     let syncs: Vec<SyncResource> = plan
         .decisions
         .iter()
@@ -40,14 +42,17 @@ pub(super) async fn admit(
         .flat_map(|(cluster, entries)| {
             entries
                 .iter()
-                .filter_map(|entry| mk_sync(group, rolling, cluster, entry))
+                .filter_map(|entry| mk_sync(group, rolling, cluster, entry, now))
         })
         .collect();
     settle_failed(context, group, rolling, plan).await?;
     if syncs.is_empty() {
         return Ok(true);
     }
-    let intents: Vec<Admission> = syncs.iter().map(|sync| intent(group, rolling, sync)).collect();
+    let intents: Vec<Admission> = syncs
+        .iter()
+        .map(|sync| intent(group, rolling, sync, now))
+        .collect();
     context.ledger.record_admissions(&intents).await?;
     let written = futures::stream::iter(syncs.into_iter().map(|sync| write(context, sync)))
         .buffer_unordered(WIDTH)
@@ -74,7 +79,13 @@ async fn write(context: &Context, sync: SyncResource) -> bool {
 }
 
 /// The whole Sync as it is admitted; `None` for a cluster or entry that is not there, which the planner excludes.
-fn mk_sync(group: &Group, rolling: &Rolling, cluster: &str, entry_name: &str) -> Option<SyncResource> {
+fn mk_sync(
+    group: &Group,
+    rolling: &Rolling,
+    cluster: &str,
+    entry_name: &str,
+    now: Timestamp,
+) -> Option<SyncResource> {
     let entry = group
         .object
         .spec
@@ -109,7 +120,7 @@ fn mk_sync(group: &Group, rolling: &Rolling, cluster: &str, entry_name: &str) ->
         [
             (ROLLOUT.to_owned(), rolling.rollout.id.to_string()),
             (RELEASE.to_owned(), rolling.rollout.release.clone()),
-            (ADMITTED_AT.to_owned(), now().to_string()),
+            (ADMITTED_AT.to_owned(), now.to_string()),
         ]
         .into(),
     );
@@ -135,13 +146,13 @@ pub(super) fn admission_key(group: &SyncGroup, rollout: &str, sync: &SyncResourc
     }
 }
 
-fn intent(group: &Group, rolling: &Rolling, sync: &SyncResource) -> Admission {
+fn intent(group: &Group, rolling: &Rolling, sync: &SyncResource, now: Timestamp) -> Admission {
     Admission {
         key: admission_key(&group.object, &rolling.rollout.id.to_string(), sync),
         sync_namespace: group.key.namespace.clone(),
         sync_name: sync.name_any(),
         revision: sync.spec.revision.clone(),
-        admitted_at: now(),
+        admitted_at: now,
     }
 }
 
@@ -176,7 +187,7 @@ async fn settle_failed(
             let key = admission_key(&group.object, &rollout, sync);
             context
                 .ledger
-                .settle_admission(&key, AdmissionOutcome::Failed, reason.as_str(), now())
+                .settle_admission(&key, AdmissionOutcome::Failed, reason.as_str(), context.now())
                 .await?;
         }
     }

@@ -19,7 +19,7 @@ use super::super::sync::depends_on;
 use super::admit::admission_key;
 use super::observe::Group;
 use crate::controller::cache::ObjectKey;
-use crate::controller::context::{Context, Next, now};
+use crate::controller::context::{Context, Next};
 use crate::controller::hub::HubError;
 use crate::controller::wake::By;
 use crate::ledger::AdmissionOutcome;
@@ -59,7 +59,7 @@ pub(super) fn observe(context: &Context, group: &Group) -> Leaving {
         Departure::Free(clusters) => (clusters, None),
         Departure::Held(held) => (BTreeSet::new(), Some(held)),
     };
-    let now = now();
+    let now = context.now();
     let since = context.departures.since(&group.key, &clusters, now);
     let due = since
         .checked_add(SignedDuration::try_from(SETTLE).unwrap_or_default())
@@ -193,7 +193,7 @@ pub(super) async fn take_away(
     let key = admission_key(&group.object, &rollout, sync);
     context
         .ledger
-        .settle_admission(&key, AdmissionOutcome::Left, "", now())
+        .settle_admission(&key, AdmissionOutcome::Left, "", context.now())
         .await?;
     let cluster = &sync.spec.cluster_ref.name;
     let told = match tell(context, sync, policy).await {

@@ -20,7 +20,7 @@ use starling_core::plan::plan;
 
 use super::ReconcileError;
 use crate::controller::cache::ObjectKey;
-use crate::controller::context::{Context, Next, now};
+use crate::controller::context::{Context, Next};
 
 /// Wait after an admission that the management cluster did not take.
 const RETRY: Duration = Duration::from_secs(1);
@@ -50,7 +50,7 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
         return Ok(Next::OnEvent);
     };
     let leaving = leave::observe(context, &group);
-    let input = view::plan_input(&group, &rolling, leaving.held.is_some(), now());
+    let input = view::plan_input(&group, &rolling, leaving.held.is_some(), context.now());
     let plan = plan(&input);
     let admitted = admit::admit(context, &group, &rolling, &plan).await?;
     let left = leave::release(context, &group, &leaving, &plan).await?;
@@ -63,8 +63,8 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
     )
     .await?;
     Ok(soonest([
-        plan.recheck_at.map(|at| Next::at(at, now())),
-        rolling.settles_at.map(|at| Next::at(at, now())),
+        plan.recheck_at.map(|at| Next::at(at, context.now())),
+        rolling.settles_at.map(|at| Next::at(at, context.now())),
         (!admitted).then_some(Next::After(RETRY)),
         left,
         reported,

@@ -9,7 +9,7 @@ use starling_core::release::{EntryWanted, Release, ReleaseStep, next_release, ro
 
 use super::super::{ReconcileError, ready};
 use super::observe::Group;
-use crate::controller::context::{Context, now};
+use crate::controller::context::Context;
 use crate::controller::wake::By;
 use crate::ledger::{Rollout, RolloutOutcome};
 
@@ -41,7 +41,7 @@ pub(super) async fn ensure(context: &Context, group: &Group) -> Result<Option<Ro
     let status = group.object.status.clone().unwrap_or_default();
     let current = status.rollout.clone();
     let wanted = wanted(group);
-    match (next_release(current.as_ref(), &wanted, now()), current) {
+    match (next_release(current.as_ref(), &wanted, context.now()), current) {
         (ReleaseStep::Keep, Some(rollout)) => Ok(Some(Rolling {
             rollout,
             status,
@@ -88,7 +88,7 @@ async fn start(
     before: Option<RolloutStatus>,
     release: Release,
 ) -> Result<Option<Rolling>, ReconcileError> {
-    let now = now();
+    let now = context.now();
     let uid = group.object.metadata.uid.clone().unwrap_or_default();
     let Release { digest, revisions } = release;
     let rollout = RolloutStatus {

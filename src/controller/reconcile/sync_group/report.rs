@@ -15,7 +15,7 @@ use super::super::{ReconcileError, ready, stalled};
 use super::held;
 use super::observe::{Blocked, Group};
 use super::release::Rolling;
-use crate::controller::context::{Context, Next, now};
+use crate::controller::context::{Context, Next};
 use crate::controller::wake::By;
 use crate::ledger::RolloutOutcome;
 
@@ -33,7 +33,7 @@ pub(super) async fn report(
     report: &Report,
     departure: Option<&HeldDeparture>,
 ) -> Result<Option<Next>, ReconcileError> {
-    let now = now();
+    let now = context.now();
     let before = &rolling.status;
     let after = status(group, rolling, report, departure, now);
     if after == *before {
@@ -74,7 +74,12 @@ pub(super) async fn blocked(context: &Context, blocked: &Blocked) -> Result<(), 
     let after = SyncGroupStatus {
         observed_generation: object.metadata.generation,
         last_handled_reconcile_at: handled(object.annotations().get(REQUESTED_AT), &before),
-        conditions: conditions::merge(&before.conditions, updates, object.metadata.generation, now()),
+        conditions: conditions::merge(
+            &before.conditions,
+            updates,
+            object.metadata.generation,
+            context.now(),
+        ),
         ..before.clone()
     };
     if after == before {

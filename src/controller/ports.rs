@@ -1,0 +1,172 @@
+//! What the controller stands on: everything that reads a clock, opens a connection, starts a thread or a process.
+//!
+//! Outside simulations these are the adapters of this crate. A simulation hands in others that keep to simulated time and
+//! draw nothing from the machine, so that the same seed gives the same history (ADR 27).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use starling_core::apply::Record;
+use starling_core::object::ObjectKey;
+
+use super::renders::{RenderFailure, RenderJob, Rendered};
+use crate::clock::Clock;
+use crate::git::{GitError, GitStore, RepoAccess};
+use crate::ledger::{
+    Admission, AdmissionKey, AdmissionOutcome, Attempt, AttemptEnd, AttemptId, AttemptRecord, Due,
+    LedgerError, QueueKey, Rollout, RolloutOutcome, RolloutRecord,
+};
+use crate::member::Network;
+use crate::render::Manifests;
+
+/// What a controller is started on.
+pub struct Ports {
+    /// What time it is.
+    pub clock: Clock,
+    /// How members are reached. The management cluster's client is handed in on its own.
+    pub network: Network,
+    /// What is remembered over restarts.
+    pub ledger: Arc<dyn Ledger>,
+    /// Where commits come from.
+    pub git: Arc<dyn Git>,
+    /// What makes manifests of them.
+    pub workshop: Arc<dyn Workshop>,
+}
+
+/// Makes the manifests of a commit, and the bytes for a cluster of them.
+pub trait Workshop: Send + Sync {
+    /// The objects of a folder of a commit, before values are put in.
+    fn build<'a>(&'a self, job: RenderJob<'a>) -> BoxFuture<'a, Result<Arc<Manifests>, RenderFailure>>;
+
+    /// What a cluster with the values and owner of `job` gets of these manifests.
+    fn finish<'a>(
+        &'a self,
+        manifests: Arc<Manifests>,
+        job: RenderJob<'a>,
+    ) -> BoxFuture<'a, Result<Rendered, RenderFailure>>;
+}
+
+/// Declares a port, and that an adapter is one: each method is the adapter's of the same name, behind a pointer.
+macro_rules! port {
+    (
+        $(#[$about:meta])*
+        $port:ident is $adapter:ty, failing with $error:ty {
+            $($(#[$doc:meta])* fn $method:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*
+        }
+        $($(#[$other_doc:meta])* fn $other:ident($($other_argument:ident: $other_type:ty),*) => $other_answer:ty;)*
+    ) => {
+        $(#[$about])*
+        pub trait $port: Send + Sync {
+            $(
+                $(#[$doc])*
+                fn $method<'a>(&'a self, $($argument: $type),*) -> BoxFuture<'a, Result<$answer, $error>>;
+            )*
+            $(
+                $(#[$other_doc])*
+                fn $other<'a>(&'a self, $($other_argument: $other_type),*) -> BoxFuture<'a, $other_answer>;
+            )*
+        }
+
+        impl $port for $adapter {
+            $(
+                fn $method<'a>(&'a self, $($argument: $type),*) -> BoxFuture<'a, Result<$answer, $error>> {
+                    <$adapter>::$method(self, $($argument),*).boxed()
+                }
+            )*
+            $(
+                fn $other<'a>(&'a self, $($other_argument: $other_type),*) -> BoxFuture<'a, $other_answer> {
+                    <$adapter>::$other(self, $($other_argument),*).boxed()
+                }
+            )*
+        }
+    };
+}
+
+port! {
+    /// The repositories, as [`GitStore`] describes each call.
+    Git is GitStore, failing with GitError {
+        /// Heads and tags of a repository.
+        fn list_refs(access: &'a RepoAccess, timeout: Duration) -> BTreeMap<String, String>;
+        /// Makes sure that a commit is at hand.
+        fn ensure_commit(
+            access: &'a RepoAccess,
+            refname: Option<&'a str>,
+            commit: &'a str,
+            timeout: Duration
+        ) -> ();
+        /// Whether a commit descends from another.
+        fn is_descendant(access: &'a RepoAccess, older: &'a str, newer: &'a str) -> Option<bool>;
+        /// Keeps a commit.
+        fn pin(access: &'a RepoAccess, name: &'a str, commit: &'a str) -> ();
+        /// Ends that.
+        fn unpin(access: &'a RepoAccess, name: &'a str) -> ();
+        /// What is kept.
+        fn list_pins(access: &'a RepoAccess) -> BTreeMap<String, String>;
+    }
+    /// Deletes what is at hand of all other repositories.
+    fn retain(keep: BTreeSet<String>) => io::Result<usize>;
+}
+
+port! {
+    /// What is remembered, as [`crate::ledger::Ledger`] describes each call.
+    Ledger is crate::ledger::Ledger, failing with LedgerError {
+        /// Records that targets are admitted.
+        fn record_admissions(admissions: &'a [Admission]) -> ();
+        /// Records how an admission ended.
+        fn settle_admission(
+            key: &'a AdmissionKey,
+            outcome: AdmissionOutcome,
+            reason: &'a str,
+            ended_at: Timestamp
+        ) -> bool;
+        /// Records that an attempt starts.
+        fn begin_attempt(attempt: &'a Attempt) -> AttemptId;
+        /// Records how an attempt ended.
+        fn finish_attempt(id: AttemptId, end: &'a AttemptEnd) -> bool;
+        /// Attempts that a former process did not end.
+        fn interrupted_attempts() -> Vec<AttemptRecord>;
+        /// Ends those.
+        fn close_interrupted(ended_at: Timestamp) -> u64;
+        /// Records that a rollout begins.
+        fn begin_rollout(rollout: &'a Rollout) -> bool;
+        /// Records how a rollout ended.
+        fn end_rollout(
+            group_uid: &'a str,
+            id: &'a str,
+            outcome: RolloutOutcome,
+            ended_at: Timestamp
+        ) -> bool;
+        /// The rollouts of a group.
+        fn rollouts(group_uid: &'a str) -> Vec<RolloutRecord>;
+        /// What is remembered of objects on a cluster.
+        fn load_records(cluster_id: &'a str, owner: &'a str) -> BTreeMap<ObjectKey, Record>;
+        /// Who else has objects on a cluster.
+        fn other_owners(
+            cluster_id: &'a str,
+            owner: &'a str,
+            objects: &'a BTreeSet<ObjectKey>
+        ) -> BTreeMap<ObjectKey, Vec<String>>;
+        /// Forgets and remembers objects.
+        fn save_records(
+            cluster_id: &'a str,
+            owner: &'a str,
+            upserts: &'a BTreeMap<ObjectKey, Record>,
+            deletes: &'a BTreeSet<ObjectKey>
+        ) -> ();
+        /// Forgets an owner's objects on a cluster.
+        fn drop_owner_records(cluster_id: &'a str, owner: &'a str) -> ();
+        /// Sets when objects are due.
+        fn save_due(entries: &'a [Due]) -> ();
+        /// Forgets when they are.
+        fn remove_due(keys: &'a [QueueKey]) -> ();
+        /// When everything is due.
+        fn load_queue() -> Vec<Due>;
+    }
+    /// Ends it.
+    fn close() => ();
+}

@@ -1,0 +1,128 @@
+//! How members are reached: over the system's network with TLS, or over one that is handed in.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::future::BoxFuture;
+use http::Uri;
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tower::Service;
+
+use crate::clock::Clock;
+
+/// Opens a stream to the host of a URL.
+type Dial = Arc<dyn Fn(Uri) -> BoxFuture<'static, io::Result<Stream>> + Send + Sync>;
+
+/// How members are reached, and what time it is there: an answer may name a time until which to wait.
+#[derive(Clone, Default)]
+pub struct Network {
+    /// `None`: the system's.
+    dial: Option<Dial>,
+    clock: Clock,
+}
+
+impl Network {
+    /// The system's network and clock.
+    #[must_use]
+    pub fn system() -> Self {
+        Self::default()
+    }
+
+    /// A network of which `dial` opens the streams. What goes through them is HTTP without TLS, whatever the URL says: for
+    /// simulations, where nobody listens in and nobody is impersonated.
+    #[must_use]
+    pub fn of(
+        dial: impl Fn(Uri) -> BoxFuture<'static, io::Result<Stream>> + Send + Sync + 'static,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            dial: Some(Arc::new(dial)),
+            clock,
+        }
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// The connector of a network that was handed in; `None` for the system's.
+    pub(super) fn connector(&self) -> Option<Connector> {
+        self.dial.clone().map(Connector)
+    }
+}
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = if self.dial.is_some() { "given" } else { "system" };
+        f.debug_tuple("Network").field(&of).finish()
+    }
+}
+
+/// Opens streams for an HTTP client.
+#[derive(Clone)]
+pub(super) struct Connector(Dial);
+
+impl Service<Uri> for Connector {
+    type Response = Stream;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Stream>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        (self.0)(uri)
+    }
+}
+
+/// Bytes in both directions.
+trait Duplex: AsyncRead + AsyncWrite + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
+
+/// A stream of a network that was handed in.
+pub struct Stream(TokioIo<Pin<Box<dyn Duplex>>>);
+
+impl Stream {
+    /// A stream over `io`.
+    pub fn new(io: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
+        Self(TokioIo::new(Box::pin(io)))
+    }
+}
+
+impl Connection for Stream {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl Read for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buffer)
+    }
+}
+
+impl Write for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}

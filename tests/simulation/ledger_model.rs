@@ -1,0 +1,348 @@
+//! The ledger in memory against SQLite: the same calls, the same answers, also after a crash.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use starling::controller::ports::Ledger as Port;
+use starling::ledger::{
+    Admission, AdmissionKey, AdmissionOutcome, Attempt, AttemptEnd, AttemptId, AttemptOutcome, Due, Ledger,
+    LedgerError, ObjectCounts, QueueKey, Rollout, RolloutOutcome,
+};
+use starling_apiserver::random::Random;
+use starling_core::apply::{Record, Terms};
+use starling_core::object::ObjectKey;
+use starling_testkit::wait;
+
+use crate::twins::ledger::{Disk, MemoryLedger};
+
+/// Sequences of calls.
+const SEQUENCES: u64 = 200;
+/// Calls of a sequence: enough for more attempts and rollouts than are kept.
+const CALLS: usize = 80;
+
+/// What may be called. Names are few, so that they meet.
+#[derive(Clone, Debug)]
+enum Call {
+    Admit(Vec<Admission>),
+    Settle(AdmissionKey, AdmissionOutcome, String, Timestamp),
+    Begin(Attempt),
+    Finish(AttemptId, AttemptEnd),
+    CloseInterrupted(Timestamp),
+    BeginRollout(Rollout),
+    EndRollout(String, String, RolloutOutcome, Timestamp),
+    Save(String, String, BTreeMap<ObjectKey, Record>, BTreeSet<ObjectKey>),
+    DropOwner(String, String),
+    Due(Vec<Due>),
+    NotDue(Vec<QueueKey>),
+    /// The process ends in order, and another one begins.
+    Restart,
+    /// It dies.
+    Crash,
+}
+
+struct Draw(Random);
+
+impl Draw {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0.below(limit)
+    }
+
+    fn one<T: Clone>(&mut self, of: &[T]) -> T {
+        of[usize::try_from(self.below(of.len() as u64)).unwrap()].clone()
+    }
+
+    fn name(&mut self, of: &str) -> String {
+        format!("{of}{}", self.below(3))
+    }
+
+    /// Finer than what is kept.
+    fn time(&mut self) -> Timestamp {
+        let nanos = 1_700_000_000_000_000_000 + i128::from(self.below(50)) * 1_000_000_123;
+        Timestamp::from_nanosecond(nanos).unwrap()
+    }
+
+    fn text(&mut self) -> String {
+        match self.below(4) {
+            0 => String::new(),
+            1 => "it's \"so\"; --".to_owned(),
+            2 => "ü".repeat(300),
+            _ => "for want of a nail".to_owned(),
+        }
+    }
+
+    fn admission_key(&mut self) -> AdmissionKey {
+        AdmissionKey {
+            group_uid: self.name("g"),
+            rollout: self.below(25).to_string(),
+            entry: self.name("e"),
+            cluster: self.name("c"),
+            target: self.name("t"),
+        }
+    }
+
+    fn admission(&mut self) -> Admission {
+        Admission {
+            key: self.admission_key(),
+            sync_namespace: "ns".to_owned(),
+            sync_name: self.name("s"),
+            revision: self.name("r"),
+            admitted_at: self.time(),
+        }
+    }
+
+    fn attempt(&mut self) -> Attempt {
+        Attempt {
+            sync_uid: format!("s{}", self.below(2)),
+            namespace: "ns".to_owned(),
+            name: "s".to_owned(),
+            cluster: self.name("c"),
+            target: self.name("t"),
+            revision: self.name("r"),
+            number: u32::try_from(self.below(9)).unwrap(),
+            started_at: self.time(),
+        }
+    }
+
+    fn end(&mut self) -> AttemptEnd {
+        let count = u32::try_from(self.below(100)).unwrap();
+        AttemptEnd {
+            outcome: self.one(&[
+                AttemptOutcome::Succeeded,
+                AttemptOutcome::Failed,
+                AttemptOutcome::Superseded,
+            ]),
+            reason: self.name("R"),
+            message: self.text(),
+            counts: ObjectCounts {
+                created: count,
+                failed: count / 2,
+                ..ObjectCounts::default()
+            },
+            ended_at: self.time(),
+        }
+    }
+
+    fn object(&mut self) -> ObjectKey {
+        ObjectKey {
+            group: self.one(&[String::new(), "apps".to_owned()]),
+            kind: self.name("K"),
+            namespace: self.one(&[String::new(), "ns".to_owned()]),
+            name: self.name("o"),
+        }
+    }
+
+    fn record(&mut self) -> Record {
+        Record {
+            digest: self.text(),
+            resource_version: self.below(100).to_string(),
+            fields_digest: self.name("f"),
+            uid: self.name("u"),
+            terms: Terms {
+                left_alone: self.below(2) == 0,
+                owner: self.one(&[String::new(), "o1".to_owned()]),
+                released: String::new(),
+            },
+        }
+    }
+
+    fn many<T>(&mut self, most: u64, mut draw: impl FnMut(&mut Self) -> T) -> Vec<T> {
+        (0..self.below(most)).map(|_| draw(self)).collect()
+    }
+
+    fn queue_key(&mut self) -> QueueKey {
+        QueueKey {
+            kind: self.name("K"),
+            namespace: "ns".to_owned(),
+            name: self.name("q"),
+        }
+    }
+
+    fn call(&mut self) -> Call {
+        match self.below(40) {
+            0..=6 => Call::Admit(self.many(4, Self::admission)),
+            7..=10 => {
+                let outcome = self.one(&[
+                    AdmissionOutcome::Applied,
+                    AdmissionOutcome::Failed,
+                    AdmissionOutcome::Failed,
+                    AdmissionOutcome::Left,
+                ]);
+                Call::Settle(self.admission_key(), outcome, self.text(), self.time())
+            }
+            11..=18 => Call::Begin(self.attempt()),
+            19..=23 => Call::Finish(
+                AttemptId::new(i64::try_from(1 + self.below(40)).unwrap()),
+                self.end(),
+            ),
+            24 => Call::CloseInterrupted(self.time()),
+            25..=29 => Call::BeginRollout(Rollout {
+                group_uid: self.one(&["g0".to_owned(), "g0".to_owned(), "g1".to_owned()]),
+                id: self.below(25).to_string(),
+                namespace: "ns".to_owned(),
+                name: "g".to_owned(),
+                release: self.name("rel"),
+                revisions: [("app".to_owned(), self.name("r"))].into(),
+                started_at: self.time(),
+            }),
+            30 | 31 => {
+                let outcome = self.one(&[RolloutOutcome::Succeeded, RolloutOutcome::Superseded]);
+                Call::EndRollout("g0".to_owned(), self.below(25).to_string(), outcome, self.time())
+            }
+            32..=34 => {
+                let upserts = self.many(5, |draw| (draw.object(), draw.record()));
+                let deletes = self.many(4, Self::object);
+                let upserts = upserts.into_iter().collect();
+                Call::Save(
+                    self.name("c"),
+                    self.name("o"),
+                    upserts,
+                    deletes.into_iter().collect(),
+                )
+            }
+            35 => Call::DropOwner(self.name("c"), self.name("o")),
+            36 => {
+                let due = self.many(4, |draw| Due {
+                    key: draw.queue_key(),
+                    at: draw.time(),
+                });
+                Call::Due(due)
+            }
+            37 => Call::NotDue(self.many(3, Self::queue_key)),
+            38 => Call::Restart,
+            _ => Call::Crash,
+        }
+    }
+}
+
+fn shown<T: Debug>(answer: Result<T, LedgerError>) -> String {
+    // What SQLite says of it is its own.
+    answer.map_or_else(|_| "refused".to_owned(), |answer| format!("{answer:?}"))
+}
+
+async fn ask(ledger: &dyn Port, call: &Call) -> String {
+    match call {
+        Call::Admit(admissions) => shown(ledger.record_admissions(admissions).await),
+        Call::Settle(key, outcome, reason, at) => {
+            shown(ledger.settle_admission(key, *outcome, reason, *at).await)
+        }
+        Call::Begin(attempt) => shown(ledger.begin_attempt(attempt).await),
+        Call::Finish(id, end) => shown(ledger.finish_attempt(*id, end).await),
+        Call::CloseInterrupted(at) => shown(ledger.close_interrupted(*at).await),
+        Call::BeginRollout(rollout) => shown(ledger.begin_rollout(rollout).await),
+        Call::EndRollout(group, id, outcome, at) => shown(ledger.end_rollout(group, id, *outcome, *at).await),
+        Call::Save(cluster, owner, upserts, deletes) => {
+            shown(ledger.save_records(cluster, owner, upserts, deletes).await)
+        }
+        Call::DropOwner(cluster, owner) => shown(ledger.drop_owner_records(cluster, owner).await),
+        Call::Due(due) => shown(ledger.save_due(due).await),
+        Call::NotDue(keys) => shown(ledger.remove_due(keys).await),
+        Call::Restart | Call::Crash => String::new(),
+    }
+}
+
+/// All that can be read through the port.
+async fn contents(ledger: &dyn Port) -> Vec<String> {
+    let mut all = vec![
+        shown(ledger.interrupted_attempts().await),
+        shown(ledger.load_queue().await),
+    ];
+    let objects: BTreeSet<ObjectKey> = (0..3)
+        .map(|n| ObjectKey {
+            group: "apps".to_owned(),
+            kind: "K1".to_owned(),
+            namespace: "ns".to_owned(),
+            name: format!("o{n}"),
+        })
+        .collect();
+    for n in 0..3 {
+        all.push(shown(ledger.rollouts(&format!("g{n}")).await));
+        for m in 0..3 {
+            let (cluster, owner) = (format!("c{n}"), format!("o{m}"));
+            all.push(shown(ledger.load_records(&cluster, &owner).await));
+            all.push(shown(ledger.other_owners(&cluster, &owner, &objects).await));
+        }
+    }
+    all
+}
+
+/// What only people read.
+async fn histories(sqlite: &Ledger, twin: &MemoryLedger) -> (Vec<String>, Vec<String>) {
+    let (mut one, mut other) = (Vec::new(), Vec::new());
+    for n in 0..3 {
+        let (group, sync) = (format!("g{n}"), format!("s{n}"));
+        one.push(shown(sqlite.attempts(&sync).await));
+        other.push(shown(twin.attempts(&sync)));
+        one.push(shown(sqlite.open_admissions(&group).await));
+        other.push(shown(twin.open_admissions(&group)));
+        for rollout in 0..25 {
+            let rollout = rollout.to_string();
+            one.push(shown(sqlite.admissions(&group, &rollout).await));
+            other.push(shown(twin.admissions(&group, &rollout)));
+        }
+    }
+    (one, other)
+}
+
+async fn compare(seed: u64) -> anyhow::Result<()> {
+    let mut draw = Draw(Random::named(seed, "ledger"));
+    let folder = tempfile::tempdir()?;
+    let disk = Disk::default();
+    let mut sqlite = Ledger::open(folder.path()).await?.0;
+    let mut twin = MemoryLedger::open(&disk, Duration::ZERO);
+    let mut calls = Vec::new();
+    for _ in 0..CALLS {
+        let call = draw.call();
+        calls.push(call.clone());
+        match &call {
+            Call::Restart => {
+                sqlite.close().await;
+                Port::close(&twin).await;
+                let closed = (ask(&sqlite, &calls[0]).await, ask(&twin, &calls[0]).await);
+                anyhow::ensure!(closed.0 == closed.1, "seed {seed}, closed: {closed:?}");
+                drop(sqlite);
+            }
+            // Its writer ends a little after it is dropped.
+            Call::Crash => drop(sqlite),
+            _ => {
+                let answers = (ask(&sqlite, &call).await, ask(&twin, &call).await);
+                anyhow::ensure!(
+                    answers.0 == answers.1,
+                    "seed {seed}: {answers:#?} to the last of {calls:#?}"
+                );
+                continue;
+            }
+        }
+        sqlite = wait::until(Duration::from_secs(10), "the folder is free", async || {
+            Ledger::open(folder.path()).await
+        })
+        .await?
+        .0;
+        twin = MemoryLedger::open(&disk, Duration::ZERO);
+        let all = (contents(&sqlite).await, contents(&twin).await);
+        anyhow::ensure!(all.0 == all.1, "seed {seed}: after {calls:#?}\n{all:#?}");
+    }
+    let all = (contents(&sqlite).await, contents(&twin).await);
+    anyhow::ensure!(all.0 == all.1, "seed {seed}: after {calls:#?}\n{all:#?}");
+    let histories = histories(&sqlite, &twin).await;
+    anyhow::ensure!(
+        histories.0 == histories.1,
+        "seed {seed}: after {calls:#?}\n{histories:#?}"
+    );
+    sqlite.close().await;
+    Ok(())
+}
+
+#[test]
+fn the_ledger_in_memory_answers_as_the_one_on_disk_does() -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        for seed in 0..SEQUENCES {
+            compare(seed).await?;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,208 @@
+//! Whoever uses Starling in a run: sets the fleet up, and takes Clusters out of it and puts them back.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use starling_api::{Cluster, Source, SyncGroup};
+
+use crate::content::FOLDER;
+use crate::net;
+use crate::script::{Event, MEMBERS, member};
+use crate::world::{HUB, World};
+
+/// Where everything is.
+const NAMESPACE: &str = "fleet";
+/// The repository.
+pub(crate) const URL: &str = "https://git.example.com/shop.git";
+/// The group.
+const GROUP: &str = "shop";
+/// Pause between two tries, and between two looks for something to do.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Sets the world up and runs errands.
+pub(crate) async fn live(world: Arc<World>) -> anyhow::Result<()> {
+    // The server is up after its host's first tick.
+    tokio::time::sleep(PAUSE).await;
+    let hub = net::client(HUB, &world.cluster(HUB)?.token())?;
+    set_up(&world, &hub).await?;
+    world.ready.store(true, Ordering::SeqCst);
+    loop {
+        let errand = world
+            .errands
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .front()
+            .cloned();
+        if let Some(errand) = errand {
+            // The management cluster may do something wrong just now.
+            let done = tokio::time::timeout(Duration::from_secs(10), run(&world, &hub, &errand)).await;
+            if matches!(done, Ok(Ok(()))) {
+                world
+                    .errands
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .pop_front();
+                continue;
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn set_up(world: &World, hub: &Client) -> anyhow::Result<()> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(hub.clone());
+    for definition in starling_api::definitions() {
+        put(&definitions, &serde_json::to_value(&definition)?).await?;
+    }
+    tokio::time::sleep(PAUSE).await;
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+    put(&Api::<Namespace>::all(hub.clone()), &namespace).await?;
+    for number in 0..MEMBERS {
+        let name = member(number);
+        put(&namespaced::<Secret>(hub), &secret(world, &name)?).await?;
+        put(&namespaced::<Cluster>(hub), &cluster(&name, true)).await?;
+    }
+    let source = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Source", "metadata": {"name": "shop"},
+        "spec": {"url": URL, "ref": {"branch": "main"}, "interval": "5s",
+            "timeout": "5s"}});
+    put(&namespaced::<Source>(hub), &source).await?;
+    let group = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup", "metadata": {"name": GROUP},
+        "spec": {"clusterSelector": {"matchLabels": {"fleet": "shop"}},
+            "syncs": [{"name": "app", "sourceRef": {"name": "shop"}, "path": FOLDER, "wait": true,
+                "substitute": {"CLUSTER": "$(cluster.name)"},
+                "timeout": "1m", "interval": "1m", "retryInterval": "5s"}],
+            "rolloutStrategy": {"maxConcurrency": 3, "maxFailures": "100%"}}});
+    put(&namespaced::<SyncGroup>(hub), &group).await
+}
+
+fn secret(world: &World, name: &str) -> anyhow::Result<Value> {
+    let kubeconfig = json!({"apiVersion": "v1", "kind": "Config", "current-context": name,
+        "clusters": [{"name": name, "cluster": {"server": net::url(name)}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "users": [{"name": name, "user": {"token": world.cluster(name)?.token()}}]});
+    Ok(
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": format!("{name}-kubeconfig")},
+        "stringData": {"value": kubeconfig.to_string()}}),
+    )
+}
+
+fn cluster(name: &str, selected: bool) -> Value {
+    let labels = if selected {
+        json!({"fleet": "shop"})
+    } else {
+        json!({})
+    };
+    json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Cluster",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"kubeConfig": {"secretRef": {"name": format!("{name}-kubeconfig")}}}})
+}
+
+async fn run(world: &World, hub: &Client, errand: &Event) -> anyhow::Result<()> {
+    let clusters = namespaced::<Cluster>(hub);
+    match errand {
+        Event::Label {
+            cluster: name,
+            selected,
+        } => {
+            // One that is deleted just now is not to be made by its label.
+            if clusters.get_opt(name).await?.is_some() {
+                put(&clusters, &cluster(name, *selected)).await?;
+            }
+        }
+        Event::Cluster {
+            cluster: name,
+            present: true,
+        } => {
+            put(&namespaced::<Secret>(hub), &secret(world, name)?).await?;
+            put(&clusters, &cluster(name, true)).await?;
+        }
+        Event::Cluster {
+            cluster: name,
+            present: false,
+        } => {
+            if clusters.get_opt(name).await?.is_some() {
+                clusters.delete(name, &DeleteParams::default()).await?;
+            }
+        }
+        Event::Edit { cluster: name } => {
+            let member = net::client(name, &world.cluster(name)?.token())?;
+            let settings: Api<ConfigMap> = Api::namespaced(member, "shop");
+            let edit = json!({"data": {"revision": "edited"}});
+            match settings
+                .patch("settings", &PatchParams::default(), &Patch::Merge(&edit))
+                .await
+            {
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                other => drop(other?),
+            }
+        }
+        other => anyhow::bail!("{other:?} is nothing that a user does"),
+    }
+    Ok(())
+}
+
+async fn put<K>(api: &Api<K>, object: &Value) -> anyhow::Result<()>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Serialize,
+{
+    let name = object["metadata"]["name"].as_str().context("a name")?;
+    let params = PatchParams::apply("user").force();
+    api.patch(name, &params, &Patch::Apply(object)).await?;
+    Ok(())
+}
+
+fn namespaced<K>(hub: &Client) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+{
+    Api::namespaced(hub.clone(), NAMESPACE)
+}
+
+/// What the group's status says that is not the end of the last rollout.
+pub(crate) fn not_done(world: &World) -> Vec<String> {
+    let Some(stored) = world
+        .cluster(HUB)
+        .ok()
+        .and_then(|hub| hub.stored("syncgroups.starling.dev", &format!("{NAMESPACE}/{GROUP}")))
+    else {
+        return vec!["there is no group".to_owned()];
+    };
+    let group = match serde_json::from_value::<SyncGroup>(stored.read()) {
+        Ok(group) => group,
+        Err(error) => return vec![format!("the group cannot be read: {error}")],
+    };
+    let newest = world.git.head("main").unwrap_or_default();
+    let status = group.status.clone().unwrap_or_default();
+    let rollout = status.rollout.clone().unwrap_or_default();
+    let mut wrong = Vec::new();
+    if !rollout
+        .revisions
+        .iter()
+        .any(|entry| entry.revision.ends_with(&newest))
+    {
+        wrong.push(format!(
+            "{}: rolls {:?} and not {newest}",
+            group.name_any(),
+            rollout.revisions
+        ));
+    }
+    if rollout.phase != starling_api::RolloutPhase::Succeeded {
+        wrong.push(format!(
+            "{}: {:?}, {:?}, {:?}",
+            group.name_any(),
+            rollout.phase,
+            status.clusters,
+            status.problems
+        ));
+    }
+    wrong
+}
