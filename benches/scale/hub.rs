@@ -44,8 +44,12 @@ impl Hub {
         };
         let definitions: Api<CustomResourceDefinition> = Api::all(hub.client.clone());
         for definition in starling_api::definitions() {
-            hub.apply(&definitions, &definition.name_any(), &serde_json::to_value(&definition)?)
-                .await?;
+            hub.apply(
+                &definitions,
+                &definition.name_any(),
+                &serde_json::to_value(&definition)?,
+            )
+            .await?;
         }
         for definition in starling_api::definitions() {
             await_condition(definitions.clone(), &definition.name_any(), is_crd_established()).await?;
@@ -106,7 +110,12 @@ impl Hub {
         let names = syncs.list_metadata(&ListParams::default()).await?.items;
         let patch = Patch::Merge(json!({"metadata": {"annotations": {REQUESTED_AT: asked}}}));
         futures::stream::iter(names.iter().map(ResourceExt::name_any))
-            .map(async |name| syncs.patch(&name, &PatchParams::default(), &patch).await.map(drop))
+            .map(async |name| {
+                syncs
+                    .patch(&name, &PatchParams::default(), &patch)
+                    .await
+                    .map(drop)
+            })
             .buffer_unordered(WIDTH)
             .try_collect::<()>()
             .await?;
@@ -138,10 +147,18 @@ impl Hub {
     /// Waits until a commit is everywhere.
     pub(crate) async fn until_rolled(&self, commit: &str, members: usize) -> Result<()> {
         until("the rollout", async || {
-            let status = self.api::<SyncGroup>().get(GROUP).await?.status.unwrap_or_default();
+            let status = self
+                .api::<SyncGroup>()
+                .get(GROUP)
+                .await?
+                .status
+                .unwrap_or_default();
             let rolled = status.rollout.as_ref().is_some_and(|rollout| {
                 rollout.phase == RolloutPhase::Succeeded
-                    && rollout.revisions.iter().all(|entry| entry.revision.ends_with(commit))
+                    && rollout
+                        .revisions
+                        .iter()
+                        .all(|entry| entry.revision.ends_with(commit))
             });
             let all = usize::try_from(status.clusters.updated) == Ok(members);
             Ok((rolled && all).then_some(()).ok_or(format!("{status:?}")))

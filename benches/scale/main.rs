@@ -4,7 +4,8 @@
 //! controller`, and this one, which does what a person would. `docs/benchmarks.md` explains the steps. Nothing is asserted
 //! about time; that a restart writes nothing to any member is.
 //!
-//! Options, after `--`: `--members N,N`, `--concurrency N`, `--rest SECONDS`, `--logs FOLDER`.
+//! Options, after `--`: `--members N,N`, `--concurrency N`, `--rest SECONDS`, `--logs FOLDER`,
+//! `--program FILE`.
 
 #![allow(
     clippy::print_stdout,
@@ -40,7 +41,7 @@ async fn run(options: &Options) -> Result<()> {
     println!("{}", table::HEAD);
     let (mut taken, mut clusters) = (Vec::new(), Vec::new());
     for members in &options.members {
-        let mut fleet = Fleet::start(*members, options).await?;
+        let mut fleet = Fleet::start(*members).await?;
         let result = fleet.run(options).await;
         if let Some(logs) = &options.logs {
             std::fs::create_dir_all(logs)?;

@@ -8,6 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 pub(crate) struct Options {
     /// Sizes of fleet, each with all steps.
     pub(crate) members: Vec<usize>,
+    /// The program: the optimised build that `cargo bench` makes first, or another one to compare it with.
+    pub(crate) program: PathBuf,
     /// `--concurrency` of the program.
     pub(crate) concurrency: String,
     /// Seconds of the step in which nothing happens.
@@ -21,6 +23,7 @@ impl Options {
     pub(crate) fn from_arguments(mut arguments: impl Iterator<Item = String>) -> Result<Self> {
         let mut options = Self {
             members: vec![100, 1000, 5000],
+            program: env!("CARGO_BIN_EXE_starling").into(),
             concurrency: "20".into(),
             rest: 60,
             logs: None,
@@ -36,6 +39,7 @@ impl Options {
                 "--members" => {
                     options.members = value.split(',').map(str::parse).collect::<Result<_, _>>()?;
                 }
+                "--program" => options.program = value.into(),
                 "--concurrency" => options.concurrency = value,
                 "--rest" => options.rest = value.parse()?,
                 "--logs" => options.logs = Some(value.into()),

@@ -8,8 +8,8 @@ use starling_controlplane::{Launch, Process, free_port};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The optimised program: `cargo bench` builds it first.
-const PROGRAM: &str = env!("CARGO_BIN_EXE_starling");
+use crate::options::Options;
+
 /// How long it may take to become ready, and to end.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Pause between two looks.
@@ -23,11 +23,11 @@ pub(crate) struct Program {
 
 impl Program {
     /// Starts it on a management cluster.
-    pub(crate) fn start(folder: &Path, concurrency: &str) -> Result<Self> {
+    pub(crate) fn start(folder: &Path, options: &Options) -> Result<Self> {
         let listen = format!("127.0.0.1:{}", free_port()?);
-        let launch = Launch::new("starling", PROGRAM, folder.join("starling.log"))
+        let launch = Launch::new("starling", &options.program, folder.join("starling.log"))
             .args(["--log-filter", "warn", "controller", "--allow-insecure-sources"])
-            .args(["--listen", &listen, "--concurrency", concurrency])
+            .args(["--listen", &listen, "--concurrency", &options.concurrency])
             .arg("--kubeconfig")
             .arg(folder.join("kubeconfig"))
             .arg("--data-dir")

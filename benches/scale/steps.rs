@@ -32,7 +32,7 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// Starts the server, makes the clusters and registers them. The controller does not run yet.
-    pub(crate) async fn start(members: usize, _: &Options) -> Result<Self> {
+    pub(crate) async fn start(members: usize) -> Result<Self> {
         let mut serving = Serving::start()?;
         // What all clusters share is there with the answer.
         serving.counts().await?;
@@ -73,14 +73,14 @@ impl Fleet {
     /// All steps.
     pub(crate) async fn run(&mut self, options: &Options) -> Result<Vec<Taken>> {
         let mut taken = Vec::new();
-        let mut program = Program::start(self.folder.path(), &options.concurrency)?;
+        let mut program = Program::start(self.folder.path(), options)?;
         taken.push(self.connect(&program).await?);
         taken.push(self.first(&program).await?);
         taken.push(self.one_change(&program).await?);
         taken.push(self.all_change(&program).await?);
         taken.push(self.no_change(&program).await?);
         program.stop().await?;
-        program = Program::start(self.folder.path(), &options.concurrency)?;
+        program = Program::start(self.folder.path(), options)?;
         taken.extend(self.restart(&program).await?);
         taken.push(self.rest(&program, Duration::from_secs(options.rest)).await?);
         program.stop().await?;
@@ -155,9 +155,7 @@ impl Fleet {
     async fn restart(&mut self, program: &Program) -> Result<[Taken; 2]> {
         let measure = Measure::begin(self, program).await?;
         program.ready().await?;
-        let ready = measure
-            .end("restart, ready", self.members, self, program)
-            .await?;
+        let ready = measure.end("restart, ready", self.members, self, program).await?;
         self.serving
             .until("a look at each member", &measure.seen, |seen| {
                 seen.members.fewest > 0

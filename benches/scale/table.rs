@@ -66,7 +66,8 @@ fn requests(seen: &Seen) -> String {
 /// What a cluster costs at each size, and how that compares with the smallest one.
 pub(crate) fn ratios(taken: &[Taken]) -> String {
     let mut lines = vec![
-        "| step | members | controller CPU ms for each cluster | ratio | wall ms for each cluster | ratio |".to_owned(),
+        "| step | members | controller CPU ms for each cluster | ratio | wall ms for each cluster | ratio |"
+            .to_owned(),
         "|---|--:|--:|--:|--:|--:|".to_owned(),
     ];
     let mut steps: Vec<&str> = Vec::new();

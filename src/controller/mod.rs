@@ -11,6 +11,7 @@ pub mod healths;
 pub mod hub;
 pub mod lanes;
 pub mod members;
+mod objects;
 pub mod pace;
 pub mod reconcile;
 pub mod renders;

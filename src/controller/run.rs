@@ -17,6 +17,7 @@ use super::healths::Healths;
 use super::hub::{Hub, HubError};
 use super::lanes::Lanes;
 use super::members::Members;
+use super::objects::{cluster_of, identity_of};
 use super::pace::Pace;
 use super::renders::Renders;
 use super::repositories::Repositories;
@@ -159,7 +160,10 @@ async fn open(client: Client, settings: &Settings) -> Result<Context, StartError
     tracing::info!(?tool, ?sops, "manifests are built with");
     let hub = Hub::new(client);
     let installation = hub.installation().await?;
-    let (syncs, lanes) = (Arc::new(Cache::default()), Arc::new(Lanes::default()));
+    let (syncs, lanes) = (
+        Arc::new(Cache::indexed_by(cluster_of)),
+        Arc::new(Lanes::default()),
+    );
     let queues = Queues {
         syncs: Workqueue::with_lanes(lane_rules(settings, &syncs, &lanes)),
         ..Queues::default()
@@ -171,7 +175,7 @@ async fn open(client: Client, settings: &Settings) -> Result<Context, StartError
         departures: Departures::default(),
         hub,
         sources: Arc::new(Cache::default()),
-        clusters: Arc::new(Cache::default()),
+        clusters: Arc::new(Cache::indexed_by(identity_of)),
         syncs,
         groups: Arc::new(Cache::default()),
         queues,
