@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -122,16 +122,20 @@ impl Hub {
         Ok(())
     }
 
-    /// Makes sure that every Sync has looked.
-    pub(crate) async fn ensure_answered(&self, asked: &str, members: usize) -> Result<()> {
-        let syncs = self.api::<SyncResource>().list(&ListParams::default()).await?;
-        let answered = syncs
-            .iter()
-            .filter_map(|sync| sync.status.as_ref())
-            .filter(|status| status.last_handled_reconcile_at == asked)
-            .count();
-        ensure!(answered == members, "{answered} of {members} Syncs have looked");
-        Ok(())
+    /// Waits until every Sync has looked.
+    pub(crate) async fn until_answered(&self, asked: &str, members: usize) -> Result<()> {
+        until("a look of every Sync", async || {
+            let syncs = self.api::<SyncResource>().list(&ListParams::default()).await?;
+            let answered = syncs
+                .iter()
+                .filter_map(|sync| sync.status.as_ref())
+                .filter(|status| status.last_handled_reconcile_at == asked)
+                .count();
+            Ok((answered == members)
+                .then_some(())
+                .ok_or(format!("{answered} have looked")))
+        })
+        .await
     }
 
     /// Waits until every Cluster is ready.

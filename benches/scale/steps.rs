@@ -138,16 +138,17 @@ impl Fleet {
         let asked = "a round";
         let measure = Measure::begin(self, program).await?;
         self.hub.ask_all(asked).await?;
+        // Most of them without a list of thousands of Syncs.
         let writes = 2 * self.members as u64;
         self.serving
             .until("a look at each", &measure.seen, |seen| {
                 seen.management.written >= writes
             })
             .await?;
+        self.hub.until_answered(asked, self.members).await?;
         let taken = measure
             .end("nothing changed", self.members, self, program)
             .await?;
-        self.hub.ensure_answered(asked, self.members).await?;
         Ok(taken)
     }
 

@@ -20,6 +20,7 @@ mod restart;
 mod run;
 pub mod shares;
 pub mod standing;
+pub mod targets;
 mod wake;
 mod watch;
 mod work;

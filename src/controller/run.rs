@@ -24,6 +24,7 @@ use super::repositories::Repositories;
 use super::restart;
 use super::shares::Limits;
 use super::standing::Standings;
+use super::targets::Targets;
 use super::wake::By;
 use super::watch::follow;
 use super::work::{Crew, Loop, Schedule};
@@ -191,6 +192,7 @@ async fn open(client: Client, settings: &Settings) -> Result<Context, StartError
         renewals: Checks::default(),
         healths: Healths::default(),
         standings: Standings::default(),
+        targets: Targets::default(),
         reports: Checks::default(),
         installation,
         allow_insecure_sources: settings.allow_insecure_sources,

@@ -37,7 +37,7 @@ pub fn start_delay(objects: usize, seed: &str) -> Duration {
 
 /// Time per cluster of a fleet for which a group lets its Syncs go on before it looks again: a look costs a part of that
 /// per cluster, so looks take a bounded share of a core however many clusters there are.
-const LOOK_PER_CLUSTER: Duration = Duration::from_micros(50);
+const LOOK_PER_CLUSTER: Duration = Duration::from_micros(100);
 /// The longest such pause.
 const LOOK_LONGEST: Duration = Duration::from_millis(500);
 /// The most clusters under way with which each that is done is waited for: one that ends makes room for the next.
@@ -61,11 +61,11 @@ mod tests {
     #[test]
     fn a_group_pauses_by_the_size_of_the_fleet_unless_the_next_cluster_waits() {
         for (clusters, under_way, pause) in [
-            (20, 0, 1),
+            (20, 0, 2),
             (20, 5, 0),
-            (1_000, 250, 50),
-            (5_000, 0, 250),
-            (5_000, 1_250, 250),
+            (1_000, 250, 100),
+            (5_000, 0, 500),
+            (5_000, 1_250, 500),
             (5_000, 10, 0),
             (100_000, 11, 500),
         ] {
