@@ -166,6 +166,12 @@ impl Fleet {
             .end("restart, all seen", self.members, self, program)
             .await?;
         ensure_unwritten(&seen)?;
+        // The group may say something new of itself; a status of each Sync or Cluster would be a herd.
+        let statuses = seen.seen.management.written;
+        ensure!(
+            statuses < 10,
+            "restart: {statuses} writes on the management cluster"
+        );
         Ok([ready, seen])
     }
 
