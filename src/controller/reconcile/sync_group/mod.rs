@@ -33,6 +33,7 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
     // Absence means something only in a complete list: nothing is concluded before there is one.
     let Some(group) = context.groups.get(key) else {
         context.reports.forget(key);
+        drop(context.targets.take(key));
         return Ok(Next::OnEvent);
     };
     if group.metadata.deletion_timestamp.is_some() {
@@ -50,7 +51,9 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
         return Ok(Next::OnEvent);
     };
     let leaving = leave::observe(context, &group);
-    let input = view::plan_input(&group, &rolling, leaving.held.is_some(), context.now());
+    let mut known = context.targets.take(key);
+    let input = view::plan_input(&group, &rolling, leaving.held.is_some(), &mut known, context.now());
+    context.targets.put(key, known);
     let plan = plan(&input);
     let admitted = admit::admit(context, &group, &rolling, &plan).await?;
     let left = leave::release(context, &group, &leaving, &plan).await?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use starling_api::{ADMITTED_AT, Cluster, RELEASE, SyncEntry, SyncResource, SyncTemplate};
+use starling_api::{ADMITTED_AT, Cluster, RELEASE, SyncEntry, SyncResource, SyncStatus, SyncTemplate};
 use starling_core::plan::{ClusterView, EntryView, Limits, ObservedSync, PlanInput, Progress};
 use starling_core::{expand, step, target};
 
@@ -12,11 +12,13 @@ use super::super::cluster::reach;
 use super::super::sync::facts;
 use super::observe::Group;
 use super::release::Rolling;
+use crate::controller::targets::{Known, Of};
 
 pub(super) fn plan_input(
     group: &Group,
     rolling: &Rolling,
     membership_held: bool,
+    known: &mut Known,
     now: Timestamp,
 ) -> PlanInput {
     let strategy = &group.object.spec.rollout_strategy;
@@ -35,7 +37,7 @@ pub(super) fn plan_input(
         clusters: group
             .clusters
             .iter()
-            .map(|(name, cluster)| (name.clone(), cluster_view(group, rolling, name, cluster)))
+            .map(|(name, cluster)| (name.clone(), cluster_view(group, rolling, known, name, cluster)))
             .collect(),
     }
 }
@@ -67,7 +69,13 @@ pub(super) fn name_of(group: &Group, cluster: &str, entry: &str) -> String {
     }
 }
 
-fn cluster_view(group: &Group, rolling: &Rolling, name: &str, cluster: &Cluster) -> ClusterView {
+fn cluster_view(
+    group: &Group,
+    rolling: &Rolling,
+    known: &mut Known,
+    name: &str,
+    cluster: &Cluster,
+) -> ClusterView {
     let id = cluster
         .status
         .as_ref()
@@ -78,16 +86,14 @@ fn cluster_view(group: &Group, rolling: &Rolling, name: &str, cluster: &Cluster)
         .syncs
         .iter()
         .map(|entry| {
-            let wanted = template_for(group, entry, name, cluster)
-                .map(|template| target::of_sync(rolling.revision(&entry.name), &template));
             let sync = group.syncs.get(&(name.to_owned(), entry.name.clone()));
-            (
-                entry.name.clone(),
-                EntryView {
-                    wanted,
-                    observed: sync.map(|sync| observed(sync, id)),
-                },
-            )
+            let observed = sync.map(|sync| {
+                let said = || target::of_spec(&sync.spec);
+                let said = known.said.get(name, &entry.name, Of::spec(&**sync), said);
+                observed(sync, said, id)
+            });
+            let wanted = wanted(group, rolling, known, entry, name, cluster);
+            (entry.name.clone(), EntryView { wanted, observed })
         })
         .collect();
     ClusterView {
@@ -97,12 +103,32 @@ fn cluster_view(group: &Group, rolling: &Rolling, name: &str, cluster: &Cluster)
     }
 }
 
-fn observed(sync: &SyncResource, cluster_id: &str) -> ObservedSync {
-    let target = target::of_spec(&sync.spec);
-    let status = sync.status.clone().unwrap_or_default();
+/// The target of an entry on one cluster; the error is the text of what this cluster lacks.
+fn wanted(
+    group: &Group,
+    rolling: &Rolling,
+    known: &mut Known,
+    entry: &SyncEntry,
+    name: &str,
+    cluster: &Cluster,
+) -> Result<String, String> {
+    let revision = rolling.revision(&entry.name);
+    let compute =
+        || template_for(group, entry, name, cluster).map(|template| target::of_sync(revision, &template));
+    // The names of what it depends on are those of Syncs, which come and go.
+    if !entry.template.depends_on.is_empty() {
+        return compute();
+    }
+    let of = (Of::whole(cluster), Of::spec(&*group.object), revision.to_owned());
+    known.wanted.get(name, &entry.name, of, compute)
+}
+
+fn observed(sync: &SyncResource, target: Option<String>, cluster_id: &str) -> ObservedSync {
+    let none = SyncStatus::default();
+    let status = sync.status.as_ref().unwrap_or(&none);
     let progress = match &target {
         Some(target) => step::progress(
-            &status,
+            status,
             sync.spec.template.wait,
             target,
             cluster_id,
