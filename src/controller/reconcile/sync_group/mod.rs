@@ -52,7 +52,13 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
     };
     let leaving = leave::observe(context, &group);
     let mut known = context.targets.take(key);
-    let input = view::plan_input(&group, &rolling, leaving.held.is_some(), &mut known, context.now());
+    let input = view::plan_input(
+        &group,
+        &rolling,
+        leaving.held.is_some(),
+        &mut known,
+        context.now(),
+    );
     context.targets.put(key, known);
     let plan = plan(&input);
     let admitted = admit::admit(context, &group, &rolling, &plan).await?;
