@@ -2,13 +2,13 @@
 # Builds the control plane and the other programs of the tests (minutes the first time, then nothing) and runs every suite.
 #
 #   tests/run.sh         what has to pass before a change lands
-#   tests/run.sh long    the same with a thousand kills in place of twenty
+#   tests/run.sh long    the same with a thousand kills in place of twenty, and ten thousand simulations, optimised, beside the few
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 case "${1:-}" in
   "") ;;
-  long) export STARLING_CRASH_ROUNDS=1000 ;;
+  long) export STARLING_CRASH_ROUNDS=1000 STARLING_SEEDS=10000 ;;
   *) echo "usage: tests/run.sh [long]" >&2; exit 2 ;;
 esac
 
@@ -17,4 +17,8 @@ tests/sops/build.sh
 # The suites that start servers come last, by themselves: first what fails in seconds.
 cargo test --workspace --locked --lib --bins
 cargo test --workspace --locked --doc
-cargo test --workspace --locked --tests
+env -u STARLING_SEEDS cargo test --workspace --locked --tests
+# As many histories as are worth an optimised build.
+if [ -n "${STARLING_SEEDS:-}" ]; then
+  cargo test --release --workspace --locked --test simulation every_seed
+fi

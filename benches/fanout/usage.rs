@@ -53,12 +53,22 @@ pub(crate) fn reset_peak(pid: u32) -> Result<()> {
 
 /// The highest resident memory of a process since its start or the last [`reset_peak`], in MiB.
 pub(crate) fn peak_mib(pid: u32) -> Result<f64> {
+    mib(pid, "VmHWM:")
+}
+
+/// The resident memory of a process now, in MiB.
+#[allow(dead_code, reason = "not every bench asks for it")]
+pub(crate) fn resident_mib(pid: u32) -> Result<f64> {
+    mib(pid, "VmRSS:")
+}
+
+fn mib(pid: u32, field: &str) -> Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let kib: u32 = status
         .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .find_map(|line| line.strip_prefix(field))
         .and_then(|value| value.split_whitespace().next())
-        .context("VmHWM in /proc/PID/status")?
+        .with_context(|| format!("{field} in /proc/PID/status"))?
         .parse()?;
     Ok(f64::from(kib) / 1024.0)
 }

@@ -4,6 +4,7 @@ mod cluster;
 mod controller;
 mod crds;
 mod demo;
+mod files;
 mod hub;
 mod logs;
 mod server;
@@ -68,6 +69,7 @@ pub fn run() -> anyhow::Result<()> {
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    files::allow_many();
     // rustls takes one provider for the whole process; this is the one that kube was built with.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)

@@ -15,6 +15,9 @@ use kube::core::error_boundary::InvalidObject;
 use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
+pub use super::objects::IndexBy;
+use super::objects::Objects;
+
 /// Names an object of the management cluster within its kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
@@ -55,7 +58,7 @@ pub struct Cache<K> {
 
 #[derive(Debug)]
 struct State<K> {
-    objects: BTreeMap<ObjectKey, Arc<K>>,
+    objects: Objects<K>,
     /// Resource versions at which objects were deleted: a late answer to a write of ours must not bring one
     /// back. Emptied by each complete list.
     deleted: HashMap<ObjectKey, u64>,
@@ -76,8 +79,20 @@ struct Incoming<K> {
 
 impl<K> Default for Cache<K> {
     fn default() -> Self {
+        Self::new(None)
+    }
+}
+
+impl<K> Cache<K> {
+    /// An empty cache whose objects are found by something besides their key too.
+    #[must_use]
+    pub fn indexed_by(index: IndexBy<K>) -> Self {
+        Self::new(Some(index))
+    }
+
+    fn new(index: Option<IndexBy<K>>) -> Self {
         let state = State {
-            objects: BTreeMap::new(),
+            objects: Objects::new(index),
             deleted: HashMap::new(),
             incoming: None,
             unreadable: BTreeSet::new(),
@@ -177,6 +192,18 @@ impl<K: ResourceExt> Cache<K> {
         self.read().unreadable.contains(key)
     }
 
+    /// How many objects there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.read().objects.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Objects that satisfy `filter`, in the order of their keys.
     #[must_use]
     pub fn select(&self, filter: impl Fn(&K) -> bool) -> Vec<Arc<K>> {
@@ -191,13 +218,13 @@ impl<K: ResourceExt> Cache<K> {
     /// Objects of one namespace, in the order of their names.
     #[must_use]
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
-        let first = ObjectKey::new(namespace, "");
-        self.read()
-            .objects
-            .range(first..)
-            .take_while(|(key, _)| key.namespace == namespace)
-            .map(|(_, object)| object.clone())
-            .collect()
+        self.read().objects.in_namespace(namespace).cloned().collect()
+    }
+
+    /// Objects that the index has under a key, in the order of their own.
+    #[must_use]
+    pub fn indexed(&self, by: &ObjectKey) -> Vec<Arc<K>> {
+        self.read().objects.indexed(by).cloned().collect()
     }
 
     /// Whether a complete list was received at least once. Until then nothing may be concluded from absence.
@@ -226,7 +253,8 @@ impl<K: ResourceExt> Cache<K> {
 }
 
 impl<K: ResourceExt> State<K> {
-    fn apply(&mut self, object: K) -> Option<Change<K>> {
+    fn apply(&mut self, mut object: K) -> Option<Change<K>> {
+        lighten(&mut object);
         let key = ObjectKey::of(&object);
         let newer_than = |old: u64| version(object.meta()) > old;
         if self.deleted.get(&key).is_some_and(|at| !newer_than(*at))
@@ -255,7 +283,8 @@ impl<K: ResourceExt> State<K> {
             return;
         };
         match object {
-            Ok(object) => {
+            Ok(mut object) => {
+                lighten(&mut object);
                 incoming.objects.insert(ObjectKey::of(&object), Arc::new(object));
             }
             Err(invalid) => {
@@ -300,6 +329,11 @@ impl<K: ResourceExt> State<K> {
         }
         changes
     }
+}
+
+/// Nothing here asks who wrote which field, and of a small object that would be most of what is kept.
+fn lighten<K: ResourceExt>(object: &mut K) {
+    object.meta_mut().managed_fields = None;
 }
 
 fn key_of(metadata: &ObjectMeta) -> ObjectKey {

@@ -22,6 +22,7 @@ use super::releases::Releases;
 use super::renders::Renders;
 use super::repositories::Repositories;
 use super::standing::Standings;
+use super::targets::Targets;
 use super::workqueue::Workqueue;
 
 /// What all reconcilers share. Nothing in it is a truth: it is adapters, caches, and the requeue tables.
@@ -72,6 +73,8 @@ pub struct Context {
     pub standings: Standings,
     /// When each group's status was last written, so that a rollout does not write it for every cluster.
     pub reports: Checks,
+    /// The targets that the last look at each group computed.
+    pub targets: Targets,
     /// Who is about to leave each group.
     pub departures: Departures,
     /// Part of every owner label.

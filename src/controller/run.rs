@@ -17,6 +17,7 @@ use super::healths::Healths;
 use super::hub::{Hub, HubError};
 use super::lanes::Lanes;
 use super::members::Members;
+use super::objects::{cluster_of, identity_of};
 use super::pace::Pace;
 use super::ports::Ports;
 use super::releases::Releases;
@@ -25,6 +26,7 @@ use super::repositories::Repositories;
 use super::restart;
 use super::shares::Limits;
 use super::standing::Standings;
+use super::targets::Targets;
 use super::trees::Trees;
 use super::wake::By;
 use super::watch::follow;
@@ -193,7 +195,10 @@ async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Co
     } = ports;
     let hub = Hub::new(client);
     let installation = hub.installation().await?;
-    let (syncs, lanes) = (Arc::new(Cache::default()), Arc::new(Lanes::new(clock.clone())));
+    let (syncs, lanes) = (
+        Arc::new(Cache::indexed_by(cluster_of)),
+        Arc::new(Lanes::new(clock.clone())),
+    );
     let queues = Queues {
         syncs: Workqueue::with_lanes(lane_rules(settings, &syncs, &lanes)),
         ..Queues::default()
@@ -204,7 +209,7 @@ async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Co
         departures: Departures::default(),
         hub,
         sources: Arc::new(Cache::default()),
-        clusters: Arc::new(Cache::default()),
+        clusters: Arc::new(Cache::indexed_by(identity_of)),
         syncs,
         groups: Arc::new(Cache::default()),
         queues,
@@ -222,6 +227,7 @@ async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Co
         renewals: Checks::default(),
         healths: Healths::default(),
         standings: Standings::default(),
+        targets: Targets::default(),
         reports: Checks::default(),
         installation,
         allow_insecure_sources: settings.allow_insecure_sources,

@@ -234,7 +234,8 @@ mod tests {
         assert!(!ask(&shelf, "a", 5).await, "used after b");
         assert!(ask(&shelf, "b", 5).await);
         assert!(ask(&shelf, "too large", 11).await);
-        assert_eq!((shelf.lock().weight, shelf.lock().by_key.len()), (0, 0));
+        let places = shelf.lock();
+        assert_eq!((places.weight, places.by_key.len()), (0, 0));
     }
 
     #[tokio::test]

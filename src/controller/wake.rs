@@ -2,6 +2,7 @@
 
 use kube::ResourceExt;
 use starling_api::{Cluster, DeletionPolicy, FINALIZER, Source, SyncGroup, SyncResource};
+use starling_core::backoff::look_pause;
 
 use super::cache::{Change, ObjectKey};
 use super::context::Context;
@@ -54,10 +55,8 @@ impl Context {
 
     /// Wakes the Syncs on a Cluster.
     pub fn wake_syncs_of(&self, cluster: &ObjectKey) {
-        for sync in self.syncs.in_namespace(&cluster.namespace) {
-            if sync.spec.cluster_ref.name == cluster.name {
-                self.queues.syncs.add(ObjectKey::of(&*sync));
-            }
+        for sync in self.syncs.indexed(cluster) {
+            self.queues.syncs.add(ObjectKey::of(&*sync));
         }
     }
 
@@ -72,13 +71,21 @@ impl Context {
             self.wake_what_waits_for(sync);
         }
         if let Some(group) = &sync.spec.group_ref {
-            self.queues
-                .groups
-                .add(ObjectKey::new(&key.namespace, &group.name));
+            self.wake_group_soon(ObjectKey::new(&key.namespace, &group.name));
         }
         if by == By::Others {
             self.queues.syncs.add(key);
         }
+    }
+
+    /// Wakes a group because of one of its Syncs, together with what changes in the next moment.
+    fn wake_group_soon(&self, group: ObjectKey) {
+        let under_way = self
+            .groups
+            .get(&group)
+            .and_then(|group| Some(group.status.as_ref()?.clusters.progressing));
+        let pause = look_pause(self.clusters.len(), under_way.unwrap_or_default());
+        self.queues.groups.add_after(group, pause);
     }
 
     /// Wakes the Syncs that wait for this one to be gone.

@@ -81,12 +81,96 @@ pub(super) async fn follow<K>(
     tokio::pin!(events);
     while let Some(event) = events.next().await {
         match event {
-            Ok(event) => cache.observe_event(event).into_iter().for_each(&on_change),
+            Ok(event) => {
+                // What the first list brings is no news: whoever starts looks at all of it, at its own pace. The cache counts as
+                // complete before these changes are told, so who is told has to know nothing of the start.
+                let is_news = cache.is_synced();
+                let changes = cache.observe_event(event);
+                if is_news {
+                    changes.into_iter().for_each(&on_change);
+                }
+            }
             Err(error) => {
                 tracing::warn!(kind = %kind, error = %crate::chain(&error), "watch interrupted");
                 // The backoff delays the next try; this only keeps the loop from spinning should it not.
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+    use kube::api::{Patch, PatchParams, PostParams};
+    use kube::config::{KubeConfigOptions, Kubeconfig};
+    use kube::runtime::wait::{await_condition, conditions::is_crd_established};
+    use kube::{Client, CustomResourceExt, ResourceExt};
+    use serde_json::json;
+    use starling_api::Source;
+    use starling_apiserver::server::{Options, Server};
+    use starling_testkit::wait;
+
+    use super::*;
+
+    async fn put(api: &Api<Source>, name: &str) {
+        let source = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Source", "metadata": {"name": name},
+            "spec": {"url": "https://git.example.com/a.git", "ref": {"branch": "main"}}});
+        let params = PatchParams::apply("test");
+        api.patch(name, &params, &Patch::Apply(&source)).await.unwrap();
+    }
+
+    /// Guards against a herd at a start: the changes of the first list woke everything that there is, where telling them took
+    /// longer than the rest of the start.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_the_first_list_brings_wakes_nobody() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let server = Server::start(Options::default()).unwrap();
+        let _listening = server.listen(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let cluster = server.create_cluster("management").unwrap();
+        let kubeconfig = Kubeconfig::from_yaml(&cluster.kubeconfig()).unwrap();
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+        let client = Client::try_from(config.unwrap()).unwrap();
+        let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let definition = Source::crd();
+        definitions
+            .create(&PostParams::default(), &definition)
+            .await
+            .unwrap();
+        await_condition(definitions, &definition.name_any(), is_crd_established())
+            .await
+            .unwrap();
+        let api: Api<Source> = Api::namespaced(client.clone(), "default");
+        for name in ["a", "b", "c"] {
+            put(&api, name).await;
+        }
+
+        let (cache, woken) = (
+            Arc::new(Cache::<Source>::default()),
+            Arc::new(Mutex::new(Vec::new())),
+        );
+        let stop = CancellationToken::new();
+        let tell = {
+            let woken = Arc::clone(&woken);
+            move |change: Change<Source>| woken.lock().unwrap().push(change.object().name_any())
+        };
+        let following = tokio::spawn(follow(
+            Hub::new(client),
+            None,
+            Arc::clone(&cache),
+            tell,
+            stop.clone(),
+        ));
+        cache.synced().await;
+        put(&api, "d").await;
+        let found = wait::until(Duration::from_secs(30), "d to be told", async || {
+            let woken = woken.lock().unwrap().clone();
+            woken.iter().any(|name| name == "d").then_some(woken)
+        });
+        assert_eq!(found.await.unwrap(), ["d"]);
+        stop.cancel();
+        following.await.unwrap();
     }
 }

@@ -30,11 +30,14 @@ use super::network::Network;
 const HEAD_BYTES: usize = 64 * 1024;
 /// Fields of the head of an answer.
 const HEAD_FIELDS: usize = 100;
-/// How long a connection waits for the next request before it is closed.
-const IDLE: Duration = Duration::from_secs(60);
-/// The same for a probe's, which only its second request uses again: the next probe shall connect anew, and so find
-/// out whether that is possible.
-const IDLE_OF_PROBES: Duration = Duration::from_secs(5);
+/// How long a connection waits for the next request before it is closed: over the pauses of an attempt and the first looks at
+/// health after it. Each takes 30 KiB here and as much there, and the next look for drift is minutes away. For a probe's,
+/// which only its second request uses again, it is shorter than the time to the next probe in any case: that one shall connect
+/// anew, and so find out whether that is possible.
+const IDLE: Duration = Duration::from_secs(5);
+/// Connections of a member that wait at the same time. A burst opens more, and each that ends while another request waits
+/// for one is handed on; what is left over is closed.
+const IDLE_AT_ONCE: usize = 2;
 
 /// What is sent.
 pub(super) type Body = kube::client::Body;
@@ -84,18 +87,19 @@ impl Clients {
         C::Response: Read + Write + Connection + Unpin + Send + 'static,
     {
         let connector = Within { inner, limit };
-        let client = |idle| {
+        let client = || {
             let client: Client<_, Body> = Client::builder(TokioExecutor::new())
                 .pool_timer(TokioTimer::new())
-                .pool_idle_timeout(idle)
+                .pool_idle_timeout(IDLE)
+                .pool_max_idle_per_host(IDLE_AT_ONCE)
                 .http1_max_buf_size(HEAD_BYTES)
                 .http1_max_headers(HEAD_FIELDS)
                 .build(connector.clone());
             Http::new(client)
         };
         Self {
-            work: client(IDLE),
-            probes: client(IDLE_OF_PROBES),
+            work: client(),
+            probes: client(),
         }
     }
 }

@@ -25,6 +25,9 @@ const PAGE: usize = 500;
 const PAGES: usize = 200;
 /// How often a list is begun anew after it expired between two pages.
 const RESTARTS: usize = 2;
+/// Lists at the same time. Nobody waits for them, and since the last look was minutes ago each would be a connection that is made for
+/// one request: its TLS costs both sides more than the list.
+const LISTS: usize = 2;
 
 /// What a search for drift found.
 #[derive(Debug, Default)]
@@ -114,7 +117,7 @@ impl Member {
                 .or_default()
                 .push((key, record));
         }
-        let mut lane = Lane::new(self.limits().concurrency);
+        let mut lane = Lane::new(self.limits().concurrency.min(LISTS));
         for (kind, known) in &kinds {
             lane.begin(
                 *kind,

@@ -119,7 +119,7 @@ impl Member {
     /// [`MemberError::Client`] if TLS cannot be set up with the certificates of the kubeconfig, or its address is one
     /// at which no API server can be.
     pub fn connect(config: MemberConfig, limits: MemberLimits) -> Result<Self, MemberError> {
-        Self::connect_over(config, limits, Network::system())
+        Self::connect_over(config, limits, &Network::system())
     }
 
     /// As [`Self::connect`], over this network.
@@ -129,14 +129,14 @@ impl Member {
     pub fn connect_over(
         config: MemberConfig,
         limits: MemberLimits,
-        network: Network,
+        network: &Network,
     ) -> Result<Self, MemberError> {
         let server = config.server();
         let refused = |source| MemberError::Client {
             server: server.clone(),
             source,
         };
-        let clients = Clients::new(&config, &limits, &network).map_err(refused)?;
+        let clients = Clients::new(&config, &limits, network).map_err(refused)?;
         let token = config.token;
         let authorization = token.as_ref().map(bearer).transpose().map_err(refused)?;
         let shared = Shared {

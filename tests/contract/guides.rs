@@ -248,9 +248,11 @@ fn sources_of_reasons() -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// CamelCase literals that are no reasons: kinds, values of conditions, the action of events.
-const OTHERS: [&str; 9] = [
+/// CamelCase literals that are no reasons: kinds, values of conditions, the action and the types of events.
+const OTHERS: [&str; 11] = [
     "Reconcile",
+    "Normal",
+    "Warning",
     "Cluster",
     "Secret",
     "Source",

@@ -180,20 +180,20 @@ impl Draft {
                 self.once(Event::Jump { seconds });
             }
             15 | 16 => self.once(Event::Edit { cluster }),
-            _ => self.membership(cluster),
+            _ => self.membership(&cluster),
         }
     }
 
-    fn membership(&mut self, cluster: String) {
+    fn membership(&mut self, cluster: &str) {
         let (begin, end) = if self.random.below(2) == 0 {
             let label = |selected| Event::Label {
-                cluster: cluster.clone(),
+                cluster: cluster.to_owned(),
                 selected,
             };
             (label(false), label(true))
         } else {
             let present = |present| Event::Cluster {
-                cluster: cluster.clone(),
+                cluster: cluster.to_owned(),
                 present,
             };
             (present(false), present(true))

@@ -35,9 +35,51 @@ pub fn start_delay(objects: usize, seed: &str) -> Duration {
     )
 }
 
+/// Time per cluster of a fleet for which a group lets its Syncs go on before it looks again. A look costs a tenth of that per
+/// cluster, so looks take a bounded share of a core however many clusters there are.
+const LOOK_PER_CLUSTER: Duration = Duration::from_micros(200);
+/// The longest such pause.
+const LOOK_LONGEST: Duration = Duration::from_secs(1);
+/// The most clusters under way with which each that is done is waited for: one that ends makes room for the next.
+const FEW: u32 = 10;
+/// How many times as long the pause is where nothing is under way: then nobody waits for a look.
+const AT_REST: u32 = 2;
+
+/// How long after a change of one of its Syncs a group is looked at, so that one look serves many changes. With few clusters
+/// under way it is at once, as the next one waits for it.
+#[must_use]
+pub fn look_pause(clusters: usize, under_way: u32) -> Duration {
+    let clusters = u32::try_from(clusters).unwrap_or(u32::MAX);
+    let pause = LOOK_PER_CLUSTER.saturating_mul(clusters).min(LOOK_LONGEST);
+    match under_way {
+        0 => pause * AT_REST,
+        1..=FEW => Duration::ZERO,
+        _ => pause,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_group_pauses_by_the_size_of_the_fleet_unless_the_next_cluster_waits() {
+        for (clusters, under_way, pause) in [
+            (20, 0, 8),
+            (20, 5, 0),
+            (1_000, 250, 200),
+            (5_000, 0, 2_000),
+            (5_000, 1_250, 1_000),
+            (5_000, 10, 0),
+            (100_000, 11, 1_000),
+        ] {
+            assert_eq!(
+                look_pause(clusters, under_way),
+                Duration::from_millis(pause),
+                "{clusters} {under_way}"
+            );
+        }
+    }
 
     #[test]
     fn doubles_from_the_start_to_the_ceiling() {

@@ -1,5 +1,7 @@
 //! Targets and releases: what "done" is a statement about.
 
+use std::borrow::Cow;
+
 use starling_api::{SyncSpec, SyncTemplate};
 
 use crate::digest;
@@ -60,11 +62,14 @@ pub enum Owner<'a> {
     },
 }
 
-fn without_suspend(template: &SyncTemplate) -> SyncTemplate {
-    SyncTemplate {
+fn without_suspend(template: &SyncTemplate) -> Cow<'_, SyncTemplate> {
+    if !template.suspend {
+        return Cow::Borrowed(template);
+    }
+    Cow::Owned(SyncTemplate {
         suspend: false,
         ..template.clone()
-    }
+    })
 }
 
 #[cfg(test)]

@@ -81,7 +81,7 @@ impl MemoryLedger {
     ) -> Result<T, LedgerError> {
         self.check()?;
         // Every other one is on the disk before it is acknowledged, the others are so at the same time.
-        let early = self.calls.fetch_add(1, Ordering::Relaxed) % 2 == 0;
+        let early = self.calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
         if !early {
             self.pause().await;
         }

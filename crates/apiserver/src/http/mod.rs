@@ -77,6 +77,7 @@ async fn of_cluster(
         Ok(call) => call,
         Err(status) => return Ok(refuse(&status)),
     };
+    cluster.requests().count(call.verb);
     let effects = cluster.faults().effects(&call.facts);
     if effects.is_empty() {
         return Ok(respond(call, request, &effects).await);

@@ -362,6 +362,26 @@ fn unescape(text: &str) -> Result<String, String> {
     Ok(out)
 }
 
+/// A requirement of `matchExpressions`: its key, and how it is written as text.
+pub fn expression_text(term: &Value) -> (String, String) {
+    let key = term["key"].as_str().unwrap_or_default();
+    let mut values: Vec<&str> = term["values"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    values.sort_unstable();
+    let values = values.join(",");
+    let text = match term["operator"].as_str().unwrap_or_default() {
+        "In" => format!("{key} in ({values})"),
+        "NotIn" => format!("{key} notin ({values})"),
+        "DoesNotExist" => format!("!{key}"),
+        _ => key.to_owned(),
+    };
+    (key.to_owned(), text)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

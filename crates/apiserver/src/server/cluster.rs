@@ -1,5 +1,6 @@
 //! A virtual cluster in a server.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,6 +11,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
+use super::requests::Requests;
 use super::{Options, Server, ServerError};
 use crate::controllers::{self, Health, HealthRule, Settings};
 use crate::faults::Switchboard;
@@ -27,6 +29,7 @@ pub struct Cluster {
     state: Mutex<State>,
     settings: Mutex<Arc<Settings>>,
     faults: Switchboard,
+    requests: Requests,
     /// Whether the driver has been told of work.
     told: AtomicBool,
     work: mpsc::UnboundedSender<Arc<Cluster>>,
@@ -51,6 +54,7 @@ impl Cluster {
             state: Mutex::new(state),
             settings: Mutex::new(Arc::new(settings)),
             faults,
+            requests: Requests::default(),
             told: AtomicBool::new(false),
             work,
             closed: watch::Sender::new(false),
@@ -71,6 +75,11 @@ impl Cluster {
     /// The faults.
     pub fn faults(&self) -> &Switchboard {
         &self.faults
+    }
+
+    /// Counts what it is asked.
+    pub(crate) fn requests(&self) -> &Requests {
+        &self.requests
     }
 
     /// Tells when the cluster has been removed.
@@ -239,6 +248,11 @@ impl ClusterHandle {
     /// How many writes there have been.
     pub fn written(&self) -> u64 {
         self.cluster.state().journal.written()
+    }
+
+    /// How many requests it has been sent, by verb; those of no resource, such as `/version`, are `other`.
+    pub fn requests(&self) -> BTreeMap<&'static str, u32> {
+        self.cluster.requests().by_verb()
     }
 
     /// Its faults.

@@ -93,6 +93,8 @@ impl Authority {
             .with_no_client_auth()
             .with_single_cert(vec![certificate.der().clone()], key)?;
         tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        // Whoever comes back need not begin anew, and nothing is kept for those who do not: clients may be thousands.
+        tls.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()?;
         Ok(Self {
             ca: ca.into(),
             tls: Arc::new(tls),

@@ -18,6 +18,7 @@ mod cluster;
 mod credentials;
 mod driver;
 mod listen;
+mod requests;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

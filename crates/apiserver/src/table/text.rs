@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::look::{Look, NONE};
+use crate::object::selector::expression_text;
 
 /// Labels, or `<none>`.
 pub(super) fn labels(labels: Option<&Value>) -> String {
@@ -42,32 +43,13 @@ pub(super) fn selector(selector: Option<&Value>) -> String {
                 format!("{name}={}", value.as_str().unwrap_or_default()),
             )
         })
-        .chain(terms.map(term))
+        .chain(terms.map(expression_text))
         .collect();
     all.sort_by(|left, right| left.0.cmp(&right.0));
     all.into_iter()
         .map(|(_, text)| text)
         .collect::<Vec<_>>()
         .join(",")
-}
-
-fn term(term: &Value) -> (String, String) {
-    let key = term["key"].as_str().unwrap_or_default();
-    let mut values: Vec<&str> = term["values"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .collect();
-    values.sort_unstable();
-    let values = values.join(",");
-    let text = match term["operator"].as_str().unwrap_or_default() {
-        "In" => format!("{key} in ({values})"),
-        "NotIn" => format!("{key} notin ({values})"),
-        "DoesNotExist" => format!("!{key}"),
-        _ => key.to_owned(),
-    };
-    (key.to_owned(), text)
 }
 
 /// The first of a list, and how many more there are.

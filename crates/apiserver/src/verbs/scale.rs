@@ -11,6 +11,7 @@ use crate::kinds::codec::go_type;
 use crate::kinds::{Form, Scale, Version};
 use crate::managed::{ApplyRequest, FieldManager, Live, ManagedFields, UpdateRequest};
 use crate::object::metadata;
+use crate::object::selector::expression_text;
 use crate::state::State;
 use crate::status::{Cause, Status};
 
@@ -38,23 +39,8 @@ fn selector_text(selector: &Value) -> String {
         .flatten()
         .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()))
         .collect();
-    for term in selector["matchExpressions"].as_array().into_iter().flatten() {
-        let name = term["key"].as_str().unwrap_or_default();
-        let mut values: Vec<&str> = term["values"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .collect();
-        values.sort_unstable();
-        let values = values.join(",");
-        terms.push(match term["operator"].as_str().unwrap_or_default() {
-            "In" => format!("{name} in ({values})"),
-            "NotIn" => format!("{name} notin ({values})"),
-            "Exists" => name.to_owned(),
-            _ => format!("!{name}"),
-        });
-    }
+    let expressions = selector["matchExpressions"].as_array().into_iter().flatten();
+    terms.extend(expressions.map(|expression| expression_text(expression).1));
     terms.sort();
     terms.join(",")
 }

@@ -186,11 +186,7 @@ fn open(
         .map(|value| value.0.as_slice());
     let text = std::str::from_utf8(bytes.unwrap_or_default()).map_err(|_| "the kubeconfig is not text")?;
     let config = MemberConfig::from_kubeconfig(text)?;
-    Ok(Member::connect_over(
-        config,
-        MemberLimits::default(),
-        network.clone(),
-    )?)
+    Ok(Member::connect_over(config, MemberLimits::default(), network)?)
 }
 
 fn refused(secret: &str, key: &str, error: &(dyn std::error::Error + 'static)) -> Finding {
@@ -207,11 +203,9 @@ fn identified(context: &Context, cluster: &Cluster, probe: Probe) -> Finding {
     let age = |c: &Cluster| (c.creation_timestamp().map(|time| time.0), ObjectKey::of(c));
     let first = context
         .clusters
-        .select(|other| {
-            let known = other.status.as_ref().map(|status| status.cluster_id.as_str());
-            known == Some(probe.cluster_id.as_str()) && !other.spec.suspend && ObjectKey::of(other) != key
-        })
+        .indexed(&ObjectKey::new("", probe.cluster_id.as_str()))
         .into_iter()
+        .filter(|other| !other.spec.suspend && ObjectKey::of(&**other) != key)
         .filter(|other| age(other) < age(cluster))
         .min_by_key(|other| age(other));
     let Probe { version, cluster_id } = probe;

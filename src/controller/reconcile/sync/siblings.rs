@@ -147,12 +147,11 @@ impl SiblingsOf<'_> {
         let group = |spec: &SyncSpec| spec.group_ref.as_ref().map(|of| of.name.clone());
         self.context
             .syncs
-            .in_namespace(&self.observed.key.namespace)
+            .indexed(&attempt::cluster_key(self.observed))
             .into_iter()
             .filter(|sync| {
                 sync.name_any() != self.observed.key.name
                     && sync.metadata.deletion_timestamp.is_none()
-                    && sync.spec.cluster_ref == own.cluster_ref
                     && group(&sync.spec) == group(own)
             })
             .filter_map(|sync| self.as_it_is(&sync))

@@ -25,6 +25,7 @@ use observe::Group;
 
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Context, Next};
+use crate::controller::targets::Known;
 
 /// Releases that one look may begin.
 const STEPS: usize = 3;
@@ -39,6 +40,7 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
     // Absence means something only in a complete list: nothing is concluded before there is one.
     let Some(group) = context.groups.get(key) else {
         context.reports.forget(key);
+        drop(context.targets.take(key));
         return Ok(Next::OnEvent);
     };
     if group.metadata.deletion_timestamp.is_some() {
@@ -54,8 +56,10 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
     };
     let offered = release::offered(context, &group);
     let leaving = leave::observe(context, &group);
-    let Some((rolling, input, plan)) = decide(context, &group, &offered, leaving.held.is_some()).await?
-    else {
+    let mut known = context.targets.take(key);
+    let decided = decide(context, &group, &offered, leaving.held.is_some(), &mut known).await;
+    context.targets.put(key, known);
+    let Some((rolling, input, plan)) = decided? else {
         return Ok(Next::OnEvent);
     };
     // Time is counted from what is remembered of the stages, so that comes before anything is admitted.
@@ -86,12 +90,13 @@ async fn decide(
     group: &Group,
     offered: &Offered,
     membership_held: bool,
+    known: &mut Known,
 ) -> Result<Option<(Rolling, PlanInput, Plan)>, ReconcileError> {
     let mut current = release::current(context, group, offered).await?;
     // A failed rollout is left, what is offered is begun: never more than a few steps.
     for _ in 0..STEPS {
         let planned = current.map(|rolling| {
-            let input = view::plan_input(group, &rolling, membership_held, context.now());
+            let input = view::plan_input(group, &rolling, membership_held, known, context.now());
             let plan = plan(&input);
             (rolling, input, plan)
         });

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use starling_api::{ADMITTED_AT, Cluster, RELEASE, RolloutDirection, SyncEntry, SyncResource, SyncTemplate};
+use starling_api::{
+    ADMITTED_AT, Cluster, RELEASE, RolloutDirection, SyncEntry, SyncResource, SyncStatus, SyncTemplate,
+};
 use starling_core::plan::{
     ClusterView, Direction, EntryView, ObservedSync, PlanInput, Progress, RolloutView, Steering, record,
 };
@@ -15,11 +17,13 @@ use super::super::sync::facts;
 use super::observe::Group;
 use super::release::Rolling;
 use crate::controller::releases::Vector;
+use crate::controller::targets::{Known, Of, Wanted};
 
 pub(super) fn plan_input(
     group: &Group,
     rolling: &Rolling,
     membership_held: bool,
+    known: &mut Known,
     now: Timestamp,
 ) -> PlanInput {
     PlanInput {
@@ -42,7 +46,7 @@ pub(super) fn plan_input(
         clusters: group
             .clusters
             .iter()
-            .map(|(name, cluster)| (name.clone(), cluster_view(group, rolling, name, cluster)))
+            .map(|(name, cluster)| (name.clone(), cluster_view(group, rolling, known, name, cluster)))
             .collect(),
     }
 }
@@ -74,33 +78,39 @@ pub(super) fn name_of(group: &Group, cluster: &str, entry: &str) -> String {
     }
 }
 
-fn cluster_view(group: &Group, rolling: &Rolling, name: &str, cluster: &Cluster) -> ClusterView {
+fn cluster_view(
+    group: &Group,
+    rolling: &Rolling,
+    known: &mut Known,
+    name: &str,
+    cluster: &Cluster,
+) -> ClusterView {
     let id = cluster
         .status
         .as_ref()
         .map_or("", |status| status.cluster_id.as_str());
-    let target_by = |vector: &Vector, entry: &SyncEntry| {
-        template_for(group, entry, name, cluster)
-            .map(|template| target::of_sync(vector.revision(&entry.name), &template))
-    };
     let entries: BTreeMap<String, EntryView> = rolling
         .vector
         .entries
         .iter()
         .map(|entry| {
             let sync = group.syncs.get(&(name.to_owned(), entry.name.clone()));
-            let known_good = rolling
-                .known_good
-                .as_ref()
-                .and_then(|good| target_by(good, good.entry(&entry.name)?).ok());
-            (
-                entry.name.clone(),
-                EntryView {
-                    wanted: target_by(&rolling.vector, entry),
-                    known_good,
-                    observed: sync.map(|sync| observed(sync, id)),
-                },
-            )
+            let observed = sync.map(|sync| {
+                let said = || target::of_spec(&sync.spec);
+                let said = known.said.get(name, &entry.name, Of::spec(&**sync), said);
+                observed(sync, said, id)
+            });
+            let known_good = rolling.known_good.as_ref().and_then(|good| {
+                let entry = good.entry(&entry.name)?;
+                wanted(group, good, &mut known.good, entry, name, cluster).ok()
+            });
+            let wanted = wanted(group, &rolling.vector, &mut known.wanted, entry, name, cluster);
+            let view = EntryView {
+                wanted,
+                known_good,
+                observed,
+            };
+            (entry.name.clone(), view)
         })
         .collect();
     let place = group.strategy.place(cluster.labels());
@@ -113,12 +123,36 @@ fn cluster_view(group: &Group, rolling: &Rolling, name: &str, cluster: &Cluster)
     }
 }
 
-fn observed(sync: &SyncResource, cluster_id: &str) -> ObservedSync {
-    let target = target::of_spec(&sync.spec);
-    let status = sync.status.clone().unwrap_or_default();
+/// The target of an entry of a release on one cluster; the error is the text of what this cluster lacks.
+fn wanted(
+    group: &Group,
+    vector: &Vector,
+    known: &mut Wanted,
+    entry: &SyncEntry,
+    name: &str,
+    cluster: &Cluster,
+) -> Result<String, String> {
+    let revision = vector.revision(&entry.name);
+    let compute =
+        || template_for(group, entry, name, cluster).map(|template| target::of_sync(revision, &template));
+    // The names of what it depends on are those of Syncs, which come and go.
+    if !entry.template.depends_on.is_empty() {
+        return compute();
+    }
+    let of = (
+        Of::whole(cluster),
+        Of::spec(&*group.object),
+        vector.digest.clone(),
+    );
+    known.get(name, &entry.name, of, compute)
+}
+
+fn observed(sync: &SyncResource, target: Option<String>, cluster_id: &str) -> ObservedSync {
+    let none = SyncStatus::default();
+    let status = sync.status.as_ref().unwrap_or(&none);
     let progress = match &target {
         Some(target) => step::progress(
-            &status,
+            status,
             sync.spec.template.wait,
             target,
             cluster_id,

@@ -5,6 +5,7 @@
 //! comprehensions with two variables, fails the rule: an object is never let pass by a rule that was not looked at.
 
 mod functions;
+mod names;
 mod path;
 mod runtime;
 mod types;

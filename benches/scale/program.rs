@@ -1,0 +1,73 @@
+//! The program under test, as a process of its own.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use starling_controlplane::{Launch, Process, free_port};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::options::Options;
+
+/// How long it may take to become ready, and to end.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Pause between two looks.
+const POLL: Duration = Duration::from_millis(20);
+
+/// The controller.
+pub(crate) struct Program {
+    process: Process,
+    listen: String,
+}
+
+impl Program {
+    /// Starts it on a management cluster.
+    pub(crate) fn start(folder: &Path, options: &Options) -> Result<Self> {
+        let listen = format!("127.0.0.1:{}", free_port()?);
+        let launch = Launch::new("starling", &options.program, folder.join("starling.log"))
+            .args(["--log-filter", "warn", "controller", "--allow-insecure-sources"])
+            .args(["--listen", &listen, "--concurrency", &options.concurrency])
+            .arg("--kubeconfig")
+            .arg(folder.join("kubeconfig"))
+            .arg("--data-dir")
+            .arg(folder.join("data"));
+        Ok(Self {
+            process: Process::start(&launch)?,
+            listen,
+        })
+    }
+
+    /// Process ID.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid().unsigned_abs()
+    }
+
+    /// Waits until it says that it is ready.
+    pub(crate) async fn ready(&self) -> Result<()> {
+        let start = Instant::now();
+        while !self.says_ready().await.unwrap_or_default() {
+            if start.elapsed() > PATIENCE {
+                bail!("not ready after {PATIENCE:?}:\n{}", self.process.log_tail(20)?);
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
+
+    async fn says_ready(&self) -> Result<bool> {
+        let mut stream = TcpStream::connect(&self.listen).await?;
+        stream
+            .write_all(b"GET /readyz HTTP/1.1\r\nHost: starling\r\nConnection: close\r\n\r\n")
+            .await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer.starts_with("HTTP/1.1 200"))
+    }
+
+    /// Ends it in order.
+    pub(crate) async fn stop(self) -> Result<()> {
+        self.process.stop(PATIENCE).await.context("stop the controller")?;
+        Ok(())
+    }
+}

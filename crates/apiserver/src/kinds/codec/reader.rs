@@ -1,0 +1,354 @@
+//! Reads a value into a Go type, field by field.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use super::{Field, GoType, LeaveOut, Plain, Shape, Type};
+use crate::kinds::quantity;
+use crate::object::times;
+
+/// Gives a value the form of a type, and returns the paths of the fields that the type does not have.
+///
+/// # Errors
+/// The text of Go's error for a value of another type than the field's.
+pub(super) fn read(ty: GoType, value: &mut Value) -> Result<Vec<String>, String> {
+    let mut reader = Reader {
+        unknown: Vec::new(),
+        path: String::new(),
+        names: Vec::new(),
+        holder: "",
+    };
+    reader.value(ty, value)?;
+    Ok(reader.unknown)
+}
+
+struct Reader {
+    unknown: Vec<String>,
+    /// Where, as strict errors say it: with the places of items.
+    path: String,
+    /// Where, as Go's own errors say it: names of fields only.
+    names: Vec<String>,
+    /// The struct around.
+    holder: &'static str,
+}
+
+impl Reader {
+    /// Looks at what lies one step below.
+    fn below<T>(
+        &mut self,
+        step: &str,
+        look: impl FnOnce(&mut Self) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let length = self.path.len();
+        self.path.push_str(step);
+        let outcome = look(self);
+        self.path.truncate(length);
+        outcome
+    }
+
+    fn mismatch(&self, found: &str, ty: &Type) -> String {
+        let target = go_name(ty);
+        if self.names.is_empty() {
+            return format!("json: cannot unmarshal {found} into Go value of type {target}");
+        }
+        let holder = self.holder.rsplit('.').next().unwrap_or_default();
+        format!(
+            "json: cannot unmarshal {found} into Go struct field {holder}.{} of type {target}",
+            self.names.join(".")
+        )
+    }
+
+    fn value(&mut self, ty: GoType, value: &mut Value) -> Result<(), String> {
+        let Some(ty) = ty.get() else { return Ok(()) };
+        match &ty.shape {
+            Shape::Struct(fields) => match value {
+                Value::Null => {
+                    *value = json!({});
+                    self.value_of_struct(ty, fields, value)
+                }
+                Value::Object(_) => self.value_of_struct(ty, fields, value),
+                other => Err(self.mismatch(json_type(other), ty)),
+            },
+            Shape::List(element) => match value {
+                Value::Null => Ok(()),
+                Value::Array(items) => {
+                    for (place, item) in items.iter_mut().enumerate() {
+                        self.below(&format!("[{place}]"), |reader| reader.value(*element, item))?;
+                    }
+                    Ok(())
+                }
+                other => Err(self.mismatch(json_type(other), ty)),
+            },
+            Shape::Map(element) => match value {
+                Value::Null => Ok(()),
+                Value::Object(map) => {
+                    for (name, item) in map {
+                        let step = if self.path.is_empty() {
+                            name.clone()
+                        } else {
+                            format!(".{name}")
+                        };
+                        self.below(&step, |reader| reader.value(*element, item))?;
+                        if item.is_null() {
+                            *item = match element.get().map(|ty| &ty.shape) {
+                                // Written and read again, no bytes are an empty text.
+                                Some(Shape::Plain(Plain::Bytes)) => json!(""),
+                                _ => zero(*element),
+                            };
+                        }
+                    }
+                    Ok(())
+                }
+                other => Err(self.mismatch(json_type(other), ty)),
+            },
+            Shape::Plain(plain) => self.plain(*plain, ty, value),
+        }
+    }
+
+    fn value_of_struct(
+        &mut self,
+        ty: &'static Type,
+        fields: &BTreeMap<String, Field>,
+        value: &mut Value,
+    ) -> Result<(), String> {
+        let Value::Object(map) = value else { return Ok(()) };
+        let holder = std::mem::replace(&mut self.holder, &ty.name);
+        let given: Vec<String> = map.keys().cloned().collect();
+        for name in given {
+            let step = if self.path.is_empty() {
+                name.clone()
+            } else {
+                format!(".{name}")
+            };
+            let Some(field) = fields.get(&name) else {
+                self.unknown.push(format!("{}{step}", self.path));
+                map.remove(&name);
+                continue;
+            };
+            let Some(value) = map.get_mut(&name) else { continue };
+            if value.is_null() && field.leave_out != LeaveOut::Never {
+                if field.leave_out != LeaveOut::Nil {
+                    map.remove(&name);
+                }
+                continue;
+            }
+            self.names.push(name.clone());
+            self.below(&step, |reader| reader.value(field.ty, value))?;
+            self.names.pop();
+            let gone = match field.leave_out {
+                LeaveOut::Empty => is_empty(value),
+                LeaveOut::Null => value.is_null(),
+                LeaveOut::Zero => is_zero(value),
+                LeaveOut::Never | LeaveOut::Nil => false,
+            };
+            if gone {
+                map.remove(&name);
+            }
+        }
+        for (name, field) in fields {
+            match field.leave_out {
+                LeaveOut::Never if map.get(name).is_none_or(Value::is_null) => {
+                    map.insert(name.clone(), zero(field.ty));
+                }
+                LeaveOut::Nil if !map.contains_key(name) => {
+                    map.insert(name.clone(), Value::Null);
+                }
+                _ => {}
+            }
+        }
+        self.holder = holder;
+        Ok(())
+    }
+
+    fn plain(&self, plain: Plain, ty: &Type, value: &mut Value) -> Result<(), String> {
+        if value.is_null() {
+            return Ok(());
+        }
+        match plain {
+            Plain::Any => Ok(()),
+            Plain::String => match value {
+                Value::String(_) => Ok(()),
+                other => Err(self.mismatch(json_type(other), ty)),
+            },
+            Plain::Bool => match value {
+                Value::Bool(_) => Ok(()),
+                other => Err(self.mismatch(json_type(other), ty)),
+            },
+            Plain::Int | Plain::Int32 | Plain::Int64 | Plain::Uint16 | Plain::Uint32 | Plain::Uint64 => {
+                self.integer(plain, ty, value)
+            }
+            Plain::Float64 => match value {
+                Value::Number(_) => Ok(()),
+                other => Err(self.mismatch(json_type(other), ty)),
+            },
+            Plain::Bytes => self.bytes(ty, value),
+            Plain::Time | Plain::Microtime => time(plain == Plain::Microtime, value),
+            Plain::Duration => match value {
+                Value::String(_) => Ok(()),
+                other => Err(self.mismatch(json_type(other), ty)),
+            },
+            Plain::Quantity => {
+                let text = match &*value {
+                    Value::String(text) => text.clone(),
+                    Value::Number(number) => number.to_string(),
+                    other => other.to_string(),
+                };
+                let canonical = quantity::canonical(&text).ok_or_else(|| {
+                    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'".to_owned()
+                })?;
+                *value = Value::String(canonical);
+                Ok(())
+            }
+            Plain::IntOrString => match value {
+                Value::String(_) => Ok(()),
+                Value::Number(_) => self.integer(Plain::Int32, ty, value),
+                other => Err(format!(
+                    "json: cannot unmarshal {} into Go value of type int32",
+                    json_type(other)
+                )),
+            },
+        }
+    }
+
+    fn integer(&self, plain: Plain, ty: &Type, value: &mut Value) -> Result<(), String> {
+        let Value::Number(number) = &*value else {
+            return Err(self.mismatch(json_type(value), ty));
+        };
+        // 80.0 is how some clients write 80; the decoder takes it.
+        let whole = number.as_i64().or_else(|| {
+            let float = number.as_f64()?;
+            #[expect(clippy::cast_possible_truncation, reason = "only whole numbers get here")]
+            (float.fract() == 0.0 && float.abs() < 9e15).then_some(float as i64)
+        });
+        let fits = whole.is_some_and(|whole| match plain {
+            Plain::Int32 => i32::try_from(whole).is_ok(),
+            Plain::Uint16 => u16::try_from(whole).is_ok(),
+            Plain::Uint32 => u32::try_from(whole).is_ok(),
+            Plain::Uint64 => u64::try_from(whole).is_ok(),
+            _ => true,
+        });
+        match whole {
+            Some(whole) if fits => {
+                *value = json!(whole);
+                Ok(())
+            }
+            _ => Err(self.mismatch(&format!("number {number}"), ty)),
+        }
+    }
+
+    fn bytes(&self, ty: &Type, value: &mut Value) -> Result<(), String> {
+        let Value::String(text) = &*value else {
+            return Err(self.mismatch(json_type(value), ty));
+        };
+        let clean: String = text.chars().filter(|char| !matches!(char, '\n' | '\r')).collect();
+        match STANDARD.decode(&clean) {
+            Ok(bytes) => {
+                *value = Value::String(STANDARD.encode(bytes));
+                Ok(())
+            }
+            Err(error) => Err(illegal_base64(&clean, &error)),
+        }
+    }
+}
+
+/// What Go says of a text that is not in Base64.
+pub(crate) fn illegal_base64(text: &str, error: &base64::DecodeError) -> String {
+    let at = match error {
+        base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => *at,
+        base64::DecodeError::InvalidLength(_) | base64::DecodeError::InvalidPadding => {
+            text.len() - text.len() % 4
+        }
+    };
+    format!("illegal base64 data at input byte {at}")
+}
+
+fn time(micro: bool, value: &mut Value) -> Result<(), String> {
+    let form = if micro {
+        "2006-01-02T15:04:05.000000Z07:00"
+    } else {
+        "2006-01-02T15:04:05Z07:00"
+    };
+    let text = match &*value {
+        Value::String(text) => text,
+        other => {
+            return Err(format!(
+                "json: cannot unmarshal {} into Go value of type string",
+                json_type(other)
+            ));
+        }
+    };
+    let time = times::parse(text)
+        .ok_or_else(|| format!("parsing time {text:?} as {form:?}: cannot parse {text:?} as \"2006\""))?;
+    *value = Value::String(if micro {
+        times::micros(time)
+    } else {
+        times::seconds(time)
+    });
+    Ok(())
+}
+
+fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn go_name(ty: &Type) -> &str {
+    match ty.shape {
+        Shape::Plain(Plain::IntOrString) => "int32",
+        _ => &ty.name,
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(bool) => !bool,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+    }
+}
+
+/// Whether a struct has nothing but zeros in it.
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Object(map) => map.values().all(is_zero),
+        other => is_empty(other),
+    }
+}
+
+/// What Go writes for a field that nobody has set.
+fn zero(ty: GoType) -> Value {
+    let Some(ty) = ty.get() else { return Value::Null };
+    match &ty.shape {
+        Shape::Struct(fields) => Value::Object(
+            fields
+                .iter()
+                .filter_map(|(name, field)| match field.leave_out {
+                    LeaveOut::Never => Some((name.clone(), zero(field.ty))),
+                    LeaveOut::Nil => Some((name.clone(), Value::Null)),
+                    _ => None,
+                })
+                .collect(),
+        ),
+        Shape::List(_) | Shape::Map(_) => Value::Null,
+        Shape::Plain(plain) => match plain {
+            Plain::String => json!(""),
+            Plain::Bool => json!(false),
+            Plain::Quantity => json!("0"),
+            Plain::Duration => json!("0s"),
+            Plain::Bytes | Plain::Time | Plain::Microtime | Plain::Any => Value::Null,
+            _ => json!(0),
+        },
+    }
+}

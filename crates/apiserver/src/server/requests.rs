@@ -1,0 +1,56 @@
+//! How many requests a cluster has been sent, by verb.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The verbs of resources, as Kubernetes names them; the last place is for everything else.
+const VERBS: [&str; 9] = [
+    "get",
+    "list",
+    "watch",
+    "create",
+    "update",
+    "patch",
+    "delete",
+    "deletecollection",
+    "other",
+];
+
+/// Counters that cost a few bytes, as there may be one of these for each of thousands of clusters.
+#[derive(Debug, Default)]
+pub(crate) struct Requests([AtomicU32; VERBS.len()]);
+
+impl Requests {
+    /// Counts a request; a verb of no resource is empty.
+    pub(crate) fn count(&self, verb: &str) {
+        let place = VERBS.iter().position(|known| *known == verb);
+        self.0[place.unwrap_or(VERBS.len() - 1)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What was counted; verbs that did not occur are left out.
+    pub(crate) fn by_verb(&self) -> BTreeMap<&'static str, u32> {
+        VERBS
+            .into_iter()
+            .zip(&self.0)
+            .map(|(verb, count)| (verb, count.load(Ordering::Relaxed)))
+            .filter(|(_, count)| *count > 0)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_counted_by_verb_and_others_together() {
+        let requests = Requests::default();
+        for verb in ["get", "patch", "get", "", "proxy"] {
+            requests.count(verb);
+        }
+        assert_eq!(
+            requests.by_verb(),
+            [("get", 2), ("patch", 1), ("other", 2)].into()
+        );
+    }
+}
