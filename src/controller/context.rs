@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use starling_api::{Cluster, Source, SyncGroup, SyncResource};
+use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource};
 
 use crate::clock::Clock;
 use crate::member::Network;
@@ -41,6 +41,10 @@ pub struct Context {
     pub syncs: Arc<Cache<SyncResource>>,
     /// SyncGroups as known.
     pub groups: Arc<Cache<SyncGroup>>,
+    /// What people approved, by group.
+    pub approvals: Arc<Cache<RolloutApproval>>,
+    /// What people asked of rollouts, by group.
+    pub actions: Arc<Cache<RolloutAction>>,
     /// Who is looked at next.
     pub queues: Queues,
     /// Mirrors of repositories.

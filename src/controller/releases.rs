@@ -93,13 +93,8 @@ impl Releases {
         let key = ObjectKey::new(namespace, object_name(&group.name_any(), digest));
         let found: Option<ControllerRevision> = hub.find(&key).await?;
         let vector = found
-            .filter(|found| {
-                found
-                    .owner_references()
-                    .iter()
-                    .any(|owner| owner.uid == uid(group))
-            })
-            .and_then(|found| serde_json::from_value::<Vector>(found.data?.0).ok())
+            .filter(|found| is_of(found, group))
+            .and_then(read)
             .filter(|vector| vector.digest == digest)
             .map(Arc::new);
         if let Some(vector) = &vector {
@@ -108,25 +103,50 @@ impl Releases {
         Ok(vector)
     }
 
-    /// Forgets what a group does not name any more, but for the newest.
+    /// The newest release that is kept in which an entry has this revision: the whole of it, or its commit, or the beginning of that,
+    /// or the name of its tag.
     ///
     /// # Errors
     /// [`HubError`].
-    pub async fn tidy(&self, hub: &Hub, group: &SyncGroup, named: &BTreeSet<String>) -> Result<(), HubError> {
+    pub async fn with_revision(
+        &self,
+        hub: &Hub,
+        group: &SyncGroup,
+        revision: &str,
+    ) -> Result<Option<Arc<Vector>>, HubError> {
+        let kept = self.kept(hub, group).await?;
+        let mut vectors = kept.into_iter().filter_map(read);
+        let found = vectors.find(|vector| {
+            let mut revisions = vector.revisions.iter();
+            revisions.any(|entry| is_named(&entry.revision, revision))
+        });
+        Ok(found.map(|found| {
+            let found = Arc::new(found);
+            self.remember(group, found.clone());
+            found
+        }))
+    }
+
+    /// The objects that hold a group's releases, the newest first.
+    async fn kept(&self, hub: &Hub, group: &SyncGroup) -> Result<Vec<ControllerRevision>, HubError> {
         let selector = format!("{GROUP_LABEL}={}", group.name_any());
         let params = ListParams::default().labels(&selector);
         let mut kept: Vec<ControllerRevision> = hub
             .list(&group.namespace().unwrap_or_default(), &params)
             .await?
             .into_iter()
-            .filter(|found: &ControllerRevision| {
-                found
-                    .owner_references()
-                    .iter()
-                    .any(|owner| owner.uid == uid(group))
-            })
+            .filter(|found: &ControllerRevision| is_of(found, group))
             .collect();
         kept.sort_by_key(|found| std::cmp::Reverse(found.revision));
+        Ok(kept)
+    }
+
+    /// Forgets what a group does not name any more, but for the newest.
+    ///
+    /// # Errors
+    /// [`HubError`].
+    pub async fn tidy(&self, hub: &Hub, group: &SyncGroup, named: &BTreeSet<String>) -> Result<(), HubError> {
+        let kept = self.kept(hub, group).await?;
         let names: BTreeSet<String> = named
             .iter()
             .map(|digest| object_name(&group.name_any(), digest))
@@ -156,6 +176,23 @@ impl Releases {
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<(String, String), Arc<Vector>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn is_of(found: &ControllerRevision, group: &SyncGroup) -> bool {
+    let mut owners = found.owner_references().iter();
+    owners.any(|owner| owner.uid == uid(group))
+}
+
+fn read(kept: ControllerRevision) -> Option<Vector> {
+    serde_json::from_value(kept.data?.0).ok()
+}
+
+/// Whether people may mean this revision (`v1.4.2@sha1:…`) by that text.
+fn is_named(revision: &str, text: &str) -> bool {
+    let (name, commit) = revision.split_once('@').unwrap_or(("", revision));
+    let hex = commit.split_once(':').map_or(commit, |(_, hex)| hex);
+    let begins = text.len() >= 7 && hex.starts_with(text);
+    text == revision || text == commit || text == name || begins
 }
 
 fn uid(group: &SyncGroup) -> String {
@@ -227,5 +264,16 @@ mod tests {
             ("main@sha1:1", "")
         );
         assert!(read.entry("app").is_some() && read.entry("other").is_none());
+    }
+
+    #[test]
+    fn a_revision_is_known_by_what_people_call_it() {
+        let whole = "v1.4.2@sha1:0123456789abcdef";
+        for text in [whole, "v1.4.2", "sha1:0123456789abcdef", "0123456"] {
+            assert!(is_named(whole, text), "{text}");
+        }
+        for text in ["", "v1.4", "012345", "1234567", "sha1"] {
+            assert!(!is_named(whole, text), "{text}");
+        }
     }
 }

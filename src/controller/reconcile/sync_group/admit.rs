@@ -64,7 +64,7 @@ pub(super) async fn admit(
     Ok(written.into_iter().all(|written| written))
 }
 
-async fn write(context: &Context, sync: SyncResource) -> bool {
+pub(super) async fn write(context: &Context, sync: SyncResource) -> bool {
     match context.hub.apply_sync(&sync).await {
         Ok(written) => {
             tracing::info!(sync = %sync.name_any(), cluster = %sync.spec.cluster_ref.name, revision = %sync.spec.revision, "admitted");
@@ -82,7 +82,7 @@ async fn write(context: &Context, sync: SyncResource) -> bool {
 }
 
 /// The whole Sync as it is admitted; `None` for a cluster or entry that is not there, which the planner excludes.
-fn mk_sync(
+pub(super) fn mk_sync(
     group: &Group,
     rolling: &Rolling,
     vector: &Vector,

@@ -12,17 +12,20 @@ mod leave;
 mod observe;
 mod release;
 mod report;
+mod retry;
+mod steer;
 mod view;
 
 use std::time::Duration;
 
-use release::{Beginning, Offered, Rolling};
 use starling_core::course::Course;
 use starling_core::plan::{Plan, PlanInput, plan};
+use starling_core::steering::Asked;
 
+use self::observe::Group;
+use self::release::{Beginning, Offered, Rolling};
+use self::steer::Wish;
 use super::ReconcileError;
-use observe::Group;
-
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Context, Next};
 use crate::controller::targets::Known;
@@ -59,28 +62,35 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
     let mut known = context.targets.take(key);
     let decided = decide(context, &group, &offered, leaving.held.is_some(), &mut known).await;
     context.targets.put(key, known);
-    let Some((rolling, input, plan)) = decided? else {
+    let Some(decided) = decided? else {
         return Ok(Next::OnEvent);
     };
     // Time is counted from what is remembered of the stages, so that comes before anything is admitted.
-    let rolling = report::keep_stages(context, &group, rolling, &plan).await?;
-    let admitted = admit::admit(context, &group, &rolling, &plan).await?;
-    let left = leave::release(context, &group, &rolling, &leaving, &plan).await?;
-    let reported = report::report(
-        context,
-        &group,
-        &rolling,
-        (&plan, &plan.report(&input)),
-        leaving.held.as_ref(),
-    )
-    .await?;
+    let decided = report::keep_stages(context, &group, decided).await?;
+    let Decided {
+        rolling, plan, asked, ..
+    } = &decided;
+    let admitted = admit::admit(context, &group, rolling, plan).await?;
+    let retried = retry::retry(context, &group, rolling, plan, asked).await;
+    let left = leave::release(context, &group, rolling, &leaving, plan).await?;
+    let reported = report::report(context, &group, &decided, leaving.held.as_ref()).await?;
     Ok(soonest([
         plan.recheck_at.map(|at| Next::at(at, context.now())),
         offered.settles_at.map(|at| Next::at(at, context.now())),
-        (!admitted).then_some(Next::After(RETRY)),
+        (!(admitted && retried)).then_some(Next::After(RETRY)),
         left,
         reported,
     ]))
+}
+
+/// What rolls, and what happens next.
+struct Decided {
+    rolling: Rolling,
+    asked: Asked,
+    input: PlanInput,
+    plan: Plan,
+    /// Somebody or something wants to go back and cannot: why.
+    stuck: Option<String>,
 }
 
 /// Which release rolls, and its plan. Another release than the one in status is begun here. `None`: there is nothing to
@@ -91,27 +101,38 @@ async fn decide(
     offered: &Offered,
     membership_held: bool,
     known: &mut Known,
-) -> Result<Option<(Rolling, PlanInput, Plan)>, ReconcileError> {
+) -> Result<Option<Decided>, ReconcileError> {
     let mut current = release::current(context, group, offered).await?;
     // A failed rollout is left, what is offered is begun: never more than a few steps.
     for _ in 0..STEPS {
         let planned = current.map(|rolling| {
-            let input = view::plan_input(group, &rolling, membership_held, known, context.now());
+            let asked = steer::asked(group, &rolling);
+            let input = view::plan_input(group, &rolling, &asked, membership_held, known, context.now());
             let plan = plan(&input);
-            (rolling, input, plan)
+            Decided {
+                rolling,
+                asked,
+                input,
+                plan,
+                stuck: None,
+            }
         });
-        let verdict = planned
-            .as_ref()
-            .map(|(rolling, _, plan)| (rolling, &plan.verdict));
-        let course = release::course(group, offered, verdict);
-        let before = match course {
-            Course::Keep | Course::NothingToGoBackTo => return Ok(planned),
+        let wish = match &planned {
+            Some(decided) => steer::wish(context, group, &decided.asked).await?,
+            None => None,
+        };
+        let begun = match release::course(group, offered, planned.as_ref(), wish.as_ref()) {
+            Course::Keep => return Ok(planned.map(|decided| decided.stuck_by(wish.as_ref()))),
+            Course::NothingToGoBackTo => {
+                let why = "no release has succeeded on the whole group yet";
+                return Ok(planned.map(|decided| decided.stuck(why)));
+            }
             Course::Enqueue { .. } => {
-                let Some((rolling, input, plan)) = planned else {
+                let Some(decided) = planned else {
                     return Ok(None);
                 };
-                let rolling = release::enqueue(context, group, offered, rolling).await?;
-                return Ok(Some((rolling, input, plan)));
+                let rolling = release::enqueue(context, group, offered, decided.rolling).await?;
+                return Ok(Some(Decided { rolling, ..decided }));
             }
             Course::Start {
                 release,
@@ -125,16 +146,34 @@ async fn decide(
                     hold,
                     reason,
                 };
-                let before = planned.map(|(rolling, ..)| rolling);
+                let before = planned.as_ref().map(|decided| &decided.rolling);
                 release::begin(context, group, offered, before, beginning).await?
             }
         };
-        let Some(begun) = before else {
-            return Ok(None);
-        };
-        current = Some(begun);
+        if begun.is_none() {
+            return Ok(planned.map(|decided| decided.stuck("the release to go to is not kept any more")));
+        }
+        current = begun;
     }
     Ok(None)
+}
+
+impl Decided {
+    fn stuck(self, why: impl Into<String>) -> Self {
+        Self {
+            stuck: Some(why.into()),
+            ..self
+        }
+    }
+
+    fn stuck_by(self, wish: Option<&Wish>) -> Self {
+        match wish {
+            Some(Wish::Unknown(revision)) => self.stuck(format!(
+                "there is no release with revision {revision:?} among those that are kept"
+            )),
+            _ => self,
+        }
+    }
 }
 
 fn soonest<const N: usize>(wishes: [Option<Next>; N]) -> Next {

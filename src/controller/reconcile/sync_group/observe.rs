@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 use kube::core::SelectorExt;
-use starling_api::{Cluster, Source, SyncGroup, SyncResource};
+use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource};
 use starling_core::ignore::IgnoreRules;
 use starling_core::plan::ReadStrategy;
 use starling_core::{depend, expand, promise};
@@ -30,6 +30,10 @@ pub(super) struct Group {
     pub(super) taken: BTreeSet<String>,
     /// Clusters that exist and cannot be read: they are neither selected nor unselected.
     pub(super) unreadable: BTreeSet<String>,
+    /// What people approved of it, of whatever rollout.
+    pub(super) approvals: Vec<Arc<RolloutApproval>>,
+    /// What people asked of it, of whatever rollout.
+    pub(super) actions: Vec<Arc<RolloutAction>>,
 }
 
 /// Why a group cannot be rolled.
@@ -90,6 +94,8 @@ pub(super) fn observe(context: &Context, object: Arc<SyncGroup>) -> Result<Group
         })
         .collect();
     Ok(Group {
+        approvals: context.approvals.indexed(&key),
+        actions: context.actions.indexed(&key),
         object,
         key,
         strategy,

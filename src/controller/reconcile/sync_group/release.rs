@@ -9,11 +9,13 @@ use starling_api::{
     SourceStatus, SyncEntry, SyncGroupStatus,
 };
 use starling_core::course::{self, Course, CourseInput, Current, Reason};
-use starling_core::plan::{Direction, To, Verdict};
+use starling_core::plan::{Direction, To};
 use starling_core::release::{EntryWanted, ReleaseStep, next_release};
 
 use super::super::{ReconcileError, ready};
+use super::Decided;
 use super::observe::Group;
+use super::steer::Wish;
 use crate::controller::context::Context;
 use crate::controller::hub::HubError;
 use crate::controller::releases::Vector;
@@ -136,9 +138,14 @@ async fn vector_of(
 }
 
 /// What rolls next, from what is offered and what the plan says of what rolls.
-pub(super) fn course(group: &Group, offered: &Offered, current: Option<(&Rolling, &Verdict)>) -> Course {
+pub(super) fn course(
+    group: &Group,
+    offered: &Offered,
+    current: Option<&Decided>,
+    wish: Option<&Wish>,
+) -> Course {
     let status = group.object.status.as_ref();
-    let known = current.map(|(rolling, _)| &rolling.status).or(status);
+    let known = current.map(|decided| &decided.rolling.status).or(status);
     let strategy = &group.object.spec.rollout_strategy;
     let queue: Vec<String> = known.map_or_else(Vec::new, |status| {
         status
@@ -151,13 +158,13 @@ pub(super) fn course(group: &Group, offered: &Offered, current: Option<(&Rolling
     let good = known.and_then(|status| status.last_known_good.as_ref());
     course::course(&CourseInput {
         offered: &offered.vector.digest,
-        current: current.map(|(rolling, verdict)| Current {
-            release: &rolling.rollout.release,
-            verdict,
+        current: current.map(|decided| Current {
+            release: &decided.rolling.rollout.release,
+            verdict: &decided.plan.verdict,
         }),
         held: held.map(|held| held.release.as_str()),
         known_good: good.map(|good| good.release.as_str()),
-        asked: None,
+        asked: wish.and_then(Wish::known),
         on_new_revision: strategy.on_new_revision,
         rollback: strategy.rollback.type_,
         queue: &queue,
@@ -202,7 +209,7 @@ pub(super) async fn begin(
     context: &Context,
     group: &Group,
     offered: &Offered,
-    before: Option<Rolling>,
+    before: Option<&Rolling>,
     beginning: Beginning<'_>,
 ) -> Result<Option<Rolling>, ReconcileError> {
     let now = context.now();
@@ -212,7 +219,7 @@ pub(super) async fn begin(
         hold,
         reason,
     } = beginning;
-    let mut status = match &before {
+    let mut status = match before {
         Some(before) => before.status.clone(),
         None => group.object.status.clone().unwrap_or_default(),
     };
@@ -228,7 +235,7 @@ pub(super) async fn begin(
             None => return Ok(None),
         }
     };
-    let before = before.map(|before| before.rollout);
+    let before = before.map(|before| before.rollout.clone());
     let id = before.as_ref().map_or(0, |before| before.id) + 1;
     context
         .releases

@@ -13,9 +13,9 @@ use starling_core::membership::HeldDeparture;
 use starling_core::plan::{Counts, Plan, Report, record};
 
 use super::super::{ReconcileError, ready, stalled};
-use super::held;
 use super::observe::{Blocked, Group};
 use super::release::Rolling;
+use super::{Decided, held};
 use crate::controller::context::{Context, Next};
 use crate::controller::wake::By;
 use crate::ledger::RolloutOutcome;
@@ -30,16 +30,16 @@ const PROBLEMS: usize = 10;
 pub(super) async fn keep_stages(
     context: &Context,
     group: &Group,
-    mut rolling: Rolling,
-    plan: &Plan,
-) -> Result<Rolling, ReconcileError> {
-    let stages = record::stage_statuses(plan);
+    mut decided: Decided,
+) -> Result<Decided, ReconcileError> {
+    let stages = record::stage_statuses(&decided.plan);
+    let rolling = &mut decided.rolling;
     let after = RolloutStatus {
         stages,
         ..rolling.rollout.clone()
     };
     if record::recorded(&after) == record::recorded(&rolling.rollout) {
-        return Ok(rolling);
+        return Ok(decided);
     }
     rolling.rollout = after;
     rolling.status.rollout = Some(rolling.rollout.clone());
@@ -47,18 +47,19 @@ pub(super) async fn keep_stages(
     if let Some(change) = context.groups.observe_write(written) {
         context.wake_for_group(&change, By::Us);
     }
-    Ok(rolling)
+    Ok(decided)
 }
 
 /// Writes what the plan says. `Some`: it was put off, and this is when to look again.
 pub(super) async fn report(
     context: &Context,
     group: &Group,
-    rolling: &Rolling,
-    (plan, report): (&Plan, &Report),
+    decided: &Decided,
     departure: Option<&HeldDeparture>,
 ) -> Result<Option<Next>, ReconcileError> {
     let now = context.now();
+    let Decided { rolling, plan, .. } = decided;
+    let report = &decided.report();
     let before = &rolling.status;
     let after = status(group, rolling, (plan, report), departure, now);
     if after == *before {
@@ -80,6 +81,17 @@ pub(super) async fn report(
         phase_changed(context, group, rolling, report, now).await?;
     }
     Ok(None)
+}
+
+impl Decided {
+    /// What status tells of it.
+    fn report(&self) -> Report {
+        let mut report = self.plan.report(&self.input);
+        if let Some(why) = &self.stuck {
+            report.blocked_by.push(("NothingToGoBackTo", why.clone(), None));
+        }
+        report
+    }
 }
 
 /// Writes why the group cannot be rolled; what has rolled stays as it is.

@@ -8,20 +8,23 @@ use starling_api::{
     ADMITTED_AT, Cluster, RELEASE, RolloutDirection, SyncEntry, SyncResource, SyncStatus, SyncTemplate,
 };
 use starling_core::plan::{
-    ClusterView, Direction, EntryView, ObservedSync, PlanInput, Progress, RolloutView, Steering, record,
+    ClusterView, Direction, EntryView, ObservedSync, PlanInput, Progress, RolloutView, record,
 };
+use starling_core::steering::Asked;
 use starling_core::{expand, step, target};
 
 use super::super::cluster::reach;
 use super::super::sync::facts;
 use super::observe::Group;
 use super::release::Rolling;
+use super::steer::without_retried;
 use crate::controller::releases::Vector;
 use crate::controller::targets::{Known, Of, Wanted};
 
 pub(super) fn plan_input(
     group: &Group,
     rolling: &Rolling,
+    asked: &Asked,
     membership_held: bool,
     known: &mut Known,
     now: Timestamp,
@@ -37,10 +40,10 @@ pub(super) fn plan_input(
                 RolloutDirection::BackAtOnce => Direction::BackAtOnce,
             },
             started_at: rolling.started_at(),
-            stages: record::recorded(&rolling.rollout),
-            approvals: BTreeMap::new(),
+            stages: without_retried(record::recorded(&rolling.rollout), &asked.retries),
+            approvals: asked.approvals.clone(),
         },
-        steering: Steering::default(),
+        steering: asked.steering.clone(),
         suspended: group.object.spec.suspend,
         membership_held,
         clusters: group
