@@ -12,6 +12,7 @@ pub mod digest;
 pub mod expand;
 pub mod fields;
 pub mod finalize;
+pub mod fingerprint;
 pub mod health;
 pub mod ignore;
 pub mod inventory;

@@ -11,6 +11,7 @@ mod held;
 mod leave;
 mod observe;
 mod release;
+mod rendered;
 mod report;
 mod retry;
 mod steer;
@@ -74,12 +75,14 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
     let retried = retry::retry(context, &group, rolling, plan, asked).await;
     let left = leave::release(context, &group, rolling, &leaving, plan).await?;
     let reported = report::report(context, &group, &decided, leaving.held.as_ref()).await?;
+    let unknown = rendered::ensure(context, &group, rolling).await?;
     Ok(soonest([
         plan.recheck_at.map(|at| Next::at(at, context.now())),
         offered.settles_at.map(|at| Next::at(at, context.now())),
         (!(admitted && retried)).then_some(Next::After(RETRY)),
         left,
         reported,
+        unknown,
     ]))
 }
 
