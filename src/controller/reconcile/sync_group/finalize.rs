@@ -16,10 +16,11 @@ use starling_core::finalize::{Surroundings, dependents_first};
 use super::super::ReconcileError;
 use super::super::surroundings::surroundings;
 use super::super::sync::depends_on;
-use super::observe::{self, Blocked, BySlot};
+use super::observe::{self, Blocked};
 use super::{leave, report};
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Context, Next};
+use crate::controller::roster::Roster;
 use crate::controller::wake::By;
 
 /// Wait after the management cluster did not say or take something.
@@ -31,7 +32,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// [`ReconcileError`] if it could not be put on.
 pub(super) async fn ensure(context: &Context, group: &SyncGroup) -> Result<(), ReconcileError> {
     let deletes = |policy: DeletionPolicy| policy == DeletionPolicy::Delete;
-    let (syncs, _) = observe::syncs(context, &ObjectKey::of(group));
+    let syncs = observe::syncs(context, &ObjectKey::of(group));
     let wanted = deletes(group.spec.deletion_policy)
         || group
             .spec
@@ -77,7 +78,7 @@ pub(super) async fn finalize(context: &Context, group: Arc<SyncGroup>) -> Result
             return release(context, &group).await;
         }
     }
-    let (syncs, _) = observe::syncs(context, &key);
+    let syncs = observe::syncs(context, &key);
     if syncs.is_empty() {
         let objects = match group.spec.deletion_policy {
             DeletionPolicy::Delete => {
@@ -90,7 +91,7 @@ pub(super) async fn finalize(context: &Context, group: Arc<SyncGroup>) -> Result
         return release(context, &group).await;
     }
     let failed = take_all_away(context, &group, &syncs).await?;
-    let (left, _) = observe::syncs(context, &key);
+    let left = observe::syncs(context, &key);
     tell(context, group, "Deleting", what_is_left(&left)).await?;
     // The Syncs that go wake the group, the last of them too.
     Ok(if failed || left.is_empty() {
@@ -104,7 +105,7 @@ pub(super) async fn finalize(context: &Context, group: Arc<SyncGroup>) -> Result
 async fn take_all_away(
     context: &Context,
     object: &SyncGroup,
-    syncs: &BySlot,
+    syncs: &Roster,
 ) -> Result<bool, ReconcileError> {
     let policy = object.spec.deletion_policy;
     let staying: BTreeMap<String, &Arc<SyncResource>> = syncs
@@ -128,7 +129,7 @@ async fn take_all_away(
     Ok(failed)
 }
 
-fn what_is_left(left: &BySlot) -> String {
+fn what_is_left(left: &Roster) -> String {
     let first = left.values().find_map(|sync| {
         let status = sync.status.as_ref()?;
         let ready = conditions::find(&status.conditions, READY).filter(|ready| ready.status != "True")?;
@@ -136,7 +137,7 @@ fn what_is_left(left: &BySlot) -> String {
     });
     format!(
         "{} Syncs have to go first{}",
-        left.len(),
+        left.values().count(),
         first.unwrap_or_default()
     )
 }

@@ -44,21 +44,7 @@ pub(super) struct Leaving {
 
 /// Looks who is about to leave.
 pub(super) fn observe(context: &Context, group: &Group) -> Leaving {
-    let previous = group
-        .syncs
-        .iter()
-        .filter(|(_, sync)| sync.metadata.deletion_timestamp.is_none())
-        .map(|((cluster, _), _)| cluster.clone())
-        .collect();
-    let selected = group.clusters.keys().cloned().collect();
-    let approved = group.object.annotations().get(APPROVE_MEMBERSHIP);
-    let members = Members {
-        previous: &previous,
-        selected: &selected,
-        unknown: &group.unreadable,
-        approved: approved.map(String::as_str).unwrap_or_default(),
-    };
-    let (clusters, held) = match departure(members) {
+    let (clusters, held) = match departing(group) {
         Departure::Free(clusters) => (clusters, None),
         Departure::Held(held) => (BTreeSet::new(), Some(held)),
     };
@@ -73,6 +59,32 @@ pub(super) fn observe(context: &Context, group: &Group) -> Leaving {
         held,
         settles,
     }
+}
+
+fn departing(group: &Group) -> Departure {
+    // Most of the time nobody leaves, and nobody has to be counted.
+    let mut selected = group.clusters.keys().map(String::as_str).peekable();
+    let all_selected = group.syncs.clusters().all(|(cluster, _)| {
+        while selected.next_if(|name| *name < cluster).is_some() {}
+        selected.peek() == Some(&cluster)
+    });
+    if all_selected {
+        return Departure::Free(BTreeSet::new());
+    }
+    let previous = group
+        .syncs
+        .iter()
+        .filter(|(.., sync)| sync.metadata.deletion_timestamp.is_none())
+        .map(|(cluster, ..)| cluster.to_owned())
+        .collect();
+    let selected = group.clusters.keys().cloned().collect();
+    let approved = group.object.annotations().get(APPROVE_MEMBERSHIP);
+    departure(Members {
+        previous: &previous,
+        selected: &selected,
+        unknown: &group.unreadable,
+        approved: approved.map(String::as_str).unwrap_or_default(),
+    })
 }
 
 /// Takes away the Syncs of those that leave. Returns when to look again.
@@ -162,9 +174,9 @@ async fn is_out(context: &Context, group: &Group, cluster: &str) -> Result<bool,
 fn syncs_of(group: &Group, cluster: &str) -> impl Iterator<Item = Arc<SyncResource>> {
     group
         .syncs
-        .iter()
-        .filter(move |((of, _), sync)| of == cluster && sync.metadata.deletion_timestamp.is_none())
-        .map(|(_, sync)| sync.clone())
+        .on(cluster)
+        .filter(|sync| sync.metadata.deletion_timestamp.is_none())
+        .cloned()
 }
 
 /// The Syncs of entries that were taken out, on clusters where all present entries are done: what one of those has taken
@@ -174,12 +186,12 @@ fn of_removed_entries(group: &Group, rolling: &Rolling, plan: &Plan) -> Vec<Arc<
     group
         .syncs
         .iter()
-        .filter(|((cluster, entry), sync)| {
+        .filter(|(cluster, entry, sync)| {
             !is_known(entry)
                 && sync.metadata.deletion_timestamp.is_none()
-                && matches!(plan.decisions.get(cluster), Some(Decision::Done))
+                && matches!(plan.decisions.get(*cluster), Some(Decision::Done))
         })
-        .map(|(_, sync)| sync.clone())
+        .map(|(.., sync)| sync.clone())
         .collect()
 }
 

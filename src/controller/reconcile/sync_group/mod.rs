@@ -20,7 +20,7 @@ mod view;
 use std::time::Duration;
 
 use starling_core::course::Course;
-use starling_core::plan::{Plan, PlanInput, plan};
+use starling_core::plan::{Plan, PlanInput, Report, plan};
 use starling_core::steering::Asked;
 
 use self::observe::Group;
@@ -44,6 +44,7 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
     // Absence means something only in a complete list: nothing is concluded before there is one.
     let Some(group) = context.groups.get(key) else {
         context.reports.forget(key);
+        context.selections.forget(key);
         drop(context.targets.take(key));
         return Ok(Next::OnEvent);
     };
@@ -90,10 +91,17 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
 struct Decided {
     rolling: Rolling,
     asked: Asked,
+    plan: Plan,
+    /// What status tells of it.
+    said: Report,
+}
+
+/// What would happen next, if nothing else is to roll.
+struct Planned {
+    rolling: Rolling,
+    asked: Asked,
     input: PlanInput,
     plan: Plan,
-    /// Somebody or something wants to go back and cannot: why.
-    stuck: Option<String>,
 }
 
 /// Which release rolls, and its plan. Another release than the one in status is begun here. `None`: there is nothing to
@@ -112,28 +120,31 @@ async fn decide(
             let asked = steer::asked(group, &rolling);
             let input = view::plan_input(group, &rolling, &asked, membership_held, known, context.now());
             let plan = plan(&input);
-            Decided {
+            Planned {
                 rolling,
                 asked,
                 input,
                 plan,
-                stuck: None,
             }
         });
         let wish = match &planned {
-            Some(decided) => steer::wish(context, group, &decided.asked).await?,
+            Some(planned) => steer::wish(context, group, &planned.asked).await?,
             None => None,
         };
         let begun = match release::course(group, offered, planned.as_ref(), wish.as_ref()) {
-            Course::Keep => return Ok(planned.map(|decided| decided.stuck_by(wish.as_ref()))),
+            Course::Keep => {
+                let stuck = wish.as_ref().and_then(Wish::unknown);
+                return Ok(planned.map(|planned| planned.decided(stuck, known)));
+            }
             Course::NothingToGoBackTo => {
-                let why = "no release has succeeded on the whole group yet";
-                return Ok(planned.map(|decided| decided.stuck(why)));
+                let stuck = "no release has succeeded on the whole group yet".to_owned();
+                return Ok(planned.map(|planned| planned.decided(Some(stuck), known)));
             }
             Course::Enqueue { .. } => {
-                let Some(decided) = planned else {
+                let Some(planned) = planned else {
                     return Ok(None);
                 };
+                let decided = planned.decided(None, known);
                 let rolling = release::enqueue(context, group, offered, decided.rolling).await?;
                 return Ok(Some(Decided { rolling, ..decided }));
             }
@@ -149,32 +160,32 @@ async fn decide(
                     hold,
                     reason,
                 };
-                let before = planned.as_ref().map(|decided| &decided.rolling);
+                let before = planned.as_ref().map(|planned| &planned.rolling);
                 release::begin(context, group, offered, before, beginning).await?
             }
         };
         if begun.is_none() {
-            return Ok(planned.map(|decided| decided.stuck("the release to go to is not kept any more")));
+            let stuck = "the release to go to is not kept any more".to_owned();
+            return Ok(planned.map(|planned| planned.decided(Some(stuck), known)));
         }
         current = begun;
     }
     Ok(None)
 }
 
-impl Decided {
-    fn stuck(self, why: impl Into<String>) -> Self {
-        Self {
-            stuck: Some(why.into()),
-            ..self
+impl Planned {
+    /// This is what happens. `stuck`: somebody or something wants to go back and cannot, and why.
+    fn decided(self, stuck: Option<String>, known: &mut Known) -> Decided {
+        let mut said = self.plan.report(&self.input);
+        if let Some(why) = stuck {
+            said.blocked_by.push(("NothingToGoBackTo", why, None));
         }
-    }
-
-    fn stuck_by(self, wish: Option<&Wish>) -> Self {
-        match wish {
-            Some(Wish::Unknown(revision)) => self.stuck(format!(
-                "there is no release with revision {revision:?} among those that are kept"
-            )),
-            _ => self,
+        known.views.put_back(self.input.clusters);
+        Decided {
+            rolling: self.rolling,
+            asked: self.asked,
+            plan: self.plan,
+            said,
         }
     }
 }

@@ -13,7 +13,7 @@ use starling_core::plan::{Direction, To};
 use starling_core::release::{EntryWanted, ReleaseStep, next_release};
 
 use super::super::{ReconcileError, ready};
-use super::Decided;
+use super::Planned;
 use super::observe::Group;
 use super::steer::Wish;
 use crate::controller::context::Context;
@@ -141,11 +141,11 @@ async fn vector_of(
 pub(super) fn course(
     group: &Group,
     offered: &Offered,
-    current: Option<&Decided>,
+    current: Option<&Planned>,
     wish: Option<&Wish>,
 ) -> Course {
     let status = group.object.status.as_ref();
-    let known = current.map(|decided| &decided.rolling.status).or(status);
+    let known = current.map(|planned| &planned.rolling.status).or(status);
     let strategy = &group.object.spec.rollout_strategy;
     let queue: Vec<String> = known.map_or_else(Vec::new, |status| {
         status
@@ -158,9 +158,9 @@ pub(super) fn course(
     let good = known.and_then(|status| status.last_known_good.as_ref());
     course::course(&CourseInput {
         offered: &offered.vector.digest,
-        current: current.map(|decided| Current {
-            release: &decided.rolling.rollout.release,
-            verdict: &decided.plan.verdict,
+        current: current.map(|planned| Current {
+            release: &planned.rolling.rollout.release,
+            verdict: &planned.plan.verdict,
         }),
         held: held.map(|held| held.release.as_str()),
         known_good: good.map(|good| good.release.as_str()),

@@ -58,8 +58,12 @@ pub(super) async fn report(
     departure: Option<&HeldDeparture>,
 ) -> Result<Option<Next>, ReconcileError> {
     let now = context.now();
-    let Decided { rolling, plan, .. } = decided;
-    let report = &decided.report();
+    let Decided {
+        rolling,
+        plan,
+        said: report,
+        ..
+    } = decided;
     let before = &rolling.status;
     let after = status(group, rolling, (plan, report), departure, now);
     if after == *before {
@@ -81,17 +85,6 @@ pub(super) async fn report(
         phase_changed(context, group, rolling, report, now).await?;
     }
     Ok(None)
-}
-
-impl Decided {
-    /// What status tells of it.
-    fn report(&self) -> Report {
-        let mut report = self.plan.report(&self.input);
-        if let Some(why) = &self.stuck {
-            report.blocked_by.push(("NothingToGoBackTo", why.clone(), None));
-        }
-        report
-    }
 }
 
 /// Writes why the group cannot be rolled; what has rolled stays as it is.

@@ -40,7 +40,7 @@ pub(super) async fn retry(
             continue;
         };
         for entry in &rolling.vector.entries {
-            let known = group.syncs.get(&(cluster.clone(), entry.name.clone()));
+            let known = group.syncs.get(cluster, &entry.name);
             if !known.is_some_and(|sync| admitted_before(sync, last)) {
                 continue;
             }

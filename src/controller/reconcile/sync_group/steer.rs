@@ -43,6 +43,16 @@ impl Wish {
             Self::Unknown(_) => None,
         }
     }
+
+    /// Why it cannot be granted, for people.
+    pub(super) fn unknown(&self) -> Option<String> {
+        match self {
+            Self::Unknown(revision) => Some(format!(
+                "there is no release with revision {revision:?} among those that are kept"
+            )),
+            Self::Back(_) | Self::Release => None,
+        }
+    }
 }
 
 /// Where somebody asked this rollout to go, with the release that a revision stands for. Of both wishes the later one counts.
