@@ -20,6 +20,8 @@ mod pruning;
 mod relist;
 mod rollout;
 mod sharing;
+mod stages;
+mod steering;
 mod surroundings;
 mod suspension;
 mod world;
