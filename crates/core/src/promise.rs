@@ -91,7 +91,9 @@ fn of_strategy(strategy: &RolloutStrategy) -> Vec<String> {
             ("afterStageTasks", &stage.after_stage_tasks),
         ];
         for (list, tasks) in tasks {
-            let missing = tasks.iter().filter(|task| task.type_ != StageTaskType::TimedWait);
+            let missing = tasks
+                .iter()
+                .filter(|task| !matches!(task.type_, StageTaskType::TimedWait | StageTaskType::Approval));
             fields.extend(missing.map(|task| {
                 format!(
                     "spec.rolloutStrategy.stages[{}].{list} of type {:?}",
@@ -147,8 +149,8 @@ mod tests {
     fn what_is_set_and_missing_is_named() {
         for (kind, field) in [
             (
-                "Approval",
-                "spec.rolloutStrategy.stages[a].afterStageTasks of type Approval",
+                "Job",
+                "spec.rolloutStrategy.stages[a].afterStageTasks of type Job",
             ),
             (
                 "Webhook",
@@ -159,7 +161,7 @@ mod tests {
                 serde_json::json!({"stages": [{"name": "a", "afterStageTasks": [{"type": kind}]}]});
             assert_eq!(of_group(&group(strategy, serde_json::json!({}))), [field]);
         }
-        let waits = serde_json::json!({"stages": [{"name": "a", "beforeStageTasks": [{"type": "TimedWait", "waitTime": "1h"}]}],
+        let waits = serde_json::json!({"stages": [{"name": "a", "beforeStageTasks": [{"type": "TimedWait", "waitTime": "1h"}, {"type": "Approval"}]}],
             "windows": [{"allow": "Mon-Fri 09:00-16:00"}], "rollback": {"type": "Immediate"}, "onFailure": "Rollback"});
         assert!(of_group(&group(waits, serde_json::json!({}))).is_empty());
         let entry = serde_json::json!({"deletionPolicy": "Delete", "decryption": {"provider": "sops", "secretRef": {"name": "age"}}});
