@@ -5,21 +5,19 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::classify::{Class, Slot, Standing, missing_of_known_good};
+use super::openings::Openings;
+use super::room::Room;
 use super::stages::{Direction, StageWait, Stop};
 use super::types::{Decision, HoldReason, PlanInput, Tally, To};
 use super::walk::{Stage, goes_on, stage_of};
 use crate::digest::{hash64, spread};
-use crate::window::{self, Calendar};
 
 /// What admission depends on, beside the cluster itself.
 pub(super) struct Desk<'a> {
     input: &'a PlanInput,
     stages: &'a [Stage],
     tally: Tally,
-    /// Whether each set of windows that some cluster has is open, and when that changes. Few sets, many clusters.
-    windows: BTreeMap<&'a [usize], (bool, Option<Timestamp>)>,
-    /// When the calendars of the windows end; `None`: there are no windows.
-    pub(super) calendar_ends: Option<Timestamp>,
+    openings: &'a Openings<'a>,
     /// Why nothing starts anywhere.
     stop: Option<HoldReason>,
 }
@@ -33,28 +31,13 @@ impl<'a> Desk<'a> {
         stages: &'a [Stage],
         tally: Tally,
         stop: Option<&Stop>,
-        standings: &[Standing<'a>],
+        openings: &'a Openings<'a>,
     ) -> Self {
-        let mut windows = BTreeMap::new();
-        let mut calendar_ends = None;
-        if input.rollout.direction != Direction::BackAtOnce {
-            let calendar = |window| Calendar::of(window, input.now);
-            let calendars: Vec<Calendar> = input.strategy.windows.iter().map(calendar).collect();
-            calendar_ends = calendars.iter().map(Calendar::ends).min();
-            for standing in standings {
-                let set = standing.cluster.windows.as_slice();
-                windows.entry(set).or_insert_with(|| {
-                    let about = set.iter().filter_map(|place| calendars.get(*place));
-                    window::combined(&about.collect::<Vec<_>>(), input.now)
-                });
-            }
-        }
         Self {
             input,
             stages,
             tally,
-            windows,
-            calendar_ends,
+            openings,
             stop: stop.map(|stop| hold_of(stop, stages)),
         }
     }
@@ -184,18 +167,13 @@ impl<'a> Desk<'a> {
 
     /// Windows and jitter. A window that closes before the jitter is over ends that wait, too.
     fn not_now(&self, standing: &Standing<'a>, wish: &Wish) -> Option<Hold> {
-        let (open, change) = self.windows_of(standing);
-        if !open {
-            return Some((HoldReason::WindowClosed, change));
+        let windows = self.openings.about(standing.cluster);
+        if !windows.is_open {
+            return Some((HoldReason::WindowClosed, windows.changes_at));
         }
         let eligible = self.eligible_at(standing, wish);
-        let sooner = change.map_or(eligible, |change| change.min(eligible));
+        let sooner = windows.changes_at.map_or(eligible, |change| change.min(eligible));
         (eligible > self.input.now).then_some((HoldReason::Jitter, Some(sooner)))
-    }
-
-    fn windows_of(&self, standing: &Standing<'a>) -> (bool, Option<Timestamp>) {
-        let set = standing.cluster.windows.as_slice();
-        self.windows.get(set).copied().unwrap_or((true, None))
     }
 
     /// When a cluster's share of the jitter is over. A hash of cluster and release: it needs no memory, and the
@@ -231,7 +209,7 @@ impl<'a> Desk<'a> {
                 standing.name,
             )
         });
-        let mut room = Room::new(self);
+        let mut room = Room::new(self.input, self.tally, self.stages);
         candidates.into_iter().map(move |(standing, wish)| {
             let decision = match room.take(stage_of(self.input, standing), standing, &wish) {
                 None => Decision::Start {
@@ -240,7 +218,7 @@ impl<'a> Desk<'a> {
                 },
                 Some(reason) => Decision::Hold {
                     reason,
-                    recheck_at: self.windows_of(standing).1,
+                    recheck_at: self.openings.about(standing.cluster).changes_at,
                 },
             };
             (standing.name.to_owned(), decision)
@@ -249,88 +227,15 @@ impl<'a> Desk<'a> {
 }
 
 /// What a cluster would be started with.
-struct Wish {
+pub(super) struct Wish {
     entries: Vec<String>,
-    to: To,
+    pub(super) to: To,
     /// That was begun before.
-    begun: bool,
+    pub(super) begun: bool,
     /// Since when; `None`: its stage has not opened.
     open_since: Option<Timestamp>,
     /// Whether its stage is open.
-    is_open: bool,
-}
-
-/// How much room is left while slots are given away.
-struct Room {
-    /// The group, then its stages.
-    counters: Vec<Counter>,
-    unavailable: usize,
-    unavailable_allowed: usize,
-}
-
-struct Counter {
-    slots: Option<usize>,
-    in_flight: usize,
-    reached: usize,
-}
-
-impl Counter {
-    fn has_room(&self, standing: &Standing<'_>, wish: &Wish) -> bool {
-        let Some(slots) = self.slots else {
-            return true;
-        };
-        let has_slot = standing.slot.is_some() || self.in_flight < slots;
-        let may_spread = wish.begun || wish.to == To::LastKnownGood || self.reached < slots;
-        has_slot && may_spread
-    }
-}
-
-impl Room {
-    fn new(desk: &Desk<'_>) -> Self {
-        let group = Counter {
-            slots: desk.tally.slots,
-            in_flight: desk.tally.in_flight,
-            reached: desk.stages.iter().map(|stage| stage.reached).sum(),
-        };
-        let stages = desk.stages.iter().map(|stage| Counter {
-            slots: stage.plan.tally.slots,
-            in_flight: stage.plan.tally.in_flight,
-            reached: stage.reached,
-        });
-        Self {
-            counters: std::iter::once(group).chain(stages).collect(),
-            unavailable: desk.tally.unavailable,
-            unavailable_allowed: match desk.input.rollout.direction {
-                Direction::Forward | Direction::Back => desk.tally.unavailable_allowed,
-                Direction::BackAtOnce => usize::MAX,
-            },
-        }
-    }
-
-    /// Takes the room that a start needs, or says what is lacking.
-    fn take(&mut self, stage: usize, standing: &Standing<'_>, wish: &Wish) -> Option<HoldReason> {
-        let touched = [0, stage + 1];
-        let fits = |counter: &usize| {
-            self.counters
-                .get(*counter)
-                .is_none_or(|c| c.has_room(standing, wish))
-        };
-        if !touched.iter().all(fits) {
-            return Some(HoldReason::NoSlot);
-        }
-        let is_counted = standing.is_unavailable(wish.is_open);
-        if !is_counted && self.unavailable >= self.unavailable_allowed {
-            return Some(HoldReason::TooManyUnavailable);
-        }
-        self.unavailable += usize::from(!is_counted);
-        for place in touched {
-            if let Some(counter) = self.counters.get_mut(place) {
-                counter.in_flight += usize::from(standing.slot.is_none());
-                counter.reached += usize::from(!wish.begun && wish.to == To::Release);
-            }
-        }
-        None
-    }
+    pub(super) is_open: bool,
 }
 
 /// Why nothing more starts, as each cluster is told.
@@ -383,21 +288,12 @@ pub(super) fn stop(input: &PlanInput, stages: &[Stage], tally: Tally) -> Option<
         })
 }
 
-/// When leftover work ends by its deadline, which may free a slot that somebody waits for.
+/// When leftover work ends by its deadline, which may give room to somebody who waits for it.
 pub(super) fn leftover_ends<'a>(
     standings: &'a [Standing<'_>],
     decisions: &'a BTreeMap<String, Decision>,
 ) -> impl Iterator<Item = Timestamp> + 'a {
-    let waits = |decision: &Decision| {
-        matches!(
-            decision,
-            Decision::Hold {
-                reason: HoldReason::NoSlot,
-                ..
-            }
-        )
-    };
-    let someone_waits = decisions.values().any(waits);
+    let someone_waits = decisions.values().any(waits_for_room);
     standings
         .iter()
         .filter(move |_| someone_waits)
@@ -405,4 +301,14 @@ pub(super) fn leftover_ends<'a>(
             Some(Slot::Leftover { until }) => Some(until),
             Some(Slot::Release) | None => None,
         })
+}
+
+fn waits_for_room(decision: &Decision) -> bool {
+    matches!(
+        decision,
+        Decision::Hold {
+            reason: HoldReason::NoSlot | HoldReason::TooManyUnavailable,
+            ..
+        }
+    )
 }

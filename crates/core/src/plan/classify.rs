@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::stages::Direction;
+use super::stages::{Direction, Word};
 use super::types::{
     ClusterView, EntryView, FailureReason, Held, HoldReason, ObservedSync, PlanInput, Progress, Reach,
 };
@@ -24,6 +24,8 @@ pub(super) struct Standing<'a> {
     pub(super) broken: bool,
     /// It can be reached, and something that was admitted there is not healthy.
     pub(super) unhealthy: bool,
+    /// When time alone changes any of this, at the earliest, though no decision carries that time.
+    pub(super) turns_at: Option<Timestamp>,
 }
 
 /// What a cluster is in flight for.
@@ -111,7 +113,8 @@ pub(super) fn classify<'a>(input: &'a PlanInput, name: &'a str, cluster: &'a Clu
     Standing {
         name,
         cluster,
-        skipped: input.steering.skipped.contains_key(name),
+        turns_at: eye.turns_at(&class),
+        skipped: passed_over_by(input, name, cluster).is_some(),
         broken: matches!(class, Class::Done) && admissions(cluster).any(is_in_trouble),
         unhealthy: reachable && admissions(cluster).any(|sync| !is_healthy(sync)),
         class,
@@ -124,18 +127,23 @@ fn skip(input: &PlanInput, name: &str, cluster: &ClusterView, class: Class) -> C
     if !matches!(class, Class::Held(_) | Class::Startable { begun: false, .. }) {
         return class;
     }
+    match passed_over_by(input, name, cluster) {
+        Some(word) => Class::Held(HoldReason::Skipped(word.clone())),
+        None => class,
+    }
+}
+
+/// Who had the rollout pass the cluster over: alone, or with its stage before this release was admitted there.
+fn passed_over_by<'a>(input: &'a PlanInput, name: &str, cluster: &ClusterView) -> Option<&'a Word> {
     let steering = &input.steering;
     let of_stage = || {
         let stage = input.strategy.stages.get(cluster.stage)?;
         // On the way back at once there are no stages.
-        (input.rollout.direction != Direction::BackAtOnce)
-            .then(|| steering.skipped_stages.get(&stage.name))
-            .flatten()
+        let word = steering.skipped_stages.get(&stage.name);
+        word.filter(|_| input.rollout.direction != Direction::BackAtOnce)
+            .filter(|_| !admissions(cluster).any(|sync| sync.release == input.rollout.release))
     };
-    match steering.skipped.get(name).or_else(of_stage) {
-        Some(word) => Class::Held(HoldReason::Skipped(word.clone())),
-        None => class,
-    }
+    steering.skipped.get(name).or_else(of_stage)
 }
 
 /// One cluster, and what its Syncs' times are held against.
@@ -353,6 +361,20 @@ impl<'a> Eye<'a> {
             .filter_map(|(sync, _)| self.deadline(sync.admitted_at))
             .filter(|deadline| *deadline > self.input.now)
             .max()
+    }
+
+    /// When the first of its entries has soaked, where others are missing: an admission that was cut short counts as begun for
+    /// as long as one of its entries is not done, and a cluster is lost only while one is not.
+    fn turns_at(&self, class: &Class) -> Option<Timestamp> {
+        let depends = matches!(
+            class,
+            Class::Startable { begun: true, .. } | Class::InFlight { lost: true, .. }
+        );
+        let ends = self.admitted().filter_map(|(_, mood)| match mood {
+            Mood::Soaks(until) => Some(until),
+            Mood::Through | Mood::Unsteady | Mood::Works | Mood::Fails => None,
+        });
+        ends.filter(|_| depends).min()
     }
 
     fn is_done(&self, view: &EntryView) -> bool {

@@ -22,8 +22,10 @@
 mod admit;
 pub mod check;
 mod classify;
+mod openings;
 pub mod record;
 mod report;
+mod room;
 mod stages;
 mod strategy;
 mod types;
@@ -32,6 +34,7 @@ mod walk;
 use admit::Desk;
 use classify::Standing;
 use jiff::Timestamp;
+use openings::Openings;
 pub use report::{Counts, Report};
 pub use stages::*;
 use starling_api::{OnFailure, OnUnreachable};
@@ -45,19 +48,16 @@ pub fn plan(input: &PlanInput) -> Plan {
     let stages = walk::walk(input, &rules, &standings);
     let tally = walk::whole(input, &standings, &stages);
     let stop = admit::stop(input, &stages, tally);
-    let desk = Desk::new(input, &stages, tally, stop.as_ref(), &standings);
+    let openings = Openings::of(input, &standings);
+    let desk = Desk::new(input, &stages, tally, stop.as_ref(), &openings);
     let decisions = desk.admit(&standings);
-    // What a calendar does not know yet may still change, which matters only to those who wait.
-    let someone_waits = decisions
-        .values()
-        .any(|decision| matches!(decision, Decision::Hold { .. }));
-    let calendar_ends = desk.calendar_ends.filter(|_| someone_waits);
     let recheck_at = decisions
         .values()
         .filter_map(Decision::recheck_at)
         .chain(stages.iter().filter_map(|stage| gate_ends(&stage.plan)))
         .chain(admit::leftover_ends(&standings, &decisions))
-        .chain(calendar_ends)
+        .chain(standings.iter().filter_map(|standing| standing.turns_at))
+        .chain(openings.ends_for_waiting(&standings, &decisions))
         .filter(|at| *at > input.now)
         .min();
     let stages: Vec<StagePlan> = stages.into_iter().map(|stage| stage.plan).collect();
@@ -79,7 +79,8 @@ pub fn everything_in_the_way(input: &PlanInput, cluster: &str) -> Vec<(HoldReaso
     let stages = walk::walk(input, &rules, &standings);
     let tally = walk::whole(input, &standings, &stages);
     let stop = admit::stop(input, &stages, tally);
-    let desk = Desk::new(input, &stages, tally, stop.as_ref(), &standings);
+    let openings = Openings::of(input, &standings);
+    let desk = Desk::new(input, &stages, tally, stop.as_ref(), &openings);
     let asked = standings.iter().find(|standing| standing.name == cluster);
     asked.map_or_else(Vec::new, |standing| desk.everything_in_the_way(standing))
 }

@@ -20,9 +20,13 @@ use starling_core::plan::{
 
 use arbitrary::{NEW, input};
 
+/// So many cases, or as many as `PROPTEST_CASES` says: a long run raises them for all properties at once.
 fn config(cases: u32) -> ProptestConfig {
+    let told = std::env::var("PROPTEST_CASES").ok();
+    let cases = told.map_or(cases, |told| told.parse().unwrap());
     ProptestConfig {
         cases,
+        max_global_rejects: cases.saturating_mul(4),
         failure_persistence: None,
         // A case is a whole fleet or history: to make it a little smaller is enough.
         max_shrink_iters: 500,
