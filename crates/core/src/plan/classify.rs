@@ -363,13 +363,11 @@ impl<'a> Eye<'a> {
             .max()
     }
 
-    /// When the first of its entries has soaked, where others are missing: an admission that was cut short counts as begun for
-    /// as long as one of its entries is not done, and a cluster is lost only while one is not.
+    /// When the first of its entries has soaked, where that matters by itself: an admission that was cut short counts as begun
+    /// for as long as one of its entries is not done, and a cluster that was not probed since is lost while one is not.
     fn turns_at(&self, class: &Class) -> Option<Timestamp> {
-        let depends = matches!(
-            class,
-            Class::Startable { begun: true, .. } | Class::InFlight { lost: true, .. }
-        );
+        let depends =
+            self.cluster.reach == Reach::Unprobed || matches!(class, Class::Startable { begun: true, .. });
         let ends = self.admitted().filter_map(|(_, mood)| match mood {
             Mood::Soaks(until) => Some(until),
             Mood::Through | Mood::Unsteady | Mood::Works | Mood::Fails => None,
