@@ -332,8 +332,9 @@ impl<'a> Eye<'a> {
     }
 
     /// Whether the admission of a cluster was cut short between two entries: some are admitted by this release and
-    /// not done, and the missing ones were last admitted before that, by another release. Missing entries of which
-    /// that is not so miss their target because their parameters changed, or because a release came back.
+    /// not done, and the missing ones were last admitted before that, by another release, or hold what was good until
+    /// their stage opens. Missing entries of which that is not so miss their target because their parameters changed, or
+    /// because a release came back.
     fn is_begun(&self) -> bool {
         let ours = |sync: &ObservedSync| sync.release == self.input.rollout.release;
         let (admitted, missing): (Vec<&EntryView>, Vec<&EntryView>) =
@@ -348,6 +349,7 @@ impl<'a> Eye<'a> {
         begun_at.is_some()
             && missing
                 .into_iter()
+                .filter(|view| !waits_with_known_good(view))
                 .filter_map(|view| view.observed.as_ref())
                 .all(|sync| sync.target.is_none() || (!ours(sync) && sync.admitted_at < begun_at))
     }
@@ -451,6 +453,11 @@ pub(super) fn missing_of_known_good(cluster: &ClusterView) -> Option<Vec<String>
         }
     }
     (!missing.is_empty()).then_some(missing)
+}
+
+fn waits_with_known_good(view: &EntryView) -> bool {
+    let target = view.observed.as_ref().and_then(|sync| sync.target.as_ref());
+    target.is_some() && target == view.known_good.as_ref()
 }
 
 fn admissions(cluster: &ClusterView) -> impl Iterator<Item = &ObservedSync> {

@@ -120,19 +120,23 @@ fn verdict(
     stop: Option<Stop>,
 ) -> Verdict {
     let passed = |stage: &StagePlan| matches!(stage.phase, StagePhase::Passed | StagePhase::Skipped(_));
-    let settled = |decision: &Decision| match decision {
+    // Whatever else is wrong there: what cannot be reached is caught up with later.
+    let skips_unreachable = input.strategy.on_unreachable == OnUnreachable::Skip;
+    let out_of_reach = |name: &String| {
+        let cluster = input.clusters.get(name);
+        cluster.is_some_and(|cluster| matches!(cluster.reach, Reach::Unreachable { .. }))
+    };
+    let settled = |(name, decision): (&String, &Decision)| match decision {
         Decision::Done => true,
-        Decision::Hold { reason, .. } => match reason {
-            HoldReason::ClusterUnreachable { .. } => input.strategy.on_unreachable == OnUnreachable::Skip,
-            HoldReason::Skipped(_) => true,
-            _ => false,
-        },
+        Decision::Hold { reason, .. } => {
+            matches!(reason, HoldReason::Skipped(_)) || (skips_unreachable && out_of_reach(name))
+        }
         Decision::Start { .. }
         | Decision::InFlight { .. }
         | Decision::Soaking { .. }
         | Decision::Failed { .. } => false,
     };
-    if stages.iter().all(passed) && decisions.values().all(settled) {
+    if stages.iter().all(passed) && decisions.iter().all(settled) {
         return Verdict::Through;
     }
     let may_go_back =

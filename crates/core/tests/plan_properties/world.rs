@@ -167,7 +167,8 @@ impl World {
     }
 
     /// On how many clusters the group's work goes on: they are ready, or were lost on the way to the release that
-    /// rolls; their time is not over, and nothing that was admitted with that work or since has failed.
+    /// rolls; their time is not over, and nothing that was admitted with that work or since has failed, or broke before
+    /// it had soaked.
     pub(crate) fn at_work(&self) -> usize {
         let members = self.members.values();
         members.filter(|member| self.is_at_work(member)).count()
@@ -176,9 +177,15 @@ impl World {
     fn is_at_work(&self, member: &Member) -> bool {
         let syncs = || member.syncs.values();
         let deadline = self.strategy.limits.progress_deadline;
+        let fails: Vec<&ObservedSync> = member
+            .syncs
+            .iter()
+            .filter(|(entry, sync)| self.fails(member, entry, sync))
+            .map(|(_, sync)| sync)
+            .collect();
         let work = syncs().filter(|sync| {
             let failed = |other: &&ObservedSync| {
-                matches!(other.progress, Progress::Failing { .. })
+                fails.contains(other)
                     && (other.release == sync.release || other.admitted_at >= sync.admitted_at)
             };
             sync.progress == Progress::Working
@@ -191,6 +198,19 @@ impl World {
             && work
                 .into_iter()
                 .any(|sync| ready || sync.release == self.rollout.release)
+    }
+
+    fn fails(&self, member: &Member, entry: &str, sync: &ObservedSync) -> bool {
+        let wanted = target(self.release(), member, entry).ok();
+        let soak = match self.rollout.direction {
+            Direction::BackAtOnce => Duration::ZERO,
+            Direction::Forward | Direction::Back => self.strategy.limits.min_success_time,
+        };
+        match &sync.progress {
+            Progress::Failing { .. } => true,
+            Progress::Held(held) => held.trouble.is_some() && sync.target == wanted && held.longest < soak,
+            Progress::Working => false,
+        }
     }
 
     // ------------------------------------------------------------------ what happens
