@@ -90,6 +90,17 @@ impl Standing<'_> {
         in_flight || (is_open && self.unhealthy)
     }
 
+    /// Whether the rollout does not wait for it: it is done, passed over, or was out of reach before anything was started
+    /// there, whatever else is wrong with it; it is caught up with later.
+    pub(super) fn is_settled(&self, skips_unreachable: bool) -> bool {
+        let out_of_reach = || matches!(self.cluster.reach, Reach::Unreachable { .. });
+        match self.class {
+            Class::Done => true,
+            Class::Held(_) if skips_unreachable && out_of_reach() => true,
+            _ => self.skipped,
+        }
+    }
+
     /// Whether it counts as failed.
     pub(super) fn is_failed(&self) -> bool {
         !self.skipped && matches!(self.class, Class::Failed(_))

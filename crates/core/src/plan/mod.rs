@@ -62,7 +62,7 @@ pub fn plan(input: &PlanInput) -> Plan {
         .min();
     let stages: Vec<StagePlan> = stages.into_iter().map(|stage| stage.plan).collect();
     Plan {
-        verdict: verdict(input, &stages, &decisions, stop),
+        verdict: verdict(input, &stages, &standings, stop),
         decisions,
         stages,
         tally,
@@ -116,27 +116,12 @@ fn gate_ends(stage: &StagePlan) -> Option<Timestamp> {
 fn verdict(
     input: &PlanInput,
     stages: &[StagePlan],
-    decisions: &std::collections::BTreeMap<String, Decision>,
+    standings: &[Standing<'_>],
     stop: Option<Stop>,
 ) -> Verdict {
     let passed = |stage: &StagePlan| matches!(stage.phase, StagePhase::Passed | StagePhase::Skipped(_));
-    // Whatever else is wrong there: what cannot be reached is caught up with later.
     let skips_unreachable = input.strategy.on_unreachable == OnUnreachable::Skip;
-    let out_of_reach = |name: &String| {
-        let cluster = input.clusters.get(name);
-        cluster.is_some_and(|cluster| matches!(cluster.reach, Reach::Unreachable { .. }))
-    };
-    let settled = |(name, decision): (&String, &Decision)| match decision {
-        Decision::Done => true,
-        Decision::Hold { reason, .. } => {
-            matches!(reason, HoldReason::Skipped(_)) || (skips_unreachable && out_of_reach(name))
-        }
-        Decision::Start { .. }
-        | Decision::InFlight { .. }
-        | Decision::Soaking { .. }
-        | Decision::Failed { .. } => false,
-    };
-    if stages.iter().all(passed) && decisions.iter().all(settled) {
+    if stages.iter().all(passed) && standings.iter().all(|one| one.is_settled(skips_unreachable)) {
         return Verdict::Through;
     }
     let may_go_back =
