@@ -184,26 +184,18 @@ impl View<'_> {
         if record.completed_at.is_some() {
             (record.after, gate) = self.gates(&self.rules.after, &record.after);
         }
-        if !through || overdrawn {
-            // A gate that failed stops the rollout, whoever joined the stage since.
-            return match gate {
-                Some(failed @ StageWait::GateFailed { .. }) => {
-                    (StagePhase::Waiting(failed.clone()), Some(failed))
-                }
-                _ => (StagePhase::Open, Some(self.clusters())),
-            };
-        }
-        if !proven {
-            return (
-                StagePhase::Waiting(StageWait::Unproven),
-                Some(StageWait::Unproven),
-            );
-        }
-        if let Some(wait) = gate {
-            return (StagePhase::Waiting(wait.clone()), Some(wait));
-        }
-        record.passed_at = Some(self.input.now);
-        (StagePhase::Passed, None)
+        let wait = match gate {
+            // It stops the rollout, whoever joined the stage since, and whatever became of its clusters.
+            Some(failed @ StageWait::GateFailed { .. }) => failed,
+            _ if !through || overdrawn => return (StagePhase::Open, Some(self.clusters())),
+            _ if !proven => StageWait::Unproven,
+            Some(wait) => wait,
+            None => {
+                record.passed_at = Some(self.input.now);
+                return (StagePhase::Passed, None);
+            }
+        };
+        (StagePhase::Waiting(wait.clone()), Some(wait))
     }
 
     /// Whether the stage is not through as long as this cluster is as it is.

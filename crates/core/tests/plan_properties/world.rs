@@ -12,9 +12,9 @@ use proptest::prelude::*;
 use starling_api::{OnFailure, OnUnreachable};
 use starling_core::plan::check::check;
 use starling_core::plan::{
-    ClusterView, Decision, Direction, EntryView, Finding, Gate, Held, HoldReason, Limits, ObservedSync, Plan,
-    PlanInput, Progress, Reach, RolloutView, StagePhase, StageRecord, StageWait, Steering,
-    Strategy as Rollout, To, Trouble, plan,
+    ClusterView, Decision, Direction, EntryView, Finding, Gate, GateRecord, Held, HoldReason, Limits,
+    ObservedSync, Plan, PlanInput, Progress, Reach, RolloutView, StagePhase, StageRecord, StageRules,
+    StageWait, Steering, Strategy as Rollout, To, Trouble, plan,
 };
 
 use crate::arbitrary::{self, t, unreachable, word};
@@ -53,7 +53,7 @@ pub(crate) struct World {
     releases: Vec<Release>,
     /// The last that went through.
     good: Option<Release>,
-    /// The strategy or the place of a cluster changed since it started, or a person let a stage go.
+    /// The strategy or the place of a cluster changed since it started.
     pub(crate) irregular: bool,
     /// Counts up with everything that needs a new number.
     serial: u32,
@@ -249,12 +249,10 @@ impl World {
             Event::Promote(pick) => {
                 let stage = self.stage(*pick);
                 self.steering.promoted.insert(stage, word(0));
-                self.irregular = true;
             }
             Event::SkipStage(pick) => {
                 let stage = self.stage(*pick);
                 self.steering.skipped_stages.insert(stage, word(0));
-                self.irregular = true;
             }
             Event::SkipCluster(pick) => {
                 let name = self.pick(*pick, |_| true).map(|(name, _)| name.clone());
@@ -425,7 +423,10 @@ impl World {
     fn go_on(&mut self) {
         self.steering.paused = None;
         self.steering.aborted = None;
-        // What failed is tried again.
+        if self.strategy.on_failure == OnFailure::Continue {
+            return;
+        }
+        // What failed, and stops the rollout, is tried again.
         for record in self.rollout.stages.values_mut() {
             for gate in record.before.iter_mut().chain(&mut record.after) {
                 if matches!(gate.found, Some(Finding::Failed { .. })) {
@@ -599,33 +600,41 @@ impl World {
         Ok((plan, written))
     }
 
-    /// Whether what must be passed before this cluster's stage was: every gate in front of it was approved, or
-    /// found to be passed, in this very rollout. Of what is irregular it has no opinion.
+    /// Whether what must be passed before this cluster's stage was: every gate in front of it was approved, or found to be
+    /// passed, in this very rollout, or a person let the whole stage go. Of what is irregular it has no opinion.
     fn may_start(&self, name: &str) -> bool {
         if self.irregular || self.rollout.direction != Direction::Forward {
             return true;
         }
         let stages = &self.strategy.stages;
         let own = self.members[name].stage % stages.len();
-        let passed = |stage: &str, gate: &Gate, found: Option<Option<Finding>>| match gate {
-            Gate::TimedWait(_) => found.is_some(),
-            Gate::Approval => self.rollout.approvals.contains_key(stage),
-            Gate::Effect(_) => match found.flatten() {
-                Some(Finding::Passed) => true,
-                Some(Finding::Failed { .. }) => self.strategy.on_failure == OnFailure::Continue,
-                None => false,
-            },
+        let is_let_go = |stage: &StageRules| {
+            let steering = &self.steering;
+            steering.promoted.contains_key(&stage.name) || steering.skipped_stages.contains_key(&stage.name)
         };
-        stages.iter().take(own + 1).enumerate().all(|(place, stage)| {
-            let record = self.rollout.stages.get(&stage.name).cloned().unwrap_or_default();
-            let all = |gates: &[Gate], records: &[starling_core::plan::GateRecord]| {
-                gates.iter().enumerate().all(|(n, gate)| {
-                    let found = records.get(n).map(|record| record.found.clone());
-                    passed(&stage.name, gate, found)
-                })
+        let in_front = || stages.iter().take(own).filter(|stage| !is_let_go(stage));
+        is_let_go(&stages[own])
+            || (in_front().all(|stage| self.is_passed(stage, true)) && self.is_passed(&stages[own], false))
+    }
+
+    /// Whether the gates before a stage are passed, and those after it if asked for.
+    fn is_passed(&self, stage: &StageRules, after: bool) -> bool {
+        let record = self.rollout.stages.get(&stage.name).cloned().unwrap_or_default();
+        let passed =
+            |gate: &Gate, recorded: Option<&GateRecord>| match (gate, recorded.map(|gate| &gate.found)) {
+                (Gate::TimedWait(wait), _) => recorded.is_some_and(|gate| gate.begun_at + *wait <= self.now),
+                (Gate::Approval, _) => self.rollout.approvals.contains_key(&stage.name),
+                (Gate::Effect(_), Some(Some(Finding::Passed))) => true,
+                (Gate::Effect(_), Some(Some(Finding::Failed { .. }))) => {
+                    self.strategy.on_failure == OnFailure::Continue
+                }
+                (Gate::Effect(_), _) => false,
             };
-            all(&stage.before, &record.before) && (place == own || all(&stage.after, &record.after))
-        })
+        let all = |gates: &[Gate], records: &[GateRecord]| {
+            let mut gates = gates.iter().enumerate();
+            gates.all(|(place, gate)| passed(gate, records.get(place)))
+        };
+        all(&stage.before, &record.before) && (!after || all(&stage.after, &record.after))
     }
 
     fn admit(&mut self, name: &str, entry: &str, to: To) {
