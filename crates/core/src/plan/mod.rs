@@ -37,7 +37,7 @@ use jiff::Timestamp;
 use openings::Openings;
 pub use report::{Counts, Report};
 pub use stages::*;
-use starling_api::{OnFailure, OnUnreachable};
+use starling_api::OnFailure;
 pub use strategy::{Place, ReadStrategy, StrategyError};
 pub use types::*;
 
@@ -120,7 +120,7 @@ fn verdict(
     stop: Option<Stop>,
 ) -> Verdict {
     let passed = |stage: &StagePlan| matches!(stage.phase, StagePhase::Passed | StagePhase::Skipped(_));
-    let skips_unreachable = input.strategy.on_unreachable == OnUnreachable::Skip;
+    let skips_unreachable = !walk::waits_for_unreachable(input);
     if stages.iter().all(passed) && standings.iter().all(|one| one.is_settled(skips_unreachable)) {
         return Verdict::Through;
     }

@@ -63,6 +63,11 @@ pub(super) fn goes_on(input: &PlanInput) -> bool {
     input.strategy.on_failure == OnFailure::Continue && input.rollout.direction == Direction::Forward
 }
 
+/// Whether clusters that cannot be reached are waited for. On the way back at once nothing of that kind counts.
+pub(super) fn waits_for_unreachable(input: &PlanInput) -> bool {
+    input.strategy.on_unreachable == OnUnreachable::Wait && input.rollout.direction != Direction::BackAtOnce
+}
+
 /// The place of a cluster's stage among [`rules`].
 pub(super) fn stage_of(input: &PlanInput, standing: &Standing<'_>) -> usize {
     match input.rollout.direction {
@@ -206,9 +211,7 @@ impl View<'_> {
         match &member.class {
             Class::InFlight { .. } | Class::Soaking { .. } | Class::Startable { .. } => true,
             Class::Held(HoldReason::ClusterNotProbed) => true,
-            Class::Held(HoldReason::ClusterUnreachable { .. }) => {
-                self.input.strategy.on_unreachable == OnUnreachable::Wait
-            }
+            Class::Held(HoldReason::ClusterUnreachable { .. }) => waits_for_unreachable(self.input),
             Class::Done | Class::Failed(_) | Class::Held(_) => false,
         }
     }
