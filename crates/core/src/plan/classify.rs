@@ -83,11 +83,12 @@ impl Standing<'_> {
         )
     }
 
-    /// Whether it can be reached, and is in flight or, where its stage is open, not healthy. What is broken in a stage that
-    /// waits is not this rollout's doing, and cannot be mended by it before its turn: to wait for that would never end.
+    /// Whether it can be reached, and is in flight or, where its stage is open and nobody passed it over, not healthy. What is
+    /// broken in a stage that waits cannot be mended by this rollout before its turn, and what was passed over not at all:
+    /// to wait for that would never end.
     pub(super) fn is_unavailable(&self, is_open: bool) -> bool {
         let in_flight = self.slot.is_some() && self.cluster.reach == Reach::Ready;
-        in_flight || (is_open && self.unhealthy)
+        in_flight || (is_open && self.unhealthy && !self.skipped)
     }
 
     /// Whether the rollout does not wait for it: it is done, passed over, or was out of reach before anything was started
