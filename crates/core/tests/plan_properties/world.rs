@@ -484,16 +484,17 @@ impl World {
     }
 
     /// What is left of an older release becomes healthy as well: a release that goes forward may have to wait for
-    /// that (`maxUnavailable`).
+    /// that (`maxUnavailable`). A way back must not, but for clusters that it cannot touch because their parameters are not
+    /// mended: what they hold becomes healthy, or somebody would have to pass them over.
     pub(crate) fn the_past_recovers(&mut self) -> bool {
         let (now, mut recovers) = (self.now, false);
-        for member in self
-            .members
-            .values_mut()
-            .filter(|member| member.reach == Reach::Ready)
-        {
+        let forward = self.rollout.direction == Direction::Forward;
+        let release = &self.rollout.release;
+        for member in self.members.values_mut() {
+            let (ready, broken) = (member.reach == Reach::Ready, member.label.is_none());
             for sync in member.syncs.values_mut() {
-                if sync.release != self.rollout.release && !is_held(&sync.progress) {
+                let is_past = forward && sync.release != *release;
+                if ready && (broken || is_past) && !is_held(&sync.progress) {
                     sync.progress = Progress::healthy_since(now);
                     recovers = true;
                 }
