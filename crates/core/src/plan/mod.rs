@@ -22,21 +22,23 @@
 mod admit;
 pub mod check;
 mod classify;
+mod entry;
 mod openings;
 pub mod record;
 mod report;
 mod room;
 mod stages;
+mod standing;
 mod strategy;
 mod types;
 mod walk;
 
-use admit::Desk;
-use classify::Standing;
+use admit::{Admission, Desk};
+use classify::classify_all;
 use jiff::Timestamp;
-use openings::Openings;
 pub use report::{Counts, Report};
 pub use stages::*;
+use standing::Standing;
 use starling_api::OnFailure;
 pub use strategy::{Place, ReadStrategy, StrategyError};
 pub use types::*;
@@ -48,16 +50,18 @@ pub fn plan(input: &PlanInput) -> Plan {
     let stages = walk::walk(input, &rules, &standings);
     let tally = walk::whole(input, &standings, &stages);
     let stop = admit::stop(input, &stages, tally);
-    let openings = Openings::of(input, &standings);
-    let desk = Desk::new(input, &stages, tally, stop.as_ref(), &openings);
-    let decisions = desk.admit(&standings);
+    let desk = Desk::new(input, &stages, tally, stop.as_ref());
+    let Admission {
+        decisions,
+        known_until,
+    } = desk.admit(&standings);
     let recheck_at = decisions
         .values()
         .filter_map(Decision::recheck_at)
         .chain(stages.iter().filter_map(|stage| gate_ends(&stage.plan)))
         .chain(admit::leftover_ends(&standings, &decisions))
         .chain(standings.iter().filter_map(|standing| standing.turns_at))
-        .chain(openings.ends_for_waiting(&standings, &decisions))
+        .chain(known_until)
         .filter(|at| *at > input.now)
         .min();
     let stages: Vec<StagePlan> = stages.into_iter().map(|stage| stage.plan).collect();
@@ -79,18 +83,9 @@ pub fn everything_in_the_way(input: &PlanInput, cluster: &str) -> Vec<(HoldReaso
     let stages = walk::walk(input, &rules, &standings);
     let tally = walk::whole(input, &standings, &stages);
     let stop = admit::stop(input, &stages, tally);
-    let openings = Openings::of(input, &standings);
-    let desk = Desk::new(input, &stages, tally, stop.as_ref(), &openings);
+    let desk = Desk::new(input, &stages, tally, stop.as_ref());
     let asked = standings.iter().find(|standing| standing.name == cluster);
     asked.map_or_else(Vec::new, |standing| desk.everything_in_the_way(standing))
-}
-
-fn classify_all(input: &PlanInput) -> Vec<Standing<'_>> {
-    input
-        .clusters
-        .iter()
-        .map(|(name, cluster)| classify::classify(input, name, cluster))
-        .collect()
 }
 
 /// When time passes a gate of a stage. Also while clusters of it are not through: the gate behind it begins then.

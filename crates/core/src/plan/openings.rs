@@ -4,65 +4,37 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::classify::Standing;
 use super::stages::Direction;
-use super::types::{ClusterView, Decision, HoldReason, PlanInput};
+use super::types::{ClusterView, PlanInput};
 use crate::window::{self, Calendar, Opening};
 
-/// How each set of windows that some cluster has stands now. Few sets, many clusters.
+/// How each set of windows that some cluster has stands now. Few sets, many clusters: what is open is found out once for each.
 pub(super) struct Openings<'a> {
+    now: Timestamp,
+    calendars: Vec<Calendar>,
     sets: BTreeMap<&'a [usize], Opening>,
 }
 
 impl<'a> Openings<'a> {
-    pub(super) fn of(input: &'a PlanInput, standings: &[Standing<'a>]) -> Self {
-        let mut sets = BTreeMap::new();
-        if input.rollout.direction == Direction::BackAtOnce || input.strategy.windows.is_empty() {
-            return Self { sets };
+    pub(super) fn of(input: &'a PlanInput) -> Self {
+        let counts = input.rollout.direction != Direction::BackAtOnce;
+        let windows = input.strategy.windows.iter().filter(|_| counts);
+        Self {
+            now: input.now,
+            calendars: windows.map(|window| Calendar::of(window, input.now)).collect(),
+            sets: BTreeMap::new(),
         }
-        let calendar = |window| Calendar::of(window, input.now);
-        let calendars: Vec<Calendar> = input.strategy.windows.iter().map(calendar).collect();
-        for standing in standings {
-            let set = standing.cluster.windows.as_slice();
-            sets.entry(set).or_insert_with(|| {
-                let about = set.iter().filter_map(|place| calendars.get(*place));
-                window::combined(&about.collect::<Vec<_>>(), input.now)
-            });
-        }
-        Self { sets }
     }
 
-    pub(super) fn about(&self, cluster: &ClusterView) -> Opening {
-        let set = self.sets.get(cluster.windows.as_slice());
-        set.copied().unwrap_or(Opening::ALWAYS)
-    }
-
-    /// When the first calendar ends for which somebody waits: what it does not know yet may change what keeps him back. A
-    /// calendar for which nobody waits is not looked at again.
-    pub(super) fn ends_for_waiting(
-        &self,
-        standings: &[Standing<'_>],
-        decisions: &BTreeMap<String, Decision>,
-    ) -> Option<Timestamp> {
-        let waiting = standings
-            .iter()
-            .filter(|standing| decisions.get(standing.name).is_some_and(depends_on_windows));
-        waiting
-            .filter_map(|standing| self.about(standing.cluster).known_until)
-            .min()
-    }
-}
-
-/// Whether a window that opens or closes changes it.
-fn depends_on_windows(decision: &Decision) -> bool {
-    matches!(
-        decision,
-        Decision::Hold {
-            reason: HoldReason::WindowClosed
-                | HoldReason::Jitter
-                | HoldReason::NoSlot
-                | HoldReason::TooManyUnavailable,
-            ..
+    pub(super) fn about(&mut self, cluster: &'a ClusterView) -> Opening {
+        let set = cluster.windows.as_slice();
+        if set.is_empty() {
+            return Opening::ALWAYS;
         }
-    )
+        let calendars = &self.calendars;
+        *self.sets.entry(set).or_insert_with(|| {
+            let about = set.iter().filter_map(|place| calendars.get(*place));
+            window::combined(&about.collect::<Vec<_>>(), self.now)
+        })
+    }
 }

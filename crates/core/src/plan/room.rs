@@ -1,8 +1,8 @@
 //! How many more clusters the bounds let start.
 
 use super::admit::Wish;
-use super::classify::Standing;
 use super::stages::Direction;
+use super::standing::Standing;
 use super::types::{HoldReason, PlanInput, Tally, To};
 use super::walk::Stage;
 

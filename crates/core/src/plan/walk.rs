@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use starling_api::{OnFailure, OnUnreachable};
 
-use super::classify::{Class, Standing};
 use super::stages::{
     Direction, Finding, Gate, GateRecord, REST, StagePhase, StagePlan, StageRecord, StageRules, StageWait,
     Word,
 };
+use super::standing::{Class, Standing};
 use super::types::{HoldReason, PlanInput, Tally};
 
 /// A stage in the middle of a plan.
