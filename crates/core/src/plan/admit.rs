@@ -33,6 +33,9 @@ pub(super) struct Admission {
 /// A hold: why, and when time changes that.
 type Hold = (HoldReason, Option<Timestamp>);
 
+/// Something that may stand in the way of a cluster.
+type Step<'a> = fn(&Desk<'a>, &Standing<'a>, &Wish) -> Option<Hold>;
+
 impl<'a> Desk<'a> {
     pub(super) fn new(input: &'a PlanInput, stages: &'a [Stage], tally: Tally, stop: Option<&Stop>) -> Self {
         Self {
@@ -126,7 +129,7 @@ impl<'a> Desk<'a> {
         standing: &'s Standing<'a>,
         wish: &'s Wish,
     ) -> impl Iterator<Item = Hold> + 's {
-        let steps: [fn(&Self, &Standing<'a>, &Wish) -> Option<Hold>; 7] = [
+        let steps: [Step<'a>; 7] = [
             |desk, _, _| desk.input.suspended.then_some((HoldReason::GroupSuspended, None)),
             |desk, _, _| {
                 let word = desk.input.steering.paused.as_ref()?;
