@@ -299,7 +299,7 @@ mod tests {
         case.offered = "r1";
         assert_eq!(case.course(), Course::Keep);
         // Nothing was good before.
-        (case.current, case.offered, case.held, case.verdict) = ("r2", "r2", None, failing.clone());
+        (case.current, case.offered, case.held, case.verdict) = ("r2", "r2", None, failing);
         case.known_good = None;
         assert_eq!(case.course(), Course::NothingToGoBackTo);
         case.known_good = Some("r2");

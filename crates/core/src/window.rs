@@ -173,12 +173,6 @@ impl Calendar {
         }
     }
 
-    /// When it has to be made anew: from then on nothing is known.
-    #[must_use]
-    pub fn ends(&self) -> Timestamp {
-        self.ends
-    }
-
     fn is_open(&self, at: Timestamp) -> bool {
         self.intervals
             .iter()
@@ -192,21 +186,44 @@ impl Calendar {
     }
 }
 
-/// Whether clusters may start by some windows taken together: no `deny` is open, and one `allow`, if there are any. And
-/// when that changes; `None`: not before the calendars end.
+/// Some windows taken together, at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// Whether clusters may start: no `deny` is open, and one `allow`, if there are any.
+    pub is_open: bool,
+    /// When that changes; `None`: not before the calendars end.
+    pub changes_at: Option<Timestamp>,
+    /// When the first of the calendars ends; `None`: there are no windows.
+    pub known_until: Option<Timestamp>,
+}
+
+impl Opening {
+    /// Without windows clusters may always start.
+    pub const ALWAYS: Self = Self {
+        is_open: true,
+        changes_at: None,
+        known_until: None,
+    };
+}
+
+/// Takes windows together.
 #[must_use]
-pub fn combined(calendars: &[&Calendar], at: Timestamp) -> (bool, Option<Timestamp>) {
-    let open = open_at(calendars, at);
+pub fn combined(calendars: &[&Calendar], at: Timestamp) -> Opening {
+    let is_open = open_at(calendars, at);
+    let known_until = calendars.iter().map(|calendar| calendar.ends).min();
     let mut edges: Vec<Timestamp> = calendars
         .iter()
         .flat_map(|calendar| calendar.edges())
-        .filter(|edge| *edge > at)
+        .filter(|edge| *edge > at && known_until.is_none_or(|until| *edge < until))
         .collect();
     edges.sort_unstable();
-    let ends = calendars.iter().map(|calendar| calendar.ends).min();
-    edges.retain(|edge| ends.is_none_or(|ends| *edge < ends));
-    let change = edges.into_iter().find(|edge| open_at(calendars, *edge) != open);
-    (open, change)
+    Opening {
+        is_open,
+        changes_at: edges
+            .into_iter()
+            .find(|edge| open_at(calendars, *edge) != is_open),
+        known_until,
+    }
 }
 
 fn open_at(calendars: &[&Calendar], at: Timestamp) -> bool {

@@ -4,104 +4,93 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::classify::{Class, Slot, Standing, missing_of_known_good};
+use super::entry::{missing, missing_of_known_good};
+use super::openings::Openings;
+use super::room::Room;
 use super::stages::{Direction, StageWait, Stop};
+use super::standing::{Class, Slot, Standing};
 use super::types::{Decision, HoldReason, PlanInput, Tally, To};
 use super::walk::{Stage, goes_on, stage_of};
 use crate::digest::{hash64, spread};
-use crate::window::{self, Calendar};
+use crate::window::Opening;
 
 /// What admission depends on, beside the cluster itself.
 pub(super) struct Desk<'a> {
     input: &'a PlanInput,
     stages: &'a [Stage],
     tally: Tally,
-    /// Whether each set of windows that some cluster has is open, and when that changes. Few sets, many clusters.
-    windows: BTreeMap<&'a [usize], (bool, Option<Timestamp>)>,
-    /// When the calendars of the windows end; `None`: there are no windows.
-    pub(super) calendar_ends: Option<Timestamp>,
     /// Why nothing starts anywhere.
     stop: Option<HoldReason>,
+}
+
+/// What becomes of every cluster.
+pub(super) struct Admission {
+    pub(super) decisions: BTreeMap<String, Decision>,
+    /// When the first calendar ends for which somebody waits: what it does not know yet may change what keeps him back.
+    pub(super) known_until: Option<Timestamp>,
 }
 
 /// A hold: why, and when time changes that.
 type Hold = (HoldReason, Option<Timestamp>);
 
+/// Something that may stand in the way of a cluster.
+type Step<'a> = fn(&Desk<'a>, &Standing<'a>, &Wish) -> Option<Hold>;
+
 impl<'a> Desk<'a> {
-    pub(super) fn new(
-        input: &'a PlanInput,
-        stages: &'a [Stage],
-        tally: Tally,
-        stop: Option<&Stop>,
-        standings: &[Standing<'a>],
-    ) -> Self {
-        let mut windows = BTreeMap::new();
-        let mut calendar_ends = None;
-        if input.rollout.direction != Direction::BackAtOnce {
-            let calendar = |window| Calendar::of(window, input.now);
-            let calendars: Vec<Calendar> = input.strategy.windows.iter().map(calendar).collect();
-            calendar_ends = calendars.iter().map(Calendar::ends).min();
-            for standing in standings {
-                let set = standing.cluster.windows.as_slice();
-                windows.entry(set).or_insert_with(|| {
-                    let about = set.iter().filter_map(|place| calendars.get(*place));
-                    window::combined(&about.collect::<Vec<_>>(), input.now)
-                });
-            }
-        }
+    pub(super) fn new(input: &'a PlanInput, stages: &'a [Stage], tally: Tally, stop: Option<&Stop>) -> Self {
         Self {
             input,
             stages,
             tally,
-            windows,
-            calendar_ends,
             stop: stop.map(|stop| hold_of(stop, stages)),
         }
     }
 
     /// One decision per cluster, in three steps: what each cluster's own standing says, then who waits for the
     /// whole group, a stage or time, then who gets the free slots.
-    pub(super) fn admit(&self, standings: &[Standing<'a>]) -> BTreeMap<String, Decision> {
-        let mut decisions = BTreeMap::new();
+    pub(super) fn admit(&self, standings: &[Standing<'a>]) -> Admission {
+        let mut openings = Openings::of(self.input);
+        let mut known_until = None;
+        let mut decisions = Vec::with_capacity(standings.len());
         let mut candidates = Vec::new();
         for standing in standings {
-            let decision = match &standing.class {
-                Class::Done => Decision::Done,
-                Class::InFlight { deadline, lost } => Decision::InFlight {
-                    deadline: *deadline,
-                    lost: *lost,
-                },
-                Class::Soaking { until } => Decision::Soaking { until: *until },
-                Class::Failed(failed) => Decision::Failed {
-                    reason: failed.reason.clone(),
-                    retry_at: failed.retry_at,
-                },
-                Class::Held(reason) => Decision::Hold {
-                    reason: reason.clone(),
-                    recheck_at: None,
-                },
-                Class::Startable { entries, begun } => {
-                    let wish = self.wish(standing, entries, *begun);
-                    let first = self.obstacles(standing, &wish).next();
-                    let Some((reason, recheck_at)) = first else {
-                        candidates.push((standing, wish));
-                        continue;
-                    };
-                    Decision::Hold { reason, recheck_at }
-                }
+            let Class::Startable { begun } = standing.class else {
+                decisions.push(own_decision(&standing.class));
+                continue;
             };
-            decisions.insert(standing.name.to_owned(), decision);
+            let wish = self.wish(standing, begun, &mut openings);
+            let hold = self.obstacles(standing, &wish).next();
+            if hold.as_ref().is_none_or(|(reason, _)| depends_on_windows(reason)) {
+                known_until = earlier(known_until, wish.opening.known_until);
+            }
+            match hold {
+                Some((reason, recheck_at)) => decisions.push(Some(Decision::Hold { reason, recheck_at })),
+                None => {
+                    candidates.push((decisions.len(), standing, wish));
+                    decisions.push(None);
+                }
+            }
         }
-        decisions.extend(self.fill_slots(candidates));
-        decisions
+        for (place, decision) in self.fill_slots(candidates) {
+            if let Some(free) = decisions.get_mut(place) {
+                *free = Some(decision);
+            }
+        }
+        // In the order of their names already, so that the map is built in one go.
+        let named = standings.iter().zip(decisions);
+        let named = named.filter_map(|(standing, decision)| Some((standing.name.to_owned(), decision?)));
+        Admission {
+            decisions: named.collect(),
+            known_until,
+        }
     }
 
     /// Everything but room that keeps a cluster back, the first first.
     pub(super) fn everything_in_the_way(&self, standing: &Standing<'a>) -> Vec<Hold> {
         match &standing.class {
             Class::Held(reason) => vec![(reason.clone(), None)],
-            Class::Startable { entries, begun } => {
-                let wish = self.wish(standing, entries, *begun);
+            Class::Startable { begun } => {
+                let wish = self.wish(standing, *begun, &mut Openings::of(self.input));
                 self.obstacles(standing, &wish).collect()
             }
             Class::Done | Class::InFlight { .. } | Class::Soaking { .. } | Class::Failed(_) => Vec::new(),
@@ -109,29 +98,28 @@ impl<'a> Desk<'a> {
     }
 
     /// What the cluster would be started with, and since when it may.
-    fn wish(&self, standing: &Standing<'a>, entries: &[String], begun: bool) -> Wish {
+    fn wish(&self, standing: &Standing<'a>, begun: bool, openings: &mut Openings<'a>) -> Wish {
+        let cluster = standing.cluster;
         let stage = self.stages.get(stage_of(self.input, standing));
         let open_since = stage.and_then(Stage::open_since);
         let joins = match open_since {
-            None => missing_of_known_good(standing.cluster),
+            None => missing_of_known_good(cluster),
             Some(_) => None,
         };
-        let rollout = &self.input.rollout;
-        match joins {
-            Some(entries) => Wish {
-                begun: entries.len() < standing.cluster.entries.len(),
-                entries,
-                to: To::LastKnownGood,
-                open_since: Some(rollout.started_at),
-                is_open: false,
-            },
-            None => Wish {
-                entries: entries.to_vec(),
-                to: To::Release,
-                begun,
-                open_since,
-                is_open: open_since.is_some(),
-            },
+        let (to, begun, since) = match joins {
+            Some(missing) => {
+                let begun = missing.len() < cluster.entries.len();
+                (To::LastKnownGood, begun, Some(self.input.rollout.started_at))
+            }
+            None => (To::Release, begun, open_since),
+        };
+        Wish {
+            to,
+            begun,
+            eligible_at: since.map(|since| self.eligible_at(&cluster.uid, since)),
+            // Who waits for a stage does not look at windows yet.
+            opening: since.map_or(Opening::ALWAYS, |_| openings.about(cluster)),
+            is_open: open_since.is_some(),
         }
     }
 
@@ -141,7 +129,7 @@ impl<'a> Desk<'a> {
         standing: &'s Standing<'a>,
         wish: &'s Wish,
     ) -> impl Iterator<Item = Hold> + 's {
-        let steps: [fn(&Self, &Standing<'a>, &Wish) -> Option<Hold>; 7] = [
+        let steps: [Step<'a>; 7] = [
             |desk, _, _| desk.input.suspended.then_some((HoldReason::GroupSuspended, None)),
             |desk, _, _| {
                 let word = desk.input.steering.paused.as_ref()?;
@@ -169,7 +157,7 @@ impl<'a> Desk<'a> {
     }
 
     fn stage_waits(&self, standing: &Standing<'a>, wish: &Wish) -> Option<Hold> {
-        if wish.open_since.is_some() {
+        if wish.eligible_at.is_some() {
             return None;
         }
         let own = stage_of(self.input, standing);
@@ -183,30 +171,25 @@ impl<'a> Desk<'a> {
     }
 
     /// Windows and jitter. A window that closes before the jitter is over ends that wait, too.
-    fn not_now(&self, standing: &Standing<'a>, wish: &Wish) -> Option<Hold> {
-        let (open, change) = self.windows_of(standing);
-        if !open {
-            return Some((HoldReason::WindowClosed, change));
+    fn not_now(&self, _: &Standing<'a>, wish: &Wish) -> Option<Hold> {
+        if !wish.opening.is_open {
+            return Some((HoldReason::WindowClosed, wish.opening.changes_at));
         }
-        let eligible = self.eligible_at(standing, wish);
-        let sooner = change.map_or(eligible, |change| change.min(eligible));
-        (eligible > self.input.now).then_some((HoldReason::Jitter, Some(sooner)))
-    }
-
-    fn windows_of(&self, standing: &Standing<'a>) -> (bool, Option<Timestamp>) {
-        let set = standing.cluster.windows.as_slice();
-        self.windows.get(set).copied().unwrap_or((true, None))
+        let eligible_at = wish.eligible_at.filter(|at| *at > self.input.now)?;
+        Some((
+            HoldReason::Jitter,
+            earlier(Some(eligible_at), wish.opening.changes_at),
+        ))
     }
 
     /// When a cluster's share of the jitter is over. A hash of cluster and release: it needs no memory, and the
     /// same cluster is not always the first.
-    fn eligible_at(&self, standing: &Standing<'a>, wish: &Wish) -> Timestamp {
-        let from = wish.open_since.unwrap_or(self.input.rollout.started_at);
+    fn eligible_at(&self, uid: &str, from: Timestamp) -> Timestamp {
         let jitter = self.input.strategy.limits.jitter;
         if jitter.is_zero() || self.input.rollout.direction == Direction::BackAtOnce {
             return from;
         }
-        let hash = hash64(&[&standing.cluster.uid, &self.input.rollout.release]);
+        let hash = hash64(&[uid, &self.input.rollout.release]);
         from.checked_add(spread(jitter, hash)).unwrap_or(from)
     }
 
@@ -218,119 +201,81 @@ impl<'a> Desk<'a> {
     /// slot, but it is the new release that may be bad.
     fn fill_slots<'s>(
         &'s self,
-        mut candidates: Vec<(&'s Standing<'a>, Wish)>,
-    ) -> impl Iterator<Item = (String, Decision)> + 's {
-        candidates.sort_by_cached_key(|(standing, wish)| {
-            let stage = stage_of(self.input, standing);
+        mut candidates: Vec<(usize, &'s Standing<'a>, Wish)>,
+    ) -> impl Iterator<Item = (usize, Decision)> + 's {
+        candidates.sort_by_key(|(_, standing, wish)| {
             let goes_on = standing.slot.is_some();
-            (
-                !wish.begun,
-                !goes_on,
-                stage,
-                self.eligible_at(standing, wish),
-                standing.name,
-            )
+            let stage = stage_of(self.input, standing);
+            (!wish.begun, !goes_on, stage, wish.eligible_at, standing.name)
         });
-        let mut room = Room::new(self);
-        candidates.into_iter().map(move |(standing, wish)| {
+        let mut room = Room::new(self.input, self.tally, self.stages);
+        candidates.into_iter().map(move |(place, standing, wish)| {
             let decision = match room.take(stage_of(self.input, standing), standing, &wish) {
-                None => Decision::Start {
-                    entries: wish.entries,
-                    to: wish.to,
-                },
+                None => wish.start(standing),
                 Some(reason) => Decision::Hold {
                     reason,
-                    recheck_at: self.windows_of(standing).1,
+                    recheck_at: wish.opening.changes_at,
                 },
             };
-            (standing.name.to_owned(), decision)
+            (place, decision)
         })
     }
 }
 
+/// The decision on a cluster that its own standing makes; `None`: it could start.
+fn own_decision(class: &Class) -> Option<Decision> {
+    Some(match class {
+        Class::Done => Decision::Done,
+        Class::InFlight { deadline, lost } => Decision::InFlight {
+            deadline: *deadline,
+            lost: *lost,
+        },
+        Class::Soaking { until } => Decision::Soaking { until: *until },
+        Class::Failed(failed) => Decision::Failed {
+            reason: failed.reason.clone(),
+            retry_at: failed.retry_at,
+        },
+        Class::Held(reason) => Decision::Hold {
+            reason: reason.clone(),
+            recheck_at: None,
+        },
+        Class::Startable { .. } => return None,
+    })
+}
+
 /// What a cluster would be started with.
-struct Wish {
-    entries: Vec<String>,
-    to: To,
+pub(super) struct Wish {
+    pub(super) to: To,
     /// That was begun before.
-    begun: bool,
-    /// Since when; `None`: its stage has not opened.
-    open_since: Option<Timestamp>,
+    pub(super) begun: bool,
+    /// When its share of the jitter is over; `None`: its stage has not opened.
+    eligible_at: Option<Timestamp>,
+    /// The windows about it.
+    opening: Opening,
     /// Whether its stage is open.
-    is_open: bool,
+    pub(super) is_open: bool,
 }
 
-/// How much room is left while slots are given away.
-struct Room {
-    /// The group, then its stages.
-    counters: Vec<Counter>,
-    unavailable: usize,
-    unavailable_allowed: usize,
-}
-
-struct Counter {
-    slots: Option<usize>,
-    in_flight: usize,
-    reached: usize,
-}
-
-impl Counter {
-    fn has_room(&self, standing: &Standing<'_>, wish: &Wish) -> bool {
-        let Some(slots) = self.slots else {
-            return true;
-        };
-        let has_slot = standing.slot.is_some() || self.in_flight < slots;
-        let may_spread = wish.begun || wish.to == To::LastKnownGood || self.reached < slots;
-        has_slot && may_spread
-    }
-}
-
-impl Room {
-    fn new(desk: &Desk<'_>) -> Self {
-        let group = Counter {
-            slots: desk.tally.slots,
-            in_flight: desk.tally.in_flight,
-            reached: desk.stages.iter().map(|stage| stage.reached).sum(),
-        };
-        let stages = desk.stages.iter().map(|stage| Counter {
-            slots: stage.plan.tally.slots,
-            in_flight: stage.plan.tally.in_flight,
-            reached: stage.reached,
-        });
-        Self {
-            counters: std::iter::once(group).chain(stages).collect(),
-            unavailable: desk.tally.unavailable,
-            unavailable_allowed: match desk.input.rollout.direction {
-                Direction::Forward | Direction::Back => desk.tally.unavailable_allowed,
-                Direction::BackAtOnce => usize::MAX,
-            },
-        }
-    }
-
-    /// Takes the room that a start needs, or says what is lacking.
-    fn take(&mut self, stage: usize, standing: &Standing<'_>, wish: &Wish) -> Option<HoldReason> {
-        let touched = [0, stage + 1];
-        let fits = |counter: &usize| {
-            self.counters
-                .get(*counter)
-                .is_none_or(|c| c.has_room(standing, wish))
-        };
-        if !touched.iter().all(fits) {
-            return Some(HoldReason::NoSlot);
-        }
-        let is_counted = standing.is_unavailable(wish.is_open);
-        if !is_counted && self.unavailable >= self.unavailable_allowed {
-            return Some(HoldReason::TooManyUnavailable);
-        }
-        self.unavailable += usize::from(!is_counted);
-        for place in touched {
-            if let Some(counter) = self.counters.get_mut(place) {
-                counter.in_flight += usize::from(standing.slot.is_none());
-                counter.reached += usize::from(!wish.begun && wish.to == To::Release);
+impl Wish {
+    fn start(&self, standing: &Standing<'_>) -> Decision {
+        let entries = match self.to {
+            To::Release => missing(standing.cluster).cloned().collect(),
+            To::LastKnownGood => {
+                let missing = missing_of_known_good(standing.cluster).unwrap_or_default();
+                missing.into_iter().cloned().collect()
             }
-        }
-        None
+        };
+        Decision::Start { entries, to: self.to }
     }
+}
+
+/// Whether a window that opens or closes changes it.
+fn depends_on_windows(reason: &HoldReason) -> bool {
+    matches!(reason, HoldReason::WindowClosed | HoldReason::Jitter)
+}
+
+fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
+    [a, b].into_iter().flatten().min()
 }
 
 /// Why nothing more starts, as each cluster is told.
@@ -383,21 +328,12 @@ pub(super) fn stop(input: &PlanInput, stages: &[Stage], tally: Tally) -> Option<
         })
 }
 
-/// When leftover work ends by its deadline, which may free a slot that somebody waits for.
+/// When leftover work ends by its deadline, which may give room to somebody who waits for it.
 pub(super) fn leftover_ends<'a>(
     standings: &'a [Standing<'_>],
     decisions: &'a BTreeMap<String, Decision>,
 ) -> impl Iterator<Item = Timestamp> + 'a {
-    let waits = |decision: &Decision| {
-        matches!(
-            decision,
-            Decision::Hold {
-                reason: HoldReason::NoSlot,
-                ..
-            }
-        )
-    };
-    let someone_waits = decisions.values().any(waits);
+    let someone_waits = decisions.values().any(waits_for_room);
     standings
         .iter()
         .filter(move |_| someone_waits)
@@ -405,4 +341,14 @@ pub(super) fn leftover_ends<'a>(
             Some(Slot::Leftover { until }) => Some(until),
             Some(Slot::Release) | None => None,
         })
+}
+
+fn waits_for_room(decision: &Decision) -> bool {
+    matches!(
+        decision,
+        Decision::Hold {
+            reason: HoldReason::NoSlot | HoldReason::TooManyUnavailable,
+            ..
+        }
+    )
 }

@@ -22,19 +22,24 @@
 mod admit;
 pub mod check;
 mod classify;
+mod entry;
+mod openings;
 pub mod record;
 mod report;
+mod room;
 mod stages;
+mod standing;
 mod strategy;
 mod types;
 mod walk;
 
-use admit::Desk;
-use classify::Standing;
+use admit::{Admission, Desk};
+use classify::classify_all;
 use jiff::Timestamp;
 pub use report::{Counts, Report};
 pub use stages::*;
-use starling_api::{OnFailure, OnUnreachable};
+use standing::Standing;
+use starling_api::OnFailure;
 pub use strategy::{Place, ReadStrategy, StrategyError};
 pub use types::*;
 
@@ -45,24 +50,23 @@ pub fn plan(input: &PlanInput) -> Plan {
     let stages = walk::walk(input, &rules, &standings);
     let tally = walk::whole(input, &standings, &stages);
     let stop = admit::stop(input, &stages, tally);
-    let desk = Desk::new(input, &stages, tally, stop.as_ref(), &standings);
-    let decisions = desk.admit(&standings);
-    // What a calendar does not know yet may still change, which matters only to those who wait.
-    let someone_waits = decisions
-        .values()
-        .any(|decision| matches!(decision, Decision::Hold { .. }));
-    let calendar_ends = desk.calendar_ends.filter(|_| someone_waits);
+    let desk = Desk::new(input, &stages, tally, stop.as_ref());
+    let Admission {
+        decisions,
+        known_until,
+    } = desk.admit(&standings);
     let recheck_at = decisions
         .values()
         .filter_map(Decision::recheck_at)
         .chain(stages.iter().filter_map(|stage| gate_ends(&stage.plan)))
         .chain(admit::leftover_ends(&standings, &decisions))
-        .chain(calendar_ends)
+        .chain(standings.iter().filter_map(|standing| standing.turns_at))
+        .chain(known_until)
         .filter(|at| *at > input.now)
         .min();
     let stages: Vec<StagePlan> = stages.into_iter().map(|stage| stage.plan).collect();
     Plan {
-        verdict: verdict(input, &stages, &decisions, stop),
+        verdict: verdict(input, &stages, &standings, stop),
         decisions,
         stages,
         tally,
@@ -79,17 +83,9 @@ pub fn everything_in_the_way(input: &PlanInput, cluster: &str) -> Vec<(HoldReaso
     let stages = walk::walk(input, &rules, &standings);
     let tally = walk::whole(input, &standings, &stages);
     let stop = admit::stop(input, &stages, tally);
-    let desk = Desk::new(input, &stages, tally, stop.as_ref(), &standings);
+    let desk = Desk::new(input, &stages, tally, stop.as_ref());
     let asked = standings.iter().find(|standing| standing.name == cluster);
     asked.map_or_else(Vec::new, |standing| desk.everything_in_the_way(standing))
-}
-
-fn classify_all(input: &PlanInput) -> Vec<Standing<'_>> {
-    input
-        .clusters
-        .iter()
-        .map(|(name, cluster)| classify::classify(input, name, cluster))
-        .collect()
 }
 
 /// When time passes a gate of a stage. Also while clusters of it are not through: the gate behind it begins then.
@@ -115,23 +111,12 @@ fn gate_ends(stage: &StagePlan) -> Option<Timestamp> {
 fn verdict(
     input: &PlanInput,
     stages: &[StagePlan],
-    decisions: &std::collections::BTreeMap<String, Decision>,
+    standings: &[Standing<'_>],
     stop: Option<Stop>,
 ) -> Verdict {
     let passed = |stage: &StagePlan| matches!(stage.phase, StagePhase::Passed | StagePhase::Skipped(_));
-    let settled = |decision: &Decision| match decision {
-        Decision::Done => true,
-        Decision::Hold { reason, .. } => match reason {
-            HoldReason::ClusterUnreachable { .. } => input.strategy.on_unreachable == OnUnreachable::Skip,
-            HoldReason::Skipped(_) => true,
-            _ => false,
-        },
-        Decision::Start { .. }
-        | Decision::InFlight { .. }
-        | Decision::Soaking { .. }
-        | Decision::Failed { .. } => false,
-    };
-    if stages.iter().all(passed) && decisions.values().all(settled) {
+    let skips_unreachable = !walk::waits_for_unreachable(input);
+    if stages.iter().all(passed) && standings.iter().all(|one| one.is_settled(skips_unreachable)) {
         return Verdict::Through;
     }
     let may_go_back =

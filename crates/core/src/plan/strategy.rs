@@ -155,9 +155,9 @@ fn read_selector(
     selector: &k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector,
     field: impl Fn() -> String,
 ) -> Result<Selector, StrategyError> {
-    expand::selector(selector).map_err(|error| StrategyError::Selector {
+    expand::selector(selector).map_err(|problem| StrategyError::Selector {
         field: field(),
-        problem: error.to_string(),
+        problem,
     })
 }
 

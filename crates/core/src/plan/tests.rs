@@ -544,3 +544,61 @@ fn changed_parameters_wait_for_a_slot() {
     }
     assert_eq!(picture(&plan(&input)), "Wnnn");
 }
+
+/// Work on an older release ends at its deadline, and what waited for that is looked at again then: for a slot, and for the
+/// cluster to be available.
+#[test]
+fn the_end_of_older_work_wakes_who_waits_for_room() {
+    for unavailable in [100, 1] {
+        let mut input = input("wo", if unavailable == 1 { 2 } else { 1 }, 0);
+        input.strategy.limits.max_unavailable = IntOrPercent::Int(unavailable);
+        // What works on the older release is not to be started itself.
+        input.clusters.get_mut("c000").unwrap().entries.insert(
+            "crds".into(),
+            EntryView {
+                wanted: Err("no label".into()),
+                known_good: None,
+                observed: None,
+            },
+        );
+        let planned = plan(&input);
+        assert!(matches!(planned.decisions["c001"], Decision::Hold { .. }));
+        assert_eq!(planned.recheck_at, Some(t(900)), "{planned:#?}");
+        assert_eq!(check::check(&input, &planned), Ok(()));
+    }
+}
+
+/// A cluster that cannot be reached is caught up with later, whatever else is wrong with it.
+#[test]
+fn a_rollout_ends_though_an_unreachable_cluster_lacks_a_parameter() {
+    let mut input = input("dx", 1, 0);
+    assert_eq!(plan(&input).verdict, Verdict::Rolls);
+    input.clusters.get_mut("c001").unwrap().reach = unreachable();
+    assert_eq!(plan(&input).verdict, Verdict::Through);
+}
+
+/// A stage that was passed over takes its clusters' failures out of the budget, unless this release brought them.
+#[test]
+fn what_fails_in_a_stage_that_was_passed_over_counts_only_if_this_release_came_there() {
+    for (release, failed, verdict) in [(OLD, 0, Verdict::Through), (NEW, 1, Verdict::Rolls)] {
+        let mut input = input("df", 1, 1);
+        let entry = input
+            .clusters
+            .get_mut("c001")
+            .unwrap()
+            .entries
+            .get_mut("app")
+            .unwrap();
+        entry.observed.as_mut().unwrap().release = release.into();
+        let word = Word {
+            by: "jane".into(),
+            reason: "so".into(),
+            at: t(0),
+        };
+        input.steering.skipped_stages.insert(REST.into(), word);
+        let planned = plan(&input);
+        assert_eq!(planned.tally.failed, failed, "{release}");
+        assert_eq!(planned.verdict, verdict, "{release}");
+        assert_eq!(check::check(&input, &planned), Ok(()));
+    }
+}

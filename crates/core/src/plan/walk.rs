@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use starling_api::{OnFailure, OnUnreachable};
 
-use super::classify::{Class, Standing};
 use super::stages::{
     Direction, Finding, Gate, GateRecord, REST, StagePhase, StagePlan, StageRecord, StageRules, StageWait,
     Word,
 };
+use super::standing::{Class, Standing};
 use super::types::{HoldReason, PlanInput, Tally};
 
 /// A stage in the middle of a plan.
@@ -61,6 +61,11 @@ pub(super) fn rules(input: &PlanInput) -> Vec<StageRules> {
 /// it ends.
 pub(super) fn goes_on(input: &PlanInput) -> bool {
     input.strategy.on_failure == OnFailure::Continue && input.rollout.direction == Direction::Forward
+}
+
+/// Whether clusters that cannot be reached are waited for. On the way back at once nothing of that kind counts.
+pub(super) fn waits_for_unreachable(input: &PlanInput) -> bool {
+    input.strategy.on_unreachable == OnUnreachable::Wait && input.rollout.direction != Direction::BackAtOnce
 }
 
 /// The place of a cluster's stage among [`rules`].
@@ -184,26 +189,18 @@ impl View<'_> {
         if record.completed_at.is_some() {
             (record.after, gate) = self.gates(&self.rules.after, &record.after);
         }
-        if !through || overdrawn {
-            // A gate that failed stops the rollout, whoever joined the stage since.
-            return match gate {
-                Some(failed @ StageWait::GateFailed { .. }) => {
-                    (StagePhase::Waiting(failed.clone()), Some(failed))
-                }
-                _ => (StagePhase::Open, Some(self.clusters())),
-            };
-        }
-        if !proven {
-            return (
-                StagePhase::Waiting(StageWait::Unproven),
-                Some(StageWait::Unproven),
-            );
-        }
-        if let Some(wait) = gate {
-            return (StagePhase::Waiting(wait.clone()), Some(wait));
-        }
-        record.passed_at = Some(self.input.now);
-        (StagePhase::Passed, None)
+        let wait = match gate {
+            // It stops the rollout, whoever joined the stage since, and whatever became of its clusters.
+            Some(failed @ StageWait::GateFailed { .. }) => failed,
+            _ if !through || overdrawn => return (StagePhase::Open, Some(self.clusters())),
+            _ if !proven => StageWait::Unproven,
+            Some(wait) => wait,
+            None => {
+                record.passed_at = Some(self.input.now);
+                return (StagePhase::Passed, None);
+            }
+        };
+        (StagePhase::Waiting(wait.clone()), Some(wait))
     }
 
     /// Whether the stage is not through as long as this cluster is as it is.
@@ -214,9 +211,7 @@ impl View<'_> {
         match &member.class {
             Class::InFlight { .. } | Class::Soaking { .. } | Class::Startable { .. } => true,
             Class::Held(HoldReason::ClusterNotProbed) => true,
-            Class::Held(HoldReason::ClusterUnreachable { .. }) => {
-                self.input.strategy.on_unreachable == OnUnreachable::Wait
-            }
+            Class::Held(HoldReason::ClusterUnreachable { .. }) => waits_for_unreachable(self.input),
             Class::Done | Class::Failed(_) | Class::Held(_) => false,
         }
     }

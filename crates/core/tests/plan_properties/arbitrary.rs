@@ -20,7 +20,7 @@ use starling_core::window::Window;
 /// The release that rolls in random inputs; `OLD` is one before it, and `GOOD` the last known good one.
 pub(crate) const NEW: &str = "r2";
 const OLD: &str = "r1";
-const GOOD: &str = "r0";
+pub(crate) const GOOD: &str = "r0";
 
 /// A Tuesday at 22:13:20 UTC, far from any change of offset.
 pub(crate) fn t(seconds: i64) -> Timestamp {

@@ -124,9 +124,8 @@ fn settles(world: &mut World, stay_broken: bool, picks: &[u8]) -> Result<(), Tes
         world.people_act(&plan);
         let finished = world.one_finishes(picks[round % picks.len()]);
         let acted = format!("{:?}", world.input()) != format!("{before:?}");
-        let forward = world.rollout.direction == Direction::Forward;
         let idle = started(&plan).is_empty() && !finished && !acted;
-        if idle && !(plan.recheck_at.is_none() && forward && world.the_past_recovers()) {
+        if idle && !(plan.recheck_at.is_none() && world.the_past_recovers()) {
             prop_assert!(plan.recheck_at.is_some(), "stuck: {:#?} {:#?}", before, plan);
             world.now = plan.recheck_at.unwrap();
         }

@@ -12,9 +12,9 @@ use proptest::prelude::*;
 use starling_api::{OnFailure, OnUnreachable};
 use starling_core::plan::check::check;
 use starling_core::plan::{
-    ClusterView, Decision, Direction, EntryView, Finding, Gate, Held, HoldReason, Limits, ObservedSync, Plan,
-    PlanInput, Progress, Reach, RolloutView, StagePhase, StageRecord, StageWait, Steering,
-    Strategy as Rollout, To, Trouble, plan,
+    ClusterView, Decision, Direction, EntryView, Finding, Gate, GateRecord, Held, HoldReason, Limits,
+    ObservedSync, Plan, PlanInput, Progress, Reach, RolloutView, StagePhase, StageRecord, StageRules,
+    StageWait, Steering, Strategy as Rollout, To, Trouble, plan,
 };
 
 use crate::arbitrary::{self, t, unreachable, word};
@@ -53,7 +53,7 @@ pub(crate) struct World {
     releases: Vec<Release>,
     /// The last that went through.
     good: Option<Release>,
-    /// The strategy or the place of a cluster changed since it started, or a person let a stage go.
+    /// The strategy or the place of a cluster changed since it started.
     pub(crate) irregular: bool,
     /// Counts up with everything that needs a new number.
     serial: u32,
@@ -167,7 +167,8 @@ impl World {
     }
 
     /// On how many clusters the group's work goes on: they are ready, or were lost on the way to the release that
-    /// rolls; their time is not over, and nothing that was admitted with that work or since has failed.
+    /// rolls; their time is not over, and nothing that was admitted with that work or since has failed, or broke before
+    /// it had soaked.
     pub(crate) fn at_work(&self) -> usize {
         let members = self.members.values();
         members.filter(|member| self.is_at_work(member)).count()
@@ -176,9 +177,15 @@ impl World {
     fn is_at_work(&self, member: &Member) -> bool {
         let syncs = || member.syncs.values();
         let deadline = self.strategy.limits.progress_deadline;
+        let fails: Vec<&ObservedSync> = member
+            .syncs
+            .iter()
+            .filter(|(entry, sync)| self.fails(member, entry, sync))
+            .map(|(_, sync)| sync)
+            .collect();
         let work = syncs().filter(|sync| {
             let failed = |other: &&ObservedSync| {
-                matches!(other.progress, Progress::Failing { .. })
+                fails.contains(other)
                     && (other.release == sync.release || other.admitted_at >= sync.admitted_at)
             };
             sync.progress == Progress::Working
@@ -191,6 +198,19 @@ impl World {
             && work
                 .into_iter()
                 .any(|sync| ready || sync.release == self.rollout.release)
+    }
+
+    fn fails(&self, member: &Member, entry: &str, sync: &ObservedSync) -> bool {
+        let wanted = target(self.release(), member, entry).ok();
+        let soak = match self.rollout.direction {
+            Direction::BackAtOnce => Duration::ZERO,
+            Direction::Forward | Direction::Back => self.strategy.limits.min_success_time,
+        };
+        match &sync.progress {
+            Progress::Failing { .. } => true,
+            Progress::Held(held) => held.trouble.is_some() && sync.target == wanted && held.longest < soak,
+            Progress::Working => false,
+        }
     }
 
     // ------------------------------------------------------------------ what happens
@@ -229,12 +249,10 @@ impl World {
             Event::Promote(pick) => {
                 let stage = self.stage(*pick);
                 self.steering.promoted.insert(stage, word(0));
-                self.irregular = true;
             }
             Event::SkipStage(pick) => {
                 let stage = self.stage(*pick);
                 self.steering.skipped_stages.insert(stage, word(0));
-                self.irregular = true;
             }
             Event::SkipCluster(pick) => {
                 let name = self.pick(*pick, |_| true).map(|(name, _)| name.clone());
@@ -405,7 +423,10 @@ impl World {
     fn go_on(&mut self) {
         self.steering.paused = None;
         self.steering.aborted = None;
-        // What failed is tried again.
+        if self.strategy.on_failure == OnFailure::Continue {
+            return;
+        }
+        // What failed, and stops the rollout, is tried again.
         for record in self.rollout.stages.values_mut() {
             for gate in record.before.iter_mut().chain(&mut record.after) {
                 if matches!(gate.found, Some(Finding::Failed { .. })) {
@@ -463,16 +484,17 @@ impl World {
     }
 
     /// What is left of an older release becomes healthy as well: a release that goes forward may have to wait for
-    /// that (`maxUnavailable`).
+    /// that (`maxUnavailable`). A way back must not, but for clusters that it cannot touch because their parameters are not
+    /// mended: what they hold becomes healthy, or somebody would have to pass them over.
     pub(crate) fn the_past_recovers(&mut self) -> bool {
         let (now, mut recovers) = (self.now, false);
-        for member in self
-            .members
-            .values_mut()
-            .filter(|member| member.reach == Reach::Ready)
-        {
+        let forward = self.rollout.direction == Direction::Forward;
+        let release = &self.rollout.release;
+        for member in self.members.values_mut() {
+            let (ready, broken) = (member.reach == Reach::Ready, member.label.is_none());
             for sync in member.syncs.values_mut() {
-                if sync.release != self.rollout.release && !is_held(&sync.progress) {
+                let is_past = forward && sync.release != *release;
+                if ready && (broken || is_past) && !is_held(&sync.progress) {
                     sync.progress = Progress::healthy_since(now);
                     recovers = true;
                 }
@@ -550,6 +572,10 @@ impl World {
             let Decision::Start { entries, to } = decision else {
                 continue;
             };
+            if writes == 0 {
+                // Nothing is written any more, and the records by which it might be judged may be among that.
+                break;
+            }
             prop_assert!(
                 *to == To::LastKnownGood || self.may_start(name),
                 "{} before what its stage waits for: {:#?}",
@@ -575,33 +601,41 @@ impl World {
         Ok((plan, written))
     }
 
-    /// Whether what must be passed before this cluster's stage was: every gate in front of it was approved, or
-    /// found to be passed, in this very rollout. Of what is irregular it has no opinion.
+    /// Whether what must be passed before this cluster's stage was: every gate in front of it was approved, or found to be
+    /// passed, in this very rollout, or a person let the whole stage go. Of what is irregular it has no opinion.
     fn may_start(&self, name: &str) -> bool {
         if self.irregular || self.rollout.direction != Direction::Forward {
             return true;
         }
         let stages = &self.strategy.stages;
         let own = self.members[name].stage % stages.len();
-        let passed = |stage: &str, gate: &Gate, found: Option<Option<Finding>>| match gate {
-            Gate::TimedWait(_) => found.is_some(),
-            Gate::Approval => self.rollout.approvals.contains_key(stage),
-            Gate::Effect(_) => match found.flatten() {
-                Some(Finding::Passed) => true,
-                Some(Finding::Failed { .. }) => self.strategy.on_failure == OnFailure::Continue,
-                None => false,
-            },
+        let is_let_go = |stage: &StageRules| {
+            let steering = &self.steering;
+            steering.promoted.contains_key(&stage.name) || steering.skipped_stages.contains_key(&stage.name)
         };
-        stages.iter().take(own + 1).enumerate().all(|(place, stage)| {
-            let record = self.rollout.stages.get(&stage.name).cloned().unwrap_or_default();
-            let all = |gates: &[Gate], records: &[starling_core::plan::GateRecord]| {
-                gates.iter().enumerate().all(|(n, gate)| {
-                    let found = records.get(n).map(|record| record.found.clone());
-                    passed(&stage.name, gate, found)
-                })
+        let in_front = || stages.iter().take(own).filter(|stage| !is_let_go(stage));
+        is_let_go(&stages[own])
+            || (in_front().all(|stage| self.is_passed(stage, true)) && self.is_passed(&stages[own], false))
+    }
+
+    /// Whether the gates before a stage are passed, and those after it if asked for.
+    fn is_passed(&self, stage: &StageRules, after: bool) -> bool {
+        let record = self.rollout.stages.get(&stage.name).cloned().unwrap_or_default();
+        let passed =
+            |gate: &Gate, recorded: Option<&GateRecord>| match (gate, recorded.map(|gate| &gate.found)) {
+                (Gate::TimedWait(wait), _) => recorded.is_some_and(|gate| gate.begun_at + *wait <= self.now),
+                (Gate::Approval, _) => self.rollout.approvals.contains_key(&stage.name),
+                (Gate::Effect(_), Some(Some(Finding::Passed))) => true,
+                (Gate::Effect(_), Some(Some(Finding::Failed { .. }))) => {
+                    self.strategy.on_failure == OnFailure::Continue
+                }
+                (Gate::Effect(_), _) => false,
             };
-            all(&stage.before, &record.before) && (place == own || all(&stage.after, &record.after))
-        })
+        let all = |gates: &[Gate], records: &[GateRecord]| {
+            let mut gates = gates.iter().enumerate();
+            gates.all(|(place, gate)| passed(gate, records.get(place)))
+        };
+        all(&stage.before, &record.before) && (!after || all(&stage.after, &record.after))
     }
 
     fn admit(&mut self, name: &str, entry: &str, to: To) {

@@ -31,18 +31,16 @@ fn play(script: &Script) -> String {
             teller.note(world.now, event.text());
             event.happen(&mut world);
         }
-        let before = world.input();
         let happened = world.settle();
         teller.take(&world, &happened);
-        let plans = happened.iter().filter_map(|happened| match happened {
+        let last = happened.iter().rev().find_map(|happened| match happened {
             Happened::Planned(plan) => Some(plan),
             _ => None,
         });
         // The last plan of a moment starts nothing: it is about the world as it is.
-        if let (Some(last), Some(input)) = (plans.last(), world.input()) {
+        if let (Some(last), Some(input)) = (last, world.input()) {
             check(&input, last).unwrap_or_else(|violation| panic!("{}: {violation}\n{last:#?}", script.name));
         }
-        drop(before);
         let next = [world.next_time(), events.peek().map(|(at, _)| *at)];
         match next.into_iter().flatten().min() {
             Some(at) if at <= end => world.now = at,

@@ -212,6 +212,10 @@ impl Judge<'_> {
                 continue;
             };
             let ours = sync.release == self.input.rollout.release;
+            if !at_target(entry) && sync.target == entry.known_good {
+                // It got what was good after the admission began, or before: it waits for its stage.
+                continue;
+            }
             match (at_target(entry), ours) {
                 (true, true) if !self.is_done(entry) => begun_at = begun_at.max(sync.admitted_at),
                 (true, _) => {}

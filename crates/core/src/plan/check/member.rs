@@ -62,9 +62,10 @@ impl<'a> Member<'a> {
         self.skipped.is_none() && matches!(self.facts.state, State::Failed(_))
     }
 
-    /// Whether it can be reached, and has work going on or, in a stage that is open, something that is not healthy.
+    /// Whether it can be reached, and has work going on or, in a stage that is open, something that is not healthy and that
+    /// the rollout may do something about.
     pub(super) fn is_unavailable(&self) -> bool {
-        let unhealthy = self.facts.unhealthy && self.stage_is_open;
+        let unhealthy = self.facts.unhealthy && self.stage_is_open && self.skipped.is_none();
         self.view.reach == Reach::Ready && (unhealthy || self.facts.holds_slot())
     }
 
