@@ -15,8 +15,8 @@ use kube::core::error_boundary::InvalidObject;
 use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
-pub use super::objects::IndexBy;
 use super::objects::Objects;
+pub use super::objects::{Beside, IndexBy};
 
 /// Names an object of the management cluster within its kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,16 +49,16 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// All objects of one kind.
+/// All objects of one kind, and what is kept beside them.
 #[derive(Debug)]
-pub struct Cache<K> {
-    state: RwLock<State<K>>,
+pub struct Cache<K, B = ()> {
+    state: RwLock<State<K, B>>,
     synced: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
-struct State<K> {
-    objects: Objects<K>,
+struct State<K, B> {
+    objects: Objects<K, B>,
     /// Resource versions at which objects were deleted: a late answer to a write of ours must not bring one
     /// back. Emptied by each complete list.
     deleted: HashMap<ObjectKey, u64>,
@@ -66,6 +66,8 @@ struct State<K> {
     incoming: Option<Incoming<K>>,
     /// Objects that are there but cannot be read as their kind. Absence from `objects` means nothing for them.
     unreadable: BTreeSet<ObjectKey>,
+    /// Moves with each change of the objects, and of which are unreadable.
+    edition: u64,
 }
 
 /// A list that is being received.
@@ -77,13 +79,13 @@ struct Incoming<K> {
     written: BTreeSet<ObjectKey>,
 }
 
-impl<K> Default for Cache<K> {
+impl<K: ResourceExt> Default for Cache<K> {
     fn default() -> Self {
         Self::new(None)
     }
 }
 
-impl<K> Cache<K> {
+impl<K: ResourceExt, B: Beside<K>> Cache<K, B> {
     /// An empty cache whose objects are found by something besides their key too.
     #[must_use]
     pub fn indexed_by(index: IndexBy<K>) -> Self {
@@ -96,6 +98,7 @@ impl<K> Cache<K> {
             deleted: HashMap::new(),
             incoming: None,
             unreadable: BTreeSet::new(),
+            edition: 0,
         };
         Self {
             state: RwLock::new(state),
@@ -123,7 +126,7 @@ impl<K> Change<K> {
     }
 }
 
-impl<K: ResourceExt> Cache<K> {
+impl<K: ResourceExt, B: Beside<K>> Cache<K, B> {
     /// Takes in an event of the watch and tells what became different by it. An object that cannot be read as
     /// its kind stays as it was last read.
     pub fn observe_event(&self, event: Event<DeserializeGuard<K>>) -> Vec<Change<K>> {
@@ -149,6 +152,7 @@ impl<K: ResourceExt> Cache<K> {
             }
             Event::Apply(DeserializeGuard(Ok(object))) => state.apply(object).into_iter().collect(),
             Event::Apply(DeserializeGuard(Err(invalid))) => {
+                state.edition += 1;
                 state.unreadable.insert(report_unreadable(&invalid));
                 Vec::new()
             }
@@ -176,6 +180,7 @@ impl<K: ResourceExt> Cache<K> {
         let mut state = self.write();
         if let Some(object) = state.objects.remove(key) {
             let at = version(object.meta());
+            state.edition += 1;
             state.deleted.insert(key.clone(), at);
         }
     }
@@ -190,6 +195,28 @@ impl<K: ResourceExt> Cache<K> {
     #[must_use]
     pub fn is_unreadable(&self, key: &ObjectKey) -> bool {
         self.read().unreadable.contains(key)
+    }
+
+    /// The names of the objects of a namespace that cannot be read.
+    #[must_use]
+    pub fn unreadable_in(&self, namespace: &str) -> BTreeSet<String> {
+        let state = self.read();
+        let unreadable = state.unreadable.iter();
+        unreadable
+            .filter(|key| key.namespace == namespace)
+            .map(|key| key.name.clone())
+            .collect()
+    }
+
+    /// A number that moves with each change: what was read at the same one is the same.
+    #[must_use]
+    pub fn edition(&self) -> u64 {
+        self.read().edition
+    }
+
+    /// Reads what is kept beside the objects.
+    pub fn beside<T>(&self, read: impl FnOnce(&B) -> T) -> T {
+        read(self.read().objects.beside())
     }
 
     /// How many objects there are.
@@ -239,20 +266,20 @@ impl<K: ResourceExt> Cache<K> {
         let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, State<K>> {
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, State<K, B>> {
         self.state
             .read()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, State<K>> {
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, State<K, B>> {
         self.state
             .write()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
-impl<K: ResourceExt> State<K> {
+impl<K: ResourceExt, B: Beside<K>> State<K, B> {
     fn apply(&mut self, mut object: K) -> Option<Change<K>> {
         lighten(&mut object);
         let key = ObjectKey::of(&object);
@@ -266,6 +293,7 @@ impl<K: ResourceExt> State<K> {
             return None;
         }
         let object = Arc::new(object);
+        self.edition += 1;
         self.unreadable.remove(&key);
         self.objects.insert(key, object.clone());
         Some(Change::Applied(object))
@@ -273,6 +301,7 @@ impl<K: ResourceExt> State<K> {
 
     fn delete(&mut self, metadata: &ObjectMeta) -> Option<Change<K>> {
         let key = key_of(metadata);
+        self.edition += 1;
         self.deleted.insert(key.clone(), version(metadata));
         self.unreadable.remove(&key);
         self.objects.remove(&key).map(Change::Deleted)
@@ -307,6 +336,7 @@ impl<K: ResourceExt> State<K> {
         else {
             return Vec::new();
         };
+        self.edition += 1;
         self.deleted.clear();
         self.unreadable = unreadable;
         let gone: Vec<ObjectKey> = self

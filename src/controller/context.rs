@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use starling_api::{Cluster, Source, SyncGroup, SyncResource};
+use starling_api::{Cluster, Source, SyncGroup};
 
 use crate::clock::Clock;
 use crate::member::Network;
@@ -20,6 +20,8 @@ use super::pace::Pace;
 use super::ports::{Git, Ledger};
 use super::renders::Renders;
 use super::repositories::Repositories;
+use super::roster::Syncs;
+use super::selection::Selections;
 use super::standing::Standings;
 use super::targets::Targets;
 use super::workqueue::Workqueue;
@@ -37,7 +39,7 @@ pub struct Context {
     /// Clusters as known.
     pub clusters: Arc<Cache<Cluster>>,
     /// Syncs as known.
-    pub syncs: Arc<Cache<SyncResource>>,
+    pub syncs: Arc<Syncs>,
     /// SyncGroups as known.
     pub groups: Arc<Cache<SyncGroup>>,
     /// Who is looked at next.
@@ -70,6 +72,8 @@ pub struct Context {
     pub standings: Standings,
     /// When each group's status was last written, so that a rollout does not write it for every cluster.
     pub reports: Checks,
+    /// The clusters that each group selects.
+    pub selections: Selections,
     /// The targets that the last look at each group computed.
     pub targets: Targets,
     /// Who is about to leave each group.

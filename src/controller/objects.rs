@@ -11,26 +11,42 @@ use super::cache::ObjectKey;
 /// What an object is found by, besides its own key.
 pub type IndexBy<K> = fn(&K) -> Option<ObjectKey>;
 
+/// What is kept beside the objects of a cache, and follows each of their changes.
+pub trait Beside<K>: Default {
+    /// Takes in that an object is no longer as it was `before`, or was not there; and that it is as it is `after`, or gone.
+    fn change(&mut self, before: Option<&Arc<K>>, after: Option<&Arc<K>>);
+}
+
+impl<K> Beside<K> for () {
+    fn change(&mut self, _: Option<&Arc<K>>, _: Option<&Arc<K>>) {}
+}
+
 /// Objects by key. `by_index` names the same objects.
-pub(super) struct Objects<K> {
+pub(super) struct Objects<K, B> {
     by_key: BTreeMap<ObjectKey, Arc<K>>,
     by_index: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
     index: Option<IndexBy<K>>,
+    beside: B,
 }
 
-impl<K> fmt::Debug for Objects<K> {
+impl<K, B> fmt::Debug for Objects<K, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.by_key.keys()).finish()
     }
 }
 
-impl<K> Objects<K> {
+impl<K, B: Beside<K>> Objects<K, B> {
     pub(super) fn new(index: Option<IndexBy<K>>) -> Self {
         Self {
             by_key: BTreeMap::new(),
             by_index: HashMap::new(),
             index,
+            beside: B::default(),
         }
+    }
+
+    pub(super) fn beside(&self) -> &B {
+        &self.beside
     }
 
     pub(super) fn get(&self, key: &ObjectKey) -> Option<&Arc<K>> {
@@ -39,6 +55,7 @@ impl<K> Objects<K> {
 
     pub(super) fn insert(&mut self, key: ObjectKey, object: Arc<K>) {
         let place = self.place(&object);
+        self.beside.change(self.by_key.get(&key), Some(&object));
         let before = self.by_key.insert(key.clone(), object);
         let place_before = before.and_then(|before| self.place(&before));
         if place_before != place {
@@ -51,6 +68,7 @@ impl<K> Objects<K> {
 
     pub(super) fn remove(&mut self, key: &ObjectKey) -> Option<Arc<K>> {
         let removed = self.by_key.remove(key)?;
+        self.beside.change(Some(&removed), None);
         let place = self.place(&removed);
         self.leave(place.as_ref(), key);
         Some(removed)
@@ -133,12 +151,12 @@ mod tests {
 
     #[test]
     fn the_index_follows_what_is_put_changed_and_removed() {
-        let mut objects = Objects::new(Some(by_label as IndexBy<ConfigMap>));
+        let mut objects: Objects<_, ()> = Objects::new(Some(by_label as IndexBy<ConfigMap>));
         for (name, label) in [("a", Some("x")), ("b", Some("x")), ("c", None)] {
             let (key, object) = object(name, label);
             objects.insert(key, object);
         }
-        let found = |objects: &Objects<ConfigMap>, label: &str| -> Vec<String> {
+        let found = |objects: &Objects<ConfigMap, ()>, label: &str| -> Vec<String> {
             let by = ObjectKey::new("", label);
             objects.indexed(&by).map(|object| object.name_any()).collect()
         };

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kube::Client;
-use starling_api::SyncResource;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -23,6 +22,8 @@ use super::ports::Ports;
 use super::renders::Renders;
 use super::repositories::Repositories;
 use super::restart;
+use super::roster::Syncs;
+use super::selection::Selections;
 use super::shares::Limits;
 use super::standing::Standings;
 use super::targets::Targets;
@@ -225,6 +226,7 @@ async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Co
         renewals: Checks::default(),
         healths: Healths::default(),
         standings: Standings::default(),
+        selections: Selections::default(),
         targets: Targets::default(),
         reports: Checks::default(),
         installation,
@@ -233,7 +235,7 @@ async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Co
 }
 
 /// One lane per cluster in the queue of Syncs: what one cluster, or all bad ones together, may hold of the workers.
-fn lane_rules(settings: &Settings, syncs: &Arc<Cache<SyncResource>>, lanes: &Arc<Lanes>) -> LaneRules {
+fn lane_rules(settings: &Settings, syncs: &Arc<Syncs>, lanes: &Arc<Lanes>) -> LaneRules {
     let (syncs, lanes) = (syncs.clone(), lanes.clone());
     LaneRules {
         lane_of: Box::new(move |key| {

@@ -2,14 +2,17 @@
 //!
 //! A target is a digest of a whole template. A look needs two for each cluster and entry, and during a rollout looks follow
 //! each other, while hardly any of the specs behind them changes. What is kept says of which state it is, so it is as good as
-//! what is computed; what a look has not used is not kept any longer.
+//! what is computed; what a look at all clusters has not used is not kept any longer.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use kube::ResourceExt;
+use starling_api::EntryRevision;
+use starling_core::plan::ClusterView;
 
 use super::cache::ObjectKey;
+use super::views::Views;
 
 /// The state of an object that something was computed from: a UID, and a generation or resource version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,19 +51,26 @@ impl<O, T> Default for Memo<O, T> {
 }
 
 impl<O: PartialEq, T: Clone> Memo<O, T> {
+    /// Begins a look at all clusters.
+    fn begin(&mut self) {
+        self.before.extend(std::mem::take(&mut self.now));
+    }
+
     /// What was computed of the same state, or what is computed now.
     pub fn get(&mut self, cluster: &str, entry: &str, of: O, compute: impl FnOnce() -> T) -> T {
         let slot = (cluster.to_owned(), entry.to_owned());
-        let known = self.before.remove(&slot).filter(|(known, _)| *known == of);
-        let kept = known.unwrap_or_else(|| (of, compute()));
+        let known = self.now.remove(&slot).or_else(|| self.before.remove(&slot));
+        let kept = known
+            .filter(|(known, _)| *known == of)
+            .unwrap_or_else(|| (of, compute()));
         let value = kept.1.clone();
         self.now.insert(slot, kept);
         value
     }
 
-    /// Ends a look: what it did not use is let go.
-    fn turn(&mut self) {
-        self.before = std::mem::take(&mut self.now);
+    /// Ends a look. What a look at all clusters did not use is let go; others leave nothing unused.
+    fn end(&mut self) {
+        self.before = HashMap::new();
     }
 }
 
@@ -71,6 +81,16 @@ pub struct Known {
     pub wanted: Memo<(Of, Of, String), Result<String, String>>,
     /// What each Sync says: of its spec.
     pub said: Memo<Of, Option<String>>,
+    /// What the planner is told of each cluster: of the group, and the release and revisions that roll.
+    pub views: Views<(Of, String, Vec<EntryRevision>), ClusterView>,
+}
+
+impl Known {
+    /// Begins a look at all clusters.
+    pub fn begin(&mut self) {
+        self.wanted.begin();
+        self.said.begin();
+    }
 }
 
 /// What is kept for all groups. A group is worked on by one worker at a time, so each has one user.
@@ -86,8 +106,8 @@ impl Targets {
 
     /// Keeps it for the next look.
     pub fn put(&self, group: &ObjectKey, mut known: Known) {
-        known.wanted.turn();
-        known.said.turn();
+        known.wanted.end();
+        known.said.end();
         self.lock().insert(group.clone(), known);
     }
 
@@ -112,6 +132,7 @@ mod tests {
             vec![("a", 1), ("b", 2)],
         ] {
             let mut known = targets.take(&group);
+            known.begin();
             for (cluster, generation) in look {
                 let of = Of("uid".into(), generation.to_string());
                 let value = Some(format!("{cluster}{generation}"));

@@ -108,18 +108,15 @@ impl Context {
         }
         let key = ObjectKey::of(&**change.object());
         let deletes = change.object().spec.deletion_policy == DeletionPolicy::Delete;
-        for sync in self.syncs.in_namespace(&key.namespace) {
-            let group = sync.spec.group_ref.as_ref();
+        for sync in self.syncs.roster(&key).with_copies() {
             let waits = sync
                 .status
                 .as_ref()
                 .is_some_and(|status| status.held_deletions.is_some());
             let has_finalizer = sync.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
             let wants_finalizer = deletes || sync.spec.template.deletion_policy == DeletionPolicy::Delete;
-            if (waits || has_finalizer != wants_finalizer)
-                && group.is_some_and(|group| group.name == key.name)
-            {
-                self.queues.syncs.add(ObjectKey::of(&*sync));
+            if waits || has_finalizer != wants_finalizer {
+                self.queues.syncs.add(ObjectKey::of(&**sync));
             }
         }
         self.queues.groups.add(key);

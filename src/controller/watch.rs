@@ -12,7 +12,7 @@ use kube::runtime::watcher::{self, watcher};
 use starling_core::backoff;
 use tokio_util::sync::CancellationToken;
 
-use super::cache::{Cache, Change};
+use super::cache::{Beside, Cache, Change};
 use super::hub::{Hub, Kind};
 
 /// Wait after the first failure of a watch; doubles.
@@ -59,14 +59,15 @@ impl Backoff for Away {
 ///
 /// The list is a consistent read (kube's default): a controller that was killed right after an admission must
 /// not start from a list that lacks it.
-pub(super) async fn follow<K>(
+pub(super) async fn follow<K, B>(
     hub: Hub,
     namespace: Option<String>,
-    cache: Arc<Cache<K>>,
+    cache: Arc<Cache<K, B>>,
     on_change: impl Fn(Change<K>),
     stop: CancellationToken,
 ) where
     K: Kind + Send + Sync + 'static,
+    B: Beside<K>,
 {
     let api: Api<DeserializeGuard<K>> = match &namespace {
         Some(namespace) => Api::namespaced(hub.client(), namespace),

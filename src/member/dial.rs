@@ -1,61 +1,49 @@
-//! The HTTP clients of one member, and what they may connect to.
+//! How one member is dialled, and what may be connected to.
 
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use http::{Request, Response, Uri};
-use hyper::body::Incoming;
-use hyper::rt::{Read, Write};
+use http::Uri;
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::{GaiResolver, Name};
-use hyper_util::client::legacy::connect::{Connection, HttpConnector};
-use hyper_util::client::legacy::{Client, Error};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::ConfigExt as _;
 use kube::config::AuthInfo;
+use rustls::ClientConfig;
+use rustls::client::Resumption;
+use rustls::pki_types::ServerName;
 use starling_core::address::is_nobodys;
-use tower::util::BoxCloneSyncService;
+use tokio_rustls::TlsConnector;
 use tower::{Service, ServiceExt as _};
 
+use super::connections::{Connections, Dial};
 use super::error::BoxError;
 use super::kubeconfig::{Identity, MemberConfig};
 use super::limits::MemberLimits;
-use super::network::Network;
-
-/// Bytes of the head of an answer, and of what is read of a body at once. API servers send less than one kilobyte.
-const HEAD_BYTES: usize = 64 * 1024;
-/// Fields of the head of an answer.
-const HEAD_FIELDS: usize = 100;
-/// How long a connection waits for the next request before it is closed: over the pauses of an attempt and the first looks at
-/// health after it. Each takes 30 KiB here and as much there, and the next look for drift is minutes away. For a probe's,
-/// which only its second request uses again, it is shorter than the time to the next probe in any case: that one shall connect
-/// anew, and so find out whether that is possible.
-const IDLE: Duration = Duration::from_secs(5);
-/// Connections of a member that wait at the same time. A burst opens more, and each that ends while another request waits
-/// for one is handed on; what is left over is closed.
-const IDLE_AT_ONCE: usize = 2;
+use super::network::{Network, Stream};
 
 /// What is sent.
 pub(super) type Body = kube::client::Body;
 
-/// Sends requests over connections of its own; each takes one request at a time, since they speak HTTP/1.1.
-pub(super) type Http = BoxCloneSyncService<Request<Body>, Response<Incoming>, Error>;
+/// TLS sessions that may be resumed. A member is one server, of which rustls keeps eight tickets with any number up to this; its
+/// default is room for 32 servers, 17 KiB for each member.
+const SESSIONS: usize = 8;
 
-/// The two clients of a member.
+/// The connections of a member.
 pub(super) struct Clients {
     /// For work.
-    pub(super) work: Http,
+    pub(super) work: Connections,
     /// For probes: a lane that is full does not delay them.
-    pub(super) probes: Http,
+    pub(super) probes: Connections,
 }
 
 impl Clients {
-    /// Makes the clients. kube brings TLS; everything else is set here, so nothing is inferred: no proxy, no
-    /// environment, no files, no redirects, no compression, no retries. Must be called inside a tokio runtime.
+    /// Prepares the connections. kube reads the certificates; everything else is set here, so nothing is inferred: no proxy, no
+    /// environment, no files, no redirects, no compression. Must be called inside a tokio runtime.
     ///
     /// # Errors
     /// If TLS cannot be set up with these certificates, or the address is nobody's.
@@ -70,53 +58,56 @@ impl Clients {
         {
             return Err(Nobodys(address).into());
         }
-        if let Some(connector) = network.connector() {
-            return Ok(Self::over(connector, limits.connect));
-        }
-        let mut tcp = HttpConnector::new_with_resolver(Resolver(GaiResolver::new()));
-        tcp.enforce_http(false);
-        tcp.set_connect_timeout(Some(limits.connect));
-        tcp.set_nodelay(true);
-        let tls = tls(config).rustls_https_connector_with_connector(tcp)?;
-        Ok(Self::over(tls, limits.connect))
-    }
-
-    fn over<C>(inner: C, limit: Duration) -> Self
-    where
-        C: Service<Uri, Error: Into<BoxError>, Future: Send> + Clone + Send + Sync + 'static,
-        C::Response: Read + Write + Connection + Unpin + Send + 'static,
-    {
-        let connector = Within { inner, limit };
-        let client = || {
-            let client: Client<_, Body> = Client::builder(TokioExecutor::new())
-                .pool_timer(TokioTimer::new())
-                .pool_idle_timeout(IDLE)
-                .pool_max_idle_per_host(IDLE_AT_ONCE)
-                .http1_max_buf_size(HEAD_BYTES)
-                .http1_max_headers(HEAD_FIELDS)
-                .build(connector.clone());
-            Http::new(client)
+        let dial = match network.dial() {
+            Some(dial) => dial,
+            None => over_tls(config, limits)?,
         };
-        Self {
-            work: client(),
-            probes: client(),
-        }
+        Ok(Self {
+            work: Connections::new(dial.clone(), limits.connect),
+            probes: Connections::new(dial, limits.connect),
+        })
     }
 }
 
-/// What kube needs to know for TLS.
-fn tls(config: &MemberConfig) -> kube::Config {
-    let mut tls = kube::Config::new(config.server.clone());
-    tls.root_cert.clone_from(&config.certificate_authority);
-    tls.tls_server_name.clone_from(&config.tls_server_name);
+/// Dials over the system's network with TLS.
+fn over_tls(config: &MemberConfig, limits: &MemberLimits) -> Result<Dial, BoxError> {
+    let mut tcp = HttpConnector::new_with_resolver(Resolver(GaiResolver::new()));
+    tcp.enforce_http(false);
+    tcp.set_connect_timeout(Some(limits.connect));
+    tcp.set_nodelay(true);
+    let tls = TlsConnector::from(Arc::new(tls(config)?));
+    let name = server_name(config)?;
+    Ok(Arc::new(move |uri| {
+        let (tcp, tls, name) = (tcp.clone(), tls.clone(), name.clone());
+        async move {
+            let stream = tcp.oneshot(uri).await?.into_inner();
+            Ok(Stream::new(tls.connect(name, stream).await?))
+        }
+        .boxed()
+    }))
+}
+
+fn tls(config: &MemberConfig) -> Result<ClientConfig, BoxError> {
+    let mut kube = kube::Config::new(config.server.clone());
+    kube.root_cert.clone_from(&config.certificate_authority);
     if let Some(Identity { certificate, key }) = &config.identity {
-        tls.auth_info = AuthInfo {
+        kube.auth_info = AuthInfo {
             client_certificate_data: Some(certificate.clone()),
             client_key_data: Some(key.0.clone().into()),
             ..AuthInfo::default()
         };
     }
-    tls
+    let mut tls = kube.rustls_client_config()?;
+    tls.resumption = Resumption::in_memory_sessions(SESSIONS);
+    Ok(tls)
+}
+
+/// Whom the certificate of the server has to be about.
+fn server_name(config: &MemberConfig) -> Result<ServerName<'static>, BoxError> {
+    let host = config.server.host().unwrap_or_default();
+    let name = config.tls_server_name.as_deref().unwrap_or(host);
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    Ok(ServerName::try_from(name.to_owned())?)
 }
 
 fn literal(server: &Uri) -> Option<IpAddr> {
@@ -166,45 +157,6 @@ impl Service<Name> for Resolver {
         }
         .boxed()
     }
-}
-
-/// A connector with a limit for everything that it takes to connect: the name, TCP and TLS.
-#[derive(Clone)]
-struct Within<C> {
-    inner: C,
-    limit: Duration,
-}
-
-impl<C> Service<Uri> for Within<C>
-where
-    C: Service<Uri>,
-    C::Error: Into<BoxError>,
-    C::Future: Send + 'static,
-    C::Response: 'static,
-{
-    type Response = C::Response;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<C::Response, BoxError>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(cx).map_err(Into::into)
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        let (connecting, limit) = (self.inner.call(uri), self.limit);
-        async move {
-            match tokio::time::timeout(limit, connecting).await {
-                Ok(connected) => connected.map_err(Into::into),
-                Err(_) => Err(format!("no connection within {limit:?}").into()),
-            }
-        }
-        .boxed()
-    }
-}
-
-/// Sends one request and returns the head of the answer.
-pub(super) async fn send(http: &Http, request: Request<Body>) -> Result<Response<Incoming>, Error> {
-    http.clone().oneshot(request).await
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod adopt;
 mod apply;
 mod attempt;
 mod call;
+mod connections;
 mod definitions;
 mod delete;
 mod dial;

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
+use futures::{FutureExt as _, TryFutureExt as _};
 use http::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tower::Service;
 
+use super::connections;
 use crate::clock::Clock;
 
 /// Opens a stream to the host of a URL.
@@ -51,9 +52,10 @@ impl Network {
         &self.clock
     }
 
-    /// The connector of a network that was handed in; `None` for the system's.
-    pub(super) fn connector(&self) -> Option<Connector> {
-        self.dial.clone().map(Connector)
+    /// How a network that was handed in is dialled; `None` for the system's.
+    pub(super) fn dial(&self) -> Option<connections::Dial> {
+        let dial = self.dial.clone()?;
+        Some(Arc::new(move |uri| dial(uri).map_err(Into::into).boxed()))
     }
 }
 
@@ -64,30 +66,12 @@ impl fmt::Debug for Network {
     }
 }
 
-/// Opens streams for an HTTP client.
-#[derive(Clone)]
-pub(super) struct Connector(Dial);
-
-impl Service<Uri> for Connector {
-    type Response = Stream;
-    type Error = io::Error;
-    type Future = BoxFuture<'static, io::Result<Stream>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        (self.0)(uri)
-    }
-}
-
 /// Bytes in both directions.
 trait Duplex: AsyncRead + AsyncWrite + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
 
-/// A stream of a network that was handed in.
+/// A stream to a member, encrypted or not.
 pub struct Stream(TokioIo<Pin<Box<dyn Duplex>>>);
 
 impl Stream {
@@ -116,6 +100,18 @@ impl Read for Stream {
 impl Write for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(cx, parts)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -263,7 +263,7 @@ impl Member {
         };
         let request = self.request(call)?;
         self.shared.requests.fetch_add(1, Ordering::Relaxed);
-        let http = match line {
+        let connections = match line {
             Line::Lane => &self.shared.clients.work,
             Line::Apart => &self.shared.clients.probes,
         };
@@ -274,7 +274,7 @@ impl Member {
             refusal_bytes: REFUSAL_BYTES,
         };
         let Exchanged { head, body } =
-            exchange(http, request, bounds)
+            exchange(connections, request, bounds)
                 .await
                 .map_err(|source| MemberError::Unreachable {
                     request: what.to_string(),

@@ -150,12 +150,24 @@ fn reach<'a>(name: &'a str, leaving: &'a BTreeMap<String, Vec<String>>) -> BTree
 pub fn dependents_first(syncs: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let mut left: BTreeMap<String, Vec<String>> = syncs.clone();
     let mut order = Vec::with_capacity(left.len());
+    let mut asked_for: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, on) in syncs {
+        for on in on.iter().filter(|on| *on != name) {
+            asked_for.entry(on).or_default().push(name);
+        }
+    }
+    let is_free = |name: &str, left: &BTreeMap<String, Vec<String>>| {
+        let Some(by) = asked_for.get(name) else {
+            return true;
+        };
+        let mut by = by.iter().filter(|other| left.contains_key(**other)).peekable();
+        by.peek().is_none() || {
+            let own = reach(name, left);
+            by.all(|other| own.contains(other))
+        }
+    };
     while !left.is_empty() {
-        let free: Vec<String> = left
-            .keys()
-            .filter(|name| dependents(name, &left).is_empty())
-            .cloned()
-            .collect();
+        let free: Vec<String> = left.keys().filter(|name| is_free(name, &left)).cloned().collect();
         for name in &free {
             left.remove(name);
         }

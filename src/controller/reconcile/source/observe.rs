@@ -110,12 +110,15 @@ async fn let_go(context: &Context, access: &RepoAccess, new: &Revision) -> Resul
 }
 
 fn needed_commits(context: &Context) -> BTreeSet<String> {
-    let mut revisions: Vec<String> = Vec::new();
+    // Thousands of Syncs name few revisions.
+    let mut revisions: BTreeSet<String> = BTreeSet::new();
     for source in context.sources.select(|_| true) {
         revisions.extend(source.status.as_ref().map(|status| status.revision.clone()));
     }
     for sync in context.syncs.select(|_| true) {
-        revisions.push(sync.spec.revision.clone());
+        if !revisions.contains(&sync.spec.revision) {
+            revisions.insert(sync.spec.revision.clone());
+        }
         revisions.extend(
             sync.status
                 .as_ref()

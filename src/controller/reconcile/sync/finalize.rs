@@ -199,14 +199,27 @@ fn waiting_for(context: &Context, observed: &Observed) -> Vec<String> {
         })
         .is_some_and(|group| group.metadata.deletion_timestamp.is_some())
     };
-    let leaving: BTreeMap<String, Vec<String>> = context
-        .syncs
-        .in_namespace(&observed.key.namespace)
-        .into_iter()
-        .filter(|sync| has_finalizer(sync))
-        .filter(|sync| sync.metadata.deletion_timestamp.is_some() || group_goes(sync))
-        .map(|sync| (sync.name_any(), depends_on(&sync)))
-        .collect();
+    // Those that depend on it, and all that it depends on: with one of those it may be in a cycle.
+    let mut names: Vec<String> = context.syncs.dependents(&observed.key).into_iter().collect();
+    if names.is_empty() {
+        return names;
+    }
+    names.push(observed.key.name.clone());
+    let mut leaving: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    while let Some(name) = names.pop() {
+        if leaving.contains_key(&name) {
+            continue;
+        }
+        let key = ObjectKey::new(&observed.key.namespace, &name);
+        let leaves = |sync: &SyncResource| {
+            has_finalizer(sync) && (sync.metadata.deletion_timestamp.is_some() || group_goes(sync))
+        };
+        if let Some(sync) = context.syncs.get(&key).filter(|sync| leaves(sync)) {
+            let on = depends_on(&sync);
+            names.extend(on.iter().cloned());
+            leaving.insert(name, on);
+        }
+    }
     dependents(&observed.key.name, &leaving)
 }
 

@@ -11,8 +11,8 @@ use starling_core::apply::{Claimant, Record, kept_by};
 use starling_core::object::{ObjectKey, RenderedSet};
 use starling_core::{step, target};
 
-use super::finalize;
 use super::observe::{Observed, observe};
+use super::{attempt, finalize};
 use crate::controller::cache;
 use crate::controller::context::Context;
 
@@ -76,10 +76,17 @@ pub(super) async fn ownership(
 /// Cluster of its own for it.
 fn claimants(context: &Context, observed: &Observed) -> BTreeMap<String, Claimant> {
     let id = observed.cluster_id();
-    let others = context.syncs.select(|_| true);
-    others
+    let mut clusters: BTreeSet<cache::ObjectKey> = context
+        .clusters
+        .indexed(&cache::ObjectKey::new("", id))
         .iter()
-        .map(|sync| cache::ObjectKey::of(&**sync))
+        .map(|cluster| cache::ObjectKey::of(&**cluster))
+        .collect();
+    clusters.insert(attempt::cluster_key(observed));
+    clusters
+        .iter()
+        .flat_map(|cluster| context.syncs.indexed(cluster))
+        .map(|sync| cache::ObjectKey::of(&*sync))
         .filter(|key| *key != observed.key)
         .filter_map(|key| observe(context, &key))
         .filter(|other| other.cluster_id() == id && other.sync.metadata.deletion_timestamp.is_none())

@@ -180,7 +180,7 @@ async fn settle_failed(
             continue;
         }
         for entry in &group.object.spec.syncs {
-            let Some(sync) = group.syncs.get(&(cluster.clone(), entry.name.clone())) else {
+            let Some(sync) = group.syncs.get(cluster, &entry.name) else {
                 continue;
             };
             let rollout = sync.annotations().get(ROLLOUT).cloned().unwrap_or_default();

@@ -4,7 +4,7 @@
 //! Without it the garbage collector would delete the Syncs each by its own policy, and a group that says `Orphan` could not keep them
 //! from deleting.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,10 +16,11 @@ use starling_core::finalize::{Surroundings, dependents_first};
 use super::super::ReconcileError;
 use super::super::surroundings::surroundings;
 use super::super::sync::depends_on;
-use super::observe::{self, Blocked, BySlot, Group};
+use super::observe::{self, Blocked};
 use super::{leave, report};
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Context, Next};
+use crate::controller::roster::Roster;
 use crate::controller::wake::By;
 
 /// Wait after the management cluster did not say or take something.
@@ -31,7 +32,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// [`ReconcileError`] if it could not be put on.
 pub(super) async fn ensure(context: &Context, group: &SyncGroup) -> Result<(), ReconcileError> {
     let deletes = |policy: DeletionPolicy| policy == DeletionPolicy::Delete;
-    let (syncs, _) = observe::syncs(context, &ObjectKey::of(group));
+    let syncs = observe::syncs(context, &ObjectKey::of(group));
     let wanted = deletes(group.spec.deletion_policy)
         || group
             .spec
@@ -77,7 +78,7 @@ pub(super) async fn finalize(context: &Context, group: Arc<SyncGroup>) -> Result
             return release(context, &group).await;
         }
     }
-    let (syncs, _) = observe::syncs(context, &key);
+    let syncs = observe::syncs(context, &key);
     if syncs.is_empty() {
         let objects = match group.spec.deletion_policy {
             DeletionPolicy::Delete => {
@@ -89,8 +90,8 @@ pub(super) async fn finalize(context: &Context, group: Arc<SyncGroup>) -> Result
         context.events.normal(&*group, "Deleted", note).await;
         return release(context, &group).await;
     }
-    let failed = take_all_away(context, &group, &key, &syncs).await?;
-    let (left, _) = observe::syncs(context, &key);
+    let failed = take_all_away(context, &group, &syncs).await?;
+    let left = observe::syncs(context, &key);
     tell(context, group, "Deleting", what_is_left(&left)).await?;
     // The Syncs that go wake the group, the last of them too.
     Ok(if failed || left.is_empty() {
@@ -103,20 +104,10 @@ pub(super) async fn finalize(context: &Context, group: Arc<SyncGroup>) -> Result
 /// Deletes the Syncs that are not being deleted yet, with the group's policy. Returns whether some were not taken.
 async fn take_all_away(
     context: &Context,
-    object: &Arc<SyncGroup>,
-    key: &ObjectKey,
-    syncs: &BySlot,
+    object: &SyncGroup,
+    syncs: &Roster,
 ) -> Result<bool, ReconcileError> {
     let policy = object.spec.deletion_policy;
-    let group = Group {
-        object: object.clone(),
-        key: key.clone(),
-        sources: BTreeMap::new(),
-        clusters: BTreeMap::new(),
-        syncs: syncs.clone(),
-        taken: BTreeSet::new(),
-        unreadable: BTreeSet::new(),
-    };
     let staying: BTreeMap<String, &Arc<SyncResource>> = syncs
         .values()
         .filter(|sync| sync.metadata.deletion_timestamp.is_none())
@@ -130,7 +121,7 @@ async fn take_all_away(
     );
     let mut failed = false;
     for sync in order.iter().filter_map(|name| staying.get(name)) {
-        if let Err(error) = leave::take_away(context, &group, sync, policy).await? {
+        if let Err(error) = leave::take_away(context, object, sync, policy).await? {
             tracing::warn!(sync = %sync.name_any(), error = %crate::chain(&error), "not taken away");
             failed = true;
         }
@@ -138,7 +129,7 @@ async fn take_all_away(
     Ok(failed)
 }
 
-fn what_is_left(left: &BySlot) -> String {
+fn what_is_left(left: &Roster) -> String {
     let first = left.values().find_map(|sync| {
         let status = sync.status.as_ref()?;
         let ready = conditions::find(&status.conditions, READY).filter(|ready| ready.status != "True")?;
@@ -146,7 +137,7 @@ fn what_is_left(left: &BySlot) -> String {
     });
     format!(
         "{} Syncs have to go first{}",
-        left.len(),
+        left.values().count(),
         first.unwrap_or_default()
     )
 }

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use kube::ResourceExt;
-use starling_api::{APPROVE_MEMBERSHIP, Cluster, DeletionPolicy, FINALIZER, ROLLOUT, SyncResource};
+use starling_api::{
+    APPROVE_MEMBERSHIP, Cluster, DeletionPolicy, FINALIZER, ROLLOUT, SyncGroup, SyncResource,
+};
 use starling_core::finalize::dependents_first;
 use starling_core::membership::{Departure, HeldDeparture, Members, departure};
 use starling_core::plan::{Decision, Plan};
@@ -41,21 +43,7 @@ pub(super) struct Leaving {
 
 /// Looks who is about to leave.
 pub(super) fn observe(context: &Context, group: &Group) -> Leaving {
-    let previous = group
-        .syncs
-        .iter()
-        .filter(|(_, sync)| sync.metadata.deletion_timestamp.is_none())
-        .map(|((cluster, _), _)| cluster.clone())
-        .collect();
-    let selected = group.clusters.keys().cloned().collect();
-    let approved = group.object.annotations().get(APPROVE_MEMBERSHIP);
-    let members = Members {
-        previous: &previous,
-        selected: &selected,
-        unknown: &group.unreadable,
-        approved: approved.map(String::as_str).unwrap_or_default(),
-    };
-    let (clusters, held) = match departure(members) {
+    let (clusters, held) = match departing(group) {
         Departure::Free(clusters) => (clusters, None),
         Departure::Held(held) => (BTreeSet::new(), Some(held)),
     };
@@ -70,6 +58,32 @@ pub(super) fn observe(context: &Context, group: &Group) -> Leaving {
         held,
         settles,
     }
+}
+
+fn departing(group: &Group) -> Departure {
+    // Most of the time nobody leaves, and nobody has to be counted.
+    let mut selected = group.clusters.keys().map(String::as_str).peekable();
+    let all_selected = group.syncs.clusters().all(|(cluster, _)| {
+        while selected.next_if(|name| *name < cluster).is_some() {}
+        selected.peek() == Some(&cluster)
+    });
+    if all_selected {
+        return Departure::Free(BTreeSet::new());
+    }
+    let previous = group
+        .syncs
+        .iter()
+        .filter(|(.., sync)| sync.metadata.deletion_timestamp.is_none())
+        .map(|(cluster, ..)| cluster.to_owned())
+        .collect();
+    let selected = group.clusters.keys().cloned().collect();
+    let approved = group.object.annotations().get(APPROVE_MEMBERSHIP);
+    departure(Members {
+        previous: &previous,
+        selected: &selected,
+        unknown: &group.unreadable,
+        approved: approved.map(String::as_str).unwrap_or_default(),
+    })
 }
 
 /// Takes away the Syncs of those that leave. Returns when to look again.
@@ -113,7 +127,7 @@ pub(super) async fn release(
             .collect(),
     );
     for (sync, policy) in order.iter().filter_map(|name| doomed.get(name)) {
-        match take_away(context, group, sync, *policy).await? {
+        match take_away(context, &group.object, sync, *policy).await? {
             Ok(()) if *policy == DeletionPolicy::Orphan => tell_people(context, group, leaving, sync).await,
             Ok(()) => {}
             Err(error) => {
@@ -158,9 +172,9 @@ async fn is_out(context: &Context, group: &Group, cluster: &str) -> Result<bool,
 fn syncs_of(group: &Group, cluster: &str) -> impl Iterator<Item = Arc<SyncResource>> {
     group
         .syncs
-        .iter()
-        .filter(move |((of, _), sync)| of == cluster && sync.metadata.deletion_timestamp.is_none())
-        .map(|(_, sync)| sync.clone())
+        .on(cluster)
+        .filter(|sync| sync.metadata.deletion_timestamp.is_none())
+        .cloned()
 }
 
 /// The Syncs of entries that were taken out, on clusters where all present entries are done: what one of those has taken
@@ -170,12 +184,12 @@ fn of_removed_entries(group: &Group, plan: &Plan) -> Vec<Arc<SyncResource>> {
     group
         .syncs
         .iter()
-        .filter(|((cluster, entry), sync)| {
+        .filter(|(cluster, entry, sync)| {
             !is_known(entry)
                 && sync.metadata.deletion_timestamp.is_none()
-                && matches!(plan.decisions.get(cluster), Some(Decision::Done))
+                && matches!(plan.decisions.get(*cluster), Some(Decision::Done))
         })
-        .map(|(_, sync)| sync.clone())
+        .map(|(.., sync)| sync.clone())
         .collect()
 }
 
@@ -185,12 +199,12 @@ fn of_removed_entries(group: &Group, plan: &Plan) -> Vec<Arc<SyncResource>> {
 /// The outer error is the ledger's; the inner one the management cluster's.
 pub(super) async fn take_away(
     context: &Context,
-    group: &Group,
+    group: &SyncGroup,
     sync: &Arc<SyncResource>,
     policy: DeletionPolicy,
 ) -> Result<Result<(), HubError>, ReconcileError> {
     let rollout = sync.annotations().get(ROLLOUT).cloned().unwrap_or_default();
-    let key = admission_key(&group.object, &rollout, sync);
+    let key = admission_key(group, &rollout, sync);
     context
         .ledger
         .settle_admission(&key, AdmissionOutcome::Left, "", context.now())

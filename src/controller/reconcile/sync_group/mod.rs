@@ -33,6 +33,7 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
     // Absence means something only in a complete list: nothing is concluded before there is one.
     let Some(group) = context.groups.get(key) else {
         context.reports.forget(key);
+        context.selections.forget(key);
         drop(context.targets.take(key));
         return Ok(Next::OnEvent);
     };
@@ -59,18 +60,13 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
         &mut known,
         context.now(),
     );
-    context.targets.put(key, known);
     let plan = plan(&input);
+    let said = plan.report(&input);
+    known.views.put_back(input.clusters);
+    context.targets.put(key, known);
     let admitted = admit::admit(context, &group, &rolling, &plan).await?;
     let left = leave::release(context, &group, &leaving, &plan).await?;
-    let reported = report::report(
-        context,
-        &group,
-        &rolling,
-        &plan.report(&input),
-        leaving.held.as_ref(),
-    )
-    .await?;
+    let reported = report::report(context, &group, &rolling, &said, leaving.held.as_ref()).await?;
     Ok(soonest([
         plan.recheck_at.map(|at| Next::at(at, context.now())),
         rolling.settles_at.map(|at| Next::at(at, context.now())),

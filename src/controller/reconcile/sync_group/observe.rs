@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use kube::ResourceExt;
-use kube::core::SelectorExt;
-use starling_api::{Cluster, Source, SyncGroup, SyncResource};
+use starling_api::{Source, SyncGroup};
 use starling_core::ignore::IgnoreRules;
 use starling_core::{depend, expand, promise};
 
 use super::super::not_implemented;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::Context;
+use crate::controller::roster::{Roster, Syncs};
+use crate::controller::selection::Selected;
 
 /// A group that makes sense, and all that its plan depends on.
 pub(super) struct Group {
@@ -20,11 +20,11 @@ pub(super) struct Group {
     /// The Sources of its entries, by name; all of them offer a revision.
     pub(super) sources: BTreeMap<String, Arc<Source>>,
     /// The selected clusters, by name.
-    pub(super) clusters: BTreeMap<String, Arc<Cluster>>,
+    pub(super) clusters: Selected,
     /// Its Syncs, by cluster and entry, whether they are still wanted or not.
-    pub(super) syncs: BTreeMap<(String, String), Arc<SyncResource>>,
+    pub(super) syncs: Arc<Roster>,
     /// Names of Syncs that belong to others.
-    pub(super) taken: BTreeSet<String>,
+    pub(super) taken: Taken,
     /// Clusters that exist and cannot be read: they are neither selected nor unselected.
     pub(super) unreadable: BTreeSet<String>,
 }
@@ -67,30 +67,20 @@ pub(super) fn observe(context: &Context, object: Arc<SyncGroup>) -> Result<Group
     let sources =
         sources(context, &object, &key).map_err(|(reason, message)| blocked(reason, message, false))?;
 
-    let clusters = context
-        .clusters
-        .in_namespace(&key.namespace)
-        .into_iter()
-        .filter(|cluster| cluster.metadata.deletion_timestamp.is_none() && selector.matches(cluster.labels()))
-        .map(|cluster| (cluster.name_any(), cluster))
-        .collect();
-    let (syncs, taken) = syncs(context, &key);
-    let unreadable = syncs
-        .keys()
-        .map(|(cluster, _): &(String, String)| cluster.clone())
-        .filter(|cluster| {
-            context
-                .clusters
-                .is_unreadable(&ObjectKey::new(&key.namespace, cluster))
-        })
-        .collect();
+    let clusters = context.selections.get(&context.clusters, &object, &selector);
+    let syncs = syncs(context, &key);
+    let unreadable = context.clusters.unreadable_in(&key.namespace);
     Ok(Group {
+        taken: Taken {
+            all: context.syncs.clone(),
+            own: syncs.clone(),
+            namespace: key.namespace.clone(),
+        },
         object,
         key,
         sources,
         clusters,
         syncs,
-        taken,
         unreadable,
     })
 }
@@ -147,32 +137,25 @@ fn sources(
     Ok(sources)
 }
 
-pub(super) type BySlot = BTreeMap<(String, String), Arc<SyncResource>>;
-
-/// The group's own Syncs by (cluster, entry), and the names that others have.
-pub(super) fn syncs(context: &Context, key: &ObjectKey) -> (BySlot, BTreeSet<String>) {
-    let mut own: BySlot = BTreeMap::new();
-    let mut taken = BTreeSet::new();
-    for sync in context.syncs.in_namespace(&key.namespace) {
-        match &sync.spec.group_ref {
-            Some(group) if group.name == key.name => {
-                let slot = (sync.spec.cluster_ref.name.clone(), group.entry.clone());
-                // Of two with one identity the older counts; the younger is somebody's copy.
-                let older = own.get(&slot).is_none_or(|known| age(&sync) < age(known));
-                if older {
-                    own.insert(slot, sync);
-                } else {
-                    taken.insert(sync.name_any());
-                }
-            }
-            Some(_) | None => {
-                taken.insert(sync.name_any());
-            }
-        }
-    }
-    (own, taken)
+/// The group's own Syncs, as they are now.
+pub(super) fn syncs(context: &Context, key: &ObjectKey) -> Arc<Roster> {
+    context.syncs.roster(key)
 }
 
-fn age(sync: &SyncResource) -> (Option<jiff::Timestamp>, String) {
-    (sync.creation_timestamp().map(|time| time.0), sync.name_any())
+/// Names of Syncs of a namespace that are not a group's own. A younger copy of one of its own is somebody's, and is not either.
+pub(super) struct Taken {
+    all: Arc<Syncs>,
+    own: Arc<Roster>,
+    namespace: String,
+}
+
+impl Taken {
+    pub(super) fn contains(&self, name: &str) -> bool {
+        let Some(sync) = self.all.get(&ObjectKey::new(&self.namespace, name)) else {
+            return false;
+        };
+        let entry = sync.spec.group_ref.as_ref().map_or("", |group| &group.entry);
+        let own = self.own.get(&sync.spec.cluster_ref.name, entry);
+        own.is_none_or(|own| own.metadata.name != sync.metadata.name)
+    }
 }

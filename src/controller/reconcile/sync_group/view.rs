@@ -34,12 +34,31 @@ pub(super) fn plan_input(
         membership_held,
         release: rolling.rollout.release.clone(),
         started_at: rolling.started_at(),
-        clusters: group
-            .clusters
-            .iter()
-            .map(|(name, cluster)| (name.clone(), cluster_view(group, rolling, known, name, cluster)))
-            .collect(),
+        clusters: views(group, rolling, known),
     }
+}
+
+/// Views of all clusters: of those that changed, new ones.
+fn views(group: &Group, rolling: &Rolling, known: &mut Known) -> BTreeMap<String, ClusterView> {
+    let Rolling { rollout, .. } = rolling;
+    let of = (
+        Of::spec(&*group.object),
+        rollout.release.clone(),
+        rollout.revisions.clone(),
+    );
+    let entries = &group.object.spec.syncs;
+    let any_depends = entries.iter().any(|entry| !entry.template.depends_on.is_empty());
+    let changed = known.views.renew(of, &group.clusters, &group.syncs);
+    if changed.all {
+        known.begin();
+    }
+    for (name, cluster) in changed.clusters {
+        let view = cluster_view(group, rolling, known, &name, &cluster);
+        // The name of a Sync that is not there yet depends on those of others.
+        let lasting = !any_depends || view.entries.values().all(|entry| entry.observed.is_some());
+        known.views.set(name, view, lasting);
+    }
+    known.views.lend()
 }
 
 /// An entry's template on one cluster: parameters resolved, and the entries that it depends on named as the Syncs that
@@ -63,7 +82,7 @@ pub(super) fn template_for(
 
 /// The name of the Sync of an entry on a cluster: the one it has, or the one it will get.
 pub(super) fn name_of(group: &Group, cluster: &str, entry: &str) -> String {
-    match group.syncs.get(&(cluster.to_owned(), entry.to_owned())) {
+    match group.syncs.get(cluster, entry) {
         Some(known) => known.name_any(),
         None => expand::sync_name(&group.key.name, entry, cluster, |name| group.taken.contains(name)),
     }
@@ -86,7 +105,7 @@ fn cluster_view(
         .syncs
         .iter()
         .map(|entry| {
-            let sync = group.syncs.get(&(name.to_owned(), entry.name.clone()));
+            let sync = group.syncs.get(name, &entry.name);
             let observed = sync.map(|sync| {
                 let said = || target::of_spec(&sync.spec);
                 let said = known.said.get(name, &entry.name, Of::spec(&**sync), said);
