@@ -12,6 +12,7 @@ mod constants;
 mod duration;
 mod limit;
 mod reference;
+mod schema;
 mod source;
 mod strategy;
 mod sync;
