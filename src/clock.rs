@@ -75,6 +75,16 @@ impl fmt::Debug for Clock {
 mod tests {
     use super::*;
 
+    /// Windows of rollouts are told in local time, also where the machine knows of no zones: they come with the program.
+    #[test]
+    fn zones_come_with_the_program() {
+        let berlin = jiff::tz::TimeZoneDatabase::bundled()
+            .get("Europe/Berlin")
+            .unwrap();
+        let summer: Timestamp = "2026-07-01T10:00:00Z".parse().unwrap();
+        assert_eq!(berlin.to_datetime(summer).hour(), 12);
+    }
+
     #[test]
     fn what_is_finer_than_a_millisecond_is_cut_off() {
         let clock = Clock::new(|| "2026-01-02T03:04:05.678912Z".parse().unwrap());

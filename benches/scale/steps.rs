@@ -15,8 +15,10 @@ use crate::serving::{Counts, MANAGEMENT, Serving, member};
 use crate::table::Taken;
 use crate::usage::{self, Reading};
 
-/// The colour of one cluster, after it was given another one.
+/// The colour of a cluster, after it was given another one.
 const OTHER_COLOUR: &str = "green";
+/// Clusters that are given another one, one after the other: the kernel counts CPU in steps of 10 ms, about what one of them takes.
+const RECOLOURED: usize = 10;
 
 /// A fleet, and who works on it.
 pub(crate) struct Fleet {
@@ -111,16 +113,27 @@ impl Fleet {
         Ok(taken)
     }
 
-    /// A parameter of one cluster changes.
+    /// A parameter of one cluster changes, and then of the next one.
     async fn one_change(&mut self, program: &Program) -> Result<Taken> {
-        let name = member(self.members / 2);
+        let names = self.recoloured();
         let measure = Measure::begin(self, program).await?;
-        self.hub.recolour(&name, OTHER_COLOUR).await?;
-        hub::until_held(self.kubeconfig(&name)?, 1, OTHER_COLOUR).await?;
-        self.hub.until_rolled("", self.members).await?;
-        let taken = measure.end("one change", 1, self, program).await?;
-        self.verify(1, &[name]).await?;
+        for name in &names {
+            self.hub.recolour(name, OTHER_COLOUR).await?;
+            hub::until_held(self.kubeconfig(name)?, 1, OTHER_COLOUR).await?;
+            self.hub.until_rolled("", self.members).await?;
+        }
+        let taken = measure.end("one change", names.len(), self, program).await?;
+        self.verify(1, &names).await?;
         Ok(taken)
+    }
+
+    fn recoloured(&self) -> Vec<String> {
+        let step = (self.members / RECOLOURED).max(1);
+        (0..self.members)
+            .step_by(step)
+            .take(RECOLOURED)
+            .map(member)
+            .collect()
     }
 
     /// A commit that changes one object on each cluster.
@@ -129,7 +142,7 @@ impl Fleet {
         let commit = self.commit(2)?;
         self.hub.until_rolled(&commit, self.members).await?;
         let taken = measure.end("all change", self.members, self, program).await?;
-        self.verify(2, &[member(self.members / 2)]).await?;
+        self.verify(2, &self.recoloured()).await?;
         Ok(taken)
     }
 

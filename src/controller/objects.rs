@@ -55,8 +55,8 @@ impl<K, B: Beside<K>> Objects<K, B> {
 
     pub(super) fn insert(&mut self, key: ObjectKey, object: Arc<K>) {
         let place = self.place(&object);
-        let before = self.by_key.insert(key.clone(), object.clone());
-        self.beside.change(before.as_ref(), Some(&object));
+        self.beside.change(self.by_key.get(&key), Some(&object));
+        let before = self.by_key.insert(key.clone(), object);
         let place_before = before.and_then(|before| self.place(&before));
         if place_before != place {
             self.leave(place_before.as_ref(), &key);

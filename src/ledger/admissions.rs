@@ -6,15 +6,14 @@
 
 use jiff::Timestamp;
 use serde::Serialize;
+use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
-use sqlx::{Row, Type};
 
-use super::column::{Micros, clip};
+use super::column::{Micros, clip, stored_as_word};
 use super::{Ledger, LedgerError};
 
 /// How an admission ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Type)]
-#[sqlx(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AdmissionOutcome {
     /// The cluster has the target.
     Applied,
@@ -25,6 +24,13 @@ pub enum AdmissionOutcome {
     /// The cluster left the group before it was done.
     Left,
 }
+
+stored_as_word!(AdmissionOutcome {
+    Applied => "applied",
+    Superseded => "superseded",
+    Failed => "failed",
+    Left => "left",
+});
 
 /// Which admission: one target of one entry on one cluster in one rollout.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

@@ -6,18 +6,17 @@
 use std::fmt;
 
 use jiff::Timestamp;
+use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
-use sqlx::{Row, Type};
 
-use super::column::{Micros, clip};
+use super::column::{Micros, clip, stored_as_word};
 use super::{Ledger, LedgerError};
 
 /// How many attempts of a Sync are kept: enough to see a pattern of failures, and a bound on the disk.
 const KEPT: i64 = 20;
 
 /// Names an attempt within one ledger; later attempts have greater numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Type)]
-#[sqlx(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId(i64);
 
 impl AttemptId {
@@ -35,8 +34,7 @@ impl fmt::Display for AttemptId {
 }
 
 /// How an attempt ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Type)]
-#[sqlx(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AttemptOutcome {
     /// The cluster has the target.
     Succeeded,
@@ -47,6 +45,13 @@ pub enum AttemptOutcome {
     /// The process ended before the attempt did; nobody knows how far it came.
     Interrupted,
 }
+
+stored_as_word!(AttemptOutcome {
+    Succeeded => "succeeded",
+    Failed => "failed",
+    Superseded => "superseded",
+    Interrupted => "interrupted",
+});
 
 /// An attempt as it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -168,7 +173,7 @@ impl Ledger {
                     reason, message, created, configured, unchanged, deleted, failed
              FROM attempts WHERE outcome IS NULL AND id <= ?1 ORDER BY id",
         )
-        .bind(self.last_attempt_before)
+        .bind(self.last_attempt_before.0)
         .try_map(|row| read(&row))
         .fetch_all(&self.readers)
         .await
@@ -186,7 +191,7 @@ impl Ledger {
                 let done = sqlx::query(
                     "UPDATE attempts SET outcome = ?2, ended_at = ?3 WHERE outcome IS NULL AND id <= ?1",
                 )
-                .bind(last)
+                .bind(last.0)
                 .bind(AttemptOutcome::Interrupted)
                 .bind(Micros(ended_at))
                 .execute(connection)
@@ -219,9 +224,10 @@ impl Ledger {
 
 /// The newest attempt there is, or one before all.
 pub(super) async fn last(connection: &mut SqliteConnection) -> Result<AttemptId, sqlx::Error> {
-    sqlx::query_scalar("SELECT coalesce(max(id), 0) FROM attempts")
+    let last = sqlx::query_scalar("SELECT coalesce(max(id), 0) FROM attempts")
         .fetch_one(connection)
-        .await
+        .await?;
+    Ok(AttemptId(last))
 }
 
 async fn insert(connection: &mut SqliteConnection, attempt: &Attempt) -> Result<AttemptId, sqlx::Error> {
@@ -289,7 +295,7 @@ async fn update(
                 created = ?6, configured = ?7, unchanged = ?8, deleted = ?9, failed = ?10
          WHERE id = ?1 AND outcome IS NULL",
     )
-    .bind(id)
+    .bind(id.0)
     .bind(outcome)
     .bind(Micros(*ended_at))
     .bind(reason)
@@ -334,7 +340,7 @@ fn read(row: &SqliteRow) -> Result<AttemptRecord, sqlx::Error> {
         None => None,
     };
     Ok(AttemptRecord {
-        id: row.try_get(0)?,
+        id: AttemptId(row.try_get(0)?),
         attempt,
         end,
     })

@@ -1,4 +1,4 @@
-//! How values stand in the columns: times as microseconds, texts cut to their limit.
+//! How values stand in the columns: times as microseconds, outcomes as words, texts cut to their limit.
 
 use jiff::Timestamp;
 use sqlx::encode::IsNull;
@@ -34,6 +34,45 @@ impl Decode<'_, Sqlite> for Micros {
     }
 }
 
+/// Stores an enum as one word for each variant. A column that holds another word is an error when it is read.
+///
+/// Written out rather than derived: for sqlx's derive cargo builds SQLite and most of sqlx a second time.
+macro_rules! stored_as_word {
+    ($enum:ty { $($variant:ident => $word:literal),+ $(,)? }) => {
+        impl ::sqlx::Type<::sqlx::Sqlite> for $enum {
+            fn type_info() -> ::sqlx::sqlite::SqliteTypeInfo {
+                <str as ::sqlx::Type<::sqlx::Sqlite>>::type_info()
+            }
+
+            fn compatible(ty: &::sqlx::sqlite::SqliteTypeInfo) -> bool {
+                <str as ::sqlx::Type<::sqlx::Sqlite>>::compatible(ty)
+            }
+        }
+
+        impl ::sqlx::Encode<'_, ::sqlx::Sqlite> for $enum {
+            fn encode_by_ref(
+                &self,
+                buffer: &mut ::sqlx::sqlite::SqliteArgumentsBuffer,
+            ) -> Result<::sqlx::encode::IsNull, ::sqlx::error::BoxDynError> {
+                let word: &'static str = match self {
+                    $(Self::$variant => $word,)+
+                };
+                ::sqlx::Encode::<::sqlx::Sqlite>::encode(word, buffer)
+            }
+        }
+
+        impl ::sqlx::Decode<'_, ::sqlx::Sqlite> for $enum {
+            fn decode(value: ::sqlx::sqlite::SqliteValueRef<'_>) -> Result<Self, ::sqlx::error::BoxDynError> {
+                match <&str as ::sqlx::Decode<::sqlx::Sqlite>>::decode(value)? {
+                    $($word => Ok(Self::$variant),)+
+                    other => Err(format!("`{other}` is none of {:?}", [$($word),+]).into()),
+                }
+            }
+        }
+    };
+}
+pub(super) use stored_as_word;
+
 /// The longest message or reason that is stored, in bytes: one condition message of moderate length. What is longer
 /// stands in the log.
 pub(super) const LONGEST_TEXT: usize = 512;
@@ -45,7 +84,87 @@ pub(super) fn clip(text: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use sqlx::sqlite::SqliteConnectOptions;
+    use sqlx::{ConnectOptions, SqliteConnection};
+
+    use super::super::{AdmissionOutcome, AttemptOutcome, RolloutOutcome};
     use super::*;
+
+    async fn database() -> SqliteConnection {
+        SqliteConnectOptions::new()
+            .in_memory(true)
+            .connect()
+            .await
+            .unwrap()
+    }
+
+    /// Binds each value, which must come out as its word, and reads each word, which must come out as its value.
+    async fn assert_words<T>(pairs: &[(T, &str)])
+    where
+        T: for<'q> Encode<'q, Sqlite> + for<'r> Decode<'r, Sqlite>,
+        T: Type<Sqlite> + Copy + PartialEq + std::fmt::Debug + Send + Unpin + 'static,
+    {
+        let mut database = database().await;
+        for (value, word) in pairs {
+            let written: String = sqlx::query_scalar("SELECT ?1")
+                .bind(*value)
+                .fetch_one(&mut database)
+                .await
+                .unwrap();
+            assert_eq!(written, *word);
+            let read: T = sqlx::query_scalar("SELECT ?1")
+                .bind(*word)
+                .fetch_one(&mut database)
+                .await
+                .unwrap();
+            assert_eq!(read, *value);
+        }
+    }
+
+    /// The words stand in ledgers on disk, and in the statements and checks of the schema.
+    #[tokio::test]
+    async fn outcomes_are_stored_as_words() {
+        use AdmissionOutcome as Admission;
+        use AttemptOutcome as Attempt;
+        use RolloutOutcome as Rollout;
+        assert_words(&[
+            (Rollout::Succeeded, "succeeded"),
+            (Rollout::Superseded, "superseded"),
+            (Rollout::Failed, "failed"),
+            (Rollout::Abandoned, "abandoned"),
+        ])
+        .await;
+        assert_words(&[
+            (Admission::Applied, "applied"),
+            (Admission::Superseded, "superseded"),
+            (Admission::Failed, "failed"),
+            (Admission::Left, "left"),
+        ])
+        .await;
+        assert_words(&[
+            (Attempt::Succeeded, "succeeded"),
+            (Attempt::Failed, "failed"),
+            (Attempt::Superseded, "superseded"),
+            (Attempt::Interrupted, "interrupted"),
+        ])
+        .await;
+    }
+
+    #[tokio::test]
+    async fn another_word_or_type_is_refused() {
+        let mut database = database().await;
+        for (query, complaint) in [
+            ("SELECT 'Applied'", "`Applied` is none of"),
+            ("SELECT 1", "is not compatible with SQL type"),
+        ] {
+            let error = sqlx::query_scalar::<_, AdmissionOutcome>(query)
+                .fetch_one(&mut database)
+                .await
+                .unwrap_err();
+            assert!(matches!(error, sqlx::Error::ColumnDecode { .. }), "{error:?}");
+            assert!(error.to_string().contains(complaint), "{error}");
+        }
+    }
 
     #[test]
     fn clip_cuts_between_characters() {

@@ -3,18 +3,17 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
-use sqlx::{Row, Type};
 
-use super::column::Micros;
+use super::column::{Micros, stored_as_word};
 use super::{Ledger, LedgerError};
 
 /// How many rollouts of a group are kept: about a working week of a busy repository, and a bound on the disk.
 const KEPT: i64 = 20;
 
 /// How a rollout ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Type)]
-#[sqlx(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RolloutOutcome {
     /// Every cluster has the release.
     Succeeded,
@@ -25,6 +24,13 @@ pub enum RolloutOutcome {
     /// It was called off: the group was deleted, suspended for good, or lost its clusters.
     Abandoned,
 }
+
+stored_as_word!(RolloutOutcome {
+    Succeeded => "succeeded",
+    Superseded => "superseded",
+    Failed => "failed",
+    Abandoned => "abandoned",
+});
 
 /// A rollout as it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]

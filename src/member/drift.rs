@@ -25,8 +25,10 @@ const PAGE: usize = 500;
 const PAGES: usize = 200;
 /// How often a list is begun anew after it expired between two pages.
 const RESTARTS: usize = 2;
-/// Lists at the same time. Nobody waits for them, and since the last look was minutes ago each would be a connection that is made for
-/// one request: its TLS costs both sides more than the list.
+/// Lists of a look for which a connection is worth it. Nobody waits for them, and since the last look was minutes ago each
+/// connection has to be made: its TLS costs both sides more than a list, and takes two round trips where a list takes one.
+const LISTS_EACH: usize = 6;
+/// Lists at the same time, however many there are.
 const LISTS: usize = 2;
 
 /// What a search for drift found.
@@ -117,7 +119,8 @@ impl Member {
                 .or_default()
                 .push((key, record));
         }
-        let mut lane = Lane::new(self.limits().concurrency.min(LISTS));
+        let at_once = kinds.len().div_ceil(LISTS_EACH).min(LISTS);
+        let mut lane = Lane::new(self.limits().concurrency.min(at_once));
         for (kind, known) in &kinds {
             lane.begin(
                 *kind,

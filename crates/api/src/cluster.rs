@@ -4,8 +4,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::SecretKeyRef;
 use crate::conditions::Condition;
+use crate::{SecretKeyRef, schema};
 
 /// A cluster that Starling keeps in step: how to reach it, and by its labels what it is.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -71,6 +71,6 @@ pub struct ClusterStatus {
     pub last_handled_reconcile_at: String,
     /// Ready (Unknown when unreachable), IdentityConflict, CredentialsExpiring, Stalled.
     #[serde(default)]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    #[schemars(with = "Vec<schema::Condition>", extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }

@@ -13,6 +13,7 @@ mod duration;
 mod limit;
 mod reference;
 mod rollout;
+mod schema;
 mod source;
 mod strategy;
 mod sync;

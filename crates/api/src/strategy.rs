@@ -5,7 +5,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Duration, IntOrPercent};
+use crate::{Duration, IntOrPercent, schema};
 
 /// At what pace, in what order, and what to do when it goes wrong.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -101,6 +101,7 @@ pub struct Window {
     pub time_zone: String,
     /// For which clusters; none means all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<schema::LabelSelector>")]
     pub cluster_selector: Option<LabelSelector>,
 }
 
@@ -113,6 +114,7 @@ pub struct Stage {
     pub name: String,
     /// Its clusters, of those that the group selects.
     #[serde(default)]
+    #[schemars(with = "schema::LabelSelector")]
     pub cluster_selector: LabelSelector,
     /// As in the strategy, for this stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]

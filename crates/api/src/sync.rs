@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conditions::Condition;
-use crate::{Duration, LocalRef, ObjectSelector};
+use crate::{Duration, LocalRef, ObjectSelector, schema};
 
 /// One Source kept on one Cluster: by itself, or as the part of a SyncGroup on that cluster.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -235,7 +235,7 @@ pub struct SyncStatus {
     pub problems: Vec<ObjectProblem>,
     /// Ready, Reconciling, Stalled, Healthy, DeletionHeld, Contested.
     #[serde(default)]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    #[schemars(with = "Vec<schema::Condition>", extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 

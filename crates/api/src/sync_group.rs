@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conditions::Condition;
-use crate::{DeletionPolicy, Duration, RolloutStrategy, StageTaskType, SyncTemplate};
+use crate::{DeletionPolicy, Duration, RolloutStrategy, StageTaskType, SyncTemplate, schema};
 
 /// A set of clusters by label, and what is kept on each of them.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -67,6 +67,7 @@ use crate::{DeletionPolicy, Duration, RolloutStrategy, StageTaskType, SyncTempla
 #[serde(rename_all = "camelCase")]
 pub struct SyncGroupSpec {
     /// Which Clusters of the namespace; empty selects all of them.
+    #[schemars(with = "schema::LabelSelector")]
     pub cluster_selector: LabelSelector,
     /// What is kept on each: one Sync per entry and cluster.
     #[serde(default)]
@@ -132,7 +133,7 @@ pub struct SyncGroupStatus {
     /// Ready (every reachable cluster is done with this release), Progressing, Stalled, MembershipHeld,
     /// DeletionHeld.
     #[serde(default)]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    #[schemars(with = "Vec<schema::Condition>", extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 

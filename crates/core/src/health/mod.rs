@@ -24,7 +24,7 @@ use serde_json::Value;
 pub use self::cadence::Cadence;
 pub use self::counts::counts;
 pub use self::verdict::{Verdict, judge, summary, waiting_since};
-pub use self::watched::Watched;
+pub use self::watched::{Read, Watched};
 use crate::object::ObjectKey;
 use fields::{Malformed, conditions, integer, text};
 

@@ -166,7 +166,7 @@ async fn attempt(
         None => judge(context, observed, wanted, &applied, rendered.plain),
     };
     if matches!(outcome, Outcome::Holds(_)) {
-        health::applied(context, observed, wanted, &rendered.set, &applied);
+        health::applied(context, observed, wanted, &rendered.set, &records, &applied);
     }
     let end = end(&outcome, &applied, context.now());
     let (upserts, deletes) = remembered(&applied);

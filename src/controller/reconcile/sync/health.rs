@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use starling_api::SyncStatus;
 use starling_core::apply::Record;
-use starling_core::health::{Health, Status, Verdict, Watched, judge, waiting_since};
+use starling_core::health::{Health, Read, Status, Verdict, Watched, judge, waiting_since};
 use starling_core::object::{ObjectKey, RenderedSet};
 use starling_core::step::{self, Step, Wanted};
 use tokio::time::Instant;
@@ -23,7 +23,7 @@ use super::outcome::Outcome;
 use super::report;
 use crate::controller::context::Context;
 use crate::controller::healths::Watching;
-use crate::member::{ApplyOutcome, HealthReport, Member, MemberError};
+use crate::member::{ApplyOutcome, HealthReport, Member, MemberError, Seen};
 
 /// Limit of one look. It ends on time however slow the member is, and the next one goes on where it ended.
 const LOOK: Duration = Duration::from_secs(30);
@@ -47,12 +47,19 @@ pub(super) fn applied(
     observed: &Observed,
     wanted: &Wanted,
     desired: &RenderedSet,
+    records: &BTreeMap<ObjectKey, Record>,
     applied: &ApplyOutcome,
 ) {
     let mut watching = known(context, observed, wanted)
         .unwrap_or_else(|| fresh(observed, wanted, desired.objects.iter().map(|object| &object.key)));
+    for (key, record) in records {
+        watching.watched.applied_at(key, &record.resource_version);
+    }
     for object in &applied.applied {
         watching.watched.touch(&object.key);
+        watching
+            .watched
+            .applied_at(&object.key, &object.record.resource_version);
     }
     watching.cadence.restart();
     context.healths.set(&observed.key, watching);
@@ -206,15 +213,11 @@ async fn read(
     if let Some(error) = report.interrupted.filter(|error| !is_too_slow(error)) {
         return Err(error);
     }
-    for (key, seen) in &report.seen {
-        let healthy = seen.health.status == Status::Current;
-        watched.found(key, healthy.then(|| seen.resource_version.clone()));
-    }
     let HealthReport {
         mut seen, failures, ..
     } = report;
     let mut health = |key: &ObjectKey| match seen.remove(key) {
-        Some(seen) => seen.health,
+        Some(seen) => believed(watched, key, seen),
         None => unread(key, &failures),
     };
     Ok(asked
@@ -222,6 +225,18 @@ async fn read(
         .map(|key| (key.clone(), health(key)))
         .filter(|(_, health)| health.status != Status::Current)
         .collect())
+}
+
+/// The health of an object as it was read, unless it was read in a state that is older than our last write (I1).
+fn believed(watched: &mut Watched, key: &ObjectKey, seen: Seen) -> Health {
+    let healthy = seen.health.status == Status::Current;
+    match watched.found(key, &seen.resource_version, healthy) {
+        Read::Fresh => seen.health,
+        Read::Stale => Health::new(
+            Status::Unknown,
+            "the API server answered with a state of before the last apply",
+        ),
+    }
 }
 
 /// A look that ran out of time met a slow member, not a lost one.

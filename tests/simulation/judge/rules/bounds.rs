@@ -18,7 +18,8 @@ use crate::judge::world::{SyncStory, World};
 /// Evidence: the specs and statuses of the group's Syncs in the order in which the management cluster committed them. A
 /// cluster is in flight from the write that admits it until its Sync says that it is done or that it failed, or until
 /// `progressDeadline`; not while it is suspended, not selected, or unreachable with an older release. Once it was through, it
-/// is not in flight again for the same admission. The bounds are the widest that were in force, or may still have been for
+/// is not in flight again for the same admission; but where it failed and is at work again, what is admitted on it next takes
+/// no slot of another cluster's. The bounds are the widest that were in force, or may still have been for
 /// the controller, when it was decided; what failed counts once it must have been known. Percentages are of the selected
 /// clusters; concurrency rounds up and is at least one, failures round down. Tasks of stages are not judged.
 pub(super) fn admissions_keep_the_bounds(world: &World<'_>) -> Vec<Violation> {
@@ -100,7 +101,7 @@ impl<'m> Moment<'m> {
             .copied()
             .filter(|cluster| *cluster != self.story.cluster && self.is_in_flight(cluster))
             .collect();
-        if !self.is_in_flight(&self.story.cluster) {
+        if !self.is_in_flight(&self.story.cluster) && !self.is_at_work_again() {
             let slots = self
                 .widest(|group| group.spec.rollout_strategy.max_concurrency, up)
                 .max(1);
@@ -158,6 +159,23 @@ impl<'m> Moment<'m> {
         targets
             .iter()
             .any(|(_, target)| is_open(target) && self.deadline(&targets, target) > self.target.at)
+    }
+
+    /// Whether the cluster itself failed with what it was admitted to, in time, and may be known to be at work on it again: a
+    /// retry that goes well is work of the same admission, which nobody admits.
+    fn is_at_work_again(&self) -> bool {
+        let cluster = &self.story.cluster;
+        let targets = self.targets(cluster);
+        let reachable = self.cluster_always(cluster, is_reachable);
+        self.can_be_worked_on(cluster)
+            && reachable
+            && targets.iter().any(|(story, target)| {
+                let failing = story.track.always(self.from, self.target.at, |sync| {
+                    is_failing(&self.world.digests, sync, &target.wanted)
+                });
+                let open = target.is_admission && !self.is_before(target.done) && !failing;
+                open && self.is_before(target.failed) && self.deadline(&targets, target) > self.target.at
+            })
     }
 
     /// When the admission of a cluster ends at the latest.

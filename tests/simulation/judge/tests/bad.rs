@@ -461,7 +461,7 @@ const ORDER: [Case; 14] = [
     ),
 ];
 
-const BOUNDS: [Case; 14] = [
+const BOUNDS: [Case; 15] = [
     ("three at once of two", Rule::Concurrency, || {
         let mut script = rolling();
         for cluster in ["a", "b", "c"] {
@@ -488,6 +488,16 @@ const BOUNDS: [Case; 14] = [
         script.write("a", "c2");
         script.hold_unhealthy("a");
         script.admit("b", "c2");
+        script
+    }),
+    ("a failure gave its slot away", Rule::Concurrency, || {
+        let mut script = rolling_with(json!({"maxConcurrency": 1, "maxFailures": 1}));
+        script.admit("a", "c2");
+        script.fail("a", &["ConfigMap default/settings"]);
+        script.admit("b", "c2");
+        script.roll("c3", THREE);
+        script.pass(5);
+        script.admit("a", "c3");
         script
     }),
     ("a lost cluster keeps its slot", Rule::Concurrency, || {
