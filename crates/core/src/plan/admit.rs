@@ -103,8 +103,8 @@ impl<'a> Desk<'a> {
         let stage = self.stages.get(stage_of(self.input, standing));
         let open_since = stage.and_then(Stage::open_since);
         let joins = match open_since {
-            None => missing_of_known_good(cluster),
-            Some(_) => None,
+            None if standing.lacks_known_good => missing_of_known_good(cluster),
+            _ => None,
         };
         let (to, begun, since) = match joins {
             Some(missing) => {
