@@ -103,8 +103,8 @@ impl<'a> Desk<'a> {
         let stage = self.stages.get(stage_of(self.input, standing));
         let open_since = stage.and_then(Stage::open_since);
         let joins = match open_since {
-            None => missing_of_known_good(cluster),
-            Some(_) => None,
+            None if standing.lacks_known_good => missing_of_known_good(cluster),
+            _ => None,
         };
         let (to, begun, since) = match joins {
             Some(missing) => {
@@ -170,9 +170,11 @@ impl<'a> Desk<'a> {
         Some((HoldReason::StageWaits { stage, wait }, until))
     }
 
-    /// Windows and jitter. A window that closes before the jitter is over ends that wait, too.
+    /// Windows and jitter. A window that closes before the jitter is over ends that wait, too. What was begun has started, and
+    /// finishes: half a release through a freeze would be worse than either.
     fn not_now(&self, _: &Standing<'a>, wish: &Wish) -> Option<Hold> {
-        if !wish.opening.is_open {
+        let has_started = wish.begun && wish.to == To::Release;
+        if !wish.opening.is_open && !has_started {
             return Some((HoldReason::WindowClosed, wish.opening.changes_at));
         }
         let eligible_at = wish.eligible_at.filter(|at| *at > self.input.now)?;

@@ -62,6 +62,7 @@ fn classify<'a>(
         skipped: passed_over.is_some(),
         broken: matches!(class, Class::Done) && syncs().any(is_in_trouble),
         unhealthy: ready && syncs().any(|sync| !is_healthy(sync)),
+        lacks_known_good: entries.iter().any(Seen::lacks_known_good),
         class,
         slot,
     }

@@ -60,6 +60,10 @@ impl<'a> Seen<'a> {
         self.at_target && self.mood == Mood::Through
     }
 
+    pub(super) fn lacks_known_good(&self) -> bool {
+        self.sync.is_none() && self.view.known_good.is_some()
+    }
+
     pub(super) fn waits_with_known_good(&self) -> bool {
         let target = self.sync.and_then(|sync| sync.target.as_ref());
         target.is_some() && target == self.view.known_good.as_ref()

@@ -255,64 +255,9 @@ impl Plan {
             .map(|(name, reason, message, since)| (2, name, reason, message, since))
             .collect();
         for (name, decision) in &self.decisions {
-            let (rank, reason, message, since) = match decision {
-                Decision::Failed { reason, .. } => {
-                    let rank = u8::from(!matches!(reason, FailureReason::LostAfterAdmission));
-                    (rank, reason.as_str(), reason.to_string(), None)
-                }
-                Decision::Hold {
-                    reason: reason @ HoldReason::InvalidParameters { entry, message },
-                    ..
-                } => (3, reason.as_str(), format!("entry {entry}: {message}"), None),
-                Decision::InFlight {
-                    lost: true,
-                    deadline: Some(deadline),
-                } => (
-                    4,
-                    "Unreachable",
-                    format!("unreachable since it was admitted; counts as failed at {deadline}"),
-                    None,
-                ),
-                Decision::Hold {
-                    reason:
-                        HoldReason::ClusterUnreachable {
-                            reason,
-                            message,
-                            since,
-                        },
-                    ..
-                } => (5, reason.as_str(), message.clone(), Some(*since)),
-                Decision::Hold {
-                    reason: reason @ HoldReason::ClusterSuspended,
-                    ..
-                } => (6, reason.as_str(), "its Cluster is suspended".into(), None),
-                Decision::Hold {
-                    reason: reason @ HoldReason::SyncSuspended { entry },
-                    ..
-                } => (
-                    6,
-                    reason.as_str(),
-                    format!("the Sync of entry {entry} is suspended or being deleted"),
-                    None,
-                ),
-                Decision::Hold {
-                    reason: reason @ HoldReason::Skipped(word),
-                    ..
-                } => (
-                    7,
-                    reason.as_str(),
-                    format!("passed over by {} ({})", word.by, word.reason),
-                    Some(word.at),
-                ),
-                Decision::Done
-                | Decision::Start { .. }
-                | Decision::InFlight { .. }
-                | Decision::Soaking { .. }
-                | Decision::Hold { .. } => {
-                    continue;
-                }
-            };
-            problems.push((rank, name.clone(), reason.to_owned(), message, since));
+            if let Some((rank, reason, message, since)) = trouble(decision) {
+                problems.push((rank, name.clone(), reason.to_owned(), message, since));
+            }
         }
         problems.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
         problems
@@ -320,6 +265,65 @@ impl Plan {
             .map(|(_, name, reason, message, since)| (name, reason, message, since))
             .collect()
     }
+}
+
+/// What is wrong with a cluster by its decision: how bad, reason, message, since.
+fn trouble(decision: &Decision) -> Option<(u8, &str, String, Option<Timestamp>)> {
+    Some(match decision {
+        Decision::Failed { reason, .. } => {
+            let rank = u8::from(!matches!(reason, FailureReason::LostAfterAdmission));
+            (rank, reason.as_str(), reason.to_string(), None)
+        }
+        Decision::Hold {
+            reason: reason @ HoldReason::InvalidParameters { entry, message },
+            ..
+        } => (3, reason.as_str(), format!("entry {entry}: {message}"), None),
+        Decision::InFlight {
+            lost: true,
+            deadline: Some(deadline),
+        } => (
+            4,
+            "Unreachable",
+            format!("unreachable since it was admitted; counts as failed at {deadline}"),
+            None,
+        ),
+        Decision::Hold {
+            reason:
+                HoldReason::ClusterUnreachable {
+                    reason,
+                    message,
+                    since,
+                },
+            ..
+        } => (5, reason.as_str(), message.clone(), Some(*since)),
+        Decision::Hold {
+            reason: reason @ HoldReason::ClusterSuspended,
+            ..
+        } => (6, reason.as_str(), "its Cluster is suspended".into(), None),
+        Decision::Hold {
+            reason: reason @ HoldReason::SyncSuspended { entry },
+            ..
+        } => (
+            6,
+            reason.as_str(),
+            format!("the Sync of entry {entry} is suspended or being deleted"),
+            None,
+        ),
+        Decision::Hold {
+            reason: reason @ HoldReason::Skipped(word),
+            ..
+        } => (
+            7,
+            reason.as_str(),
+            format!("passed over by {} ({})", word.by, word.reason),
+            Some(word.at),
+        ),
+        Decision::Done
+        | Decision::Start { .. }
+        | Decision::InFlight { .. }
+        | Decision::Soaking { .. }
+        | Decision::Hold { .. } => return None,
+    })
 }
 
 /// The reason and message of the first entry that broke after it was done.

@@ -19,6 +19,8 @@ pub(super) struct Standing<'a> {
     pub(super) broken: bool,
     /// It can be reached, and something that was admitted there is not healthy.
     pub(super) unhealthy: bool,
+    /// The last known good release has an entry that was never admitted there.
+    pub(super) lacks_known_good: bool,
     /// When time alone changes any of this, at the earliest, though no decision carries that time.
     pub(super) turns_at: Option<Timestamp>,
 }

@@ -545,6 +545,37 @@ fn changed_parameters_wait_for_a_slot() {
     assert_eq!(picture(&plan(&input)), "Wnnn");
 }
 
+/// A closed window lets nothing start, but what was cut short between two entries has started, and finishes.
+#[test]
+fn what_a_crash_cut_short_finishes_in_a_closed_window() {
+    let mut input = two_entries(observed(NEW, 0, Progress::Working), observed(OLD, -60, held()), 1);
+    input.strategy.windows = vec![crate::window::Window {
+        allow: false,
+        days: [true; 7],
+        ranges: vec![(0, 24 * 60)],
+        zone: jiff::tz::TimeZone::UTC,
+    }];
+    for cluster in input.clusters.values_mut() {
+        cluster.windows = vec![0];
+    }
+    let planned = plan(&input);
+    assert!(
+        matches!(planned.decisions["c000"], Decision::Start { .. }),
+        "{planned:#?}"
+    );
+    for other in planned.decisions.values().skip(1) {
+        let closed = matches!(
+            other,
+            Decision::Hold {
+                reason: HoldReason::WindowClosed,
+                ..
+            }
+        );
+        assert!(closed, "{planned:#?}");
+    }
+    assert_eq!(check::check(&input, &planned), Ok(()));
+}
+
 /// Work on an older release ends at its deadline, and what waited for that is looked at again then: for a slot, and for the
 /// cluster to be available.
 #[test]

@@ -13,7 +13,7 @@ use crate::world::{World, world};
 use crate::{config, started};
 
 proptest! {
-    #![proptest_config(config(96))]
+    #![proptest_config(config(64))]
 
     /// Anything may happen to the fleet, and anybody may ask for anything: every plan passes the checker, what the
     /// group itself does never takes a slot too many, and nothing starts before its gates.

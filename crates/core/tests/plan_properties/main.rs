@@ -89,7 +89,7 @@ fn has_failed(input: &PlanInput, cluster: &ClusterView) -> bool {
 }
 
 proptest! {
-    #![proptest_config(config(256))]
+    #![proptest_config(config(192))]
 
     #[test]
     fn every_plan_passes_the_checker(input in input()) {

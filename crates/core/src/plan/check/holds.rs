@@ -98,6 +98,8 @@ impl Moment<'_> {
         let begun = matches!(member.facts.state, State::Startable { cut_short: true });
         let about = self.rules.windows_of(member.view);
         let closed: &[bool] = match windows::are_open(&about, self.at) {
+            // What was begun has started, and finishes.
+            _ if begun && !good => &[false],
             Some(true) => &[false],
             Some(false) if !begun => &[true],
             _ => &[true, false],

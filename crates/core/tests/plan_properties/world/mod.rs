@@ -3,19 +3,23 @@
 //! The model knows nothing of slots or budgets. It knows what the clusters do, keeps what a plan wants recorded, writes
 //! what it admits, and counts for itself where the group's work is going on and what was approved.
 
+mod fair;
+mod member;
+mod work;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use starling_api::{OnFailure, OnUnreachable};
-use starling_core::plan::check::check;
+use starling_api::OnFailure;
 use starling_core::plan::{
-    ClusterView, Decision, Direction, EntryView, Finding, Gate, GateRecord, Held, HoldReason, Limits,
-    ObservedSync, Plan, PlanInput, Progress, Reach, RolloutView, StagePhase, StageRecord, StageRules,
-    StageWait, Steering, Strategy as Rollout, To, Trouble, plan,
+    ClusterView, Direction, EntryView, Finding, Gate, Limits, PlanInput, Progress, Reach, RolloutView,
+    Steering, Strategy as Rollout, Trouble, plan,
 };
+
+use member::{Member, failing, is_failing, is_held, is_working};
 
 use crate::arbitrary::{self, t, unreachable, word};
 use crate::events::{Curse, Event};
@@ -25,18 +29,6 @@ const ENTRIES: [&str; 3] = ["app", "base", "crds"];
 
 /// The versions of a release's entries.
 type Release = BTreeMap<&'static str, u32>;
-
-#[derive(Clone, Debug)]
-pub(crate) struct Member {
-    uid: String,
-    pub(crate) reach: Reach,
-    /// Value of the label that the targets of `app` depend on.
-    label: Option<u32>,
-    /// Modulo the stages that there are.
-    stage: usize,
-    windows: Vec<usize>,
-    syncs: BTreeMap<&'static str, ObservedSync>,
-}
 
 #[derive(Clone, Debug)]
 pub(crate) struct World {
@@ -94,14 +86,6 @@ pub(crate) fn world(limits: impl Strategy<Value = Limits>) -> impl Strategy<Valu
             world
         },
     )
-}
-
-fn failing() -> Progress {
-    Progress::Failing {
-        reason: "ApplyFailed".into(),
-        message: "refused".into(),
-        retry_at: None,
-    }
 }
 
 fn target(versions: &Release, member: &Member, entry: &str) -> Result<String, String> {
@@ -164,53 +148,6 @@ impl World {
             limits.max_concurrency.of_rounded_up(total).max(1),
             limits.max_failures.of_rounded_down(total),
         )
-    }
-
-    /// On how many clusters the group's work goes on: they are ready, or were lost on the way to the release that
-    /// rolls; their time is not over, and nothing that was admitted with that work or since has failed, or broke before
-    /// it had soaked.
-    pub(crate) fn at_work(&self) -> usize {
-        let members = self.members.values();
-        members.filter(|member| self.is_at_work(member)).count()
-    }
-
-    fn is_at_work(&self, member: &Member) -> bool {
-        let syncs = || member.syncs.values();
-        let deadline = self.strategy.limits.progress_deadline;
-        let fails: Vec<&ObservedSync> = member
-            .syncs
-            .iter()
-            .filter(|(entry, sync)| self.fails(member, entry, sync))
-            .map(|(_, sync)| sync)
-            .collect();
-        let work = syncs().filter(|sync| {
-            let failed = |other: &&ObservedSync| {
-                fails.contains(other)
-                    && (other.release == sync.release || other.admitted_at >= sync.admitted_at)
-            };
-            sync.progress == Progress::Working
-                && sync.admitted_at.is_some_and(|at| at + deadline > self.now)
-                && syncs().find(failed).is_none()
-        });
-        let untouched = member.reach != Reach::Suspended && syncs().all(|sync| !sync.suspended);
-        let ready = member.reach == Reach::Ready;
-        untouched
-            && work
-                .into_iter()
-                .any(|sync| ready || sync.release == self.rollout.release)
-    }
-
-    fn fails(&self, member: &Member, entry: &str, sync: &ObservedSync) -> bool {
-        let wanted = target(self.release(), member, entry).ok();
-        let soak = match self.rollout.direction {
-            Direction::BackAtOnce => Duration::ZERO,
-            Direction::Forward | Direction::Back => self.strategy.limits.min_success_time,
-        };
-        match &sync.progress {
-            Progress::Failing { .. } => true,
-            Progress::Held(held) => held.trouble.is_some() && sync.target == wanted && held.longest < soak,
-            Progress::Working => false,
-        }
     }
 
     // ------------------------------------------------------------------ what happens
@@ -448,264 +385,6 @@ impl World {
         }
         if matches!(curse, Curse::CutsOff | Curse::FailsAndCutsOff) {
             member.reach = unreachable(now);
-        }
-    }
-
-    /// Nothing is suspended or held any more, and every cluster is back that has something of this release on it, or
-    /// that is waited for.
-    pub(crate) fn faults_stop(&mut self, stay_broken: bool) {
-        self.group_suspended = false;
-        self.go_on();
-        let (now, waits) = (self.now, self.strategy.on_unreachable == OnUnreachable::Wait);
-        for member in self.members.values_mut() {
-            member.resume();
-            member.heal(now);
-            member.windows.clear();
-            if member.reach == Reach::Unprobed || waits {
-                member.reach = Reach::Ready;
-            }
-            if !stay_broken {
-                member.label.get_or_insert(0);
-            }
-        }
-        let decisions = plan(&self.input()).decisions;
-        for (name, member) in &mut self.members {
-            let may_stay_away = matches!(
-                decisions[name],
-                Decision::Hold {
-                    reason: HoldReason::ClusterUnreachable { .. },
-                    ..
-                }
-            );
-            if !may_stay_away {
-                member.reach = Reach::Ready;
-            }
-        }
-    }
-
-    /// What is left of an older release becomes healthy as well: a release that goes forward may have to wait for
-    /// that (`maxUnavailable`). A way back must not, but for clusters that it cannot touch because their parameters are not
-    /// mended: what they hold becomes healthy, or somebody would have to pass them over.
-    pub(crate) fn the_past_recovers(&mut self) -> bool {
-        let (now, mut recovers) = (self.now, false);
-        let forward = self.rollout.direction == Direction::Forward;
-        let release = &self.rollout.release;
-        for member in self.members.values_mut() {
-            let (ready, broken) = (member.reach == Reach::Ready, member.label.is_none());
-            for sync in member.syncs.values_mut() {
-                let is_past = forward && sync.release != *release;
-                if ready && (broken || is_past) && !is_held(&sync.progress) {
-                    sync.progress = Progress::healthy_since(now);
-                    recovers = true;
-                }
-            }
-        }
-        recovers
-    }
-
-    /// One of the clusters that are admitted with all their entries, and not done, is healthy now. No other
-    /// progress is fair to expect: an entry may need one that is not admitted yet.
-    pub(crate) fn one_finishes(&mut self, pick: u8) -> bool {
-        let (now, input) = (self.now, self.input());
-        let finished = self.pick(pick, |(name, member)| {
-            let complete = input.clusters[name].entries.values().all(|entry| {
-                let target = entry.observed.as_ref().and_then(|sync| sync.target.as_ref());
-                entry.wanted.as_ref().ok() == target && target.is_some()
-            });
-            let healthy = member.syncs.values().all(|sync| is_held(&sync.progress));
-            complete && !healthy && member.reach == Reach::Ready
-        });
-        finished.is_some_and(|(_, member)| {
-            member.turn(
-                |progress| !is_held(progress),
-                &Progress::healthy_since(now),
-                usize::MAX,
-            );
-            true
-        })
-    }
-
-    /// Everybody does what the plan waits for people to do: approves, finds out, and looks at what proves nothing.
-    pub(crate) fn people_act(&mut self, plan: &Plan) {
-        self.find(true);
-        for stage in &plan.stages {
-            self.rollout.approvals.insert(stage.name.clone(), word(0));
-            if stage.phase == StagePhase::Waiting(StageWait::Unproven) {
-                self.steering.promoted.insert(stage.name.clone(), word(0));
-            }
-        }
-    }
-
-    // ------------------------------------------------------------------ what the group does
-
-    /// Plans after `event` and executes the plan, up to the write after which a crash ends it. Returns the
-    /// clusters that were written to with this release.
-    pub(crate) fn roll(&mut self, event: &Event) -> Result<Vec<String>, TestCaseError> {
-        let writes = match event {
-            Event::Crash(writes) => usize::from(*writes),
-            _ => usize::MAX,
-        };
-        let (_, written) = self.plan_and_write(writes)?;
-        Ok(written)
-    }
-
-    pub(crate) fn plan_and_execute(&mut self) -> Result<Plan, TestCaseError> {
-        Ok(self.plan_and_write(usize::MAX)?.0)
-    }
-
-    fn plan_and_write(&mut self, mut writes: usize) -> Result<(Plan, Vec<String>), TestCaseError> {
-        let input = self.input();
-        let plan = plan(&input);
-        prop_assert_eq!(check(&input, &plan), Ok(()), "{:#?} {:#?}", input, plan);
-        // Time is counted from what is recorded, so that is kept first; a crash may come even before.
-        if writes > 0 {
-            let records = plan
-                .stages
-                .iter()
-                .map(|stage| (stage.name.clone(), stage.record.clone()));
-            let records: BTreeMap<String, StageRecord> = records.collect();
-            self.rollout.stages.extend(records);
-        }
-        let before = self.at_work();
-        let mut written = Vec::new();
-        for (name, decision) in &plan.decisions {
-            let Decision::Start { entries, to } = decision else {
-                continue;
-            };
-            if writes == 0 {
-                // Nothing is written any more, and the records by which it might be judged may be among that.
-                break;
-            }
-            prop_assert!(
-                *to == To::LastKnownGood || self.may_start(name),
-                "{} before what its stage waits for: {:#?}",
-                name,
-                plan
-            );
-            for entry in entries {
-                if writes == 0 {
-                    break;
-                }
-                writes -= 1;
-                self.admit(name, entry, *to);
-                if *to == To::Release && written.last() != Some(name) {
-                    written.push(name.clone());
-                }
-            }
-        }
-        let (after, bound) = (self.at_work(), before.max(self.bounds().0));
-        prop_assert!(after <= bound, "at work on {} of {}: {:#?}", after, bound, plan);
-        if plan.verdict == starling_core::plan::Verdict::Through {
-            self.good = Some(self.release().clone());
-        }
-        Ok((plan, written))
-    }
-
-    /// Whether what must be passed before this cluster's stage was: every gate in front of it was approved, or found to be
-    /// passed, in this very rollout, or a person let the whole stage go. Of what is irregular it has no opinion.
-    fn may_start(&self, name: &str) -> bool {
-        if self.irregular || self.rollout.direction != Direction::Forward {
-            return true;
-        }
-        let stages = &self.strategy.stages;
-        let own = self.members[name].stage % stages.len();
-        let is_let_go = |stage: &StageRules| {
-            let steering = &self.steering;
-            steering.promoted.contains_key(&stage.name) || steering.skipped_stages.contains_key(&stage.name)
-        };
-        let in_front = || stages.iter().take(own).filter(|stage| !is_let_go(stage));
-        is_let_go(&stages[own])
-            || (in_front().all(|stage| self.is_passed(stage, true)) && self.is_passed(&stages[own], false))
-    }
-
-    /// Whether the gates before a stage are passed, and those after it if asked for.
-    fn is_passed(&self, stage: &StageRules, after: bool) -> bool {
-        let record = self.rollout.stages.get(&stage.name).cloned().unwrap_or_default();
-        let passed =
-            |gate: &Gate, recorded: Option<&GateRecord>| match (gate, recorded.map(|gate| &gate.found)) {
-                (Gate::TimedWait(wait), _) => recorded.is_some_and(|gate| gate.begun_at + *wait <= self.now),
-                (Gate::Approval, _) => self.rollout.approvals.contains_key(&stage.name),
-                (Gate::Effect(_), Some(Some(Finding::Passed))) => true,
-                (Gate::Effect(_), Some(Some(Finding::Failed { .. }))) => {
-                    self.strategy.on_failure == OnFailure::Continue
-                }
-                (Gate::Effect(_), _) => false,
-            };
-        let all = |gates: &[Gate], records: &[GateRecord]| {
-            let mut gates = gates.iter().enumerate();
-            gates.all(|(place, gate)| passed(gate, records.get(place)))
-        };
-        all(&stage.before, &record.before) && (!after || all(&stage.after, &record.after))
-    }
-
-    fn admit(&mut self, name: &str, entry: &str, to: To) {
-        let release = match to {
-            To::Release => self.release().clone(),
-            To::LastKnownGood => self.good.clone().unwrap(),
-        };
-        let sync = ObservedSync {
-            target: Some(target(&release, &self.members[name], entry).unwrap()),
-            release: self::name(&release),
-            admitted_at: Some(self.now),
-            progress: Progress::Working,
-            suspended: false,
-        };
-        let entry = self.entries.iter().find(|known| **known == entry).unwrap();
-        self.members.get_mut(name).unwrap().syncs.insert(entry, sync);
-    }
-}
-
-fn is_working(progress: &Progress) -> bool {
-    *progress == Progress::Working
-}
-
-fn is_failing(progress: &Progress) -> bool {
-    matches!(progress, Progress::Failing { .. })
-}
-
-fn is_held(progress: &Progress) -> bool {
-    matches!(progress, Progress::Held(_))
-}
-
-impl Member {
-    fn turn(&mut self, from: impl Fn(&Progress) -> bool, to: &Progress, at_most: usize) {
-        let found = self.syncs.values_mut().filter(|sync| from(&sync.progress));
-        for sync in found.take(at_most) {
-            sync.progress = to.clone();
-        }
-    }
-
-    fn held(&mut self) -> impl Iterator<Item = &mut Held> {
-        self.syncs
-            .values_mut()
-            .filter_map(|sync| match &mut sync.progress {
-                Progress::Held(held) => Some(held),
-                Progress::Working | Progress::Failing { .. } => None,
-            })
-    }
-
-    fn break_health(&mut self, now: Timestamp, trouble: Option<&Trouble>) {
-        for held in self.held() {
-            let span = held.since.take().map(|since| now.duration_since(since));
-            let span = span.and_then(|span| Duration::try_from(span).ok());
-            held.longest = held.longest.max(span.unwrap_or_default());
-            held.trouble = trouble.cloned();
-        }
-    }
-
-    fn heal(&mut self, now: Timestamp) {
-        for held in self.held().filter(|held| held.since.is_none()) {
-            held.since = Some(now);
-            held.trouble = None;
-        }
-    }
-
-    fn resume(&mut self) {
-        if self.reach == Reach::Suspended {
-            self.reach = Reach::Ready;
-        }
-        for sync in self.syncs.values_mut() {
-            sync.suspended = false;
         }
     }
 }
