@@ -245,7 +245,7 @@ fn a_cluster_that_fails_is_passed_over_or_tried_again() -> Result<()> {
         let ill = scene.proxy("m1")?;
         ill.on(
             scene.writes_of("settings"),
-            Fault::status(http::StatusCode::FORBIDDEN, "no"),
+            Fault::status(http::StatusCode::FORBIDDEN),
         );
         let second = scene.commit(&[("settings", "two")])?;
         let stopped = |status: &SyncGroupStatus| blocked_by(status).contains("TooManyFailures");
