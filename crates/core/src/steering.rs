@@ -60,8 +60,8 @@ pub fn asked<'a>(
         .filter(|action| action.spec.group == of.group && action.spec.rollout == of.rollout)
         .filter(|action| action.metadata.deletion_timestamp.is_none())
         .collect();
-    // Two of one second go by name, so that the answer is always the same.
-    actions.sort_by_key(|action| (at(*action), action.name_any()));
+    // API servers date objects in whole seconds; of two of one second the later one has the higher version (KEP-5504).
+    actions.sort_by_key(|action| (at(*action), version(action), action.name_any()));
     for action in actions {
         asked.take(action);
     }
@@ -96,6 +96,11 @@ pub fn is_valid(of: Of<'_>, approval: &RolloutApproval) -> bool {
 fn at<K: kube::Resource>(object: &K) -> Timestamp {
     let made = object.meta().creation_timestamp.as_ref();
     made.map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+}
+
+fn version(action: &RolloutAction) -> u64 {
+    let version = action.metadata.resource_version.as_deref();
+    version.and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
 impl Asked {
@@ -204,6 +209,23 @@ mod tests {
             t(3)
         );
         assert_eq!(asked(OF, [&pause], []).steering.paused.unwrap().by, "jane");
+    }
+
+    #[test]
+    fn of_one_second_the_one_that_was_made_later_counts() {
+        let of = |version: &str, revision: &str| {
+            let mut made = action(1, ActionType::Rollback, None, None);
+            made.metadata.name = Some(format!("a-{revision}"));
+            made.metadata.resource_version = Some(version.into());
+            made.spec.revision = Some(revision.into());
+            made
+        };
+        // Nine comes before ten, whatever they are called.
+        let (typo, meant) = (of("9", "v9"), of("10", "v1"));
+        for both in [[&typo, &meant], [&meant, &typo]] {
+            let (revision, _) = asked(OF, both, []).rollback.unwrap();
+            assert_eq!(revision.as_deref(), Some("v1"));
+        }
     }
 
     #[test]
