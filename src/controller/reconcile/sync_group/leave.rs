@@ -66,7 +66,7 @@ fn departing(group: &Group) -> Departure {
     let mut selected = group.clusters.keys().map(String::as_str).peekable();
     let all_selected = group.syncs.clusters().all(|(cluster, _)| {
         while selected.next_if(|name| *name < cluster).is_some() {}
-        selected.peek() == Some(&cluster)
+        selected.next_if(|name| *name == cluster).is_some()
     });
     if all_selected {
         return Departure::Free(BTreeSet::new());
