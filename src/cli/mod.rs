@@ -10,9 +10,12 @@ mod explain;
 mod files;
 mod hub;
 mod logs;
+mod preview;
 mod server;
 mod steer;
 mod stop;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use starling_api::ActionType;
@@ -41,6 +44,10 @@ enum Command {
     Crds(crds::CrdsArguments),
     /// Start control planes on this machine and roll two commits through them
     Demo(demo::DemoArguments),
+    /// Show what would change on one cluster
+    Diff(preview::DiffArguments),
+    /// Show what would change on every cluster of a group
+    Plan(preview::PlanArguments),
     /// Start nothing more of a rollout; what has started finishes
     Pause(steer::PlainArguments),
     /// Let the next stage go without this one being through
@@ -63,14 +70,20 @@ enum Command {
 ///
 /// # Errors
 /// What the subcommand could not do.
-pub fn run() -> anyhow::Result<()> {
+pub fn run() -> anyhow::Result<ExitCode> {
     let Arguments { logs, command } = Arguments::parse();
-    match command {
+    let done = match command {
         Command::Crds(arguments) => crds::run(&arguments),
         Command::Cluster(arguments) => speak(&logs, cluster::run(arguments)),
         Command::Controller(arguments) => {
             logs::init(&logs, "info")?;
             runtime()?.block_on(controller::run(arguments))
+        }
+        Command::Diff(arguments) => {
+            return Ok(preview::exit_code(speak(&logs, preview::diff(arguments))));
+        }
+        Command::Plan(arguments) => {
+            return Ok(preview::exit_code(speak(&logs, preview::plan(arguments))));
         }
         Command::Demo(arguments) => {
             // The progress display is the output; the log stays out of its way unless it is asked for.
@@ -90,17 +103,27 @@ pub fn run() -> anyhow::Result<()> {
         Command::Retry(arguments) => speak(&logs, steer::retry(arguments)),
         Command::Rollback(arguments) => speak(&logs, steer::rollback(arguments)),
         Command::Skip(arguments) => speak(&logs, steer::skip(arguments)),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// Runs a command that signs in as the caller does, and whose output is not the log.
-fn speak(logs: &logs::LogArguments, command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+fn speak<T>(
+    logs: &logs::LogArguments,
+    command: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
     logs::init(logs, "off")?;
     let runtime = runtime()?;
     let result = runtime.block_on(command);
     // A sign-in program that never ends must not keep this one from ending.
     runtime.shutdown_background();
     result
+}
+
+/// The last word of a command that failed.
+#[expect(clippy::print_stderr, reason = "the last word of a failed command")]
+pub fn complain(error: &anyhow::Error) {
+    eprintln!("starling: {error:#}");
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

@@ -348,6 +348,16 @@ impl Hub {
         Ok(id(map).unwrap_or_default())
     }
 
+    /// The installation ID, if there is one: nothing is made.
+    ///
+    /// # Errors
+    /// [`HubError`].
+    pub async fn known_installation(&self) -> Result<Option<String>, HubError> {
+        let key = ObjectKey::new(SYSTEM_NAMESPACE, INSTALLATION);
+        let map: Option<ConfigMap> = self.find(&key).await?;
+        Ok(map.and_then(|map| map.data?.get("id").cloned()))
+    }
+
     async fn ensure_system_namespace(&self) -> Result<(), HubError> {
         let api: Api<Namespace> = Api::all(self.client());
         let mut namespace = Namespace::default();

@@ -20,6 +20,7 @@ pub mod membership;
 pub mod object;
 pub mod pause;
 pub mod plan;
+pub mod preview;
 pub mod promise;
 pub mod range;
 pub mod release;

@@ -5,6 +5,7 @@
 //! failing, or it hangs; whatever else shall happen is done to the [`World`] from outside between two moments. What the
 //! engine wants to remember is remembered, what it admits is admitted, and the releases follow [`crate::course`].
 
+mod forecast;
 mod member;
 mod summary;
 
@@ -18,6 +19,7 @@ use crate::plan::{
     ClusterView, Decision, Direction, EntryView, Plan, PlanInput, ReadStrategy, RolloutView, StagePhase,
     Steering, To, Verdict, Word, plan,
 };
+pub use forecast::{Assumptions, End, Forecast, StageForecast};
 pub use member::{Fate, Member};
 pub use summary::Summary;
 

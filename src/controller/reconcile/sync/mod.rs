@@ -27,7 +27,6 @@ use crate::controller::context::{Context, Next};
 pub(super) use attempt::refname;
 pub(super) use finalize::depends_on;
 use observe::Observed;
-pub(super) use observe::facts;
 use outcome::Outcome;
 
 /// Shortest wait for a dependency.

@@ -3,12 +3,11 @@
 //! Worked out once for each rollout whose strategy has an Approval task, after its first clusters were admitted: they need the same
 //! builds, which are kept for both.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use starling_api::{StageTaskType, SyncEntry, SyncTemplate};
+use starling_api::{StageTaskType, SyncEntry};
 use starling_core::fingerprint::{self, EntryBuild};
-use starling_core::ignore::IgnoreRules;
 use starling_core::revision::Revision;
 
 use super::super::ReconcileError;
@@ -16,10 +15,9 @@ use super::super::sync::refname;
 use super::observe::Group;
 use super::release::Rolling;
 use super::view::template_for;
+use crate::controller::builds::{Builder, EntryAt};
 use crate::controller::context::{Context, Next};
-use crate::controller::decryption::Keys;
 use crate::controller::releases::Vector;
-use crate::controller::renders::RenderJob;
 use crate::controller::wake::By;
 
 /// Wait after something could not be built: its clusters are told why, and so is the log.
@@ -76,7 +74,7 @@ async fn of_release(context: &Context, group: &Group, vector: &Vector) -> Result
 
 async fn of_entry<'v>(
     context: &Context,
-    group: &Group,
+    group: &'v Group,
     vector: &'v Vector,
     entry: &'v SyncEntry,
 ) -> Result<EntryBuild<'v>, String> {
@@ -85,57 +83,22 @@ async fn of_entry<'v>(
         .sources
         .get(&template.source_ref.name)
         .ok_or_else(|| format!("there is no Source {:?}", template.source_ref.name))?;
-    let access = context
-        .repositories
-        .get(&context.hub, source, context.allow_insecure_sources)
-        .await
-        .map_err(|error| crate::chain(&error))?;
-    let revision: Revision = vector
-        .revision(&entry.name)
-        .parse()
-        .map_err(|error| crate::chain(&error))?;
-    let refname = (!revision.name().is_empty()).then(|| refname(source, &revision));
-    let keys = match &template.decryption {
-        None => None,
-        Some(decryption) => Some(
-            Keys::read(&context.hub, &group.key.namespace, decryption)
-                .await
-                .map_err(|error| crate::chain(&error))?,
-        ),
+    let builder = Builder {
+        hub: &context.hub,
+        repositories: &context.repositories,
+        renders: &context.renders,
+        allow_insecure: context.allow_insecure_sources,
     };
-    let (none, nothing) = (BTreeMap::new(), IgnoreRules::default());
-    let mut builds = BTreeSet::new();
-    for (path, target_namespace) in folders(group, entry) {
-        let job = RenderJob {
-            access: &access,
-            ignore: &source.spec.ignore,
-            commit: revision.commit().as_str(),
-            refname: refname.as_deref(),
-            timeout: source.spec.timeout.as_std(),
-            path: &path,
-            target_namespace: &target_namespace,
-            values: &none,
-            owner: "",
-            keys: keys.as_ref(),
-            left_to_others: &nothing,
-        };
-        let manifests = context.renders.manifests(job).await;
-        let manifests = manifests.map_err(|error| crate::chain(&error))?;
-        builds.insert(fingerprint::of_manifests(&manifests.objects, keys.is_some()));
-    }
-    let commit = keys.is_some().then(|| {
-        let whole = vector.revision(&entry.name);
-        whole.split_once('@').map_or(whole, |(_, commit)| commit)
-    });
-    Ok(EntryBuild {
+    let revision = vector.revision(&entry.name);
+    let parsed: Revision = revision.parse().map_err(|error| crate::chain(&error))?;
+    let refname = (!parsed.name().is_empty()).then(|| refname(source, &parsed));
+    let at = EntryAt {
         name: &entry.name,
-        template: SyncTemplate {
-            suspend: false,
-            ..template.clone()
-        },
-        commit,
-        builds,
-    })
+        source,
+        revision,
+        refname,
+    };
+    builder.fingerprint(&at, template, folders(group, entry)).await
 }
 
 /// The folders and namespaces that the entry is built from and for, on all clusters. One that lacks a parameter gets nothing.

@@ -7,6 +7,7 @@ use kube::ResourceExt;
 use starling_api::{
     ADMITTED_AT, Cluster, RELEASE, RolloutDirection, SyncEntry, SyncResource, SyncStatus, SyncTemplate,
 };
+use starling_core::expand::ClusterFacts;
 use starling_core::plan::{
     ClusterView, Direction, EntryView, ObservedSync, PlanInput, Progress, RolloutView, record,
 };
@@ -14,7 +15,6 @@ use starling_core::steering::Asked;
 use starling_core::{expand, step, target};
 
 use super::super::cluster::reach;
-use super::super::sync::facts;
 use super::observe::Group;
 use super::release::Rolling;
 use super::steer::without_retried;
@@ -88,7 +88,7 @@ pub(super) fn template_for(
     cluster: &Cluster,
 ) -> Result<SyncTemplate, String> {
     let mut template =
-        expand::resolve(&entry.template, &facts(cluster)).map_err(|error| error.to_string())?;
+        expand::resolve(&entry.template, &ClusterFacts::of(cluster)).map_err(|error| error.to_string())?;
     for dependency in &mut template.depends_on {
         dependency.name = name_of(group, name, &dependency.name);
     }
