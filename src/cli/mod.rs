@@ -8,12 +8,18 @@ mod crds;
 mod demo;
 mod explain;
 mod files;
+mod get;
 mod hub;
+mod lists;
 mod logs;
+mod output;
 mod preview;
 mod server;
+mod simulate;
 mod steer;
 mod stop;
+mod tree;
+mod wait;
 
 use std::process::ExitCode;
 
@@ -46,6 +52,8 @@ enum Command {
     Demo(demo::DemoArguments),
     /// Show what would change on one cluster
     Diff(preview::DiffArguments),
+    /// Show groups, clusters, Syncs and what people said, as tables
+    Get(get::GetArguments),
     /// Show what would change on every cluster of a group
     Plan(preview::PlanArguments),
     /// Start nothing more of a rollout; what has started finishes
@@ -62,8 +70,14 @@ enum Command {
     Rollback(steer::RollbackArguments),
     /// Run a management cluster of its own, in this process and one folder
     Server(server::ServerArguments),
+    /// Show how a rollout would go, in simulated time
+    Simulate(simulate::SimulateArguments),
     /// Pass over a cluster or a stage in this rollout
     Skip(steer::SkipArguments),
+    /// Show a group from its Sources to the Syncs on its clusters
+    Tree(tree::TreeArguments),
+    /// Wait until a revision is on a whole group
+    Wait(wait::WaitArguments),
 }
 
 /// Runs the program with the arguments of the process.
@@ -85,6 +99,10 @@ pub fn run() -> anyhow::Result<ExitCode> {
         Command::Plan(arguments) => {
             return Ok(preview::exit_code(speak(&logs, preview::plan(arguments))));
         }
+        Command::Wait(arguments) => {
+            return Ok(wait::exit_code(speak(&logs, wait::run(arguments))));
+        }
+        Command::Get(arguments) => speak(&logs, get::run(arguments)),
         Command::Demo(arguments) => {
             // The progress display is the output; the log stays out of its way unless it is asked for.
             logs::init(&logs, "off")?;
@@ -102,7 +120,9 @@ pub fn run() -> anyhow::Result<ExitCode> {
         Command::Resume(arguments) => speak(&logs, steer::plain(ActionType::Resume, arguments)),
         Command::Retry(arguments) => speak(&logs, steer::retry(arguments)),
         Command::Rollback(arguments) => speak(&logs, steer::rollback(arguments)),
+        Command::Simulate(arguments) => speak(&logs, simulate::run(arguments)),
         Command::Skip(arguments) => speak(&logs, steer::skip(arguments)),
+        Command::Tree(arguments) => speak(&logs, tree::run(arguments)),
     };
     done.map(|()| ExitCode::SUCCESS)
 }
@@ -121,9 +141,14 @@ fn speak<T>(
 }
 
 /// The last word of a command that failed.
-#[expect(clippy::print_stderr, reason = "the last word of a failed command")]
 pub fn complain(error: &anyhow::Error) {
-    eprintln!("starling: {error:#}");
+    say(&format!("{error:#}"));
+}
+
+/// What is said beside the output.
+#[expect(clippy::print_stderr, reason = "what is said beside the output")]
+fn say(text: &str) {
+    eprintln!("starling: {text}");
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

@@ -13,6 +13,7 @@ use kube::api::ListParams;
 use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 use starling_api::{EntryRevision, GROUP_LABEL, SyncEntry, SyncGroup};
+use starling_core::revision::is_named;
 
 use super::cache::ObjectKey;
 use super::hub::{Hub, HubError};
@@ -187,14 +188,6 @@ fn read(kept: ControllerRevision) -> Option<Vector> {
     serde_json::from_value(kept.data?.0).ok()
 }
 
-/// Whether people may mean this revision (`v1.4.2@sha1:…`) by that text.
-fn is_named(revision: &str, text: &str) -> bool {
-    let (name, commit) = revision.split_once('@').unwrap_or(("", revision));
-    let hex = commit.split_once(':').map_or(commit, |(_, hex)| hex);
-    let begins = text.len() >= 7 && hex.starts_with(text);
-    text == revision || text == commit || text == name || begins
-}
-
 fn uid(group: &SyncGroup) -> String {
     group.uid().unwrap_or_default()
 }
@@ -264,16 +257,5 @@ mod tests {
             ("main@sha1:1", "")
         );
         assert!(read.entry("app").is_some() && read.entry("other").is_none());
-    }
-
-    #[test]
-    fn a_revision_is_known_by_what_people_call_it() {
-        let whole = "v1.4.2@sha1:0123456789abcdef";
-        for text in [whole, "v1.4.2", "sha1:0123456789abcdef", "0123456"] {
-            assert!(is_named(whole, text), "{text}");
-        }
-        for text in ["", "v1.4", "012345", "1234567", "sha1"] {
-            assert!(!is_named(whole, text), "{text}");
-        }
     }
 }

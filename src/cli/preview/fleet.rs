@@ -3,14 +3,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
-use kube::api::ListParams;
-use kube::core::SelectorExt as _;
 use kube::{Api, ResourceExt};
 use starling_api::{Cluster, Source, SyncGroup};
-use starling_core::expand;
 
 use crate::cli::caller::Caller;
-use crate::cli::explain;
+use crate::cli::{explain, lists};
 
 /// A group, its Sources, and the clusters that it selects.
 pub(super) struct Fleet {
@@ -26,12 +23,7 @@ impl Fleet {
     /// Reads them.
     pub(super) async fn read(caller: &Caller, group: &str) -> anyhow::Result<Self> {
         let namespace = caller.namespace.as_str();
-        let api: Api<SyncGroup> = Api::namespaced(caller.client.clone(), namespace);
-        let group = api
-            .get(group)
-            .await
-            .map_err(explain::request)
-            .with_context(|| format!("SyncGroup {namespace}/{group}"))?;
+        let group = lists::group(caller, group).await?;
         let mut sources = BTreeMap::new();
         let api: Api<Source> = Api::namespaced(caller.client.clone(), namespace);
         for entry in &group.spec.syncs {
@@ -49,22 +41,7 @@ impl Fleet {
                 group.name_any()
             );
         }
-        let selector = expand::selector(&group.spec.cluster_selector)
-            .map_err(|problem| anyhow::anyhow!("spec.clusterSelector: {problem}"))?;
-        let api: Api<Cluster> = Api::namespaced(caller.client.clone(), namespace);
-        let all = api
-            .list(&ListParams::default())
-            .await
-            .map_err(explain::request)
-            .with_context(|| format!("list the Clusters of {namespace}"))?;
-        let clusters = all
-            .items
-            .into_iter()
-            .filter(|cluster| {
-                cluster.metadata.deletion_timestamp.is_none() && selector.matches(cluster.labels())
-            })
-            .map(|cluster| (cluster.name_any(), cluster))
-            .collect();
+        let clusters = lists::selected(caller, &group).await?;
         Ok(Self {
             group,
             sources,

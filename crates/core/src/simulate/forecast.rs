@@ -79,7 +79,6 @@ pub struct StageForecast {
 struct Seen {
     records: BTreeMap<String, StageRecord>,
     stages: Vec<(String, usize)>,
-    stopped: Option<String>,
     updated: usize,
     failed: usize,
 }
@@ -106,7 +105,13 @@ impl World {
             }
             match (&plan.verdict, forward) {
                 (Verdict::Through, true) => break End::Succeeded,
-                (Verdict::Through, false) => break End::RolledBack(seen.stopped.take().unwrap_or_default()),
+                (Verdict::Through, false) => {
+                    let Some(stopped) = self.stopped.take() else {
+                        break End::RolledBack(String::new());
+                    };
+                    (seen.updated, seen.failed) = (stopped.done, stopped.failed);
+                    break End::RolledBack(self.told(&stopped.why));
+                }
                 (Verdict::Stopped(stop) | Verdict::RollBack(stop), _) => {
                     break End::Stopped(self.told(stop));
                 }
@@ -231,9 +236,6 @@ impl Seen {
             .map(|stage| (stage.name.clone(), stage.tally.total))
             .collect();
         (self.updated, self.failed) = (plan.tally.done, plan.tally.failed);
-        if let Verdict::RollBack(stop) | Verdict::Stopped(stop) = &plan.verdict {
-            self.stopped = Some(world.told(stop));
-        }
     }
 
     fn stages(&self) -> Vec<StageForecast> {

@@ -17,7 +17,7 @@ use starling_api::{OnNewRevision, RollbackType};
 use crate::course::{self, Asked, Course, CourseInput, Current, Reason};
 use crate::plan::{
     ClusterView, Decision, Direction, EntryView, Plan, PlanInput, ReadStrategy, RolloutView, StagePhase,
-    Steering, To, Verdict, Word, plan,
+    Steering, Stop, To, Verdict, Word, plan,
 };
 pub use forecast::{Assumptions, End, Forecast, StageForecast};
 pub use member::{Fate, Member};
@@ -60,6 +60,16 @@ pub struct World {
     pub queue: Vec<String>,
     asked: Option<Request>,
     watched: Summary,
+    /// The last plan that stopped, as it may be followed by another rollout within one moment.
+    stopped: Option<Stopped>,
+}
+
+/// Where a rollout stopped.
+#[derive(Clone, Debug)]
+struct Stopped {
+    why: Stop,
+    done: usize,
+    failed: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -113,6 +123,7 @@ impl World {
             queue: Vec::new(),
             asked: None,
             watched: Summary::default(),
+            stopped: None,
         }
     }
 
@@ -140,6 +151,15 @@ impl World {
         }
         for _ in 0..PLANS {
             let plan = self.plan();
+            if let Some(plan) = &plan
+                && let Verdict::RollBack(why) | Verdict::Stopped(why) = &plan.verdict
+            {
+                self.stopped = Some(Stopped {
+                    why: why.clone(),
+                    done: plan.tally.done,
+                    failed: plan.tally.failed,
+                });
+            }
             if let Some(news) = self.take_course(plan.as_ref().map(|plan| &plan.verdict)) {
                 let goes_on = matches!(news, Happened::Began { .. } | Happened::Queued(_));
                 happened.push(news);
