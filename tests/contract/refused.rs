@@ -297,7 +297,6 @@ fn word_cases() -> Vec<Case> {
             "spec.releaseDigest in body should match",
         ),
         (approval, json!({"stage": null}), "spec.stage: Required value"),
-        (approval, json!({"reason": ""}), "should be at least 1 chars long"),
         (
             approval,
             json!({"rollout": 0}),

@@ -13,6 +13,7 @@ mod held;
 mod hostile;
 mod isolation;
 mod labels;
+mod looks;
 mod ordering;
 mod outages;
 mod policies;
