@@ -153,6 +153,11 @@ fn world(
         .collect();
     let median = median(recorded.values().copied().collect());
     const RELEASE: &str = "the next release";
+    let good = group
+        .status
+        .as_ref()
+        .and_then(|status| status.last_known_good.as_ref())
+        .map(|good| good.release.clone());
     let mut members = BTreeMap::new();
     for (name, cluster) in clusters {
         if cluster.spec.suspend {
@@ -162,6 +167,10 @@ fn world(
         let takes = arguments.takes.or(known).unwrap_or(ASSUMED);
         let uid = cluster.uid().unwrap_or_else(|| name.clone());
         let mut member = Member::new(&uid, cluster.labels().clone(), takes);
+        // A cluster that has something is only taken on; a new one is given what was good first, if its stage waits.
+        if let Some(good) = good.as_ref().filter(|_| has_syncs(group, name, syncs)) {
+            member = member.holding(good, now);
+        }
         if fails(&uid, arguments.seed, arguments.fail) {
             member.fates.insert(RELEASE.to_owned(), Fate::Fails);
         }
@@ -186,11 +195,7 @@ fn world(
     let mut world = World::new(now, strategy, members, RELEASE);
     world.on_new_revision = spec.on_new_revision;
     world.rollback = spec.rollback.type_;
-    let good = group
-        .status
-        .as_ref()
-        .and_then(|status| status.last_known_good.as_ref());
-    world.known_good = good.map(|good| good.release.clone());
+    world.known_good = good;
     let counted = if arguments.takes.is_some() {
         0
     } else {
@@ -221,6 +226,11 @@ fn selector(text: &str) -> Result<Selector, String> {
         match_expressions: Some(requirements),
         match_labels: None,
     })
+}
+
+fn has_syncs(group: &SyncGroup, cluster: &str, syncs: &BTreeMap<(String, String), SyncResource>) -> bool {
+    let mut entries = group.spec.syncs.iter();
+    entries.any(|entry| syncs.contains_key(&(cluster.to_owned(), entry.name.clone())))
 }
 
 /// From admission to healthy, the last time: the slowest entry of a cluster tells.

@@ -293,8 +293,8 @@ fn word_cases() -> Vec<Case> {
     vec![
         (
             approval,
-            json!({"releaseDigest": "sha256:1"}),
-            "spec.releaseDigest in body should match",
+            json!({"releaseDigest": ""}),
+            "should be at least 1 chars long",
         ),
         (approval, json!({"stage": null}), "spec.stage: Required value"),
         (

@@ -335,7 +335,10 @@ fn groups_clusters_and_syncs_are_shown() -> Result<()> {
         let stage = json!({"name": "canary", "clusterSelector": {"matchLabels": {scene.own("stage"): "canary"}},
             "afterStageTasks": [{"type": "TimedWait", "waitTime": "1s"}]});
         scene
-            .group(json!({"maxConcurrency": 2, "stages": [stage]}), json!({}))
+            .group(
+                json!({"maxConcurrency": 2, "maxFailures": 0, "stages": [stage]}),
+                json!({}),
+            )
             .await?;
         scene.succeeded(&first).await?;
 

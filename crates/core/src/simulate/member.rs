@@ -52,6 +52,14 @@ impl Member {
         }
     }
 
+    /// Holds a target, healthy since then.
+    #[must_use]
+    pub fn holding(mut self, target: &str, since: Timestamp) -> Self {
+        self.admit(target, since);
+        self.progress(Progress::healthy_since(since));
+        self
+    }
+
     /// Admits a target.
     pub fn admit(&mut self, target: &str, now: Timestamp) {
         self.observed = Some(ObservedSync {
