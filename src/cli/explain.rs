@@ -59,7 +59,7 @@ pub(super) fn watch(error: watcher::Error) -> anyhow::Error {
         | watcher::Error::WatchStartFailed(error)
         | watcher::Error::WatchFailed(error) => request(error),
         watcher::Error::WatchError(status) => anyhow!("{}", status.message),
-        other => anyhow!("{}", crate::chain(&other)),
+        error @ watcher::Error::NoResourceVersion => anyhow!("{}", crate::chain(&error)),
     }
 }
 

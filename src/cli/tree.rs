@@ -302,19 +302,15 @@ mod tests {
 
     use super::*;
 
+    type Syncs = BTreeMap<(String, String), SyncResource>;
+    type Fleet = (SyncGroup, Vec<Source>, BTreeMap<String, Cluster>, Syncs);
+
     fn ready(is: bool) -> serde_json::Value {
         json!([{"type": "Ready", "status": if is { "True" } else { "False" }, "reason": "Failed", "message": "no",
             "lastTransitionTime": "2026-11-21T11:00:00Z"}])
     }
 
-    fn fleet(
-        clusters: usize,
-    ) -> (
-        SyncGroup,
-        Vec<Source>,
-        BTreeMap<String, Cluster>,
-        BTreeMap<(String, String), SyncResource>,
-    ) {
+    fn fleet(clusters: usize) -> Fleet {
         let group = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup", "metadata": {"name": "shop"},
             "spec": {"clusterSelector": {}, "syncs": [{"name": "app", "sourceRef": {"name": "s"}}],
                 "rolloutStrategy": {"stages": [{"name": "canary", "clusterSelector": {"matchLabels": {"n": "c0"}}}]}},

@@ -197,6 +197,10 @@ mod tests {
 
     const REVISION: &str = "v2@sha1:8d1e2f3a00000000000000000000000000000000";
 
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "reads like the literals it is given"
+    )]
     fn status(rollout: Value, more: Value) -> SyncGroupStatus {
         let mut status = json!({"clusters": {"total": 3, "updated": 1}, "rollout": rollout});
         status

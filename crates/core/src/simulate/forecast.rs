@@ -269,8 +269,8 @@ mod tests {
     }
 
     /// Two in the stage canary, eight others; each takes a minute.
-    fn world(strategy: serde_json::Value) -> World {
-        let strategy: RolloutStrategy = serde_json::from_value(strategy).unwrap();
+    fn world(strategy: &serde_json::Value) -> World {
+        let strategy: RolloutStrategy = serde_json::from_value(strategy.clone()).unwrap();
         let members = (0..10).map(|n| {
             let labels = if n < 2 {
                 [("tier".to_owned(), "canary".to_owned())].into()
@@ -289,7 +289,7 @@ mod tests {
         world
     }
 
-    fn staged(more: serde_json::Value) -> serde_json::Value {
+    fn staged(more: &serde_json::Value) -> serde_json::Value {
         let mut strategy = json!({"maxConcurrency": 4, "maxFailures": 0, "stages": [
             {"name": "canary", "clusterSelector": {"matchLabels": {"tier": "canary"}},
              "afterStageTasks": [{"type": "Approval"}]}]});
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn stages_waits_and_peaks_are_told() {
-        let forecast = world(staged(json!({}))).forecast(assumptions());
+        let forecast = world(&staged(&json!({}))).forecast(assumptions());
         assert_eq!(forecast.end, End::Succeeded);
         // One minute for the canaries, ten for a person, two times a minute for eight by four.
         assert_eq!(forecast.ended, at("2026-11-21T12:13:00Z"));
@@ -339,7 +339,7 @@ mod tests {
             approvals_take: None,
             ..assumptions()
         };
-        let forecast = world(staged(json!({}))).forecast(nobody);
+        let forecast = world(&staged(&json!({}))).forecast(nobody);
         assert!(
             matches!(&forecast.end, End::Waits(why) if why.contains("AwaitingApproval")),
             "{forecast:?}"
@@ -353,7 +353,7 @@ mod tests {
             ("Pause", End::Stopped("1 failed, 0 may".into())),
             ("Rollback", End::RolledBack("1 failed, 0 may".into())),
         ] {
-            let mut world = world(staged(json!({"onFailure": on_failure})));
+            let mut world = world(&staged(&json!({"onFailure": on_failure})));
             let member = world.members.get_mut("c5").unwrap();
             member.fates.insert("v2".into(), Fate::Fails);
             let forecast = world.forecast(assumptions());
@@ -364,7 +364,9 @@ mod tests {
 
     #[test]
     fn the_limit_is_an_end() {
-        let mut world = world(staged(json!({"onUnreachable": "Wait", "minSuccessTime": "24h"})));
+        let mut world = world(&staged(
+            &json!({"onUnreachable": "Wait", "minSuccessTime": "24h"}),
+        ));
         world.members.get_mut("c1").unwrap().reach = Reach::Ready;
         let forecast = world.forecast(assumptions());
         assert_eq!(
