@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use starling_api::{Cluster, Source, SyncGroup};
+use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, SyncGroup};
 
 use crate::clock::Clock;
 use crate::member::Network;
@@ -18,6 +18,7 @@ use super::lanes::Lanes;
 use super::members::Members;
 use super::pace::Pace;
 use super::ports::{Git, Ledger};
+use super::releases::Releases;
 use super::renders::Renders;
 use super::repositories::Repositories;
 use super::roster::Syncs;
@@ -42,6 +43,10 @@ pub struct Context {
     pub syncs: Arc<Syncs>,
     /// SyncGroups as known.
     pub groups: Arc<Cache<SyncGroup>>,
+    /// What people approved, by group.
+    pub approvals: Arc<Cache<RolloutApproval>>,
+    /// What people asked of rollouts, by group.
+    pub actions: Arc<Cache<RolloutAction>>,
     /// Who is looked at next.
     pub queues: Queues,
     /// Mirrors of repositories.
@@ -52,6 +57,8 @@ pub struct Context {
     pub renders: Renders,
     /// How members are reached.
     pub network: Network,
+    /// Releases as they were formed.
+    pub releases: Releases,
     /// Connections to members.
     pub members: Members,
     /// How each member answers, and until when it is left alone.

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, CustomResourceExt, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -244,6 +244,34 @@ impl Hub {
         }
     }
 
+    /// Makes an object. That somebody made it meanwhile is no error.
+    ///
+    /// # Errors
+    /// [`HubError`].
+    pub async fn create<K: Kind + Serialize>(&self, object: &K) -> Result<(), HubError> {
+        let api: Api<K> = self.namespaced(&object.namespace().unwrap_or_default());
+        match within(
+            "make",
+            ObjectKey::of(object),
+            api.create(&PostParams::default(), object),
+        )
+        .await
+        {
+            Err(HubError::Request { source, .. }) if is_conflict(&source) => Ok(()),
+            other => other.map(|_| ()),
+        }
+    }
+
+    /// The objects of a namespace that match.
+    ///
+    /// # Errors
+    /// [`HubError`].
+    pub async fn list<K: Kind>(&self, namespace: &str, params: &ListParams) -> Result<Vec<K>, HubError> {
+        let api: Api<K> = self.namespaced(namespace);
+        let key = ObjectKey::new(namespace, K::plural(&()));
+        Ok(within("list", key, api.list(params)).await?.items)
+    }
+
     /// A Secret; `None` if there is none.
     ///
     /// # Errors
@@ -318,6 +346,16 @@ impl Hub {
         }
         let map = within("read", key, api.get(INSTALLATION)).await?;
         Ok(id(map).unwrap_or_default())
+    }
+
+    /// The installation ID, if there is one: nothing is made.
+    ///
+    /// # Errors
+    /// [`HubError`].
+    pub async fn known_installation(&self) -> Result<Option<String>, HubError> {
+        let key = ObjectKey::new(SYSTEM_NAMESPACE, INSTALLATION);
+        let map: Option<ConfigMap> = self.find(&key).await?;
+        Ok(map.and_then(|map| map.data?.get("id").cloned()))
     }
 
     async fn ensure_system_namespace(&self) -> Result<(), HubError> {

@@ -3,8 +3,10 @@
 //! `run` wires, through `ports` where a simulation has another thing of the kind; `watch` feeds one `cache` per kind; what changed wakes (`wake`) keys in the `workqueue` of those who
 //! depend on it; workers (`work`) hand each key to its loop in `reconcile`.
 
+pub mod builds;
 pub mod cache;
 pub mod context;
+pub mod credentials;
 pub mod decryption;
 pub mod events;
 pub mod healths;
@@ -15,6 +17,7 @@ mod objects;
 pub mod pace;
 pub mod ports;
 pub mod reconcile;
+pub mod releases;
 pub mod renders;
 pub mod repositories;
 mod restart;
@@ -25,7 +28,7 @@ pub mod shares;
 mod shelf;
 pub mod standing;
 pub mod targets;
-mod trees;
+pub(crate) mod trees;
 pub mod views;
 mod wake;
 mod watch;

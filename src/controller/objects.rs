@@ -132,6 +132,18 @@ pub(super) fn identity_of(cluster: &starling_api::Cluster) -> Option<ObjectKey> 
     (!id.is_empty()).then(|| ObjectKey::new("", id))
 }
 
+/// An approval is found by the group that it is about.
+pub(super) fn group_of_approval(approval: &starling_api::RolloutApproval) -> Option<ObjectKey> {
+    let namespace = approval.namespace().unwrap_or_default();
+    Some(ObjectKey::new(namespace, &approval.spec.group))
+}
+
+/// So is an action.
+pub(super) fn group_of_action(action: &starling_api::RolloutAction) -> Option<ObjectKey> {
+    let namespace = action.namespace().unwrap_or_default();
+    Some(ObjectKey::new(namespace, &action.spec.group))
+}
+
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;

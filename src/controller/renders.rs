@@ -112,21 +112,21 @@ impl Renders {
         }
     }
 
+    /// What the folder of a job is built to, before a cluster's values are put in.
+    ///
+    /// # Errors
+    /// [`RenderFailure`].
+    pub async fn manifests(&self, job: RenderJob<'_>) -> Result<Arc<Manifests>, RenderFailure> {
+        let build = self.workshop.build(job);
+        self.builds.get_or_make(&build_key(&job), build).await
+    }
+
     /// The rendered set of a job. Failures are not kept: the next who asks tries again.
     ///
     /// # Errors
     /// [`RenderFailure`].
     pub async fn get(&self, job: RenderJob<'_>) -> Result<Arc<Rendered>, RenderFailure> {
-        let build_key = digest::of(&(
-            "build",
-            job.access.fingerprint(),
-            job.ignore,
-            job.commit,
-            job.path,
-            job.target_namespace,
-            // Plaintext is for those who have the keys to it.
-            job.keys.map(|keys| keys.made_from.as_str()),
-        ));
+        let build_key = build_key(&job);
         let set_key = digest::of(&(
             "set",
             &build_key,
@@ -143,6 +143,19 @@ impl Renders {
         });
         made.await
     }
+}
+
+fn build_key(job: &RenderJob<'_>) -> String {
+    digest::of(&(
+        "build",
+        job.access.fingerprint(),
+        job.ignore,
+        job.commit,
+        job.path,
+        job.target_namespace,
+        // Plaintext is for those who have the keys to it.
+        job.keys.map(|keys| keys.made_from.as_str()),
+    ))
 }
 
 /// Bytes of a set, and of what is kept about its objects.

@@ -70,6 +70,12 @@ impl Repositories {
         Ok(access)
     }
 
+    /// Takes this for the repository of a Source, whatever its spec says.
+    pub fn know(&self, source: &Source, access: RepoAccess) {
+        self.lock()
+            .insert(ObjectKey::of(source), (source.metadata.generation, access));
+    }
+
     /// The repository as last addressed for this generation of the Source, or addressed now.
     ///
     /// # Errors

@@ -16,9 +16,10 @@ use super::healths::Healths;
 use super::hub::{Hub, HubError};
 use super::lanes::Lanes;
 use super::members::Members;
-use super::objects::{cluster_of, identity_of};
+use super::objects::{cluster_of, group_of_action, group_of_approval, identity_of};
 use super::pace::Pace;
 use super::ports::Ports;
+use super::releases::Releases;
 use super::renders::Renders;
 use super::repositories::Repositories;
 use super::restart;
@@ -115,6 +116,8 @@ impl Controller {
             context.clusters.synced(),
             context.syncs.synced(),
             context.groups.synced(),
+            context.approvals.synced(),
+            context.actions.synced(),
         );
         // From here on changes wake. One that comes between the list and this line is in the caches, which `resume`
         // reads afterwards.
@@ -212,11 +215,14 @@ async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Co
         clusters: Arc::new(Cache::indexed_by(identity_of)),
         syncs,
         groups: Arc::new(Cache::default()),
+        approvals: Arc::new(Cache::indexed_by(group_of_approval)),
+        actions: Arc::new(Cache::indexed_by(group_of_action)),
         queues,
         renders: Renders::new(workshop),
         network,
         git,
         repositories: Repositories::default(),
+        releases: Releases::default(),
         members: Members::default(),
         lanes,
         ledger,
@@ -274,6 +280,8 @@ fn follow_all(
     follow_kind!(clusters, wake_for_cluster);
     follow_kind!(syncs, wake_for_sync);
     follow_kind!(groups, wake_for_group);
+    follow_kind!(approvals, wake_for_approval);
+    follow_kind!(actions, wake_for_action);
 }
 
 /// Deletes mirrors of Sources that are gone and of credentials that were replaced.

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use kube::ResourceExt;
-use starling_api::EntryRevision;
 use starling_core::plan::ClusterView;
 
 use super::cache::ObjectKey;
@@ -74,21 +73,28 @@ impl<O: PartialEq, T: Clone> Memo<O, T> {
     }
 }
 
+/// Targets of the Cluster, the group and the digest of the release: the digest covers the templates, but a release that was not
+/// kept is read with the group's templates of today.
+pub type Wanted = Memo<(Of, Of, String), Result<String, String>>;
+
 /// What the looks at one group keep.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// What each entry wants on each cluster: of the Cluster, the group, and the revision.
-    pub wanted: Memo<(Of, Of, String), Result<String, String>>,
+    /// What each entry of the release that rolls wants on each cluster.
+    pub wanted: Wanted,
+    /// The same of the release that succeeded last.
+    pub good: Wanted,
     /// What each Sync says: of its spec.
     pub said: Memo<Of, Option<String>>,
-    /// What the planner is told of each cluster: of the group, and the release and revisions that roll.
-    pub views: Views<(Of, String, Vec<EntryRevision>), ClusterView>,
+    /// What the planner is told of each cluster: of the group, the release that rolls, and the one that was good.
+    pub views: Views<(Of, String, String), ClusterView>,
 }
 
 impl Known {
     /// Begins a look at all clusters.
     pub fn begin(&mut self) {
         self.wanted.begin();
+        self.good.begin();
         self.said.begin();
     }
 }
@@ -107,6 +113,7 @@ impl Targets {
     /// Keeps it for the next look.
     pub fn put(&self, group: &ObjectKey, mut known: Known) {
         known.wanted.end();
+        known.good.end();
         known.said.end();
         self.lock().insert(group.clone(), known);
     }

@@ -11,14 +11,14 @@ use crate::git::GitStore;
 use crate::render::{Manifests, Renderer, finish};
 
 /// Exports a tree into a private folder and renders it there.
-pub(super) struct Trees {
+pub(crate) struct Trees {
     git: GitStore,
     renderer: Renderer,
 }
 
 impl Trees {
     /// Renders trees of `git` with `renderer`.
-    pub(super) fn new(git: GitStore, renderer: Renderer) -> Self {
+    pub(crate) fn new(git: GitStore, renderer: Renderer) -> Self {
         Self { git, renderer }
     }
 

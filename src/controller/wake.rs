@@ -1,7 +1,9 @@
 //! Who is looked at when something changed.
 
 use kube::ResourceExt;
-use starling_api::{Cluster, DeletionPolicy, FINALIZER, Source, SyncGroup, SyncResource};
+use starling_api::{
+    Cluster, DeletionPolicy, FINALIZER, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource,
+};
 use starling_core::backoff::look_pause;
 
 use super::cache::{Change, ObjectKey};
@@ -98,6 +100,23 @@ impl Context {
                 self.queues.syncs.add(key);
             }
         }
+    }
+
+    /// Wakes the group that is approved.
+    pub fn wake_for_approval(&self, change: &Change<RolloutApproval>, _by: By) {
+        let approval = change.object();
+        self.wake_group_of(&**approval, &approval.spec.group);
+    }
+
+    /// Wakes the group of which something is asked.
+    pub fn wake_for_action(&self, change: &Change<RolloutAction>, _by: By) {
+        let action = change.object();
+        self.wake_group_of(&**action, &action.spec.group);
+    }
+
+    fn wake_group_of<K: ResourceExt>(&self, said: &K, group: &str) {
+        let namespace = said.namespace().unwrap_or_default();
+        self.queues.groups.add(ObjectKey::new(namespace, group));
     }
 
     /// Wakes a SyncGroup, unless it wrote itself; and those of its Syncs that an edit of it concerns: their deletions wait

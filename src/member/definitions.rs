@@ -88,17 +88,8 @@ impl<'a> Definitions<'a> {
         'a: 's,
     {
         let kinds: BTreeSet<Kind<'_>> = steps.map(kind_of).collect();
-        let needed = desired
-            .objects
-            .iter()
-            .filter(|object| is_definition(&object.key))
-            .filter_map(|object| {
-                let Definition { spec } = serde_json::from_slice(&object.body).ok()?;
-                let defined = (spec.group, spec.names.kind);
-                kinds
-                    .contains(&(defined.0.as_str(), defined.1.as_str()))
-                    .then_some((defined, object))
-            });
+        let needed = definitions(desired)
+            .filter(|((group, kind), _)| kinds.contains(&(group.as_str(), kind.as_str())));
         Self {
             needed: needed.collect(),
             there: BTreeSet::new(),
@@ -115,6 +106,20 @@ impl<'a> Definitions<'a> {
             .then(|| self.needed.get(&kind).copied())
             .flatten()
     }
+}
+
+/// The definitions of a set, and what each defines: group and kind.
+fn definitions(desired: &RenderedSet) -> impl Iterator<Item = ((String, String), &RenderedObject)> {
+    let definitions = desired.objects.iter().filter(|object| is_definition(&object.key));
+    definitions.filter_map(|object| {
+        let Definition { spec } = serde_json::from_slice(&object.body).ok()?;
+        Some(((spec.group, spec.names.kind), object))
+    })
+}
+
+/// Group and kind of everything that the definitions of a set define.
+pub(super) fn defined_kinds(desired: &RenderedSet) -> BTreeSet<(String, String)> {
+    definitions(desired).map(|(kind, _)| kind).collect()
 }
 
 impl Member {

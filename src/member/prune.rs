@@ -25,6 +25,14 @@ pub(super) enum Pruned {
     Spared,
 }
 
+/// The live object of an entry that is to be deleted.
+pub(super) struct Doomed {
+    path: String,
+    uid: String,
+    /// Somebody deleted it before.
+    pub(super) terminating: bool,
+}
+
 impl Member {
     /// Looks at the live object, and deletes it with its UID as the precondition: an object that somebody creates between
     /// the two requests is not deleted. One that is `spared` is only looked at.
@@ -35,9 +43,29 @@ impl Member {
         spared: bool,
         attempt: &Attempt,
     ) -> Result<Pruned, MemberError> {
+        let Some(doomed) = self.prunable(owner, entry, attempt).await? else {
+            return Ok(Pruned::Released);
+        };
+        match (spared, doomed.terminating) {
+            (true, _) => Ok(Pruned::Spared),
+            (false, true) => Ok(Pruned::Terminating),
+            (false, false) => {
+                self.delete_object(&entry.key, doomed.path, &doomed.uid, attempt)
+                    .await
+            }
+        }
+    }
+
+    /// Looks whether the object of an entry would be deleted; `None`: it is gone, is not the one of the entry, or is protected.
+    pub(super) async fn prunable(
+        &self,
+        owner: &str,
+        entry: &Entry,
+        attempt: &Attempt,
+    ) -> Result<Option<Doomed>, MemberError> {
         let key = &entry.key;
         let Some(resource) = self.resource_unversioned(&key.group, &key.kind, attempt).await? else {
-            return Ok(Pruned::Released);
+            return Ok(None);
         };
         let path = paths::object(&resource, key)?;
         let get = What::object("get", key);
@@ -59,14 +87,14 @@ impl Member {
             .as_ref()
             .is_some_and(|object| object.metadata.is_terminating());
         let live = live.as_ref().map(|object| object.metadata.live());
-        let PruneVerdict::Delete { uid } = prune_verdict(entry, live, owner) else {
-            return Ok(Pruned::Released);
-        };
-        match (spared, terminating) {
-            (true, _) => Ok(Pruned::Spared),
-            (false, true) => Ok(Pruned::Terminating),
-            (false, false) => self.delete_object(key, path, &uid, attempt).await,
-        }
+        Ok(match prune_verdict(entry, live, owner) {
+            PruneVerdict::Delete { uid } => Some(Doomed {
+                path,
+                uid,
+                terminating,
+            }),
+            PruneVerdict::Gone | PruneVerdict::Foreign | PruneVerdict::Protected => None,
+        })
     }
 
     async fn delete_object(

@@ -195,30 +195,18 @@ async fn every_condition_carries_its_generation(running: &Running) -> Result<()>
     Ok(())
 }
 
-fn strategy_fields() -> Vec<(&'static str, Value, &'static str)> {
-    vec![
-        ("minSuccessTime", json!("1m"), "minSuccessTime"),
-        ("maxUnavailable", json!("5%"), "maxUnavailable"),
-        ("onNewRevision", json!("Finish"), "onNewRevision"),
-        ("onFailure", json!("Rollback"), "onFailure"),
-        ("onUnreachable", json!("Wait"), "onUnreachable"),
-        ("windows", json!([{"allow": "Mon-Fri 09:00-16:00"}]), "windows"),
-        ("stages", json!([{"name": "canary"}]), "stages"),
-        ("rollback", json!({"type": "Immediate"}), "rollback.type"),
-    ]
-}
-
 /// (spec of a group, path that must be named), one for each field.
 fn group_cases(source: &str) -> Vec<(Value, String)> {
     let entry = json!({"name": "app", "sourceRef": {"name": source}, "path": "./one"});
     let group = json!({"clusterSelector": select_m1(), "syncs": [entry]});
-    let mut cases = Vec::new();
-    for (field, value, path) in strategy_fields() {
+    let with = |kind: &str| {
         let mut spec = group.clone();
-        spec["rolloutStrategy"] = json!({field: value});
-        cases.push((spec, format!("spec.rolloutStrategy.{path}")));
-    }
-    cases
+        spec["rolloutStrategy"] =
+            json!({"stages": [{"name": "canary", "beforeStageTasks": [{"type": kind}]}]});
+        let path = format!("spec.rolloutStrategy.stages[canary].beforeStageTasks of type {kind}");
+        (spec, path)
+    };
+    ["Webhook", "Metric", "Job"].into_iter().map(with).collect()
 }
 
 /// Waits until an object says that it stalls for a field, and checks what goes with it.
@@ -340,9 +328,11 @@ fn a_field_that_is_added_later_stops_the_group_until_it_is_gone() -> Result<()> 
             .await?;
         wait_ready(&running, "syncgroup", "later").await?;
 
-        let field = json!({"spec": {"rolloutStrategy": {"onFailure": "Continue"}}});
+        let stages = json!([{"name": "canary", "beforeStageTasks": [{"type": "Job"}]}]);
+        let field = json!({"spec": {"rolloutStrategy": {"stages": stages}}});
         fleet.patch::<SyncGroup>("later", field).await?;
-        stalled::<SyncGroup>(&running, "later", "spec.rolloutStrategy.onFailure").await?;
+        let path = "spec.rolloutStrategy.stages[canary].beforeStageTasks of type Job";
+        stalled::<SyncGroup>(&running, "later", path).await?;
         let second = repo.commit(&[("one/a.yaml", &config_map("later", "two"))], "two")?;
         fleet
             .until("later", "the second commit is offered", |source: &Source| {
@@ -370,7 +360,7 @@ fn a_field_that_is_added_later_stops_the_group_until_it_is_gone() -> Result<()> 
         assert_eq!(rollout.id, 1, "a rollout was started");
         assert_eq!(value(&running, "later").await?, "one");
 
-        let field = json!({"spec": {"rolloutStrategy": {"onFailure": null}}});
+        let field = json!({"spec": {"rolloutStrategy": {"stages": null}}});
         fleet.patch::<SyncGroup>("later", field).await?;
         fleet.rollout("later", &second, RolloutPhase::Succeeded).await?;
         assert_eq!(value(&running, "later").await?, "two");

@@ -231,6 +231,7 @@ fn sources_of_reasons() -> Result<Vec<PathBuf>> {
     let core = root().join("crates/core/src");
     let mut files = vec![
         core.join("plan/types.rs"),
+        core.join("plan/stages.rs"),
         core.join("step.rs"),
         core.join("revision/advance.rs"),
     ];

@@ -22,7 +22,14 @@ async fn create(server: &Server, kind: &str, body: &Value) -> Result<kube::Resul
 #[tokio::test]
 async fn what_makes_no_sense_is_refused_with_words_that_help() -> Result<()> {
     let server = Server::start("refusals").await?;
-    for kind in ["Source", "Cluster", "Sync", "SyncGroup"] {
+    for kind in [
+        "Source",
+        "Cluster",
+        "Sync",
+        "SyncGroup",
+        "RolloutApproval",
+        "RolloutAction",
+    ] {
         create(&server, kind, &valid(kind))
             .await?
             .with_context(|| format!("a valid {kind}"))?;

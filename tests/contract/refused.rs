@@ -11,6 +11,13 @@ pub(crate) fn valid(kind: &str) -> Value {
         "Source" => json!({"url": "https://h/r.git", "ref": {"branch": "main"}}),
         "Cluster" => json!({"kubeConfig": {"secretRef": {"name": "s"}}}),
         "Sync" => json!({"clusterRef": {"name": "c"}, "sourceRef": {"name": "s"}}),
+        "RolloutApproval" => {
+            json!({"group": "g", "rollout": 1, "stage": "prod", "by": "ann", "reason": "why",
+            "releaseDigest": format!("sha256:{}", "a".repeat(64))})
+        }
+        "RolloutAction" => {
+            json!({"group": "g", "rollout": 1, "action": "Pause", "by": "ann", "reason": "why"})
+        }
         _ => json!({"clusterSelector": {}, "syncs": [{"name": "app", "sourceRef": {"name": "s"}}]}),
     };
     json!({"apiVersion": "starling.dev/v1alpha1", "kind": kind, "metadata": {"generateName": "x-"}, "spec": spec})
@@ -279,7 +286,50 @@ fn group_cases() -> Vec<Case> {
     ]
 }
 
+/// What people say to rollouts.
+fn word_cases() -> Vec<Case> {
+    let (approval, action) = ("RolloutApproval", "RolloutAction");
+    let whole = "this action is about the whole rollout: it takes neither stage nor cluster";
+    vec![
+        (
+            approval,
+            json!({"releaseDigest": ""}),
+            "should be at least 1 chars long",
+        ),
+        (approval, json!({"stage": null}), "spec.stage: Required value"),
+        (
+            approval,
+            json!({"rollout": 0}),
+            "should be greater than or equal to 1",
+        ),
+        (action, json!({"action": "Stop"}), "supported values: \"Pause\""),
+        (action, json!({"stage": "prod"}), whole),
+        (action, json!({"cluster": "eu"}), whole),
+        (
+            action,
+            json!({"action": "Promote"}),
+            "Promote needs a stage, and no cluster",
+        ),
+        (
+            action,
+            json!({"action": "Skip"}),
+            "Skip needs a cluster or a stage",
+        ),
+        (
+            action,
+            json!({"action": "Skip", "cluster": "eu", "stage": "prod"}),
+            "Skip needs a cluster or a stage",
+        ),
+        (
+            action,
+            json!({"action": "Retry", "revision": "v1"}),
+            "only Rollback takes a revision",
+        ),
+        (action, json!({"by": null}), "spec.by: Required value"),
+    ]
+}
+
 /// All cases.
 pub(crate) fn cases() -> Vec<Case> {
-    [source_cases(), sync_cases(), group_cases()].concat()
+    [source_cases(), sync_cases(), group_cases(), word_cases()].concat()
 }

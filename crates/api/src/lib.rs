@@ -12,6 +12,7 @@ mod constants;
 mod duration;
 mod limit;
 mod reference;
+mod rollout;
 mod schema;
 mod source;
 mod strategy;
@@ -26,6 +27,7 @@ pub use constants::*;
 pub use duration::*;
 pub use limit::*;
 pub use reference::*;
+pub use rollout::*;
 pub use source::*;
 pub use strategy::*;
 pub use sync::*;
@@ -39,5 +41,7 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
         Cluster::crd(),
         SyncResource::crd(),
         SyncGroup::crd(),
+        RolloutApproval::crd(),
+        RolloutAction::crd(),
     ]
 }

@@ -211,6 +211,9 @@ pub struct SyncStatus {
     /// Since when its objects are healthy, RFC 3339; empty while they are not.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub healthy_since: String,
+    /// The longest time for which all objects were healthy with lastHealthyTarget, of those that have ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub longest_healthy: Option<Duration>,
     /// Failed attempts in a row at this target.
     #[serde(default)]
     pub attempts: u32,

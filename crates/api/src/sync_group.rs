@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conditions::Condition;
-use crate::{DeletionPolicy, RolloutStrategy, SyncTemplate, schema};
+use crate::{DeletionPolicy, Duration, RolloutStrategy, StageTaskType, SyncTemplate, schema};
 
 /// A set of clusters by label, and what is kept on each of them.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -119,6 +119,13 @@ pub struct SyncGroupStatus {
     /// The last release that succeeded on the whole group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_known_good: Option<ReleaseStatus>,
+    /// A release that was rolled back from: it does not start again until something newer is offered or a person lets it go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_release: Option<HeldRelease>,
+    /// Releases that wait for their turn (`onNewRevision: Queue`), the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub queue: Vec<ReleaseStatus>,
     /// The worst ten.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
@@ -169,6 +176,12 @@ pub struct RolloutStatus {
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub revisions: Vec<EntryRevision>,
+    /// Digest of everything that it renders to, on all clusters: what an approval is for.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub release_digest: String,
+    /// Which way it goes.
+    #[serde(default, skip_serializing_if = "RolloutDirection::is_forward")]
+    pub direction: RolloutDirection,
     /// How it stands.
     #[serde(default)]
     pub phase: RolloutPhase,
@@ -186,6 +199,44 @@ pub struct RolloutStatus {
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub blocked_by: Vec<Blocker>,
+}
+
+/// Which way a rollout goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RolloutDirection {
+    /// To what the Sources offer.
+    #[default]
+    Forward,
+    /// Back, by the same stages.
+    Back,
+    /// Back, at once.
+    BackAtOnce,
+}
+
+impl RolloutDirection {
+    /// Whether it is the usual one.
+    #[must_use]
+    pub fn is_forward(&self) -> bool {
+        *self == Self::Forward
+    }
+}
+
+/// A release that is not to start again by itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HeldRelease {
+    /// Its digest.
+    #[serde(default)]
+    pub release: String,
+    /// Revision of each entry.
+    #[serde(default)]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub revisions: Vec<EntryRevision>,
+    /// Why.
+    #[serde(default)]
+    pub reason: String,
+    /// Since when, RFC 3339.
+    #[serde(default)]
+    pub since: String,
 }
 
 /// A release that was.
@@ -231,8 +282,9 @@ pub enum RolloutPhase {
 
 /// How a stage stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct StageStatus {
-    /// Its name.
+    /// Its name; `*` is the implicit last one.
     pub name: String,
     /// Clusters in it.
     #[serde(default)]
@@ -249,6 +301,52 @@ pub struct StageStatus {
     /// Until when, RFC 3339.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub until: String,
+    /// Since when its clusters may start, RFC 3339.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub start_time: String,
+    /// When its clusters were through, RFC 3339.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub completion_time: String,
+    /// When it let the next stage go, RFC 3339.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pass_time: String,
+    /// Its tasks before it, as far as they have begun.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub before_stage_tasks: Vec<TaskStatus>,
+    /// Its tasks after it, as far as they have begun.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub after_stage_tasks: Vec<TaskStatus>,
+}
+
+/// A task of a stage that has begun.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskStatus {
+    /// What is waited for.
+    #[serde(rename = "type")]
+    pub type_: StageTaskType,
+    /// TimedWait: how long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_time: Option<Duration>,
+    /// When it became its turn, RFC 3339.
+    pub start_time: String,
+    /// What was found, by a Webhook, a Metric or a Job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<TaskResult>,
+    /// Why, for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// What was found by a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum TaskResult {
+    /// It may go on.
+    Passed,
+    /// It may not.
+    Failed,
 }
 
 /// Something that keeps a rollout from starting more.

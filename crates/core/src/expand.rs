@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::core::Selector;
-use starling_api::SyncTemplate;
+use starling_api::{Cluster, SyncTemplate};
 
 use crate::digest::hash64;
 
@@ -17,6 +17,18 @@ pub struct ClusterFacts {
     pub labels: BTreeMap<String, String>,
     /// Its annotations: `$(cluster.annotations.x)`.
     pub annotations: BTreeMap<String, String>,
+}
+
+impl ClusterFacts {
+    /// What a Cluster says of itself.
+    #[must_use]
+    pub fn of(cluster: &Cluster) -> Self {
+        Self {
+            name: cluster.metadata.name.clone().unwrap_or_default(),
+            labels: cluster.metadata.labels.clone().unwrap_or_default(),
+            annotations: cluster.metadata.annotations.clone().unwrap_or_default(),
+        }
+    }
 }
 
 /// A parameter that cannot be resolved for one cluster.

@@ -4,10 +4,7 @@
 //! `Stalled, NotImplemented`, and nothing is rolled. What is implemented leaves this page; nothing else in the
 //! code asks whether something is implemented.
 
-use starling_api::{
-    OnFailure, OnNewRevision, OnUnreachable, RollbackType, RolloutStrategy, SourceSpec, SyncGroupSpec,
-    SyncTemplate, referenced,
-};
+use starling_api::{RolloutStrategy, SourceSpec, StageTaskType, SyncGroupSpec, SyncTemplate, referenced};
 
 /// Paths of the Source's fields that are set and not implemented.
 #[must_use]
@@ -72,44 +69,40 @@ pub fn of_group(spec: &SyncGroupSpec) -> Vec<String> {
 }
 
 fn of_strategy(strategy: &RolloutStrategy) -> Vec<String> {
-    let default = RolloutStrategy::default();
     // Every field by name: a new one does not compile until it is either implemented or listed here.
     let RolloutStrategy {
         max_concurrency: _,
         max_failures: _,
         progress_deadline: _,
         jitter: _,
-        min_success_time,
-        max_unavailable,
-        on_new_revision,
-        on_failure,
-        on_unreachable,
-        windows,
+        min_success_time: _,
+        max_unavailable: _,
+        on_new_revision: _,
+        on_failure: _,
+        on_unreachable: _,
+        windows: _,
         stages,
-        rollback,
+        rollback: _,
     } = strategy;
-    named([
-        ("spec.rolloutStrategy.minSuccessTime", !min_success_time.is_zero()),
-        (
-            "spec.rolloutStrategy.maxUnavailable",
-            *max_unavailable != default.max_unavailable,
-        ),
-        (
-            "spec.rolloutStrategy.onNewRevision",
-            *on_new_revision != OnNewRevision::Replace,
-        ),
-        ("spec.rolloutStrategy.onFailure", *on_failure != OnFailure::Pause),
-        (
-            "spec.rolloutStrategy.onUnreachable",
-            *on_unreachable != OnUnreachable::Skip,
-        ),
-        ("spec.rolloutStrategy.windows", !windows.is_empty()),
-        ("spec.rolloutStrategy.stages", !stages.is_empty()),
-        (
-            "spec.rolloutStrategy.rollback.type",
-            rollback.type_ != RollbackType::Staged,
-        ),
-    ])
+    let mut fields = Vec::new();
+    for stage in stages {
+        let tasks = [
+            ("beforeStageTasks", &stage.before_stage_tasks),
+            ("afterStageTasks", &stage.after_stage_tasks),
+        ];
+        for (list, tasks) in tasks {
+            let missing = tasks
+                .iter()
+                .filter(|task| !matches!(task.type_, StageTaskType::TimedWait | StageTaskType::Approval));
+            fields.extend(missing.map(|task| {
+                format!(
+                    "spec.rolloutStrategy.stages[{}].{list} of type {:?}",
+                    stage.name, task.type_
+                )
+            }));
+        }
+    }
+    fields
 }
 
 fn named<const N: usize>(fields: [(&str, bool); N]) -> Vec<String> {
@@ -154,42 +147,23 @@ mod tests {
 
     #[test]
     fn what_is_set_and_missing_is_named() {
-        for (strategy, field) in [
+        for (kind, field) in [
             (
-                serde_json::json!({"minSuccessTime": "1m"}),
-                "spec.rolloutStrategy.minSuccessTime",
+                "Job",
+                "spec.rolloutStrategy.stages[a].afterStageTasks of type Job",
             ),
             (
-                serde_json::json!({"maxUnavailable": "5%"}),
-                "spec.rolloutStrategy.maxUnavailable",
-            ),
-            (
-                serde_json::json!({"onNewRevision": "Finish"}),
-                "spec.rolloutStrategy.onNewRevision",
-            ),
-            (
-                serde_json::json!({"onFailure": "Rollback"}),
-                "spec.rolloutStrategy.onFailure",
-            ),
-            (
-                serde_json::json!({"onUnreachable": "Wait"}),
-                "spec.rolloutStrategy.onUnreachable",
-            ),
-            (
-                serde_json::json!({"windows": [{"allow": "Mon-Fri 09:00-16:00"}]}),
-                "spec.rolloutStrategy.windows",
-            ),
-            (
-                serde_json::json!({"stages": [{"name": "a"}]}),
-                "spec.rolloutStrategy.stages",
-            ),
-            (
-                serde_json::json!({"rollback": {"type": "Immediate"}}),
-                "spec.rolloutStrategy.rollback.type",
+                "Webhook",
+                "spec.rolloutStrategy.stages[a].afterStageTasks of type Webhook",
             ),
         ] {
+            let strategy =
+                serde_json::json!({"stages": [{"name": "a", "afterStageTasks": [{"type": kind}]}]});
             assert_eq!(of_group(&group(strategy, serde_json::json!({}))), [field]);
         }
+        let waits = serde_json::json!({"stages": [{"name": "a", "beforeStageTasks": [{"type": "TimedWait", "waitTime": "1h"}, {"type": "Approval"}]}],
+            "windows": [{"allow": "Mon-Fri 09:00-16:00"}], "rollback": {"type": "Immediate"}, "onFailure": "Rollback"});
+        assert!(of_group(&group(waits, serde_json::json!({}))).is_empty());
         let entry = serde_json::json!({"deletionPolicy": "Delete", "decryption": {"provider": "sops", "secretRef": {"name": "age"}}});
         assert!(of_group(&group(serde_json::json!({}), entry)).is_empty());
     }

@@ -1,11 +1,13 @@
 //! The next step of one Sync: a pure function from its spec, its status and what it depends on.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use starling_api::conditions::{self, HEALTHY, READY, STALLED};
 use starling_api::{SyncSpec, SyncStatus};
 
 use crate::depend::{self, Dependencies};
-use crate::plan::{Progress, Reach};
+use crate::plan::{Held, Progress, Reach, Trouble};
 use crate::target;
 
 /// Reason of a Sync's Ready condition while its cluster cannot be worked on: no failure of the revision.
@@ -194,7 +196,8 @@ pub fn progress(
         return if wait {
             held(status, target)
         } else {
-            Progress::Done
+            let applied_at = status.last_applied_time.parse();
+            Progress::healthy_since(applied_at.unwrap_or(Timestamp::UNIX_EPOCH))
         };
     }
     let ready = conditions::find(&status.conditions, READY);
@@ -217,17 +220,22 @@ fn held(status: &SyncStatus, target: &str) -> Progress {
     let failed =
         conditions::find(&status.conditions, HEALTHY).filter(|healthy| healthy.reason == HEALTH_CHECK_FAILED);
     match failed {
-        Some(failed) if was_healthy => Progress::Degraded {
-            reason: failed.reason.clone(),
-            message: failed.message.clone(),
-        },
-        Some(failed) => Progress::Failing {
+        Some(failed) if !was_healthy => Progress::Failing {
             reason: failed.reason.clone(),
             message: failed.message.clone(),
             retry_at: status.next_attempt_time.parse().ok(),
         },
-        None if was_healthy => Progress::Done,
-        None => Progress::Working,
+        None if !was_healthy => Progress::Working,
+        trouble => Progress::Held(Held {
+            since: status.healthy_since.parse().ok(),
+            longest: status
+                .longest_healthy
+                .map_or(Duration::ZERO, starling_api::Duration::as_std),
+            trouble: trouble.map(|failed| Trouble {
+                reason: failed.reason.clone(),
+                message: failed.message.clone(),
+            }),
+        }),
     }
 }
 
@@ -524,7 +532,10 @@ mod tests {
         let spec = spec(serde_json::json!({"revision": "main@sha1:a"}));
         let target = target::of_spec(&spec).unwrap();
         let status = healthy(&spec);
-        assert_eq!(progress(&status, true, &target, "id", 1), Progress::Done);
+        assert!(matches!(
+            progress(&status, true, &target, "id", 1),
+            Progress::Held(_)
+        ));
         assert_eq!(
             progress(&status, true, "sha256:other", "id", 1),
             Progress::Working
@@ -574,10 +585,23 @@ mod tests {
             healthy_since: String::new(),
             ..healthy(&spec)
         };
-        assert_eq!(told(broken(), waiting()), Progress::Done);
-        assert!(matches!(told(broken(), failed()), Progress::Degraded { .. }));
+        assert!(matches!(
+            told(broken(), waiting()),
+            Progress::Held(Held {
+                since: None,
+                trouble: None,
+                ..
+            })
+        ));
+        assert!(matches!(
+            told(broken(), failed()),
+            Progress::Held(Held { trouble: Some(_), .. })
+        ));
         // Without wait health is not asked for.
-        assert_eq!(progress(&held(&spec), false, &target, "id", 1), Progress::Done);
+        assert!(matches!(
+            progress(&held(&spec), false, &target, "id", 1),
+            Progress::Held(_)
+        ));
     }
 
     #[test]

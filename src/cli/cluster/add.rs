@@ -20,8 +20,8 @@ use starling_api::{Cluster, SYSTEM_NAMESPACE, TOKEN_EXPIRES_AT, TOKEN_ISSUED_AT}
 use starling_core::token::{SHORTEST_LIFETIME, TokenLease, account_name};
 use tokio::time::Instant;
 
-use super::access::{self, Access};
-use super::explain::NotServed;
+use super::super::access::{self, Access};
+use super::super::explain::NotServed;
 use super::grants::{Account, Grant};
 use super::manifest::{Manifest, within};
 use super::plan::{Found, Named};

@@ -7,7 +7,7 @@ use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::{Api, Client, Resource};
 use serde_json::Value;
 
-use super::explain;
+use super::super::explain;
 
 /// The field manager of what `starling cluster add` writes. Its own: the controller, which renews the token in the
 /// Secret later, must not thereby give up or take over anything else.

@@ -1,8 +1,6 @@
 //! `starling cluster`: member clusters, from the command line.
 
-mod access;
 mod add;
-mod explain;
 mod grants;
 mod manifest;
 mod plan;

@@ -89,7 +89,8 @@ impl Names {
         }
     }
 
-    /// Of several causes in maps the real server takes any first; their message is compared by its letters.
+    /// Of several causes in maps (data, labels, fields of a CustomResource) the real server takes any first; their message is compared
+    /// by its letters.
     fn unordered(&self, map: &Map<String, Value>) -> Map<String, Value> {
         let mut map = map.clone();
         let Some(details) = map.get("details") else {
@@ -98,7 +99,7 @@ impl Names {
         let several = details["causes"]
             .as_array()
             .is_some_and(|causes| causes.len() > 1);
-        if !self.ordered || details["group"] != "random.dev" || !several {
+        if !self.ordered || !several {
             return map;
         }
         if let Some(causes) = map["details"]["causes"].as_array_mut() {

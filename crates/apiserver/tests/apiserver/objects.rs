@@ -642,9 +642,17 @@ async fn starlings_definitions_refuse_as_on_the_real_server() {
         crd::prepare(&mut object, None);
         definitions.push(Definition::from_object(&object).unwrap());
     }
-    assert_eq!(definitions.len(), 4);
+    assert_eq!(definitions.len(), 6);
     let mut differences = Vec::new();
-    let valid = ["Source", "Cluster", "Sync", "SyncGroup"].map(|kind| (kind, json!({}), ""));
+    let valid = [
+        "Source",
+        "Cluster",
+        "Sync",
+        "SyncGroup",
+        "RolloutApproval",
+        "RolloutAction",
+    ]
+    .map(|kind| (kind, json!({}), ""));
     let cases = refused::cases();
     assert!(cases.len() >= 58, "{}", cases.len());
     for (number, (kind, over, words)) in valid.into_iter().chain(cases).enumerate() {

@@ -32,7 +32,7 @@ async fn starlings_definitions_are_accepted_and_a_sync_is_created() {
         .await;
         count += 1;
     }
-    assert_eq!(count, 4);
+    assert_eq!(count, 6);
     let syncs = ApiResource::from_gvk_with_plural(
         &GroupVersionKind::gvk("starling.dev", "v1alpha1", "Sync"),
         "syncs",

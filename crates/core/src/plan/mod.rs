@@ -22,85 +22,112 @@
 mod admit;
 pub mod check;
 mod classify;
+mod entry;
+mod openings;
+pub mod record;
 mod report;
+mod room;
+mod stages;
+mod standing;
+mod strategy;
 mod types;
+mod walk;
 
-use std::collections::BTreeMap;
-
-use classify::{Class, Slot, Standing};
+use admit::{Admission, Desk};
+use classify::classify_all;
 use jiff::Timestamp;
 pub use report::{Counts, Report};
+pub use stages::*;
+use standing::Standing;
+use starling_api::OnFailure;
+pub use strategy::{Place, ReadStrategy, StrategyError};
 pub use types::*;
 
-/// Decides for every cluster of `input` what happens now.
+/// Decides for every cluster of `input` what happens now, and how far each stage is.
 pub fn plan(input: &PlanInput) -> Plan {
-    let standings: BTreeMap<&str, Standing> = input
-        .clusters
-        .iter()
-        .map(|(name, cluster)| (name.as_str(), classify::classify(input, cluster)))
-        .collect();
-
-    let total = standings.len();
-    let tally = Tally {
-        slots: input.limits.max_concurrency.of_rounded_up(total).max(1),
-        in_flight: standings
-            .values()
-            .filter(|standing| standing.slot.is_some())
-            .count(),
-        failed: standings
-            .values()
-            .filter(|standing| matches!(standing.class, Class::Failed(_)))
-            .count(),
-        failures_allowed: input.limits.max_failures.of_rounded_down(total),
-    };
-
-    let decisions = admit::admit(input, &standings, tally);
+    let standings = classify_all(input);
+    let rules = walk::rules(input);
+    let stages = walk::walk(input, &rules, &standings);
+    let tally = walk::whole(input, &standings, &stages);
+    let stop = admit::stop(input, &stages, tally);
+    let desk = Desk::new(input, &stages, tally, stop.as_ref());
+    let Admission {
+        decisions,
+        known_until,
+    } = desk.admit(&standings);
     let recheck_at = decisions
         .values()
         .filter_map(Decision::recheck_at)
-        .chain(next_free_slot(&standings, &decisions, tally))
+        .chain(stages.iter().filter_map(|stage| gate_ends(&stage.plan)))
+        .chain(admit::leftover_ends(&standings, &decisions))
+        .chain(standings.iter().filter_map(|standing| standing.turns_at))
+        .chain(known_until)
+        .filter(|at| *at > input.now)
         .min();
+    let stages: Vec<StagePlan> = stages.into_iter().map(|stage| stage.plan).collect();
     Plan {
+        verdict: verdict(input, &stages, &standings, stop),
         decisions,
+        stages,
         tally,
         recheck_at,
     }
 }
 
-/// When a cluster that waits for a slot gets one because leftover work elsewhere runs out of time. `None`: nobody
-/// waits for that. The deadlines of this release are not meant; its own decisions carry them.
-fn next_free_slot(
-    standings: &BTreeMap<&str, Standing>,
-    decisions: &BTreeMap<String, Decision>,
-    tally: Tally,
-) -> Option<Timestamp> {
-    let (mut in_flight, mut reached) = (0, 0);
-    let (mut someone_waits, mut begun_waits) = (false, false);
-    let mut ends = Vec::new();
-    for (&name, standing) in standings {
-        let decision = decisions.get(name)?;
-        let starts = matches!(decision, Decision::Start { .. });
-        in_flight += usize::from(starts || standing.slot.is_some());
-        reached += usize::from(starts || standing.is_reached());
-        if let (Some(Slot::Leftover { until }), false) = (standing.slot, starts) {
-            ends.push(until);
-        }
-        let waits = matches!(
-            decision,
-            Decision::Hold {
-                reason: HoldReason::NoSlot,
-                ..
-            }
-        );
-        someone_waits |= waits;
-        begun_waits |= waits && standing.is_reached();
+/// Everything that keeps one cluster back now, but for room: what stands first is its decision. Empty: nothing does, or it
+/// is not waiting.
+#[must_use]
+pub fn everything_in_the_way(input: &PlanInput, cluster: &str) -> Vec<(HoldReason, Option<Timestamp>)> {
+    let standings = classify_all(input);
+    let rules = walk::rules(input);
+    let stages = walk::walk(input, &rules, &standings);
+    let tally = walk::whole(input, &standings, &stages);
+    let stop = admit::stop(input, &stages, tally);
+    let desk = Desk::new(input, &stages, tally, stop.as_ref());
+    let asked = standings.iter().find(|standing| standing.name == cluster);
+    asked.map_or_else(Vec::new, |standing| desk.everything_in_the_way(standing))
+}
+
+/// When time passes a gate of a stage. Also while clusters of it are not through: the gate behind it begins then.
+fn gate_ends(stage: &StagePlan) -> Option<Timestamp> {
+    if matches!(stage.phase, StagePhase::Passed | StagePhase::Skipped(_)) {
+        return None;
     }
-    let slot_helps = begun_waits || (someone_waits && reached < tally.slots);
-    ends.sort_unstable();
-    // As many end first as there are more in flight than slots; the next one leaves a slot free.
-    ends.get(in_flight.checked_sub(tally.slots)?)
-        .copied()
-        .filter(|_| slot_helps)
+    let gates = if stage.record.opened_at.is_none() {
+        &stage.record.before
+    } else {
+        &stage.record.after
+    };
+    match gates.last()? {
+        GateRecord {
+            gate: Gate::TimedWait(wait),
+            begun_at,
+            ..
+        } => begun_at.checked_add(*wait).ok(),
+        _ => None,
+    }
+}
+
+fn verdict(
+    input: &PlanInput,
+    stages: &[StagePlan],
+    standings: &[Standing<'_>],
+    stop: Option<Stop>,
+) -> Verdict {
+    let passed = |stage: &StagePlan| matches!(stage.phase, StagePhase::Passed | StagePhase::Skipped(_));
+    let skips_unreachable = !walk::waits_for_unreachable(input);
+    if stages.iter().all(passed) && standings.iter().all(|one| one.is_settled(skips_unreachable)) {
+        return Verdict::Through;
+    }
+    let may_go_back =
+        input.strategy.on_failure == OnFailure::Rollback && input.rollout.direction == Direction::Forward;
+    match stop {
+        None => Verdict::Rolls,
+        Some(stop @ (Stop::TooManyFailures { .. } | Stop::GateFailed { .. })) if may_go_back => {
+            Verdict::RollBack(stop)
+        }
+        Some(stop) => Verdict::Stopped(stop),
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use starling_api::RolloutPhase;
 
-use super::types::{ClusterView, Decision, FailureReason, HoldReason, Plan, PlanInput, Progress};
+use super::stages::{Direction, Gate, StagePhase, StagePlan, StageWait, Stop, Verdict};
+use super::types::{ClusterView, Decision, FailureReason, HoldReason, Plan, PlanInput, Progress, Trouble};
 
 /// Selected clusters by what they are doing; every cluster counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct Report {
     pub counts: Counts,
     /// How the rollout stands.
     pub phase: RolloutPhase,
+    /// The first stage that is not passed; empty where all are.
+    pub stage: String,
     /// What keeps pending clusters from starting: reason, message, when it is looked at again.
     pub blocked_by: Vec<(&'static str, String, Option<Timestamp>)>,
     /// Clusters in trouble, worst first: name, reason, message, since.
@@ -58,19 +61,25 @@ enum Bucket {
 fn bucket(decision: &Decision) -> Bucket {
     match decision {
         Decision::Done => Bucket::Updated,
-        Decision::Start { .. } | Decision::InFlight { .. } => Bucket::Progressing,
+        Decision::Start { .. } | Decision::InFlight { .. } | Decision::Soaking { .. } => Bucket::Progressing,
         Decision::Failed { .. } => Bucket::Failed,
         Decision::Hold { reason, .. } => match reason {
             HoldReason::ClusterUnreachable { .. } => Bucket::Unreachable,
-            HoldReason::ClusterSuspended
+            HoldReason::Skipped(_)
+            | HoldReason::ClusterSuspended
             | HoldReason::SyncSuspended { .. }
             | HoldReason::InvalidParameters { .. } => Bucket::Held,
             HoldReason::GroupSuspended
+            | HoldReason::Paused(_)
+            | HoldReason::Aborted(_)
             | HoldReason::MembershipHeld
             | HoldReason::ClusterNotProbed
+            | HoldReason::TooManyFailures { .. }
+            | HoldReason::StageWaits { .. }
+            | HoldReason::WindowClosed
             | HoldReason::Jitter
-            | HoldReason::TooManyFailures
-            | HoldReason::NoSlot => Bucket::Pending,
+            | HoldReason::NoSlot
+            | HoldReason::TooManyUnavailable => Bucket::Pending,
         },
     }
 }
@@ -83,8 +92,12 @@ impl Plan {
         let degraded = self.degraded(input);
         Report {
             counts,
-            phase: self.phase(counts),
+            phase: self.phase(input, counts),
             blocked_by: self.blocked_by(),
+            stage: self
+                .current_stage()
+                .map(|stage| stage.name.clone())
+                .unwrap_or_default(),
             degraded: u32::try_from(degraded.len()).unwrap_or(u32::MAX),
             problems: self.problems(degraded),
         }
@@ -119,24 +132,36 @@ impl Plan {
         counts
     }
 
-    fn phase(&self, counts: Counts) -> RolloutPhase {
-        let holds = |reason: &HoldReason| {
-            self.decisions
-                .values()
-                .any(|d| matches!(d, Decision::Hold { reason: r, .. } if r == reason))
-        };
-        if counts.progressing == 0 && counts.pending == 0 && counts.failed == 0 && counts.held == 0 {
-            RolloutPhase::Succeeded
-        } else if holds(&HoldReason::GroupSuspended)
-            || holds(&HoldReason::MembershipHeld)
-            || holds(&HoldReason::TooManyFailures)
-        {
-            RolloutPhase::Paused
-        } else if counts.progressing > 0 || counts.pending > 0 {
-            if counts.updated + counts.progressing + counts.failed == 0 {
-                RolloutPhase::Pending
-            } else {
-                RolloutPhase::Progressing
+    /// The first stage that is not passed.
+    #[must_use]
+    pub fn current_stage(&self) -> Option<&StagePlan> {
+        self.stages
+            .iter()
+            .find(|stage| !matches!(stage.phase, StagePhase::Passed | StagePhase::Skipped(_)))
+    }
+
+    fn phase(&self, input: &PlanInput, counts: Counts) -> RolloutPhase {
+        let held_by_people = input.suspended || input.membership_held || input.steering.paused.is_some();
+        match &self.verdict {
+            Verdict::Through => return RolloutPhase::Succeeded,
+            Verdict::Stopped(Stop::Aborted(_)) => return RolloutPhase::Failed,
+            Verdict::Stopped(_) | Verdict::RollBack(_) if counts.pending > 0 || counts.progressing > 0 => {
+                return RolloutPhase::Paused;
+            }
+            Verdict::Rolls if held_by_people && counts.pending > 0 => return RolloutPhase::Paused,
+            Verdict::Stopped(_) | Verdict::RollBack(_) | Verdict::Rolls => {}
+        }
+        // A stage whose clusters are done waits for its gates.
+        let waits = self
+            .current_stage()
+            .is_some_and(|stage| matches!(stage.phase, StagePhase::Waiting(_)));
+        if counts.progressing > 0 || counts.pending > 0 || (waits && counts.failed + counts.held == 0) {
+            match input.rollout.direction {
+                Direction::Back | Direction::BackAtOnce => RolloutPhase::RollingBack,
+                Direction::Forward if counts.updated + counts.progressing + counts.failed == 0 => {
+                    RolloutPhase::Pending
+                }
+                Direction::Forward => RolloutPhase::Progressing,
             }
         } else if counts.failed > 0 {
             RolloutPhase::Failed
@@ -145,6 +170,7 @@ impl Plan {
         }
     }
 
+    /// What keeps pending clusters from starting, and the gate that the last stage waits for.
     fn blocked_by(&self) -> Vec<(&'static str, String, Option<Timestamp>)> {
         let mut waiting: BTreeMap<&'static str, (&HoldReason, u32, Option<Timestamp>)> = BTreeMap::new();
         for decision in self.decisions.values().filter(|d| bucket(d) == Bucket::Pending) {
@@ -154,32 +180,69 @@ impl Plan {
                 entry.2 = [entry.2, *recheck_at].into_iter().flatten().min();
             }
         }
-        waiting
+        let mut blockers: Vec<_> = waiting
             .into_iter()
             .map(|(word, (reason, clusters, at))| (word, self.blocker(reason, clusters), at))
-            .collect()
+            .collect();
+        if blockers.is_empty()
+            && let Some(StagePlan {
+                name,
+                phase: StagePhase::Waiting(wait),
+                ..
+            }) = self.current_stage()
+        {
+            let until = match wait {
+                StageWait::Gate { until, .. } => *until,
+                _ => None,
+            };
+            blockers.push((wait.as_str(), waits_for(name, wait), until));
+        }
+        blockers
     }
 
     fn blocker(&self, reason: &HoldReason, clusters: u32) -> String {
-        let tally = &self.tally;
+        let name = |stage: usize| self.stages.get(stage).map_or("", |stage| stage.name.as_str());
         match reason {
-            HoldReason::TooManyFailures => format!(
-                "{} of at most {} allowed failures; {clusters} clusters wait until fewer fail or a new revision comes",
-                tally.failed, tally.failures_allowed
-            ),
-            HoldReason::NoSlot => {
+            HoldReason::TooManyFailures { stage } => {
+                let (tally, of) = match stage.and_then(|stage| self.stages.get(stage)) {
+                    Some(stage) => (stage.tally, format!(" in stage {}", stage.name)),
+                    None => (self.tally, String::new()),
+                };
                 format!(
-                    "{clusters} clusters wait for one of {} slots (maxConcurrency)",
-                    tally.slots
+                    "{} of at most {} allowed failures{of}; {clusters} clusters wait until fewer fail or a new revision comes",
+                    tally.failed, tally.failures_allowed
                 )
             }
+            HoldReason::NoSlot => {
+                let slots = self.tally.slots.unwrap_or_default();
+                format!(
+                    "{clusters} clusters wait for one of {slots} slots (maxConcurrency of the group or their stage)"
+                )
+            }
+            HoldReason::TooManyUnavailable => format!(
+                "{} of at most {} clusters are in flight or not healthy (maxUnavailable); {clusters} clusters wait",
+                self.tally.unavailable, self.tally.unavailable_allowed
+            ),
+            HoldReason::StageWaits { stage, wait } => {
+                format!("{}; {clusters} clusters wait", waits_for(name(*stage), wait))
+            }
+            HoldReason::WindowClosed => format!("{clusters} clusters wait for their window to open"),
             HoldReason::Jitter => format!("{clusters} clusters wait for their share of the jitter"),
             HoldReason::GroupSuspended => format!("the group is suspended; {clusters} clusters wait"),
+            HoldReason::Paused(word) => format!(
+                "paused by {} ({}); {clusters} clusters wait",
+                word.by, word.reason
+            ),
+            HoldReason::Aborted(word) => format!(
+                "given up by {} ({}); {clusters} clusters wait for another revision",
+                word.by, word.reason
+            ),
             HoldReason::MembershipHeld => {
                 format!("too many clusters left the group at once; {clusters} clusters wait for an approval")
             }
             HoldReason::ClusterNotProbed => format!("{clusters} clusters have not been probed yet"),
-            HoldReason::ClusterSuspended
+            HoldReason::Skipped(_)
+            | HoldReason::ClusterSuspended
             | HoldReason::SyncSuspended { .. }
             | HoldReason::InvalidParameters { .. }
             | HoldReason::ClusterUnreachable { .. } => format!("{clusters} clusters"),
@@ -192,54 +255,9 @@ impl Plan {
             .map(|(name, reason, message, since)| (2, name, reason, message, since))
             .collect();
         for (name, decision) in &self.decisions {
-            let (rank, reason, message, since) = match decision {
-                Decision::Failed { reason, .. } => {
-                    let rank = u8::from(!matches!(reason, FailureReason::LostAfterAdmission));
-                    (rank, reason.as_str(), reason.to_string(), None)
-                }
-                Decision::Hold {
-                    reason: reason @ HoldReason::InvalidParameters { entry, message },
-                    ..
-                } => (3, reason.as_str(), format!("entry {entry}: {message}"), None),
-                Decision::InFlight { lost: true, deadline } => (
-                    4,
-                    "Unreachable",
-                    match deadline {
-                        Some(at) => format!("unreachable since it was admitted; counts as failed at {at}"),
-                        None => "unreachable since it was admitted".into(),
-                    },
-                    None,
-                ),
-                Decision::Hold {
-                    reason:
-                        HoldReason::ClusterUnreachable {
-                            reason,
-                            message,
-                            since,
-                        },
-                    ..
-                } => (5, reason.as_str(), message.clone(), Some(*since)),
-                Decision::Hold {
-                    reason: reason @ HoldReason::ClusterSuspended,
-                    ..
-                } => (6, reason.as_str(), "its Cluster is suspended".into(), None),
-                Decision::Hold {
-                    reason: reason @ HoldReason::SyncSuspended { entry },
-                    ..
-                } => (
-                    6,
-                    reason.as_str(),
-                    format!("the Sync of entry {entry} is suspended or being deleted"),
-                    None,
-                ),
-                Decision::Done
-                | Decision::Start { .. }
-                | Decision::InFlight { .. }
-                | Decision::Hold { .. } => {
-                    continue;
-                }
-            };
-            problems.push((rank, name.clone(), reason.to_owned(), message, since));
+            if let Some((rank, reason, message, since)) = trouble(decision) {
+                problems.push((rank, name.clone(), reason.to_owned(), message, since));
+            }
         }
         problems.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
         problems
@@ -249,13 +267,98 @@ impl Plan {
     }
 }
 
+/// What is wrong with a cluster by its decision: how bad, reason, message, since.
+fn trouble(decision: &Decision) -> Option<(u8, &str, String, Option<Timestamp>)> {
+    Some(match decision {
+        Decision::Failed { reason, .. } => {
+            let rank = u8::from(!matches!(reason, FailureReason::LostAfterAdmission));
+            (rank, reason.as_str(), reason.to_string(), None)
+        }
+        Decision::Hold {
+            reason: reason @ HoldReason::InvalidParameters { entry, message },
+            ..
+        } => (3, reason.as_str(), format!("entry {entry}: {message}"), None),
+        Decision::InFlight {
+            lost: true,
+            deadline: Some(deadline),
+        } => (
+            4,
+            "Unreachable",
+            format!("unreachable since it was admitted; counts as failed at {deadline}"),
+            None,
+        ),
+        Decision::Hold {
+            reason:
+                HoldReason::ClusterUnreachable {
+                    reason,
+                    message,
+                    since,
+                },
+            ..
+        } => (5, reason.as_str(), message.clone(), Some(*since)),
+        Decision::Hold {
+            reason: reason @ HoldReason::ClusterSuspended,
+            ..
+        } => (6, reason.as_str(), "its Cluster is suspended".into(), None),
+        Decision::Hold {
+            reason: reason @ HoldReason::SyncSuspended { entry },
+            ..
+        } => (
+            6,
+            reason.as_str(),
+            format!("the Sync of entry {entry} is suspended or being deleted"),
+            None,
+        ),
+        Decision::Hold {
+            reason: reason @ HoldReason::Skipped(word),
+            ..
+        } => (
+            7,
+            reason.as_str(),
+            format!("passed over by {} ({})", word.by, word.reason),
+            Some(word.at),
+        ),
+        Decision::Done
+        | Decision::Start { .. }
+        | Decision::InFlight { .. }
+        | Decision::Soaking { .. }
+        | Decision::Hold { .. } => return None,
+    })
+}
+
 /// The reason and message of the first entry that broke after it was done.
 fn trouble_at_rest(cluster: &ClusterView) -> Option<(&str, &str)> {
-    let observed = cluster.entries.values().filter_map(|view| view.observed.as_ref());
-    observed
-        .filter_map(|sync| match &sync.progress {
-            Progress::Degraded { reason, message } => Some((reason.as_str(), message.as_str())),
-            Progress::Working | Progress::Done | Progress::Failing { .. } => None,
+    cluster
+        .entries
+        .values()
+        .filter_map(|view| view.observed.as_ref())
+        .find_map(|sync| match &sync.progress {
+            Progress::Held(held) => {
+                let Trouble { reason, message } = held.trouble.as_ref()?;
+                Some((reason.as_str(), message.as_str()))
+            }
+            Progress::Working | Progress::Failing { .. } => None,
         })
-        .next()
+}
+
+/// What a stage waits for, for people.
+fn waits_for(stage: &str, wait: &StageWait) -> String {
+    match wait {
+        StageWait::Clusters { working, soaking } => {
+            format!("stage {stage} waits for {working} of its clusters, and {soaking} that soak")
+        }
+        StageWait::Unproven => format!(
+            "no cluster of stage {stage} took this release, which proves nothing: see to one of them, or promote the stage"
+        ),
+        StageWait::Gate { gate, until } => match (gate, until) {
+            (Gate::TimedWait(_), Some(until)) => format!("stage {stage} waits until {until}"),
+            (Gate::TimedWait(_), None) => format!("stage {stage} waits for ever: its waitTime is too long"),
+            (Gate::Approval, _) => format!("stage {stage} waits for an approval"),
+            (Gate::Effect(kind), _) => format!("stage {stage} waits for its {kind:?}"),
+        },
+        StageWait::GateFailed { gate, message } => match gate {
+            Gate::Effect(kind) => format!("the {kind:?} of stage {stage} failed: {message}"),
+            Gate::TimedWait(_) | Gate::Approval => format!("a task of stage {stage} failed: {message}"),
+        },
+    }
 }

@@ -5,38 +5,26 @@ use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use starling_api::IntOrPercent;
+
+use super::stages::{RolloutView, StagePlan, StageWait, Steering, Strategy, Verdict, Word};
 
 /// Everything that a plan depends on.
 #[derive(Clone, Debug)]
 pub struct PlanInput {
     /// The present.
     pub now: Timestamp,
-    /// The strategy's bounds.
-    pub limits: Limits,
+    /// The strategy in force: it governs the rollout under way, whatever it was when that began (ADR 5).
+    pub strategy: Strategy,
+    /// What rolls, and what was recorded of it.
+    pub rollout: RolloutView,
+    /// What people asked for.
+    pub steering: Steering,
     /// The group is suspended: start nothing more.
     pub suspended: bool,
     /// Too many clusters left at once, and a person has to say whether that is meant: start nothing more.
     pub membership_held: bool,
-    /// Digest of the release that rolls.
-    pub release: String,
-    /// When its rollout started; jitter counts from here.
-    pub started_at: Timestamp,
     /// The selected clusters by name.
     pub clusters: BTreeMap<String, ClusterView>,
-}
-
-/// The bounds of `rolloutStrategy`. Percentages are of the selected clusters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Clusters in flight at once; rounds up, at least 1.
-    pub max_concurrency: IntOrPercent,
-    /// Failed clusters above which nothing more starts; rounds down.
-    pub max_failures: IntOrPercent,
-    /// From admission to done.
-    pub progress_deadline: Duration,
-    /// Over which eligibility is spread.
-    pub jitter: Duration,
 }
 
 /// One selected cluster.
@@ -46,6 +34,10 @@ pub struct ClusterView {
     pub uid: String,
     /// Whether it can be worked on.
     pub reach: Reach,
+    /// Its stage: a place in [`Strategy::stages`].
+    pub stage: usize,
+    /// The windows that are about it: places in [`Strategy::windows`].
+    pub windows: Vec<usize>,
     /// The group's entries on it, by name.
     pub entries: BTreeMap<String, EntryView>,
 }
@@ -75,6 +67,9 @@ pub enum Reach {
 pub struct EntryView {
     /// The target it shall hold, or why there is none (a parameter that this cluster lacks).
     pub wanted: Result<String, String>,
+    /// The target by `lastKnownGood`: what the entry gets on a cluster that joins while its stage waits. `None`: there is
+    /// no such release, it has no such entry, or this cluster lacks a parameter of it.
+    pub known_good: Option<String>,
     /// Its Sync, if there is one.
     pub observed: Option<ObservedSync>,
 }
@@ -97,18 +92,11 @@ pub struct ObservedSync {
 /// How far a Sync is with the target of its own spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Not done, and nothing has gone wrong that would count: queued, at work, or cut off.
+    /// Not there, and nothing has gone wrong that would count: queued, at work, or cut off.
     Working,
-    /// The cluster holds it and, with `wait`, was healthy with it.
-    Done,
-    /// Done, and not healthy any more: the rollout is through with it, its people are not.
-    Degraded {
-        /// One CamelCase word.
-        reason: String,
-        /// For people.
-        message: String,
-    },
-    /// The last attempt at it failed, or it did not become healthy: in backoff, or stalled.
+    /// The cluster holds it and, with `wait`, was healthy with it at least once.
+    Held(Held),
+    /// The last attempt at it failed, or it never became healthy: in backoff, or stalled.
     Failing {
         /// One CamelCase word.
         reason: String,
@@ -119,40 +107,83 @@ pub enum Progress {
     },
 }
 
-impl Progress {
-    /// Whether a rollout is through with it.
+/// How a target is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Since when it is healthy with this target without a break, or, without `wait`, since when it is applied; `None`:
+    /// it is not healthy now.
+    pub since: Option<Timestamp>,
+    /// The longest such span that has ended.
+    pub longest: Duration,
+    /// What is wrong now: an object has failed, or was not healthy in time. A short break is none.
+    pub trouble: Option<Trouble>,
+}
+
+impl Held {
+    /// Since when it is healthy: not while something is wrong with it, whatever is written about the time.
     #[must_use]
-    pub fn is_done(&self) -> bool {
-        match self {
-            Self::Done | Self::Degraded { .. } => true,
-            Self::Working | Self::Failing { .. } => false,
-        }
+    pub fn healthy_since(&self) -> Option<Timestamp> {
+        self.since.filter(|_| self.trouble.is_none())
     }
 }
 
-/// What happens to each cluster now, and when to look again though nothing happened.
+/// What is wrong with something that is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// One CamelCase word.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+}
+
+impl Progress {
+    /// Held, and healthy since then.
+    #[must_use]
+    pub fn healthy_since(since: Timestamp) -> Self {
+        Self::Held(Held {
+            since: Some(since),
+            longest: Duration::ZERO,
+            trouble: None,
+        })
+    }
+}
+
+/// What happens to each cluster now, how the stages stand, and when to look again though nothing happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Plan {
     /// Exactly one decision for each selected cluster.
     pub decisions: BTreeMap<String, Decision>,
+    /// How each stage of the strategy stands, in its order. What is new in the records is to be kept before anything of
+    /// this plan is executed: time is counted from there.
+    pub stages: Vec<StagePlan>,
     /// What was counted before anything is started.
     pub tally: Tally,
-    /// When time alone changes a decision; `None`: only an event will.
+    /// What becomes of the rollout.
+    pub verdict: Verdict,
+    /// When time alone changes a decision or a stage, at the latest; `None`: only an event will.
     pub recheck_at: Option<Timestamp>,
 }
 
-/// Counts that starting depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Counts that starting depends on, of the group or of a stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Clusters that may be in flight at once.
-    pub slots: usize,
+    /// Clusters.
+    pub total: usize,
+    /// Of these, those that hold the release, soaked.
+    pub done: usize,
+    /// Clusters that may be in flight at once; `None`: as many as the group's bound leaves (a stage without one).
+    pub slots: Option<usize>,
     /// Clusters that are, before this plan starts any.
     pub in_flight: usize,
-    /// Clusters that failed this release.
+    /// Clusters that count as failed. Those that people skipped do not.
     pub failed: usize,
     /// Clusters that may fail before starting stops.
     pub failures_allowed: usize,
+    /// Reachable clusters that are in flight or not healthy.
+    pub unavailable: usize,
+    /// How many there may be; the same for the group and for each stage.
+    pub unavailable_allowed: usize,
 }
 
 impl Tally {
@@ -166,19 +197,27 @@ impl Tally {
 /// What happens to one cluster now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It holds what this release wants.
+    /// It holds what this release wants, and soaked.
     Done,
     /// Admit these entries now.
     Start {
         /// Names of the entries that are not yet admitted to their target.
         entries: Vec<String>,
+        /// To which target.
+        to: To,
     },
-    /// Admitted and not done; holds a slot.
+    /// Admitted and not healthy yet; holds a slot.
     InFlight {
-        /// When it counts as failed.
+        /// When it counts as failed; `None`: it was healthy already, is not for a moment, and its health check has a time of
+        /// its own for that.
         deadline: Option<Timestamp>,
         /// It became unreachable on the way.
         lost: bool,
+    },
+    /// Healthy, and not for long enough; holds a slot.
+    Soaking {
+        /// When it is done, if it stays healthy.
+        until: Timestamp,
     },
     /// Admitted, and failed for now. Holds no slot; what retries it is its Sync.
     Failed {
@@ -189,11 +228,20 @@ pub enum Decision {
     },
     /// Not started.
     Hold {
-        /// Why.
+        /// Why: the first of what stands in its way, in the order of [`HoldReason`].
         reason: HoldReason,
         /// When time changes that; `None`: an event does.
         recheck_at: Option<Timestamp>,
     },
+}
+
+/// What a cluster is admitted to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// The release that rolls.
+    Release,
+    /// The last known good one: the cluster is new, and its stage has not begun.
+    LastKnownGood,
 }
 
 impl Decision {
@@ -202,6 +250,7 @@ impl Decision {
     pub fn recheck_at(&self) -> Option<Timestamp> {
         match self {
             Self::InFlight { deadline, .. } => *deadline,
+            Self::Soaking { until } => Some(*until),
             Self::Hold { recheck_at, .. } => *recheck_at,
             // A failed cluster's own Sync retries it, and its status wakes the group.
             Self::Done | Self::Start { .. } | Self::Failed { .. } => None,
@@ -249,13 +298,12 @@ impl fmt::Display for FailureReason {
     }
 }
 
-/// Why a cluster is not started.
+/// Why a cluster is not started. In this order: what concerns the cluster alone, what people hold, what the rollout waits
+/// for, what time will change, what other clusters have to give.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HoldReason {
-    /// The group is suspended.
-    GroupSuspended,
-    /// Too many clusters left the group at once.
-    MembershipHeld,
+    /// A person took it out of this rollout.
+    Skipped(Word),
     /// The Cluster is suspended.
     ClusterSuspended,
     /// A Sync of the group on this cluster is suspended, or being deleted.
@@ -272,7 +320,7 @@ pub enum HoldReason {
     },
     /// Not probed yet.
     ClusterNotProbed,
-    /// Unreachable: skipped, and caught up later.
+    /// Unreachable: skipped, and caught up later, or waited for (`onUnreachable`).
     ClusterUnreachable {
         /// The reason of its Ready condition.
         reason: String,
@@ -281,12 +329,34 @@ pub enum HoldReason {
         /// Since when.
         since: Timestamp,
     },
+    /// The group is suspended.
+    GroupSuspended,
+    /// A person paused the rollout.
+    Paused(Word),
+    /// A person gave the rollout up.
+    Aborted(Word),
+    /// Too many clusters left the group at once.
+    MembershipHeld,
+    /// More clusters failed than `maxFailures` allows.
+    TooManyFailures {
+        /// Of this stage; `None`: of the whole group.
+        stage: Option<usize>,
+    },
+    /// An earlier stage is not through with this release.
+    StageWaits {
+        /// The first that is not.
+        stage: usize,
+        /// What that stage waits for.
+        wait: StageWait,
+    },
+    /// No window is open for the cluster.
+    WindowClosed,
     /// Its share of the jitter is not over.
     Jitter,
-    /// More clusters failed than `maxFailures` allows.
-    TooManyFailures,
-    /// All slots are taken.
+    /// All slots of the group or of its stage are taken.
     NoSlot,
+    /// As many clusters are not available as may be.
+    TooManyUnavailable,
 }
 
 impl HoldReason {
@@ -294,16 +364,22 @@ impl HoldReason {
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
-            Self::GroupSuspended => "Suspended",
-            Self::MembershipHeld => "MembershipHeld",
+            Self::Skipped(_) => "Skipped",
             Self::ClusterSuspended => "ClusterSuspended",
             Self::SyncSuspended { .. } => "SyncSuspended",
             Self::InvalidParameters { .. } => "InvalidParameters",
             Self::ClusterNotProbed => "ClusterNotProbed",
             Self::ClusterUnreachable { .. } => "ClusterUnreachable",
+            Self::GroupSuspended => "Suspended",
+            Self::Paused(_) => "Paused",
+            Self::Aborted(_) => "Aborted",
+            Self::MembershipHeld => "MembershipHeld",
+            Self::TooManyFailures { .. } => "TooManyFailures",
+            Self::StageWaits { wait, .. } => wait.as_str(),
+            Self::WindowClosed => "WindowClosed",
             Self::Jitter => "Jitter",
-            Self::TooManyFailures => "TooManyFailures",
             Self::NoSlot => "NoSlot",
+            Self::TooManyUnavailable => "TooManyUnavailable",
         }
     }
 }

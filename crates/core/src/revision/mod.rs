@@ -59,6 +59,16 @@ impl fmt::Display for Revision {
     }
 }
 
+/// Whether people may mean this revision (`v1.4.2@sha1:…`) by that text: all of it, its commit or the beginning of that (from seven
+/// digits on, as git shortens them), or the name of its branch or tag.
+#[must_use]
+pub fn is_named(revision: &str, text: &str) -> bool {
+    let (name, commit) = revision.rsplit_once('@').unwrap_or(("", revision));
+    let hex = commit.split_once(':').map_or(commit, |(_, hex)| hex);
+    let begins = text.len() >= 7 && hex.starts_with(text);
+    !text.is_empty() && (text == revision || text == commit || text == name || begins)
+}
+
 /// Why a text is not a revision.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RevisionError {
@@ -115,6 +125,17 @@ mod tests {
 
     const SHA1: &str = "2f1a6bb5b9b7a4ffdc32a1a3a1f0a0f8a3c9d0e1";
     const SHA256: &str = "2f1a6bb5b9b7a4ffdc32a1a3a1f0a0f8a3c9d0e12f1a6bb5b9b7a4ffdc32a1a3";
+
+    #[test]
+    fn a_revision_is_known_by_what_people_call_it() {
+        let whole = "v1.4.2@sha1:0123456789abcdef";
+        for text in [whole, "v1.4.2", "sha1:0123456789abcdef", "0123456"] {
+            assert!(is_named(whole, text), "{text}");
+        }
+        for text in ["", "v1.4", "012345", "1234567", "sha1"] {
+            assert!(!is_named(whole, text), "{text}");
+        }
+    }
 
     #[test]
     fn text_and_back() {

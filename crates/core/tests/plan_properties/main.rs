@@ -3,171 +3,66 @@
 // clippy.toml lets tests unwrap, but does not count the functions that tests share.
 #![allow(clippy::unwrap_used)]
 
+mod arbitrary;
+mod events;
+mod history;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
-use proptest::collection::{btree_map, vec};
+use jiff::SignedDuration;
 use proptest::prelude::*;
-use starling_api::{IntOrPercent, RolloutPhase};
+use starling_api::OnFailure;
 use starling_core::plan::check::check;
 use starling_core::plan::{
-    ClusterView, Decision, EntryView, HoldReason, Limits, ObservedSync, Plan, PlanInput, Progress, Reach,
-    plan,
+    ClusterView, Decision, Direction, EntryView, ObservedSync, Plan, PlanInput, Progress, To, plan,
 };
 
-use world::{Event, calm_event, curse, event};
+use arbitrary::{GOOD, NEW, input};
 
-/// The release that rolls in random inputs; `OLD` is one before it.
-const NEW: &str = "r2";
-const OLD: &str = "r1";
-
-fn t(seconds: i64) -> Timestamp {
-    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_700_000_000 + seconds)
-}
-
+/// So many cases, or as many as `PROPTEST_CASES` says: a long run raises them for all properties at once.
 fn config(cases: u32) -> ProptestConfig {
+    let told = std::env::var("PROPTEST_CASES").ok();
+    let cases = told.map_or(cases, |told| told.parse().unwrap());
     ProptestConfig {
         cases,
+        max_global_rejects: cases.saturating_mul(4),
         failure_persistence: None,
+        // A case is a whole fleet or history: to make it a little smaller is enough.
+        max_shrink_iters: 500,
         ..ProptestConfig::default()
     }
 }
 
-fn limit() -> impl Strategy<Value = IntOrPercent> {
-    prop_oneof![
-        4 => (0u32..6).prop_map(IntOrPercent::Int),
-        1 => (6u32..60).prop_map(IntOrPercent::Int),
-        3 => (0u32..=100).prop_map(IntOrPercent::Percent),
-    ]
-}
-
-fn limits() -> impl Strategy<Value = Limits> {
-    let jitter = prop_oneof![Just(0u64), 1u64..600];
-    (limit(), limit(), 1u64..900, jitter).prop_map(|(max_concurrency, max_failures, deadline, jitter)| {
-        Limits {
-            max_concurrency,
-            max_failures,
-            progress_deadline: Duration::from_secs(deadline),
-            jitter: Duration::from_secs(jitter),
-        }
-    })
-}
-
-fn progress() -> impl Strategy<Value = Progress> {
-    prop_oneof![
-        3 => Just(Progress::Working),
-        3 => Just(Progress::Done),
-        1 => Just(Progress::Degraded {
-            reason: "HealthCheckFailed".into(),
-            message: "not available".into(),
-        }),
-        1 => prop::option::of(0i64..2000).prop_map(|retry| Progress::Failing {
-            reason: "ApplyFailed".into(),
-            message: "refused".into(),
-            retry_at: retry.map(t),
-        }),
-    ]
-}
-
-fn observed_sync() -> impl Strategy<Value = ObservedSync> {
-    // The new target may have been admitted by the older release: it left the entry as it is.
-    let admission = prop_oneof![
-        1 => Just((None, "")),
-        3 => Just((Some("new"), NEW)),
-        1 => Just((Some("new"), OLD)),
-        3 => Just((Some("old"), OLD)),
-        1 => Just((Some("other parameters"), NEW)),
-    ];
-    let admitted_at = prop_oneof![1 => Just(None), 9 => (0i64..1200).prop_map(Some)];
-    (admission, admitted_at, progress(), prop::bool::weighted(0.05)).prop_map(
-        |((target, release), admitted_at, progress, suspended)| ObservedSync {
-            target: target.map(str::to_owned),
-            release: release.to_owned(),
-            admitted_at: admitted_at.map(t),
-            progress,
-            suspended,
-        },
-    )
-}
-
-fn entry() -> impl Strategy<Value = EntryView> {
-    let wanted = prop_oneof![
-        19 => Just(Ok("new".to_owned())),
-        1 => Just(Err("no such label".to_owned())),
-    ];
-    (wanted, prop::option::weighted(0.8, observed_sync()))
-        .prop_map(|(wanted, observed)| EntryView { wanted, observed })
-}
-
-fn reach() -> impl Strategy<Value = Reach> {
-    prop_oneof![
-        12 => Just(Reach::Ready),
-        1 => Just(Reach::Unprobed),
-        1 => Just(Reach::Suspended),
-        2 => Just(world::unreachable(t(0))),
-    ]
-}
-
-fn cluster() -> impl Strategy<Value = ClusterView> {
-    let entries = btree_map(prop::sample::select(&["app", "base", "crds"][..]), entry(), 1..4);
-    (any::<u64>(), reach(), entries).prop_map(|(uid, reach, entries)| ClusterView {
-        uid: uid.to_string(),
-        reach,
-        entries: entries
-            .into_iter()
-            .map(|(name, entry)| (name.to_owned(), entry))
-            .collect(),
-    })
-}
-
-fn input() -> impl Strategy<Value = PlanInput> {
-    (
-        vec(cluster(), 0..40),
-        limits(),
-        (prop::bool::weighted(0.1), prop::bool::weighted(0.05)),
-        0i64..1500,
-        0i64..1500,
-    )
-        .prop_map(
-            |(clusters, limits, (suspended, membership_held), now, started_at)| PlanInput {
-                now: t(now),
-                limits,
-                suspended,
-                membership_held,
-                release: NEW.into(),
-                started_at: t(started_at),
-                clusters: clusters
-                    .into_iter()
-                    .enumerate()
-                    .map(|(n, cluster)| (format!("c{n:02}"), cluster))
-                    .collect(),
-            },
-        )
-}
-
-fn started(plan: &Plan) -> BTreeMap<&String, &Vec<String>> {
+fn started(plan: &Plan) -> BTreeMap<&String, (&Vec<String>, To)> {
     plan.decisions
         .iter()
         .filter_map(|(name, decision)| match decision {
-            Decision::Start { entries } => Some((name, entries)),
+            Decision::Start { entries, to } => Some((name, (entries, *to))),
             _ => None,
         })
         .collect()
 }
 
-/// The fleet after the plan was executed: what it starts is admitted now, and at work.
+/// The fleet after the plan was executed: what it says is recorded, and what it starts is admitted now, and at work.
 fn execute(input: &PlanInput, plan: &Plan) -> PlanInput {
     let mut after = input.clone();
-    for (name, entries) in started(plan) {
+    let records = plan
+        .stages
+        .iter()
+        .map(|stage| (stage.name.clone(), stage.record.clone()));
+    after.rollout.stages.extend(records);
+    for (name, (entries, to)) in started(plan) {
         let cluster = after.clusters.get_mut(name).unwrap();
         for entry in entries {
             let entry = cluster.entries.get_mut(entry).unwrap();
+            let (target, release) = match to {
+                To::Release => (entry.wanted.clone().ok(), input.rollout.release.clone()),
+                To::LastKnownGood => (entry.known_good.clone(), GOOD.to_owned()),
+            };
             entry.observed = Some(ObservedSync {
-                target: Some(entry.wanted.clone().unwrap()),
-                release: input.release.clone(),
+                target,
+                release,
                 admitted_at: Some(input.now),
                 progress: Progress::Working,
                 suspended: false,
@@ -177,18 +72,24 @@ fn execute(input: &PlanInput, plan: &Plan) -> PlanInput {
     after
 }
 
-/// Whether an entry that this release brought has already failed.
-fn has_failed(cluster: &ClusterView) -> bool {
-    cluster
+/// Whether something there has failed that takes along what is admitted now: it is of the release that rolls or of the
+/// good one, which is what may be admitted, or its time says that it came later; or it is in trouble.
+fn has_failed(input: &PlanInput, cluster: &ClusterView) -> bool {
+    let admitted = cluster
         .entries
         .values()
-        .filter(|entry| entry.wanted.as_ref().ok() == entry.observed.as_ref().and_then(|o| o.target.as_ref()))
-        .filter_map(|entry| entry.observed.as_ref())
-        .any(|sync| sync.release == NEW && matches!(sync.progress, Progress::Failing { .. }))
+        .filter_map(|entry| entry.observed.as_ref());
+    admitted.into_iter().any(|sync| match &sync.progress {
+        Progress::Failing { .. } => {
+            [NEW, GOOD].contains(&&*sync.release) || sync.admitted_at >= Some(input.now)
+        }
+        Progress::Held(held) => held.trouble.is_some(),
+        Progress::Working => false,
+    })
 }
 
 proptest! {
-    #![proptest_config(config(256))]
+    #![proptest_config(config(192))]
 
     #[test]
     fn every_plan_passes_the_checker(input in input()) {
@@ -207,22 +108,65 @@ proptest! {
     #[test]
     fn a_plan_stays_within_its_bounds(input in input()) {
         let plan = plan(&input);
-        let total = input.clusters.len();
-        let slots = input.limits.max_concurrency.of_rounded_up(total).max(1);
-        let count = |wanted: fn(&Decision) -> bool| plan.decisions.values().filter(|d| wanted(d)).count();
-        let starts = count(|d| matches!(d, Decision::Start { .. }));
-        let in_flight = count(|d| matches!(d, Decision::InFlight { .. }));
-        let failed = count(|d| matches!(d, Decision::Failed { .. }));
+        let (total, limits) = (input.clusters.len(), &input.strategy.limits);
+        let slots = limits.max_concurrency.of_rounded_up(total).max(1);
         prop_assert_eq!(plan.decisions.len(), total);
-        if starts > 0 {
-            prop_assert!(failed <= input.limits.max_failures.of_rounded_down(total));
-            prop_assert!(!input.suspended && !input.membership_held);
-            let cut_short = started(&plan).into_iter().filter(|(name, _)| {
-                let sync = |entry: &EntryView| entry.observed.clone();
-                input.clusters[*name].entries.values().filter_map(sync).any(|sync| sync.release == NEW)
-            });
-            let fresh = starts - cut_short.count();
-            prop_assert!(fresh == 0 || in_flight + fresh <= slots, "{} beside {} of {}", fresh, in_flight, slots);
+        prop_assert_eq!(plan.stages.len() == 1 || input.rollout.direction != Direction::BackAtOnce, true);
+        if started(&plan).is_empty() {
+            return Ok(());
+        }
+        let steering = &input.steering;
+        prop_assert!(!input.suspended && !input.membership_held);
+        prop_assert!(steering.paused.is_none() && steering.aborted.is_none());
+        let goes_on = input.strategy.on_failure == OnFailure::Continue
+            && input.rollout.direction == Direction::Forward;
+        // What a person passed over does not count: a cluster, or one that this release had not come to with its stage.
+        let passed_over = |name: &String| {
+            let cluster = &input.clusters[name];
+            let with_stage = steering.skipped_stages.contains_key(&input.strategy.stages[cluster.stage].name);
+            let mut syncs = cluster.entries.values().filter_map(|entry| entry.observed.as_ref());
+            let is_here = syncs.any(|sync| sync.target.is_some() && sync.release == NEW);
+            let at_once = input.rollout.direction == Direction::BackAtOnce;
+            steering.skipped.contains_key(name) || (with_stage && !is_here && !at_once)
+        };
+        let failed = plan.decisions.iter().filter(|(name, decision)| {
+            matches!(decision, Decision::Failed { .. }) && !passed_over(name)
+        });
+        let failed = failed.count();
+        prop_assert!(goes_on || failed <= limits.max_failures.of_rounded_down(total), "{} failed", failed);
+        let busy = |decision: &Decision| {
+            matches!(decision, Decision::InFlight { .. } | Decision::Soaking { .. })
+        };
+        let busy = plan.decisions.values().filter(|decision| busy(decision)).count();
+        let fresh = started(&plan).into_keys().filter(|name| {
+            let mut syncs = input.clusters[*name].entries.values().filter_map(|entry| entry.observed.as_ref());
+            !syncs.any(|sync| sync.release == NEW || sync.progress == Progress::Working)
+        });
+        let fresh = fresh.count();
+        prop_assert!(fresh == 0 || busy + fresh <= slots, "{} beside {} of {}", fresh, busy, slots);
+    }
+
+    /// Only a cluster of a stage that is open, or was let go, starts with the release.
+    #[test]
+    fn nothing_starts_in_a_stage_that_is_not_open(input in input()) {
+        prop_assume!(input.rollout.direction != Direction::BackAtOnce);
+        let plan = plan(&input);
+        for (name, (_, to)) in started(&plan) {
+            let record = &plan.stages[input.clusters[name].stage].record;
+            let open = record.opened_at.is_some() || record.passed_at.is_some();
+            prop_assert_eq!(open, to == To::Release, "{}", name);
+        }
+    }
+
+    /// What was recorded is kept: it may only grow.
+    #[test]
+    fn a_record_is_never_taken_back(input in input()) {
+        for stage in plan(&input).stages {
+            let Some(old) = input.rollout.stages.get(&stage.name) else { continue };
+            let kept = |old: Option<_>, new| old.is_none() || old == new;
+            prop_assert!(kept(old.opened_at, stage.record.opened_at), "{:?}", stage);
+            prop_assert!(kept(old.completed_at, stage.record.completed_at), "{:?}", stage);
+            prop_assert!(kept(old.passed_at, stage.record.passed_at), "{:?}", stage);
         }
     }
 
@@ -236,153 +180,70 @@ proptest! {
         let second = plan(&after);
         prop_assert_eq!(check(&after, &second), Ok(()));
         let starts = started(&second);
-        let given_up = started(&first).into_keys().filter(|name| has_failed(&input.clusters[*name])).count();
+        let given_up = started(&first).into_keys().filter(|name| has_failed(&input, &input.clusters[*name])).count();
         prop_assert!(starts.len() <= 2 * given_up, "{:?}", starts);
         prop_assert!(starts.keys().all(|name| !started(&first).contains_key(*name)));
     }
 
-    /// Without that exception: no failures, nothing at all.
+    /// Without that exception: no failures, nothing at all, and nothing new to record.
     #[test]
-    fn planning_again_after_execution_starts_nothing_at_all_where_nothing_failed(mut input in input()) {
+    fn planning_again_after_execution_changes_nothing_where_nothing_failed(mut input in input()) {
         for cluster in input.clusters.values_mut() {
-            for sync in cluster.entries.values_mut().filter_map(|entry| entry.observed.as_mut()) {
-                if matches!(sync.progress, Progress::Failing { .. }) {
-                    sync.progress = Progress::Working;
-                }
+            let observed = |entry: &'_ mut EntryView| entry.observed.take();
+            for entry in cluster.entries.values_mut() {
+                entry.observed = observed(entry).map(|mut sync| {
+                    match &mut sync.progress {
+                        Progress::Failing { .. } => sync.progress = Progress::Working,
+                        Progress::Held(held) => held.trouble = None,
+                        Progress::Working => {}
+                    }
+                    sync
+                });
             }
         }
-        let after = execute(&input, &plan(&input));
-        let second = plan(&after);
-        prop_assert_eq!(started(&second), BTreeMap::new());
-    }
-
-    /// What breaks after it was done changes no decision, no slot and no budget.
-    #[test]
-    fn health_at_rest_decides_nothing(input in input()) {
-        let mut healthy = input.clone();
-        for cluster in healthy.clusters.values_mut() {
-            for sync in cluster.entries.values_mut().filter_map(|entry| entry.observed.as_mut()) {
-                if sync.progress.is_done() {
-                    sync.progress = Progress::Done;
-                }
-            }
+        let first = plan(&input);
+        let second = plan(&execute(&input, &first));
+        prop_assert_eq!(started(&second), BTreeMap::new(), "after {:#?}", first);
+        for (first, second) in first.stages.iter().zip(&second.stages) {
+            prop_assert_eq!(&first.record, &second.record);
+            prop_assert_eq!(&first.phase, &second.phase);
         }
-        prop_assert_eq!(plan(&input), plan(&healthy));
     }
 
-    /// The exact meaning of `recheck_at`, with the planner as its own witness.
+    /// The meaning of `recheck_at`, with the planner as its own witness: until then, to the nanosecond, no decision and
+    /// no stage changes.
     #[test]
-    fn time_alone_changes_a_decision_at_recheck_and_not_before(input in input()) {
+    fn time_alone_changes_nothing_before_recheck(input in input()) {
         let mut input = execute(&input, &plan(&input));
         let settled = plan(&input);
         prop_assume!(started(&settled).is_empty());
-        let until = settled.recheck_at.unwrap_or(input.now + SignedDuration::from_hours(10_000));
+        let kept = execute(&input, &settled);
+        let until = settled.recheck_at.unwrap_or(input.now + SignedDuration::from_hours(1000));
+        input = kept;
         input.now = until - SignedDuration::from_nanos(1);
-        prop_assert_eq!(&plan(&input).decisions, &settled.decisions);
-        input.now = until;
-        prop_assert_eq!(plan(&input).decisions != settled.decisions, settled.recheck_at.is_some());
+        let later = plan(&input);
+        prop_assert_eq!(&later.decisions, &settled.decisions);
+        for (later, settled) in later.stages.iter().zip(&settled.stages) {
+            prop_assert_eq!(&later.phase, &settled.phase);
+            prop_assert_eq!(&later.record, &settled.record);
+        }
     }
-}
 
-proptest! {
-    #![proptest_config(config(256))]
-
-    /// Anything may happen to the fleet: every plan passes the checker, what the group itself does never
-    /// takes a slot too many, and a plan made again without news starts nothing.
+    /// Waking up at every `recheck_at` is enough: whatever the wait, something follows or nothing is left to wait for.
     #[test]
-    fn no_history_breaks_a_bound(mut world in world::world(limits()), events in vec(event(), 0..80)) {
-        for event in events {
-            world.happen(&event);
-            world.roll(&event)?;
+    fn the_times_to_look_again_come_to_an_end(input in input()) {
+        let mut input = input;
+        for cluster in input.clusters.values_mut() {
+            cluster.windows.clear();
         }
+        let mut seen = BTreeSet::new();
+        for _ in 0..600 {
+            let next = plan(&input);
+            input = execute(&input, &next);
+            let Some(at) = next.recheck_at else { return Ok(()) };
+            prop_assert!(at > input.now && seen.insert(at));
+            input.now = at;
+        }
+        prop_assert!(false, "still to be looked at again");
     }
-
-    /// Where nothing comes back that was given up, the bound is absolute: at no time is the group at work on more
-    /// clusters than it has slots.
-    #[test]
-    fn a_calm_history_never_has_more_at_work_than_slots(
-        mut world in world::world(limits()),
-        events in vec(calm_event(), 0..80),
-    ) {
-        for event in events {
-            world.happen(&event);
-            prop_assert!(world.at_work() <= world.bounds().0, "after {:?}", event);
-            world.roll(&event)?;
-            prop_assert!(world.at_work() <= world.bounds().0, "after the plan that followed {:?}", event);
-        }
-    }
-
-    /// A release that cuts its clusters off, fails on them or hangs stops after `maxConcurrency + maxFailures`
-    /// of them, whatever the fleet was doing when it came.
-    #[test]
-    fn a_bad_release_touches_few_clusters(
-        mut world in world::world(limits()),
-        before in vec(event(), 0..30),
-        curses in vec(curse(), 1..8),
-        after in vec(event(), 0..40),
-    ) {
-        for event in before {
-            world.happen(&event);
-            world.roll(&event)?;
-        }
-        world.group_suspended = false;
-        world.release_everything_anew();
-        let (slots, failures) = world.bounds();
-        let mut touched = BTreeSet::new();
-        for event in after.into_iter().chain(vec![Event::Tick; 20]) {
-            if event.is_about_a_member() {
-                world.happen_to(&event, |name| !touched.contains(name));
-            } else if !event.changes_what_rolls() {
-                world.happen(&event);
-            }
-            for name in world.roll(&event)? {
-                world.curse(&name, curses[touched.len() % curses.len()]);
-                touched.insert(name);
-            }
-            prop_assert!(touched.len() <= slots + failures, "{} of {}+{}", touched.len(), slots, failures);
-        }
-    }
-
-    /// Once faults stop and every admitted cluster that can be reached finishes in the end, the rollout
-    /// succeeds, in a number of plans that grows with the number of clusters and not faster.
-    #[test]
-    fn every_fair_run_settles(
-        mut world in world::world(limits()),
-        events in vec(event(), 0..60),
-        stay_broken in any::<bool>(),
-        picks in vec(any::<u8>(), 1..8),
-    ) {
-        for event in events {
-            world.happen(&event);
-            world.roll(&event)?;
-        }
-        world.faults_stop(stay_broken);
-        let bound = 10 + 8 * world.members.len();
-        for round in 0..bound {
-            let plan = world.plan_and_execute()?;
-            if is_settled(&plan) {
-                let report = plan.report(&world.input());
-                prop_assert!((report.counts.held > 0) == (report.phase != RolloutPhase::Succeeded));
-                return Ok(());
-            }
-            let finished = world.one_finishes(picks[round % picks.len()]);
-            if started(&plan).is_empty() && !finished {
-                prop_assert!(plan.recheck_at.is_some(), "stuck: {plan:#?}");
-                world.now = plan.recheck_at.unwrap();
-            }
-        }
-        prop_assert!(false, "not settled after {} plans: {:#?}", bound, plan(&world.input()));
-    }
-}
-
-/// Nothing is left to do but for clusters that nobody can reach, or whose parameters nobody mends.
-fn is_settled(plan: &Plan) -> bool {
-    plan.decisions.values().all(|decision| match decision {
-        Decision::Done => true,
-        Decision::Hold { reason, .. } => matches!(
-            reason,
-            HoldReason::ClusterUnreachable { .. } | HoldReason::InvalidParameters { .. }
-        ),
-        Decision::Start { .. } | Decision::InFlight { .. } | Decision::Failed { .. } => false,
-    })
 }

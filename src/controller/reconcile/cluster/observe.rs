@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
-use starling_api::{Cluster, ClusterSpec};
+use starling_api::Cluster;
 use starling_core::breaker::Contact;
 use starling_core::pause;
 use starling_core::plan::Reach;
@@ -16,14 +15,13 @@ use super::super::unanswered;
 use super::{Finding, reach};
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::Context;
+use crate::controller::credentials::{Credentials, CredentialsError};
 use crate::controller::members::Connection;
-use crate::member::{Member, MemberConfig, MemberError, MemberLimits, Network, Probe};
+use crate::member::{MemberError, Probe};
 
 /// Limit of one probe. Shorter than a request of an attempt: a cluster that takes longer to say who it is cannot
 /// be worked on either.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Keys of the Secret that are looked for where the Cluster names none, as Flux and Cluster API have them.
-const KEYS: [&str; 3] = ["value", "value.yaml", "kubeconfig"];
 
 pub(super) async fn look(context: &Context, cluster: &Cluster) -> Finding {
     let key = ObjectKey::of(cluster);
@@ -91,33 +89,15 @@ fn is_asked_for(cluster: &Cluster) -> bool {
 /// The connection made from the Secret as it is now: a renewed Secret gives a new one.
 async fn connect(context: &Context, cluster: &Cluster) -> Result<Arc<Connection>, Finding> {
     let key = ObjectKey::of(cluster);
-    let name = cluster.spec.kube_config.secret_ref.name.as_str();
-    if name.is_empty() {
-        let message = "spec.kubeConfig.secretRef.name is empty; name a Secret with a kubeconfig".into();
-        return Err(Finding::Unusable {
-            reason: "InvalidSpec",
-            message,
-        });
-    }
-    let secret = match context.hub.secret(&ObjectKey::new(&key.namespace, name)).await {
-        Ok(Some(secret)) => secret,
-        Ok(None) => {
-            let message = format!("spec.kubeConfig.secretRef: there is no Secret {name:?} in this namespace");
-            return Err(Finding::Unusable {
-                reason: "SecretNotFound",
-                message,
-            });
+    let credentials = match Credentials::read(&context.hub, cluster).await {
+        Ok(credentials) => credentials,
+        // Not the cluster's fault: what is known of it stays usable.
+        Err(error @ CredentialsError::Hub(_)) => {
+            return context.members.get(&key).ok_or_else(|| unusable(&error));
         }
-        Err(error) => {
-            // Not the cluster's fault: what is known of it stays usable.
-            return context.members.get(&key).ok_or_else(|| Finding::Unusable {
-                reason: "ManagementClusterFailed",
-                message: crate::chain(&error),
-            });
-        }
+        Err(error) => return Err(unusable(&error)),
     };
-    let secret_key = secret_key(&cluster.spec, &secret)?;
-    let made_from = made_from(&secret, secret_key);
+    let made_from = credentials.made_from();
     if let Some(known) = context
         .members
         .get(&key)
@@ -126,12 +106,13 @@ async fn connect(context: &Context, cluster: &Cluster) -> Result<Arc<Connection>
     {
         return Ok(known);
     }
-    let member =
-        open(&secret, secret_key, &context.network).map_err(|error| refused(name, secret_key, &*error))?;
+    let member = credentials
+        .connect(&context.network)
+        .map_err(|error| unusable(&error))?;
     let connection = Arc::new(Connection {
         member,
         made_from,
-        lease: TokenLease::of(secret.annotations()),
+        lease: TokenLease::of(credentials.secret().annotations()),
     });
     context.members.put(key.clone(), connection.clone());
     // Other credentials, or another server: what was learned was learned of the old ones.
@@ -141,59 +122,19 @@ async fn connect(context: &Context, cluster: &Cluster) -> Result<Arc<Connection>
     Ok(connection)
 }
 
-/// What a connection was made from: another Secret, another version of it or another key give another one.
-pub(super) fn made_from(secret: &Secret, key: &str) -> String {
-    format!(
-        "{}/{}/{key}",
-        secret.uid().unwrap_or_default(),
-        secret.resource_version().unwrap_or_default()
-    )
-}
-
-fn secret_key<'a>(spec: &'a ClusterSpec, secret: &Secret) -> Result<&'a str, Finding> {
-    let has = |key: &str| secret.data.as_ref().is_some_and(|data| data.contains_key(key));
-    let wanted = spec.kube_config.secret_ref.key.as_str();
-    let found = if wanted.is_empty() {
-        KEYS.into_iter().find(|key| has(key))
-    } else {
-        Some(wanted).filter(|key| has(key))
+fn unusable(error: &CredentialsError) -> Finding {
+    let reason = match error {
+        CredentialsError::Unnamed => "InvalidSpec",
+        CredentialsError::Missing { .. } => "SecretNotFound",
+        CredentialsError::NoKey { .. } => "InvalidSecret",
+        CredentialsError::NotText { .. }
+        | CredentialsError::Kubeconfig { .. }
+        | CredentialsError::Client { .. } => "InvalidKubeconfig",
+        CredentialsError::Hub(_) => "ManagementClusterFailed",
     };
-    found.ok_or_else(|| {
-        let looked_for = if wanted.is_empty() {
-            KEYS.join(", ")
-        } else {
-            wanted.to_owned()
-        };
-        Finding::Unusable {
-            reason: "InvalidSecret",
-            message: format!(
-                "Secret {:?} has no key {looked_for}",
-                spec.kube_config.secret_ref.name
-            ),
-        }
-    })
-}
-
-fn open(
-    secret: &Secret,
-    key: &str,
-    network: &Network,
-) -> Result<Member, Box<dyn std::error::Error + Send + Sync>> {
-    let bytes = secret
-        .data
-        .as_ref()
-        .and_then(|data| data.get(key))
-        .map(|value| value.0.as_slice());
-    let text = std::str::from_utf8(bytes.unwrap_or_default()).map_err(|_| "the kubeconfig is not text")?;
-    let config = MemberConfig::from_kubeconfig(text)?;
-    Ok(Member::connect_over(config, MemberLimits::default(), network)?)
-}
-
-fn refused(secret: &str, key: &str, error: &(dyn std::error::Error + 'static)) -> Finding {
-    let message = format!("Secret {secret:?}, key {key:?}: {}", crate::chain(error));
     Finding::Unusable {
-        reason: "InvalidKubeconfig",
-        message,
+        reason,
+        message: crate::chain(error),
     }
 }
 

@@ -14,9 +14,9 @@ use starling_core::token::{Renewal, TokenLease};
 use tokio::time::Instant;
 
 use super::Finding;
-use super::observe::made_from;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::Context;
+use crate::controller::credentials::made_from;
 use crate::controller::hub::{HubError, SecretValue};
 use crate::controller::members::Connection;
 use crate::member::{KubeconfigError, MemberConfig, MemberError};

@@ -272,7 +272,10 @@ async fn keys(context: &Context, observed: &Observed) -> Result<Option<Keys>, (&
         .map_err(|error| (DECRYPTION_FAILED, crate::chain(&error)))
 }
 
-fn refname(source: &starling_api::Source, revision: &Revision) -> String {
+pub(in crate::controller::reconcile) fn refname(
+    source: &starling_api::Source,
+    revision: &Revision,
+) -> String {
     let folder = if source.spec.reference.branch.is_some() {
         "heads"
     } else {

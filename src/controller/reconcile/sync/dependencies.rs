@@ -101,9 +101,11 @@ fn unfinished(context: &Context, sync: &SyncResource, on: &SyncResource) -> Opti
     };
     let (wait, generation) = (spec.template.wait, on.metadata.generation.unwrap_or(0));
     match step::progress(&status, wait, &wanted, id, generation) {
-        Progress::Done => None,
+        Progress::Held(held) => {
+            let trouble = held.trouble?;
+            Some(format!("Sync {name:?} is not healthy: {}", trouble.message))
+        }
         Progress::Working => Some(format!("Sync {name:?} is at work on {revision}")),
-        Progress::Degraded { message, .. } => Some(format!("Sync {name:?} is not healthy: {message}")),
         Progress::Failing { .. } => Some(format!("Sync {name:?} fails: {}", words())),
     }
 }

@@ -84,7 +84,7 @@ pub(super) fn resolved(spec: &SyncSpec, cluster: Option<&Cluster>) -> (SyncSpec,
     let (Some(cluster), None) = (cluster, &spec.group_ref) else {
         return (spec.clone(), None);
     };
-    match expand::resolve(&spec.template, &facts(cluster)) {
+    match expand::resolve(&spec.template, &ClusterFacts::of(cluster)) {
         Ok(template) => (
             SyncSpec {
                 template,
@@ -99,15 +99,6 @@ pub(super) fn resolved(spec: &SyncSpec, cluster: Option<&Cluster>) -> (SyncSpec,
             };
             (spec.clone(), Some(invalid))
         }
-    }
-}
-
-/// What expansion knows of a Cluster.
-pub(in super::super) fn facts(cluster: &Cluster) -> ClusterFacts {
-    ClusterFacts {
-        name: cluster.metadata.name.clone().unwrap_or_default(),
-        labels: cluster.metadata.labels.clone().unwrap_or_default(),
-        annotations: cluster.metadata.annotations.clone().unwrap_or_default(),
     }
 }
 

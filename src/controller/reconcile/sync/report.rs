@@ -285,6 +285,7 @@ fn succeed(after: &mut SyncStatus, observed: &Observed, wanted: &Wanted, held: &
         // Whatever was healthy was so with another target, or on another cluster.
         after.healthy_since.clear();
         after.last_healthy_target.clear();
+        after.longest_healthy = None;
     }
     if new || changes.created + changes.configured + changes.deleted > 0 {
         after.changes = *changes;

@@ -14,7 +14,7 @@ use kube::ResourceExt;
 use starling_api::{Cluster, GroupRef, RELEASE, SyncGroup, SyncResource, SyncSpec};
 use starling_core::apply::Elsewhere;
 use starling_core::depend::Dependencies;
-use starling_core::expand;
+use starling_core::expand::{self, ClusterFacts};
 use starling_core::ignore::IgnoreRules;
 use starling_core::object::ObjectKey;
 use starling_core::release::rolled_revision;
@@ -22,7 +22,7 @@ use starling_core::step::Wanted;
 use starling_core::target::{self, Owner};
 
 use super::attempt;
-use super::observe::{Observed, facts};
+use super::observe::Observed;
 use crate::controller::cache;
 use crate::controller::context::Context;
 use crate::member::Siblings;
@@ -118,7 +118,7 @@ impl SiblingsOf<'_> {
         let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
         let mut siblings = Vec::new();
         for entry in group.spec.syncs.iter().filter(|entry| entry.name != of.entry) {
-            let template = expand::resolve(&entry.template, &facts(cluster))
+            let template = expand::resolve(&entry.template, &ClusterFacts::of(cluster))
                 .map_err(|error| format!("entry {}: {error}", entry.name))?;
             let revision = rollout.and_then(|rollout| rolled_revision(rollout, &entry.name));
             siblings.push(Sibling {
@@ -168,7 +168,7 @@ impl SiblingsOf<'_> {
         let owner = self.owner(owner);
         if spec.group_ref.is_none() {
             let cluster = self.observed.cluster.as_deref()?;
-            spec.template = expand::resolve(&spec.template, &facts(cluster)).ok()?;
+            spec.template = expand::resolve(&spec.template, &ClusterFacts::of(cluster)).ok()?;
             if spec.revision.is_empty() {
                 spec.revision = self.offered(&spec)?;
             }

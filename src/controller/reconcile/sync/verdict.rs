@@ -39,6 +39,7 @@ pub(super) fn write(
     if !about.wait {
         after.healthy_since.clear();
         after.last_healthy_target.clear();
+        after.longest_healthy = None;
         return updates;
     }
     let healthy = match look {
@@ -55,11 +56,11 @@ pub(super) fn write(
             let until = Timestamp::from_second(until.as_second()).unwrap_or(*until);
             let message = format!("waiting until {until} for {}", summary(unhealthy));
             replace(&mut updates, progressing(&message));
-            Some(found_unhealthy(after, PROGRESSING, unhealthy))
+            Some(found_unhealthy(after, PROGRESSING, unhealthy, now))
         }
         Some(Look::Verdict(Verdict::Failed { unhealthy })) => {
             replace(&mut updates, retrying(HEALTH_CHECK_FAILED, &summary(unhealthy)));
-            let update = found_unhealthy(after, HEALTH_CHECK_FAILED, unhealthy);
+            let update = found_unhealthy(after, HEALTH_CHECK_FAILED, unhealthy, now);
             after.next_attempt_time = about.next.map(|at| at.to_string()).unwrap_or_default();
             Some(update)
         }
@@ -115,7 +116,20 @@ fn found_unhealthy(
     after: &mut SyncStatus,
     reason: &str,
     unhealthy: &[(ObjectKey, Health)],
+    now: Timestamp,
 ) -> ConditionUpdate {
+    // A target that was healthy for long enough has proven itself, whatever breaks later.
+    let span = after
+        .healthy_since
+        .parse()
+        .ok()
+        .map(|since| now.duration_since(since));
+    if let Some(span) = span.and_then(|span| std::time::Duration::try_from(span).ok()) {
+        let longest = after
+            .longest_healthy
+            .map_or(span, |longest| longest.as_std().max(span));
+        after.longest_healthy = Some(longest.into());
+    }
     after.healthy_since.clear();
     after.next_attempt_time.clear();
     after.problems = unhealthy

@@ -16,6 +16,7 @@ use super::observe::Group;
 use super::release::Rolling;
 use super::view::{name_of, template_for};
 use crate::controller::context::Context;
+use crate::controller::releases::Vector;
 use crate::controller::wake::By;
 use crate::ledger::{Admission, AdmissionKey, AdmissionOutcome};
 
@@ -34,15 +35,17 @@ pub(super) async fn admit(
         .decisions
         .iter()
         .filter_map(|(cluster, decision)| match decision {
-            Decision::Start { entries } => Some((cluster, entries)),
-            Decision::Done | Decision::InFlight { .. } | Decision::Failed { .. } | Decision::Hold { .. } => {
-                None
-            }
+            Decision::Start { entries, to } => Some((cluster, entries, rolling.vector_to(*to)?)),
+            Decision::Done
+            | Decision::InFlight { .. }
+            | Decision::Soaking { .. }
+            | Decision::Failed { .. }
+            | Decision::Hold { .. } => None,
         })
-        .flat_map(|(cluster, entries)| {
+        .flat_map(|(cluster, entries, vector)| {
             entries
                 .iter()
-                .filter_map(|entry| mk_sync(group, rolling, cluster, entry, now))
+                .filter_map(move |entry| mk_sync(group, rolling, vector, (cluster, entry), now))
         })
         .collect();
     settle_failed(context, group, rolling, plan).await?;
@@ -61,7 +64,7 @@ pub(super) async fn admit(
     Ok(written.into_iter().all(|written| written))
 }
 
-async fn write(context: &Context, sync: SyncResource) -> bool {
+pub(super) async fn write(context: &Context, sync: SyncResource) -> bool {
     match context.hub.apply_sync(&sync).await {
         Ok(written) => {
             tracing::info!(sync = %sync.name_any(), cluster = %sync.spec.cluster_ref.name, revision = %sync.spec.revision, "admitted");
@@ -79,19 +82,14 @@ async fn write(context: &Context, sync: SyncResource) -> bool {
 }
 
 /// The whole Sync as it is admitted; `None` for a cluster or entry that is not there, which the planner excludes.
-fn mk_sync(
+pub(super) fn mk_sync(
     group: &Group,
     rolling: &Rolling,
-    cluster: &str,
-    entry_name: &str,
+    vector: &Vector,
+    (cluster, entry_name): (&str, &str),
     now: Timestamp,
 ) -> Option<SyncResource> {
-    let entry = group
-        .object
-        .spec
-        .syncs
-        .iter()
-        .find(|entry| entry.name == entry_name)?;
+    let entry = vector.entry(entry_name)?;
     let target_cluster = group.clusters.get(cluster)?;
     let template = template_for(group, entry, cluster, target_cluster).ok()?;
     let mut sync = SyncResource::new(
@@ -102,7 +100,7 @@ fn mk_sync(
                 entry: entry_name.to_owned(),
             }),
             cluster_ref: LocalRef::new(cluster),
-            revision: rolling.revision(entry_name).to_owned(),
+            revision: vector.revision(entry_name).to_owned(),
             template,
         },
     );
@@ -119,7 +117,7 @@ fn mk_sync(
     sync.metadata.annotations = Some(
         [
             (ROLLOUT.to_owned(), rolling.rollout.id.to_string()),
-            (RELEASE.to_owned(), rolling.rollout.release.clone()),
+            (RELEASE.to_owned(), vector.digest.clone()),
             (ADMITTED_AT.to_owned(), now.to_string()),
         ]
         .into(),
@@ -179,7 +177,7 @@ async fn settle_failed(
         if known {
             continue;
         }
-        for entry in &group.object.spec.syncs {
+        for entry in &rolling.vector.entries {
             let Some(sync) = group.syncs.get(cluster, &entry.name) else {
                 continue;
             };

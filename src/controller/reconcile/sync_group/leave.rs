@@ -20,6 +20,7 @@ use super::super::ReconcileError;
 use super::super::sync::depends_on;
 use super::admit::admission_key;
 use super::observe::Group;
+use super::release::Rolling;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Context, Next};
 use crate::controller::hub::HubError;
@@ -93,6 +94,7 @@ fn departing(group: &Group) -> Departure {
 pub(super) async fn release(
     context: &Context,
     group: &Group,
+    rolling: &Rolling,
     leaving: &Leaving,
     plan: &Plan,
 ) -> Result<Option<Next>, ReconcileError> {
@@ -116,7 +118,7 @@ pub(super) async fn release(
             }
         }
     }
-    for sync in of_removed_entries(group, plan) {
+    for sync in of_removed_entries(group, rolling, plan) {
         let policy = sync.spec.template.deletion_policy;
         doomed.insert(sync.name_any(), (sync, policy));
     }
@@ -179,8 +181,8 @@ fn syncs_of(group: &Group, cluster: &str) -> impl Iterator<Item = Arc<SyncResour
 
 /// The Syncs of entries that were taken out, on clusters where all present entries are done: what one of those has taken
 /// over carries its label by then, so a renamed entry hands its objects over.
-fn of_removed_entries(group: &Group, plan: &Plan) -> Vec<Arc<SyncResource>> {
-    let is_known = |name: &str| group.object.spec.syncs.iter().any(|entry| entry.name == name);
+fn of_removed_entries(group: &Group, rolling: &Rolling, plan: &Plan) -> Vec<Arc<SyncResource>> {
+    let is_known = |name: &str| rolling.vector.entry(name).is_some();
     group
         .syncs
         .iter()

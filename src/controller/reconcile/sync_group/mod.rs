@@ -11,17 +11,28 @@ mod held;
 mod leave;
 mod observe;
 mod release;
+mod rendered;
 mod report;
+mod retry;
+mod steer;
 mod view;
 
 use std::time::Duration;
 
-use starling_core::plan::plan;
+use starling_core::course::Course;
+use starling_core::plan::{Plan, PlanInput, Report, plan};
+use starling_core::steering::Asked;
 
+use self::observe::Group;
+use self::release::{Beginning, Offered, Rolling};
+use self::steer::Wish;
 use super::ReconcileError;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Context, Next};
+use crate::controller::targets::Known;
 
+/// Releases that one look may begin.
+const STEPS: usize = 3;
 /// Wait after an admission that the management cluster did not take.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -48,32 +59,135 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
             return Ok(Next::OnEvent);
         }
     };
-    let Some(rolling) = release::ensure(context, &group).await? else {
-        return Ok(Next::OnEvent);
-    };
+    let offered = release::offered(context, &group);
     let leaving = leave::observe(context, &group);
     let mut known = context.targets.take(key);
-    let input = view::plan_input(
-        &group,
-        &rolling,
-        leaving.held.is_some(),
-        &mut known,
-        context.now(),
-    );
-    let plan = plan(&input);
-    let said = plan.report(&input);
-    known.views.put_back(input.clusters);
+    let decided = decide(context, &group, &offered, leaving.held.is_some(), &mut known).await;
     context.targets.put(key, known);
-    let admitted = admit::admit(context, &group, &rolling, &plan).await?;
-    let left = leave::release(context, &group, &leaving, &plan).await?;
-    let reported = report::report(context, &group, &rolling, &said, leaving.held.as_ref()).await?;
+    let Some(decided) = decided? else {
+        return Ok(Next::OnEvent);
+    };
+    // Time is counted from what is remembered of the stages, so that comes before anything is admitted.
+    let decided = report::keep_stages(context, &group, decided).await?;
+    let Decided {
+        rolling, plan, asked, ..
+    } = &decided;
+    let admitted = admit::admit(context, &group, rolling, plan).await?;
+    let retried = retry::retry(context, &group, rolling, plan, asked).await;
+    let left = leave::release(context, &group, rolling, &leaving, plan).await?;
+    let reported = report::report(context, &group, &decided, leaving.held.as_ref()).await?;
+    let unknown = rendered::ensure(context, &group, rolling).await?;
     Ok(soonest([
         plan.recheck_at.map(|at| Next::at(at, context.now())),
-        rolling.settles_at.map(|at| Next::at(at, context.now())),
-        (!admitted).then_some(Next::After(RETRY)),
+        offered.settles_at.map(|at| Next::at(at, context.now())),
+        (!(admitted && retried)).then_some(Next::After(RETRY)),
         left,
         reported,
+        unknown,
     ]))
+}
+
+/// What rolls, and what happens next.
+struct Decided {
+    rolling: Rolling,
+    asked: Asked,
+    plan: Plan,
+    /// What status tells of it.
+    said: Report,
+}
+
+/// What would happen next, if nothing else is to roll.
+struct Planned {
+    rolling: Rolling,
+    asked: Asked,
+    input: PlanInput,
+    plan: Plan,
+}
+
+/// Which release rolls, and its plan. Another release than the one in status is begun here. `None`: there is nothing to
+/// roll.
+async fn decide(
+    context: &Context,
+    group: &Group,
+    offered: &Offered,
+    membership_held: bool,
+    known: &mut Known,
+) -> Result<Option<Decided>, ReconcileError> {
+    let mut current = release::current(context, group, offered).await?;
+    // A failed rollout is left, what is offered is begun: never more than a few steps.
+    for _ in 0..STEPS {
+        let planned = current.map(|rolling| {
+            let asked = steer::asked(group, &rolling);
+            let input = view::plan_input(group, &rolling, &asked, membership_held, known, context.now());
+            let plan = plan(&input);
+            Planned {
+                rolling,
+                asked,
+                input,
+                plan,
+            }
+        });
+        let wish = match &planned {
+            Some(planned) => steer::wish(context, group, &planned.asked).await?,
+            None => None,
+        };
+        let begun = match release::course(group, offered, planned.as_ref(), wish.as_ref()) {
+            Course::Keep => {
+                let stuck = wish.as_ref().and_then(Wish::unknown);
+                return Ok(planned.map(|planned| planned.decided(stuck, known)));
+            }
+            Course::NothingToGoBackTo => {
+                let stuck = "no release has succeeded on the whole group yet".to_owned();
+                return Ok(planned.map(|planned| planned.decided(Some(stuck), known)));
+            }
+            Course::Enqueue { .. } => {
+                let Some(planned) = planned else {
+                    return Ok(None);
+                };
+                let decided = planned.decided(None, known);
+                let rolling = release::enqueue(context, group, offered, decided.rolling).await?;
+                return Ok(Some(Decided { rolling, ..decided }));
+            }
+            Course::Start {
+                release,
+                direction,
+                hold,
+                reason,
+            } => {
+                let beginning = Beginning {
+                    release: &release,
+                    direction,
+                    hold,
+                    reason,
+                };
+                let before = planned.as_ref().map(|planned| &planned.rolling);
+                release::begin(context, group, offered, before, beginning).await?
+            }
+        };
+        if begun.is_none() {
+            let stuck = "the release to go to is not kept any more".to_owned();
+            return Ok(planned.map(|planned| planned.decided(Some(stuck), known)));
+        }
+        current = begun;
+    }
+    Ok(None)
+}
+
+impl Planned {
+    /// This is what happens. `stuck`: somebody or something wants to go back and cannot, and why.
+    fn decided(self, stuck: Option<String>, known: &mut Known) -> Decided {
+        let mut said = self.plan.report(&self.input);
+        if let Some(why) = stuck {
+            said.blocked_by.push(("NothingToGoBackTo", why, None));
+        }
+        known.views.put_back(self.input.clusters);
+        Decided {
+            rolling: self.rolling,
+            asked: self.asked,
+            plan: self.plan,
+            said,
+        }
+    }
 }
 
 fn soonest<const N: usize>(wishes: [Option<Next>; N]) -> Next {

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use starling_api::{Source, SyncGroup};
+use starling_api::{RolloutAction, RolloutApproval, Source, SyncGroup};
 use starling_core::ignore::IgnoreRules;
+use starling_core::plan::ReadStrategy;
 use starling_core::{depend, expand, promise};
 
 use super::super::not_implemented;
@@ -17,6 +18,8 @@ use crate::controller::selection::Selected;
 pub(super) struct Group {
     pub(super) object: Arc<SyncGroup>,
     pub(super) key: ObjectKey,
+    /// Its strategy, read.
+    pub(super) strategy: ReadStrategy,
     /// The Sources of its entries, by name; all of them offer a revision.
     pub(super) sources: BTreeMap<String, Arc<Source>>,
     /// The selected clusters, by name.
@@ -27,6 +30,10 @@ pub(super) struct Group {
     pub(super) taken: Taken,
     /// Clusters that exist and cannot be read: they are neither selected nor unselected.
     pub(super) unreadable: BTreeSet<String>,
+    /// What people approved of it, of whatever rollout.
+    pub(super) approvals: Vec<Arc<RolloutApproval>>,
+    /// What people asked of it, of whatever rollout.
+    pub(super) actions: Vec<Arc<RolloutAction>>,
 }
 
 /// Why a group cannot be rolled.
@@ -59,6 +66,8 @@ pub(super) fn observe(context: &Context, object: Arc<SyncGroup>) -> Result<Group
             true,
         ));
     }
+    let strategy = ReadStrategy::new(&object.spec.rollout_strategy)
+        .map_err(|error| blocked("InvalidSpec", format!("spec.{error}"), true))?;
     depend::check_entries(&object.spec.syncs)
         .map_err(|error| blocked(error.reason(), format!("spec.{error}"), true))?;
     if let Some(message) = invalid_ignore(&object) {
@@ -71,6 +80,8 @@ pub(super) fn observe(context: &Context, object: Arc<SyncGroup>) -> Result<Group
     let syncs = syncs(context, &key);
     let unreadable = context.clusters.unreadable_in(&key.namespace);
     Ok(Group {
+        approvals: context.approvals.indexed(&key),
+        actions: context.actions.indexed(&key),
         taken: Taken {
             all: context.syncs.clone(),
             own: syncs.clone(),
@@ -78,6 +89,7 @@ pub(super) fn observe(context: &Context, object: Arc<SyncGroup>) -> Result<Group
         },
         object,
         key,
+        strategy,
         sources,
         clusters,
         syncs,

@@ -1,15 +1,24 @@
-//! Which release rolls: the one in status, or a new one, which is put there before anything of it is admitted.
+//! Which release rolls: the one in status, or another one, which is put there before anything of it is admitted.
+
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use starling_api::conditions::{self, ConditionStatus};
 use starling_api::{
-    ClusterCounts, EntryRevision, RolloutPhase, RolloutStatus, SourceStatus, SyncEntry, SyncGroupStatus,
+    ClusterCounts, EntryRevision, HeldRelease, ReleaseStatus, RolloutDirection, RolloutPhase, RolloutStatus,
+    SourceStatus, SyncEntry, SyncGroupStatus,
 };
-use starling_core::release::{EntryWanted, Release, ReleaseStep, next_release, rolled_revision};
+use starling_core::course::{self, Course, CourseInput, Current, Reason};
+use starling_core::plan::{Direction, To};
+use starling_core::release::{EntryWanted, ReleaseStep, next_release};
 
 use super::super::{ReconcileError, ready};
+use super::Planned;
 use super::observe::Group;
+use super::steer::Wish;
 use crate::controller::context::Context;
+use crate::controller::hub::HubError;
+use crate::controller::releases::Vector;
 use crate::controller::wake::By;
 use crate::ledger::{Rollout, RolloutOutcome};
 
@@ -19,14 +28,19 @@ pub(super) struct Rolling {
     pub(super) rollout: RolloutStatus,
     /// The whole status that it was read from or written to.
     pub(super) status: SyncGroupStatus,
-    /// When a new release will be formed from what has moved already.
-    pub(super) settles_at: Option<Timestamp>,
+    /// What it rolls.
+    pub(super) vector: Arc<Vector>,
+    /// What clusters get that join while their stage waits; `None`: nothing, or what rolls itself.
+    pub(super) known_good: Option<Arc<Vector>>,
 }
 
 impl Rolling {
-    /// The revision that an entry rolls.
-    pub(super) fn revision(&self, entry: &str) -> &str {
-        rolled_revision(&self.rollout, entry).unwrap_or_default()
+    /// What a cluster is admitted to.
+    pub(super) fn vector_to(&self, to: To) -> Option<&Vector> {
+        match to {
+            To::Release => Some(&self.vector),
+            To::LastKnownGood => self.known_good.as_deref(),
+        }
     }
 
     /// When it started. Status that lost it counts from the beginning: no jitter is waited for twice.
@@ -35,27 +49,126 @@ impl Rolling {
     }
 }
 
-/// The rollout under way; a new one is started if the entries form a new release. `None`: a newer status of the
-/// group is known already, and its activation is on the way.
-pub(super) async fn ensure(context: &Context, group: &Group) -> Result<Option<Rolling>, ReconcileError> {
-    let status = group.object.status.clone().unwrap_or_default();
-    let current = status.rollout.clone();
+/// What the Sources offer with the group's templates.
+pub(super) struct Offered {
+    pub(super) vector: Arc<Vector>,
+    /// When a new release will be formed from what has moved already; until then, what rolls is offered.
+    pub(super) settles_at: Option<Timestamp>,
+}
+
+/// Forms the release that is offered now.
+pub(super) fn offered(context: &Context, group: &Group) -> Offered {
+    let current = group
+        .object
+        .status
+        .as_ref()
+        .and_then(|status| status.rollout.as_ref());
     let wanted = wanted(group);
-    match (next_release(current.as_ref(), &wanted, context.now()), current) {
-        (ReleaseStep::Keep, Some(rollout)) => Ok(Some(Rolling {
-            rollout,
-            status,
-            settles_at: None,
-        })),
-        (ReleaseStep::Settle { until }, Some(rollout)) => Ok(Some(Rolling {
-            rollout,
-            status,
-            settles_at: Some(until),
-        })),
-        (ReleaseStep::Start(release), current) => start(context, group, status, current, release).await,
+    let (digest, revisions, settles_at) = match (next_release(current, &wanted, context.now()), current) {
+        (ReleaseStep::Start(release), _) => (release.digest, release.revisions, None),
+        (ReleaseStep::Keep, Some(current)) => (current.release.clone(), current.revisions.clone(), None),
+        (ReleaseStep::Settle { until }, Some(current)) => {
+            (current.release.clone(), current.revisions.clone(), Some(until))
+        }
         // Without a rollout in status core always starts one.
-        (ReleaseStep::Keep | ReleaseStep::Settle { .. }, None) => Ok(None),
+        (ReleaseStep::Keep | ReleaseStep::Settle { .. }, None) => (String::new(), Vec::new(), None),
+    };
+    Offered {
+        vector: Arc::new(Vector {
+            digest,
+            revisions,
+            entries: group.object.spec.syncs.clone(),
+        }),
+        settles_at,
     }
+}
+
+/// The rollout in status; `None`: there is none yet.
+pub(super) async fn current(
+    context: &Context,
+    group: &Group,
+    offered: &Offered,
+) -> Result<Option<Rolling>, HubError> {
+    let status = group.object.status.clone().unwrap_or_default();
+    let Some(rollout) = status.rollout.clone() else {
+        return Ok(None);
+    };
+    let vector = vector_of(context, group, offered, &rollout.release, &rollout.revisions).await?;
+    let good = status
+        .last_known_good
+        .as_ref()
+        .filter(|good| good.release != rollout.release);
+    // Only a strategy with stages lets clusters join behind a closed one.
+    let known_good = match good.filter(|_| group.strategy.strategy.stages.len() > 1) {
+        Some(good) => {
+            context
+                .releases
+                .load(&context.hub, &group.object, &good.release)
+                .await?
+        }
+        None => None,
+    };
+    Ok(Some(Rolling {
+        rollout,
+        status,
+        vector,
+        known_good,
+    }))
+}
+
+/// A release by its digest. Where it was not kept, or is not there any more, the templates of today have to do.
+async fn vector_of(
+    context: &Context,
+    group: &Group,
+    offered: &Offered,
+    digest: &str,
+    revisions: &[EntryRevision],
+) -> Result<Arc<Vector>, HubError> {
+    if offered.vector.digest == digest && offered.settles_at.is_none() {
+        return Ok(offered.vector.clone());
+    }
+    if let Some(kept) = context.releases.load(&context.hub, &group.object, digest).await? {
+        return Ok(kept);
+    }
+    Ok(Arc::new(Vector {
+        digest: digest.to_owned(),
+        revisions: revisions.to_vec(),
+        entries: group.object.spec.syncs.clone(),
+    }))
+}
+
+/// What rolls next, from what is offered and what the plan says of what rolls.
+pub(super) fn course(
+    group: &Group,
+    offered: &Offered,
+    current: Option<&Planned>,
+    wish: Option<&Wish>,
+) -> Course {
+    let status = group.object.status.as_ref();
+    let known = current.map(|planned| &planned.rolling.status).or(status);
+    let strategy = &group.object.spec.rollout_strategy;
+    let queue: Vec<String> = known.map_or_else(Vec::new, |status| {
+        status
+            .queue
+            .iter()
+            .map(|release| release.release.clone())
+            .collect()
+    });
+    let held = known.and_then(|status| status.held_release.as_ref());
+    let good = known.and_then(|status| status.last_known_good.as_ref());
+    course::course(&CourseInput {
+        offered: &offered.vector.digest,
+        current: current.map(|planned| Current {
+            release: &planned.rolling.rollout.release,
+            verdict: &planned.plan.verdict,
+        }),
+        held: held.map(|held| held.release.as_str()),
+        known_good: good.map(|good| good.release.as_str()),
+        asked: wish.and_then(Wish::known),
+        on_new_revision: strategy.on_new_revision,
+        rollback: strategy.rollback.type_,
+        queue: &queue,
+    })
 }
 
 fn wanted(group: &Group) -> Vec<EntryWanted<'_>> {
@@ -81,32 +194,77 @@ fn source_status<'g>(group: &'g Group, entry: &SyncEntry) -> Option<&'g SourceSt
         .as_ref()
 }
 
-async fn start(
+/// A rollout that is to begin.
+pub(super) struct Beginning<'a> {
+    pub(super) release: &'a str,
+    pub(super) direction: Direction,
+    /// What is not to start again from now on.
+    pub(super) hold: Option<String>,
+    pub(super) reason: Reason,
+}
+
+/// Begins a rollout: the release is kept, the intent recorded, the status written, in this order. `None`: the release is
+/// not there any more.
+pub(super) async fn begin(
     context: &Context,
     group: &Group,
-    mut status: SyncGroupStatus,
-    before: Option<RolloutStatus>,
-    release: Release,
+    offered: &Offered,
+    before: Option<&Rolling>,
+    beginning: Beginning<'_>,
 ) -> Result<Option<Rolling>, ReconcileError> {
     let now = context.now();
-    let uid = group.object.metadata.uid.clone().unwrap_or_default();
-    let Release { digest, revisions } = release;
+    let Beginning {
+        release,
+        direction,
+        hold,
+        reason,
+    } = beginning;
+    let mut status = match before {
+        Some(before) => before.status.clone(),
+        None => group.object.status.clone().unwrap_or_default(),
+    };
+    let vector = if release == offered.vector.digest {
+        offered.vector.clone()
+    } else {
+        match context
+            .releases
+            .load(&context.hub, &group.object, release)
+            .await?
+        {
+            Some(vector) => vector,
+            None => return Ok(None),
+        }
+    };
+    let before = before.map(|before| before.rollout.clone());
+    let id = before.as_ref().map_or(0, |before| before.id) + 1;
+    context
+        .releases
+        .keep(&context.hub, &group.object, id, &vector)
+        .await?;
     let rollout = RolloutStatus {
-        id: before.as_ref().map_or(0, |before| before.id) + 1,
-        release: digest,
-        revisions,
+        id,
+        release: vector.digest.clone(),
+        revisions: vector.revisions.clone(),
+        direction: match direction {
+            Direction::Forward => RolloutDirection::Forward,
+            Direction::Back => RolloutDirection::Back,
+            Direction::BackAtOnce => RolloutDirection::BackAtOnce,
+        },
         phase: RolloutPhase::Pending,
         start_time: now.to_string(),
         ..RolloutStatus::default()
     };
+    let uid = group.object.metadata.uid.clone().unwrap_or_default();
     context
         .ledger
         .begin_rollout(&intent(group, &uid, &rollout, now))
         .await?;
-    tracing::info!(group = %group.key, rollout = rollout.id, release = %rollout.release, revisions = %list(&rollout.revisions), "rollout started");
+    tracing::info!(group = %group.key, rollout = id, ?direction, ?reason, release = %rollout.release, revisions = %list(&rollout.revisions), "rollout started");
+    status.held_release = hold.map(|held| hold_of(&held, before.as_ref(), offered, reason, now));
+    status.queue.retain(|waiting| waiting.release != rollout.release);
     status.rollout = Some(rollout.clone());
     // Whoever waits for Ready must not see the last release's while this one rolls.
-    let message = format!("rollout {} starts", rollout.id);
+    let message = format!("rollout {id} starts");
     let updates = vec![ready(ConditionStatus::False, "Progressing", message)];
     status.conditions = conditions::merge(&status.conditions, updates, group.object.metadata.generation, now);
     status.clusters = ClusterCounts {
@@ -116,19 +274,85 @@ async fn start(
     };
     let written = context.hub.write_status(&*group.object, &status).await?;
     if let Some(before) = before.filter(|before| before.phase != RolloutPhase::Succeeded) {
+        let outcome = match reason {
+            Reason::Failed => RolloutOutcome::Failed,
+            Reason::Offered | Reason::Asked => RolloutOutcome::Superseded,
+        };
         context
             .ledger
-            .end_rollout(&uid, &before.id.to_string(), RolloutOutcome::Superseded, now)
+            .end_rollout(&uid, &before.id.to_string(), outcome, now)
             .await?;
     }
     if let Some(change) = context.groups.observe_write(written) {
         context.wake_for_group(&change, By::Us);
     }
+    let good = status
+        .last_known_good
+        .as_ref()
+        .filter(|good| good.release != rollout.release);
+    let known_good = match good.filter(|_| group.strategy.strategy.stages.len() > 1) {
+        Some(good) => {
+            context
+                .releases
+                .load(&context.hub, &group.object, &good.release)
+                .await?
+        }
+        None => None,
+    };
     Ok(Some(Rolling {
         rollout,
         status,
-        settles_at: None,
+        vector,
+        known_good,
     }))
+}
+
+/// What is not to start again: the release that is left behind, or what the Sources offer.
+fn hold_of(
+    held: &str,
+    before: Option<&RolloutStatus>,
+    offered: &Offered,
+    reason: Reason,
+    now: Timestamp,
+) -> HeldRelease {
+    let revisions = match before.filter(|before| before.release == held) {
+        Some(before) => before.revisions.clone(),
+        None => offered.vector.revisions.clone(),
+    };
+    let reason = match (reason, before) {
+        (Reason::Failed, Some(before)) => format!("rollout {} failed", before.id),
+        _ => "a person asked to go back".to_owned(),
+    };
+    HeldRelease {
+        release: held.to_owned(),
+        revisions,
+        reason,
+        since: now.to_string(),
+    }
+}
+
+/// Writes down that what is offered waits for its turn.
+pub(super) async fn enqueue(
+    context: &Context,
+    group: &Group,
+    offered: &Offered,
+    mut rolling: Rolling,
+) -> Result<Rolling, ReconcileError> {
+    context
+        .releases
+        .keep(&context.hub, &group.object, rolling.rollout.id, &offered.vector)
+        .await?;
+    let queue = &mut rolling.status.queue;
+    queue.truncate(course::QUEUE - 1);
+    queue.push(ReleaseStatus {
+        release: offered.vector.digest.clone(),
+        revisions: offered.vector.revisions.clone(),
+    });
+    let written = context.hub.write_status(&*group.object, &rolling.status).await?;
+    if let Some(change) = context.groups.observe_write(written) {
+        context.wake_for_group(&change, By::Us);
+    }
+    Ok(rolling)
 }
 
 fn intent(group: &Group, uid: &str, rollout: &RolloutStatus, started_at: Timestamp) -> Rollout {

@@ -6,15 +6,16 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, MESSAGE_LIMIT, PROGRESSING, cut};
 use starling_api::{
-    Blocker, ClusterCounts, ClusterProblem, REQUESTED_AT, ReleaseStatus, RolloutPhase, SyncGroupStatus,
+    Blocker, ClusterCounts, ClusterProblem, REQUESTED_AT, ReleaseStatus, RolloutPhase, RolloutStatus,
+    SyncGroupStatus,
 };
 use starling_core::membership::HeldDeparture;
-use starling_core::plan::{Counts, Report};
+use starling_core::plan::{Counts, Plan, Report, record};
 
 use super::super::{ReconcileError, ready, stalled};
-use super::held;
 use super::observe::{Blocked, Group};
 use super::release::Rolling;
+use super::{Decided, held};
 use crate::controller::context::{Context, Next};
 use crate::controller::wake::By;
 use crate::ledger::RolloutOutcome;
@@ -25,17 +26,46 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// Clusters in trouble that are named; the rest is in the ledger.
 const PROBLEMS: usize = 10;
 
+/// Writes what is to be remembered of the stages, where that is new.
+pub(super) async fn keep_stages(
+    context: &Context,
+    group: &Group,
+    mut decided: Decided,
+) -> Result<Decided, ReconcileError> {
+    let stages = record::stage_statuses(&decided.plan);
+    let rolling = &mut decided.rolling;
+    let after = RolloutStatus {
+        stages,
+        ..rolling.rollout.clone()
+    };
+    if record::recorded(&after) == record::recorded(&rolling.rollout) {
+        return Ok(decided);
+    }
+    rolling.rollout = after;
+    rolling.status.rollout = Some(rolling.rollout.clone());
+    let written = context.hub.write_status(&*group.object, &rolling.status).await?;
+    if let Some(change) = context.groups.observe_write(written) {
+        context.wake_for_group(&change, By::Us);
+    }
+    Ok(decided)
+}
+
 /// Writes what the plan says. `Some`: it was put off, and this is when to look again.
 pub(super) async fn report(
     context: &Context,
     group: &Group,
-    rolling: &Rolling,
-    report: &Report,
+    decided: &Decided,
     departure: Option<&HeldDeparture>,
 ) -> Result<Option<Next>, ReconcileError> {
     let now = context.now();
+    let Decided {
+        rolling,
+        plan,
+        said: report,
+        ..
+    } = decided;
     let before = &rolling.status;
-    let after = status(group, rolling, report, departure, now);
+    let after = status(group, rolling, (plan, report), departure, now);
     if after == *before {
         return Ok(None);
     }
@@ -122,13 +152,15 @@ async fn phase_changed(
 fn status(
     group: &Group,
     rolling: &Rolling,
-    report: &Report,
+    (plan, report): (&Plan, &Report),
     departure: Option<&HeldDeparture>,
     now: Timestamp,
 ) -> SyncGroupStatus {
     let before = &rolling.status;
     let mut rollout = rolling.rollout.clone();
     rollout.phase = report.phase;
+    rollout.stage.clone_from(&report.stage);
+    rollout.stages = record::stage_statuses(plan);
     rollout.blocked_by = blockers(&rollout.blocked_by, report, now);
     let succeeded = report.phase == RolloutPhase::Succeeded && report.counts.updated > 0;
     let last_known_good = if succeeded {
@@ -149,6 +181,8 @@ fn status(
         conditions: conditions::merge(&before.conditions, updates, generation, now),
         rollout: Some(rollout),
         last_known_good,
+        held_release: before.held_release.clone(),
+        queue: before.queue.clone(),
         problems: problems(&before.problems, report, now),
     }
 }

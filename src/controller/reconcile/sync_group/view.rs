@@ -4,49 +4,64 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use starling_api::{ADMITTED_AT, Cluster, RELEASE, SyncEntry, SyncResource, SyncStatus, SyncTemplate};
-use starling_core::plan::{ClusterView, EntryView, Limits, ObservedSync, PlanInput, Progress};
+use starling_api::{
+    ADMITTED_AT, Cluster, RELEASE, RolloutDirection, SyncEntry, SyncResource, SyncStatus, SyncTemplate,
+};
+use starling_core::expand::ClusterFacts;
+use starling_core::plan::{
+    ClusterView, Direction, EntryView, ObservedSync, PlanInput, Progress, RolloutView, record,
+};
+use starling_core::steering::Asked;
 use starling_core::{expand, step, target};
 
 use super::super::cluster::reach;
-use super::super::sync::facts;
 use super::observe::Group;
 use super::release::Rolling;
-use crate::controller::targets::{Known, Of};
+use super::steer::without_retried;
+use crate::controller::releases::Vector;
+use crate::controller::targets::{Known, Of, Wanted};
 
 pub(super) fn plan_input(
     group: &Group,
     rolling: &Rolling,
+    asked: &Asked,
     membership_held: bool,
     known: &mut Known,
     now: Timestamp,
 ) -> PlanInput {
-    let strategy = &group.object.spec.rollout_strategy;
     PlanInput {
         now,
-        limits: Limits {
-            max_concurrency: strategy.max_concurrency,
-            max_failures: strategy.max_failures,
-            progress_deadline: strategy.progress_deadline.as_std(),
-            jitter: strategy.jitter.as_std(),
+        strategy: group.strategy.strategy.clone(),
+        rollout: RolloutView {
+            release: rolling.rollout.release.clone(),
+            direction: match rolling.rollout.direction {
+                RolloutDirection::Forward => Direction::Forward,
+                RolloutDirection::Back => Direction::Back,
+                RolloutDirection::BackAtOnce => Direction::BackAtOnce,
+            },
+            started_at: rolling.started_at(),
+            stages: without_retried(record::recorded(&rolling.rollout), &asked.retries),
+            approvals: asked.approvals.clone(),
         },
+        steering: asked.steering.clone(),
         suspended: group.object.spec.suspend,
         membership_held,
-        release: rolling.rollout.release.clone(),
-        started_at: rolling.started_at(),
         clusters: views(group, rolling, known),
     }
 }
 
 /// Views of all clusters: of those that changed, new ones.
 fn views(group: &Group, rolling: &Rolling, known: &mut Known) -> BTreeMap<String, ClusterView> {
-    let Rolling { rollout, .. } = rolling;
     let of = (
         Of::spec(&*group.object),
-        rollout.release.clone(),
-        rollout.revisions.clone(),
+        rolling.vector.digest.clone(),
+        rolling
+            .known_good
+            .as_ref()
+            .map(|good| good.digest.clone())
+            .unwrap_or_default(),
     );
-    let entries = &group.object.spec.syncs;
+    let entries = &rolling.vector.entries;
     let any_depends = entries.iter().any(|entry| !entry.template.depends_on.is_empty());
     let changed = known.views.renew(of, &group.clusters, &group.syncs);
     if changed.all {
@@ -73,7 +88,7 @@ pub(super) fn template_for(
     cluster: &Cluster,
 ) -> Result<SyncTemplate, String> {
     let mut template =
-        expand::resolve(&entry.template, &facts(cluster)).map_err(|error| error.to_string())?;
+        expand::resolve(&entry.template, &ClusterFacts::of(cluster)).map_err(|error| error.to_string())?;
     for dependency in &mut template.depends_on {
         dependency.name = name_of(group, name, &dependency.name);
     }
@@ -99,10 +114,9 @@ fn cluster_view(
         .status
         .as_ref()
         .map_or("", |status| status.cluster_id.as_str());
-    let entries: BTreeMap<String, EntryView> = group
-        .object
-        .spec
-        .syncs
+    let entries: BTreeMap<String, EntryView> = rolling
+        .vector
+        .entries
         .iter()
         .map(|entry| {
             let sync = group.syncs.get(name, &entry.name);
@@ -111,35 +125,51 @@ fn cluster_view(
                 let said = known.said.get(name, &entry.name, Of::spec(&**sync), said);
                 observed(sync, said, id)
             });
-            let wanted = wanted(group, rolling, known, entry, name, cluster);
-            (entry.name.clone(), EntryView { wanted, observed })
+            let known_good = rolling.known_good.as_ref().and_then(|good| {
+                let entry = good.entry(&entry.name)?;
+                wanted(group, good, &mut known.good, entry, name, cluster).ok()
+            });
+            let wanted = wanted(group, &rolling.vector, &mut known.wanted, entry, name, cluster);
+            let view = EntryView {
+                wanted,
+                known_good,
+                observed,
+            };
+            (entry.name.clone(), view)
         })
         .collect();
+    let place = group.strategy.place(cluster.labels());
     ClusterView {
+        stage: place.stage,
+        windows: place.windows,
         uid: cluster.uid().unwrap_or_else(|| name.to_owned()),
         reach: reach(cluster),
         entries,
     }
 }
 
-/// The target of an entry on one cluster; the error is the text of what this cluster lacks.
+/// The target of an entry of a release on one cluster; the error is the text of what this cluster lacks.
 fn wanted(
     group: &Group,
-    rolling: &Rolling,
-    known: &mut Known,
+    vector: &Vector,
+    known: &mut Wanted,
     entry: &SyncEntry,
     name: &str,
     cluster: &Cluster,
 ) -> Result<String, String> {
-    let revision = rolling.revision(&entry.name);
+    let revision = vector.revision(&entry.name);
     let compute =
         || template_for(group, entry, name, cluster).map(|template| target::of_sync(revision, &template));
     // The names of what it depends on are those of Syncs, which come and go.
     if !entry.template.depends_on.is_empty() {
         return compute();
     }
-    let of = (Of::whole(cluster), Of::spec(&*group.object), revision.to_owned());
-    known.wanted.get(name, &entry.name, of, compute)
+    let of = (
+        Of::whole(cluster),
+        Of::spec(&*group.object),
+        vector.digest.clone(),
+    );
+    known.get(name, &entry.name, of, compute)
 }
 
 fn observed(sync: &SyncResource, target: Option<String>, cluster_id: &str) -> ObservedSync {

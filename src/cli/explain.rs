@@ -8,6 +8,7 @@ use std::error::Error as StdError;
 use anyhow::anyhow;
 use kube::client::AuthError;
 use kube::config::KubeconfigError;
+use kube::runtime::watcher;
 
 /// The path of the request is not served: not a missing object, a missing kind.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +49,17 @@ pub(super) fn request(error: kube::Error) -> anyhow::Error {
             error.column()
         ),
         other => anyhow!("{}", crate::chain(&other)),
+    }
+}
+
+/// Why a watch ended for good.
+pub(super) fn watch(error: watcher::Error) -> anyhow::Error {
+    match error {
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => request(error),
+        watcher::Error::WatchError(status) => anyhow!("{}", status.message),
+        error @ watcher::Error::NoResourceVersion => anyhow!("{}", crate::chain(&error)),
     }
 }
 

@@ -14,7 +14,7 @@ use kube::{Client, Config};
 use tokio::runtime::Handle;
 
 use super::explain;
-use crate::cli::hub;
+use super::hub;
 use crate::member::Endpoint;
 
 /// How long a sign-in may take: people type passwords and confirm in a browser.

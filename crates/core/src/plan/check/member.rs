@@ -1,0 +1,118 @@
+//! A cluster of the fleet, with what is true of it and what the plan says of it.
+
+use jiff::Timestamp;
+
+use super::facts::{Facts, State};
+use super::rules::Rules;
+use crate::digest;
+use crate::plan::stages::Word;
+use crate::plan::types::{ClusterView, Decision, HoldReason, PlanInput, Reach, To};
+
+/// A cluster, what is true of it, and what the plan says of it.
+pub(super) struct Member<'a> {
+    pub(super) name: &'a str,
+    pub(super) view: &'a ClusterView,
+    pub(super) facts: Facts,
+    pub(super) decision: &'a Decision,
+    /// The place of its stage.
+    pub(super) stage: usize,
+    /// Whether that is open; not known while the stages are looked at.
+    pub(super) stage_is_open: bool,
+    /// The person who had it passed over: alone, or with its stage before this release was admitted there.
+    pub(super) skipped: Option<&'a Word>,
+}
+
+impl<'a> Member<'a> {
+    pub(super) fn of(
+        input: &'a PlanInput,
+        rules: &Rules<'_>,
+        name: &'a str,
+        decision: &'a Decision,
+        at: Timestamp,
+    ) -> Option<Self> {
+        let view = input.clusters.get(name)?;
+        let stage = rules.stage_of(view);
+        let facts = Facts::of(input, rules, view, at);
+        let with_stage = rules.skipped(input, stage).filter(|_| !facts.admitted);
+        Some(Self {
+            name,
+            view,
+            facts,
+            decision,
+            stage,
+            stage_is_open: false,
+            skipped: input.steering.skipped.get(name).or(with_stage),
+        })
+    }
+
+    pub(super) fn starts(&self) -> bool {
+        matches!(self.decision, Decision::Start { .. })
+    }
+
+    pub(super) fn starts_release(&self) -> bool {
+        matches!(self.decision, Decision::Start { to: To::Release, .. })
+    }
+
+    /// Whether nothing may be started there because it is passed over. What was started there before finishes.
+    pub(super) fn is_held_back(&self) -> bool {
+        self.skipped.is_some() && !self.facts.admitted
+    }
+
+    pub(super) fn counts_as_failed(&self) -> bool {
+        self.skipped.is_none() && matches!(self.facts.state, State::Failed(_))
+    }
+
+    /// Whether it can be reached, and has work going on or, in a stage that is open, something that is not healthy and that
+    /// the rollout may do something about.
+    pub(super) fn is_unavailable(&self) -> bool {
+        let unhealthy = self.facts.unhealthy && self.stage_is_open && self.skipped.is_none();
+        self.view.reach == Reach::Ready && (unhealthy || self.facts.holds_slot())
+    }
+
+    /// Whether a stage waits for it though something keeps it from being started.
+    pub(super) fn is_waited_for(&self, rules: &Rules<'_>) -> bool {
+        match self.own_reason() {
+            Some(HoldReason::ClusterNotProbed) => true,
+            Some(HoldReason::ClusterUnreachable { .. }) => rules.waits_for_unreachable,
+            _ => false,
+        }
+    }
+
+    /// The first thing about the cluster itself that keeps it from being started.
+    pub(super) fn own_reason(&self) -> Option<HoldReason> {
+        let mut entries = self.view.entries.iter();
+        if self.view.reach == Reach::Suspended {
+            return Some(HoldReason::ClusterSuspended);
+        }
+        let suspended = entries.find(|(_, entry)| entry.observed.as_ref().is_some_and(|sync| sync.suspended));
+        if let Some((entry, _)) = suspended {
+            return Some(HoldReason::SyncSuspended { entry: entry.clone() });
+        }
+        for (entry, found) in &self.view.entries {
+            if let Err(message) = &found.wanted {
+                let (entry, message) = (entry.clone(), message.clone());
+                return Some(HoldReason::InvalidParameters { entry, message });
+            }
+        }
+        match self.view.reach.clone() {
+            Reach::Unprobed => Some(HoldReason::ClusterNotProbed),
+            Reach::Unreachable {
+                reason,
+                message,
+                since,
+            } => Some(HoldReason::ClusterUnreachable {
+                reason,
+                message,
+                since,
+            }),
+            Reach::Ready | Reach::Suspended => None,
+        }
+    }
+
+    /// When its share of the jitter is over: the fraction of it that the hash of cluster and release gives.
+    pub(super) fn eligible_at(&self, input: &PlanInput, rules: &Rules<'_>, from: Timestamp) -> Timestamp {
+        let hash = digest::hash64(&[&self.view.uid, &input.rollout.release]);
+        let share = digest::spread(rules.jitter, hash);
+        from.checked_add(share).unwrap_or(from)
+    }
+}

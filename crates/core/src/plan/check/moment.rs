@@ -1,0 +1,311 @@
+//! One plan against the fleet at one time.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::facts::State;
+use super::member::Member;
+use super::rules::{Rules, share};
+use super::stage::{Place, Scope, Stage};
+use super::violation::Violation;
+use crate::plan::stages::{StagePhase, StageRecord, StageWait};
+use crate::plan::types::{Decision, FailureReason, Plan, PlanInput, Reach};
+
+/// One plan against the fleet at one time.
+pub(super) struct Moment<'a> {
+    pub(super) input: &'a PlanInput,
+    pub(super) plan: &'a Plan,
+    pub(super) rules: &'a Rules<'a>,
+    pub(super) at: Timestamp,
+    pub(super) fleet: Vec<Member<'a>>,
+    pub(super) stages: Vec<Stage>,
+    pub(super) group: Scope,
+}
+
+impl<'a> Moment<'a> {
+    /// `records` are what is known of the stages when the time comes.
+    pub(super) fn at(
+        input: &'a PlanInput,
+        plan: &'a Plan,
+        rules: &'a Rules<'a>,
+        at: Timestamp,
+        records: &BTreeMap<String, StageRecord>,
+    ) -> Self {
+        let decided = plan.decisions.iter();
+        let mut fleet: Vec<Member<'a>> = decided
+            .filter_map(|(name, decision)| Member::of(input, rules, name, decision, at))
+            .collect();
+        let limits = &input.strategy.limits;
+        let total = fleet.len();
+        let unavailable = rules.unavailable.map_or(total, |limit| share(limit, total, 0));
+        let mut group = Scope::of(
+            &fleet.iter(),
+            Some(limits.max_concurrency),
+            limits.max_failures,
+            unavailable.max(1),
+        );
+        let mut stages: Vec<Stage> = Vec::new();
+        let (none, mut is_next) = (StageRecord::default(), true);
+        for (index, stage) in rules.stages.iter().enumerate() {
+            let place = Place {
+                input,
+                rules,
+                index,
+                stage,
+                at,
+                old: records.get(&stage.name).unwrap_or(&none),
+                said: plan.stages.get(index).map_or(&none, |said| &said.record),
+                is_next,
+                unavailable_allowed: unavailable.max(1),
+            };
+            let stage = place.stage(&fleet);
+            is_next &= stage.record.passed_at.is_some();
+            stages.push(stage);
+        }
+        for member in &mut fleet {
+            let stage = stages.get(member.stage);
+            member.stage_is_open = stage.is_some_and(|stage| stage.opening.is_some());
+        }
+        group.count_unavailable(&fleet.iter());
+        for (index, stage) in stages.iter_mut().enumerate() {
+            stage
+                .scope
+                .count_unavailable(&fleet.iter().filter(|member| member.stage == index));
+        }
+        Self {
+            input,
+            plan,
+            rules,
+            at,
+            fleet,
+            stages,
+            group,
+        }
+    }
+
+    /// The budgets that are overdrawn: of the group (`None`), and of each stage that is not passed.
+    pub(super) fn overdrawn(&self) -> impl Iterator<Item = (Option<usize>, &Scope)> {
+        let group = Some((None, &self.group));
+        let stages = self.stages.iter().enumerate();
+        let waiting = stages.filter(|(_, stage)| stage.record.passed_at.is_none());
+        let all = group
+            .into_iter()
+            .chain(waiting.map(|(place, stage)| (Some(place), &stage.scope)));
+        all.filter(|(_, scope)| !self.rules.continues && scope.is_overdrawn())
+    }
+
+    /// The stages of which a gate failed: each stops everything.
+    pub(super) fn failed_gates(&self) -> impl Iterator<Item = usize> {
+        let failed = |stage: &Stage| {
+            let mut waits = stage.waits.iter();
+            waits.any(|wait| matches!(wait, StageWait::GateFailed { .. }))
+        };
+        let stages = self.stages.iter().enumerate();
+        stages
+            .filter(move |(_, stage)| failed(stage))
+            .map(|(place, _)| place)
+    }
+
+    /// Every decision says what is so at this time, and nobody waits for what is there.
+    pub(super) fn decisions_are_true(&self) -> Result<(), Violation> {
+        self.fleet.iter().try_for_each(|member| match member.decision {
+            Decision::Start { .. } => Ok(()),
+            Decision::Done => done_is_true(member),
+            _ if matches!(member.facts.state, State::Done) => Err(Violation::DoneUnnoticed {
+                cluster: member.name.to_owned(),
+            }),
+            Decision::InFlight { deadline, lost } => in_flight_is_true(member, *deadline, *lost),
+            Decision::Soaking { until } => soaking_is_true(member, *until),
+            Decision::Failed { reason, retry_at } => failed_is_true(member, reason, *retry_at),
+            Decision::Hold { reason, recheck_at } => self.hold_is_true(member, reason, *recheck_at),
+        })
+    }
+
+    /// Every stage is doing what the plan says, and exactly what is new is recorded.
+    pub(super) fn stages_are_true(&self) -> Result<(), Violation> {
+        let names = self.rules.stages.iter().map(|stage| &stage.name);
+        if !names.eq(self.plan.stages.iter().map(|stage| &stage.name)) {
+            return Err(Violation::WrongStages);
+        }
+        for (stage, said) in self.stages.iter().zip(&self.plan.stages) {
+            self.record_is_true(stage, &said.record, &said.name)?;
+            if !stage.phases.contains(&said.phase) {
+                return Err(Violation::WrongStagePhase {
+                    stage: said.name.clone(),
+                    said: said.phase.clone(),
+                    expected: stage.phases.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn record_is_true(&self, stage: &Stage, said: &StageRecord, name: &str) -> Result<(), Violation> {
+        let expected = &stage.record;
+        let passed = expected.passed_at.is_some();
+        // A stage that passed without being opened may be opened by that, and a stage of which the clusters do not
+        // matter any more need not be called complete.
+        let may_begin = |said: Option<Timestamp>, expected: Option<Timestamp>| {
+            said == expected || (passed && expected.is_none() && said == Some(self.at))
+        };
+        let wrong = |what| {
+            Err(Violation::WrongRecord {
+                stage: name.to_owned(),
+                what,
+                said: Box::new(said.clone()),
+                expected: Box::new(expected.clone()),
+            })
+        };
+        if said.passed_at != expected.passed_at {
+            return wrong("passedAt");
+        }
+        if !may_begin(said.opened_at, expected.opened_at) {
+            return wrong("openedAt");
+        }
+        if !may_begin(said.completed_at, expected.completed_at) {
+            return wrong("completedAt");
+        }
+        if said.before != expected.before && !stage.other_before.contains(&said.before) {
+            return wrong("before");
+        }
+        if said.after != expected.after && !stage.other_after.contains(&said.after) {
+            return wrong("after");
+        }
+        Ok(())
+    }
+
+    /// The counts are those that the plan gives.
+    pub(super) fn tallies_are_true(&self) -> Result<(), Violation> {
+        let mut said = self.plan.tally;
+        if self.rules.unavailable.is_none() {
+            said.unavailable_allowed = self.group.tally.unavailable_allowed;
+        }
+        if said != self.group.tally {
+            return Err(Violation::WrongTally {
+                stage: None,
+                said: self.plan.tally,
+                expected: self.group.tally,
+            });
+        }
+        for (stage, told) in self.stages.iter().zip(&self.plan.stages) {
+            let (mut said, mut expected) = (told.tally, stage.scope.tally);
+            if self.rules.unavailable.is_none() {
+                said.unavailable_allowed = expected.unavailable_allowed;
+            }
+            // With the plan that passes it, what is broken may be counted for the last time.
+            if stage.passes_now && said.failed == expected.failed + stage.broken {
+                expected.failed = said.failed;
+            }
+            if said != expected {
+                return Err(Violation::WrongTally {
+                    stage: Some(told.name.clone()),
+                    said: told.tally,
+                    expected,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// No more clusters than may be are in flight, reached or unavailable, where not as many were before.
+    pub(super) fn bounds_hold(&self) -> Result<(), Violation> {
+        let stages = self.stages.iter().zip(&self.plan.stages);
+        let scopes = stages.map(|(stage, told)| (Some(&told.name), &stage.scope));
+        for (stage, scope) in [(None, &self.group)].into_iter().chain(scopes) {
+            let stage = || stage.cloned();
+            let Some(slots) = scope.tally.slots else { continue };
+            let (after, bound) = (scope.in_flight_after, slots.max(scope.tally.in_flight));
+            if after > bound {
+                return Err(Violation::TooManyInFlight {
+                    stage: stage(),
+                    after,
+                    bound,
+                });
+            }
+            let (after, bound) = (scope.reached_after, slots.max(scope.reached));
+            if after > bound {
+                return Err(Violation::ReleaseTooWide {
+                    stage: stage(),
+                    after,
+                    bound,
+                });
+            }
+        }
+        let tally = &self.group.tally;
+        let (after, bound) = (
+            self.group.unavailable_after,
+            tally.unavailable_allowed.max(tally.unavailable),
+        );
+        if self.rules.unavailable.is_some() && after > bound {
+            return Err(Violation::TooManyUnavailable { after, bound });
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_open(&self, stage: usize) -> bool {
+        self.stages
+            .get(stage)
+            .is_some_and(|stage| stage.opening.is_some())
+    }
+
+    /// Clusters of a stage that keep it from being through, as the plan tells it of a stage that is open.
+    pub(super) fn phase(&self, stage: usize) -> Option<&StagePhase> {
+        self.plan.stages.get(stage).map(|stage| &stage.phase)
+    }
+}
+
+fn done_is_true(member: &Member<'_>) -> Result<(), Violation> {
+    match member.facts.state {
+        State::Done => Ok(()),
+        _ => Err(Violation::NotDone {
+            cluster: member.name.to_owned(),
+        }),
+    }
+}
+
+fn in_flight_is_true(member: &Member<'_>, said: Option<Timestamp>, lost: bool) -> Result<(), Violation> {
+    let cluster = member.name.to_owned();
+    match member.facts.state {
+        State::UnderWay { deadline } if said != deadline => Err(Violation::WrongDeadline {
+            cluster,
+            said,
+            expected: deadline,
+        }),
+        State::UnderWay { .. } if lost == (member.view.reach == Reach::Ready) => {
+            Err(Violation::WrongLost { cluster, said: lost })
+        }
+        State::UnderWay { .. } => Ok(()),
+        State::Failed(_) => Err(Violation::FailureUnnoticed { cluster }),
+        State::Soaking { .. } => Err(Violation::SoakUnnoticed { cluster }),
+        State::Done | State::Obstructed | State::Startable { .. } => {
+            Err(Violation::NothingUnderWay { cluster })
+        }
+    }
+}
+
+fn soaking_is_true(member: &Member<'_>, said: Timestamp) -> Result<(), Violation> {
+    let cluster = member.name.to_owned();
+    match member.facts.state {
+        State::Soaking { until } if until == said => Ok(()),
+        State::Soaking { until: expected } => Err(Violation::WrongSoak {
+            cluster,
+            said,
+            expected,
+        }),
+        _ => Err(Violation::NotSoaking { cluster }),
+    }
+}
+
+fn failed_is_true(
+    member: &Member<'_>,
+    reason: &FailureReason,
+    retry_at: Option<Timestamp>,
+) -> Result<(), Violation> {
+    let cluster = member.name.to_owned();
+    match &member.facts.state {
+        State::Failed(causes) if causes.contains(&(reason.clone(), retry_at)) => Ok(()),
+        State::Failed(_) => Err(Violation::WrongFailure { cluster }),
+        _ => Err(Violation::NothingFailed { cluster }),
+    }
+}

@@ -1,0 +1,355 @@
+//! What is true of one stage at one time, whatever a plan says.
+
+use jiff::Timestamp;
+use starling_api::IntOrPercent;
+
+use super::facts::State;
+use super::member::Member;
+use super::rules::{Rules, share};
+use crate::plan::stages::{Finding, Gate, GateRecord, StagePhase, StageRecord, StageRules, StageWait, Word};
+use crate::plan::types::{PlanInput, Tally};
+
+/// What is true of a stage.
+pub(super) struct Stage {
+    /// What is to be remembered of it.
+    pub(super) record: StageRecord,
+    /// Other lists of gates that may be remembered, because nothing depends on them any more, or not yet.
+    pub(super) other_before: Vec<Vec<GateRecord>>,
+    /// The same for those after it.
+    pub(super) other_after: Vec<Vec<GateRecord>>,
+    /// Since when it is open: jitter counts from there.
+    pub(super) opening: Option<Timestamp>,
+    /// It passed with this very plan.
+    pub(super) passes_now: bool,
+    /// What it waits for: each wait that would be a true one. Empty: it is passed, or an earlier one is not.
+    pub(super) waits: Vec<StageWait>,
+    /// Each phase that would be a true one.
+    pub(super) phases: Vec<StagePhase>,
+    /// Clusters by what they do, and what it may do to them.
+    pub(super) scope: Scope,
+    /// Clusters that are done and not healthy any more; they are among the failed as long as it is not passed.
+    pub(super) broken: usize,
+}
+
+/// Counts and bounds of the group or of a stage.
+pub(super) struct Scope {
+    /// What the plan should say.
+    pub(super) tally: Tally,
+    /// Clusters in flight once the plan is executed.
+    pub(super) in_flight_after: usize,
+    /// Clusters that this release has reached and is not through with, before the plan is executed.
+    pub(super) reached: usize,
+    /// And once it is.
+    pub(super) reached_after: usize,
+    /// Unavailable clusters once it is.
+    pub(super) unavailable_after: usize,
+}
+
+impl Scope {
+    /// Counts again what is unavailable, once it is known which stages are open.
+    pub(super) fn count_unavailable<'m>(&mut self, members: &(impl Iterator<Item = &'m Member<'m>> + Clone)) {
+        self.tally.unavailable = members.clone().filter(|m| m.is_unavailable()).count();
+        self.unavailable_after = members
+            .clone()
+            .filter(|m| m.starts() || m.is_unavailable())
+            .count();
+    }
+
+    pub(super) fn is_overdrawn(&self) -> bool {
+        self.tally.failed > self.tally.failures_allowed
+    }
+
+    pub(super) fn of<'m>(
+        members: &(impl Iterator<Item = &'m Member<'m>> + Clone),
+        slots: Option<IntOrPercent>,
+        failures: IntOrPercent,
+        unavailable_allowed: usize,
+    ) -> Self {
+        let count = |wanted: fn(&Member<'_>) -> bool| members.clone().filter(|m| wanted(m)).count();
+        let total = members.clone().count();
+        let unavailable = |m: &Member<'_>| m.is_unavailable();
+        Self {
+            tally: Tally {
+                total,
+                done: count(|m| matches!(m.facts.state, State::Done)),
+                slots: slots.map(|slots| share(slots, total, 99).max(1)),
+                in_flight: count(|m| m.facts.holds_slot()),
+                failed: count(|m| m.counts_as_failed()),
+                failures_allowed: share(failures, total, 0),
+                unavailable: count(unavailable),
+                unavailable_allowed,
+            },
+            in_flight_after: count(|m| m.starts() || m.facts.holds_slot()),
+            reached: count(|m| m.facts.is_reached()),
+            reached_after: count(|m| m.starts_release() || m.facts.is_reached()),
+            unavailable_after: count(|m| m.starts() || m.is_unavailable()),
+        }
+    }
+}
+
+/// Where a stage stands among the others, and what is known of it.
+pub(super) struct Place<'a> {
+    pub(super) input: &'a PlanInput,
+    pub(super) rules: &'a Rules<'a>,
+    pub(super) index: usize,
+    pub(super) stage: &'a StageRules,
+    pub(super) at: Timestamp,
+    /// What was recorded.
+    pub(super) old: &'a StageRecord,
+    /// What the plan wants to be recorded.
+    pub(super) said: &'a StageRecord,
+    /// Every stage before it is passed.
+    pub(super) is_next: bool,
+    /// How many clusters may be unavailable, of the whole group.
+    pub(super) unavailable_allowed: usize,
+}
+
+impl Place<'_> {
+    pub(super) fn stage(&self, fleet: &[Member<'_>]) -> Stage {
+        let members = || fleet.iter().filter(|member| member.stage == self.index);
+        let failures = self.stage.max_failures;
+        let limits = &self.input.strategy.limits;
+        let mut scope = Scope::of(
+            &members(),
+            self.stage.max_concurrency,
+            failures.unwrap_or(limits.max_failures),
+            self.unavailable_allowed,
+        );
+        let is_waited_for = fleet.iter().any(|member| member.stage > self.index);
+        let is_watched = is_waited_for || !self.stage.after.is_empty();
+        let counts_as_broken = |m: &&Member<'_>| is_watched && m.facts.broken && m.skipped.is_none();
+        let broken = members().filter(counts_as_broken).count();
+        let within = self.rules.continues || scope.tally.failed + broken <= scope.tally.failures_allowed;
+        let clusters = self.clusters(members());
+        let through = matches!(
+            clusters,
+            StageWait::Clusters {
+                working: 0,
+                soaking: 0
+            }
+        );
+        let only_skipped = members().all(|member| member.skipped.is_some());
+        let proven = only_skipped || scope.tally.done > 0 || self.rules.continues || !is_waited_for;
+
+        let before = self.walk(&self.stage.before, &self.old.before, self.first_turn());
+        let after = self.walk(&self.stage.after, &self.old.after, self.at);
+        let record = self.record(&before, &after, through && proven && within);
+        let steered = self.skipped().is_some() || self.is_promoted();
+        let passed = record.passed_at.is_some();
+        if !passed {
+            scope.tally.failed += broken;
+        }
+        let waits = self.waits(&record, clusters, &before, &after, (proven, within));
+        let phases = self.phases(&record, &waits, through);
+        let fixed_before = self.old.opened_at.is_none() && self.is_next && !steered && !passed;
+        let fixed_after = record.completed_at.is_some() && self.old.passed_at.is_none() && !steered;
+        let others = |fixed: bool, old: &Vec<GateRecord>, walked: &Walk| match fixed {
+            true => Vec::new(),
+            false => vec![
+                old.clone(),
+                walked.records[..walked.kept].to_vec(),
+                walked.records.clone(),
+            ],
+        };
+        Stage {
+            other_before: others(fixed_before, &self.old.before, &before),
+            other_after: others(fixed_after, &self.old.after, &after),
+            opening: record.opened_at.or(record.passed_at),
+            passes_now: passed && self.old.passed_at.is_none(),
+            record,
+            waits,
+            phases,
+            scope,
+            broken,
+        }
+    }
+
+    fn skipped(&self) -> Option<&Word> {
+        self.rules.skipped(self.input, self.index)
+    }
+
+    fn is_promoted(&self) -> bool {
+        self.rules.is_promoted(self.input, self.index)
+    }
+
+    /// When the first gate before a stage begins: with the rollout, if it is the first stage. Whether that is the
+    /// start of the rollout or the time at which somebody looks, the plan may say.
+    fn first_turn(&self) -> Timestamp {
+        let started_at = self.input.rollout.started_at;
+        let said = self.said.before.first().map(|record| record.begun_at);
+        if self.index == 0 && said == Some(started_at) {
+            started_at
+        } else {
+            self.at
+        }
+    }
+
+    /// The clusters that keep it from being through.
+    fn clusters<'m>(&self, members: impl Iterator<Item = &'m Member<'m>>) -> StageWait {
+        let (mut working, mut soaking) = (0, 0);
+        for member in members.filter(|member| member.skipped.is_none()) {
+            match member.facts.state {
+                State::Soaking { .. } => soaking += 1,
+                State::UnderWay { .. } | State::Startable { .. } => working += 1,
+                State::Obstructed => working += usize::from(member.is_waited_for(self.rules)),
+                State::Done | State::Failed(_) => {}
+            }
+        }
+        StageWait::Clusters { working, soaking }
+    }
+
+    /// What is to be remembered. `sound`: it is through, proven and within its budget.
+    fn record(&self, before: &Walk, after: &Walk, sound: bool) -> StageRecord {
+        let mut record = self.old.clone();
+        if self.skipped().is_some() || self.is_promoted() {
+            record.passed_at.get_or_insert(self.at);
+        }
+        if record.passed_at.is_some() {
+            return record;
+        }
+        if record.opened_at.is_none() && self.is_next {
+            record.before.clone_from(&before.records);
+            if before.pending.is_none() {
+                let with_rollout = self.index == 0 && self.stage.before.is_empty();
+                let started_at = self.input.rollout.started_at;
+                record.opened_at = Some(if with_rollout { started_at } else { self.at });
+            }
+        }
+        if record.opened_at.is_some() && sound {
+            record.completed_at.get_or_insert(self.at);
+        }
+        if record.completed_at.is_some() {
+            record.after.clone_from(&after.records);
+        }
+        if record.opened_at.is_some() && sound && after.pending.is_none() {
+            record.passed_at = Some(self.at);
+        }
+        record
+    }
+
+    fn waits(
+        &self,
+        record: &StageRecord,
+        clusters: StageWait,
+        before: &Walk,
+        after: &Walk,
+        (proven, within): (bool, bool),
+    ) -> Vec<StageWait> {
+        let through = matches!(
+            clusters,
+            StageWait::Clusters {
+                working: 0,
+                soaking: 0
+            }
+        );
+        if record.passed_at.is_some() {
+            return Vec::new();
+        }
+        if record.opened_at.is_none() {
+            let gate = before.pending.clone().filter(|_| self.is_next);
+            return gate.into_iter().collect();
+        }
+        let gate = after.pending.clone().filter(|_| record.completed_at.is_some());
+        if !through {
+            let failed = gate.filter(|wait| matches!(wait, StageWait::GateFailed { .. }));
+            return failed.into_iter().chain([clusters]).collect();
+        }
+        let unproven = (!proven).then_some(StageWait::Unproven);
+        let waits: Vec<StageWait> = unproven.into_iter().chain(gate).collect();
+        // What is left is the budget, and it has no word of its own.
+        let overdrawn = (waits.is_empty() || !within).then_some(clusters);
+        waits.into_iter().chain(overdrawn).collect()
+    }
+
+    fn phases(&self, record: &StageRecord, waits: &[StageWait], through: bool) -> Vec<StagePhase> {
+        if let Some(word) = self.skipped() {
+            return vec![StagePhase::Skipped(word.clone())];
+        }
+        if record.passed_at.is_some() {
+            return vec![StagePhase::Passed];
+        }
+        if record.opened_at.is_none() && !self.is_next {
+            return vec![StagePhase::Pending];
+        }
+        let only_clusters = waits
+            .iter()
+            .any(|wait| matches!(wait, StageWait::Clusters { .. }));
+        let gates = waits
+            .iter()
+            .filter(|wait| through || !matches!(wait, StageWait::Clusters { .. }));
+        let open = only_clusters.then_some(StagePhase::Open);
+        open.into_iter()
+            .chain(gates.cloned().map(StagePhase::Waiting))
+            .collect()
+    }
+
+    /// Its gates in their order, from what was recorded: those that have begun, and the first that is not passed.
+    fn walk(&self, gates: &[Gate], records: &[GateRecord], first_turn: Timestamp) -> Walk {
+        let mut walk = Walk {
+            records: Vec::new(),
+            kept: 0,
+            pending: None,
+        };
+        let mut recorded = records.iter();
+        for &gate in gates {
+            let counts = recorded.next().filter(|record| record.gate == gate);
+            let begun_at = if walk.records.is_empty() {
+                first_turn
+            } else {
+                self.at
+            };
+            if counts.is_none() {
+                recorded = [].iter();
+            }
+            walk.kept += usize::from(counts.is_some());
+            let record = counts.cloned().unwrap_or(GateRecord {
+                gate,
+                begun_at,
+                found: None,
+            });
+            walk.pending = self.pending(&record);
+            walk.records.push(record);
+            if walk.pending.is_some() {
+                break;
+            }
+        }
+        walk
+    }
+
+    /// What a gate waits for; `None`: it is passed.
+    fn pending(&self, record: &GateRecord) -> Option<StageWait> {
+        let gate = record.gate;
+        let wait = |until| Some(StageWait::Gate { gate, until });
+        match (gate, &record.found) {
+            (Gate::TimedWait(time), _) => {
+                let until = record.begun_at.checked_add(time).ok();
+                if until.is_some_and(|until| until <= self.at) {
+                    None
+                } else {
+                    wait(until)
+                }
+            }
+            (Gate::Approval, _) => {
+                let approved = self.input.rollout.approvals.contains_key(&self.stage.name);
+                if approved { None } else { wait(None) }
+            }
+            (Gate::Effect(_), None) => wait(None),
+            (Gate::Effect(_), Some(Finding::Passed)) => None,
+            (Gate::Effect(_), Some(Finding::Failed { .. })) if self.rules.continues => None,
+            (Gate::Effect(_), Some(Finding::Failed { message })) => Some(StageWait::GateFailed {
+                gate,
+                message: message.clone(),
+            }),
+        }
+    }
+}
+
+/// How far a list of gates is.
+struct Walk {
+    /// Those that have begun.
+    records: Vec<GateRecord>,
+    /// So many of them had begun before.
+    kept: usize,
+    /// The first that is not passed.
+    pending: Option<StageWait>,
+}

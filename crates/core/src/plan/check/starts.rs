@@ -1,0 +1,190 @@
+//! What is forbidden about a start, whatever else is true of the cluster.
+
+use std::collections::BTreeSet;
+
+use super::facts::{self, State};
+use super::member::Member;
+use super::moment::Moment;
+use super::violation::Violation;
+use super::windows;
+use crate::plan::types::{Decision, HoldReason, Reach, To};
+
+impl Moment<'_> {
+    pub(super) fn starts_are_lawful(&self) -> Result<(), Violation> {
+        for member in &self.fleet {
+            if let Decision::Start { entries, to } = member.decision {
+                self.may_be_started(member)?;
+                match to {
+                    To::Release => self.takes_the_release(member, entries)?,
+                    To::LastKnownGood => self.takes_the_last_known_good(member, entries)?,
+                }
+                self.group_may_start(member, *to)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What concerns the cluster alone.
+    fn may_be_started(&self, member: &Member<'_>) -> Result<(), Violation> {
+        let cluster = member.name.to_owned();
+        if member.is_held_back() {
+            return Err(Violation::StartsSkipped { cluster });
+        }
+        for (entry, found) in &member.view.entries {
+            let (cluster, entry) = (cluster.clone(), entry.clone());
+            if found.wanted.is_err() {
+                return Err(Violation::StartsInvalid { cluster, entry });
+            }
+            if found.observed.as_ref().is_some_and(|sync| sync.suspended) {
+                return Err(Violation::StartsSuspendedSync { cluster, entry });
+            }
+        }
+        if member.view.reach != Reach::Ready {
+            return Err(Violation::StartsUnready { cluster });
+        }
+        Ok(())
+    }
+
+    /// Exactly the entries that are not at their target, in a stage that is open.
+    fn takes_the_release(&self, member: &Member<'_>, entries: &[String]) -> Result<(), Violation> {
+        let mut named = BTreeSet::new();
+        for entry in entries {
+            let (cluster, again) = (member.name.to_owned(), !named.insert(entry));
+            let entry = entry.clone();
+            match member.view.entries.get(&entry) {
+                None => return Err(Violation::StartsUnknownEntry { cluster, entry }),
+                Some(_) if again => return Err(Violation::StartsEntryTwice { cluster, entry }),
+                Some(found) if facts::at_target(found) => {
+                    return Err(Violation::StartsEntryAgain { cluster, entry });
+                }
+                Some(_) => {}
+            }
+        }
+        let cluster = member.name.to_owned();
+        if entries.is_empty() {
+            return Err(Violation::StartsNothing { cluster });
+        }
+        for (entry, found) in &member.view.entries {
+            if !facts::at_target(found) && !named.contains(entry) {
+                let entry = entry.clone();
+                return Err(Violation::LeavesEntryOut { cluster, entry });
+            }
+        }
+        if !self.is_open(member.stage) {
+            let stage = member.stage;
+            return Err(Violation::StartsBeforeStage { cluster, stage });
+        }
+        Ok(())
+    }
+
+    /// Only a cluster that is new, and whose stage is not open.
+    fn takes_the_last_known_good(&self, member: &Member<'_>, entries: &[String]) -> Result<(), Violation> {
+        let cluster = member.name.to_owned();
+        if self.is_open(member.stage) {
+            return Err(Violation::StartsWithKnownGoodInOpenStage { cluster });
+        }
+        let said: BTreeSet<&String> = entries.iter().collect();
+        let expected: BTreeSet<&String> = member.facts.known_good.iter().collect();
+        if expected.is_empty() {
+            return Err(Violation::NotNew { cluster });
+        }
+        if said != expected || said.len() != entries.len() {
+            return Err(Violation::WrongKnownGoodEntries {
+                cluster,
+                expected: member.facts.known_good.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    fn group_may_start(&self, member: &Member<'_>, to: To) -> Result<(), Violation> {
+        let cluster = member.name.to_owned();
+        let steering = &self.input.steering;
+        if self.input.suspended {
+            return Err(Violation::StartsWhileSuspended { cluster });
+        }
+        if steering.paused.is_some() {
+            return Err(Violation::StartsWhilePaused { cluster });
+        }
+        if steering.aborted.is_some() {
+            return Err(Violation::StartsWhileAborted { cluster });
+        }
+        if self.input.membership_held {
+            return Err(Violation::StartsWhileMembershipHeld { cluster });
+        }
+        if let Some((stage, scope)) = self.overdrawn().next() {
+            return Err(Violation::StartsBeyondBudget {
+                cluster,
+                stage,
+                failed: scope.tally.failed,
+                allowed: scope.tally.failures_allowed,
+            });
+        }
+        if let Some(stage) = self.failed_gates().next() {
+            return Err(Violation::StartsBehindFailedGate { cluster, stage });
+        }
+        // What was begun has started, and finishes.
+        let begun = matches!(member.facts.state, State::Startable { cut_short: true });
+        let about = self.rules.windows_of(member.view);
+        if !begun && windows::are_open(&about, self.at) == Some(false) {
+            return Err(Violation::StartsInClosedWindow { cluster });
+        }
+        let eligible = self.eligible_at(member, to);
+        if eligible > self.at {
+            return Err(Violation::StartsBeforeJitter { cluster, eligible });
+        }
+        Ok(())
+    }
+
+    /// When a cluster's share of the jitter is over.
+    pub(super) fn eligible_at(&self, member: &Member<'_>, to: To) -> jiff::Timestamp {
+        let opening = self.stages.get(member.stage).and_then(|stage| stage.opening);
+        let started_at = self.input.rollout.started_at;
+        let from = match to {
+            To::Release => opening.unwrap_or(started_at),
+            To::LastKnownGood => started_at,
+        };
+        member.eligible_at(self.input, self.rules, from)
+    }
+
+    /// Of two clusters of a stage that need the same, the one whose turn it is goes first: who needs no more than
+    /// another that is started, and comes before it, is started too.
+    pub(super) fn nobody_is_passed_over(&self) -> Result<(), Violation> {
+        let starts = || self.fleet.iter().filter(|member| member.starts_release());
+        for waiting in &self.fleet {
+            let for_room = matches!(
+                waiting.decision,
+                Decision::Hold {
+                    reason: HoldReason::NoSlot | HoldReason::TooManyUnavailable,
+                    ..
+                }
+            );
+            if !for_room || !self.is_open(waiting.stage) {
+                continue;
+            }
+            let needs_no_more = |other: &&Member<'_>| {
+                other.stage == waiting.stage
+                    && waiting.is_unavailable() >= other.is_unavailable()
+                    && waiting.facts.holds_slot() >= other.facts.holds_slot()
+                    && waiting.facts.is_reached() >= other.facts.is_reached()
+            };
+            let turn = self.turn(waiting);
+            if let Some(other) = starts()
+                .filter(needs_no_more)
+                .find(|other| turn < self.turn(other))
+            {
+                return Err(Violation::OutOfTurn {
+                    cluster: other.name.to_owned(),
+                    before: waiting.name.to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn turn<'m>(&self, member: &'m Member<'_>) -> (bool, bool, jiff::Timestamp, &'m str) {
+        let facts = &member.facts;
+        let eligible = self.eligible_at(member, To::Release);
+        (!facts.is_reached(), !facts.holds_slot(), eligible, member.name)
+    }
+}

@@ -1,0 +1,40 @@
+//! Which windows are open for whom.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::stages::Direction;
+use super::types::{ClusterView, PlanInput};
+use crate::window::{self, Calendar, Opening};
+
+/// How each set of windows that some cluster has stands now. Few sets, many clusters: what is open is found out once for each.
+pub(super) struct Openings<'a> {
+    now: Timestamp,
+    calendars: Vec<Calendar>,
+    sets: BTreeMap<&'a [usize], Opening>,
+}
+
+impl<'a> Openings<'a> {
+    pub(super) fn of(input: &'a PlanInput) -> Self {
+        let counts = input.rollout.direction != Direction::BackAtOnce;
+        let windows = input.strategy.windows.iter().filter(|_| counts);
+        Self {
+            now: input.now,
+            calendars: windows.map(|window| Calendar::of(window, input.now)).collect(),
+            sets: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn about(&mut self, cluster: &'a ClusterView) -> Opening {
+        let set = cluster.windows.as_slice();
+        if set.is_empty() {
+            return Opening::ALWAYS;
+        }
+        let calendars = &self.calendars;
+        *self.sets.entry(set).or_insert_with(|| {
+            let about = set.iter().filter_map(|place| calendars.get(*place));
+            window::combined(&about.collect::<Vec<_>>(), self.now)
+        })
+    }
+}

@@ -1,0 +1,171 @@
+//! What is remembered of stages, as `status.rollout.stages` holds it.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use starling_api::{RolloutStatus, StageStatus, StageTaskType, TaskResult, TaskStatus};
+
+use super::stages::{Finding, Gate, GateRecord, StagePhase, StagePlan, StageRecord, StageWait};
+use super::types::Plan;
+
+/// What status remembers of a rollout's stages, by name. What cannot be read was not written by this program, and is not
+/// remembered.
+#[must_use]
+pub fn recorded(rollout: &RolloutStatus) -> BTreeMap<String, StageRecord> {
+    let stages = rollout.stages.iter();
+    stages.map(|stage| (stage.name.clone(), record(stage))).collect()
+}
+
+fn record(stage: &StageStatus) -> StageRecord {
+    let gates = |tasks: &[TaskStatus]| tasks.iter().map_while(gate_record).collect();
+    StageRecord {
+        opened_at: stage.start_time.parse().ok(),
+        completed_at: stage.completion_time.parse().ok(),
+        passed_at: stage.pass_time.parse().ok(),
+        before: gates(&stage.before_stage_tasks),
+        after: gates(&stage.after_stage_tasks),
+    }
+}
+
+fn gate_record(task: &TaskStatus) -> Option<GateRecord> {
+    Some(GateRecord {
+        gate: match (task.type_, task.wait_time) {
+            (StageTaskType::TimedWait, wait) => Gate::TimedWait(wait?.as_std()),
+            (StageTaskType::Approval, _) => Gate::Approval,
+            (effect, _) => Gate::Effect(effect),
+        },
+        begun_at: task.start_time.parse().ok()?,
+        found: task.result.map(|result| match result {
+            TaskResult::Passed => Finding::Passed,
+            TaskResult::Failed => Finding::Failed {
+                message: task.message.clone(),
+            },
+        }),
+    })
+}
+
+/// The stages of a plan as status holds them. A strategy without stages has none there: its implicit one is the whole
+/// group, and tells nothing more.
+#[must_use]
+pub fn stage_statuses(plan: &Plan) -> Vec<StageStatus> {
+    if plan.stages.len() < 2 {
+        return Vec::new();
+    }
+    plan.stages.iter().map(stage_status).collect()
+}
+
+fn stage_status(stage: &StagePlan) -> StageStatus {
+    let count = |clusters: usize| u32::try_from(clusters).unwrap_or(u32::MAX);
+    let text = |at: Option<Timestamp>| at.map(|at| at.to_string()).unwrap_or_default();
+    let (phase, until) = phase(&stage.phase);
+    let record = &stage.record;
+    StageStatus {
+        name: stage.name.clone(),
+        total: count(stage.tally.total),
+        updated: count(stage.tally.done),
+        failed: count(stage.tally.failed),
+        phase: phase.to_owned(),
+        until: text(until),
+        start_time: text(record.opened_at),
+        completion_time: text(record.completed_at),
+        pass_time: text(record.passed_at),
+        before_stage_tasks: record.before.iter().map(task_status).collect(),
+        after_stage_tasks: record.after.iter().map(task_status).collect(),
+    }
+}
+
+fn task_status(record: &GateRecord) -> TaskStatus {
+    let (type_, wait_time) = match record.gate {
+        Gate::TimedWait(wait) => (StageTaskType::TimedWait, Some(wait.into())),
+        Gate::Approval => (StageTaskType::Approval, None),
+        Gate::Effect(effect) => (effect, None),
+    };
+    let (result, message) = match &record.found {
+        None => (None, ""),
+        Some(Finding::Passed) => (Some(TaskResult::Passed), ""),
+        Some(Finding::Failed { message }) => (Some(TaskResult::Failed), message.as_str()),
+    };
+    TaskStatus {
+        type_,
+        wait_time,
+        start_time: record.begun_at.to_string(),
+        result,
+        message: message.to_owned(),
+    }
+}
+
+/// The word for status, and until when time keeps it so.
+fn phase(phase: &StagePhase) -> (&'static str, Option<Timestamp>) {
+    match phase {
+        StagePhase::Pending => ("Pending", None),
+        StagePhase::Open => ("Progressing", None),
+        StagePhase::Passed => ("Succeeded", None),
+        StagePhase::Skipped(_) => ("Skipped", None),
+        // A wait after healthy clusters is a soak of the whole stage.
+        StagePhase::Waiting(StageWait::Gate {
+            gate: Gate::TimedWait(_),
+            until,
+        }) => ("Soaking", *until),
+        StagePhase::Waiting(wait) => (wait.as_str(), None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Tally, Verdict};
+    use std::time::Duration;
+
+    fn t(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let gate = |gate, found| GateRecord {
+            gate,
+            begun_at: t(7),
+            found,
+        };
+        let failed = Finding::Failed {
+            message: "no".to_owned(),
+        };
+        let record = StageRecord {
+            opened_at: Some(t(1)),
+            completed_at: Some(t(2)),
+            passed_at: Some(t(3)),
+            before: vec![
+                gate(Gate::Effect(StageTaskType::Webhook), Some(Finding::Passed)),
+                gate(Gate::Effect(StageTaskType::Job), Some(failed)),
+            ],
+            after: vec![
+                gate(Gate::TimedWait(Duration::from_secs(90)), None),
+                gate(Gate::Approval, None),
+            ],
+        };
+        let stage = |name: &str, record: StageRecord| StagePlan {
+            name: name.to_owned(),
+            phase: StagePhase::Passed,
+            record,
+            tally: Tally::default(),
+        };
+        let plan = Plan {
+            decisions: BTreeMap::new(),
+            stages: vec![
+                stage("canary", record.clone()),
+                stage("*", StageRecord::default()),
+            ],
+            tally: Tally::default(),
+            verdict: Verdict::Rolls,
+            recheck_at: None,
+        };
+        let status = RolloutStatus {
+            stages: stage_statuses(&plan),
+            ..RolloutStatus::default()
+        };
+        let json = serde_json::to_value(&status).unwrap();
+        let read = recorded(&serde_json::from_value(json).unwrap());
+        assert_eq!(read["canary"], record);
+        assert_eq!(read["*"], StageRecord::default());
+    }
+}

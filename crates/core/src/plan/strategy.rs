@@ -1,0 +1,291 @@
+//! `rolloutStrategy`, read and checked: what the planner is told of it.
+
+use kube::core::{Selector, SelectorExt};
+use std::collections::BTreeMap;
+
+use starling_api::{RolloutStrategy, Stage, StageTask, StageTaskType};
+
+use super::stages::{Gate, Limits, REST, StageRules, Strategy};
+use crate::expand;
+use crate::window::{Window, WindowError};
+
+/// What is wrong with a strategy. Each names the field below `spec.rolloutStrategy`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StrategyError {
+    /// A window.
+    #[error("rolloutStrategy.windows[{place}].{source}")]
+    Window {
+        /// Its place.
+        place: usize,
+        /// What is wrong with it.
+        #[source]
+        source: WindowError,
+    },
+    /// A selector.
+    #[error("rolloutStrategy.{field}.clusterSelector: {problem}")]
+    Selector {
+        /// Of what.
+        field: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Two stages with one name, or one that is called as the implicit stage is.
+    #[error("rolloutStrategy.stages: {problem}")]
+    StageName {
+        /// What is wrong.
+        problem: String,
+    },
+    /// A task that lacks what its type needs.
+    #[error("rolloutStrategy.stages[{stage}].{list}[{place}]: {problem}")]
+    Task {
+        /// Name of the stage.
+        stage: String,
+        /// Before or after it.
+        list: &'static str,
+        /// Its place.
+        place: usize,
+        /// What is lacking.
+        problem: &'static str,
+    },
+}
+
+/// A strategy that makes sense, with what finds the stage and the windows of a cluster.
+#[derive(Clone, Debug)]
+pub struct ReadStrategy {
+    /// What the planner is told.
+    pub strategy: Strategy,
+    stages: Vec<Selector>,
+    windows: Vec<Option<Selector>>,
+}
+
+/// Where a cluster belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its stage, as a place in [`Strategy::stages`].
+    pub stage: usize,
+    /// Stages that select it, too, and come later: it belongs to the first, and a condition says so.
+    pub also: Vec<usize>,
+    /// The windows about it, as places in [`Strategy::windows`].
+    pub windows: Vec<usize>,
+}
+
+impl ReadStrategy {
+    /// Reads a strategy.
+    ///
+    /// # Errors
+    /// [`StrategyError`], the first.
+    pub fn new(spec: &RolloutStrategy) -> Result<Self, StrategyError> {
+        let mut windows = Vec::new();
+        let mut window_selectors = Vec::new();
+        for (place, window) in spec.windows.iter().enumerate() {
+            windows.push(Window::new(window).map_err(|source| StrategyError::Window { place, source })?);
+            let selector = window.cluster_selector.as_ref();
+            window_selectors.push(
+                selector
+                    .map(|selector| read_selector(selector, || format!("windows[{place}]")))
+                    .transpose()?,
+            );
+        }
+        let mut stages: Vec<StageRules> = Vec::new();
+        let mut stage_selectors = Vec::new();
+        for stage in &spec.stages {
+            if stage.name == REST || stages.iter().any(|known| known.name == stage.name) {
+                return Err(StrategyError::StageName {
+                    problem: match stage.name.as_str() {
+                        REST => format!("{REST:?} is the name of the implicit last stage"),
+                        name => format!("the name {name:?} occurs twice"),
+                    },
+                });
+            }
+            stage_selectors.push(read_selector(&stage.cluster_selector, || {
+                format!("stages[{}]", stage.name)
+            })?);
+            stages.push(rules(stage)?);
+        }
+        stages.push(StageRules {
+            name: REST.to_owned(),
+            max_concurrency: None,
+            max_failures: None,
+            before: Vec::new(),
+            after: Vec::new(),
+        });
+        let strategy = Strategy {
+            limits: Limits {
+                max_concurrency: spec.max_concurrency,
+                max_unavailable: spec.max_unavailable,
+                max_failures: spec.max_failures,
+                min_success_time: spec.min_success_time.as_std(),
+                progress_deadline: spec.progress_deadline.as_std(),
+                jitter: spec.jitter.as_std(),
+            },
+            on_failure: spec.on_failure,
+            on_unreachable: spec.on_unreachable,
+            windows,
+            stages,
+        };
+        Ok(Self {
+            strategy,
+            stages: stage_selectors,
+            windows: window_selectors,
+        })
+    }
+
+    /// Where a cluster with these labels belongs.
+    #[must_use]
+    pub fn place(&self, labels: &BTreeMap<String, String>) -> Place {
+        let mut selecting = self
+            .stages
+            .iter()
+            .enumerate()
+            .filter(|(_, selector)| selector.matches(labels))
+            .map(|(stage, _)| stage);
+        let windows = self.windows.iter().enumerate();
+        Place {
+            stage: selecting.next().unwrap_or(self.stages.len()),
+            also: selecting.collect(),
+            windows: windows
+                .filter(|(_, selector)| selector.as_ref().is_none_or(|selector| selector.matches(labels)))
+                .map(|(window, _)| window)
+                .collect(),
+        }
+    }
+}
+
+fn read_selector(
+    selector: &k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector,
+    field: impl Fn() -> String,
+) -> Result<Selector, StrategyError> {
+    expand::selector(selector).map_err(|problem| StrategyError::Selector {
+        field: field(),
+        problem,
+    })
+}
+
+fn rules(stage: &Stage) -> Result<StageRules, StrategyError> {
+    let gates = |list, tasks: &[StageTask]| {
+        let read = tasks.iter().enumerate().map(|(place, task)| {
+            gate(task).map_err(|problem| StrategyError::Task {
+                stage: stage.name.clone(),
+                list,
+                place,
+                problem,
+            })
+        });
+        read.collect::<Result<Vec<Gate>, _>>()
+    };
+    Ok(StageRules {
+        name: stage.name.clone(),
+        max_concurrency: stage.max_concurrency,
+        max_failures: stage.max_failures,
+        before: gates("beforeStageTasks", &stage.before_stage_tasks)?,
+        after: gates("afterStageTasks", &stage.after_stage_tasks)?,
+    })
+}
+
+fn gate(task: &StageTask) -> Result<Gate, &'static str> {
+    match (task.type_, task.wait_time) {
+        (StageTaskType::TimedWait, Some(wait)) => Ok(Gate::TimedWait(wait.as_std())),
+        (StageTaskType::TimedWait, None) => Err("a TimedWait needs waitTime, such as 1h"),
+        (StageTaskType::Approval, None) => Ok(Gate::Approval),
+        (kind @ (StageTaskType::Webhook | StageTaskType::Metric | StageTaskType::Job), None) => {
+            Ok(Gate::Effect(kind))
+        }
+        (_, Some(_)) => Err("waitTime belongs to a TimedWait"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(strategy: serde_json::Value) -> Result<ReadStrategy, StrategyError> {
+        ReadStrategy::new(&serde_json::from_value(strategy).unwrap())
+    }
+
+    fn labels(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
+        labels
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn a_cluster_belongs_to_the_first_stage_that_selects_it_or_to_the_implicit_last() {
+        let read = read(serde_json::json!({
+            "stages": [
+                {"name": "canary", "clusterSelector": {"matchLabels": {"tier": "canary"}}},
+                {"name": "eu", "clusterSelector": {"matchLabels": {"region": "eu"}}},
+            ],
+            "windows": [
+                {"allow": "Mon-Fri 09:00-16:00", "clusterSelector": {"matchLabels": {"region": "eu"}}},
+                {"deny": "Sat,Sun 00:00-24:00"},
+            ],
+        }))
+        .unwrap();
+        for (given, stage, also, windows) in [
+            (
+                &[("tier", "canary"), ("region", "eu")][..],
+                0,
+                vec![1],
+                vec![0, 1],
+            ),
+            (&[("region", "eu")], 1, vec![], vec![0, 1]),
+            (&[("region", "us")], 2, vec![], vec![1]),
+        ] {
+            assert_eq!(
+                read.place(&labels(given)),
+                Place { stage, also, windows },
+                "{given:?}"
+            );
+        }
+        let names: Vec<&str> = read
+            .strategy
+            .stages
+            .iter()
+            .map(|stage| stage.name.as_str())
+            .collect();
+        assert_eq!(names, ["canary", "eu", REST]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named_by_its_field() {
+        let stage = |stage: serde_json::Value| serde_json::json!({"stages": [stage]});
+        for (strategy, expected) in [
+            (
+                serde_json::json!({"windows": [{"allow": "Mon"}]}),
+                "rolloutStrategy.windows[0].allow: \"Mon\" is not days and times",
+            ),
+            (
+                serde_json::json!({"windows": [{"allow": "Mon 09:00-10:00", "timeZone": "Berlin"}]}),
+                "rolloutStrategy.windows[0].timeZone: there is no zone \"Berlin\"",
+            ),
+            (
+                serde_json::json!({"stages": [{"name": "a"}, {"name": "a"}]}),
+                "rolloutStrategy.stages: the name \"a\" occurs twice",
+            ),
+            (
+                stage(serde_json::json!({"name": "*"})),
+                "\"*\" is the name of the implicit last stage",
+            ),
+            (
+                stage(serde_json::json!({"name": "a", "afterStageTasks": [{"type": "TimedWait"}]})),
+                "rolloutStrategy.stages[a].afterStageTasks[0]: a TimedWait needs waitTime",
+            ),
+            (
+                stage(
+                    serde_json::json!({"name": "a", "beforeStageTasks": [{"type": "Approval", "waitTime": "1h"}]}),
+                ),
+                "rolloutStrategy.stages[a].beforeStageTasks[0]: waitTime belongs to a TimedWait",
+            ),
+            (
+                stage(
+                    serde_json::json!({"name": "a", "clusterSelector": {"matchExpressions": [{"key": "x", "operator": "Like"}]}}),
+                ),
+                "rolloutStrategy.stages[a].clusterSelector: ",
+            ),
+        ] {
+            let error = read(strategy).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

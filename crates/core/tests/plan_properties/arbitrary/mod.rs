@@ -1,0 +1,318 @@
+//! Random strategies, records and fleets.
+
+mod fleet;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
+use proptest::collection::vec;
+use proptest::option::weighted;
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+use starling_api::{IntOrPercent, OnFailure, OnUnreachable, StageTaskType};
+use starling_core::plan::{
+    Direction, Finding, Gate, GateRecord, Limits, PlanInput, REST, Reach, RolloutView, StageRecord,
+    StageRules, Steering, Strategy as Rollout, Word,
+};
+use starling_core::window::Window;
+
+use fleet::cluster;
+
+/// The release that rolls in random inputs; `OLD` is one before it, and `GOOD` the last known good one.
+pub(crate) const NEW: &str = "r2";
+const OLD: &str = "r1";
+pub(crate) const GOOD: &str = "r0";
+
+/// A Tuesday at 22:13:20 UTC, far from any change of offset.
+pub(crate) fn t(seconds: i64) -> Timestamp {
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_700_000_000 + seconds)
+}
+
+pub(crate) fn word(at: i64) -> Word {
+    Word {
+        by: "jane@example.com".into(),
+        reason: "so".into(),
+        at: t(at),
+    }
+}
+
+pub(crate) fn unreachable(since: Timestamp) -> Reach {
+    Reach::Unreachable {
+        reason: "Unreachable".into(),
+        message: "no answer".into(),
+        since,
+    }
+}
+
+// ---------------------------------------------------------------------- the strategy
+
+fn limit() -> impl Strategy<Value = IntOrPercent> {
+    prop_oneof![
+        4 => (0u32..6).prop_map(IntOrPercent::Int),
+        1 => (6u32..60).prop_map(IntOrPercent::Int),
+        3 => (0u32..=100).prop_map(IntOrPercent::Percent),
+    ]
+}
+
+/// Mostly wide, so that the other bounds are met as well.
+fn wide_limit() -> impl Strategy<Value = IntOrPercent> {
+    prop_oneof![2 => Just(IntOrPercent::Percent(100)), 1 => limit()]
+}
+
+fn seconds(longest: u64) -> impl Strategy<Value = Duration> {
+    prop_oneof![Just(0), 1..longest].prop_map(Duration::from_secs)
+}
+
+pub(crate) fn limits() -> impl Strategy<Value = Limits> {
+    let bounds = (limit(), wide_limit(), limit());
+    (bounds, seconds(300), 1u64..900, seconds(600)).prop_map(
+        |((max_concurrency, max_unavailable, max_failures), min_success_time, deadline, jitter)| Limits {
+            max_concurrency,
+            max_unavailable,
+            max_failures,
+            min_success_time,
+            progress_deadline: Duration::from_secs(deadline),
+            jitter,
+        },
+    )
+}
+
+fn gate() -> impl Strategy<Value = Gate> {
+    prop_oneof![
+        3 => seconds(600).prop_map(Gate::TimedWait),
+        2 => Just(Gate::Approval),
+        1 => Just(Gate::Effect(StageTaskType::Webhook)),
+        1 => Just(Gate::Effect(StageTaskType::Metric)),
+        1 => Just(Gate::Effect(StageTaskType::Job)),
+    ]
+}
+
+fn gates() -> impl Strategy<Value = Vec<Gate>> {
+    prop_oneof![2 => Just(Vec::new()), 1 => vec(gate(), 1..4)]
+}
+
+fn stage() -> impl Strategy<Value = StageRules> {
+    let bounds = (weighted(0.4, limit()), weighted(0.4, limit()));
+    (bounds, gates(), gates()).prop_map(|((max_concurrency, max_failures), before, after)| StageRules {
+        name: String::new(),
+        max_concurrency,
+        max_failures,
+        before,
+        after,
+    })
+}
+
+/// Some stages, the last of them the implicit one, which has no rules of its own.
+pub(crate) fn stages() -> impl Strategy<Value = Vec<StageRules>> {
+    vec(stage(), 0..4).prop_map(|mut stages| {
+        for (place, stage) in stages.iter_mut().enumerate() {
+            stage.name = ["canary", "eu", "us"][place].to_owned();
+        }
+        stages.push(StageRules {
+            name: REST.to_owned(),
+            max_concurrency: None,
+            max_failures: None,
+            before: Vec::new(),
+            after: Vec::new(),
+        });
+        stages
+    })
+}
+
+pub(crate) fn window() -> impl Strategy<Value = Window> {
+    let zone = select(&["UTC", "Europe/Berlin", "Asia/Kolkata", "America/New_York"][..]);
+    let minute = prop_oneof![0u16..1440, 1320u16..1440];
+    let range = (minute.clone(), prop_oneof![4 => minute, 1 => Just(1440)]);
+    let days = prop_oneof![3 => Just([true; 7]), 1 => any::<[bool; 7]>()];
+    (any::<bool>(), days, vec(range, 1..3), zone).prop_map(|(allow, days, ranges, zone)| Window {
+        allow,
+        days,
+        ranges,
+        zone: TimeZone::get(zone).unwrap(),
+    })
+}
+
+pub(crate) fn strategy() -> impl Strategy<Value = Rollout> {
+    let on_failure = select(vec![OnFailure::Pause, OnFailure::Rollback, OnFailure::Continue]);
+    let on_unreachable = select(vec![
+        OnUnreachable::Skip,
+        OnUnreachable::Skip,
+        OnUnreachable::Wait,
+    ]);
+    (limits(), on_failure, on_unreachable, vec(window(), 2), stages()).prop_map(
+        |(limits, on_failure, on_unreachable, windows, stages)| Rollout {
+            limits,
+            on_failure,
+            on_unreachable,
+            windows,
+            stages,
+        },
+    )
+}
+
+// ---------------------------------------------------------------------- what was recorded and asked for
+
+fn gate_record() -> impl Strategy<Value = GateRecord> {
+    let found = prop_oneof![
+        2 => Just(None),
+        4 => Just(Some(Finding::Passed)),
+        1 => Just(Some(Finding::Failed { message: "500".into() })),
+    ];
+    (gate(), 0i64..1200, found).prop_map(|(gate, at, found)| GateRecord {
+        gate,
+        begun_at: t(at),
+        found,
+    })
+}
+
+/// Records of some of the gates of a list; now and then of another list, for strategies change.
+fn gate_records(gates: Vec<Gate>) -> impl Strategy<Value = Vec<GateRecord>> {
+    let own = weighted(0.9, Just(()));
+    let records = vec((own, gate_record()), 0..=gates.len());
+    records.prop_map(move |records| {
+        let fits = records.into_iter().zip(&gates);
+        fits.map(|((own, record), gate)| GateRecord {
+            gate: own.map_or(record.gate, |()| *gate),
+            ..record
+        })
+        .collect()
+    })
+}
+
+fn stage_record(rules: StageRules) -> impl Strategy<Value = StageRecord> {
+    let times = vec(0i64..1200, 3).prop_map(|mut times| {
+        times.sort_unstable();
+        times
+    });
+    let lists = (gate_records(rules.before), gate_records(rules.after));
+    (0usize..=4, times, lists).prop_map(|(known, times, (before, after))| {
+        let time = |of: usize| (known > of).then(|| t(times[of - 1]));
+        StageRecord {
+            opened_at: time(1),
+            completed_at: time(2),
+            passed_at: time(3),
+            before: if known > 0 { before } else { Vec::new() },
+            after: if known > 2 { after } else { Vec::new() },
+        }
+    })
+}
+
+/// Records of a prefix of the stages, mostly: the last of them is under way.
+fn records(stages: Vec<StageRules>) -> impl Strategy<Value = BTreeMap<String, StageRecord>> {
+    let each: Vec<_> = stages
+        .iter()
+        .map(|stage| stage_record(stage.clone()).boxed())
+        .collect();
+    (each, 0..=stages.len(), any::<bool>()).prop_map(move |(records, under_way, regular)| {
+        let named = stages
+            .iter()
+            .map(|stage| stage.name.clone())
+            .zip(records)
+            .enumerate();
+        let mut kept = BTreeMap::new();
+        for (place, (name, mut record)) in named {
+            if regular && place > under_way {
+                continue;
+            }
+            if regular && place < under_way {
+                let opened_at = *record.opened_at.get_or_insert(t(0));
+                let completed_at = *record.completed_at.get_or_insert(opened_at);
+                record.passed_at.get_or_insert(completed_at);
+            }
+            kept.insert(name, record);
+        }
+        kept
+    })
+}
+
+fn steering(stages: Vec<String>) -> impl Strategy<Value = Steering> {
+    let some = |names: Vec<String>| prop_oneof![6 => Just(Vec::new()), 1 => subsequence(names.clone(), 0..=names.len())];
+    let clusters: Vec<String> = (0..40).map(|n| format!("c{n:02}")).collect();
+    let skipped = prop_oneof![3 => Just(Vec::new()), 1 => subsequence(clusters, 0..6)];
+    let words = |names: Vec<String>| names.into_iter().map(|name| (name, word(0))).collect();
+    (
+        weighted(0.05, Just(word(0))),
+        weighted(0.05, Just(word(0))),
+        skipped,
+        some(stages.clone()),
+        some(stages),
+    )
+        .prop_map(
+            move |(paused, aborted, skipped, skipped_stages, promoted)| Steering {
+                paused,
+                aborted,
+                skipped: words(skipped),
+                skipped_stages: words(skipped_stages),
+                promoted: words(promoted),
+            },
+        )
+}
+
+pub(crate) fn direction() -> impl Strategy<Value = Direction> {
+    prop_oneof![
+        6 => Just(Direction::Forward),
+        1 => Just(Direction::Back),
+        1 => Just(Direction::BackAtOnce),
+    ]
+}
+
+pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
+    strategy().prop_flat_map(|strategy| {
+        let names: Vec<String> = strategy.stages.iter().map(|stage| stage.name.clone()).collect();
+        let approvals = subsequence(names.clone(), 0..=names.len());
+        let rollout = (
+            direction(),
+            0i64..1500,
+            records(strategy.stages.clone()),
+            approvals,
+        )
+            .prop_map(|(direction, started_at, stages, approvals)| RolloutView {
+                release: NEW.into(),
+                direction,
+                started_at: t(started_at),
+                stages,
+                approvals: approvals.into_iter().map(|name| (name, word(0))).collect(),
+            });
+        let held = (
+            prop::bool::weighted(0.05),
+            prop::bool::weighted(0.05),
+            prop::bool::weighted(0.2),
+        );
+        let clusters = vec(cluster(strategy.stages.len()), 0..40);
+        (
+            Just(strategy),
+            rollout,
+            steering(names),
+            held,
+            0i64..1500,
+            clusters,
+        )
+            .prop_map(
+                |(strategy, rollout, steering, (suspended, membership_held, windows), now, mut clusters)| {
+                    for cluster in &mut clusters {
+                        if !windows {
+                            cluster.windows.clear();
+                        }
+                        if let Reach::Unreachable { since, .. } = &mut cluster.reach {
+                            *since = t(now).min(*since);
+                        }
+                    }
+                    PlanInput {
+                        now: t(now),
+                        strategy,
+                        rollout,
+                        steering,
+                        suspended,
+                        membership_held,
+                        clusters: clusters
+                            .into_iter()
+                            .enumerate()
+                            .map(|(n, cluster)| (format!("c{n:02}"), cluster))
+                            .collect(),
+                    }
+                },
+            )
+    })
+}

@@ -1,0 +1,182 @@
+//! What the group does: it plans, keeps what the plan wants recorded, and writes what it starts.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use starling_api::OnFailure;
+use starling_core::plan::check::check;
+use starling_core::plan::{
+    Decision, Direction, Finding, Gate, GateRecord, ObservedSync, Plan, Progress, Reach, StageRecord,
+    StageRules, To, plan,
+};
+
+use super::member::Member;
+use super::{World, target};
+use crate::events::Event;
+
+impl World {
+    /// On how many clusters the group's work goes on: they are ready, or were lost on the way to the release that
+    /// rolls; their time is not over, and nothing that was admitted with that work or since has failed, or broke before
+    /// it had soaked.
+    pub(crate) fn at_work(&self) -> usize {
+        let members = self.members.values();
+        members.filter(|member| self.is_at_work(member)).count()
+    }
+
+    fn is_at_work(&self, member: &Member) -> bool {
+        let syncs = || member.syncs.values();
+        let deadline = self.strategy.limits.progress_deadline;
+        let fails: Vec<&ObservedSync> = member
+            .syncs
+            .iter()
+            .filter(|(entry, sync)| self.fails(member, entry, sync))
+            .map(|(_, sync)| sync)
+            .collect();
+        let work = syncs().filter(|sync| {
+            let failed = |other: &&ObservedSync| {
+                fails.contains(other)
+                    && (other.release == sync.release || other.admitted_at >= sync.admitted_at)
+            };
+            sync.progress == Progress::Working
+                && sync.admitted_at.is_some_and(|at| at + deadline > self.now)
+                && syncs().find(failed).is_none()
+        });
+        let untouched = member.reach != Reach::Suspended && syncs().all(|sync| !sync.suspended);
+        let ready = member.reach == Reach::Ready;
+        untouched
+            && work
+                .into_iter()
+                .any(|sync| ready || sync.release == self.rollout.release)
+    }
+
+    fn fails(&self, member: &Member, entry: &str, sync: &ObservedSync) -> bool {
+        let wanted = target(self.release(), member, entry).ok();
+        let soak = match self.rollout.direction {
+            Direction::BackAtOnce => Duration::ZERO,
+            Direction::Forward | Direction::Back => self.strategy.limits.min_success_time,
+        };
+        match &sync.progress {
+            Progress::Failing { .. } => true,
+            Progress::Held(held) => held.trouble.is_some() && sync.target == wanted && held.longest < soak,
+            Progress::Working => false,
+        }
+    }
+
+    /// Plans after `event` and executes the plan, up to the write after which a crash ends it. Returns the
+    /// clusters that were written to with this release.
+    pub(crate) fn roll(&mut self, event: &Event) -> Result<Vec<String>, TestCaseError> {
+        let writes = match event {
+            Event::Crash(writes) => usize::from(*writes),
+            _ => usize::MAX,
+        };
+        let (_, written) = self.plan_and_write(writes)?;
+        Ok(written)
+    }
+
+    pub(crate) fn plan_and_execute(&mut self) -> Result<Plan, TestCaseError> {
+        Ok(self.plan_and_write(usize::MAX)?.0)
+    }
+
+    fn plan_and_write(&mut self, mut writes: usize) -> Result<(Plan, Vec<String>), TestCaseError> {
+        let input = self.input();
+        let plan = plan(&input);
+        prop_assert_eq!(check(&input, &plan), Ok(()), "{:#?} {:#?}", input, plan);
+        // Time is counted from what is recorded, so that is kept first; a crash may come even before.
+        if writes > 0 {
+            let records = plan
+                .stages
+                .iter()
+                .map(|stage| (stage.name.clone(), stage.record.clone()));
+            let records: BTreeMap<String, StageRecord> = records.collect();
+            self.rollout.stages.extend(records);
+        }
+        let before = self.at_work();
+        let mut written = Vec::new();
+        for (name, decision) in &plan.decisions {
+            let Decision::Start { entries, to } = decision else {
+                continue;
+            };
+            if writes == 0 {
+                // Nothing is written any more, and the records by which it might be judged may be among that.
+                break;
+            }
+            prop_assert!(
+                *to == To::LastKnownGood || self.may_start(name),
+                "{} before what its stage waits for: {:#?}",
+                name,
+                plan
+            );
+            for entry in entries {
+                if writes == 0 {
+                    break;
+                }
+                writes -= 1;
+                self.admit(name, entry, *to);
+                if *to == To::Release && written.last() != Some(name) {
+                    written.push(name.clone());
+                }
+            }
+        }
+        let (after, bound) = (self.at_work(), before.max(self.bounds().0));
+        prop_assert!(after <= bound, "at work on {} of {}: {:#?}", after, bound, plan);
+        if plan.verdict == starling_core::plan::Verdict::Through {
+            self.good = Some(self.release().clone());
+        }
+        Ok((plan, written))
+    }
+
+    /// Whether what must be passed before this cluster's stage was: every gate in front of it was approved, or found to be
+    /// passed, in this very rollout, or a person let the whole stage go. Of what is irregular it has no opinion.
+    fn may_start(&self, name: &str) -> bool {
+        if self.irregular || self.rollout.direction != Direction::Forward {
+            return true;
+        }
+        let stages = &self.strategy.stages;
+        let own = self.members[name].stage % stages.len();
+        let is_let_go = |stage: &StageRules| {
+            let steering = &self.steering;
+            steering.promoted.contains_key(&stage.name) || steering.skipped_stages.contains_key(&stage.name)
+        };
+        let in_front = || stages.iter().take(own).filter(|stage| !is_let_go(stage));
+        is_let_go(&stages[own])
+            || (in_front().all(|stage| self.is_passed(stage, true)) && self.is_passed(&stages[own], false))
+    }
+
+    /// Whether the gates before a stage are passed, and those after it if asked for.
+    fn is_passed(&self, stage: &StageRules, after: bool) -> bool {
+        let record = self.rollout.stages.get(&stage.name).cloned().unwrap_or_default();
+        let passed =
+            |gate: &Gate, recorded: Option<&GateRecord>| match (gate, recorded.map(|gate| &gate.found)) {
+                (Gate::TimedWait(wait), _) => recorded.is_some_and(|gate| gate.begun_at + *wait <= self.now),
+                (Gate::Approval, _) => self.rollout.approvals.contains_key(&stage.name),
+                (Gate::Effect(_), Some(Some(Finding::Passed))) => true,
+                (Gate::Effect(_), Some(Some(Finding::Failed { .. }))) => {
+                    self.strategy.on_failure == OnFailure::Continue
+                }
+                (Gate::Effect(_), _) => false,
+            };
+        let all = |gates: &[Gate], records: &[GateRecord]| {
+            let mut gates = gates.iter().enumerate();
+            gates.all(|(place, gate)| passed(gate, records.get(place)))
+        };
+        all(&stage.before, &record.before) && (!after || all(&stage.after, &record.after))
+    }
+
+    fn admit(&mut self, name: &str, entry: &str, to: To) {
+        let release = match to {
+            To::Release => self.release().clone(),
+            To::LastKnownGood => self.good.clone().unwrap(),
+        };
+        let digest = super::name(&release);
+        let sync = ObservedSync {
+            target: Some(target(&release, &self.members[name], entry).unwrap()),
+            release: digest,
+            admitted_at: Some(self.now),
+            progress: Progress::Working,
+            suspended: false,
+        };
+        let entry = self.entries.iter().find(|known| **known == entry).unwrap();
+        self.members.get_mut(name).unwrap().syncs.insert(entry, sync);
+    }
+}

@@ -1,0 +1,233 @@
+//! How a script is written.
+//!
+//! A YAML head (`about`, `strategy`, `fleet`, `takes`, and a few more), whose field `script` has one line per event: when,
+//! counted from the start, and what.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::Deserialize;
+use starling_api::RolloutStrategy;
+use starling_core::plan::{Finding, ReadStrategy, Word};
+use starling_core::simulate::{Fate, Member, World};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Head {
+    /// What is shown, for the reader.
+    #[allow(dead_code, reason = "for the reader")]
+    about: String,
+    #[serde(default)]
+    strategy: Option<RolloutStrategy>,
+    /// Names, separated by spaces, `a1..a9` being nine, to their labels.
+    fleet: BTreeMap<String, BTreeMap<String, String>>,
+    /// From admission to healthy.
+    takes: starling_api::Duration,
+    #[serde(default)]
+    start: Option<String>,
+    /// How long the script is played; else until nothing happens by itself.
+    #[serde(default)]
+    ends: Option<starling_api::Duration>,
+    script: String,
+}
+
+/// A script.
+pub(crate) struct Script {
+    pub(crate) name: String,
+    pub(crate) start: Timestamp,
+    ends: Option<SignedDuration>,
+    strategy: RolloutStrategy,
+    takes: std::time::Duration,
+    members: Vec<(String, BTreeMap<String, String>)>,
+    /// In the order of time.
+    pub(crate) events: Vec<(Timestamp, Event)>,
+}
+
+/// Something that happens.
+pub(crate) struct Event(String);
+
+impl Script {
+    pub(crate) fn read(name: &str, head: &str) -> Self {
+        let head: Head = serde_saphyr::from_str(head).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let start = head.start.as_deref().unwrap_or("2026-11-16T08:00:00Z");
+        let start: Timestamp = start.parse().unwrap();
+        let mut events = Vec::new();
+        for line in head.script.lines().filter(|line| !line.trim().is_empty()) {
+            let (at, event) = line
+                .trim()
+                .split_once(' ')
+                .unwrap_or_else(|| panic!("{name}: {line}"));
+            let at: starling_api::Duration = at.parse().unwrap_or_else(|_| panic!("{name}: {line}"));
+            let at = start.checked_add(at.as_std()).unwrap();
+            assert!(
+                events.last().is_none_or(|(last, _)| *last <= at),
+                "{name}: {line} is too late"
+            );
+            events.push((at, Event(event.trim().to_owned())));
+        }
+        Self {
+            name: name.to_owned(),
+            start,
+            ends: head
+                .ends
+                .map(|ends| SignedDuration::try_from(ends.as_std()).unwrap()),
+            strategy: head.strategy.unwrap_or_default(),
+            takes: head.takes.as_std(),
+            members: head
+                .fleet
+                .iter()
+                .flat_map(|(names, labels)| expand(names).into_iter().map(|name| (name, labels.clone())))
+                .collect(),
+            events,
+        }
+    }
+
+    /// The world before the first event. Nothing is offered yet, so nothing rolls.
+    pub(crate) fn world(&self) -> World {
+        let members = self
+            .members
+            .iter()
+            .map(|(name, labels)| (name.clone(), member(name, labels, self.takes)));
+        let strategy =
+            ReadStrategy::new(&self.strategy).unwrap_or_else(|error| panic!("{}: {error}", self.name));
+        let mut world = World::new(self.start, strategy, members.collect(), "");
+        world.on_new_revision = self.strategy.on_new_revision;
+        world.rollback = self.strategy.rollback.type_;
+        world
+    }
+
+    /// The time after which it is not played any more.
+    pub(crate) fn end(&self) -> Timestamp {
+        let ends = self.ends.unwrap_or(SignedDuration::from_hours(24 * 30));
+        self.start.checked_add(ends).unwrap()
+    }
+}
+
+fn member(name: &str, labels: &BTreeMap<String, String>, takes: std::time::Duration) -> Member {
+    Member::new(&format!("uid-of-{name}"), labels.clone(), takes)
+}
+
+/// `a b1..b3` is a, b1, b2, b3.
+fn expand(names: &str) -> Vec<String> {
+    let mut expanded = Vec::new();
+    for word in names.split_whitespace() {
+        let Some((first, last)) = word.split_once("..") else {
+            expanded.push(word.to_owned());
+            continue;
+        };
+        let digits = first.find(|c: char| c.is_ascii_digit()).unwrap();
+        let (stem, from) = first.split_at(digits);
+        let to: u32 = last.trim_start_matches(stem).parse().unwrap();
+        expanded.extend((from.parse::<u32>().unwrap()..=to).map(|n| format!("{stem}{n}")));
+    }
+    expanded
+}
+
+impl Event {
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+
+    /// Does it to the world.
+    pub(crate) fn happen(&self, world: &mut World) {
+        let words: Vec<&str> = self.0.split_whitespace().collect();
+        let now = world.now;
+        let word = |by: &str| Word {
+            by: by.to_owned(),
+            reason: "as planned".to_owned(),
+            at: now,
+        };
+        match words.as_slice() {
+            ["offer", release] => world.offered = (*release).to_owned(),
+            ["fate", release, fate, names @ ..] => {
+                let fate = match *fate {
+                    "fails" => Fate::Fails,
+                    "hangs" => Fate::Hangs,
+                    "cuts-off" => Fate::CutsOff,
+                    other => panic!("no such fate: {other}"),
+                };
+                each(world, names, |member| {
+                    member.fates.insert((*release).to_owned(), fate);
+                });
+            }
+            ["fails", names @ ..] => each(world, names, |member| member.fail("ApplyFailed", "refused")),
+            ["heals", names @ ..] => each(world, names, |member| member.heal(now)),
+            ["breaks", names @ ..] => each(world, names, |member| member.break_down(now)),
+            ["lost", names @ ..] => each(world, names, |member| member.lose(now)),
+            ["back", names @ ..] => each(world, names, Member::find_again),
+            ["leaves", names @ ..] => {
+                for name in expand(&names.join(" ")) {
+                    world.members.remove(&name).unwrap();
+                }
+            }
+            ["joins", name, labels @ ..] => {
+                let takes = world
+                    .members
+                    .values()
+                    .next()
+                    .map_or(std::time::Duration::ZERO, |member| member.takes);
+                world
+                    .members
+                    .insert((*name).to_owned(), member(name, &pairs(labels), takes));
+            }
+            ["relabelled", name, labels @ ..] => {
+                world.members.get_mut(*name).unwrap().labels = pairs(labels);
+            }
+            ["approve", stage, "by", who] => world.approve(stage, word(who)),
+            ["found", stage, "passed"] => world.find(stage, Finding::Passed),
+            ["found", stage, "failed", ..] => world.find(
+                stage,
+                Finding::Failed {
+                    message: words[3..].join(" "),
+                },
+            ),
+            ["pause", "by", who] => world.steering.paused = Some(word(who)),
+            ["resume"] => world.steering.paused = None,
+            ["abort", "by", who] => world.steering.aborted = Some(word(who)),
+            ["skip", "stage", stage, "by", who] => {
+                world
+                    .steering
+                    .skipped_stages
+                    .insert((*stage).to_owned(), word(who));
+            }
+            ["skip", cluster, "by", who] => {
+                world.steering.skipped.insert((*cluster).to_owned(), word(who));
+            }
+            ["promote", stage, "by", who] => {
+                world.steering.promoted.insert((*stage).to_owned(), word(who));
+            }
+            ["rollback"] => world.ask_back(None),
+            ["rollback", "to", release] => world.ask_back(Some(release)),
+            ["release", "what", "is", "held"] => world.ask_release(),
+            ["suspend"] => world.suspended = true,
+            ["unsuspend"] => world.suspended = false,
+            ["members", "held"] => world.membership_held = true,
+            ["members", "free"] => world.membership_held = false,
+            ["strategy", ..] => {
+                let strategy = self.0.trim_start_matches("strategy ");
+                let strategy: RolloutStrategy = serde_saphyr::from_str(strategy).unwrap();
+                world.strategy = ReadStrategy::new(&strategy).unwrap();
+            }
+            _ => panic!("no such event: {}", self.0),
+        }
+    }
+}
+
+fn each(world: &mut World, names: &[&str], change: impl Fn(&mut Member)) {
+    for name in expand(&names.join(" ")) {
+        change(
+            world
+                .members
+                .get_mut(&name)
+                .unwrap_or_else(|| panic!("no cluster {name}")),
+        );
+    }
+}
+
+fn pairs(labels: &[&str]) -> BTreeMap<String, String> {
+    let pair = |label: &&str| {
+        let (key, value) = label.split_once('=').unwrap();
+        (key.to_owned(), value.to_owned())
+    };
+    labels.iter().map(pair).collect()
+}

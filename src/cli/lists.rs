@@ -1,0 +1,66 @@
+//! A group with everything around it, as a person can read it from the management cluster.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context;
+use kube::api::ListParams;
+use kube::core::SelectorExt as _;
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use starling_api::{Cluster, SyncGroup, SyncResource};
+use starling_core::expand;
+
+use super::caller::Caller;
+use super::explain;
+
+/// One group of the caller's namespace.
+pub(super) async fn group(caller: &Caller, name: &str) -> anyhow::Result<SyncGroup> {
+    let api: Api<SyncGroup> = Api::namespaced(caller.client.clone(), &caller.namespace);
+    let found = api.get(name).await.map_err(explain::request);
+    found.with_context(|| format!("SyncGroup {}/{name}", caller.namespace))
+}
+
+/// All objects of a kind in the caller's namespace.
+pub(super) async fn all<K>(caller: &Caller) -> anyhow::Result<Vec<K>>
+where
+    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+        + Clone
+        + std::fmt::Debug
+        + DeserializeOwned,
+{
+    let api: Api<K> = Api::namespaced(caller.client.clone(), &caller.namespace);
+    let found = api.list(&ListParams::default()).await.map_err(explain::request);
+    let found = found.with_context(|| format!("list {} of {}", K::plural(&()), caller.namespace))?;
+    Ok(found.items)
+}
+
+/// The clusters that a group selects, by name.
+pub(super) async fn selected(
+    caller: &Caller,
+    group: &SyncGroup,
+) -> anyhow::Result<BTreeMap<String, Cluster>> {
+    let selector = expand::selector(&group.spec.cluster_selector)
+        .map_err(|problem| anyhow::anyhow!("spec.clusterSelector: {problem}"))?;
+    let all: Vec<Cluster> = all(caller).await?;
+    Ok(all
+        .into_iter()
+        .filter(|cluster| cluster.metadata.deletion_timestamp.is_none() && selector.matches(cluster.labels()))
+        .map(|cluster| (cluster.name_any(), cluster))
+        .collect())
+}
+
+/// The Syncs of a group, by cluster and entry.
+pub(super) async fn syncs(
+    caller: &Caller,
+    group: &SyncGroup,
+) -> anyhow::Result<BTreeMap<(String, String), SyncResource>> {
+    let name = group.name_any();
+    let all: Vec<SyncResource> = all(caller).await?;
+    Ok(all
+        .into_iter()
+        .filter_map(|sync| {
+            let of = sync.spec.group_ref.as_ref().filter(|of| of.name == name)?;
+            Some(((sync.spec.cluster_ref.name.clone(), of.entry.clone()), sync))
+        })
+        .collect())
+}

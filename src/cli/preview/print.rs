@@ -1,0 +1,181 @@
+//! Prints a preview.
+
+#![expect(clippy::print_stdout, reason = "the output of these commands")]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde_json::Value;
+use starling_core::preview::{Change, Failing, FieldChange, ObjectChange, Overview};
+
+use super::revision::Wanted;
+
+/// Clusters that are named; of more, the number is told.
+const NAMED: usize = 8;
+/// The longest value that is printed whole.
+const LONGEST: usize = 160;
+
+pub(super) fn json(value: &Value) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
+}
+
+pub(super) fn text(
+    namespace: &str,
+    group: &str,
+    revisions: &BTreeMap<String, Wanted>,
+    digest: &Result<String, String>,
+    overview: &Overview,
+) {
+    print!("{}", page(namespace, group, revisions, digest, overview));
+}
+
+fn page(
+    namespace: &str,
+    group: &str,
+    revisions: &BTreeMap<String, Wanted>,
+    digest: &Result<String, String>,
+    overview: &Overview,
+) -> String {
+    let mut page = format!("SyncGroup {namespace}/{group}\n");
+    for (entry, revision) in revisions {
+        let _ = writeln!(page, "  {entry}: {}", revision.text);
+    }
+    let _ = match digest {
+        Ok(digest) => writeln!(page, "release digest: {digest}"),
+        Err(message) => writeln!(page, "no release digest: {message}"),
+    };
+    let _ = writeln!(page, "{}", overview.summary());
+    for distinct in &overview.changes {
+        let _ = writeln!(page, "\non {}:", names(&distinct.clusters));
+        for object in &distinct.objects {
+            push_object(&mut page, object);
+        }
+        for note in &distinct.notes {
+            let _ = writeln!(page, "  ! {note}");
+        }
+    }
+    push_failing(&mut page, "would fail", &overview.failing);
+    push_failing(&mut page, "not looked at", &overview.unknown);
+    page
+}
+
+fn push_failing(page: &mut String, what: &str, lists: &[Failing]) {
+    for list in lists {
+        let _ = writeln!(page, "\n{what} on {}:", names(&list.clusters));
+        for failure in &list.failures {
+            let entry = if failure.entry.is_empty() {
+                String::new()
+            } else {
+                format!("{}: ", failure.entry)
+            };
+            let _ = writeln!(page, "  {entry}{}", failure.message);
+        }
+    }
+}
+
+fn push_object(page: &mut String, object: &ObjectChange) {
+    let (sign, fields): (_, &[FieldChange]) = match &object.change {
+        Change::Create => ('+', &[]),
+        Change::Update { fields } => ('~', fields),
+        Change::Recreate => ('R', &[]),
+        Change::Delete => ('-', &[]),
+    };
+    let _ = writeln!(page, "  {sign} {} ({})", object.key, object.entry);
+    for field in fields {
+        let _ = writeln!(
+            page,
+            "      {}: {} -> {}",
+            field.path,
+            side(field.from.as_ref()),
+            side(field.to.as_ref())
+        );
+    }
+}
+
+fn side(value: Option<&Value>) -> String {
+    let Some(value) = value else {
+        return "nothing".to_owned();
+    };
+    let text = value.to_string();
+    match text.char_indices().nth(LONGEST) {
+        None => text,
+        Some((end, _)) => format!("{}… ({} characters)", &text[..end], text.chars().count()),
+    }
+}
+
+/// `3 clusters (a, b, c)`, `200 clusters (a, b, … and 198 more)`.
+fn names(clusters: &[String]) -> String {
+    let plural = if clusters.len() == 1 { "" } else { "s" };
+    let shown = clusters
+        .iter()
+        .take(NAMED)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
+    let more = match clusters.len().checked_sub(NAMED) {
+        None | Some(0) => String::new(),
+        Some(more) => format!(" and {more} more"),
+    };
+    format!("{} cluster{plural} ({shown}{more})", clusters.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use starling_core::object::ObjectKey;
+    use starling_core::preview::ClusterPreview;
+
+    use super::*;
+
+    #[test]
+    fn a_preview_is_read_from_the_whole_to_the_field() {
+        let key = ObjectKey {
+            group: "apps".into(),
+            kind: "Deployment".into(),
+            namespace: "shop".into(),
+            name: "web".into(),
+        };
+        let changed = |from: u32| ClusterPreview {
+            changes: vec![ObjectChange {
+                entry: "app".into(),
+                key: key.clone(),
+                change: Change::Update {
+                    fields: vec![FieldChange {
+                        path: ".spec.replicas".into(),
+                        from: Some(from.into()),
+                        to: Some(json!(3)),
+                    }],
+                },
+            }],
+            ..ClusterPreview::default()
+        };
+        let mut down = ClusterPreview::default();
+        down.fail_unknown("", "no answer".into());
+        let previews = (0..10).map(|n| (format!("eu-{n}"), changed(2)));
+        let previews = previews.chain([("us".to_owned(), down)]).collect();
+        let wanted = Wanted {
+            text: "main@sha1:0".into(),
+            refname: None,
+        };
+        let page = page(
+            "fleet",
+            "shop",
+            &[("app".to_owned(), wanted)].into(),
+            &Ok("sha256:1".into()),
+            &Overview::of(previews),
+        );
+        let expected = "SyncGroup fleet/shop\n  app: main@sha1:0\nrelease digest: sha256:1\n\
+            11 clusters: 1 distinct change on 10, 1 not looked at\n\n\
+            on 10 clusters (eu-0, eu-1, eu-2, eu-3, eu-4, eu-5, eu-6, eu-7 and 2 more):\n  \
+            ~ Deployment shop/web (app)\n      .spec.replicas: 2 -> 3\n\n\
+            not looked at on 1 cluster (us):\n  no answer\n";
+        assert_eq!(page, expected);
+    }
+
+    #[test]
+    fn long_values_are_cut() {
+        let text = side(Some(&json!("x".repeat(500))));
+        assert!(text.ends_with("… (502 characters)") && text.len() < 200, "{text}");
+    }
+}

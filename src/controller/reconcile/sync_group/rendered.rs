@@ -1,0 +1,111 @@
+//! What a rollout renders to: the digest that an approval is for.
+//!
+//! Worked out once for each rollout whose strategy has an Approval task, after its first clusters were admitted: they need the same
+//! builds, which are kept for both.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use starling_api::{StageTaskType, SyncEntry};
+use starling_core::fingerprint::{self, EntryBuild};
+use starling_core::revision::Revision;
+
+use super::super::ReconcileError;
+use super::super::sync::refname;
+use super::observe::Group;
+use super::release::Rolling;
+use super::view::template_for;
+use crate::controller::builds::{Builder, EntryAt};
+use crate::controller::context::{Context, Next};
+use crate::controller::releases::Vector;
+use crate::controller::wake::By;
+
+/// Wait after something could not be built: its clusters are told why, and so is the log.
+const RETRY: Duration = Duration::from_secs(30);
+
+/// Works the digest out and writes it, where it is needed and not known. `Some`: it could not be, and this is when to look again.
+pub(super) async fn ensure(
+    context: &Context,
+    group: &Group,
+    rolling: &Rolling,
+) -> Result<Option<Next>, ReconcileError> {
+    if !is_needed(group) || !rolling.rollout.release_digest.is_empty() {
+        return Ok(None);
+    }
+    let digest = match of_release(context, group, &rolling.vector).await {
+        Ok(digest) => digest,
+        Err(message) => {
+            tracing::warn!(group = %group.key, rollout = rolling.rollout.id, %message, "what the rollout renders to is not known");
+            return Ok(Some(Next::After(RETRY)));
+        }
+    };
+    // What this look has written since is in the cache.
+    let newest = context.groups.get(&group.key);
+    let status = newest.as_ref().and_then(|group| group.status.clone());
+    let Some(mut status) = status else { return Ok(None) };
+    match &mut status.rollout {
+        Some(rollout) if rollout.id == rolling.rollout.id => rollout.release_digest = digest,
+        _ => return Ok(None),
+    }
+    let written = context.hub.write_status(&*group.object, &status).await?;
+    if let Some(change) = context.groups.observe_write(written) {
+        context.wake_for_group(&change, By::Us);
+    }
+    // An approval may be there already.
+    Ok(Some(Next::After(Duration::ZERO)))
+}
+
+fn is_needed(group: &Group) -> bool {
+    let mut stages = group.object.spec.rollout_strategy.stages.iter();
+    stages.any(|stage| {
+        let mut tasks = stage.before_stage_tasks.iter().chain(&stage.after_stage_tasks);
+        tasks.any(|task| task.type_ == StageTaskType::Approval)
+    })
+}
+
+async fn of_release(context: &Context, group: &Group, vector: &Vector) -> Result<String, String> {
+    let mut entries = Vec::new();
+    for entry in &vector.entries {
+        let build = of_entry(context, group, vector, entry).await;
+        entries.push(build.map_err(|message| format!("entry {}: {message}", entry.name))?);
+    }
+    Ok(fingerprint::of_release(&entries))
+}
+
+async fn of_entry<'v>(
+    context: &Context,
+    group: &'v Group,
+    vector: &'v Vector,
+    entry: &'v SyncEntry,
+) -> Result<EntryBuild<'v>, String> {
+    let template = &entry.template;
+    let source = group
+        .sources
+        .get(&template.source_ref.name)
+        .ok_or_else(|| format!("there is no Source {:?}", template.source_ref.name))?;
+    let builder = Builder {
+        hub: &context.hub,
+        repositories: &context.repositories,
+        renders: &context.renders,
+        allow_insecure: context.allow_insecure_sources,
+    };
+    let revision = vector.revision(&entry.name);
+    let parsed: Revision = revision.parse().map_err(|error| crate::chain(&error))?;
+    let refname = (!parsed.name().is_empty()).then(|| refname(source, &parsed));
+    let at = EntryAt {
+        name: &entry.name,
+        source,
+        revision,
+        refname,
+    };
+    builder.fingerprint(&at, template, folders(group, entry)).await
+}
+
+/// The folders and namespaces that the entry is built from and for, on all clusters. One that lacks a parameter gets nothing.
+fn folders(group: &Group, entry: &SyncEntry) -> BTreeSet<(String, String)> {
+    let clusters = group.clusters.iter();
+    clusters
+        .filter_map(|(name, cluster)| template_for(group, entry, name, cluster).ok())
+        .map(|template| (template.path, template.target_namespace))
+        .collect()
+}

@@ -1,0 +1,458 @@
+//! What people look at from the command line: what would change, where a group is, how it would go.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use starling_api::{Cluster, RolloutPhase};
+use starling_testkit::Change;
+use starling_testkit::fleet::{MANAGEMENT, NAMESPACE};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Command;
+
+use crate::PROGRAM;
+use crate::stages::is_in;
+use crate::world::{MEMBERS, Scene, all, along, config_map};
+
+/// Exit code, standard output, standard error.
+type Told = (i32, String, String);
+
+/// The program with the rights of the management cluster's kubeconfig.
+fn program(scene: &Scene, arguments: &[&str]) -> Result<Command> {
+    let kubeconfig = scene.fleet().folder().join(format!("{}.kubeconfig", scene.name));
+    std::fs::write(&kubeconfig, scene.fleet().kubeconfig(MANAGEMENT)?)?;
+    let mut command = Command::new(PROGRAM);
+    command
+        .args(arguments)
+        .args(["-n", NAMESPACE, "--kubeconfig"])
+        .arg(&kubeconfig);
+    command.kill_on_drop(true).stdin(Stdio::null());
+    Ok(command)
+}
+
+async fn run(scene: &Scene, arguments: &[&str]) -> Result<Told> {
+    let output = program(scene, arguments)?.output().await?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let code = output.status.code().context("it was killed")?;
+    Ok((code, text(&output.stdout), text(&output.stderr)))
+}
+
+/// A preview as JSON, and the exit code.
+async fn preview(scene: &Scene, arguments: &[&str]) -> Result<(i32, Value)> {
+    let (code, out, complaint) = run(
+        scene,
+        &[arguments, &["--allow-insecure-sources", "-o", "json"]].concat(),
+    )
+    .await?;
+    let value = serde_json::from_str(&out).with_context(|| format!("{arguments:?}: {out}\n{complaint}"))?;
+    Ok((code, value))
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    list.as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect()
+}
+
+/// Action and name of each object of a distinct change, with the fields that change.
+fn told(distinct: &Value) -> Vec<String> {
+    let objects = distinct["objects"].as_array().into_iter().flatten();
+    objects
+        .map(|object| {
+            let fields = object["fields"].as_array().into_iter().flatten();
+            let fields: Vec<String> = fields
+                .map(|field| {
+                    format!(
+                        " {} {}>{}",
+                        field["path"].as_str().unwrap_or_default(),
+                        field["from"],
+                        field["to"]
+                    )
+                })
+                .collect();
+            format!(
+                "{} {}{}",
+                object["action"].as_str().unwrap_or_default(),
+                object["name"].as_str().unwrap_or_default(),
+                fields.concat()
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn a_plan_shows_what_would_change_on_every_cluster_and_changes_nothing() -> Result<()> {
+    along("planned", async |scene| {
+        let first = scene.commit(&[("settings", "one"), ("old", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS).await?;
+        scene.group(json!({"maxConcurrency": "100%"}), json!({})).await?;
+        scene.succeeded(&first).await?;
+
+        let (code, plan) = preview(scene, &["plan", scene.name]).await?;
+        assert_eq!(code, 0, "{plan:#}");
+        assert_eq!(names(&plan["overview"]["unchanged"]), MEMBERS);
+        assert!(
+            plan["revisions"]["app"]
+                .as_str()
+                .is_some_and(|revision| revision.ends_with(&first))
+        );
+
+        // Somebody has edited one of them by hand, and one does not answer.
+        let maps: Api<ConfigMap> = Api::namespaced(scene.fleet().member("m2").await?, "default");
+        let by_hand = json!({"data": {"value": "by hand"}});
+        let as_hand = PatchParams {
+            field_manager: Some("hand".into()),
+            ..PatchParams::default()
+        };
+        maps.patch(&scene.own("settings"), &as_hand, &Patch::Merge(&by_hand))
+            .await?;
+        let gone = scene.own("gone");
+        scene
+            .fleet()
+            .add_unreachable(&gone, &[(scene.name, "yes")])
+            .await?;
+
+        // What is not pushed anywhere yet.
+        let tree = tempfile::tempdir()?;
+        let settings = config_map(&scene.own("settings"), "two");
+        let secret = format!(
+            "apiVersion: v1\nkind: Secret\nmetadata: {{name: {}, namespace: default}}\nstringData: {{password: hunter2}}\n",
+            scene.own("secret")
+        );
+        let elsewhere = format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: {0}}}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: inner, namespace: {0}}}\n",
+            scene.own("space")
+        );
+        std::fs::create_dir(tree.path().join("app"))?;
+        for (file, text) in [
+            ("settings.yaml", &settings),
+            ("secret.yaml", &secret),
+            ("space.yaml", &elsewhere),
+        ] {
+            std::fs::write(tree.path().join("app").join(file), text)?;
+        }
+        let folder = tree.path().to_string_lossy().into_owned();
+        let (code, plan) = preview(scene, &["plan", scene.name, "--path", &folder]).await?;
+        assert_eq!(code, 2, "one could not be looked at: {plan:#}");
+        let overview = &plan["overview"];
+        assert_eq!(
+            names(&overview["unknown"][0]["clusters"]),
+            [gone.as_str()],
+            "{overview:#}"
+        );
+        let changes = overview["changes"].as_array().context("changes")?;
+        assert_eq!(changes.len(), 2, "{overview:#}");
+        assert_eq!(names(&changes[0]["clusters"]), ["m1", "m3", "m4", "m5"]);
+        assert_eq!(names(&changes[1]["clusters"]), ["m2"]);
+        let expected = |from: &str| {
+            vec![
+                format!("Create {}", scene.own("space")),
+                format!("Create {}", scene.own("secret")),
+                format!("Update {} .data.value \"{from}\">\"two\"", scene.own("settings")),
+                "Create inner".to_owned(),
+                format!("Delete {}", scene.own("old")),
+            ]
+        };
+        let mut got = told(&changes[0]);
+        let mut wanted = expected("one");
+        got.sort();
+        wanted.sort();
+        assert_eq!(got, wanted);
+        let mut got = told(&changes[1]);
+        let mut wanted = expected("by hand");
+        got.sort();
+        wanted.sort();
+        assert_eq!(got, wanted);
+        assert!(!plan.to_string().contains("hunter2"));
+        scene.fleet().delete::<Cluster>(&gone).await?;
+
+        // One cluster, and for people.
+        let (code, text, complaint) = run(
+            scene,
+            &[
+                "diff",
+                scene.name,
+                "m2",
+                "--path",
+                &folder,
+                "--allow-insecure-sources",
+            ],
+        )
+        .await?;
+        assert_eq!(code, 1, "{complaint}");
+        assert!(text.contains("1 cluster: 1 distinct change on 1"), "{text}");
+        assert!(
+            text.contains("~ ConfigMap default/planned-settings (app)"),
+            "{text}"
+        );
+        assert!(text.contains(r#".data.value: "by hand" -> "two""#), "{text}");
+        assert!(text.contains("- ConfigMap default/planned-old (app)"), "{text}");
+
+        // What an API server would refuse is told before it happens.
+        let broken = format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {}, namespace: default}}\ndata: {{\"not a key\": x}}\n",
+            scene.own("settings")
+        );
+        let next = scene.repo.commit_to(
+            "next",
+            &[Change::Write("app/settings.yaml", broken.as_bytes())],
+            "broken",
+        )?;
+        let (code, plan) = preview(scene, &["plan", scene.name, "--revision", "next"]).await?;
+        assert_eq!(code, 2);
+        let failing = &plan["overview"]["failing"][0];
+        assert_eq!(names(&failing["clusters"]), MEMBERS, "{plan:#}");
+        assert!(
+            failing["failures"][0]["message"]
+                .as_str()
+                .is_some_and(|told| told.contains("not a key")),
+            "{plan:#}"
+        );
+        assert!(
+            plan["revisions"]["app"]
+                .as_str()
+                .is_some_and(|revision| revision == format!("next@sha1:{next}"))
+        );
+
+        // Nothing of all that was done.
+        assert_eq!(scene.value("m1", "settings").await?.as_deref(), Some("one"));
+        assert_eq!(scene.value("m2", "settings").await?.as_deref(), Some("by hand"));
+        assert_eq!(scene.value("m1", "old").await?.as_deref(), Some("one"));
+        let (code, _, complaint) = run(scene, &["plan", "nobody"]).await?;
+        assert_eq!(code, 2);
+        assert!(complaint.contains("SyncGroup fleet/nobody"), "{complaint}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_plan_prints_the_digest_that_an_approval_is_for() -> Result<()> {
+    along("digested", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS[..2]).await?;
+        let stage = json!({"name": "canary", "clusterSelector": scene.selector(), "afterStageTasks": [{"type": "Approval"}]});
+        scene
+            .group(
+                json!({"stages": [stage]}),
+                json!({"substitute": {"NAME": "$(cluster.name)"}}),
+            )
+            .await?;
+        let status = scene
+            .status("it waits", |status| {
+                is_in(status, &first, "canary", "AwaitingApproval")
+                    && status
+                        .rollout
+                        .as_ref()
+                        .is_some_and(|rollout| !rollout.release_digest.is_empty())
+            })
+            .await?;
+        let digest = status.rollout.context("a rollout")?.release_digest;
+        let (_, plan) = preview(scene, &["plan", scene.name]).await?;
+        assert_eq!(plan["releaseDigest"], json!(digest));
+        // The same content from a folder is the same; other content is not.
+        let tree = tempfile::tempdir()?;
+        std::fs::create_dir(tree.path().join("app"))?;
+        let settings = tree.path().join("app/settings.yaml");
+        let folder = tree.path().to_string_lossy().into_owned();
+        std::fs::write(&settings, config_map(&scene.own("settings"), "one"))?;
+        let (_, plan) = preview(scene, &["plan", scene.name, "--path", &folder]).await?;
+        assert_eq!(plan["releaseDigest"], json!(digest));
+        std::fs::write(&settings, config_map(&scene.own("settings"), "two"))?;
+        let (_, plan) = preview(scene, &["plan", scene.name, "--path", &folder]).await?;
+        assert_ne!(plan["releaseDigest"], json!(digest));
+        let said = run(
+            scene,
+            &[
+                "approve",
+                scene.name,
+                "--digest",
+                &digest,
+                "--reason",
+                "read the plan",
+            ],
+        )
+        .await?;
+        assert_eq!(said.0, 0, "{said:?}");
+        scene.succeeded(&first).await?;
+        Ok(())
+    })
+}
+
+#[test]
+fn a_pipeline_waits_for_its_revision() -> Result<()> {
+    along("awaited", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS).await?;
+        let strategy = json!({"maxConcurrency": 2, "maxFailures": 0});
+        // It is waited for before there is a rollout at all.
+        scene.group(strategy, json!({"retryInterval": "1h"})).await?;
+        let waited = run(
+            scene,
+            &["wait", scene.name, "--revision", &first, "--timeout", "120"],
+        )
+        .await?;
+        assert_eq!(waited.0, 0, "{waited:?}");
+        assert_eq!(scene.values(&MEMBERS, "settings").await?, all("one", 5));
+        let short = run(scene, &["wait", scene.name, "--revision", &first[..8]]).await?;
+        assert_eq!(short.0, 0, "{short:?}");
+        let late = run(scene, &["wait", scene.name, "--revision", "v9", "--timeout", "1"]).await?;
+        assert_eq!(late.0, 3, "{late:?}");
+        let nobody = run(scene, &["wait", "nobody", "--revision", "v9"]).await?;
+        assert_eq!(nobody.0, 2, "{nobody:?}");
+
+        let broken = format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {}, namespace: default}}\ndata: {{\"not a key\": x}}\n",
+            scene.own("settings")
+        );
+        let second = scene.repo.commit(&[("app/settings.yaml", &broken)], "broken")?;
+        let failed = run(
+            scene,
+            &["wait", scene.name, "--revision", &second, "--timeout", "120"],
+        )
+        .await?;
+        assert_eq!(failed.0, 1, "{failed:?}");
+        assert!(failed.2.contains("TooManyFailures"), "{failed:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn groups_clusters_and_syncs_are_shown() -> Result<()> {
+    along("shown", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS).await?;
+        scene.label("m1", &scene.own("stage"), Some("canary")).await?;
+        let stage = json!({"name": "canary", "clusterSelector": {"matchLabels": {scene.own("stage"): "canary"}},
+            "afterStageTasks": [{"type": "TimedWait", "waitTime": "1s"}]});
+        scene
+            .group(
+                json!({"maxConcurrency": 2, "maxFailures": 0, "stages": [stage]}),
+                json!({}),
+            )
+            .await?;
+        scene.succeeded(&first).await?;
+
+        let (code, out, _) = run(scene, &["get", "groups", scene.name]).await?;
+        assert_eq!(code, 0);
+        let row: Vec<&str> = out.lines().nth(1).context("a row")?.split_whitespace().collect();
+        assert_eq!(
+            row[..4],
+            [scene.name, "Succeeded", &format!("main@{}", &first[..8]), "-"],
+            "{out}"
+        );
+        assert!(row.contains(&"5/5"), "{out}");
+        let (_, out, _) = run(scene, &["get", "sg", scene.name, "-o", "json"]).await?;
+        let group: Value = serde_json::from_str(&out)?;
+        assert_eq!(group["metadata"]["name"], scene.name);
+        let (_, out, _) = run(
+            scene,
+            &[
+                "get",
+                "clusters",
+                "-l",
+                &format!("{}=yes", scene.name),
+                "-o",
+                "name",
+            ],
+        )
+        .await?;
+        let lines: Vec<String> = MEMBERS
+            .iter()
+            .map(|name| format!("cluster.starling.dev/{name}"))
+            .collect();
+        assert_eq!(out.lines().collect::<Vec<_>>(), lines);
+        let (_, out, _) = run(scene, &["get", "syncs", &scene.sync_name("m1"), "-o", "wide"]).await?;
+        assert!(out.contains("shown/app") && out.contains("NEXT TRY"), "{out}");
+        let (_, out, _) = run(scene, &["get", "syncs", &scene.sync_name("m1"), "-o", "yaml"]).await?;
+        let sync: Value = serde_saphyr::from_str(&out)?;
+        assert_eq!(sync["spec"]["clusterRef"]["name"], "m1");
+        let (code, _, complaint) = run(scene, &["get", "groups", "nobody"]).await?;
+        assert_eq!(code, 1);
+        assert!(complaint.contains("SyncGroup nobody"), "{complaint}");
+
+        let (_, out, _) = run(scene, &["tree", scene.name]).await?;
+        for line in [
+            "├─ Source shown",
+            "├─ stage canary  Succeeded, 1/1 done",
+            "└─ the other clusters  Succeeded, 4/4 done",
+            "Sync shown-app-m3 (app)",
+        ] {
+            assert!(out.contains(line), "{line}: {out}");
+        }
+
+        let simulated = async |more: &[&str]| -> Result<Value> {
+            let (code, out, complaint) =
+                run(scene, &[&["simulate", scene.name, "-o", "json"], more].concat()).await?;
+            ensure!(code == 0, "{complaint}");
+            Ok(serde_json::from_str(&out)?)
+        };
+        let good = simulated(&["--takes", "1m"]).await?;
+        assert_eq!(good["end"]["outcome"], "Succeeded", "{good:#}");
+        // The canary, a second, and the other four by two.
+        let span = |forecast: &Value| -> Result<i64> {
+            let at = |field: &str| -> Result<jiff::Timestamp> {
+                Ok(forecast[field].as_str().unwrap_or_default().parse()?)
+            };
+            Ok(at("ended")?.duration_since(at("started")?).as_secs())
+        };
+        assert_eq!(span(&good)?, 60 + 1 + 2 * 60, "{good:#}");
+        assert_eq!(good["peakConcurrency"], 2);
+        let bad = simulated(&["--fail", "100%"]).await?;
+        assert_eq!(bad["end"]["outcome"], "Stopped", "{bad:#}");
+        assert_eq!(bad["recorded"], 5, "every cluster has a time of the last rollout");
+        let down = simulated(&["--down", &format!("{}=canary", scene.own("stage"))]).await?;
+        assert_eq!(
+            down["end"]["outcome"], "Waits",
+            "a canary that nobody saw is none: {down:#}"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn what_changes_is_shown_as_it_changes() -> Result<()> {
+    along("watched", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS[..1]).await?;
+        scene.group(json!({}), json!({})).await?;
+        scene.succeeded(&first).await?;
+        let mut command = program(scene, &["get", "groups", scene.name, "--watch"])?;
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let mut lines = BufReader::new(child.stdout.take().context("its output")?).lines();
+        let mut until = async |text: &str| -> Result<String> {
+            let found = async {
+                while let Some(line) = lines.next_line().await? {
+                    if line.contains(text) {
+                        return Ok(line);
+                    }
+                }
+                anyhow::bail!("it ended before {text}")
+            };
+            tokio::time::timeout(Duration::from_secs(60), found)
+                .await
+                .with_context(|| text.to_owned())?
+        };
+        until("PHASE").await?;
+        until(&first[..8]).await?;
+        let second = scene.commit(&[("settings", "two")])?;
+        until(&second[..8]).await?;
+        until("Succeeded").await?;
+        child.kill().await?;
+        scene
+            .fleet()
+            .rollout(scene.name, &second, RolloutPhase::Succeeded)
+            .await?;
+        Ok(())
+    })
+}

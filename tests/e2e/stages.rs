@@ -1,0 +1,259 @@
+//! Stages: one after the other, each by what it did with this very release; soak, waits, approvals, windows.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use starling_api::{ADMITTED_AT, RolloutPhase, StageStatus, SyncGroupStatus, SyncResource};
+use starling_testkit::{Fault, wait};
+
+use crate::world::{MEMBERS, Scene, all, along, blocked_by, problems};
+
+/// A stage of the clusters with this value of the scene's label `…-stage`.
+fn stage(scene: &Scene, name: &str, more: Value) -> Value {
+    let mut stage = json!({"name": name, "clusterSelector": {"matchLabels": {scene.own("stage"): name}}});
+    if let (Some(stage), Value::Object(more)) = (stage.as_object_mut(), more) {
+        stage.extend(more);
+    }
+    stage
+}
+
+/// m1 is the canary, m2 and m3 are eu, m4 and m5 are of no stage.
+async fn place(scene: &Scene) -> Result<()> {
+    scene.select(&MEMBERS).await?;
+    for (member, stage) in [("m1", "canary"), ("m2", "eu"), ("m3", "eu")] {
+        scene.label(member, &scene.own("stage"), Some(stage)).await?;
+    }
+    Ok(())
+}
+
+async fn admitted_at(scene: &Scene, member: &str) -> Result<Timestamp> {
+    let sync: SyncResource = scene.fleet().get(&scene.sync_name(member)).await?;
+    let text = sync
+        .annotations()
+        .get(ADMITTED_AT)
+        .context("an admission")?
+        .clone();
+    Ok(text.parse()?)
+}
+
+async fn applied_at(scene: &Scene, member: &str) -> Result<Timestamp> {
+    let sync: SyncResource = scene.fleet().get(&scene.sync_name(member)).await?;
+    Ok(sync.status.context("a status")?.last_applied_time.parse()?)
+}
+
+pub(crate) fn stage_status<'s>(status: &'s SyncGroupStatus, name: &str) -> Option<&'s StageStatus> {
+    let stages = &status.rollout.as_ref()?.stages;
+    stages.iter().find(|stage| stage.name == name)
+}
+
+pub(crate) fn is_in(status: &SyncGroupStatus, commit: &str, name: &str, phase: &str) -> bool {
+    let rolls = status
+        .rollout
+        .as_ref()
+        .is_some_and(|rollout| rollout.revisions[0].revision.ends_with(commit));
+    rolls && stage_status(status, name).is_some_and(|stage| stage.phase == phase)
+}
+
+#[test]
+fn stages_go_one_after_the_other_and_clusters_of_none_come_last() -> Result<()> {
+    along("staged", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        place(scene).await?;
+        let stages = json!([stage(scene, "canary", json!({})), stage(scene, "eu", json!({}))]);
+        scene
+            .group(json!({"maxConcurrency": "100%", "stages": stages}), json!({}))
+            .await?;
+        scene.succeeded(&first).await?;
+
+        // The canary is slow: whoever looked at the health of the release before would go on.
+        let slow = scene.proxy("m1")?;
+        let rule = slow.on(
+            scene.writes_of("settings"),
+            Fault::Latency(Duration::from_secs(5)),
+        );
+        let second = scene.commit(&[("settings", "two")])?;
+        wait::until(Duration::from_secs(30), "m1 is being written to", async || {
+            rule.fired() > 0
+        })
+        .await?;
+        assert_eq!(scene.values(&MEMBERS[1..], "settings").await?, all("one", 4));
+        let status = scene
+            .status("the second stage waits", |status| {
+                is_in(status, &second, "eu", "Pending")
+            })
+            .await?;
+        assert!(blocked_by(&status).contains("StageProgressing"), "{status:#?}");
+        let names: Vec<&str> = status
+            .rollout
+            .as_ref()
+            .context("a rollout")?
+            .stages
+            .iter()
+            .map(|stage| stage.name.as_str())
+            .collect();
+        assert_eq!(names, ["canary", "eu", "*"]);
+
+        let status = scene.succeeded(&second).await?;
+        assert_eq!(scene.values(&MEMBERS, "settings").await?, all("two", 5));
+        let totals = |name| stage_status(&status, name).map(|stage| (stage.total, stage.updated));
+        assert_eq!(
+            (totals("canary"), totals("eu"), totals("*")),
+            (Some((1, 1)), Some((2, 2)), Some((2, 2)))
+        );
+        for (before, after) in [("m1", "m2"), ("m1", "m3"), ("m2", "m4"), ("m3", "m5")] {
+            let (applied, admitted) = (applied_at(scene, before).await?, admitted_at(scene, after).await?);
+            assert!(
+                applied <= admitted,
+                "{after} was admitted at {admitted}, {before} was done at {applied}"
+            );
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_stage_soaks_and_waits_before_the_next_one_goes() -> Result<()> {
+    along("soaked", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        place(scene).await?;
+        let wait = json!({"afterStageTasks": [{"type": "TimedWait", "waitTime": "3s"}]});
+        let stages = json!([stage(scene, "canary", wait)]);
+        let strategy = json!({"maxConcurrency": "100%", "minSuccessTime": "3s", "stages": stages});
+        scene.group(strategy, json!({})).await?;
+        scene.succeeded(&first).await?;
+        let second = scene.commit(&[("settings", "two")])?;
+        let status = scene
+            .status("the stage waits", |status| {
+                is_in(status, &second, "canary", "Soaking")
+            })
+            .await?;
+        let canary = stage_status(&status, "canary").context("the stage")?;
+        let until: Timestamp = canary.until.parse()?;
+        assert!(until > canary.completion_time.parse()?);
+        scene.succeeded(&second).await?;
+        let applied = applied_at(scene, "m1").await?;
+        for after in ["m2", "m3", "m4", "m5"] {
+            let waited = admitted_at(scene, after).await?.duration_since(applied);
+            assert!(
+                waited >= SignedDuration::from_secs(6),
+                "{after} was admitted after {waited:#}"
+            );
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_closed_window_holds_its_clusters_and_no_slot() -> Result<()> {
+    along("windowed", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS[..3]).await?;
+        scene.label("m1", &scene.own("region"), Some("eu")).await?;
+        let strategy = |windows: Value| json!({"maxConcurrency": 1, "windows": windows});
+        scene.group(strategy(json!([])), json!({})).await?;
+        scene.succeeded(&first).await?;
+        let never = json!([{"deny": "Mon-Sun 00:00-24:00", "timeZone": "Europe/Berlin",
+            "clusterSelector": {"matchLabels": {scene.own("region"): "eu"}}}]);
+        scene.group(strategy(never), json!({})).await?;
+        scene.commit(&[("settings", "two")])?;
+        // There is one slot, and m1 comes first by its name.
+        let status = scene
+            .status("all but m1 are updated", |status| {
+                status.clusters.updated == 2 && blocked_by(status).contains("WindowClosed")
+            })
+            .await?;
+        assert_eq!((status.clusters.pending, status.clusters.progressing), (1, 0));
+        assert_eq!(
+            scene.values(&MEMBERS[..3], "settings").await?,
+            [Some("one".into()), Some("two".into()), Some("two".into())]
+        );
+        scene.group(strategy(json!([])), json!({})).await?;
+        scene.until_value("m1", "settings", Some("two")).await
+    })
+}
+
+#[test]
+fn a_cluster_that_joins_goes_to_its_stage_and_one_that_leaves_frees_its_slot() -> Result<()> {
+    along("joining", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        place(scene).await?;
+        scene.label("m5", scene.name, None).await?;
+        let canary = json!({"afterStageTasks": [{"type": "TimedWait", "waitTime": "1h"}]});
+        let plain = json!([stage(scene, "canary", json!({}))]);
+        scene
+            .group(json!({"maxConcurrency": "100%", "stages": plain}), json!({}))
+            .await?;
+        scene.succeeded(&first).await?;
+        let stages = json!([stage(scene, "canary", canary)]);
+        scene
+            .group(json!({"maxConcurrency": "100%", "stages": stages}), json!({}))
+            .await?;
+        let second = scene.commit(&[("settings", "two")])?;
+        scene
+            .status("the canary waits", |status| {
+                is_in(status, &second, "canary", "Soaking")
+            })
+            .await?;
+        // It is of the last stage, which waits: it gets what is known to be good there.
+        scene.label("m5", scene.name, Some("yes")).await?;
+        scene.until_value("m5", "settings", Some("one")).await?;
+        // Of the canary, which is open: it gets what rolls.
+        scene.label("m4", &scene.own("stage"), Some("canary")).await?;
+        scene.until_value("m4", "settings", Some("two")).await?;
+        assert_eq!(scene.value("m5", "settings").await?.as_deref(), Some("one"));
+        // The strategy governs the rollout under way: without the wait the rest goes, and nobody starts anew.
+        let before = admitted_at(scene, "m1").await?;
+        scene.group(json!({"maxConcurrency": "100%"}), json!({})).await?;
+        scene.succeeded(&second).await?;
+        assert_eq!(scene.values(&MEMBERS, "settings").await?, all("two", 5));
+        assert_eq!(admitted_at(scene, "m1").await?, before);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_stage_whose_budget_is_overdrawn_stops_the_rollout_at_itself() -> Result<()> {
+    along("overdrawn", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        place(scene).await?;
+        let stages = json!([stage(scene, "canary", json!({"maxFailures": 0}))]);
+        scene
+            .group(
+                json!({"maxConcurrency": "100%", "maxFailures": "100%", "stages": stages}),
+                json!({"retryInterval": "1h"}),
+            )
+            .await?;
+        scene.succeeded(&first).await?;
+        scene.repo.commit(
+            &[(
+                "app/settings.yaml",
+                &format!(
+                    "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {}, namespace: default}}\ndata: {{\"not a key\": x}}\n",
+                    scene.own("settings")
+                ),
+            )],
+            "broken",
+        )?;
+        let status = scene
+            .status("paused", |status| {
+                status
+                    .rollout
+                    .as_ref()
+                    .is_some_and(|rollout| rollout.phase == RolloutPhase::Paused)
+                    && blocked_by(status).contains("TooManyFailures")
+            })
+            .await?;
+        assert_eq!(status.clusters.failed, 1);
+        assert!(problems(&status).contains_key("m1"), "{status:#?}");
+        assert_eq!(scene.values(&MEMBERS[1..], "settings").await?, all("one", 4));
+        Ok(())
+    })
+}

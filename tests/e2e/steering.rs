@@ -1,0 +1,551 @@
+//! What people say to a rollout, from the command line, and what becomes of it.
+
+use std::path::PathBuf;
+use std::process::Output;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use kube::ResourceExt;
+use kube::api::{ListParams, PostParams};
+use serde_json::{Value, json};
+use starling_api::{
+    Cluster, ReleaseStatus, RolloutAction, RolloutApproval, RolloutDirection, RolloutPhase, SyncGroupStatus,
+};
+use starling_testkit::fleet::{MANAGEMENT, NAMESPACE};
+use starling_testkit::{Fault, wait};
+
+use crate::PROGRAM;
+use crate::stages::{is_in, stage_status};
+use crate::world::{MEMBERS, Scene, all, along, blocked_by};
+
+/// The program, as a person with the rights of the management cluster's kubeconfig.
+async fn starling(scene: &Scene, arguments: &[&str]) -> Result<Output> {
+    let kubeconfig: PathBuf = scene.fleet().folder().join(format!("{}.kubeconfig", scene.name));
+    std::fs::write(&kubeconfig, scene.fleet().kubeconfig(MANAGEMENT)?)?;
+    let output = tokio::process::Command::new(PROGRAM)
+        .args(arguments)
+        .args(["-n", NAMESPACE, "--kubeconfig"])
+        .arg(&kubeconfig)
+        .output()
+        .await?;
+    Ok(output)
+}
+
+/// What it printed; an error if it failed.
+async fn say(scene: &Scene, arguments: &[&str]) -> Result<String> {
+    let output = starling(scene, arguments).await?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    ensure!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    Ok(text(&output.stdout))
+}
+
+/// What it complained about; an error if it did not.
+async fn refused(scene: &Scene, arguments: &[&str]) -> Result<String> {
+    let output = starling(scene, arguments).await?;
+    ensure!(!output.status.success(), "{arguments:?} was not refused");
+    Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// m1 alone in the stage `canary`, and then the rest.
+async fn canary(scene: &Scene, strategy: Value, canary: Value) -> Result<()> {
+    scene.select(&MEMBERS).await?;
+    scene.label("m1", &scene.own("stage"), Some("canary")).await?;
+    let mut stage =
+        json!({"name": "canary", "clusterSelector": {"matchLabels": {scene.own("stage"): "canary"}}});
+    let mut whole = json!({"maxConcurrency": "100%"});
+    for (into, more) in [(&mut stage, canary), (&mut whole, strategy)] {
+        if let (Some(into), Value::Object(more)) = (into.as_object_mut(), more) {
+            into.extend(more);
+        }
+    }
+    whole["stages"] = json!([stage]);
+    scene.group(whole, json!({"retryInterval": "1h"})).await
+}
+
+/// Commits something that every API server refuses.
+fn break_it(scene: &Scene, value: &str) -> Result<String> {
+    let text = format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {}, namespace: default}}\ndata: {{\"not a key\": {value}}}\n",
+        scene.own("settings")
+    );
+    Ok(scene.repo.commit(&[("app/settings.yaml", &text)], "broken")?)
+}
+
+fn rolls(status: &SyncGroupStatus, commit: &str) -> bool {
+    let mut revisions = status.rollout.iter().flat_map(|rollout| &rollout.revisions);
+    revisions.any(|revision| revision.revision.ends_with(commit))
+}
+
+fn is_of(release: Option<&ReleaseStatus>, commit: &str) -> bool {
+    let mut revisions = release.into_iter().flat_map(|release| &release.revisions);
+    revisions.any(|revision| revision.revision.ends_with(commit))
+}
+
+#[test]
+fn a_stage_waits_until_this_very_release_is_approved() -> Result<()> {
+    along("approved", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        let task = json!({"afterStageTasks": [{"type": "Approval"}]});
+        canary(scene, json!({}), task).await?;
+        let waits = |commit: String| {
+            move |status: &SyncGroupStatus| {
+                let known = status
+                    .rollout
+                    .as_ref()
+                    .is_some_and(|rollout| !rollout.release_digest.is_empty());
+                is_in(status, &commit, "canary", "AwaitingApproval") && known
+            }
+        };
+        scene.status("the first waits", waits(first.clone())).await?;
+        let said = say(scene, &["approve", scene.name, "--reason", "smoke tests read"]).await?;
+        assert!(said.contains("stage canary"), "{said}");
+        scene.succeeded(&first).await?;
+
+        // A newer release is another one, whatever was approved before.
+        let second = scene.commit(&[("settings", "two")])?;
+        let status = scene.status("the second waits", waits(second.clone())).await?;
+        let digest = status
+            .rollout
+            .map(|rollout| rollout.release_digest)
+            .unwrap_or_default();
+        let third = scene.commit(&[("settings", "three")])?;
+        let status = scene.status("the third waits", waits(third.clone())).await?;
+        let complaint = refused(
+            scene,
+            &[
+                "approve",
+                scene.name,
+                "--digest",
+                &digest,
+                "--reason",
+                "I saw the second",
+            ],
+        )
+        .await?;
+        assert!(complaint.contains("by now"), "{complaint}");
+        // One that names the third rollout and what the second renders to opens nothing.
+        let rollout = status
+            .rollout
+            .as_ref()
+            .map(|rollout| rollout.id)
+            .unwrap_or_default();
+        let stale = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "RolloutApproval",
+            "metadata": {"name": scene.own("stale"), "namespace": NAMESPACE},
+            "spec": {"group": scene.name, "rollout": rollout, "stage": "canary", "releaseDigest": digest, "by": "jane"}});
+        scene
+            .fleet()
+            .api::<RolloutApproval>()
+            .create(&PostParams::default(), &serde_json::from_value(stale)?)
+            .await?;
+        say(scene, &["approve", scene.name, "--reason", "now the third"]).await?;
+        scene.succeeded(&third).await?;
+        // The stage went by the approval of the one who saw the third.
+        assert_eq!(scene.values(&MEMBERS, "settings").await?, all("three", 5));
+        let sent = scene.values_sent("m2", "settings", &["one", "two", "three"])?;
+        assert_eq!(sent, ["one", "three"], "nobody approved the second");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_rollout_is_paused_and_goes_on_and_is_given_up() -> Result<()> {
+    along("halted", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS).await?;
+        scene.group(json!({"maxConcurrency": 1}), json!({})).await?;
+        scene.succeeded(&first).await?;
+        let slow = scene.proxy("m1")?;
+        let rule = slow.on(
+            scene.writes_of("settings").body_contains("two"),
+            Fault::Latency(Duration::from_secs(6)),
+        );
+        let second = scene.commit(&[("settings", "two")])?;
+        wait::until(Duration::from_secs(30), "m1 is being written to", async || {
+            rule.fired() > 0
+        })
+        .await?;
+        say(scene, &["pause", scene.name, "--reason", "lunch"]).await?;
+        let status = scene
+            .status("paused", |status| {
+                status
+                    .rollout
+                    .as_ref()
+                    .is_some_and(|rollout| rollout.phase == RolloutPhase::Paused)
+                    && status.clusters.updated == 1
+            })
+            .await?;
+        let blockers = status
+            .rollout
+            .map(|rollout| rollout.blocked_by)
+            .unwrap_or_default();
+        let paused = blockers.iter().find(|blocker| blocker.reason == "Paused");
+        assert!(
+            paused.is_some_and(|blocker| blocker.message.contains("lunch")),
+            "{blockers:#?}"
+        );
+        assert_eq!(scene.values(&MEMBERS[1..], "settings").await?, all("one", 4));
+        say(scene, &["resume", scene.name, "--reason", "back"]).await?;
+        scene.succeeded(&second).await?;
+
+        let rule = slow.on(
+            scene.writes_of("settings").body_contains("three"),
+            Fault::Latency(Duration::from_secs(6)),
+        );
+        scene.commit(&[("settings", "three")])?;
+        wait::until(Duration::from_secs(30), "m1 is being written to", async || {
+            rule.fired() > 0
+        })
+        .await?;
+        say(scene, &["abort", scene.name, "--reason", "not this one"]).await?;
+        scene
+            .status("given up", |status| {
+                status
+                    .rollout
+                    .as_ref()
+                    .is_some_and(|rollout| rollout.phase == RolloutPhase::Failed)
+                    && status.clusters.updated == 1
+            })
+            .await?;
+        assert_eq!(scene.values(&MEMBERS[1..], "settings").await?, all("two", 4));
+        // What comes next is not this one.
+        let fourth = scene.commit(&[("settings", "four")])?;
+        scene.succeeded(&fourth).await?;
+        assert_eq!(scene.values(&MEMBERS, "settings").await?, all("four", 5));
+
+        let actions = scene
+            .fleet()
+            .api::<RolloutAction>()
+            .list(&ListParams::default())
+            .await?;
+        let ours: Vec<String> = actions
+            .iter()
+            .filter(|action| action.spec.group == scene.name)
+            .map(|action| {
+                format!(
+                    "{:?} by {}: {}",
+                    action.spec.action, action.spec.by, action.spec.reason
+                )
+            })
+            .collect();
+        assert_eq!(ours.len(), 3, "{ours:?}");
+        assert!(ours.iter().all(|word| !word.contains("by :")), "{ours:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_cluster_that_fails_is_passed_over_or_tried_again() -> Result<()> {
+    along("passed", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        canary(scene, json!({"maxFailures": 0}), json!({})).await?;
+        scene.succeeded(&first).await?;
+        let ill = scene.proxy("m1")?;
+        ill.on(
+            scene.writes_of("settings"),
+            Fault::status(http::StatusCode::FORBIDDEN),
+        );
+        let second = scene.commit(&[("settings", "two")])?;
+        let stopped = |status: &SyncGroupStatus| blocked_by(status).contains("TooManyFailures");
+        scene.status("stopped", stopped).await?;
+        // Still ill: tried again, and failed again.
+        let refusals = |scene: &Scene| -> Result<usize> {
+            let requests = scene.proxy("m1")?.requests();
+            let path_end = format!("/configmaps/{}", scene.own("settings"));
+            Ok(requests
+                .iter()
+                .filter(|request| request.method == http::Method::PATCH && request.path.ends_with(&path_end))
+                .count())
+        };
+        let before = refusals(scene)?;
+        say(
+            scene,
+            &["retry", scene.name, "--cluster", "m1", "--reason", "once more"],
+        )
+        .await?;
+        wait::until(Duration::from_secs(30), "m1 is written to again", async || {
+            refusals(scene).is_ok_and(|now| now > before)
+        })
+        .await?;
+        scene.status("stopped again", stopped).await?;
+        assert_eq!(scene.values(&MEMBERS[1..], "settings").await?, all("one", 4));
+        // Passed over, it counts for nothing; but a canary of one that was passed over proves nothing either.
+        say(
+            scene,
+            &[
+                "skip",
+                scene.name,
+                "--cluster",
+                "m1",
+                "--reason",
+                "known to be ill",
+            ],
+        )
+        .await?;
+        let status = scene
+            .status("the rest has it", |status| {
+                rolls(status, &second) && status.clusters.updated == 4
+            })
+            .await?;
+        assert_eq!(scene.values(&MEMBERS[1..], "settings").await?, all("two", 4));
+        assert!(stage_status(&status, "canary").is_some());
+        ill.clear();
+        // The next rollout knows nothing of that.
+        let third = scene.commit(&[("settings", "three")])?;
+        scene.succeeded(&third).await?;
+        assert_eq!(scene.values(&MEMBERS, "settings").await?, all("three", 5));
+        Ok(())
+    })
+}
+
+#[test]
+fn a_stage_is_promoted_or_skipped() -> Result<()> {
+    along("promoted", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        let hour = json!({"afterStageTasks": [{"type": "TimedWait", "waitTime": "1h"}]});
+        canary(scene, json!({}), hour).await?;
+        scene
+            .status("the canary waits", |status| {
+                is_in(status, &first, "canary", "Soaking")
+            })
+            .await?;
+        let complaint = refused(
+            scene,
+            &["promote", scene.name, "--stage", "none", "--reason", "x"],
+        )
+        .await?;
+        assert!(complaint.contains("it has: canary, *"), "{complaint}");
+        say(
+            scene,
+            &["promote", scene.name, "--stage", "canary", "--reason", "a hotfix"],
+        )
+        .await?;
+        scene.succeeded(&first).await?;
+
+        // With an hour before the canary: nothing could start.
+        let before = json!({"beforeStageTasks": [{"type": "TimedWait", "waitTime": "1h"}]});
+        canary(scene, json!({}), before).await?;
+        let second = scene.commit(&[("settings", "two")])?;
+        scene
+            .status("nothing starts", |status| {
+                rolls(status, &second) && blocked_by(status).contains("TimedWait")
+            })
+            .await?;
+        say(
+            scene,
+            &[
+                "skip",
+                scene.name,
+                "--stage",
+                "canary",
+                "--reason",
+                "no canaries today",
+            ],
+        )
+        .await?;
+        scene.until_value("m5", "settings", Some("two")).await?;
+        assert_eq!(scene.value("m1", "settings").await?.as_deref(), Some("one"));
+        Ok(())
+    })
+}
+
+#[test]
+fn a_release_that_fails_is_gone_back_from_and_stays_held() -> Result<()> {
+    along("undone", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        canary(
+            scene,
+            json!({"maxFailures": 0, "onFailure": "Rollback"}),
+            json!({}),
+        )
+        .await?;
+        scene.succeeded(&first).await?;
+        let second = break_it(scene, "x")?;
+        let status = scene
+            .status("back", |status| {
+                status.rollout.as_ref().is_some_and(|rollout| {
+                    rollout.direction == RolloutDirection::Back && rollout.phase == RolloutPhase::Succeeded
+                })
+            })
+            .await?;
+        assert!(rolls(&status, &first));
+        assert_eq!(status.clusters.updated, 5);
+        let held = status.held_release.unwrap_or_default();
+        assert!(held.revisions[0].revision.ends_with(&second), "{held:?}");
+        assert!(held.reason.contains("failed"), "{held:?}");
+        let back = status.rollout.map(|rollout| rollout.id).unwrap_or_default();
+        assert_eq!(back, 3);
+        assert_eq!(scene.values(&MEMBERS, "settings").await?, all("one", 5));
+        // The branch still offers what failed: a look at everything changes nothing.
+        scene.world.look_at("m1").await?;
+        let patch = json!({"metadata": {"annotations": {starling_api::REQUESTED_AT: "again"}}});
+        scene
+            .fleet()
+            .patch::<starling_api::Source>(scene.name, patch)
+            .await?;
+        scene
+            .fleet()
+            .until::<starling_api::Source>(scene.name, "looked at", |source| {
+                source
+                    .status
+                    .as_ref()
+                    .is_some_and(|status| status.last_handled_reconcile_at == "again")
+            })
+            .await?;
+        let status = scene.status("as it was", |_| true).await?;
+        assert_eq!(status.rollout.map(|rollout| rollout.id), Some(back));
+        // Something newer is not held.
+        let third = scene.commit(&[("settings", "three")])?;
+        let status = scene.succeeded(&third).await?;
+        assert_eq!(status.held_release, None);
+        assert!(is_of(status.last_known_good.as_ref(), &third));
+        assert_eq!(scene.values(&MEMBERS, "settings").await?, all("three", 5));
+        Ok(())
+    })
+}
+
+#[test]
+fn a_person_goes_back_to_a_revision_and_lets_the_newer_one_go_again() -> Result<()> {
+    along("returned", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS).await?;
+        scene
+            .group(json!({"rollback": {"type": "Immediate"}}), json!({}))
+            .await?;
+        scene.succeeded(&first).await?;
+        let second = scene.commit(&[("settings", "two")])?;
+        scene.succeeded(&second).await?;
+        let unknown = [
+            "rollback",
+            scene.name,
+            "--revision",
+            "v9.9.9",
+            "--reason",
+            "a typo",
+        ];
+        say(scene, &unknown).await?;
+        let status = scene
+            .status("told that it is unknown", |status| {
+                blocked_by(status).contains("NothingToGoBackTo")
+            })
+            .await?;
+        assert!(rolls(&status, &second));
+        say(
+            scene,
+            &[
+                "rollback",
+                scene.name,
+                "--revision",
+                &first[..10],
+                "--reason",
+                "two is slow",
+            ],
+        )
+        .await?;
+        let status = scene.succeeded(&first).await?;
+        let rollout = status.rollout.unwrap_or_default();
+        assert_eq!(rollout.direction, RolloutDirection::BackAtOnce);
+        assert_eq!(scene.values(&MEMBERS, "settings").await?, all("one", 5));
+        assert!(status.held_release.is_some());
+        say(
+            scene,
+            &["release", scene.name, "--reason", "it was something else"],
+        )
+        .await?;
+        let status = scene.succeeded(&second).await?;
+        assert_eq!(status.held_release, None);
+        assert_eq!(scene.values(&MEMBERS, "settings").await?, all("two", 5));
+        Ok(())
+    })
+}
+
+#[test]
+fn newer_revisions_wait_for_their_turn_where_the_strategy_says_so() -> Result<()> {
+    along("queued", async |scene| {
+        let first = scene.commit(&[("settings", "v1")])?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS).await?;
+        scene
+            .group(
+                json!({"maxConcurrency": "100%", "onNewRevision": "Queue"}),
+                json!({}),
+            )
+            .await?;
+        scene.succeeded(&first).await?;
+        let slow = scene.proxy("m1")?;
+        let rule = slow.on(
+            scene.writes_of("settings").body_contains("v2"),
+            Fault::Latency(Duration::from_secs(8)),
+        );
+        scene.commit(&[("settings", "v2")])?;
+        wait::until(Duration::from_secs(30), "m1 is being written to", async || {
+            rule.fired() > 0
+        })
+        .await?;
+        let third = scene.commit(&[("settings", "v3")])?;
+        scene
+            .status("the third waits", |status| {
+                status.queue.iter().any(|release| is_of(Some(release), &third))
+            })
+            .await?;
+        let fourth = scene.commit(&[("settings", "v4")])?;
+        let status = scene.succeeded(&fourth).await?;
+        assert_eq!(status.rollout.map(|rollout| rollout.id), Some(4));
+        assert!(status.queue.is_empty());
+        for member in MEMBERS {
+            assert_eq!(
+                scene.values_sent(member, "settings", &["v1", "v2", "v3", "v4"])?,
+                ["v1", "v2", "v3", "v4"],
+                "{member} got each in its turn"
+            );
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn words_that_make_no_sense_are_refused_with_what_would() -> Result<()> {
+    along("muddled", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&["m1"]).await?;
+        scene.group(json!({}), json!({})).await?;
+        scene.succeeded(&first).await?;
+        for (arguments, expected) in [
+            (
+                vec!["pause", "nothing", "--reason", "x"],
+                "SyncGroup fleet/nothing",
+            ),
+            (
+                vec!["pause", scene.name, "--rollout", "9", "--reason", "x"],
+                "not the one under way",
+            ),
+            (vec!["pause", scene.name], "--reason"),
+            (vec!["skip", scene.name, "--reason", "x"], "--cluster"),
+            (
+                vec!["skip", scene.name, "--cluster", "m99", "--reason", "x"],
+                "Cluster fleet/m99",
+            ),
+            (
+                vec!["promote", scene.name, "--stage", "eu", "--reason", "x"],
+                "it has none",
+            ),
+            (vec!["approve", scene.name, "--reason", "x"], "no stage waits"),
+        ] {
+            let complaint = refused(scene, &arguments).await?;
+            assert!(complaint.contains(expected), "{arguments:?}: {complaint}");
+        }
+        let clusters = scene
+            .fleet()
+            .api::<Cluster>()
+            .list(&ListParams::default())
+            .await?;
+        assert!(clusters.iter().any(|cluster| cluster.name_any() == "m1"));
+        Ok(())
+    })
+}
