@@ -7,6 +7,7 @@ pub mod cache;
 pub mod context;
 pub mod decryption;
 pub mod events;
+pub mod gates;
 pub mod healths;
 pub mod hub;
 pub mod lanes;
