@@ -352,7 +352,7 @@ async fn end_job(scene: &Scene, job: &Job, succeeds: bool) -> Result<()> {
         json!({"startTime": now, "failed": 1, "ready": 0,
             "conditions": [condition("FailureTarget", exceeded), condition("Failed", exceeded)]})
     };
-    scene
+    let ended = scene
         .fleet()
         .api::<Job>()
         .patch_status(
@@ -361,6 +361,11 @@ async fn end_job(scene: &Scene, job: &Job, succeeds: bool) -> Result<()> {
             &Patch::Merge(json!({"status": status})),
         )
         .await?;
+    let conditions = ended
+        .status
+        .and_then(|status| status.conditions)
+        .unwrap_or_default();
+    ensure!(conditions.len() == 2, "{conditions:?}");
     Ok(())
 }
 
