@@ -84,6 +84,7 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
     Ok(soonest([
         plan.recheck_at.map(|at| Next::at(at, context.now())),
         offered.settles_at.map(|at| Next::at(at, context.now())),
+        steer::retry_counts_at(&asked.retries, context.now()).map(|at| Next::at(at, context.now())),
         (!(admitted && retried)).then_some(Next::After(RETRY)),
         left,
         reported,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::{
     ADMITTED_AT, Cluster, RELEASE, RolloutDirection, SyncEntry, SyncResource, SyncStatus, SyncTemplate,
@@ -29,8 +30,9 @@ pub(super) fn plan_input(
     membership_held: bool,
     known: &mut Known,
 ) -> PlanInput {
+    let now = context.now();
     PlanInput {
-        now: context.now(),
+        now,
         strategy: group.strategy.strategy.clone(),
         rollout: RolloutView {
             release: rolling.rollout.release.clone(),
@@ -40,7 +42,7 @@ pub(super) fn plan_input(
                 RolloutDirection::BackAtOnce => Direction::BackAtOnce,
             },
             started_at: rolling.started_at(),
-            stages: stages(context, group, rolling, asked),
+            stages: stages(context, group, rolling, asked, now),
             approvals: asked.approvals.clone(),
         },
         steering: asked.steering.clone(),
@@ -56,13 +58,14 @@ fn stages(
     group: &Group,
     rolling: &Rolling,
     asked: &Asked,
+    now: Timestamp,
 ) -> BTreeMap<String, StageRecord> {
     let mut stages = record::recorded(&rolling.rollout);
     let uid = group.object.uid().unwrap_or_default();
     context
         .gates
         .lay_over(&group.key, &uid, rolling.rollout.id, &mut stages);
-    without_retried(stages, &asked.retries)
+    without_retried(stages, &asked.retries, now)
 }
 
 /// Views of all clusters: of those that changed, new ones.
