@@ -45,7 +45,7 @@ struct Oracle(Arc<Mutex<Told>>);
 
 #[derive(Default)]
 struct Told {
-    answer: (u16, String),
+    answer: (u16, Value),
     asked: Vec<Asked>,
 }
 
@@ -70,11 +70,11 @@ impl Oracle {
         let mut told = oracle.told();
         told.asked.push(Asked { uri, headers, body });
         let (status, body) = told.answer.clone();
-        (StatusCode::from_u16(status).unwrap_or_default(), body)
+        (StatusCode::from_u16(status).unwrap_or_default(), body.to_string())
     }
 
     fn answers(&self, status: u16, answer: Value) {
-        self.told().answer = (status, answer.to_string());
+        self.told().answer = (status, answer);
     }
 
     fn asked(&self) -> Vec<Asked> {

@@ -103,5 +103,5 @@ async fn find(errand: &Errand, key: &ObjectKey) -> Result<Option<Job>, Tried> {
 }
 
 fn key(errand: &Errand) -> ObjectKey {
-    ObjectKey::new(&errand.group.namespace, &name(&errand.group.name, &errand.id))
+    ObjectKey::new(&errand.group.namespace, name(&errand.group.name, &errand.id))
 }
