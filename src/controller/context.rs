@@ -12,12 +12,13 @@ use crate::member::Network;
 
 use super::cache::{Cache, ObjectKey};
 use super::events::Events;
+use super::gates::Gates;
 use super::healths::Healths;
 use super::hub::Hub;
 use super::lanes::Lanes;
 use super::members::Members;
 use super::pace::Pace;
-use super::ports::{Git, Ledger};
+use super::ports::{Git, Ledger, Web};
 use super::releases::Releases;
 use super::renders::Renders;
 use super::repositories::Repositories;
@@ -57,6 +58,10 @@ pub struct Context {
     pub renders: Renders,
     /// How members are reached.
     pub network: Network,
+    /// The gates of stages that somebody else decides.
+    pub gates: Arc<Gates>,
+    /// How those are asked.
+    pub web: Arc<dyn Web>,
     /// Releases as they were formed.
     pub releases: Releases,
     /// Connections to members.
@@ -108,8 +113,8 @@ pub struct Queues {
     pub clusters: Workqueue,
     /// Syncs.
     pub syncs: Workqueue,
-    /// SyncGroups.
-    pub groups: Workqueue,
+    /// SyncGroups. Shared, as what a gate waits for wakes its group.
+    pub groups: Arc<Workqueue>,
 }
 
 /// A time per object.

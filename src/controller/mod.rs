@@ -9,6 +9,7 @@ pub mod context;
 pub mod credentials;
 pub mod decryption;
 pub mod events;
+pub mod gates;
 pub mod healths;
 pub mod hub;
 pub mod lanes;

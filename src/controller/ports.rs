@@ -23,6 +23,7 @@ use crate::ledger::{
 };
 use crate::member::Network;
 use crate::render::Manifests;
+use crate::web::{Post, Reply, WebError};
 
 /// What a controller is started on.
 pub struct Ports {
@@ -36,6 +37,8 @@ pub struct Ports {
     pub git: Arc<dyn Git>,
     /// What makes manifests of them.
     pub workshop: Arc<dyn Workshop>,
+    /// How servers are asked that stages wait for.
+    pub web: Arc<dyn Web>,
 }
 
 /// Makes the manifests of a commit, and the bytes for a cluster of them.
@@ -110,6 +113,14 @@ port! {
     }
     /// Deletes what is at hand of all other repositories.
     fn retain(keep: BTreeSet<String>) => io::Result<usize>;
+}
+
+port! {
+    /// Servers that users name, as [`crate::web::Web`] describes it.
+    Web is crate::web::Web, failing with WebError {
+        /// Sends a request and reads its answer.
+        fn post(post: &'a Post) -> Reply;
+    }
 }
 
 port! {

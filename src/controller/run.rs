@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::cache::{Cache, Change, ObjectKey};
 use super::context::{Checks, Context, Departures, Dependents, Queues};
 use super::events::Events;
+use super::gates::Gates;
 use super::healths::Healths;
 use super::hub::{Hub, HubError};
 use super::lanes::Lanes;
@@ -38,6 +39,7 @@ use crate::git::{GitLimits, GitStore};
 use crate::ledger::{Ledger, LedgerError};
 use crate::member::Network;
 use crate::render::{BuildTool, RenderError, RenderLimits, Renderer, Sops};
+use crate::web::Web;
 
 /// How long a stop waits for attempts that have begun.
 const GRACE: Duration = Duration::from_secs(20);
@@ -153,6 +155,7 @@ impl Controller {
             tracing::warn!("attempts that did not end in time are cut; the next start makes them again");
             self.workers.shutdown().await;
         }
+        self.context.gates.stop();
         self.schedule.save(&self.context).await;
         self.tasks.shutdown().await;
         self.context.ledger.close().await;
@@ -185,6 +188,7 @@ async fn open(settings: &Settings) -> Result<Ports, StartError> {
         ledger: Arc::new(ledger),
         workshop: Arc::new(Trees::new(git.clone(), renderer)),
         git: Arc::new(git),
+        web: Arc::new(Web::default()),
     })
 }
 
@@ -195,6 +199,7 @@ async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Co
         ledger,
         git,
         workshop,
+        web,
     } = ports;
     let hub = Hub::new(client);
     let installation = hub.installation().await?;
@@ -220,6 +225,8 @@ async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Co
         queues,
         renders: Renders::new(workshop),
         network,
+        gates: Arc::new(Gates::default()),
+        web,
         git,
         repositories: Repositories::default(),
         releases: Releases::default(),

@@ -149,6 +149,7 @@ impl World {
             ledger: Arc::new(MemoryLedger::open(&self.ledger, Duration::from_millis(2))),
             workshop: Arc::new(Bench(mirrors.clone())),
             git: Arc::new(mirrors),
+            web: Arc::new(net::NoWeb),
         };
         let settings = Settings {
             namespace: None,

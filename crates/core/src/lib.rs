@@ -13,6 +13,7 @@ pub mod expand;
 pub mod fields;
 pub mod finalize;
 pub mod fingerprint;
+pub mod gate;
 pub mod health;
 pub mod ignore;
 pub mod inventory;

@@ -7,6 +7,7 @@
 
 mod admit;
 mod finalize;
+mod gates;
 mod held;
 mod leave;
 mod observe;
@@ -45,10 +46,12 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
     let Some(group) = context.groups.get(key) else {
         context.reports.forget(key);
         context.selections.forget(key);
+        context.gates.forget(key);
         drop(context.targets.take(key));
         return Ok(Next::OnEvent);
     };
     if group.metadata.deletion_timestamp.is_some() {
+        context.gates.forget(key);
         return finalize::finalize(context, group).await;
     }
     finalize::ensure(context, &group).await?;
@@ -72,6 +75,7 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
     let Decided {
         rolling, plan, asked, ..
     } = &decided;
+    gates::carry_out(context, &group, rolling, plan);
     let admitted = admit::admit(context, &group, rolling, plan).await?;
     let retried = retry::retry(context, &group, rolling, plan, asked).await;
     let left = leave::release(context, &group, rolling, &leaving, plan).await?;
@@ -80,6 +84,7 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
     Ok(soonest([
         plan.recheck_at.map(|at| Next::at(at, context.now())),
         offered.settles_at.map(|at| Next::at(at, context.now())),
+        steer::retry_counts_at(&asked.retries, context.now()).map(|at| Next::at(at, context.now())),
         (!(admitted && retried)).then_some(Next::After(RETRY)),
         left,
         reported,
@@ -118,7 +123,7 @@ async fn decide(
     for _ in 0..STEPS {
         let planned = current.map(|rolling| {
             let asked = steer::asked(group, &rolling);
-            let input = view::plan_input(group, &rolling, &asked, membership_held, known, context.now());
+            let input = view::plan_input(context, group, &rolling, &asked, membership_held, known);
             let plan = plan(&input);
             Planned {
                 rolling,

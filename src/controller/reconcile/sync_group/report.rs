@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, MESSAGE_LIMIT, PROGRESSING, cut};
 use starling_api::{
     Blocker, ClusterCounts, ClusterProblem, REQUESTED_AT, ReleaseStatus, RolloutPhase, RolloutStatus,
-    SyncGroupStatus,
+    StageStatus, SyncGroupStatus,
 };
 use starling_core::membership::HeldDeparture;
 use starling_core::plan::{Counts, Plan, Report, record};
@@ -32,8 +32,9 @@ pub(super) async fn keep_stages(
     group: &Group,
     mut decided: Decided,
 ) -> Result<Decided, ReconcileError> {
-    let stages = record::stage_statuses(&decided.plan);
+    let mut stages = record::stage_statuses(&decided.plan);
     let rolling = &mut decided.rolling;
+    tell_of_gates(context, group, rolling.rollout.id, &mut stages);
     let after = RolloutStatus {
         stages,
         ..rolling.rollout.clone()
@@ -65,7 +66,10 @@ pub(super) async fn report(
         ..
     } = decided;
     let before = &rolling.status;
-    let after = status(group, rolling, (plan, report), departure, now);
+    let mut after = status(group, rolling, (plan, report), departure, now);
+    if let Some(rollout) = &mut after.rollout {
+        tell_of_gates(context, group, rollout.id, &mut rollout.stages);
+    }
     if after == *before {
         return Ok(None);
     }
@@ -85,6 +89,12 @@ pub(super) async fn report(
         phase_changed(context, group, rolling, report, now).await?;
     }
     Ok(None)
+}
+
+/// Says of the tasks that are open what their last try came to.
+fn tell_of_gates(context: &Context, group: &Group, rollout: i64, stages: &mut [StageStatus]) {
+    let uid = group.object.uid().unwrap_or_default();
+    context.gates.tell(&group.key, &uid, rollout, stages);
 }
 
 /// Writes why the group cannot be rolled; what has rolled stays as it is.

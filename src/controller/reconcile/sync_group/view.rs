@@ -1,4 +1,4 @@
-//! What the planner is told: pure, from what was observed.
+//! What the planner is told, from what was observed.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use starling_api::{
 };
 use starling_core::expand::ClusterFacts;
 use starling_core::plan::{
-    ClusterView, Direction, EntryView, ObservedSync, PlanInput, Progress, RolloutView, record,
+    ClusterView, Direction, EntryView, ObservedSync, PlanInput, Progress, RolloutView, StageRecord, record,
 };
 use starling_core::steering::Asked;
 use starling_core::{expand, step, target};
@@ -18,17 +18,19 @@ use super::super::cluster::reach;
 use super::observe::Group;
 use super::release::Rolling;
 use super::steer::without_retried;
+use crate::controller::context::Context;
 use crate::controller::releases::Vector;
 use crate::controller::targets::{Known, Of, Wanted};
 
 pub(super) fn plan_input(
+    context: &Context,
     group: &Group,
     rolling: &Rolling,
     asked: &Asked,
     membership_held: bool,
     known: &mut Known,
-    now: Timestamp,
 ) -> PlanInput {
+    let now = context.now();
     PlanInput {
         now,
         strategy: group.strategy.strategy.clone(),
@@ -40,7 +42,7 @@ pub(super) fn plan_input(
                 RolloutDirection::BackAtOnce => Direction::BackAtOnce,
             },
             started_at: rolling.started_at(),
-            stages: without_retried(record::recorded(&rolling.rollout), &asked.retries),
+            stages: stages(context, group, rolling, asked, now),
             approvals: asked.approvals.clone(),
         },
         steering: asked.steering.clone(),
@@ -48,6 +50,22 @@ pub(super) fn plan_input(
         membership_held,
         clusters: views(group, rolling, known),
     }
+}
+
+/// What is remembered of the stages: what status says, with what was found since, without what is to be tried again.
+fn stages(
+    context: &Context,
+    group: &Group,
+    rolling: &Rolling,
+    asked: &Asked,
+    now: Timestamp,
+) -> BTreeMap<String, StageRecord> {
+    let mut stages = record::recorded(&rolling.rollout);
+    let uid = group.object.uid().unwrap_or_default();
+    context
+        .gates
+        .lay_over(&group.key, &uid, rolling.rollout.id, &mut stages);
+    without_retried(stages, &asked.retries, now)
 }
 
 /// Views of all clusters: of those that changed, new ones.
