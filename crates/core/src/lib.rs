@@ -16,6 +16,7 @@ pub mod fingerprint;
 pub mod health;
 pub mod ignore;
 pub mod inventory;
+pub mod journal;
 pub mod membership;
 pub mod object;
 pub mod pause;
