@@ -14,6 +14,7 @@ use super::cache::{Cache, ObjectKey};
 use super::events::Events;
 use super::healths::Healths;
 use super::hub::Hub;
+use super::journals::Journals;
 use super::lanes::Lanes;
 use super::members::Members;
 use super::pace::Pace;
@@ -83,6 +84,8 @@ pub struct Context {
     pub selections: Selections,
     /// The targets that the last look at each group computed.
     pub targets: Targets,
+    /// What the journal of each group says last.
+    pub journals: Journals,
     /// Who is about to leave each group.
     pub departures: Departures,
     /// Part of every owner label.

@@ -9,6 +9,7 @@ pub mod decryption;
 pub mod events;
 pub mod healths;
 pub mod hub;
+pub mod journals;
 pub mod lanes;
 pub mod members;
 mod objects;

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use chain::{BEGINNING, Broken, Chain, End, check_chain, hash};
 pub use change::{Change, NotReadable};
-pub use record::{Draft, Recorder};
+pub use record::{Draft, Recorder, resume};
 pub use verify::{Flaw, Verdict, What, verify};
 
 use crate::plan::{Plan, PlanInput};

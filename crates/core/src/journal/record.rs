@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use jiff::Timestamp;
+
 use super::change::Head;
-use super::{Body, Change, Look, Whole};
+use super::{Body, Change, Entry, Look, NotReadable, Whole};
 use crate::plan::{ClusterView, Plan, PlanInput};
 
 /// Bytes of changes after which an entry is whole, whatever a whole one weighs: so much is read when the controller starts.
@@ -38,7 +40,29 @@ pub struct Draft {
     pub body: String,
     /// It needs none before it.
     pub is_whole: bool,
-    newest: Newest,
+    /// When the plan was made.
+    pub at: Timestamp,
+    newest: Box<Newest>,
+}
+
+/// Goes on after entries that are there, from a whole one on; after none, from nothing.
+///
+/// # Errors
+/// [`NotReadable`], the first.
+pub fn resume(entries: &[Entry]) -> Result<Recorder, NotReadable> {
+    let (mut known, mut rollout, mut whole, mut changes): (Option<Look>, i64, usize, usize) = (None, 0, 0, 0);
+    for entry in entries {
+        let body = Body::read(&entry.body)?;
+        match &body {
+            Body::Whole(_) => (whole, changes) = (entry.body.len(), 0),
+            Body::Change(_) => changes += entry.body.len(),
+        }
+        known = Some(Look::after(known, body)?);
+        rollout = entry.rollout;
+    }
+    Ok(known.map_or_else(Recorder::default, |look| {
+        Recorder::after(rollout, &look, whole, changes)
+    }))
 }
 
 impl Recorder {
@@ -90,21 +114,22 @@ impl Recorder {
         };
         Ok(Some(Draft {
             is_whole,
-            newest: Newest {
+            at: input.now,
+            newest: Box::new(Newest {
                 rollout,
                 head: Head::of(input),
                 clusters,
                 plan: plan.clone(),
                 whole,
                 changes,
-            },
+            }),
             body,
         }))
     }
 
     /// Takes note that a draft was written.
     pub fn wrote(&mut self, draft: Draft) {
-        self.0 = Some(draft.newest);
+        self.0 = Some(*draft.newest);
     }
 }
 

@@ -8,6 +8,7 @@
 mod admit;
 mod finalize;
 mod held;
+mod journal;
 mod leave;
 mod observe;
 mod release;
@@ -20,6 +21,7 @@ mod view;
 use std::time::Duration;
 
 use starling_core::course::Course;
+use starling_core::journal::{Draft, Recorder};
 use starling_core::plan::{Plan, PlanInput, Report, plan};
 use starling_core::steering::Asked;
 
@@ -30,6 +32,7 @@ use super::ReconcileError;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Context, Next};
 use crate::controller::targets::Known;
+use crate::ledger::LedgerError;
 
 /// Releases that one look may begin.
 const STEPS: usize = 3;
@@ -45,6 +48,7 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
     let Some(group) = context.groups.get(key) else {
         context.reports.forget(key);
         context.selections.forget(key);
+        context.journals.forget(key);
         drop(context.targets.take(key));
         return Ok(Next::OnEvent);
     };
@@ -62,13 +66,26 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
     let offered = release::offered(context, &group);
     let leaving = leave::observe(context, &group);
     let mut known = context.targets.take(key);
-    let decided = decide(context, &group, &offered, leaving.held.is_some(), &mut known).await;
+    let mut recorder = journal::recorder(context, &group).await?;
+    let membership_held = leaving.held.is_some();
+    let decided = decide(
+        context,
+        &group,
+        &offered,
+        membership_held,
+        (&mut known, &mut recorder),
+    )
+    .await;
     context.targets.put(key, known);
     let Some(decided) = decided? else {
         return Ok(Next::OnEvent);
     };
-    // Time is counted from what is remembered of the stages, so that comes before anything is admitted.
-    let decided = report::keep_stages(context, &group, decided).await?;
+    // Time is counted from what is remembered of the stages, so that comes before anything is admitted. So does the journal:
+    // nothing is done of which it does not say why.
+    let mut decided = report::keep_stages(context, &group, decided).await?;
+    let draft = decided.draft.take();
+    journal::write(context, &group, &decided.rolling, &mut recorder, draft).await?;
+    journal::keep(context, &group, recorder);
     let Decided {
         rolling, plan, asked, ..
     } = &decided;
@@ -94,6 +111,8 @@ struct Decided {
     plan: Plan,
     /// What status tells of it.
     said: Report,
+    /// What the journal is to tell of it, if that is news.
+    draft: Option<Draft>,
 }
 
 /// What would happen next, if nothing else is to roll.
@@ -111,7 +130,7 @@ async fn decide(
     group: &Group,
     offered: &Offered,
     membership_held: bool,
-    known: &mut Known,
+    (known, recorder): (&mut Known, &mut Recorder),
 ) -> Result<Option<Decided>, ReconcileError> {
     let mut current = release::current(context, group, offered).await?;
     // A failed rollout is left, what is offered is begun: never more than a few steps.
@@ -134,17 +153,23 @@ async fn decide(
         let begun = match release::course(group, offered, planned.as_ref(), wish.as_ref()) {
             Course::Keep => {
                 let stuck = wish.as_ref().and_then(Wish::unknown);
-                return Ok(planned.map(|planned| planned.decided(stuck, known)));
+                return planned
+                    .map(|planned| planned.decided(stuck, known, recorder))
+                    .transpose()
+                    .map_err(ReconcileError::from);
             }
             Course::NothingToGoBackTo => {
                 let stuck = "no release has succeeded on the whole group yet".to_owned();
-                return Ok(planned.map(|planned| planned.decided(Some(stuck), known)));
+                return planned
+                    .map(|planned| planned.decided(Some(stuck), known, recorder))
+                    .transpose()
+                    .map_err(ReconcileError::from);
             }
             Course::Enqueue { .. } => {
                 let Some(planned) = planned else {
                     return Ok(None);
                 };
-                let decided = planned.decided(None, known);
+                let decided = planned.decided(None, known, recorder)?;
                 let rolling = release::enqueue(context, group, offered, decided.rolling).await?;
                 return Ok(Some(Decided { rolling, ..decided }));
             }
@@ -160,13 +185,21 @@ async fn decide(
                     hold,
                     reason,
                 };
+                if let Some(planned) = &planned {
+                    // How it stood when it was left.
+                    let draft = planned.draft(recorder)?;
+                    journal::write(context, group, &planned.rolling, recorder, draft).await?;
+                }
                 let before = planned.as_ref().map(|planned| &planned.rolling);
                 release::begin(context, group, offered, before, beginning).await?
             }
         };
         if begun.is_none() {
             let stuck = "the release to go to is not kept any more".to_owned();
-            return Ok(planned.map(|planned| planned.decided(Some(stuck), known)));
+            return planned
+                .map(|planned| planned.decided(Some(stuck), known, recorder))
+                .transpose()
+                .map_err(ReconcileError::from);
         }
         current = begun;
     }
@@ -174,19 +207,35 @@ async fn decide(
 }
 
 impl Planned {
+    /// What the journal is to tell of it.
+    fn draft(&self, recorder: &Recorder) -> Result<Option<Draft>, LedgerError> {
+        let draft = recorder.draft(self.rolling.rollout.id, &self.input, &self.plan);
+        draft.map_err(|source| LedgerError::Encode {
+            subject: "an entry of the journal",
+            source,
+        })
+    }
+
     /// This is what happens. `stuck`: somebody or something wants to go back and cannot, and why.
-    fn decided(self, stuck: Option<String>, known: &mut Known) -> Decided {
+    fn decided(
+        self,
+        stuck: Option<String>,
+        known: &mut Known,
+        recorder: &Recorder,
+    ) -> Result<Decided, LedgerError> {
+        let draft = self.draft(recorder)?;
         let mut said = self.plan.report(&self.input);
         if let Some(why) = stuck {
             said.blocked_by.push(("NothingToGoBackTo", why, None));
         }
         known.views.put_back(self.input.clusters);
-        Decided {
+        Ok(Decided {
             rolling: self.rolling,
             asked: self.asked,
             plan: self.plan,
             said,
-        }
+            draft,
+        })
     }
 }
 
