@@ -8,11 +8,14 @@ mod crds;
 mod demo;
 mod explain;
 mod files;
+mod history;
 mod hub;
+mod journal;
 mod logs;
 mod server;
 mod steer;
 mod stop;
+mod verify;
 
 use clap::{Parser, Subcommand};
 use starling_api::ActionType;
@@ -41,6 +44,8 @@ enum Command {
     Crds(crds::CrdsArguments),
     /// Start control planes on this machine and roll two commits through them
     Demo(demo::DemoArguments),
+    /// Tell of the rollouts of a group: what became of them, who said what to them
+    History(history::HistoryArguments),
     /// Start nothing more of a rollout; what has started finishes
     Pause(steer::PlainArguments),
     /// Let the next stage go without this one being through
@@ -57,6 +62,8 @@ enum Command {
     Server(server::ServerArguments),
     /// Pass over a cluster or a stage in this rollout
     Skip(steer::SkipArguments),
+    /// Replay the journal of a group: whether it is what was written, and no plan in it breaks a rule
+    Verify(verify::VerifyArguments),
 }
 
 /// Runs the program with the arguments of the process.
@@ -90,6 +97,8 @@ pub fn run() -> anyhow::Result<()> {
         Command::Retry(arguments) => speak(&logs, steer::retry(arguments)),
         Command::Rollback(arguments) => speak(&logs, steer::rollback(arguments)),
         Command::Skip(arguments) => speak(&logs, steer::skip(arguments)),
+        Command::History(arguments) => speak(&logs, history::run(arguments)),
+        Command::Verify(arguments) => speak(&logs, verify::run(arguments)),
     }
 }
 
