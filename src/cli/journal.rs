@@ -1,5 +1,6 @@
 //! The journal of a group, for commands that tell of the past: read from the controller's folder, which needs no sign-in.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -41,7 +42,7 @@ impl Recorded {
     }
 
     /// The revisions of a release, as `entry=revision`; `None`: no rollout of it is kept.
-    pub(super) fn revisions(&self, release: &str) -> Option<&std::collections::BTreeMap<String, String>> {
+    pub(super) fn revisions(&self, release: &str) -> Option<&BTreeMap<String, String>> {
         let found = self
             .rollouts
             .iter()
@@ -62,6 +63,16 @@ pub(super) async fn journals(
         .with_context(|| format!("--data-dir {}", data_dir.display()))?;
     let journals = view.journals(namespace, group).await?;
     Ok((view, journals))
+}
+
+/// The names of all groups of a namespace that a journal tells of.
+pub(super) async fn names_of_groups(data_dir: &Path, namespace: &str) -> anyhow::Result<BTreeSet<String>> {
+    let mut view = LedgerView::open(&ledger_folder(data_dir))
+        .await
+        .with_context(|| format!("--data-dir {}", data_dir.display()))?;
+    let names = view.groups(namespace).await?;
+    view.close().await;
+    Ok(names)
 }
 
 /// The folder of a controller, or of one in `starling server`, which has a folder in the server's.

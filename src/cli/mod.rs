@@ -16,6 +16,7 @@ mod server;
 mod steer;
 mod stop;
 mod verify;
+mod why;
 
 use clap::{Parser, Subcommand};
 use starling_api::ActionType;
@@ -64,6 +65,8 @@ enum Command {
     Skip(steer::SkipArguments),
     /// Replay the journal of a group: whether it is what was written, and no plan in it breaks a rule
     Verify(verify::VerifyArguments),
+    /// Tell why a group, a cluster or a Sync is not done, what ends that, and when; or how it stood in the past
+    Why(why::WhyArguments),
 }
 
 /// Runs the program with the arguments of the process.
@@ -99,6 +102,7 @@ pub fn run() -> anyhow::Result<()> {
         Command::Skip(arguments) => speak(&logs, steer::skip(arguments)),
         Command::History(arguments) => speak(&logs, history::run(arguments)),
         Command::Verify(arguments) => speak(&logs, verify::run(arguments)),
+        Command::Why(arguments) => speak(&logs, why::run(arguments)),
     }
 }
 

@@ -1,5 +1,6 @@
 //! A look into the ledger of a controller that may be at work: read-only, and without the lock of the folder.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
@@ -59,6 +60,22 @@ impl LedgerView {
                 subject: format!("the journal of {namespace}/{name} in {}", self.path.display()),
                 source,
             })
+    }
+
+    /// The names of all groups of a namespace that have or had a journal.
+    ///
+    /// # Errors
+    /// If the query failed.
+    pub async fn groups(&mut self, namespace: &str) -> Result<BTreeSet<String>, LedgerError> {
+        let names: Vec<String> = sqlx::query_scalar("SELECT name FROM journal_chains WHERE namespace = ?1")
+            .bind(namespace)
+            .fetch_all(&mut self.connection)
+            .await
+            .map_err(|source| LedgerError::Read {
+                subject: format!("the journals of namespace {namespace} in {}", self.path.display()),
+                source,
+            })?;
+        Ok(names.into_iter().collect())
     }
 
     /// The rollouts of a group, the newest first.

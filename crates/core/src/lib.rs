@@ -10,6 +10,7 @@ pub mod course;
 pub mod depend;
 pub mod digest;
 pub mod expand;
+pub mod explain;
 pub mod fields;
 pub mod finalize;
 pub mod fingerprint;

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{Body, Entry, Look};
+use crate::explain::Durations;
 use crate::plan::{Decision, Direction, Steering, Stop, Verdict, Word};
 
 /// How things stood at a time: the entry that says so, and what it says. `None`: nothing was written before that time, or it
@@ -20,6 +21,14 @@ pub fn at(entries: &[Entry], at: Timestamp) -> Option<(&Entry, Look)> {
         },
     );
     found
+}
+
+/// How long each cluster took, the last time that this was seen.
+#[must_use]
+pub fn durations(entries: &[Entry]) -> Durations {
+    let mut durations = Durations::default();
+    walk(entries.iter(), |_, look| durations.learn(&look.input.clusters));
+    durations
 }
 
 /// A rollout of the past.

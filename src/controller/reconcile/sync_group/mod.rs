@@ -11,6 +11,7 @@ mod held;
 mod journal;
 mod leave;
 mod observe;
+mod outlook;
 mod release;
 mod rendered;
 mod report;
@@ -25,7 +26,8 @@ use starling_core::journal::{Draft, Recorder};
 use starling_core::plan::{Plan, PlanInput, Report, plan};
 use starling_core::steering::Asked;
 
-use self::observe::Group;
+use self::observe::{Group, Seen};
+pub use self::outlook::{NoOutlook, Outlook, Seeing, outlook};
 use self::release::{Beginning, Offered, Rolling};
 use self::steer::Wish;
 use super::ReconcileError;
@@ -56,14 +58,14 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
         return finalize::finalize(context, group).await;
     }
     finalize::ensure(context, &group).await?;
-    let group = match observe::observe(context, group) {
+    let group = match observe::observe(Seen::by(context), group) {
         Ok(group) => group,
         Err(finding) => {
             report::blocked(context, &finding).await?;
             return Ok(Next::OnEvent);
         }
     };
-    let offered = release::offered(context, &group);
+    let offered = release::offered(context.now(), &group);
     let leaving = leave::observe(context, &group);
     let mut known = context.targets.take(key);
     let mut recorder = journal::recorder(context, &group).await?;
@@ -132,7 +134,7 @@ async fn decide(
     membership_held: bool,
     (known, recorder): (&mut Known, &mut Recorder),
 ) -> Result<Option<Decided>, ReconcileError> {
-    let mut current = release::current(context, group, offered).await?;
+    let mut current = release::current((&context.releases, &context.hub), group, offered).await?;
     // A failed rollout is left, what is offered is begun: never more than a few steps.
     for _ in 0..STEPS {
         let planned = current.map(|rolling| {
