@@ -17,10 +17,11 @@ use tokio::process::Command;
 use crate::PROGRAM;
 
 /// In the order in which a reader goes through them; all of them in one folder, on one fleet.
-const GUIDES: [&str; 11] = [
+const GUIDES: [&str; 12] = [
     "getting-started.md",
     "clusters.md",
     "concepts.md",
+    "explain.md",
     "isolation.md",
     "substitution.md",
     "secrets.md",
