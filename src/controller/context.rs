@@ -15,6 +15,7 @@ use super::events::Events;
 use super::gates::Gates;
 use super::healths::Healths;
 use super::hub::Hub;
+use super::journals::Journals;
 use super::lanes::Lanes;
 use super::members::Members;
 use super::pace::Pace;
@@ -88,6 +89,8 @@ pub struct Context {
     pub selections: Selections,
     /// The targets that the last look at each group computed.
     pub targets: Targets,
+    /// What the journal of each group says last.
+    pub journals: Journals,
     /// Who is about to leave each group.
     pub departures: Departures,
     /// Part of every owner label.

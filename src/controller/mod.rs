@@ -12,6 +12,7 @@ pub mod events;
 pub mod gates;
 pub mod healths;
 pub mod hub;
+pub mod journals;
 pub mod lanes;
 pub mod members;
 mod objects;

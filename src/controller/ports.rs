@@ -12,6 +12,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use starling_core::apply::Record;
+use starling_core::journal::Entry;
 use starling_core::object::ObjectKey;
 
 use super::renders::{RenderFailure, RenderJob, Rendered};
@@ -19,7 +20,7 @@ use crate::clock::Clock;
 use crate::git::{GitError, GitStore, RepoAccess};
 use crate::ledger::{
     Admission, AdmissionKey, AdmissionOutcome, Attempt, AttemptEnd, AttemptId, AttemptRecord, Due,
-    LedgerError, QueueKey, Rollout, RolloutOutcome, RolloutRecord,
+    LedgerError, NewEntry, QueueKey, Rollout, RolloutOutcome, RolloutRecord,
 };
 use crate::member::Network;
 use crate::render::Manifests;
@@ -154,6 +155,10 @@ port! {
         ) -> bool;
         /// The rollouts of a group.
         fn rollouts(group_uid: &'a str) -> Vec<RolloutRecord>;
+        /// Appends to the journal of a group.
+        fn append_journal(entry: &'a NewEntry) -> ();
+        /// The journal of a group, from its newest whole entry on.
+        fn journal_tail(group_uid: &'a str) -> Vec<Entry>;
         /// What is remembered of objects on a cluster.
         fn load_records(cluster_id: &'a str, owner: &'a str) -> BTreeMap<ObjectKey, Record>;
         /// Who else has objects on a cluster.

@@ -15,6 +15,7 @@ use super::events::Events;
 use super::gates::Gates;
 use super::healths::Healths;
 use super::hub::{Hub, HubError};
+use super::journals::Journals;
 use super::lanes::Lanes;
 use super::members::Members;
 use super::objects::{cluster_of, group_of_action, group_of_approval, identity_of};
@@ -241,6 +242,7 @@ async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Co
         standings: Standings::default(),
         selections: Selections::default(),
         targets: Targets::default(),
+        journals: Journals::default(),
         reports: Checks::default(),
         installation,
         allow_insecure_sources: settings.allow_insecure_sources,

@@ -17,8 +17,8 @@ use super::Planned;
 use super::observe::Group;
 use super::steer::Wish;
 use crate::controller::context::Context;
-use crate::controller::hub::HubError;
-use crate::controller::releases::Vector;
+use crate::controller::hub::{Hub, HubError};
+use crate::controller::releases::{Releases, Vector};
 use crate::controller::wake::By;
 use crate::ledger::{Rollout, RolloutOutcome};
 
@@ -57,14 +57,14 @@ pub(super) struct Offered {
 }
 
 /// Forms the release that is offered now.
-pub(super) fn offered(context: &Context, group: &Group) -> Offered {
+pub(super) fn offered(now: Timestamp, group: &Group) -> Offered {
     let current = group
         .object
         .status
         .as_ref()
         .and_then(|status| status.rollout.as_ref());
     let wanted = wanted(group);
-    let (digest, revisions, settles_at) = match (next_release(current, &wanted, context.now()), current) {
+    let (digest, revisions, settles_at) = match (next_release(current, &wanted, now), current) {
         (ReleaseStep::Start(release), _) => (release.digest, release.revisions, None),
         (ReleaseStep::Keep, Some(current)) => (current.release.clone(), current.revisions.clone(), None),
         (ReleaseStep::Settle { until }, Some(current)) => {
@@ -85,7 +85,7 @@ pub(super) fn offered(context: &Context, group: &Group) -> Offered {
 
 /// The rollout in status; `None`: there is none yet.
 pub(super) async fn current(
-    context: &Context,
+    kept: (&Releases, &Hub),
     group: &Group,
     offered: &Offered,
 ) -> Result<Option<Rolling>, HubError> {
@@ -93,19 +93,15 @@ pub(super) async fn current(
     let Some(rollout) = status.rollout.clone() else {
         return Ok(None);
     };
-    let vector = vector_of(context, group, offered, &rollout.release, &rollout.revisions).await?;
+    let vector = vector_of(kept, group, offered, &rollout.release, &rollout.revisions).await?;
     let good = status
         .last_known_good
         .as_ref()
         .filter(|good| good.release != rollout.release);
     // Only a strategy with stages lets clusters join behind a closed one.
+    let (releases, hub) = kept;
     let known_good = match good.filter(|_| group.strategy.strategy.stages.len() > 1) {
-        Some(good) => {
-            context
-                .releases
-                .load(&context.hub, &group.object, &good.release)
-                .await?
-        }
+        Some(good) => releases.load(hub, &group.object, &good.release).await?,
         None => None,
     };
     Ok(Some(Rolling {
@@ -118,7 +114,7 @@ pub(super) async fn current(
 
 /// A release by its digest. Where it was not kept, or is not there any more, the templates of today have to do.
 async fn vector_of(
-    context: &Context,
+    (releases, hub): (&Releases, &Hub),
     group: &Group,
     offered: &Offered,
     digest: &str,
@@ -127,7 +123,7 @@ async fn vector_of(
     if offered.vector.digest == digest && offered.settles_at.is_none() {
         return Ok(offered.vector.clone());
     }
-    if let Some(kept) = context.releases.load(&context.hub, &group.object, digest).await? {
+    if let Some(kept) = releases.load(hub, &group.object, digest).await? {
         return Ok(kept);
     }
     Ok(Arc::new(Vector {

@@ -18,19 +18,19 @@ use super::super::cluster::reach;
 use super::observe::Group;
 use super::release::Rolling;
 use super::steer::without_retried;
-use crate::controller::context::Context;
+use crate::controller::gates::Gates;
 use crate::controller::releases::Vector;
 use crate::controller::targets::{Known, Of, Wanted};
 
 pub(super) fn plan_input(
-    context: &Context,
+    gates: &Gates,
     group: &Group,
     rolling: &Rolling,
     asked: &Asked,
     membership_held: bool,
     known: &mut Known,
+    now: Timestamp,
 ) -> PlanInput {
-    let now = context.now();
     PlanInput {
         now,
         strategy: group.strategy.strategy.clone(),
@@ -42,7 +42,7 @@ pub(super) fn plan_input(
                 RolloutDirection::BackAtOnce => Direction::BackAtOnce,
             },
             started_at: rolling.started_at(),
-            stages: stages(context, group, rolling, asked, now),
+            stages: stages(gates, group, rolling, asked, now),
             approvals: asked.approvals.clone(),
         },
         steering: asked.steering.clone(),
@@ -54,7 +54,7 @@ pub(super) fn plan_input(
 
 /// What is remembered of the stages: what status says, with what was found since, without what is to be tried again.
 fn stages(
-    context: &Context,
+    gates: &Gates,
     group: &Group,
     rolling: &Rolling,
     asked: &Asked,
@@ -62,9 +62,7 @@ fn stages(
 ) -> BTreeMap<String, StageRecord> {
     let mut stages = record::recorded(&rolling.rollout);
     let uid = group.object.uid().unwrap_or_default();
-    context
-        .gates
-        .lay_over(&group.key, &uid, rolling.rollout.id, &mut stages);
+    gates.lay_over(&group.key, &uid, rolling.rollout.id, &mut stages);
     without_retried(stages, &asked.retries, now)
 }
 
