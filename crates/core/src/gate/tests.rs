@@ -22,7 +22,7 @@ fn task(task: serde_json::Value) -> Result<Option<Task>, String> {
     Task::read(&serde_json::from_value(task).unwrap())
 }
 
-fn webhook(more: serde_json::Value) -> Task {
+fn webhook(more: &serde_json::Value) -> Task {
     let mut whole =
         json!({"type": "Webhook", "webhook": {"url": "https://h/gate", "secretRef": {"name": "s"}}});
     whole
@@ -34,9 +34,9 @@ fn webhook(more: serde_json::Value) -> Task {
 
 #[test]
 fn a_task_has_the_times_that_it_names_or_the_usual() {
-    let plain = webhook(json!({}));
+    let plain = webhook(&json!({}));
     assert_eq!((plain.timeout, plain.interval), (TIMEOUT, INTERVAL));
-    let own = webhook(json!({"timeout": "1h", "interval": "2s"}));
+    let own = webhook(&json!({"timeout": "1h", "interval": "2s"}));
     assert_eq!((own.timeout, own.interval), (JOB_TIMEOUT, Duration::from_secs(2)));
     let job = json!({"type": "Job", "job": {"template": {"spec": {"template": {"spec": {}}}}}});
     assert_eq!(task(job).unwrap().unwrap().timeout, JOB_TIMEOUT);
@@ -95,7 +95,7 @@ fn the_key_of_a_gate_is_its_own_and_lasts() {
 
 #[test]
 fn what_was_found_ends_it_and_anything_else_waits() {
-    let task = webhook(json!({}));
+    let task = webhook(&json!({}));
     let mut tries = Tries::default();
     let mut after = |tried, seconds| super::after(&task, &id(), &mut tries, tried, at(seconds));
     assert_eq!(after(Tried::Passed, 0), After::Found(Finding::Passed));
@@ -116,7 +116,7 @@ fn what_was_found_ends_it_and_anything_else_waits() {
 
 #[test]
 fn trouble_is_tried_again_ever_later_and_when_the_other_side_says() {
-    let task = webhook(json!({"interval": "8s"}));
+    let task = webhook(&json!({"interval": "8s"}));
     let mut tries = Tries::default();
     let mut wait = |tried| match super::after(&task, &id(), &mut tries, tried, at(0)) {
         After::Wait { wait, .. } => wait,
