@@ -113,7 +113,10 @@ mod tests {
             json!({"kind": "B"}),
         );
         let same: Value = serde_json::from_str(r#"{"x": {"q": [1, 2], "p": 1}, "kind": "A"}"#).unwrap();
-        assert_eq!(of_manifests(&[a.clone()], false), of_manifests(&[same], false));
+        assert_eq!(
+            of_manifests(std::slice::from_ref(&a), false),
+            of_manifests(&[same], false)
+        );
         assert_ne!(
             of_manifests(&[a.clone(), b.clone()], false),
             of_manifests(&[b, a], false)
