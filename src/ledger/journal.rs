@@ -12,7 +12,7 @@ use super::{Ledger, LedgerError};
 /// How many rollouts of a group are kept: as many as in the table of rollouts.
 const KEPT: i64 = 20;
 
-/// How many bytes of entries are kept in all. A rollout over 5,000 clusters writes some 20 MB; so this is a dozen of those, or thousands
+/// How many bytes of entries are kept in all. A rollout over 5,000 clusters writes some 15 MB; so this is a dozen of those, or thousands
 /// of small ones, and a fraction of the smallest volume that anybody asks for.
 const BYTES: i64 = 256 << 20;
 

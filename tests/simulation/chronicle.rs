@@ -1,6 +1,7 @@
 //! What the judge is told of a run.
 
 use jiff::{SignedDuration, Timestamp};
+use starling_core::journal::verify;
 
 use crate::judge::{History, Violation, judge, writes};
 use crate::script::{Event, MEMBERS, Script, member};
@@ -94,4 +95,24 @@ pub(crate) fn repetitions(run: &Run) -> anyhow::Result<Vec<String>> {
         }
     }
     Ok(found)
+}
+
+/// What `starling verify` would find in the journals of rollouts: the chains, and every plan by the independent checker.
+pub(crate) fn flaws(run: &Run) -> Vec<String> {
+    let journals = run.world.ledger.journals();
+    let mut flaws = Vec::new();
+    for journal in &journals {
+        let verdict = verify(&journal.chain, &journal.entries, None);
+        let of = journal.entries.first().map_or("", |entry| entry.name.as_str());
+        flaws.extend(
+            verdict
+                .flaws
+                .iter()
+                .map(|flaw| format!("journal of {of}, entry {}: {}", flaw.seq, flaw.what)),
+        );
+    }
+    if journals.iter().all(|journal| journal.entries.is_empty()) {
+        flaws.push("there is no journal".to_owned());
+    }
+    flaws
 }

@@ -83,6 +83,7 @@ fn complaints(run: &world::Run, script: &Script) -> anyhow::Result<Vec<String>> 
     all.extend(chronicle::repetitions(run)?);
     let violations = chronicle::verdict(run, script)?;
     all.extend(violations.iter().map(ToString::to_string));
+    all.extend(chronicle::flaws(run));
     Ok(all)
 }
 

@@ -44,7 +44,7 @@ pub(crate) struct World {
     server: OnceLock<Server>,
     pub(crate) git: GitServer,
     mirror: git::Disk,
-    ledger: ledger::Disk,
+    pub(crate) ledger: ledger::Disk,
     /// How far the controller's clock is off.
     jumped: Arc<AtomicI64>,
     /// The clusters have what they need for the controller to start.

@@ -124,8 +124,7 @@ impl Desk<'_> {
         let cluster = get::<Cluster>(&self.caller, name).await?;
         let mut told = Vec::new();
         for group in groups {
-            let selector = expand::selector(&group.spec.cluster_selector);
-            if selector.is_ok_and(|selector| selector.matches(cluster.labels())) {
+            if selects(&group, &cluster) {
                 told.push(self.of_group(group, Some(name)).await?);
             }
         }
@@ -142,11 +141,13 @@ impl Desk<'_> {
     async fn of_sync(&self, group: SyncGroup, sync: &SyncResource) -> anyhow::Result<Told> {
         let cluster = &sync.spec.cluster_ref.name;
         let own = alone(sync, self.now);
-        let mut told = match self.of_group(group, Some(cluster)).await {
-            Ok(told) => told,
-            // It is about to leave the group.
-            Err(_) => return Ok(own),
-        };
+        // A Sync whose cluster is gone, or not selected any more, is about to leave: its group tells nothing of it.
+        let clusters: Vec<Cluster> = list(&self.caller).await?;
+        let known = clusters.iter().find(|known| known.name_any() == *cluster);
+        if !known.is_some_and(|known| selects(&group, known)) {
+            return Ok(own);
+        }
+        let mut told = self.of_group(group, Some(cluster)).await?;
         told.explanation.state = format!("cluster {cluster} {}", told.explanation.state);
         told.explanation.chain.extend(own.explanation.chain);
         told.subject = own.subject;
@@ -169,6 +170,11 @@ impl Desk<'_> {
         durations.learn(clusters);
         Ok(durations)
     }
+}
+
+fn selects(group: &SyncGroup, cluster: &Cluster) -> bool {
+    let selector = expand::selector(&group.spec.cluster_selector);
+    selector.is_ok_and(|selector| selector.matches(cluster.labels()))
 }
 
 /// What a Sync says of itself.

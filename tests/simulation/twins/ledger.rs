@@ -46,6 +46,16 @@ struct JournalTable {
     entries: Vec<(Entry, bool)>,
 }
 
+impl JournalTable {
+    fn told(&self, group_uid: &str) -> GroupJournal {
+        GroupJournal {
+            group_uid: group_uid.to_owned(),
+            chain: self.chain.clone(),
+            entries: self.entries.iter().map(|(entry, _)| entry.clone()).collect(),
+        }
+    }
+}
+
 /// A disk with a ledger. Clones are the same one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disk(Arc<Mutex<Tables>>);
@@ -54,6 +64,13 @@ impl Disk {
     /// It breaks, and another one takes its place.
     pub(crate) fn lose(&self) {
         *self.tables() = Tables::default();
+    }
+
+    /// The journals of all groups.
+    pub(crate) fn journals(&self) -> Vec<GroupJournal> {
+        let tables = self.tables();
+        let journals = tables.journals.iter();
+        journals.map(|(group_uid, table)| table.told(group_uid)).collect()
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
@@ -144,11 +161,7 @@ impl MemoryLedger {
     pub(crate) fn journal(&self, group_uid: &str) -> Result<Option<GroupJournal>, LedgerError> {
         self.read(|tables| {
             let table = tables.journals.get(group_uid)?;
-            Some(GroupJournal {
-                group_uid: group_uid.to_owned(),
-                chain: table.chain.clone(),
-                entries: table.entries.iter().map(|(entry, _)| entry.clone()).collect(),
-            })
+            Some(table.told(group_uid))
         })
     }
 

@@ -239,10 +239,7 @@ fn what_failed_is_named_and_how_it_is_tried_again() {
     );
     assert_eq!(
         told(&waits).0[0],
-        (
-            "TooManyFailures",
-            "1 cluster of stage canary failed, and 0 may: a"
-        )
+        ("TooManyFailures", "1 cluster failed, and 0 may: a")
     );
 }
 

@@ -380,3 +380,54 @@ fn what_a_person_takes_back_has_an_end() {
         .collect();
     assert_eq!(words["pause"], Some(t(1_002)));
 }
+
+/// What a rollout over two hundred clusters writes, with names as long as real ones: the figures of ADR 33.
+#[test]
+fn a_rollout_over_many_clusters_writes_little_for_each() {
+    const CLUSTERS: usize = 200;
+    let strategy = serde_json::json!({"maxConcurrency": "5%", "minSuccessTime": "30s"});
+    let strategy = crate::plan::ReadStrategy::new(&serde_json::from_value(strategy).unwrap()).unwrap();
+    let member = |n: usize| {
+        let takes = std::time::Duration::from_secs(20 + n as u64 % 40);
+        let uid = format!("7d9f0c4e-3b1a-4f5e-9c2d-{n:012}");
+        let mut member = Member::new(&uid, BTreeMap::new(), takes);
+        member.admit(&crate::digest::of_bytes(b"before"), t(-500));
+        member.heal(t(-400));
+        (format!("prod-eu-{n:04}"), member)
+    };
+    let members = (0..CLUSTERS).map(member).collect();
+    let release = crate::digest::of_bytes(b"now");
+    let (mut world, mut journal) = (World::new(t(0), strategy, members, &release), Journal::default());
+    while world
+        .input()
+        .is_none_or(|input| plan(&input).verdict != Outcome::Through)
+    {
+        world.settle();
+        journal.look(1, &world.input().unwrap());
+        world.now = world.next_time().unwrap_or(world.now);
+        for member in world.members.values_mut() {
+            member.live(world.now);
+        }
+        journal.look(1, &world.input().unwrap());
+    }
+    let (mut whole, mut changes, mut changed) = (0, 0, 0);
+    for entry in &journal.entries {
+        match Body::read(&entry.body).unwrap() {
+            Body::Whole(_) => whole += entry.body.len(),
+            Body::Change(change) => {
+                changes += entry.body.len();
+                changed += change.clusters.len().max(change.decisions.len());
+            }
+        }
+    }
+    println!(
+        "{} entries; {} bytes a cluster in the first; {} bytes a changed cluster; {} bytes a cluster in all, {} of them in whole entries",
+        journal.entries.len(),
+        journal.entries[0].body.len() / CLUSTERS,
+        changes / changed,
+        (whole + changes) / CLUSTERS,
+        whole / CLUSTERS,
+    );
+    assert!(changes / changed < 700 && (whole + changes) / CLUSTERS < 8_000);
+    assert_eq!(journal.flaws(&journal.chain()), [""; 0]);
+}
