@@ -64,6 +64,8 @@ pub(crate) enum Event {
     Cluster { cluster: String, present: bool },
     /// A Cluster moves to another stage.
     Move { cluster: String, stage: &'static str },
+    /// The group gets its stages.
+    Stages,
     /// Somebody says something to the rollout under way.
     Say(Word),
 }
@@ -101,6 +103,7 @@ impl Script {
         let staged = Staged::draw(&mut Random::named(seed, "stages"));
         draft.random = Random::named(seed, "steering");
         draft.push_later();
+        draft.get_stages(&staged);
         draft.join(&staged);
         draft.finish(Some(staged))
     }
@@ -140,6 +143,7 @@ impl Draft {
     fn with_stages(&mut self, seed: u64, staged: &Staged) {
         self.random = Random::named(seed, "steering");
         self.push_later();
+        self.get_stages(staged);
         self.during = (TROUBLE, LONG_TROUBLE);
         for _ in 0..self.random.below(LATE_TROUBLES + 1) {
             self.trouble();
@@ -165,10 +169,17 @@ impl Draft {
 
     /// A rollout through stages takes a minute or more: the revisions come at longer intervals.
     fn push_later(&mut self) {
-        let second = 5_000 + self.random.below(90_000);
+        let second = 15_000 + self.random.below(90_000);
         let third = second + self.random.below(120_000);
         for (place, at) in [second, third].into_iter().enumerate() {
             self.events[place].0 = Duration::from_millis(at);
+        }
+    }
+
+    fn get_stages(&mut self, staged: &Staged) {
+        if staged.comes_later {
+            let at = self.between(5_000, 20_000);
+            self.events.push((Duration::from_millis(at), Event::Stages));
         }
     }
 

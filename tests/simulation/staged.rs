@@ -19,6 +19,8 @@ const REST: &str = "rest";
 pub(crate) struct Staged {
     /// `rolloutStrategy`, as a user writes it.
     pub(crate) strategy: Value,
+    /// Whether the first revision is rolled without it, so that there soon is something to go back to.
+    pub(crate) comes_later: bool,
     /// The stage of each member in the beginning.
     pub(crate) stages: Vec<&'static str>,
     /// Which members join later.
@@ -69,9 +71,10 @@ impl Staged {
         let late = (0..MEMBERS).filter(|_| random.below(6) == 0).collect();
         Self {
             strategy: strategy(random, count),
+            comes_later: random.below(4) > 0,
             stages,
             late,
-            is_bad: random.below(3) == 0,
+            is_bad: random.below(2) == 0,
             approves_after: random.below(20),
         }
     }
@@ -87,7 +90,7 @@ fn strategy(random: &mut Random, count: usize) -> Value {
     let stages: Vec<Value> = STAGES[..count].iter().map(|name| stage(random, name)).collect();
     let mut strategy = json!({
         "maxConcurrency": one_of(random, &[json!(1), json!(2), json!(3), json!("50%"), json!("100%")]),
-        "maxFailures": one_of(random, &[json!("100%"), json!("25%"), json!(0), json!(1), json!(2)]),
+        "maxFailures": one_of(random, &[json!("100%"), json!("25%"), json!(0), json!(0), json!(1)]),
         "minSuccessTime": format!("{}s", random.below(5) * 6),
         "progressDeadline": one_of(random, &[json!("2m"), json!("15m")]),
         "maxUnavailable": one_of(random, &[json!("100%"), json!("100%"), json!(1), json!(2), json!("50%")]),

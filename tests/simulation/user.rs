@@ -94,15 +94,21 @@ async fn set_up(world: &World, hub: &Client) -> anyhow::Result<()> {
         "spec": {"url": URL, "ref": {"branch": "main"}, "interval": "5s",
             "timeout": "5s"}});
     put(&namespaced::<Source>(hub), &source).await?;
+    let has_stages = world.staged.as_ref().is_some_and(|staged| !staged.comes_later);
+    put(&namespaced::<SyncGroup>(hub), &shop(world, has_stages)).await
+}
+
+/// The group, with its stages or without any.
+fn shop(world: &World, has_stages: bool) -> Value {
     let pace = json!({"maxConcurrency": 3, "maxFailures": "100%"});
-    let strategy = world.staged.as_ref().map_or(pace, |staged| staged.strategy.clone());
-    let group = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup", "metadata": {"name": GROUP},
+    let staged = world.staged.as_ref().filter(|_| has_stages);
+    let strategy = staged.map_or(pace, |staged| staged.strategy.clone());
+    json!({"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup", "metadata": {"name": GROUP},
         "spec": {"clusterSelector": {"matchLabels": {"fleet": "shop"}},
             "syncs": [{"name": "app", "sourceRef": {"name": "shop"}, "path": FOLDER, "wait": true,
                 "substitute": {"CLUSTER": "$(cluster.name)"},
                 "timeout": "1m", "interval": "1m", "retryInterval": "5s"}],
-            "rolloutStrategy": strategy}});
-    put(&namespaced::<SyncGroup>(hub), &group).await
+            "rolloutStrategy": strategy}})
 }
 
 fn secret(world: &World, name: &str) -> anyhow::Result<Value> {
@@ -181,6 +187,7 @@ async fn run(
                 put(&clusters, &cluster(name, selected, stages)).await?;
             }
         }
+        Event::Stages => put(&namespaced::<SyncGroup>(hub), &shop(world, true)).await?,
         Event::Say(word) => person.say(world, hub, word).await?,
         Event::Edit { cluster: name } => {
             let member = net::client(name, &world.cluster(name)?.token())?;

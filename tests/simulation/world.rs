@@ -341,6 +341,7 @@ impl Stage<'_> {
             | Event::Cluster { .. }
             | Event::Edit { .. }
             | Event::Move { .. }
+            | Event::Stages
             | Event::Say(_) => {
                 let mut errands = self.world.errands.lock().unwrap_or_else(PoisonError::into_inner);
                 errands.push_back(event.clone());
