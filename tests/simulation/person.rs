@@ -106,12 +106,17 @@ impl Person {
         if is_newest && rollout.direction == RolloutDirection::Forward {
             // What is passed over, or was given up, would not come to rest.
             let in_the_way = |action: &&RolloutAction| {
-                matches!(action.spec.action, ActionType::Skip | ActionType::Abort | ActionType::Rollback)
+                matches!(
+                    action.spec.action,
+                    ActionType::Skip | ActionType::Abort | ActionType::Rollback
+                )
             };
             if let Some(action) = said.iter().find(in_the_way) {
                 let actions = namespaced::<RolloutAction>(hub);
                 self.acted = Some(now());
-                actions.delete(&action.name_any(), &DeleteParams::default()).await?;
+                actions
+                    .delete(&action.name_any(), &DeleteParams::default())
+                    .await?;
                 return Ok(());
             }
         }
@@ -229,7 +234,9 @@ fn of(action: ActionType) -> RolloutActionSpec {
 
 /// What was said to a rollout, in order.
 async fn said(hub: &Client, rollout: i64) -> anyhow::Result<Vec<RolloutAction>> {
-    let listed = namespaced::<RolloutAction>(hub).list(&ListParams::default()).await?;
+    let listed = namespaced::<RolloutAction>(hub)
+        .list(&ListParams::default())
+        .await?;
     let mut said: Vec<RolloutAction> = { listed.items.into_iter() }
         .filter(|action| action.spec.rollout == rollout)
         .collect();

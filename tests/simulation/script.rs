@@ -218,7 +218,8 @@ impl Draft {
         }
         let (from, to) = self.span(10_000);
         let start = Event::Start { loses_disk: false };
-        self.events.extend([(from, Event::Crash), (from, jump), (to, start)]);
+        self.events
+            .extend([(from, Event::Crash), (from, jump), (to, start)]);
     }
 
     fn between(&mut self, least: u64, most: u64) -> u64 {

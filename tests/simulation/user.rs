@@ -84,7 +84,11 @@ async fn set_up(world: &World, hub: &Client) -> anyhow::Result<()> {
     let stages = first_stages(world);
     for number in 0..MEMBERS {
         let name = member(number);
-        if world.staged.as_ref().is_some_and(|staged| staged.late.contains(&number)) {
+        if world
+            .staged
+            .as_ref()
+            .is_some_and(|staged| staged.late.contains(&number))
+        {
             continue;
         }
         put(&namespaced::<Secret>(hub), &secret(world, &name)?).await?;

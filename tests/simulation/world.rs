@@ -218,7 +218,9 @@ pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
         .simulation_duration(Duration::from_secs(24 * 3600))
         .build();
     furnish(&mut simulation, &world);
-    world.git.push(at(Duration::ZERO), "main", content::tree(1, false));
+    world
+        .git
+        .push(at(Duration::ZERO), "main", content::tree(1, false));
     let mut stage = Stage {
         world: Arc::clone(&world),
         simulation,

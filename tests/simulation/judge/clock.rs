@@ -15,7 +15,9 @@ impl ControllerClock {
 
     fn off_at(&self, at: Timestamp) -> SignedDuration {
         let known = self.0.partition_point(|(since, _)| *since <= at);
-        self.0[..known].last().map_or(SignedDuration::ZERO, |(_, off)| *off)
+        self.0[..known]
+            .last()
+            .map_or(SignedDuration::ZERO, |(_, off)| *off)
     }
 
     /// The earliest and the latest time that it showed in a span.

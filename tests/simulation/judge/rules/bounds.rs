@@ -177,11 +177,19 @@ impl<'m> Moment<'m> {
             return Some(self.violation(Rule::Paused, "admitted while the rollout was paused".to_owned()));
         }
         if is_aborted(&self.words, from, to) {
-            return Some(self.violation(Rule::Paused, "admitted though the rollout was given up".to_owned()));
+            return Some(self.violation(
+                Rule::Paused,
+                "admitted though the rollout was given up".to_owned(),
+            ));
         }
         let cluster = &self.story.cluster;
         let is_over = self.passed_over(cluster, |said| said.stood(from, to));
-        is_over.then(|| self.violation(Rule::Skipped, "admitted though somebody passes over it".to_owned()))
+        is_over.then(|| {
+            self.violation(
+                Rule::Skipped,
+                "admitted though somebody passes over it".to_owned(),
+            )
+        })
     }
 
     /// Whether somebody passes over a cluster, or over the stage that it is in. A stage is passed over for those that what rolls
@@ -251,11 +259,9 @@ impl<'m> Moment<'m> {
             let leftover = target.release != self.target.release && !reachable;
             target.is_admission && !self.is_before(target.done) && !gave_up && !leftover
         };
-        targets
-            .iter()
-            .any(|(story, target)| {
-                (is_open(target) && !self.may_be_late(&targets, target)) || self.soaks(story, target)
-            })
+        targets.iter().any(|(story, target)| {
+            (is_open(target) && !self.may_be_late(&targets, target)) || self.soaks(story, target)
+        })
     }
 
     /// Whether a cluster holds what rolls and had not been healthy for long enough.
@@ -274,7 +280,9 @@ impl<'m> Moment<'m> {
             && story.track.always(self.from, self.target.at, |sync| {
                 let status = sync.status.clone().unwrap_or_default();
                 let since: Option<Timestamp> = status.healthy_since.parse().ok();
-                let once = status.longest_healthy.is_some_and(|longest| span(longest) >= soak);
+                let once = status
+                    .longest_healthy
+                    .is_some_and(|longest| span(longest) >= soak);
                 let now = since.is_some_and(|since| after(since, soak) > latest);
                 now && !once && is_done(&self.world.digests, sync, &target.wanted)
             })

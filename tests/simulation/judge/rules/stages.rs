@@ -78,9 +78,7 @@ fn changes(
             !time(stage).is_empty() && known(&stage.name).is_none_or(|known| time(known).is_empty())
         };
         let opens = is_new(|stage| &stage.start_time).then(|| look.opens()).flatten();
-        let passes = is_new(|stage| &stage.pass_time)
-            .then(|| look.lets_go())
-            .flatten();
+        let passes = is_new(|stage| &stage.pass_time).then(|| look.lets_go()).flatten();
         let wrong = opens.into_iter().chain(passes);
         found.extend(wrong.map(|words| Violation {
             rule: Rule::StageOrder,
@@ -116,7 +114,9 @@ impl Look<'_> {
 
     fn is_promoted(&self) -> bool {
         let name = Some(self.stage.name.as_str());
-        self.is_said(|action| action.spec.action == ActionType::Promote && action.spec.stage.as_deref() == name)
+        self.is_said(|action| {
+            action.spec.action == ActionType::Promote && action.spec.stage.as_deref() == name
+        })
     }
 
     fn is_skipped(&self) -> bool {
@@ -201,8 +201,7 @@ impl Look<'_> {
         ours.filter(move |(of, track)| {
             let selected = |at| world.hub.selected(&id.namespace, group, at).contains(&&*of.name);
             let mut moments = track.during(self.from, self.version.at).map(|known| known.at);
-            let is_there =
-                |cluster: &Cluster| stage_of(self.rules(), cluster) == self.place && is(cluster);
+            let is_there = |cluster: &Cluster| stage_of(self.rules(), cluster) == self.place && is(cluster);
             selected(self.from)
                 && moments.all(|at| at < self.from || selected(at))
                 && track.always(self.from, self.version.at, is_there)
@@ -220,9 +219,14 @@ impl Look<'_> {
 
     /// Whether the cluster cannot get anything, by what concerns it alone.
     fn is_excused(&self, cluster: &str) -> bool {
-        let problems = self.version.object.status.iter().flat_map(|status| &status.problems);
-        let lacks = { problems }
-            .any(|problem| problem.cluster == cluster && problem.reason == "InvalidParameters");
+        let problems = self
+            .version
+            .object
+            .status
+            .iter()
+            .flat_map(|status| &status.problems);
+        let lacks =
+            { problems }.any(|problem| problem.cluster == cluster && problem.reason == "InvalidParameters");
         let mut stories = self.world.group_stories(self.id, cluster);
         lacks
             || stories.any(|story| {
@@ -239,11 +243,10 @@ impl Look<'_> {
                 let ours = story.targets.iter().filter(|target| {
                     target.index < self.version.index && target.wanted.revision == rolled.revision
                 });
-                story.is_of(&rolled.sync)
-                    && { ours }.any(|target| {
-                        let failed = target.failed.is_some_and(|(_, index)| index < self.version.index);
-                        failed || self.is_late(target.recorded) || self.has_soaked(story, target)
-                    })
+                story.is_of(&rolled.sync) && { ours }.any(|target| {
+                    let failed = target.failed.is_some_and(|(_, index)| index < self.version.index);
+                    failed || self.is_late(target.recorded) || self.has_soaked(story, target)
+                })
             })
         })
     }
@@ -276,8 +279,11 @@ impl Look<'_> {
                 };
                 let since: Option<Timestamp> = status.healthy_since.parse().ok();
                 let now = since.zip(by).is_some_and(|(since, by)| after(since, soak) <= by);
-                let once = status.longest_healthy.is_some_and(|longest| span(longest) >= soak);
-                is_done(&self.world.digests, &version.object, &target.wanted) && (soak.is_zero() || now || once)
+                let once = status
+                    .longest_healthy
+                    .is_some_and(|longest| span(longest) >= soak);
+                is_done(&self.world.digests, &version.object, &target.wanted)
+                    && (soak.is_zero() || now || once)
             })
     }
 

@@ -71,7 +71,11 @@ impl Beginning<'_> {
         let wrong = match self.rollout.direction {
             RolloutDirection::Forward => vec![self.comes_back()],
             RolloutDirection::Back | RolloutDirection::BackAtOnce => {
-                vec![self.nobody_asked(), self.goes_elsewhere(), self.goes_another_way()]
+                vec![
+                    self.nobody_asked(),
+                    self.goes_elsewhere(),
+                    self.goes_another_way(),
+                ]
             }
         };
         let wrong = wrong.into_iter().flatten();
@@ -114,9 +118,8 @@ impl Beginning<'_> {
     }
 
     fn goes_elsewhere(&self) -> Option<(Rule, String)> {
-        let named = self.was_said(|action| {
-            action.spec.action == ActionType::Rollback && action.spec.revision.is_some()
-        });
+        let named = self
+            .was_said(|action| action.spec.action == ActionType::Rollback && action.spec.revision.is_some());
         let good = self.good();
         (!named && good != Some(self.rollout.release.as_str())).then(|| {
             let words = format!(

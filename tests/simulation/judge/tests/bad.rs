@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::broken;
 use super::good::settled;
-use super::steered::STEERED;
 use super::script::{Script, condition, digest, labelled, rendered, revision, sync};
+use super::steered::STEERED;
 use crate::judge::Rule;
 
 const TWO: &[(&str, &str)] = &[("settings", "2"), ("motd", "hello")];

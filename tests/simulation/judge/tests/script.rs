@@ -518,9 +518,14 @@ impl Script {
             .map(|(_, cluster)| cluster["metadata"]["labels"]["stage"].clone())
             .collect();
         self.edit("SyncGroup", "shop", "starling", |group| {
-            let mut names: Vec<Value> = { group["spec"]["rolloutStrategy"]["stages"].as_array().unwrap().iter() }
-                .map(|stage| stage["name"].clone())
-                .collect();
+            let mut names: Vec<Value> = {
+                group["spec"]["rolloutStrategy"]["stages"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+            }
+            .map(|stage| stage["name"].clone())
+            .collect();
             let named = |label: &&Value| names.contains(label);
             let rest = labels.len() - labels.iter().filter(named).count();
             let stages = &mut group["status"]["rollout"]["stages"];

@@ -131,29 +131,41 @@ pub(super) const STEERED: [Case; 33] = [
         script.admit("b", "c2");
         script
     }),
-    ("a stage that soaked before a clock jumped", Rule::StageOrder, || {
-        let mut script = canary(&NOTHING, &json!({"minSuccessTime": "5m"}));
-        script.deliver("a", "c2");
-        script.jump(-200);
-        script.pass(310);
-        // By its clock it is not two minutes ago.
-        script.edit("SyncGroup", "shop", "starling", |group| {
-            let since = group["status"]["rollout"]["stages"][0]["startTime"].clone();
-            group["status"]["rollout"]["stages"][0]["passTime"] = since;
-        });
-        script
-    }),
-    ("a stage opens before the one in front let go", Rule::StageOrder, || {
-        let mut script = canary(&NOTHING, &NOTHING);
-        script.deliver("a", "c2");
-        script.stage(1, "startTime");
-        script.admit("b", "c2");
-        script
-    }),
+    (
+        "a stage that soaked before a clock jumped",
+        Rule::StageOrder,
+        || {
+            let mut script = canary(&NOTHING, &json!({"minSuccessTime": "5m"}));
+            script.deliver("a", "c2");
+            script.jump(-200);
+            script.pass(310);
+            // By its clock it is not two minutes ago.
+            script.edit("SyncGroup", "shop", "starling", |group| {
+                let since = group["status"]["rollout"]["stages"][0]["startTime"].clone();
+                group["status"]["rollout"]["stages"][0]["passTime"] = since;
+            });
+            script
+        },
+    ),
+    (
+        "a stage opens before the one in front let go",
+        Rule::StageOrder,
+        || {
+            let mut script = canary(&NOTHING, &NOTHING);
+            script.deliver("a", "c2");
+            script.stage(1, "startTime");
+            script.admit("b", "c2");
+            script
+        },
+    ),
     ("a wait that is not over", Rule::StageOrder, || {
         let mut script = canary(&waits_after(), &NOTHING);
         script.deliver("a", "c2");
-        script.task(0, "afterStageTasks", json!({"type": "TimedWait", "waitTime": "5m"}));
+        script.task(
+            0,
+            "afterStageTasks",
+            json!({"type": "TimedWait", "waitTime": "5m"}),
+        );
         script.pass(240);
         let_go(&mut script);
         script
@@ -206,20 +218,28 @@ pub(super) const STEERED: [Case; 33] = [
         script.admit("b", "c2");
         script
     }),
-    ("a canary that cannot be reached is waited for", Rule::StageOrder, || {
-        let mut script = canary(&json!({"clusterSelector": {}}), &json!({"onUnreachable": "Wait"}));
-        script.reach("c", false);
-        script.deliver("a", "c2");
-        script.deliver("b", "c2");
-        script.stage(0, "passTime");
-        script
-    }),
-    ("a stage has fewer slots than the group", Rule::Concurrency, || {
-        let mut script = canary(&json!({"clusterSelector": {}, "maxConcurrency": 1}), &NOTHING);
-        script.admit("a", "c2");
-        script.admit("b", "c2");
-        script
-    }),
+    (
+        "a canary that cannot be reached is waited for",
+        Rule::StageOrder,
+        || {
+            let mut script = canary(&json!({"clusterSelector": {}}), &json!({"onUnreachable": "Wait"}));
+            script.reach("c", false);
+            script.deliver("a", "c2");
+            script.deliver("b", "c2");
+            script.stage(0, "passTime");
+            script
+        },
+    ),
+    (
+        "a stage has fewer slots than the group",
+        Rule::Concurrency,
+        || {
+            let mut script = canary(&json!({"clusterSelector": {}, "maxConcurrency": 1}), &NOTHING);
+            script.admit("a", "c2");
+            script.admit("b", "c2");
+            script
+        },
+    ),
     ("who soaks has a slot", Rule::Concurrency, || {
         let strategy = json!({"minSuccessTime": "5m", "maxConcurrency": 1});
         let mut script = canary(&json!({"clusterSelector": {}}), &strategy);
@@ -228,23 +248,31 @@ pub(super) const STEERED: [Case; 33] = [
         script.admit("b", "c2");
         script
     }),
-    ("a stage allows fewer failures than the group", Rule::FailureBudget, || {
-        let stage = json!({"clusterSelector": {}, "maxFailures": 0});
-        let mut script = canary(&stage, &json!({"maxFailures": 2}));
-        script.admit("a", "c2");
-        script.fail("a", &["ConfigMap default/settings"]);
-        script.pass(10);
-        script.admit("b", "c2");
-        script
-    }),
-    ("what was good goes out while too many fail", Rule::FailureBudget, || {
-        let mut script = joined();
-        script.admit("a", "c2");
-        script.fail("a", &["ConfigMap default/settings"]);
-        script.pass(10);
-        admit_good(&mut script, "d");
-        script
-    }),
+    (
+        "a stage allows fewer failures than the group",
+        Rule::FailureBudget,
+        || {
+            let stage = json!({"clusterSelector": {}, "maxFailures": 0});
+            let mut script = canary(&stage, &json!({"maxFailures": 2}));
+            script.admit("a", "c2");
+            script.fail("a", &["ConfigMap default/settings"]);
+            script.pass(10);
+            script.admit("b", "c2");
+            script
+        },
+    ),
+    (
+        "what was good goes out while too many fail",
+        Rule::FailureBudget,
+        || {
+            let mut script = joined();
+            script.admit("a", "c2");
+            script.fail("a", &["ConfigMap default/settings"]);
+            script.pass(10);
+            admit_good(&mut script, "d");
+            script
+        },
+    ),
     ("what somebody passes over", Rule::Skipped, || {
         let mut script = canary(&json!({"clusterSelector": {}}), &NOTHING);
         script.say("Skip", &json!({"cluster": "b"}));
@@ -297,12 +325,16 @@ pub(super) const STEERED: [Case; 33] = [
         begin(&mut script, BAD, "c2", "Forward");
         script
     }),
-    ("what was let go in another rollout comes back", Rule::Held, || {
-        let mut script = rolled_back();
-        script.say("Release", &json!({"rollout": 2}));
-        begin(&mut script, BAD, "c2", "Forward");
-        script
-    }),
+    (
+        "what was let go in another rollout comes back",
+        Rule::Held,
+        || {
+            let mut script = rolled_back();
+            script.say("Release", &json!({"rollout": 2}));
+            begin(&mut script, BAD, "c2", "Forward");
+            script
+        },
+    ),
     ("back, though nobody asked", Rule::Back, || {
         let mut script = settled();
         script.roll("c2", TWO);
@@ -374,7 +406,11 @@ fn stages_with_everything() -> History {
     script.edit("SyncGroup", "shop", "starling", |group| {
         group["status"]["rollout"]["releaseDigest"] = "sha256:new".into();
     });
-    script.task(0, "beforeStageTasks", json!({"type": "TimedWait", "waitTime": "1m"}));
+    script.task(
+        0,
+        "beforeStageTasks",
+        json!({"type": "TimedWait", "waitTime": "1m"}),
+    );
     script.pass(60);
     script.stage(0, "startTime");
     script.deliver("a", "c2");
@@ -383,7 +419,11 @@ fn stages_with_everything() -> History {
     script.task(0, "afterStageTasks", json!({"type": "Approval"}));
     script.approve(2, "canary", "sha256:old");
     script.approve(2, "canary", "sha256:new");
-    script.task(0, "afterStageTasks", json!({"type": "TimedWait", "waitTime": "1m"}));
+    script.task(
+        0,
+        "afterStageTasks",
+        json!({"type": "TimedWait", "waitTime": "1m"}),
+    );
     script.pass(60);
     let_go(&mut script);
     script.deliver("b", "c2");
