@@ -51,7 +51,7 @@ impl Person {
         };
         self.remember(&rollout);
         let patience = world.staged.as_ref().map_or(0, |staged| staged.approves_after);
-        if let Some(stage) = self.to_approve(&rollout, patience) {
+        if let Some(stage) = self.stage_to_approve(&rollout, patience) {
             let (stage, digest) = (stage.name.clone(), rollout.release_digest.clone());
             return self.approve(hub, rollout.id, &stage, &digest).await;
         }
@@ -73,14 +73,14 @@ impl Person {
     }
 
     /// A stage that waits for an approval, once they have thought about it.
-    fn to_approve<'r>(&mut self, rollout: &'r RolloutStatus, patience: u64) -> Option<&'r StageStatus> {
+    fn stage_to_approve<'r>(&mut self, rollout: &'r RolloutStatus, patience: u64) -> Option<&'r StageStatus> {
         let waits = |stage: &&StageStatus| stage.phase == "AwaitingApproval";
         let stage = rollout.stages.iter().find(waits)?;
         if rollout.release_digest.is_empty() {
             return None;
         }
         let known = self.waits.as_ref();
-        if !known.is_some_and(|(id, name, _)| (*id, name) == (rollout.id, &stage.name)) {
+        if known.is_none_or(|(id, name, _)| (*id, name) != (rollout.id, &stage.name)) {
             self.waits = Some((rollout.id, stage.name.clone(), now()));
         }
         let (.., since) = self.waits.as_ref()?;

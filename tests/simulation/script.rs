@@ -169,7 +169,7 @@ impl Draft {
 
     /// A rollout through stages takes a minute or more: the revisions come at longer intervals.
     fn push_later(&mut self) {
-        let second = 15_000 + self.random.below(90_000);
+        let second = 35_000 + self.random.below(80_000);
         let third = second + self.random.below(120_000);
         for (place, at) in [second, third].into_iter().enumerate() {
             self.events[place].0 = Duration::from_millis(at);
@@ -178,7 +178,7 @@ impl Draft {
 
     fn get_stages(&mut self, staged: &Staged) {
         if staged.comes_later {
-            let at = self.between(5_000, 20_000);
+            let at = self.between(22_000, 35_000);
             self.events.push((Duration::from_millis(at), Event::Stages));
         }
     }

@@ -74,9 +74,7 @@ pub(crate) fn approvals<'h>(
 /// Whether a rollout was paused all the time of a span.
 pub(crate) fn is_paused(actions: &[Said<'_, RolloutAction>], from: Timestamp, to: Timestamp) -> bool {
     let of = |type_: ActionType| actions.iter().filter(move |said| said.what.spec.action == type_);
-    let paused = of(ActionType::Pause)
-        .filter(|said| said.stood(from, to))
-        .next_back();
+    let paused = of(ActionType::Pause).rfind(|said| said.stood(from, to));
     paused.is_some_and(|pause| {
         // A Resume takes back the pauses before it, as long as it is there.
         !of(ActionType::Resume).any(|resume| resume.made.1 > pause.made.1 && resume.made.0 <= to)

@@ -517,7 +517,8 @@ impl<'m> Moment<'m> {
         let is_good = good.is_some_and(|good| good.release == self.target.release);
         let before = self.story.target_before(self.target.index);
         let is_new = before.is_none_or(|before| before.wanted == self.target.wanted);
-        (!may_be_open && !(is_good && is_new)).then(|| {
+        let excused = may_be_open || (is_good && is_new);
+        (!excused).then(|| {
             let words = "admitted before its stage had opened".to_owned();
             self.violation(Rule::StageOrder, words)
         })

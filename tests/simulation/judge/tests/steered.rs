@@ -550,9 +550,12 @@ fn two_commits_through_stages() -> History {
     script.end()
 }
 
+/// A name, and how it is made.
+type Neighbour = (&'static str, fn() -> History);
+
 #[test]
 fn rollouts_through_stages_without_fault_are_accepted() {
-    let histories: [(&str, fn() -> History); 9] = [
+    let histories: [Neighbour; 9] = [
         ("everything", stages_with_everything),
         ("promote and skip", a_person_promotes_and_passes_over),
         ("pause and resume", a_pause_is_taken_back),
