@@ -13,7 +13,9 @@ mod content;
 mod judge;
 mod ledger_model;
 mod net;
+mod person;
 mod script;
+mod staged;
 mod trace;
 mod twins;
 mod user;
@@ -73,7 +75,12 @@ fn check(seed: u64) -> Result<world::Run, String> {
         .iter()
         .map(|(at, event)| format!("{at:?} {event:?}"))
         .collect();
-    let what = format!("{}\nscript:\n{}", complaints.join("\n"), events.join("\n"));
+    let what = format!(
+        "{}\nscript:\n{}\n{:?}",
+        complaints.join("\n"),
+        events.join("\n"),
+        script.staged
+    );
     Err(failed(seed, &what, Some(&trace::of(&run.world))))
 }
 
@@ -102,6 +109,22 @@ fn without_trouble_three_revisions_roll_through_the_fleet() -> anyhow::Result<()
         "{:?}",
         run.world.log
     );
+    Ok(())
+}
+
+#[test]
+fn without_trouble_three_revisions_roll_through_stages() -> anyhow::Result<()> {
+    log();
+    for seed in number("STARLING_SEED").map_or(vec![1, 2, 3, 4], |seed| vec![seed]) {
+        let script = Script::calm_with_stages(seed);
+        let run = world::run(seed, &script)?;
+        assert_eq!(
+            complaints(&run, &script)?,
+            Vec::<String>::new(),
+            "seed {seed}: {script:?} {:?}",
+            run.world.log
+        );
+    }
     Ok(())
 }
 
@@ -156,6 +179,7 @@ fn every_seed_converges() {
                         return;
                     }
                     if let Err(what) = check(seed) {
+                        eprintln!("seed {seed} failed");
                         failures.lock().unwrap().insert(seed, what);
                     }
                 }

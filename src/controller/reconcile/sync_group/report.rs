@@ -134,6 +134,10 @@ pub(super) async fn blocked(context: &Context, blocked: &Blocked) -> Result<(), 
 
 fn too_early(context: &Context, group: &Group, now: Timestamp) -> Option<Duration> {
     let since = now.duration_since(context.reports.get(&group.key)?);
+    // A clock that was set back would put every write off until it is where it was.
+    if since.is_negative() {
+        return None;
+    }
     let pause = SignedDuration::try_from(PAUSE).ok()?;
     Duration::try_from(pause - since)
         .ok()
