@@ -20,7 +20,7 @@ mod view;
 use std::time::Duration;
 
 use starling_core::course::Course;
-use starling_core::plan::{Plan, PlanInput, Report, plan};
+use starling_core::plan::{Plan, PlanInput, Report, overlap, plan};
 use starling_core::steering::Asked;
 
 use self::observe::Group;
@@ -94,6 +94,8 @@ struct Decided {
     plan: Plan,
     /// What status tells of it.
     said: Report,
+    /// What people are told of clusters that several stages select.
+    overlap: Option<String>,
 }
 
 /// What would happen next, if nothing else is to roll.
@@ -180,12 +182,14 @@ impl Planned {
         if let Some(why) = stuck {
             said.blocked_by.push(("NothingToGoBackTo", why, None));
         }
+        let overlap = overlap(&self.input.strategy, &known.overlaps);
         known.views.put_back(self.input.clusters);
         Decided {
             rolling: self.rolling,
             asked: self.asked,
             plan: self.plan,
             said,
+            overlap,
         }
     }
 }

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, MESSAGE_LIMIT, PROGRESSING, cut};
+use starling_api::conditions::{
+    self, ConditionStatus, ConditionUpdate, MESSAGE_LIMIT, PROGRESSING, STAGES_OVERLAP, cut,
+};
 use starling_api::{
     Blocker, ClusterCounts, ClusterProblem, REQUESTED_AT, ReleaseStatus, RolloutPhase, RolloutStatus,
     SyncGroupStatus,
 };
 use starling_core::membership::HeldDeparture;
-use starling_core::plan::{Counts, Plan, Report, record};
+use starling_core::plan::{Counts, Report, record};
 
 use super::super::{ReconcileError, ready, stalled};
 use super::observe::{Blocked, Group};
@@ -60,12 +62,11 @@ pub(super) async fn report(
     let now = context.now();
     let Decided {
         rolling,
-        plan,
         said: report,
         ..
     } = decided;
     let before = &rolling.status;
-    let after = status(group, rolling, (plan, report), departure, now);
+    let after = status(group, decided, departure, now);
     if after == *before {
         return Ok(None);
     }
@@ -151,11 +152,17 @@ async fn phase_changed(
 
 fn status(
     group: &Group,
-    rolling: &Rolling,
-    (plan, report): (&Plan, &Report),
+    decided: &Decided,
     departure: Option<&HeldDeparture>,
     now: Timestamp,
 ) -> SyncGroupStatus {
+    let Decided {
+        rolling,
+        asked: _,
+        plan,
+        said: report,
+        overlap,
+    } = decided;
     let before = &rolling.status;
     let mut rollout = rolling.rollout.clone();
     rollout.phase = report.phase;
@@ -174,6 +181,7 @@ fn status(
     let generation = group.object.metadata.generation;
     let mut updates = updates(report, &rollout.blocked_by);
     updates.extend(held::conditions(group, departure));
+    updates.extend(overlap.clone().map(stages_overlap));
     SyncGroupStatus {
         observed_generation: generation,
         last_handled_reconcile_at: handled(group.object.annotations().get(REQUESTED_AT), before),
@@ -262,6 +270,15 @@ fn updates(report: &Report, blocked_by: &[Blocker]) -> Vec<ConditionUpdate> {
         message: message.clone(),
     };
     vec![ready(status, reason, message), progress]
+}
+
+fn stages_overlap(message: String) -> ConditionUpdate {
+    ConditionUpdate {
+        type_: STAGES_OVERLAP,
+        status: ConditionStatus::True,
+        reason: "ClusterInSeveralStages".into(),
+        message,
+    }
 }
 
 /// Blockers keep the time since which they block.
