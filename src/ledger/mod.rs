@@ -38,7 +38,7 @@ pub use admissions::{Admission, AdmissionKey, AdmissionOutcome, AdmissionRecord}
 pub use attempts::{Attempt, AttemptEnd, AttemptId, AttemptOutcome, AttemptRecord, ObjectCounts};
 pub use error::LedgerError;
 pub use queue::{Due, QueueKey};
-pub use rollouts::{Rollout, RolloutOutcome, RolloutRecord};
+pub use rollouts::{ROLLOUTS_KEPT, Rollout, RolloutOutcome, RolloutRecord};
 pub use writer::WriterStats;
 
 use folder::Files;

@@ -15,6 +15,7 @@ mod rendered;
 mod report;
 mod retry;
 mod steer;
+mod tidy;
 mod view;
 
 use std::time::Duration;

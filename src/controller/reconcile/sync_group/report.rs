@@ -16,8 +16,7 @@ use starling_core::plan::{Counts, Report, record};
 
 use super::super::{ReconcileError, ready, stalled};
 use super::observe::{Blocked, Group};
-use super::release::Rolling;
-use super::{Decided, held};
+use super::{Decided, held, tidy};
 use crate::controller::context::{Context, Next};
 use crate::controller::wake::By;
 use crate::ledger::RolloutOutcome;
@@ -83,7 +82,7 @@ pub(super) async fn report(
     }
     held::tell(context, group, before, &after).await;
     if phase_before != Some(report.phase) {
-        phase_changed(context, group, rolling, report, now).await?;
+        phase_changed(context, group, report, &after, now).await?;
     }
     Ok(None)
 }
@@ -134,11 +133,11 @@ fn too_early(context: &Context, group: &Group, now: Timestamp) -> Option<Duratio
 async fn phase_changed(
     context: &Context,
     group: &Group,
-    rolling: &Rolling,
     report: &Report,
+    after: &SyncGroupStatus,
     now: Timestamp,
 ) -> Result<(), ReconcileError> {
-    let id = rolling.rollout.id;
+    let id = after.rollout.as_ref().map_or(0, |rollout| rollout.id);
     tracing::info!(group = %group.key, rollout = id, phase = ?report.phase, updated = report.counts.updated, total = report.counts.total, failed = report.counts.failed, "rollout changed phase");
     if report.phase == RolloutPhase::Succeeded {
         let uid = group.object.uid().unwrap_or_default();
@@ -146,6 +145,7 @@ async fn phase_changed(
             .ledger
             .end_rollout(&uid, &id.to_string(), RolloutOutcome::Succeeded, now)
             .await?;
+        tidy::tidy(context, group, after).await;
     }
     Ok(())
 }
