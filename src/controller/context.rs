@@ -25,6 +25,7 @@ use super::roster::Syncs;
 use super::selection::Selections;
 use super::standing::Standings;
 use super::targets::Targets;
+use super::unsure::Unsure;
 use super::workqueue::Workqueue;
 
 /// What all reconcilers share. Nothing in it is a truth: it is adapters, caches, and the requeue tables.
@@ -85,6 +86,8 @@ pub struct Context {
     pub targets: Targets,
     /// Who is about to leave each group.
     pub departures: Departures,
+    /// What may have been written for each group and was not answered.
+    pub unsure: Unsure,
     /// Part of every owner label.
     pub installation: String,
     /// Whether http:// and file:// are accepted.

@@ -29,6 +29,7 @@ mod shelf;
 pub mod standing;
 pub mod targets;
 pub(crate) mod trees;
+pub mod unsure;
 pub mod views;
 mod wake;
 mod watch;

@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 use starling_core::plan::{Decision, Gate, HoldReason, Plan, StagePhase, StageWait, Verdict};
 
-use crate::machine::{Looked, Machine};
+use crate::machine::{Looked, Machine, News};
 
 /// Looks that a run may take. Each but the last starts or ends something, or waits for a time, of which a small fleet has a few
 /// for each cluster and stage.
@@ -23,7 +23,7 @@ pub(crate) enum End {
 /// Runs until nothing happens by itself any more. With `approving`, a person approves whatever waits for that.
 pub(crate) async fn settle(machine: &mut Machine, approving: bool) -> Result<End, String> {
     for _ in 0..LOOKS {
-        machine.watch();
+        machine.watch(News::ALL);
         let before = format!("{:?}", machine.world.api);
         if machine.look().await != Looked::Through {
             let later = machine.world.now + RETRY;

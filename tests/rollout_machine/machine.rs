@@ -2,7 +2,7 @@
 //!
 //! It knows what its cache holds, and nothing else: after a crash, what it reads anew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use jiff::Timestamp;
@@ -36,6 +36,27 @@ pub(crate) enum Order {
     Right,
     SyncBeforeIntent,
     StageAfterAdmission,
+    /// What was answered with an error is taken for not done, if no watch says otherwise.
+    NotReadAgain,
+}
+
+/// Which watches have brought what is new. Each kind has one of its own, and none knows of the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct News {
+    pub(crate) sources: bool,
+    pub(crate) group: bool,
+    pub(crate) syncs: bool,
+    pub(crate) people: bool,
+}
+
+impl News {
+    /// Everything.
+    pub(crate) const ALL: Self = Self {
+        sources: true,
+        group: true,
+        syncs: true,
+        people: true,
+    };
 }
 
 /// How a look ended.
@@ -55,6 +76,8 @@ pub(crate) struct Machine {
     pub(crate) faults: Faults,
     order: Order,
     cache: Api,
+    /// Writes of which it is not known whether they were done: of the status, and of Syncs by their clusters.
+    unsure: (bool, BTreeSet<String>),
     ledger: Ledger,
     folder: TempDir,
 }
@@ -81,14 +104,43 @@ impl Machine {
             world,
             faults: Faults::default(),
             order,
+            unsure: (false, BTreeSet::new()),
             ledger,
             folder,
         }
     }
 
     /// The watches bring what is new.
-    pub(crate) fn watch(&mut self) {
-        self.cache = self.world.api.clone();
+    pub(crate) fn watch(&mut self, news: News) {
+        let api = &self.world.api;
+        if news.sources {
+            self.cache.offered.clone_from(&api.offered);
+        }
+        if news.group {
+            self.cache.status.clone_from(&api.status);
+        }
+        if news.syncs {
+            self.cache.clusters.clone_from(&api.clusters);
+        }
+        if news.people {
+            self.cache.actions.clone_from(&api.actions);
+            self.cache.approvals.clone_from(&api.approvals);
+        }
+    }
+
+    /// Reads anew what may have been written and was not answered.
+    fn read_again(&mut self) {
+        let (group, syncs) = std::mem::take(&mut self.unsure);
+        if self.order == Order::NotReadAgain {
+            return;
+        }
+        if group {
+            self.cache.status.clone_from(&self.world.api.status);
+        }
+        for name in syncs {
+            let cluster = self.world.api.clusters.get(&name).cloned();
+            self.cache.clusters.extend(cluster.map(|cluster| (name, cluster)));
+        }
     }
 
     /// Looks at the group once. Who dies is started again.
@@ -107,7 +159,8 @@ impl Machine {
     async fn restart(&mut self) -> Step<()> {
         self.ledger.close().await;
         (self.ledger, _) = Ledger::open(self.folder.path()).await.unwrap();
-        self.watch();
+        self.watch(News::ALL);
+        self.unsure = (false, BTreeSet::new());
         let Some(current) = self.cache.status.rollout.clone() else {
             return Ok(());
         };
@@ -126,6 +179,7 @@ impl Machine {
     }
 
     async fn reconcile(&mut self) -> Step<()> {
+        self.read_again();
         let Some(mut decided) = self.decide().await? else {
             return Ok(());
         };
@@ -460,7 +514,9 @@ impl Machine {
     fn write_status(&mut self, status: &SyncGroupStatus) -> Step<()> {
         let passage = self.faults.enter()?;
         self.world.write_status(status);
+        self.unsure.0 = true;
         passage.leave()?;
+        self.unsure.0 = false;
         self.cache.status.clone_from(status);
         Ok(())
     }
@@ -470,7 +526,9 @@ impl Machine {
         let rollout = written.rollout.to_string();
         let intents = self.ledger.admissions(UID, &rollout).await.unwrap();
         self.world.write_sync(written, &intents);
+        self.unsure.1.insert(written.cluster.clone());
         passage.leave()?;
+        self.unsure.1.remove(&written.cluster);
         let cluster = self.world.api.clusters.get(&written.cluster).cloned();
         self.cache
             .clusters
@@ -511,9 +569,15 @@ impl Machine {
 
     /// What would be planned now by who knows everything.
     pub(crate) fn plan_of_now(&mut self) -> Option<Plan> {
-        self.watch();
+        self.watch(News::ALL);
         let asked = self.asked();
         self.input(&asked).as_ref().map(plan)
+    }
+
+    /// When it would look again by itself, as far as it knows.
+    pub(crate) fn rechecks_at(&self) -> Option<Timestamp> {
+        let asked = self.asked();
+        self.input(&asked).and_then(|input| plan(&input).recheck_at)
     }
 
     /// Starts the controller anew, and holds the history of rollouts against status: every one that is there has the release

@@ -6,8 +6,8 @@
 //! before each write. Membership and deletions are not part of it (`tests/e2e`, `tests/crash`), nor are repeated tries of failed
 //! clusters.
 //!
-//! Of what a cache lags behind, one thing is left out: after an error the next look knows what came of it. A controller
-//! whose watch is still behind by then is not modelled.
+//! Each kind has a watch of its own, which may lag behind; what was answered is known at once, and what was answered with an
+//! error is read anew before anything else is decided.
 
 // clippy.toml lets tests unwrap, but does not count the functions that tests share.
 #![allow(clippy::unwrap_used)]

@@ -10,9 +10,9 @@ use starling_core::simulate::{Fate, Member};
 use crate::arbitrary::t;
 use crate::block_on;
 use crate::fair::{End, settle};
-use crate::faults::{FAULTS, Faults};
+use crate::faults::{FAULTS, Fault, Faults};
 use crate::law::Broken;
-use crate::machine::{Machine, Order};
+use crate::machine::{Looked, Machine, News, Order};
 use crate::world::{Cluster, Spec, World};
 
 /// Six clusters, two of them in a canary that a person approves; two at a time; nothing may fail, and what does is gone back
@@ -156,4 +156,32 @@ fn an_admission_before_the_record_of_its_stage_is_found() {
         broken.contains(&Broken::StageNotRecorded { cluster, stage }),
         "{broken:?}"
     );
+}
+
+/// A rollout is written to status, the answer is lost, and the watch of groups is behind that of Sources: whoever takes an error
+/// for a write that was not done gives its number to another release.
+async fn a_lost_answer_and_a_slow_watch(order: Order) -> Vec<Broken> {
+    let mut machine = Machine::start(world(), order).await;
+    settle(&mut machine, true).await.unwrap();
+    machine.world.offer_new();
+    machine.watch(News::ALL);
+    // The release is kept, the intent recorded, the status written.
+    machine.faults.arm(2, Fault::AnswerLost);
+    assert_eq!(machine.look().await, Looked::Failed);
+    assert_eq!(machine.world.rollout().map(|rollout| rollout.id), Some(2));
+    machine.world.offer_new();
+    machine.watch(News {
+        group: false,
+        ..News::ALL
+    });
+    machine.look().await;
+    machine.world.broken
+}
+
+#[test]
+fn who_takes_an_error_for_a_write_that_was_not_done_is_found() {
+    let broken = block_on(a_lost_answer_and_a_slow_watch(Order::NotReadAgain));
+    assert_eq!(broken, [Broken::TwoReleases { rollout: 2 }]);
+    let broken = block_on(a_lost_answer_and_a_slow_watch(Order::Right));
+    assert_eq!(broken, []);
 }

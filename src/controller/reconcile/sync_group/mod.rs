@@ -6,6 +6,7 @@
 //! that what was admitted always finds the rollout it belongs to.
 
 mod admit;
+mod doubt;
 mod finalize;
 mod held;
 mod leave;
@@ -42,6 +43,15 @@ const RETRY: Duration = Duration::from_secs(1);
 /// # Errors
 /// [`ReconcileError`] where an intent could not be recorded or the status not be written.
 pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, ReconcileError> {
+    doubt::clear_up(context, key).await?;
+    let looked = look(context, key).await;
+    if matches!(looked, Err(ReconcileError::Hub(_))) {
+        context.unsure.add_group(key);
+    }
+    looked
+}
+
+async fn look(context: &Context, key: &ObjectKey) -> Result<Next, ReconcileError> {
     // Absence means something only in a complete list: nothing is concluded before there is one.
     let Some(group) = context.groups.get(key) else {
         context.reports.forget(key);
