@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use starling_api::{IntOrPercent, OnFailure, OnNewRevision, OnUnreachable, RollbackType, RolloutPhase};
+use starling_api::{
+    ActionType, IntOrPercent, OnFailure, OnNewRevision, OnUnreachable, RollbackType, RolloutPhase,
+};
 use starling_core::plan::{Gate, Limits, Progress, REST, StageRules, Strategy};
 use starling_core::simulate::{Fate, Member};
 
@@ -184,4 +186,36 @@ fn who_takes_an_error_for_a_write_that_was_not_done_is_found() {
     assert_eq!(broken, [Broken::TwoReleases { rollout: 2 }]);
     let broken = block_on(a_lost_answer_and_a_slow_watch(Order::Right));
     assert_eq!(broken, []);
+}
+
+/// Guards against a way back that ends where it began: a release waited for its turn (`Queue`), a person went back from it, and its
+/// turn came when the way back was through.
+#[test]
+fn a_release_that_was_gone_back_from_while_it_waited_has_no_turn() {
+    block_on(async {
+        let mut world = world();
+        world.spec.on_new_revision = OnNewRevision::Queue;
+        let mut machine = Machine::start(world, Order::Right).await;
+        assert_eq!(settle(&mut machine, true).await, Ok(End::Through));
+        machine.world.offer_new();
+        assert_eq!(settle(&mut machine, false).await, Ok(End::Waits));
+        machine.world.offer_new();
+        assert_eq!(settle(&mut machine, false).await, Ok(End::Waits));
+        let queue = |machine: &Machine| -> Vec<String> {
+            let queue = machine.world.api.status.queue.iter();
+            queue.map(|waiting| waiting.release.clone()).collect()
+        };
+        assert_eq!(queue(&machine), ["r2"]);
+        machine.world.say(ActionType::Rollback, None, None);
+        assert_eq!(settle(&mut machine, true).await, Ok(End::Through));
+        let status = &machine.world.api.status;
+        let rolls = status
+            .rollout
+            .as_ref()
+            .map(|rollout| (rollout.id, rollout.release.as_str()));
+        assert_eq!(rolls, Some((3, "r0")));
+        let held = status.held_release.as_ref().map(|held| held.release.as_str());
+        assert_eq!(held, Some("r2"));
+        assert_eq!(queue(&machine), [""; 0]);
+    });
 }
