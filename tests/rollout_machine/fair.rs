@@ -53,7 +53,11 @@ pub(crate) async fn settle(machine: &mut Machine, approving: bool) -> Result<End
             None => return end(&plan),
         }
     }
-    Err(format!("still going on after {LOOKS} looks"))
+    let plan = machine.plan_of_now();
+    Err(format!(
+        "still going on after {LOOKS} looks: at {} with {plan:#?}",
+        machine.world.now
+    ))
 }
 
 fn waits_for_approval(plan: &Plan) -> Option<String> {

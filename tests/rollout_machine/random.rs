@@ -224,7 +224,8 @@ fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
         cases: told.map_or(cases, |told| told.parse().unwrap()),
         failure_persistence: None,
-        max_shrink_iters: 300,
+        // A case is a whole history on a disk.
+        max_shrink_iters: 60,
         ..ProptestConfig::default()
     }
 }

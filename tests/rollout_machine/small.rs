@@ -219,3 +219,23 @@ fn a_release_that_was_gone_back_from_while_it_waited_has_no_turn() {
         assert_eq!(queue(&machine), [""; 0]);
     });
 }
+
+/// Guards against a rollout that never starts: nothing is recorded of the one stage of a group without stages, so a promoted one
+/// opened anew with every look, and its jitter began again.
+#[test]
+fn a_group_without_stages_goes_on_where_somebody_promotes_it() {
+    block_on(async {
+        let mut world = world();
+        world.spec.strategy.stages.remove(0);
+        world.spec.strategy.limits.jitter = Duration::from_secs(300);
+        for cluster in world.api.clusters.values_mut() {
+            cluster.stage = 0;
+        }
+        let mut machine = Machine::start(world, Order::Right).await;
+        assert_eq!(machine.look().await, Looked::Through);
+        machine
+            .world
+            .say(ActionType::Promote, None, Some(REST.to_owned()));
+        assert_eq!(settle(&mut machine, true).await, Ok(End::Through));
+    });
+}
