@@ -27,6 +27,7 @@ use super::roster::Syncs;
 use super::selection::Selections;
 use super::standing::Standings;
 use super::targets::Targets;
+use super::unsure::Unsure;
 use super::workqueue::Workqueue;
 
 /// What all reconcilers share. Nothing in it is a truth: it is adapters, caches, and the requeue tables.
@@ -93,6 +94,8 @@ pub struct Context {
     pub journals: Journals,
     /// Who is about to leave each group.
     pub departures: Departures,
+    /// What may have been written for each group and was not answered.
+    pub unsure: Unsure,
     /// Part of every owner label.
     pub installation: String,
     /// Whether http:// and file:// are accepted.

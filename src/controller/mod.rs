@@ -31,6 +31,7 @@ mod shelf;
 pub mod standing;
 pub mod targets;
 pub(crate) mod trees;
+pub mod unsure;
 pub mod views;
 mod wake;
 mod watch;

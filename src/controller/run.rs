@@ -31,6 +31,7 @@ use super::shares::Limits;
 use super::standing::Standings;
 use super::targets::Targets;
 use super::trees::Trees;
+use super::unsure::Unsure;
 use super::wake::By;
 use super::watch::follow;
 use super::work::{Crew, Loop, Schedule};
@@ -216,6 +217,7 @@ async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Co
         events: Events::new(hub.client(), clock.clone()),
         clock,
         departures: Departures::default(),
+        unsure: Unsure::default(),
         hub,
         sources: Arc::new(Cache::default()),
         clusters: Arc::new(Cache::indexed_by(identity_of)),

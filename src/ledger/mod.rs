@@ -43,7 +43,7 @@ pub use error::LedgerError;
 pub use journal::{GroupJournal, NewEntry};
 pub use look::LedgerView;
 pub use queue::{Due, QueueKey};
-pub use rollouts::{Rollout, RolloutOutcome, RolloutRecord};
+pub use rollouts::{ROLLOUTS_KEPT, Rollout, RolloutOutcome, RolloutRecord};
 pub use writer::WriterStats;
 
 use folder::Files;

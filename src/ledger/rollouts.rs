@@ -10,7 +10,7 @@ use super::column::{Micros, stored_as_word};
 use super::{Ledger, LedgerError};
 
 /// How many rollouts of a group are kept: about a working week of a busy repository, and a bound on the disk.
-const KEPT: i64 = 20;
+pub const ROLLOUTS_KEPT: i64 = 20;
 
 /// How a rollout ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -209,7 +209,7 @@ async fn prune(connection: &mut SqliteConnection, group_uid: &str) -> Result<(),
          (SELECT seq FROM rollouts WHERE group_uid = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2)",
     )
     .bind(group_uid)
-    .bind(KEPT)
+    .bind(ROLLOUTS_KEPT)
     .execute(&mut *connection)
     .await?;
     sqlx::query(

@@ -139,7 +139,7 @@ pub struct SyncGroupStatus {
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub problems: Vec<ClusterProblem>,
     /// Ready (every reachable cluster is done with this release), Progressing, Stalled, MembershipHeld,
-    /// DeletionHeld.
+    /// DeletionHeld, StagesOverlap (a cluster belongs to the first stage that selects it, and several do).
     #[serde(default)]
     #[schemars(with = "Vec<schema::Condition>", extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -146,7 +146,12 @@ fn as_asked(input: &CourseInput<'_>, asked: Asked<'_>) -> Course {
 
 fn in_turn(input: &CourseInput<'_>, over: bool, is_new: bool) -> Course {
     let waits = input.queue.last().is_some_and(|last| last == input.offered);
-    match (over, input.queue.first()) {
+    // What was gone back from while it waited has lost its turn.
+    let mut turns = input
+        .queue
+        .iter()
+        .filter(|next| Some(next.as_str()) != input.held);
+    match (over, turns.next()) {
         (true, Some(next)) => start(next, Reason::Offered),
         (true, None) if is_new => start(input.offered, Reason::Offered),
         (false, _) if is_new && !waits => Course::Enqueue {
@@ -316,6 +321,23 @@ mod tests {
         assert_eq!(case.course(), Course::NothingToGoBackTo);
         case.known_good = Some("r2");
         assert_eq!(case.course(), Course::NothingToGoBackTo);
+    }
+
+    /// A person goes back while the newest waits for its turn: that is held, and its turn does not come by itself.
+    #[test]
+    fn what_is_held_has_no_turn() {
+        let mut case = case("r3", Verdict::Rolls, OnNewRevision::Queue);
+        case.queue = &["r3"];
+        case.asked = Some(Asked::Back(None));
+        assert_eq!(case.course(), backward("r1", "r3", Reason::Asked));
+        (case.current, case.held, case.asked) = ("r1", Some("r3"), None);
+        for verdict in [Verdict::Rolls, Verdict::Through, Verdict::Stopped(failed())] {
+            case.verdict = verdict;
+            assert_eq!(case.course(), Course::Keep, "{:?}", case.verdict);
+        }
+        // What waits behind it is newer and was never left.
+        (case.queue, case.offered) = (&["r3", "r4"], "r4");
+        assert_eq!(case.course(), forward("r4"));
     }
 
     /// What waits may be the fix, but the strategy said to go back first.

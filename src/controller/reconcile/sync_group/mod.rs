@@ -6,6 +6,7 @@
 //! that what was admitted always finds the rollout it belongs to.
 
 mod admit;
+mod doubt;
 mod finalize;
 mod gates;
 mod held;
@@ -18,13 +19,14 @@ mod rendered;
 mod report;
 mod retry;
 mod steer;
+mod tidy;
 mod view;
 
 use std::time::Duration;
 
 use starling_core::course::Course;
 use starling_core::journal::{Draft, Recorder};
-use starling_core::plan::{Plan, PlanInput, Report, plan};
+use starling_core::plan::{Plan, PlanInput, Report, overlap, plan};
 use starling_core::steering::Asked;
 
 use self::observe::{Group, Seen};
@@ -47,6 +49,15 @@ const RETRY: Duration = Duration::from_secs(1);
 /// # Errors
 /// [`ReconcileError`] where an intent could not be recorded or the status not be written.
 pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, ReconcileError> {
+    doubt::clear_up(context, key).await?;
+    let looked = look(context, key).await;
+    if matches!(looked, Err(ReconcileError::Hub(_))) {
+        context.unsure.add_group(key);
+    }
+    looked
+}
+
+async fn look(context: &Context, key: &ObjectKey) -> Result<Next, ReconcileError> {
     // Absence means something only in a complete list: nothing is concluded before there is one.
     let Some(group) = context.groups.get(key) else {
         context.reports.forget(key);
@@ -120,6 +131,8 @@ struct Decided {
     said: Report,
     /// What the journal is to tell of it, if that is news.
     draft: Option<Draft>,
+    /// What people are told of clusters that several stages select.
+    overlap: Option<String>,
 }
 
 /// What would happen next, if nothing else is to roll.
@@ -243,12 +256,14 @@ impl Planned {
         if let Some(why) = stuck {
             said.blocked_by.push(("NothingToGoBackTo", why, None));
         }
+        let overlap = overlap(&self.input.strategy, &known.overlaps);
         known.views.put_back(self.input.clusters);
         Ok(Decided {
             rolling: self.rolling,
             asked: self.asked,
             plan: self.plan,
             said,
+            overlap,
             draft,
         })
     }

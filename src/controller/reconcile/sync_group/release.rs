@@ -16,6 +16,7 @@ use super::super::{ReconcileError, ready};
 use super::Planned;
 use super::observe::Group;
 use super::steer::Wish;
+use super::tidy;
 use crate::controller::context::Context;
 use crate::controller::hub::{Hub, HubError};
 use crate::controller::releases::{Releases, Vector};
@@ -257,7 +258,10 @@ pub(super) async fn begin(
         .await?;
     tracing::info!(group = %group.key, rollout = id, ?direction, ?reason, release = %rollout.release, revisions = %list(&rollout.revisions), "rollout started");
     status.held_release = hold.map(|held| hold_of(&held, before.as_ref(), offered, reason, now));
-    status.queue.retain(|waiting| waiting.release != rollout.release);
+    let held = status.held_release.as_ref().map(|held| held.release.clone());
+    status
+        .queue
+        .retain(|waiting| waiting.release != rollout.release && Some(&waiting.release) != held.as_ref());
     status.rollout = Some(rollout.clone());
     // Whoever waits for Ready must not see the last release's while this one rolls.
     let message = format!("rollout {id} starts");
@@ -269,6 +273,10 @@ pub(super) async fn begin(
         ..ClusterCounts::default()
     };
     let written = context.hub.write_status(&*group.object, &status).await?;
+    // Before anything else may fail: what is planned next must know of it.
+    if let Some(change) = context.groups.observe_write(written) {
+        context.wake_for_group(&change, By::Us);
+    }
     if let Some(before) = before.filter(|before| before.phase != RolloutPhase::Succeeded) {
         let outcome = match reason {
             Reason::Failed => RolloutOutcome::Failed,
@@ -278,9 +286,7 @@ pub(super) async fn begin(
             .ledger
             .end_rollout(&uid, &before.id.to_string(), outcome, now)
             .await?;
-    }
-    if let Some(change) = context.groups.observe_write(written) {
-        context.wake_for_group(&change, By::Us);
+        tidy::tidy(context, group, &status).await;
     }
     let good = status
         .last_known_good

@@ -9,7 +9,8 @@ use starling_api::{
 };
 use starling_core::expand::ClusterFacts;
 use starling_core::plan::{
-    ClusterView, Direction, EntryView, ObservedSync, PlanInput, Progress, RolloutView, StageRecord, record,
+    ClusterView, Direction, EntryView, ObservedSync, Place, PlanInput, Progress, RolloutView, StageRecord,
+    record,
 };
 use starling_core::steering::Asked;
 use starling_core::{expand, step, target};
@@ -82,9 +83,17 @@ fn views(group: &Group, rolling: &Rolling, known: &mut Known) -> BTreeMap<String
     let changed = known.views.renew(of, &group.clusters, &group.syncs);
     if changed.all {
         known.begin();
+        known.overlaps.clear();
     }
+    known.overlaps.retain(|name, _| group.clusters.contains_key(name));
     for (name, cluster) in changed.clusters {
-        let view = cluster_view(group, rolling, known, &name, &cluster);
+        let place = group.strategy.place(cluster.labels());
+        if place.also.is_empty() {
+            known.overlaps.remove(&name);
+        } else {
+            known.overlaps.insert(name.clone(), place.clone());
+        }
+        let view = cluster_view(group, rolling, known, &name, (&cluster, place));
         // The name of a Sync that is not there yet depends on those of others.
         let lasting = !any_depends || view.entries.values().all(|entry| entry.observed.is_some());
         known.views.set(name, view, lasting);
@@ -124,7 +133,7 @@ fn cluster_view(
     rolling: &Rolling,
     known: &mut Known,
     name: &str,
-    cluster: &Cluster,
+    (cluster, place): (&Cluster, Place),
 ) -> ClusterView {
     let id = cluster
         .status
@@ -154,7 +163,6 @@ fn cluster_view(
             (entry.name.clone(), view)
         })
         .collect();
-    let place = group.strategy.place(cluster.labels());
     ClusterView {
         stage: place.stage,
         windows: place.windows,
