@@ -186,11 +186,10 @@ fn happen(machine: &mut Machine, event: &Event) {
     }
 }
 
-async fn holds(
-    world: World,
-    events: &[(Event, News, Option<(usize, Fault)>)],
-    approving: bool,
-) -> Result<(), TestCaseError> {
+/// What happens, what the controller hears of it, and which fault strikes at which of the next effects.
+type Moment = (Event, News, Option<(usize, Fault)>);
+
+async fn holds(world: World, events: &[Moment], approving: bool) -> Result<(), TestCaseError> {
     let mut machine = Machine::start(world, Order::Right).await;
     for (event, news, fault) in events {
         happen(&mut machine, event);
