@@ -53,7 +53,8 @@ fn open_fields(schema: &Value, path: &str, found: &mut Vec<String>) {
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
         open_fields(property, &format!("{path}.{name}"), found);
     }
-    for inner in [&schema["items"], &schema["additionalProperties"]] {
+    let inner = [&schema["items"], &schema["additionalProperties"]];
+    for inner in inner.into_iter().filter(|inner| inner.is_object()) {
         open_fields(inner, path, found);
     }
 }

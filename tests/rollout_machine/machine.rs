@@ -227,6 +227,7 @@ impl Machine {
         let digest = rollout.map_or("", |rollout| rollout.release_digest.as_str());
         let of = Of {
             group: GROUP,
+            since: jiff::Timestamp::UNIX_EPOCH,
             rollout: rollout.map_or(0, |rollout| rollout.id),
             digest: (!digest.is_empty()).then_some(digest),
         };

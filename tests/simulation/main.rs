@@ -28,9 +28,9 @@ use std::time::Instant;
 
 use script::Script;
 
-/// Seeds that are run where nobody says how many: a few minutes on two cores. One takes about four seconds of a core where
+/// Seeds that are run where nobody says how many: a few minutes on two cores. One takes from four to twenty seconds of a core where
 /// nothing is optimised.
-const SEEDS: u64 = if cfg!(debug_assertions) { 24 } else { 1000 };
+const SEEDS: u64 = if cfg!(debug_assertions) { 16 } else { 300 };
 
 fn log() {
     let _ = tracing_subscriber::fmt()

@@ -56,7 +56,8 @@ fn small_steps() -> impl Strategy<Value = Vec<Look>> {
         let mut inputs = vec![first];
         for (other, clusters) in steps {
             let mut next = inputs[inputs.len() - 1].clone();
-            next.now = other.now;
+            // Nothing is known of the future: what was seen was seen by then.
+            next.now = next.now.max(other.now);
             next.steering = other.steering;
             let stages = next.strategy.stages.len();
             for index in clusters {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt as _;
 use starling_core::course;
 use starling_core::plan::{Finding, GateRecord, StageRecord};
 use starling_core::steering::{self, Asked, Of, Retry};
@@ -20,6 +21,10 @@ pub(super) fn asked(group: &Group, rolling: &Rolling) -> Asked {
     let digest = rolling.rollout.release_digest.as_str();
     let of = Of {
         group: &group.key.name,
+        since: group
+            .object
+            .creation_timestamp()
+            .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         rollout: rolling.rollout.id,
         digest: (!digest.is_empty()).then_some(digest),
     };
