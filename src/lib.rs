@@ -1,6 +1,6 @@
 //! Starling: one control cluster that keeps any number of Kubernetes clusters in step with git.
 //!
-//! The adapters `git`, `render`, `member` and `ledger` do things and do not know each other; `starling-core` decides;
+//! The adapters `git`, `render`, `member`, `web` and `ledger` do things and do not know each other; `starling-core` decides;
 //! `controller` observes, asks core, executes and reports; `cli` wires it all.
 
 pub mod cli;
@@ -11,6 +11,7 @@ pub mod ledger;
 pub mod member;
 pub mod render;
 pub mod server;
+pub mod web;
 
 /// The text of an error and of all that is behind it, without saying anything twice.
 #[must_use]

@@ -25,6 +25,13 @@ pub(super) struct CallerArguments {
     namespace: Option<String>,
 }
 
+impl CallerArguments {
+    /// The namespace that was named, or `default`: for what is read without a management cluster.
+    pub(super) fn namespace_or_default(&self) -> &str {
+        self.namespace.as_deref().unwrap_or("default")
+    }
+}
+
 /// A person who is signed in.
 pub(super) struct Caller {
     /// The management cluster, with the person's own rights.

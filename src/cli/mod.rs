@@ -9,7 +9,9 @@ mod demo;
 mod explain;
 mod files;
 mod get;
+mod history;
 mod hub;
+mod journal;
 mod lists;
 mod logs;
 mod output;
@@ -19,7 +21,9 @@ mod simulate;
 mod steer;
 mod stop;
 mod tree;
+mod verify;
 mod wait;
+mod why;
 
 use std::process::ExitCode;
 
@@ -54,6 +58,8 @@ enum Command {
     Diff(preview::DiffArguments),
     /// Show groups, clusters, Syncs and what people said, as tables
     Get(get::GetArguments),
+    /// Tell of the rollouts of a group: what became of them, who said what to them
+    History(history::HistoryArguments),
     /// Show what would change on every cluster of a group
     Plan(preview::PlanArguments),
     /// Start nothing more of a rollout; what has started finishes
@@ -76,8 +82,12 @@ enum Command {
     Skip(steer::SkipArguments),
     /// Show a group from its Sources to the Syncs on its clusters
     Tree(tree::TreeArguments),
+    /// Replay the journal of a group: whether it is what was written, and no plan in it breaks a rule
+    Verify(verify::VerifyArguments),
     /// Wait until a revision is on a whole group
     Wait(wait::WaitArguments),
+    /// Tell why a group, a cluster or a Sync is not done, what ends that, and when; or how it stood in the past
+    Why(why::WhyArguments),
 }
 
 /// Runs the program with the arguments of the process.
@@ -122,6 +132,9 @@ pub fn run() -> anyhow::Result<ExitCode> {
         Command::Rollback(arguments) => speak(&logs, steer::rollback(arguments)),
         Command::Simulate(arguments) => speak(&logs, simulate::run(arguments)),
         Command::Skip(arguments) => speak(&logs, steer::skip(arguments)),
+        Command::History(arguments) => speak(&logs, history::run(arguments)),
+        Command::Verify(arguments) => speak(&logs, verify::run(arguments)),
+        Command::Why(arguments) => speak(&logs, why::run(arguments)),
         Command::Tree(arguments) => speak(&logs, tree::run(arguments)),
     };
     done.map(|()| ExitCode::SUCCESS)

@@ -12,12 +12,14 @@ use crate::member::Network;
 
 use super::cache::{Cache, ObjectKey};
 use super::events::Events;
+use super::gates::Gates;
 use super::healths::Healths;
 use super::hub::Hub;
+use super::journals::Journals;
 use super::lanes::Lanes;
 use super::members::Members;
 use super::pace::Pace;
-use super::ports::{Git, Ledger};
+use super::ports::{Git, Ledger, Web};
 use super::releases::Releases;
 use super::renders::Renders;
 use super::repositories::Repositories;
@@ -25,6 +27,7 @@ use super::roster::Syncs;
 use super::selection::Selections;
 use super::standing::Standings;
 use super::targets::Targets;
+use super::unsure::Unsure;
 use super::workqueue::Workqueue;
 
 /// What all reconcilers share. Nothing in it is a truth: it is adapters, caches, and the requeue tables.
@@ -57,6 +60,10 @@ pub struct Context {
     pub renders: Renders,
     /// How members are reached.
     pub network: Network,
+    /// The gates of stages that somebody else decides.
+    pub gates: Arc<Gates>,
+    /// How those are asked.
+    pub web: Arc<dyn Web>,
     /// Releases as they were formed.
     pub releases: Releases,
     /// Connections to members.
@@ -83,8 +90,12 @@ pub struct Context {
     pub selections: Selections,
     /// The targets that the last look at each group computed.
     pub targets: Targets,
+    /// What the journal of each group says last.
+    pub journals: Journals,
     /// Who is about to leave each group.
     pub departures: Departures,
+    /// What may have been written for each group and was not answered.
+    pub unsure: Unsure,
     /// Part of every owner label.
     pub installation: String,
     /// Whether http:// and file:// are accepted.
@@ -108,8 +119,8 @@ pub struct Queues {
     pub clusters: Workqueue,
     /// Syncs.
     pub syncs: Workqueue,
-    /// SyncGroups.
-    pub groups: Workqueue,
+    /// SyncGroups. Shared, as what a gate waits for wakes its group.
+    pub groups: Arc<Workqueue>,
 }
 
 /// A time per object.

@@ -48,6 +48,19 @@ pub enum HubError {
     },
 }
 
+impl HubError {
+    /// Whether the management cluster understood the request and will not do it as it is.
+    #[must_use]
+    pub fn is_invalid(&self) -> bool {
+        match self {
+            Self::Request { source, .. } => {
+                matches!(&**source, kube::Error::Api(status) if matches!(status.code, 400 | 422))
+            }
+            Self::Timeout { .. } => false,
+        }
+    }
+}
+
 /// A value of a Secret, and what is said about it. Has no `Debug`.
 pub struct SecretValue<'a> {
     /// The key under `data`.
@@ -257,6 +270,29 @@ impl Hub {
         )
         .await
         {
+            Err(HubError::Request { source, .. }) if is_conflict(&source) => Ok(()),
+            other => other.map(|_| ()),
+        }
+    }
+
+    /// Makes a Job, and lets nothing of it be dropped that the API server does not know. That there is one of its name already is
+    /// no error.
+    ///
+    /// # Errors
+    /// [`HubError`].
+    pub async fn create_job(&self, key: &ObjectKey, job: &Value) -> Result<(), HubError> {
+        let path = format!(
+            "/apis/batch/v1/namespaces/{}/jobs?fieldManager={FIELD_MANAGER}&fieldValidation=Strict",
+            key.namespace
+        );
+        let made = async {
+            let request = http::Request::post(path)
+                .header(http::header::CONTENT_TYPE, "application/json")
+                .body(job.to_string().into_bytes());
+            let request = request.map_err(kube::Error::HttpError)?;
+            self.client.request::<Value>(request).await
+        };
+        match within("make Job", key.clone(), made).await {
             Err(HubError::Request { source, .. }) if is_conflict(&source) => Ok(()),
             other => other.map(|_| ()),
         }

@@ -12,6 +12,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use starling_core::apply::Record;
+use starling_core::journal::Entry;
 use starling_core::object::ObjectKey;
 
 use super::renders::{RenderFailure, RenderJob, Rendered};
@@ -19,10 +20,11 @@ use crate::clock::Clock;
 use crate::git::{GitError, GitStore, RepoAccess};
 use crate::ledger::{
     Admission, AdmissionKey, AdmissionOutcome, Attempt, AttemptEnd, AttemptId, AttemptRecord, Due,
-    LedgerError, QueueKey, Rollout, RolloutOutcome, RolloutRecord,
+    LedgerError, NewEntry, QueueKey, Rollout, RolloutOutcome, RolloutRecord,
 };
 use crate::member::Network;
 use crate::render::Manifests;
+use crate::web::{Post, Reply, WebError};
 
 /// What a controller is started on.
 pub struct Ports {
@@ -36,6 +38,8 @@ pub struct Ports {
     pub git: Arc<dyn Git>,
     /// What makes manifests of them.
     pub workshop: Arc<dyn Workshop>,
+    /// How servers are asked that stages wait for.
+    pub web: Arc<dyn Web>,
 }
 
 /// Makes the manifests of a commit, and the bytes for a cluster of them.
@@ -113,6 +117,14 @@ port! {
 }
 
 port! {
+    /// Servers that users name, as [`crate::web::Web`] describes it.
+    Web is crate::web::Web, failing with WebError {
+        /// Sends a request and reads its answer.
+        fn post(post: &'a Post) -> Reply;
+    }
+}
+
+port! {
     /// What is remembered, as [`crate::ledger::Ledger`] describes each call.
     Ledger is crate::ledger::Ledger, failing with LedgerError {
         /// Records that targets are admitted.
@@ -143,6 +155,10 @@ port! {
         ) -> bool;
         /// The rollouts of a group.
         fn rollouts(group_uid: &'a str) -> Vec<RolloutRecord>;
+        /// Appends to the journal of a group.
+        fn append_journal(entry: &'a NewEntry) -> ();
+        /// The journal of a group, from its newest whole entry on.
+        fn journal_tail(group_uid: &'a str) -> Vec<Entry>;
         /// What is remembered of objects on a cluster.
         fn load_records(cluster_id: &'a str, owner: &'a str) -> BTreeMap<ObjectKey, Record>;
         /// Who else has objects on a cluster.

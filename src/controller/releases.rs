@@ -184,6 +184,13 @@ fn is_of(found: &ControllerRevision, group: &SyncGroup) -> bool {
     owners.any(|owner| owner.uid == uid(group))
 }
 
+/// The revisions of the release that an object keeps; none where it cannot be read.
+#[must_use]
+pub fn revisions_of(kept: &ControllerRevision) -> Vec<EntryRevision> {
+    let vector = read(kept.clone());
+    vector.map_or_else(Vec::new, |vector| vector.revisions)
+}
+
 fn read(kept: ControllerRevision) -> Option<Vector> {
     serde_json::from_value(kept.data?.0).ok()
 }

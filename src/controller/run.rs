@@ -12,8 +12,10 @@ use tokio_util::sync::CancellationToken;
 use super::cache::{Cache, Change, ObjectKey};
 use super::context::{Checks, Context, Departures, Dependents, Queues};
 use super::events::Events;
+use super::gates::Gates;
 use super::healths::Healths;
 use super::hub::{Hub, HubError};
+use super::journals::Journals;
 use super::lanes::Lanes;
 use super::members::Members;
 use super::objects::{cluster_of, group_of_action, group_of_approval, identity_of};
@@ -29,6 +31,7 @@ use super::shares::Limits;
 use super::standing::Standings;
 use super::targets::Targets;
 use super::trees::Trees;
+use super::unsure::Unsure;
 use super::wake::By;
 use super::watch::follow;
 use super::work::{Crew, Loop, Schedule};
@@ -38,6 +41,7 @@ use crate::git::{GitLimits, GitStore};
 use crate::ledger::{Ledger, LedgerError};
 use crate::member::Network;
 use crate::render::{BuildTool, RenderError, RenderLimits, Renderer, Sops};
+use crate::web::Web;
 
 /// How long a stop waits for attempts that have begun.
 const GRACE: Duration = Duration::from_secs(20);
@@ -153,6 +157,7 @@ impl Controller {
             tracing::warn!("attempts that did not end in time are cut; the next start makes them again");
             self.workers.shutdown().await;
         }
+        self.context.gates.stop();
         self.schedule.save(&self.context).await;
         self.tasks.shutdown().await;
         self.context.ledger.close().await;
@@ -185,6 +190,7 @@ async fn open(settings: &Settings) -> Result<Ports, StartError> {
         ledger: Arc::new(ledger),
         workshop: Arc::new(Trees::new(git.clone(), renderer)),
         git: Arc::new(git),
+        web: Arc::new(Web::default()),
     })
 }
 
@@ -195,6 +201,7 @@ async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Co
         ledger,
         git,
         workshop,
+        web,
     } = ports;
     let hub = Hub::new(client);
     let installation = hub.installation().await?;
@@ -210,6 +217,7 @@ async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Co
         events: Events::new(hub.client(), clock.clone()),
         clock,
         departures: Departures::default(),
+        unsure: Unsure::default(),
         hub,
         sources: Arc::new(Cache::default()),
         clusters: Arc::new(Cache::indexed_by(identity_of)),
@@ -220,6 +228,8 @@ async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Co
         queues,
         renders: Renders::new(workshop),
         network,
+        gates: Arc::new(Gates::default()),
+        web,
         git,
         repositories: Repositories::default(),
         releases: Releases::default(),
@@ -234,6 +244,7 @@ async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Co
         standings: Standings::default(),
         selections: Selections::default(),
         targets: Targets::default(),
+        journals: Journals::default(),
         reports: Checks::default(),
         installation,
         allow_insecure_sources: settings.allow_insecure_sources,

@@ -4,11 +4,11 @@
 //! each other, while hardly any of the specs behind them changes. What is kept says of which state it is, so it is as good as
 //! what is computed; what a look at all clusters has not used is not kept any longer.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use kube::ResourceExt;
-use starling_core::plan::ClusterView;
+use starling_core::plan::{ClusterView, Place};
 
 use super::cache::ObjectKey;
 use super::views::Views;
@@ -88,6 +88,8 @@ pub struct Known {
     pub said: Memo<Of, Option<String>>,
     /// What the planner is told of each cluster: of the group, the release that rolls, and the one that was good.
     pub views: Views<(Of, String, String), ClusterView>,
+    /// Where those clusters belong that several stages select: as the views are, of the clusters that there are.
+    pub overlaps: BTreeMap<String, Place>,
 }
 
 impl Known {

@@ -20,6 +20,7 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
     Migrator::with_migrations(vec![
         migration(1, "ledger", include_str!("../../migrations/0001_ledger.sql")),
         migration(2, "terms", include_str!("../../migrations/0002_terms.sql")),
+        migration(3, "journal", include_str!("../../migrations/0003_journal.sql")),
     ])
 });
 
@@ -37,7 +38,7 @@ fn migration(version: i64, description: &'static str, sql: &'static str) -> Migr
 
 /// How long a connection waits for another's lock. Only a checkpoint or the recovery after a crash takes locks that
 /// a neighbour meets, both far below this.
-const BUSY: Duration = Duration::from_secs(5);
+pub(super) const BUSY: Duration = Duration::from_secs(5);
 
 /// Connections for queries. Queries are rare and short: status pages, `starling why`, start-up.
 const READERS: u32 = 3;

@@ -23,6 +23,12 @@ pub enum LedgerError {
         /// The data folder.
         folder: PathBuf,
     },
+    /// There is no ledger to look into.
+    #[error("there is no ledger in {}: --data-dir is the folder of the controller", folder.display())]
+    NoLedger {
+        /// The data folder.
+        folder: PathBuf,
+    },
     /// A file or folder of the ledger could not be made, moved or locked.
     #[error("cannot {action} {}", path.display())]
     File {
@@ -113,6 +119,7 @@ impl LedgerError {
             }
             Self::Commit { source, .. } => Some(source),
             Self::InUse { .. }
+            | Self::NoLedger { .. }
             | Self::File { .. }
             | Self::Unusable { .. }
             | Self::Encode { .. }

@@ -67,7 +67,7 @@ impl Files {
 
     /// The database file.
     pub(super) fn database(&self) -> PathBuf {
-        self.folder.join("ledger.db")
+        database_in(&self.folder)
     }
 
     /// Creates an empty database file if there is none, readable by its owner only: SQLite gives its other files the
@@ -198,6 +198,11 @@ impl Files {
                 source,
             })
     }
+}
+
+/// The database file of a data folder.
+pub(super) fn database_in(folder: &Path) -> PathBuf {
+    folder.join("ledger.db")
 }
 
 /// Opens a file for writing, making it if it is missing, and closes it to others.

@@ -10,6 +10,7 @@
 //!   only then may the effect begin. All writes can be repeated without harm.
 //! - **No secrets.** No method takes an object's body. Reasons and messages are cut to 512 bytes; whoever writes
 //!   them keeps credentials out.
+//! - **What was decided stands.** The journal of rollouts is appended to, never changed, and cut only at its old end.
 //!
 //! Writes go through one task that commits whatever is queued in one transaction (`writer`); queries use a few
 //! read-only connections and see everything that was acknowledged before they began. One process may have a folder's
@@ -21,6 +22,8 @@ mod column;
 mod database;
 mod error;
 mod folder;
+mod journal;
+mod look;
 mod meta;
 mod queue;
 mod records;
@@ -37,8 +40,10 @@ use tracing::info;
 pub use admissions::{Admission, AdmissionKey, AdmissionOutcome, AdmissionRecord};
 pub use attempts::{Attempt, AttemptEnd, AttemptId, AttemptOutcome, AttemptRecord, ObjectCounts};
 pub use error::LedgerError;
+pub use journal::{GroupJournal, NewEntry};
+pub use look::LedgerView;
 pub use queue::{Due, QueueKey};
-pub use rollouts::{Rollout, RolloutOutcome, RolloutRecord};
+pub use rollouts::{ROLLOUTS_KEPT, Rollout, RolloutOutcome, RolloutRecord};
 pub use writer::WriterStats;
 
 use folder::Files;

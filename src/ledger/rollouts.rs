@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use sqlx::Row;
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::sqlite::{SqliteConnection, SqliteExecutor, SqliteRow};
 
 use super::column::{Micros, stored_as_word};
 use super::{Ledger, LedgerError};
 
 /// How many rollouts of a group are kept: about a working week of a busy repository, and a bound on the disk.
-const KEPT: i64 = 20;
+pub const ROLLOUTS_KEPT: i64 = 20;
 
 /// How a rollout ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -126,15 +126,9 @@ impl Ledger {
     /// # Errors
     /// If the query failed.
     pub async fn rollouts(&self, group_uid: &str) -> Result<Vec<RolloutRecord>, LedgerError> {
-        sqlx::query(
-            "SELECT group_uid, id, namespace, name, release, revisions, started_at, outcome, ended_at
-             FROM rollouts WHERE group_uid = ?1 ORDER BY seq DESC",
-        )
-        .bind(group_uid)
-        .try_map(|row| read(&row))
-        .fetch_all(&self.readers)
-        .await
-        .map_err(|source| self.unread(format!("rollouts of group {group_uid}"), source))
+        of_group(&self.readers, group_uid)
+            .await
+            .map_err(|source| self.unread(format!("rollouts of group {group_uid}"), source))
     }
 
     /// Forgets a group that was deleted: its rollouts and admissions, also open ones.
@@ -159,6 +153,21 @@ impl Ledger {
         })
         .await
     }
+}
+
+/// The rollouts of a group, the newest first.
+pub(super) async fn of_group(
+    executor: impl SqliteExecutor<'_>,
+    group_uid: &str,
+) -> Result<Vec<RolloutRecord>, sqlx::Error> {
+    sqlx::query(
+        "SELECT group_uid, id, namespace, name, release, revisions, started_at, outcome, ended_at
+         FROM rollouts WHERE group_uid = ?1 ORDER BY seq DESC",
+    )
+    .bind(group_uid)
+    .try_map(|row| read(&row))
+    .fetch_all(executor)
+    .await
 }
 
 async fn insert(
@@ -200,7 +209,7 @@ async fn prune(connection: &mut SqliteConnection, group_uid: &str) -> Result<(),
          (SELECT seq FROM rollouts WHERE group_uid = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2)",
     )
     .bind(group_uid)
-    .bind(KEPT)
+    .bind(ROLLOUTS_KEPT)
     .execute(&mut *connection)
     .await?;
     sqlx::query(

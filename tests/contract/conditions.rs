@@ -195,22 +195,44 @@ async fn every_condition_carries_its_generation(running: &Running) -> Result<()>
     Ok(())
 }
 
-/// (spec of a group, path that must be named), one for each field.
-fn group_cases(source: &str) -> Vec<(Value, String)> {
-    let entry = json!({"name": "app", "sourceRef": {"name": source}, "path": "./one"});
-    let group = json!({"clusterSelector": select_m1(), "syncs": [entry]});
-    let with = |kind: &str| {
-        let mut spec = group.clone();
-        spec["rolloutStrategy"] =
-            json!({"stages": [{"name": "canary", "beforeStageTasks": [{"type": kind}]}]});
-        let path = format!("spec.rolloutStrategy.stages[canary].beforeStageTasks of type {kind}");
-        (spec, path)
-    };
-    ["Webhook", "Metric", "Job"].into_iter().map(with).collect()
+/// A metric that no Prometheus is asked for, as its test cannot be run.
+fn senseless_stage() -> Value {
+    let metric = json!({"url": "http://prometheus:9090", "query": "up", "test": "valu < 1.0"});
+    json!([{"name": "canary", "beforeStageTasks": [{"type": "Metric", "metric": metric}]}])
 }
 
-/// Waits until an object says that it stalls for a field, and checks what goes with it.
-async fn stalled<K: Kind>(running: &Running, name: &str, field: &str) -> Result<K> {
+/// (spec of a group, words that must be said), one for each thing that no schema can say.
+fn group_cases(source: &str) -> Vec<(Value, &'static str)> {
+    let entry = json!({"name": "app", "sourceRef": {"name": source}, "path": "./one"});
+    let group = json!({"clusterSelector": select_m1(), "syncs": [entry]});
+    let with = |stages: Value| {
+        let mut spec = group.clone();
+        spec["rolloutStrategy"] = json!({"stages": stages});
+        spec
+    };
+    let task = |task: Value| with(json!([{"name": "canary", "beforeStageTasks": [task]}]));
+    let webhook = json!({"url": "https://gates.example.com", "secretRef": {"name": ""}});
+    let job = json!({"template": {"spec": {}}});
+    let path = "spec.rolloutStrategy.stages[canary].beforeStageTasks[0]: ";
+    vec![
+        (
+            with(senseless_stage()),
+            "metric.test: there is no \"valu\" here; there are `value` and `result`",
+        ),
+        (
+            task(json!({"type": "Webhook", "webhook": webhook})),
+            "webhook.secretRef.name is empty",
+        ),
+        (
+            task(json!({"type": "Job", "job": job})),
+            "job.template.spec.template.spec is missing",
+        ),
+        (task(json!({"type": "Job", "job": job, "timeout": "0s"})), path),
+    ]
+}
+
+/// Waits until an object says that it stalls, and checks what goes with it.
+async fn stalled<K: Kind>(running: &Running, name: &str, reason: &str, words: &str) -> Result<K> {
     let object: K = running
         .fleet
         .until(name, "Stalled", |object: &K| {
@@ -220,30 +242,26 @@ async fn stalled<K: Kind>(running: &Running, name: &str, field: &str) -> Result<
     let found = conditions_of(&object)?;
     let ready = conditions::find(&found, READY).context("Ready")?;
     let stalled = conditions::find(&found, STALLED).context("Stalled")?;
-    assert_eq!(
-        (stalled.status.as_str(), stalled.reason.as_str()),
-        ("True", "NotImplemented"),
-        "{field}"
-    );
-    assert_eq!(
-        (ready.status.as_str(), ready.reason.as_str()),
-        ("False", "NotImplemented"),
-        "{field}"
-    );
-    // The path, and not a longer one that begins with it.
-    assert!(
-        stalled
-            .message
-            .contains(&format!("not implemented yet: {field};")),
-        "{field}: {}",
-        stalled.message
-    );
-    assert_eq!(stalled.observed_generation, object.meta().generation, "{field}");
+    for (condition, status) in [(stalled, "True"), (ready, "False")] {
+        assert_eq!(
+            (condition.status.as_str(), condition.reason.as_str()),
+            (status, reason),
+            "{words}"
+        );
+    }
+    assert!(stalled.message.contains(words), "{words}: {}", stalled.message);
+    assert_eq!(stalled.observed_generation, object.meta().generation, "{words}");
     Ok(object)
 }
 
+/// As [`stalled`], for a field that is not built yet: its path, and not a longer one that begins with it.
+async fn unbuilt<K: Kind>(running: &Running, name: &str, field: &str) -> Result<K> {
+    let words = format!("not implemented yet: {field};");
+    stalled(running, name, "NotImplemented", &words).await
+}
+
 #[test]
-fn what_is_not_built_yet_is_named_and_nothing_is_rolled() -> Result<()> {
+fn what_makes_no_sense_or_is_not_built_yet_is_named_and_nothing_is_rolled() -> Result<()> {
     on_the_fleet(|running| async move {
         let fleet = &running.fleet;
         let repo = GitRepo::init()?;
@@ -256,11 +274,11 @@ fn what_is_not_built_yet_is_named_and_nothing_is_rolled() -> Result<()> {
         for (n, (spec, _)) in groups.iter().enumerate() {
             fleet.put_group(&format!("unbuilt-{n}"), spec.clone()).await?;
         }
-        for (n, (_, field)) in groups.iter().enumerate() {
-            let group: SyncGroup = stalled(&running, &format!("unbuilt-{n}"), field).await?;
+        for (n, (_, words)) in groups.iter().enumerate() {
+            let group: SyncGroup = stalled(&running, &format!("unbuilt-{n}"), "InvalidSpec", words).await?;
             assert!(
                 group.status.unwrap_or_default().rollout.is_none(),
-                "{field}: a rollout was started"
+                "{words}: a rollout was started"
             );
         }
         for (n, (url, more, field)) in [
@@ -288,7 +306,7 @@ fn what_is_not_built_yet_is_named_and_nothing_is_rolled() -> Result<()> {
             fleet
                 .put::<Source>(json!({"metadata": {"name": name}, "spec": spec}))
                 .await?;
-            let source: Source = stalled(&running, &name, field).await?;
+            let source: Source = unbuilt(&running, &name, field).await?;
             assert!(source.status.unwrap_or_default().revision.is_empty(), "{field}");
         }
         let made = fleet.syncs().await?;
@@ -328,11 +346,10 @@ fn a_field_that_is_added_later_stops_the_group_until_it_is_gone() -> Result<()> 
             .await?;
         wait_ready(&running, "syncgroup", "later").await?;
 
-        let stages = json!([{"name": "canary", "beforeStageTasks": [{"type": "Job"}]}]);
-        let field = json!({"spec": {"rolloutStrategy": {"stages": stages}}});
+        let field = json!({"spec": {"rolloutStrategy": {"stages": senseless_stage()}}});
         fleet.patch::<SyncGroup>("later", field).await?;
-        let path = "spec.rolloutStrategy.stages[canary].beforeStageTasks of type Job";
-        stalled::<SyncGroup>(&running, "later", path).await?;
+        let words = "spec.rolloutStrategy.stages[canary].beforeStageTasks[0]: metric.test";
+        stalled::<SyncGroup>(&running, "later", "InvalidSpec", words).await?;
         let second = repo.commit(&[("one/a.yaml", &config_map("later", "two"))], "two")?;
         fleet
             .until("later", "the second commit is offered", |source: &Source| {

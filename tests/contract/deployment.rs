@@ -3,15 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
+use kube::api::ListParams;
 use serde_json::{Value, json};
 use starling_api::{RolloutPhase, SyncGroup};
-use starling_testkit::fleet::{MANAGEMENT, PATIENCE};
+use starling_testkit::fleet::{MANAGEMENT, NAMESPACE, PATIENCE};
 use starling_testkit::{Fleet, FleetOptions, GitRepo, Launch, Process, wait};
 
 use crate::PROGRAM;
 use crate::kubectl::Kubectl;
+use crate::refused::lay;
 use crate::running::config_map;
 
 const ACCOUNT: &str = "system:serviceaccount:starling-system:starling";
@@ -52,6 +55,7 @@ async fn a_rollout_with_the_rights_of_the_manifests() -> Result<()> {
     fleet.rollout("shop", &first, RolloutPhase::Succeeded).await?;
     let second = repo.commit(&[("app/a.yaml", &config_map("settings", "two"))], "two")?;
     fleet.rollout("shop", &second, RolloutPhase::Succeeded).await?;
+    what_is_forgotten_goes(&fleet, &kubectl, &repo).await?;
     // The end of the group: finalizers, a look at what else goes, events.
     fleet.delete::<SyncGroup>("shop").await?;
     wait::until(PATIENCE, "the group is gone", async || {
@@ -64,8 +68,9 @@ async fn a_rollout_with_the_rights_of_the_manifests() -> Result<()> {
     .await?;
     let maps: Api<ConfigMap> = Api::namespaced(fleet.member("m1").await?, "default");
     assert!(maps.get_opt("settings").await?.is_none());
+    let last = repo.commit(&[("app/a.yaml", &config_map("settings", "last"))], "last")?;
     fleet.put_group("shop", group("Orphan")).await?;
-    fleet.rollout("shop", &second, RolloutPhase::Succeeded).await?;
+    fleet.rollout("shop", &last, RolloutPhase::Succeeded).await?;
     // A cluster that leaves: its Sync is deleted.
     fleet.delete::<starling_api::Cluster>("m1").await?;
     fleet
@@ -94,6 +99,9 @@ async fn a_rollout_with_the_rights_of_the_manifests() -> Result<()> {
         ("get", "namespaces"),
         ("get", "customresourcedefinitions"),
         ("create", "events"),
+        ("delete", "controllerrevisions"),
+        ("delete", "rolloutactions"),
+        ("delete", "rolloutapprovals"),
     ] {
         let used = own
             .iter()
@@ -107,6 +115,80 @@ async fn a_rollout_with_the_rights_of_the_manifests() -> Result<()> {
         .collect();
     assert!(refused.is_empty(), "forbidden: {refused:?}");
     no_more_than_needed(&kubectl).await
+}
+
+/// Twenty rollouts later nothing is left of what people said to the first two, and of the releases the newest.
+async fn what_is_forgotten_goes(fleet: &Fleet, kubectl: &Kubectl, repo: &GitRepo) -> Result<()> {
+    let whoami = kubectl.json(&["auth", "whoami"]).await?;
+    let me = whoami["status"]["userInfo"]["username"]
+        .as_str()
+        .context("a name")?;
+    let say = async |kind: &str, rollout: i64, more: Value| -> Result<String> {
+        let mut spec = json!({"group": "shop", "rollout": rollout, "by": me, "reason": "to be forgotten"});
+        lay(&mut spec, &more);
+        let object = json!({"apiVersion": "starling.dev/v1alpha1", "kind": kind,
+            "metadata": {"generateName": "said-", "namespace": NAMESPACE}, "spec": spec});
+        let made = kubectl
+            .feed(&["create", "-o", "name", "-f", "-"], &object.to_string())
+            .await?;
+        Ok(made.trim().to_owned())
+    };
+    let resume = json!({"action": "Resume"});
+    let approve = json!({"stage": "canary", "releaseDigest": format!("sha256:{}", "a".repeat(64))});
+    let mut old = Vec::new();
+    for rollout in [1, 2] {
+        old.push(say("RolloutAction", rollout, resume.clone()).await?);
+        old.push(say("RolloutApproval", rollout, approve.clone()).await?);
+    }
+    let kept = [
+        say("RolloutAction", 3, resume).await?,
+        say("RolloutApproval", 3, approve).await?,
+    ];
+    for rollout in 3..=22 {
+        let commit = repo.commit(
+            &[("app/a.yaml", &config_map("settings", &rollout.to_string()))],
+            "more",
+        )?;
+        let status = fleet.rollout("shop", &commit, RolloutPhase::Succeeded).await?;
+        assert_eq!(status.rollout.map(|rollout| rollout.id), Some(rollout));
+    }
+    wait::until(PATIENCE, "what was said to the first two is gone", async || {
+        let said = kubectl
+            .run(&[
+                "-n",
+                NAMESPACE,
+                "get",
+                "rolloutactions,rolloutapprovals",
+                "-o",
+                "name",
+            ])
+            .await
+            .map_err(|error| error.to_string())?;
+        let left = old.iter().any(|name| said.contains(name.as_str()));
+        if left { Err(said) } else { Ok(()) }
+    })
+    .await?;
+    for name in &kept {
+        kubectl.run(&["-n", NAMESPACE, "get", name]).await?;
+    }
+    let releases: Api<ControllerRevision> = fleet.api();
+    // The one that rolls, which is also the last known good, and the ten before it.
+    wait::until(PATIENCE, "the newest releases are left", async || {
+        let kept = releases.list(&ListParams::default()).await;
+        let mut kept: Vec<i64> = kept
+            .map_err(|error| error.to_string())?
+            .iter()
+            .map(|release| release.revision)
+            .collect();
+        kept.sort_unstable();
+        if kept == (12..=22).collect::<Vec<i64>>() {
+            Ok(())
+        } else {
+            Err(format!("{kept:?}"))
+        }
+    })
+    .await?;
+    Ok(())
 }
 
 async fn no_more_than_needed(kubectl: &Kubectl) -> Result<()> {

@@ -226,7 +226,7 @@ async fn what_is_left_out_has_its_documented_default() -> Result<()> {
     let source_defaults =
         json!({"interval": "1m", "timeout": "60s", "suspend": false, "allowDowngrade": false});
     let group_defaults = json!({
-        "syncs": [with(entry, &template)], "whenUnselected": "Orphan", "deletionPolicy": "Orphan",
+        "syncs": [with(entry, &template)], "whenUnselected": "Orphan", "deletionPolicy": "Orphan", "maxUnselected": "20%",
         "rolloutStrategy": strategy, "suspend": false,
     });
     for (kind, given, wanted) in [

@@ -17,10 +17,12 @@ use tokio::process::Command;
 use crate::PROGRAM;
 
 /// In the order in which a reader goes through them; all of them in one folder, on one fleet.
-const GUIDES: [&str; 11] = [
+const GUIDES: [&str; 13] = [
     "getting-started.md",
     "clusters.md",
     "concepts.md",
+    "rollouts.md",
+    "explain.md",
     "isolation.md",
     "substitution.md",
     "secrets.md",

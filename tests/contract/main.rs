@@ -8,6 +8,7 @@ mod generated;
 mod guides;
 mod kinds;
 mod kubectl;
+mod people;
 mod refusals;
 mod refused;
 mod running;

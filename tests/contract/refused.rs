@@ -188,6 +188,17 @@ fn group_cases() -> Vec<Case> {
         .map(|n| json!({"name": format!("e{n}"), "sourceRef": {"name": "s"}}))
         .collect();
     let stages = json!({"stages": [{"name": "canary"}, {"name": "canary"}]});
+    let task = |task: Value| {
+        let tasks: Vec<Value> = vec![json!({"type": "Approval"}), task];
+        json!({"rolloutStrategy": {"stages": [{"name": "canary", "afterStageTasks": tasks}]}})
+    };
+    let hook = |url: &str| json!({"type": "Webhook", "webhook": {"url": url, "secretRef": {"name": "s"}}});
+    let metric =
+        |url: &str| json!({"type": "Metric", "metric": {"url": url, "query": "up", "test": "value > 0.0"}});
+    let with = |mut whole: Value, field: &str, value: Value| {
+        whole[field] = value;
+        whole
+    };
     vec![
         (
             "SyncGroup",
@@ -225,6 +236,78 @@ fn group_cases() -> Vec<Case> {
             "SyncGroup",
             json!({"syncs": [{"name": "app", "sourceRef": {"name": "s"}, "timeout": "x"}]}),
             "spec.syncs[0].timeout in body should match",
+        ),
+        (
+            "SyncGroup",
+            task(json!({"type": "TimedWait"})),
+            "waitTime belongs to a TimedWait, which needs it",
+        ),
+        (
+            "SyncGroup",
+            task(json!({"type": "Approval", "waitTime": "1h"})),
+            "waitTime belongs to a TimedWait, which needs it",
+        ),
+        (
+            "SyncGroup",
+            task(json!({"type": "Webhook"})),
+            "webhook belongs to a Webhook, which needs it",
+        ),
+        (
+            "SyncGroup",
+            task(json!({"type": "Metric"})),
+            "metric belongs to a Metric, which needs it",
+        ),
+        (
+            "SyncGroup",
+            task(json!({"type": "Job"})),
+            "job belongs to a Job, which needs it",
+        ),
+        (
+            "SyncGroup",
+            task(with(metric("http://p:9090"), "type", json!("Job"))),
+            "metric belongs to a Metric, which needs it",
+        ),
+        (
+            "SyncGroup",
+            task(json!({"type": "Approval", "timeout": "1h"})),
+            "timeout belongs to a Webhook, a Metric or a Job",
+        ),
+        (
+            "SyncGroup",
+            task(json!({"type": "Job", "job": {"template": {}}, "interval": "1m"})),
+            "interval belongs to a Webhook or a Metric",
+        ),
+        (
+            "SyncGroup",
+            task(hook("ftp://gates.example.com")),
+            "url must be http://… or https://…",
+        ),
+        (
+            "SyncGroup",
+            task(hook("https://user:hunter2@gates.example.com/x")),
+            "without credentials",
+        ),
+        (
+            "SyncGroup",
+            task(metric("http://p:9090/?query=up")),
+            "without credentials, query and fragment",
+        ),
+        (
+            "SyncGroup",
+            task(
+                json!({"type": "Webhook", "webhook": {"url": "https://h", "secretRef": {"name": "s", "namespace": "other"}}}),
+            ),
+            "webhook.secretRef.namespace\"",
+        ),
+        (
+            "SyncGroup",
+            task(json!({"type": "Job", "job": {"template": "busybox"}})),
+            "job.template in body must be of type object",
+        ),
+        (
+            "SyncGroup",
+            json!({"rolloutStrategy": {"stages": [{"name": "canary", "beforeStageTasks": vec![json!({"type": "Approval"}); 21]}]}}),
+            "must have at most 20 items",
         ),
         ("SyncGroup", strategy(json!({"maxConcurrency": 0})), least),
         ("SyncGroup", strategy(json!({"maxConcurrency": "0%"})), least),

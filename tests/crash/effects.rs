@@ -33,7 +33,7 @@ pub(crate) struct Effect {
 }
 
 /// All effects, in the order in which a round brings them about.
-pub(crate) const EFFECTS: [Effect; 18] = [
+pub(crate) const EFFECTS: [Effect; 19] = [
     Effect {
         name: "installation ID",
         server: MANAGEMENT,
@@ -51,6 +51,12 @@ pub(crate) const EFFECTS: [Effect; 18] = [
         server: MANAGEMENT,
         occasion: Occasion::Push,
         request: |round| patch("/sources/shop/status").body_contains(round.commit.clone()),
+    },
+    Effect {
+        name: "release kept",
+        server: MANAGEMENT,
+        occasion: Occasion::Push,
+        request: |_| Match::method(Method::POST).path_ends_with("/controllerrevisions"),
     },
     Effect {
         name: "rollout start",

@@ -8,6 +8,7 @@ mod deleting;
 mod dependencies;
 mod drift;
 mod encryption;
+mod gates;
 mod health;
 mod held;
 mod hostile;

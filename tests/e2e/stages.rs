@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::{Value, json};
+use starling_api::conditions::{self, Condition, STAGES_OVERLAP};
 use starling_api::{ADMITTED_AT, RolloutPhase, StageStatus, SyncGroupStatus, SyncResource};
 use starling_testkit::{Fault, wait};
 
@@ -254,6 +255,61 @@ fn a_stage_whose_budget_is_overdrawn_stops_the_rollout_at_itself() -> Result<()>
         assert_eq!(status.clusters.failed, 1);
         assert!(problems(&status).contains_key("m1"), "{status:#?}");
         assert_eq!(scene.values(&MEMBERS[1..], "settings").await?, all("one", 4));
+        Ok(())
+    })
+}
+
+/// A cluster that two stages select is rolled with the first, and the group says so for as long as that is the case.
+#[test]
+fn a_cluster_of_two_stages_belongs_to_the_first_and_a_condition_says_so() -> Result<()> {
+    along("overlapping", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        place(scene).await?;
+        let labelled = json!({"matchExpressions": [{"key": scene.own("stage"), "operator": "Exists"}]});
+        let stages = json!([
+            stage(scene, "canary", json!({})),
+            {"name": "labelled", "clusterSelector": labelled},
+        ]);
+        scene
+            .group(json!({"maxConcurrency": "100%", "stages": stages}), json!({}))
+            .await?;
+        let status = scene.succeeded(&first).await?;
+        let overlap =
+            |status: &SyncGroupStatus| conditions::find(&status.conditions, STAGES_OVERLAP).cloned();
+        let Condition {
+            status: holds,
+            reason,
+            message,
+            ..
+        } = overlap(&status).context("StagesOverlap")?;
+        assert_eq!(
+            (holds.as_str(), reason.as_str()),
+            ("True", "ClusterInSeveralStages")
+        );
+        assert!(
+            message.ends_with(": m1 to canary, and not to labelled"),
+            "{message}"
+        );
+        // It counts in the first alone; clusters of no stage are in the implicit last one, for all to see.
+        let totals: Vec<(String, u32)> = status
+            .rollout
+            .context("a rollout")?
+            .stages
+            .into_iter()
+            .map(|stage| (stage.name, stage.total))
+            .collect();
+        let expected = [("canary", 1), ("labelled", 2), ("*", 2)];
+        assert_eq!(totals, expected.map(|(name, total)| (name.to_owned(), total)));
+
+        scene.label("m1", &scene.own("stage"), Some("eu")).await?;
+        let status = scene
+            .status("no cluster is of two stages", |status| overlap(status).is_none())
+            .await?;
+        assert_eq!(
+            stage_status(&status, "labelled").map(|stage| stage.total),
+            Some(3)
+        );
         Ok(())
     })
 }

@@ -32,7 +32,7 @@ async fn starling(scene: &Scene, arguments: &[&str]) -> Result<Output> {
 }
 
 /// What it printed; an error if it failed.
-async fn say(scene: &Scene, arguments: &[&str]) -> Result<String> {
+pub(crate) async fn say(scene: &Scene, arguments: &[&str]) -> Result<String> {
     let output = starling(scene, arguments).await?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     ensure!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
@@ -47,7 +47,7 @@ async fn refused(scene: &Scene, arguments: &[&str]) -> Result<String> {
 }
 
 /// m1 alone in the stage `canary`, and then the rest.
-async fn canary(scene: &Scene, strategy: Value, canary: Value) -> Result<()> {
+pub(crate) async fn canary(scene: &Scene, strategy: Value, canary: Value) -> Result<()> {
     scene.select(&MEMBERS).await?;
     scene.label("m1", &scene.own("stage"), Some("canary")).await?;
     let mut stage =

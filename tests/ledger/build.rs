@@ -6,7 +6,7 @@ use std::path::Path;
 use jiff::Timestamp;
 use starling::ledger::{
     Admission, AdmissionKey, AdmissionOutcome, Attempt, AttemptEnd, AttemptOutcome, Due, Ledger, LedgerError,
-    ObjectCounts, Opened, QueueKey, Rollout, RolloutOutcome,
+    NewEntry, ObjectCounts, Opened, QueueKey, Rollout, RolloutOutcome,
 };
 use starling_core::apply::{Record, Terms};
 use starling_core::object::ObjectKey;
@@ -45,6 +45,19 @@ pub(crate) fn mk_admission(rollout: &str, cluster: &str, target: &str) -> Admiss
         sync_name: format!("web-{cluster}"),
         revision: "main@sha1:abc".into(),
         admitted_at: at(1),
+    }
+}
+
+/// The group is called as its UID.
+pub(crate) fn mk_entry(group: &str, rollout: i64) -> NewEntry {
+    NewEntry {
+        group_uid: group.into(),
+        namespace: "shop".into(),
+        name: group.into(),
+        rollout,
+        at: at(rollout),
+        body: format!("{{\"rollout\":{rollout}}}"),
+        is_whole: true,
     }
 }
 
@@ -143,6 +156,9 @@ pub(crate) async fn exercise(ledger: &Ledger, tag: &str) -> Result<(), LedgerErr
     ledger.save_due(std::slice::from_ref(&due)).await?;
     assert!(ledger.load_queue().await?.contains(&due));
     ledger.remove_due(&[due.key]).await?;
+
+    ledger.append_journal(&mk_entry(tag, 1)).await?;
+    assert_eq!(ledger.journal_tail(tag).await?.len(), 1);
 
     assert!(
         ledger

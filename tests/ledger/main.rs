@@ -3,6 +3,7 @@
 
 mod build;
 mod damage;
+mod journal;
 mod kill;
 mod model;
 mod storage;

@@ -1,8 +1,9 @@
 //! What the judge is told of a run.
 
 use jiff::{SignedDuration, Timestamp};
+use starling_core::journal::verify;
 
-use crate::judge::{History, Violation, judge, writes};
+use crate::judge::{ControllerClock, History, Violation, judge, writes};
 use crate::script::{Event, MEMBERS, Script, member};
 use crate::user::URL;
 use crate::world::{HUB, Run};
@@ -25,6 +26,7 @@ fn history(run: &Run, script: &Script) -> anyhow::Result<History> {
         quiet_since: run.settled,
         ended: run.ended,
         lag: lag(script),
+        clock: clock(run),
         ..History::default()
     };
     for name in (0..MEMBERS).map(member) {
@@ -34,11 +36,18 @@ fn history(run: &Run, script: &Script) -> anyhow::Result<History> {
     Ok(history)
 }
 
-/// How long what was written to the management cluster may be unknown to the controller, and how far the controller's clock
-/// may be off.
+/// What the controller's clock showed.
+fn clock(run: &Run) -> ControllerClock {
+    let mut clock = ControllerClock::default();
+    for (at, seconds) in &run.jumps {
+        clock.jump(*at, SignedDuration::from_secs(*seconds));
+    }
+    clock
+}
+
+/// How long what was written to the management cluster may be unknown to the controller.
 fn lag(script: &Script) -> SignedDuration {
     let mut lag = LAG;
-    let mut off = SignedDuration::ZERO;
     for (_, event) in &script.events {
         match event {
             Event::Fault { cluster, .. } | Event::Hold { cluster } | Event::Bounce { cluster }
@@ -50,17 +59,18 @@ fn lag(script: &Script) -> SignedDuration {
             | Event::Compact => {
                 lag = LAG_IN_TROUBLE;
             }
-            Event::Jump { seconds } => off += SignedDuration::from_secs(seconds.abs()),
             _ => {}
         }
     }
-    lag + off
+    lag
 }
 
-/// Nothing was written to a member by two writes that one had sufficed for, and no revision was followed by an older one.
+/// Nothing was written to a member by two writes that one had sufficed for, and no revision was followed by an older one, unless
+/// there are stages: a rollout may go back then, and the judge knows what to.
 /// The judge says that too, by more roundabout ways; this holds for the objects of a run, whatever the CRs say.
 pub(crate) fn repetitions(run: &Run) -> anyhow::Result<Vec<String>> {
     let mut found = Vec::new();
+    let may_go_back = run.world.staged.is_some();
     for name in (0..MEMBERS).map(member) {
         let mut last: std::collections::BTreeMap<Box<str>, (u64, Timestamp)> =
             std::collections::BTreeMap::new();
@@ -84,7 +94,7 @@ pub(crate) fn repetitions(run: &Run) -> anyhow::Result<Vec<String>> {
                 continue;
             }
             if let Some((before, at)) = last.insert(key.clone(), (revision, entry.time))
-                && before >= revision
+                && (before == revision || (before > revision && !may_go_back))
             {
                 found.push(format!(
                     "{name}: {key} got revision {revision} at {} and {before} at {at}",
@@ -94,4 +104,24 @@ pub(crate) fn repetitions(run: &Run) -> anyhow::Result<Vec<String>> {
         }
     }
     Ok(found)
+}
+
+/// What `starling verify` would find in the journals of rollouts: the chains, and every plan by the independent checker.
+pub(crate) fn flaws(run: &Run) -> Vec<String> {
+    let journals = run.world.ledger.journals();
+    let mut flaws = Vec::new();
+    for journal in &journals {
+        let verdict = verify(&journal.chain, &journal.entries, None);
+        let of = journal.entries.first().map_or("", |entry| entry.name.as_str());
+        flaws.extend(
+            verdict
+                .flaws
+                .iter()
+                .map(|flaw| format!("journal of {of}, entry {}: {}", flaw.seq, flaw.what)),
+        );
+    }
+    if journals.iter().all(|journal| journal.entries.is_empty()) {
+        flaws.push("there is no journal".to_owned());
+    }
+    flaws
 }

@@ -10,8 +10,9 @@ pub(crate) const FOLDER: &str = "deploy";
 /// How many revisions there are.
 pub(crate) const REVISIONS: usize = 3;
 
-/// The tree of a revision, counted from 1: a namespace, a setting, a program; the second has one object more than the others.
-pub(crate) fn tree(revision: usize) -> Tree {
+/// The tree of a revision, counted from 1: a namespace, a setting, a program; the second has one object more than the others,
+/// and where it is bad another one that no member takes.
+pub(crate) fn tree(revision: usize, is_bad: bool) -> Tree {
     let mut objects = vec![
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}),
         setting("settings", revision),
@@ -23,6 +24,10 @@ pub(crate) fn tree(revision: usize) -> Tree {
     ];
     if revision == 2 {
         objects.push(setting("second", revision));
+    }
+    if revision == 2 && is_bad {
+        objects.push(json!({"apiVersion": "shop.example.com/v1", "kind": "Mistake",
+            "metadata": {"name": "mistake", "namespace": "shop"}}));
     }
     [(FOLDER.to_owned(), objects)].into()
 }

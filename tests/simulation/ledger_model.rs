@@ -2,16 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use starling::controller::ports::Ledger as Port;
 use starling::ledger::{
     Admission, AdmissionKey, AdmissionOutcome, Attempt, AttemptEnd, AttemptId, AttemptOutcome, Due, Ledger,
-    LedgerError, ObjectCounts, QueueKey, Rollout, RolloutOutcome,
+    LedgerError, LedgerView, NewEntry, ObjectCounts, QueueKey, Rollout, RolloutOutcome,
 };
 use starling_apiserver::random::Random;
 use starling_core::apply::{Record, Terms};
+use starling_core::journal::check_chain;
 use starling_core::object::ObjectKey;
 use starling_testkit::wait;
 
@@ -20,7 +22,7 @@ use crate::twins::ledger::{Disk, MemoryLedger};
 /// Sequences of calls.
 const SEQUENCES: u64 = 200;
 /// Calls of a sequence: enough for more attempts and rollouts than are kept.
-const CALLS: usize = 80;
+const CALLS: usize = 110;
 
 /// What may be called. Names are few, so that they meet.
 #[derive(Clone, Debug)]
@@ -32,6 +34,7 @@ enum Call {
     CloseInterrupted(Timestamp),
     BeginRollout(Rollout),
     EndRollout(String, String, RolloutOutcome, Timestamp),
+    Journal(NewEntry),
     Save(String, String, BTreeMap<ObjectKey, Record>, BTreeSet<ObjectKey>),
     DropOwner(String, String),
     Due(Vec<Due>),
@@ -160,7 +163,16 @@ impl Draw {
     }
 
     fn call(&mut self) -> Call {
-        match self.below(40) {
+        match self.below(60) {
+            40..=59 => Call::Journal(NewEntry {
+                group_uid: self.one(&["g0", "g0", "g0", "g1"]).to_owned(),
+                namespace: "ns".to_owned(),
+                name: "g".to_owned(),
+                rollout: i64::try_from(self.below(25)).unwrap(),
+                at: self.time(),
+                body: format!("{:?}", self.text()),
+                is_whole: self.below(4) == 0,
+            }),
             0..=6 => Call::Admit(self.many(4, Self::admission)),
             7..=10 => {
                 let outcome = self.one(&[
@@ -232,6 +244,7 @@ async fn ask(ledger: &dyn Port, call: &Call) -> String {
         Call::CloseInterrupted(at) => shown(ledger.close_interrupted(*at).await),
         Call::BeginRollout(rollout) => shown(ledger.begin_rollout(rollout).await),
         Call::EndRollout(group, id, outcome, at) => shown(ledger.end_rollout(group, id, *outcome, *at).await),
+        Call::Journal(entry) => shown(ledger.append_journal(entry).await),
         Call::Save(cluster, owner, upserts, deletes) => {
             shown(ledger.save_records(cluster, owner, upserts, deletes).await)
         }
@@ -258,6 +271,7 @@ async fn contents(ledger: &dyn Port) -> Vec<String> {
         .collect();
     for n in 0..3 {
         all.push(shown(ledger.rollouts(&format!("g{n}")).await));
+        all.push(shown(ledger.journal_tail(&format!("g{n}")).await));
         for m in 0..3 {
             let (cluster, owner) = (format!("c{n}"), format!("o{m}"));
             all.push(shown(ledger.load_records(&cluster, &owner).await));
@@ -268,8 +282,21 @@ async fn contents(ledger: &dyn Port) -> Vec<String> {
 }
 
 /// What only people read.
-async fn histories(sqlite: &Ledger, twin: &MemoryLedger) -> (Vec<String>, Vec<String>) {
+async fn histories(sqlite: &Ledger, twin: &MemoryLedger, folder: &Path) -> (Vec<String>, Vec<String>) {
     let (mut one, mut other) = (Vec::new(), Vec::new());
+    // Beside the one that has it open, as `starling verify` does.
+    let mut journals = LedgerView::open(folder)
+        .await
+        .unwrap()
+        .journals("ns", "g")
+        .await
+        .unwrap();
+    journals.sort_by(|one, other| one.group_uid.cmp(&other.group_uid));
+    for journal in journals {
+        assert_eq!(check_chain(&journal.chain, &journal.entries), []);
+        other.push(shown(twin.journal(&journal.group_uid)));
+        one.push(shown(Ok::<_, LedgerError>(Some(journal))));
+    }
     for n in 0..3 {
         let (group, sync) = (format!("g{n}"), format!("s{n}"));
         one.push(shown(sqlite.attempts(&sync).await));
@@ -325,7 +352,7 @@ async fn compare(seed: u64) -> anyhow::Result<()> {
     }
     let all = (contents(&sqlite).await, contents(&twin).await);
     anyhow::ensure!(all.0 == all.1, "seed {seed}: after {calls:#?}\n{all:#?}");
-    let histories = histories(&sqlite, &twin).await;
+    let histories = histories(&sqlite, &twin, folder.path()).await;
     anyhow::ensure!(
         histories.0 == histories.1,
         "seed {seed}: after {calls:#?}\n{histories:#?}"

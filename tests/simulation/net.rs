@@ -3,13 +3,16 @@
 use std::io;
 
 use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use http::Uri;
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt as _};
 use kube::config::AuthInfo;
 use starling::clock::Clock;
+use starling::controller::ports::Web;
 use starling::member::{Network, Stream};
+use starling::web::{Post, Reply, WebError};
 use tower::{Layer as _, ServiceExt as _};
 use turmoil::net::TcpStream;
 
@@ -25,6 +28,15 @@ async fn dial(uri: Uri) -> io::Result<Stream> {
 /// How the controller reaches its members.
 pub(crate) fn network(clock: Clock) -> Network {
     Network::of(|uri| dial(uri).boxed(), clock)
+}
+
+/// Nobody's webhook and no Prometheus is in the simulation: no script has a stage that waits for one.
+pub(crate) struct NoWeb;
+
+impl Web for NoWeb {
+    fn post<'a>(&'a self, _: &'a Post) -> BoxFuture<'a, Result<Reply, WebError>> {
+        std::future::ready(Err(WebError::Url("there is no web in the simulation"))).boxed()
+    }
 }
 
 /// Where a cluster is.

@@ -5,13 +5,22 @@ use std::time::Duration;
 use starling_apiserver::faults::{Effect, Fault};
 use starling_apiserver::random::Random;
 
+use crate::staged::{Staged, Word, any_stage, any_word};
+
 /// Members of the fleet.
 pub(crate) const MEMBERS: usize = 8;
 /// No fault begins or ends after this.
 pub(crate) const TROUBLE: Duration = Duration::from_secs(120);
 
+/// With stages a run takes longer, and so do its troubles.
+const LONG_TROUBLE: Duration = Duration::from_secs(220);
+
 /// Troubles in a run at most.
 const TROUBLES: u64 = 16;
+/// Further ones, in the second half of a run with stages.
+const LATE_TROUBLES: u64 = 8;
+/// Words of people in a run with stages at most.
+const WORDS: u64 = 8;
 
 /// The name of a member.
 pub(crate) fn member(number: usize) -> String {
@@ -53,12 +62,20 @@ pub(crate) enum Event {
     Edit { cluster: String },
     /// A Cluster is deleted, or added again.
     Cluster { cluster: String, present: bool },
+    /// A Cluster moves to another stage.
+    Move { cluster: String, stage: &'static str },
+    /// The group gets its stages.
+    Stages,
+    /// Somebody says something to the rollout under way.
+    Say(Word),
 }
 
 /// All that happens, by time.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) events: Vec<(Duration, Event)>,
+    /// At what pace; `None`: three at once, and no stages.
+    pub(crate) staged: Option<Staged>,
 }
 
 impl Script {
@@ -68,17 +85,34 @@ impl Script {
         for _ in 0..draft.random.below(TROUBLES + 1) {
             draft.trouble();
         }
-        draft.finish()
+        let staged = Staged::of(seed);
+        if let Some(staged) = &staged {
+            draft.with_stages(seed, staged);
+        }
+        draft.finish(staged)
     }
 
     /// Three revisions and no trouble.
     pub(crate) fn calm(seed: u64) -> Self {
-        Draft::new(seed).finish()
+        Draft::new(seed).finish(None)
+    }
+
+    /// Three revisions through stages and no trouble but that of the strategy.
+    pub(crate) fn calm_with_stages(seed: u64) -> Self {
+        let mut draft = Draft::new(seed);
+        let staged = Staged::draw(&mut Random::named(seed, "stages"));
+        draft.random = Random::named(seed, "steering");
+        draft.push_later();
+        draft.get_stages(&staged);
+        draft.join(&staged);
+        draft.finish(Some(staged))
     }
 }
 
 struct Draft {
     random: Random,
+    /// Between these times something happens.
+    during: (Duration, Duration),
     events: Vec<(Duration, Event)>,
 }
 
@@ -90,14 +124,102 @@ impl Draft {
         let push = |at| (Duration::from_millis(at), Event::Push);
         Self {
             events: vec![push(5_000 + second), push(6_000 + third)],
+            during: (Duration::ZERO, TROUBLE),
             random,
         }
     }
 
-    fn finish(mut self) -> Script {
+    fn finish(mut self, staged: Option<Staged>) -> Script {
         // Stable: what was drawn first happens first.
         self.events.sort_by_key(|(at, _)| *at);
-        Script { events: self.events }
+        Script {
+            events: self.events,
+            staged,
+        }
+    }
+
+    /// What happens in a run with stages besides: more of the same later, people who speak, clusters that come, go and move,
+    /// and clocks that jump further.
+    fn with_stages(&mut self, seed: u64, staged: &Staged) {
+        self.random = Random::named(seed, "steering");
+        self.push_later();
+        self.get_stages(staged);
+        self.during = (TROUBLE, LONG_TROUBLE);
+        for _ in 0..self.random.below(LATE_TROUBLES + 1) {
+            self.trouble();
+        }
+        self.during = (Duration::from_secs(5), LONG_TROUBLE);
+        for _ in 0..self.random.below(WORDS + 1) {
+            let word = any_word(&mut self.random);
+            self.once(Event::Say(word));
+        }
+        self.join(staged);
+        for _ in 0..self.random.below(5) {
+            let cluster = self.any_member();
+            let stage = any_stage(&mut self.random, 3);
+            self.once(Event::Move { cluster, stage });
+        }
+        if self.random.below(3) == 0 {
+            self.shrink();
+        }
+        for _ in 0..self.random.below(3) {
+            self.jump_far();
+        }
+    }
+
+    /// A rollout through stages takes a minute or more: the revisions come at longer intervals.
+    fn push_later(&mut self) {
+        let second = 35_000 + self.random.below(80_000);
+        let third = second + self.random.below(120_000);
+        for (place, at) in [second, third].into_iter().enumerate() {
+            self.events[place].0 = Duration::from_millis(at);
+        }
+    }
+
+    fn get_stages(&mut self, staged: &Staged) {
+        if staged.comes_later {
+            let at = self.between(22_000, 35_000);
+            self.events.push((Duration::from_millis(at), Event::Stages));
+        }
+    }
+
+    /// Who is late joins.
+    fn join(&mut self, staged: &Staged) {
+        for &late in &staged.late {
+            let cluster = member(late);
+            self.once(Event::Cluster {
+                cluster,
+                present: true,
+            });
+        }
+    }
+
+    /// Many clusters are not selected any more, all at once, and come back.
+    fn shrink(&mut self) {
+        let (from, to) = self.span(60_000);
+        let count = self.between(3, MEMBERS as u64) as usize;
+        let first = self.random.below(MEMBERS as u64) as usize;
+        for place in 0..count {
+            for (at, selected) in [(from, false), (to, true)] {
+                let cluster = member((first + place) % MEMBERS);
+                self.events.push((at, Event::Label { cluster, selected }));
+            }
+        }
+    }
+
+    /// The clock jumps by minutes, while the controller runs or between two of its lives.
+    fn jump_far(&mut self) {
+        let far = i64::try_from(self.between(15, 300)).unwrap_or(0);
+        let seconds = if self.random.below(2) == 0 { far } else { -far / 3 };
+        let jump = Event::Jump { seconds };
+        if self.random.below(2) == 0 {
+            self.once(jump);
+            return;
+        }
+        let (from, to) = self.span(10_000);
+        let start = Event::Start { loses_disk: false };
+        self.events
+            .extend([(from, Event::Crash), (from, jump), (to, start)]);
     }
 
     fn between(&mut self, least: u64, most: u64) -> u64 {
@@ -106,8 +228,9 @@ impl Draft {
 
     /// A time of trouble: from when to when.
     fn span(&mut self, longest: u64) -> (Duration, Duration) {
-        let end = u64::try_from(TROUBLE.as_millis()).unwrap_or(u64::MAX);
-        let from = self.random.below(end - 1000);
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let (begin, end) = (millis(self.during.0), millis(self.during.1));
+        let from = begin + self.random.below(end - begin - 1000);
         let to = (from + self.between(200, longest)).min(end);
         (Duration::from_millis(from), Duration::from_millis(to))
     }

@@ -1,5 +1,7 @@
-//! Whoever uses Starling in a run: sets the fleet up, and takes Clusters out of it and puts them back.
+//! Whoever uses Starling in a run: sets the fleet up, takes Clusters out of it, puts them back and moves them between stages.
+//! What is said to rollouts is in [`crate::person`].
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -16,15 +18,17 @@ use starling_api::{Cluster, Source, SyncGroup};
 
 use crate::content::FOLDER;
 use crate::net;
+use crate::person::Person;
 use crate::script::{Event, MEMBERS, member};
+use crate::staged::STAGE_LABEL;
 use crate::world::{HUB, World};
 
 /// Where everything is.
-const NAMESPACE: &str = "fleet";
+pub(crate) const NAMESPACE: &str = "fleet";
 /// The repository.
 pub(crate) const URL: &str = "https://git.example.com/shop.git";
 /// The group.
-const GROUP: &str = "shop";
+pub(crate) const GROUP: &str = "shop";
 /// Pause between two tries, and between two looks for something to do.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -35,6 +39,8 @@ pub(crate) async fn live(world: Arc<World>) -> anyhow::Result<()> {
     let hub = net::client(HUB, &world.cluster(HUB)?.token())?;
     set_up(&world, &hub).await?;
     world.ready.store(true, Ordering::SeqCst);
+    let mut stages = first_stages(&world);
+    let mut person = Person::default();
     loop {
         let errand = world
             .errands
@@ -44,7 +50,11 @@ pub(crate) async fn live(world: Arc<World>) -> anyhow::Result<()> {
             .cloned();
         if let Some(errand) = errand {
             // The management cluster may do something wrong just now.
-            let done = tokio::time::timeout(Duration::from_secs(10), run(&world, &hub, &errand)).await;
+            let done = tokio::time::timeout(
+                Duration::from_secs(10),
+                run(&world, &hub, &errand, &mut stages, &mut person),
+            )
+            .await;
             if matches!(done, Ok(Ok(()))) {
                 world
                     .errands
@@ -52,6 +62,11 @@ pub(crate) async fn live(world: Arc<World>) -> anyhow::Result<()> {
                     .unwrap_or_else(PoisonError::into_inner)
                     .pop_front();
                 continue;
+            }
+        } else if world.staged.is_some() {
+            let looked = tokio::time::timeout(Duration::from_secs(10), person.look(&world, &hub)).await;
+            if let Ok(Err(error)) = looked {
+                tracing::info!(error = %format!("{error:#}"), "the person could not say it");
             }
         }
         tokio::time::sleep(PAUSE).await;
@@ -66,22 +81,38 @@ async fn set_up(world: &World, hub: &Client) -> anyhow::Result<()> {
     tokio::time::sleep(PAUSE).await;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
     put(&Api::<Namespace>::all(hub.clone()), &namespace).await?;
+    let stages = first_stages(world);
     for number in 0..MEMBERS {
         let name = member(number);
+        if world
+            .staged
+            .as_ref()
+            .is_some_and(|staged| staged.late.contains(&number))
+        {
+            continue;
+        }
         put(&namespaced::<Secret>(hub), &secret(world, &name)?).await?;
-        put(&namespaced::<Cluster>(hub), &cluster(&name, true)).await?;
+        put(&namespaced::<Cluster>(hub), &cluster(&name, true, &stages)).await?;
     }
     let source = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Source", "metadata": {"name": "shop"},
         "spec": {"url": URL, "ref": {"branch": "main"}, "interval": "5s",
             "timeout": "5s"}});
     put(&namespaced::<Source>(hub), &source).await?;
-    let group = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup", "metadata": {"name": GROUP},
+    let has_stages = world.staged.as_ref().is_some_and(|staged| !staged.comes_later);
+    put(&namespaced::<SyncGroup>(hub), &shop(world, has_stages)).await
+}
+
+/// The group, with its stages or without any.
+fn shop(world: &World, has_stages: bool) -> Value {
+    let pace = json!({"maxConcurrency": 3, "maxFailures": "100%"});
+    let staged = world.staged.as_ref().filter(|_| has_stages);
+    let strategy = staged.map_or(pace, |staged| staged.strategy.clone());
+    json!({"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup", "metadata": {"name": GROUP},
         "spec": {"clusterSelector": {"matchLabels": {"fleet": "shop"}},
             "syncs": [{"name": "app", "sourceRef": {"name": "shop"}, "path": FOLDER, "wait": true,
                 "substitute": {"CLUSTER": "$(cluster.name)"},
                 "timeout": "1m", "interval": "1m", "retryInterval": "5s"}],
-            "rolloutStrategy": {"maxConcurrency": 3, "maxFailures": "100%"}}});
-    put(&namespaced::<SyncGroup>(hub), &group).await
+            "rolloutStrategy": strategy}})
 }
 
 fn secret(world: &World, name: &str) -> anyhow::Result<Value> {
@@ -95,18 +126,38 @@ fn secret(world: &World, name: &str) -> anyhow::Result<Value> {
     )
 }
 
-fn cluster(name: &str, selected: bool) -> Value {
-    let labels = if selected {
+/// The stage of each member, by name; none where there are no stages.
+type Stages = BTreeMap<String, &'static str>;
+
+fn first_stages(world: &World) -> Stages {
+    let stages = world.staged.iter().flat_map(|staged| &staged.stages);
+    stages
+        .enumerate()
+        .map(|(number, stage)| (member(number), *stage))
+        .collect()
+}
+
+fn cluster(name: &str, selected: bool, stages: &Stages) -> Value {
+    let mut labels = if selected {
         json!({"fleet": "shop"})
     } else {
         json!({})
     };
+    if let Some(stage) = stages.get(name) {
+        labels[STAGE_LABEL] = (*stage).into();
+    }
     json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Cluster",
         "metadata": {"name": name, "labels": labels},
         "spec": {"kubeConfig": {"secretRef": {"name": format!("{name}-kubeconfig")}}}})
 }
 
-async fn run(world: &World, hub: &Client, errand: &Event) -> anyhow::Result<()> {
+async fn run(
+    world: &World,
+    hub: &Client,
+    errand: &Event,
+    stages: &mut Stages,
+    person: &mut Person,
+) -> anyhow::Result<()> {
     let clusters = namespaced::<Cluster>(hub);
     match errand {
         Event::Label {
@@ -115,7 +166,7 @@ async fn run(world: &World, hub: &Client, errand: &Event) -> anyhow::Result<()> 
         } => {
             // One that is deleted just now is not to be made by its label.
             if clusters.get_opt(name).await?.is_some() {
-                put(&clusters, &cluster(name, *selected)).await?;
+                put(&clusters, &cluster(name, *selected, stages)).await?;
             }
         }
         Event::Cluster {
@@ -123,7 +174,7 @@ async fn run(world: &World, hub: &Client, errand: &Event) -> anyhow::Result<()> 
             present: true,
         } => {
             put(&namespaced::<Secret>(hub), &secret(world, name)?).await?;
-            put(&clusters, &cluster(name, true)).await?;
+            put(&clusters, &cluster(name, true, stages)).await?;
         }
         Event::Cluster {
             cluster: name,
@@ -133,6 +184,15 @@ async fn run(world: &World, hub: &Client, errand: &Event) -> anyhow::Result<()> 
                 clusters.delete(name, &DeleteParams::default()).await?;
             }
         }
+        Event::Move { cluster: name, stage } => {
+            stages.insert(name.clone(), stage);
+            if let Some(known) = clusters.get_opt(name).await? {
+                let selected = known.labels().contains_key("fleet");
+                put(&clusters, &cluster(name, selected, stages)).await?;
+            }
+        }
+        Event::Stages => put(&namespaced::<SyncGroup>(hub), &shop(world, true)).await?,
+        Event::Say(word) => person.say(world, hub, word).await?,
         Event::Edit { cluster: name } => {
             let member = net::client(name, &world.cluster(name)?.token())?;
             let settings: Api<ConfigMap> = Api::namespaced(member, "shop");
@@ -160,25 +220,27 @@ where
     Ok(())
 }
 
-fn namespaced<K>(hub: &Client) -> Api<K>
+pub(crate) fn namespaced<K>(hub: &Client) -> Api<K>
 where
     K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
 {
     Api::namespaced(hub.clone(), NAMESPACE)
 }
 
+/// The group as the management cluster has it.
+pub(crate) fn group(world: &World) -> anyhow::Result<SyncGroup> {
+    let stored = world
+        .cluster(HUB)?
+        .stored("syncgroups.starling.dev", &format!("{NAMESPACE}/{GROUP}"))
+        .context("there is none")?;
+    Ok(serde_json::from_value(stored.read())?)
+}
+
 /// What the group's status says that is not the end of the last rollout.
 pub(crate) fn not_done(world: &World) -> Vec<String> {
-    let Some(stored) = world
-        .cluster(HUB)
-        .ok()
-        .and_then(|hub| hub.stored("syncgroups.starling.dev", &format!("{NAMESPACE}/{GROUP}")))
-    else {
-        return vec!["there is no group".to_owned()];
-    };
-    let group = match serde_json::from_value::<SyncGroup>(stored.read()) {
+    let group = match group(world) {
         Ok(group) => group,
-        Err(error) => return vec![format!("the group cannot be read: {error}")],
+        Err(error) => return vec![format!("the group cannot be read: {error:#}")],
     };
     let newest = world.git.head("main").unwrap_or_default();
     let status = group.status.clone().unwrap_or_default();
@@ -197,11 +259,12 @@ pub(crate) fn not_done(world: &World) -> Vec<String> {
     }
     if rollout.phase != starling_api::RolloutPhase::Succeeded {
         wrong.push(format!(
-            "{}: {:?}, {:?}, {:?}",
+            "{}: {:?}, {:?}, {:?}, {:?}",
             group.name_any(),
             rollout.phase,
             status.clusters,
-            status.problems
+            status.problems,
+            rollout.blocked_by
         ));
     }
     wrong

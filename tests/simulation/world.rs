@@ -20,6 +20,7 @@ use turmoil::Sim;
 use turmoil::net::TcpListener;
 
 use crate::script::{Event, MEMBERS, Script, member};
+use crate::staged::Staged;
 use crate::twins::git::{self, GitServer, Mirrors};
 use crate::twins::ledger::{self, MemoryLedger};
 use crate::twins::workshop::Bench;
@@ -33,6 +34,8 @@ const CONTROLLER: &str = "controller";
 const TICK: Duration = Duration::from_millis(50);
 /// How long the fleet may take to be in step once nothing goes wrong any more.
 const SETTLES_WITHIN: Duration = Duration::from_secs(20 * 60);
+/// The same with stages: three releases may have to go through all of them, with a clock that is minutes behind.
+const SETTLES_WITH_STAGES_WITHIN: Duration = Duration::from_secs(90 * 60);
 /// How long the fleet is watched in step: each Sync looks for drift once.
 const REST: Duration = Duration::from_secs(70);
 /// How long setting the world up may take.
@@ -44,11 +47,15 @@ pub(crate) struct World {
     server: OnceLock<Server>,
     pub(crate) git: GitServer,
     mirror: git::Disk,
-    ledger: ledger::Disk,
+    pub(crate) ledger: ledger::Disk,
     /// How far the controller's clock is off.
     jumped: Arc<AtomicI64>,
     /// The clusters have what they need for the controller to start.
     pub(crate) ready: AtomicBool,
+    /// How the group is rolled, if by stages.
+    pub(crate) staged: Option<Staged>,
+    /// Nothing goes wrong any more, and people see to what waits for them.
+    pub(crate) is_fair: AtomicBool,
     /// What the user is to do.
     pub(crate) errands: Mutex<VecDeque<Event>>,
     /// Starts of the controller that failed.
@@ -64,10 +71,12 @@ pub(crate) struct Run {
     /// Since when the fleet was in step.
     pub(crate) settled: Option<Timestamp>,
     pub(crate) ended: Timestamp,
+    /// When the controller's clock jumped, and by how many seconds.
+    pub(crate) jumps: Vec<(Timestamp, i64)>,
 }
 
 impl World {
-    fn new(seed: u64) -> Arc<Self> {
+    fn new(seed: u64, staged: Option<Staged>) -> Arc<Self> {
         Arc::new(Self {
             seed,
             server: OnceLock::new(),
@@ -76,6 +85,8 @@ impl World {
             ledger: ledger::Disk::default(),
             jumped: Arc::default(),
             ready: AtomicBool::new(false),
+            staged,
+            is_fair: AtomicBool::new(false),
             errands: Mutex::default(),
             log: Mutex::default(),
         })
@@ -149,6 +160,7 @@ impl World {
             ledger: Arc::new(MemoryLedger::open(&self.ledger, Duration::from_millis(2))),
             workshop: Arc::new(Bench(mirrors.clone())),
             git: Arc::new(mirrors),
+            web: Arc::new(net::NoWeb),
         };
         let settings = Settings {
             namespace: None,
@@ -197,7 +209,7 @@ async fn serve(world: Arc<World>) -> anyhow::Result<()> {
 
 /// Runs a script.
 pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
-    let world = World::new(seed);
+    let world = World::new(seed, script.staged.clone());
     let mut simulation = turmoil::Builder::new()
         .rng_seed(seed)
         .tick_duration(TICK)
@@ -207,11 +219,14 @@ pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
         .simulation_duration(Duration::from_secs(24 * 3600))
         .build();
     furnish(&mut simulation, &world);
-    world.git.push(at(Duration::ZERO), "main", content::tree(1));
+    world
+        .git
+        .push(at(Duration::ZERO), "main", content::tree(1, false));
     let mut stage = Stage {
         world: Arc::clone(&world),
         simulation,
         pushed: 1,
+        jumps: Vec::new(),
     };
     let zero = stage.until(SET_UP_WITHIN, |world| world.ready.load(Ordering::SeqCst))?;
     for (at, event) in &script.events {
@@ -219,7 +234,11 @@ pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
         stage.happen(event)?;
     }
     stage.heal()?;
-    let limit = stage.simulation.elapsed() + SETTLES_WITHIN;
+    let patience = match script.staged {
+        Some(_) => SETTLES_WITH_STAGES_WITHIN,
+        None => SETTLES_WITHIN,
+    };
+    let limit = stage.simulation.elapsed() + patience;
     stage.until(limit, |world| unsettled(world).is_empty())?;
     let complaints = unsettled(&world);
     let settled = complaints.is_empty().then(|| at(stage.simulation.elapsed()));
@@ -230,6 +249,7 @@ pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
         elapsed: stage.simulation.elapsed(),
         settled,
         ended: at(stage.simulation.elapsed()),
+        jumps: stage.jumps,
         world,
     })
 }
@@ -266,6 +286,7 @@ struct Stage<'a> {
     world: Arc<World>,
     simulation: Sim<'a>,
     pushed: usize,
+    jumps: Vec<(Timestamp, i64)>,
 }
 
 impl Stage<'_> {
@@ -291,7 +312,10 @@ impl Stage<'_> {
             Event::Push => {
                 self.pushed += 1;
                 let now = at(simulation.elapsed());
-                self.world.git.push(now, "main", content::tree(self.pushed));
+                let is_bad = self.world.staged.as_ref().is_some_and(|staged| staged.is_bad);
+                self.world
+                    .git
+                    .push(now, "main", content::tree(self.pushed, is_bad));
             }
             Event::Fault { cluster, fault } => {
                 self.world.cluster(cluster)?.faults().add(fault.clone());
@@ -313,9 +337,15 @@ impl Stage<'_> {
             Event::Compact => self.world.cluster(HUB)?.compact(),
             Event::Git { away } => self.world.git.set_away(*away),
             Event::Jump { seconds } => {
+                self.jumps.push((at(simulation.elapsed()), *seconds));
                 self.world.jumped.fetch_add(*seconds, Ordering::SeqCst);
             }
-            Event::Label { .. } | Event::Cluster { .. } | Event::Edit { .. } => {
+            Event::Label { .. }
+            | Event::Cluster { .. }
+            | Event::Edit { .. }
+            | Event::Move { .. }
+            | Event::Stages
+            | Event::Say(_) => {
                 let mut errands = self.world.errands.lock().unwrap_or_else(PoisonError::into_inner);
                 errands.push_back(event.clone());
             }
@@ -331,6 +361,7 @@ impl Stage<'_> {
             self.simulation.release(name.as_str(), CONTROLLER);
         }
         self.world.git.set_away(false);
+        self.world.is_fair.store(true, Ordering::SeqCst);
         if !self.simulation.is_host_running(CONTROLLER) {
             self.simulation.bounce(CONTROLLER);
         }

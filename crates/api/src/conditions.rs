@@ -24,6 +24,8 @@ pub const HEALTHY: &str = "Healthy";
 pub const DELETION_HELD: &str = "DeletionHeld";
 /// Too many clusters left a group at once; nothing follows from that until a person approves. Present only while true.
 pub const MEMBERSHIP_HELD: &str = "MembershipHeld";
+/// Several stages select the same cluster; it belongs to the first. Present only while true.
+pub const STAGES_OVERLAP: &str = "StagesOverlap";
 /// Somebody on the member keeps undoing what is applied. Present only while true.
 pub const CONTESTED: &str = "Contested";
 

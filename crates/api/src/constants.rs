@@ -27,6 +27,9 @@ pub const RELEASE: &str = "starling.dev/release";
 /// Annotation on a group's Sync: when it was admitted, RFC 3339. `progressDeadline` counts from here.
 pub const ADMITTED_AT: &str = "starling.dev/admitted-at";
 
+/// Annotation on the Job of a stage's task: the gate that it was made for.
+pub const GATE: &str = "starling.dev/gate";
+
 /// Annotation on a Sync or SyncGroup: the digest of the deletions that a person approves, as the condition
 /// `DeletionHeld` names it. On a group it counts for all of its Syncs.
 pub const APPROVE_DELETIONS: &str = "starling.dev/approve-deletions";

@@ -39,6 +39,26 @@ impl JsonSchema for LabelSelector {
     }
 }
 
+/// Stands for an object of Kubernetes that is handed on as it is.
+pub(crate) struct Anything;
+
+impl JsonSchema for Anything {
+    fn schema_name() -> Cow<'static, str> {
+        "Anything".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": true,
+        })
+    }
+}
+
 fn requirement() -> Schema {
     json_schema!({
         "description": "A label selector requirement is a selector that contains values, a key, and an operator that relates the key and values.",

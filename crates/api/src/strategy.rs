@@ -5,7 +5,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Duration, IntOrPercent, schema};
+use crate::{Duration, IntOrPercent, LocalRef, schema};
 
 /// At what pace, in what order, and what to do when it goes wrong.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -124,16 +124,22 @@ pub struct Stage {
     pub max_failures: Option<IntOrPercent>,
     /// What must be done before its first cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    #[schemars(length(max = 20), extend("x-kubernetes-list-type" = "atomic"))]
     pub before_stage_tasks: Vec<StageTask>,
     /// What must be done after its last cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    #[schemars(length(max = 20), extend("x-kubernetes-list-type" = "atomic"))]
     pub after_stage_tasks: Vec<StageTask>,
 }
 
 /// A gate before or after a stage.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[x_kube(validation = Rule::new("has(self.waitTime) == (self.type == 'TimedWait')").message("waitTime belongs to a TimedWait, which needs it"))]
+#[x_kube(validation = Rule::new("has(self.webhook) == (self.type == 'Webhook')").message("webhook belongs to a Webhook, which needs it"))]
+#[x_kube(validation = Rule::new("has(self.metric) == (self.type == 'Metric')").message("metric belongs to a Metric, which needs it"))]
+#[x_kube(validation = Rule::new("has(self.job) == (self.type == 'Job')").message("job belongs to a Job, which needs it"))]
+#[x_kube(validation = Rule::new("!has(self.timeout) || self.type in ['Webhook', 'Metric', 'Job']").message("timeout belongs to a Webhook, a Metric or a Job"))]
+#[x_kube(validation = Rule::new("!has(self.interval) || self.type in ['Webhook', 'Metric']").message("interval belongs to a Webhook or a Metric"))]
 #[serde(rename_all = "camelCase")]
 pub struct StageTask {
     /// What is waited for.
@@ -142,6 +148,62 @@ pub struct StageTask {
     /// TimedWait: how long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_time: Option<Duration>,
+    /// Webhook: who is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<WebhookTask>,
+    /// Metric: what is queried, and what it has to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metric: Option<MetricTask>,
+    /// Job: what is run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobTask>,
+    /// Webhook, Metric and Job: when it counts as failed, from when it began; default 5m, of a Job 1h.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Duration>,
+    /// Webhook and Metric: the pause between two tries; default 30s, at least 1s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<Duration>,
+}
+
+/// A signed POST whose answer decides.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WebhookTask {
+    /// Where it goes: http:// or https://, without credentials.
+    #[x_kube(validation = Rule::new("self.matches('^https?://[^ /?#@]+([/?][^ #]*)?$')").message("url must be http://… or https://…, without credentials and fragment"))]
+    #[schemars(length(max = 2048))]
+    pub url: String,
+    /// Secret with token, the key of the signature; ca.crt.
+    pub secret_ref: LocalRef,
+}
+
+/// A query of a Prometheus, and what its result has to be.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MetricTask {
+    /// The Prometheus, without /api/v1/query: http:// or https://, without credentials.
+    #[x_kube(validation = Rule::new("self.matches('^https?://[^ /?#@]+(/[^ ?#]*)?$')").message("url must be http://… or https://…, without credentials, query and fragment"))]
+    #[schemars(length(max = 2048))]
+    pub url: String,
+    /// In PromQL: an instant vector or a scalar.
+    #[schemars(length(min = 1, max = 4096))]
+    pub query: String,
+    /// In CEL, true once it may go on: `value` is the number of the only series, `result` the list of all, each with
+    /// `metric`, its labels, and `value`.
+    #[schemars(length(min = 1, max = 4096))]
+    pub test: String,
+    /// Secret with username and password, or bearerToken; ca.crt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<LocalRef>,
+}
+
+/// A Job that has to succeed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct JobTask {
+    /// A JobTemplateSpec of batch/v1; the Job is made in the namespace of the group.
+    #[schemars(with = "schema::Anything")]
+    pub template: serde_json::Value,
 }
 
 /// What a gate waits for.

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conditions::Condition;
-use crate::{DeletionPolicy, Duration, RolloutStrategy, StageTaskType, SyncTemplate, schema};
+use crate::{DeletionPolicy, Duration, IntOrPercent, RolloutStrategy, StageTaskType, SyncTemplate, schema};
 
 /// A set of clusters by label, and what is kept on each of them.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,6 +76,10 @@ pub struct SyncGroupSpec {
     /// What becomes of the objects on a cluster that leaves the selection.
     #[serde(default)]
     pub when_unselected: DeletionPolicy,
+    /// How many of its clusters may leave the selection at once: more wait for a person (`MembershipHeld`), since a label that a script took
+    /// away looks the same. One may always; a percentage rounds down.
+    #[serde(default = "a_fifth")]
+    pub max_unselected: IntOrPercent,
     /// What becomes of the objects when the group is deleted.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
@@ -85,6 +89,10 @@ pub struct SyncGroupSpec {
     /// Start nothing more; what has started finishes.
     #[serde(default)]
     pub suspend: bool,
+}
+
+fn a_fifth() -> IntOrPercent {
+    IntOrPercent::Percent(20)
 }
 
 /// One thing that is kept on every selected cluster.
@@ -131,7 +139,7 @@ pub struct SyncGroupStatus {
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub problems: Vec<ClusterProblem>,
     /// Ready (every reachable cluster is done with this release), Progressing, Stalled, MembershipHeld,
-    /// DeletionHeld.
+    /// DeletionHeld, StagesOverlap (a cluster belongs to the first stage that selects it, and several do).
     #[serde(default)]
     #[schemars(with = "Vec<schema::Condition>", extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -3,7 +3,8 @@
 //! The rules, in their order:
 //! 1. What a person asks to go back to comes first, then what the strategy goes back to when a rollout failed. Either way
 //!    the release that is left behind is *held*: it does not start again until something newer is offered or a person
-//!    lets it go. So going back never loops.
+//!    lets it go. So going back never loops. A wish that is fulfilled, or cannot be, keeps nothing newer back: it stands as
+//!    long as its rollout does, which would be for ever.
 //! 2. What is offered and rolls already, or is held, changes nothing.
 //! 3. Something newer takes over at once (`Replace`), or when the rollout under way is over (`Finish`: the newest then;
 //!    `Queue`: each in its turn). One that is stopped by its failures, or was given up, is over: what comes next may be
@@ -95,9 +96,19 @@ pub const QUEUE: usize = 20;
 
 /// Decides what rolls next.
 pub fn course(input: &CourseInput<'_>) -> Course {
-    if let Some(asked) = input.asked {
-        return as_asked(input, asked);
+    match input.asked.map(|asked| as_asked(input, asked)) {
+        None | Some(Course::Keep) => by_itself(input),
+        // What comes next may be what the person misses.
+        Some(Course::NothingToGoBackTo) => match by_itself(input) {
+            Course::Keep => Course::NothingToGoBackTo,
+            course => course,
+        },
+        Some(course) => course,
     }
+}
+
+/// What rolls next where nobody asked for anything.
+fn by_itself(input: &CourseInput<'_>) -> Course {
     let Some(current) = input.current else {
         return start(input.offered, Reason::Offered);
     };
@@ -116,6 +127,7 @@ pub fn course(input: &CourseInput<'_>) -> Course {
     }
 }
 
+/// What a person asked for; [`Course::Keep`] where that is so already.
 fn as_asked(input: &CourseInput<'_>, asked: Asked<'_>) -> Course {
     let current = input.current.map(|current| current.release);
     match asked {
@@ -134,7 +146,12 @@ fn as_asked(input: &CourseInput<'_>, asked: Asked<'_>) -> Course {
 
 fn in_turn(input: &CourseInput<'_>, over: bool, is_new: bool) -> Course {
     let waits = input.queue.last().is_some_and(|last| last == input.offered);
-    match (over, input.queue.first()) {
+    // What was gone back from while it waited has lost its turn.
+    let mut turns = input
+        .queue
+        .iter()
+        .filter(|next| Some(next.as_str()) != input.held);
+    match (over, turns.next()) {
         (true, Some(next)) => start(next, Reason::Offered),
         (true, None) if is_new => start(input.offered, Reason::Offered),
         (false, _) if is_new && !waits => Course::Enqueue {
@@ -306,6 +323,23 @@ mod tests {
         assert_eq!(case.course(), Course::NothingToGoBackTo);
     }
 
+    /// A person goes back while the newest waits for its turn: that is held, and its turn does not come by itself.
+    #[test]
+    fn what_is_held_has_no_turn() {
+        let mut case = case("r3", Verdict::Rolls, OnNewRevision::Queue);
+        case.queue = &["r3"];
+        case.asked = Some(Asked::Back(None));
+        assert_eq!(case.course(), backward("r1", "r3", Reason::Asked));
+        (case.current, case.held, case.asked) = ("r1", Some("r3"), None);
+        for verdict in [Verdict::Rolls, Verdict::Through, Verdict::Stopped(failed())] {
+            case.verdict = verdict;
+            assert_eq!(case.course(), Course::Keep, "{:?}", case.verdict);
+        }
+        // What waits behind it is newer and was never left.
+        (case.queue, case.offered) = (&["r3", "r4"], "r4");
+        assert_eq!(case.course(), forward("r4"));
+    }
+
     /// What waits may be the fix, but the strategy said to go back first.
     #[test]
     fn going_back_comes_before_what_waits() {
@@ -327,7 +361,31 @@ mod tests {
         (case.current, case.held, case.asked) = ("r1", Some("r2"), Some(Asked::Release));
         assert_eq!(case.course(), start("r2", Reason::Asked));
         case.offered = "r3";
-        assert_eq!(case.course(), Course::Keep, "r3 starts without leave");
+        assert_eq!(case.course(), forward("r3"), "r3 starts without leave");
+    }
+
+    /// A word stands as long as its rollout is the last one: it must not keep the next one from ever coming.
+    #[test]
+    fn what_people_asked_for_in_vain_keeps_nothing_newer_back() {
+        let mut case = case("r3", Verdict::Through, OnNewRevision::Replace);
+        for (known_good, held, asked) in [
+            // The rollout that was to go back has succeeded meanwhile.
+            (Some("r2"), None, Asked::Back(None)),
+            (Some("r2"), None, Asked::Back(Some("r2"))),
+            (None, None, Asked::Back(None)),
+            (Some("r2"), None, Asked::Release),
+            (Some("r2"), Some("r1"), Asked::Release),
+        ] {
+            (case.known_good, case.held, case.asked) = (known_good, held, Some(asked));
+            case.offered = "r3";
+            assert_eq!(case.course(), forward("r3"), "{asked:?}");
+            case.offered = "r2";
+            let stays = match known_good {
+                Some(_) => Course::Keep,
+                None => Course::NothingToGoBackTo,
+            };
+            assert_eq!(case.course(), stays, "{asked:?}");
+        }
     }
 
     #[test]

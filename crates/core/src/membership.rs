@@ -6,13 +6,13 @@
 
 use std::collections::BTreeSet;
 
+use starling_api::IntOrPercent;
+
 use crate::apply::budget::is_approved;
 use crate::digest;
 
-/// More than this share of the clusters, and at least [`LEAST`], may not leave at once.
-const PERCENT: usize = 20;
-/// One cluster may always leave.
-const LEAST: usize = 2;
+/// One cluster may always leave, whatever is allowed.
+const LEAST: usize = 1;
 
 /// What a group knows about who is in it.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,8 @@ pub struct Members<'a> {
     pub selected: &'a BTreeSet<String>,
     /// Clusters of which that cannot be told: they have not left.
     pub unknown: &'a BTreeSet<String>,
+    /// How many of the previous ones may leave at once: `spec.maxUnselected`.
+    pub allowed: IntOrPercent,
     /// The digests of departures that a person approved: see [`is_approved`].
     pub approved: &'a str,
 }
@@ -54,6 +56,7 @@ pub fn departure(members: Members<'_>) -> Departure {
         previous,
         selected,
         unknown,
+        allowed,
         approved,
     } = members;
     let lost: BTreeSet<String> = previous
@@ -61,7 +64,7 @@ pub fn departure(members: Members<'_>) -> Departure {
         .filter(|name| !selected.contains(*name) && !unknown.contains(*name))
         .cloned()
         .collect();
-    let many = lost.len() >= LEAST && lost.len() * 100 > previous.len() * PERCENT;
+    let many = lost.len() > allowed.of_rounded_down(previous.len()).max(LEAST);
     let digest = digest::of(&("departure", &lost));
     if !many || is_approved(approved, &digest) {
         return Departure::Free(lost);
@@ -86,6 +89,7 @@ mod tests {
             previous: &names(0..of),
             selected: &names(lost..of + 5),
             unknown,
+            allowed: IntOrPercent::Percent(20),
             approved,
         })
     }
@@ -115,6 +119,31 @@ mod tests {
                     assert_eq!((hold.lost.len(), hold.of), (lost, of));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn how_many_may_leave_is_set() {
+        for (allowed, of, lost, held) in [
+            (IntOrPercent::Int(3), 100, 3, false),
+            (IntOrPercent::Int(3), 100, 4, true),
+            (IntOrPercent::Int(0), 5, 1, false),
+            (IntOrPercent::Int(0), 5, 2, true),
+            (IntOrPercent::Percent(100), 5, 5, false),
+            (IntOrPercent::Percent(50), 5, 3, true),
+        ] {
+            let found = departure(Members {
+                previous: &names(0..of),
+                selected: &names(lost..of),
+                unknown: &BTreeSet::new(),
+                allowed,
+                approved: "",
+            });
+            assert_eq!(
+                matches!(found, Departure::Held(_)),
+                held,
+                "{lost} of {of}, {allowed}"
+            );
         }
     }
 

@@ -91,9 +91,7 @@ fn of_strategy(strategy: &RolloutStrategy) -> Vec<String> {
             ("afterStageTasks", &stage.after_stage_tasks),
         ];
         for (list, tasks) in tasks {
-            let missing = tasks
-                .iter()
-                .filter(|task| !matches!(task.type_, StageTaskType::TimedWait | StageTaskType::Approval));
+            let missing = tasks.iter().filter(|task| !is_built(task.type_));
             fields.extend(missing.map(|task| {
                 format!(
                     "spec.rolloutStrategy.stages[{}].{list} of type {:?}",
@@ -103,6 +101,17 @@ fn of_strategy(strategy: &RolloutStrategy) -> Vec<String> {
         }
     }
     fields
+}
+
+/// Whether a type of task is there. A new one does not compile until somebody says so here.
+fn is_built(task: StageTaskType) -> bool {
+    match task {
+        StageTaskType::TimedWait
+        | StageTaskType::Approval
+        | StageTaskType::Webhook
+        | StageTaskType::Metric
+        | StageTaskType::Job => true,
+    }
 }
 
 fn named<const N: usize>(fields: [(&str, bool); N]) -> Vec<String> {
@@ -146,22 +155,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_and_missing_is_named() {
-        for (kind, field) in [
-            (
-                "Job",
-                "spec.rolloutStrategy.stages[a].afterStageTasks of type Job",
-            ),
-            (
-                "Webhook",
-                "spec.rolloutStrategy.stages[a].afterStageTasks of type Webhook",
-            ),
-        ] {
-            let strategy =
-                serde_json::json!({"stages": [{"name": "a", "afterStageTasks": [{"type": kind}]}]});
-            assert_eq!(of_group(&group(strategy, serde_json::json!({}))), [field]);
-        }
-        let waits = serde_json::json!({"stages": [{"name": "a", "beforeStageTasks": [{"type": "TimedWait", "waitTime": "1h"}, {"type": "Approval"}]}],
+    fn what_is_built_is_no_promise() {
+        let waits = serde_json::json!({"stages": [{"name": "a", "beforeStageTasks": [{"type": "TimedWait", "waitTime": "1h"}, {"type": "Approval"}],
+                "afterStageTasks": [{"type": "Webhook"}, {"type": "Metric"}, {"type": "Job"}]}],
             "windows": [{"allow": "Mon-Fri 09:00-16:00"}], "rollback": {"type": "Immediate"}, "onFailure": "Rollback"});
         assert!(of_group(&group(waits, serde_json::json!({}))).is_empty());
         let entry = serde_json::json!({"deletionPolicy": "Delete", "decryption": {"provider": "sops", "secretRef": {"name": "age"}}});

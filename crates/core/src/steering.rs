@@ -15,6 +15,8 @@ use crate::plan::{Steering, Word};
 pub struct Of<'a> {
     /// Name of the SyncGroup.
     pub group: &'a str,
+    /// When the group was made. Numbers of rollouts begin anew with it: an older word is about another group of that name.
+    pub since: Timestamp,
     /// `status.rollout.id`.
     pub rollout: i64,
     /// Digest of what the release renders to; `None`: not known yet, so nothing is approved.
@@ -58,6 +60,7 @@ pub fn asked<'a>(
     let mut actions: Vec<&RolloutAction> = actions
         .into_iter()
         .filter(|action| action.spec.group == of.group && action.spec.rollout == of.rollout)
+        .filter(|action| at(*action) >= of.since)
         .filter(|action| action.metadata.deletion_timestamp.is_none())
         .collect();
     // API servers date objects in whole seconds; of two of one second the later one has the higher version (KEP-5504).
@@ -89,6 +92,7 @@ pub fn asked<'a>(
 pub fn is_valid(of: Of<'_>, approval: &RolloutApproval) -> bool {
     approval.spec.group == of.group
         && approval.spec.rollout == of.rollout
+        && at(approval) >= of.since
         && of.digest == Some(approval.spec.release_digest.as_str())
         && approval.metadata.deletion_timestamp.is_none()
 }
@@ -150,6 +154,7 @@ mod tests {
 
     const OF: Of<'_> = Of {
         group: "shop",
+        since: Timestamp::UNIX_EPOCH,
         rollout: 7,
         digest: Some("sha256:a"),
     };
@@ -209,6 +214,24 @@ mod tests {
             t(3)
         );
         assert_eq!(asked(OF, [&pause], []).steering.paused.unwrap().by, "jane");
+    }
+
+    /// A group that was deleted and made anew counts its rollouts from one again.
+    #[test]
+    fn words_to_a_former_group_of_that_name_count_for_nothing() {
+        let (pause, good) = (
+            action(5, ActionType::Pause, None, None),
+            approval(5, 7, "sha256:a"),
+        );
+        for (since, counts) in [(4, true), (5, true), (6, false)] {
+            let of = Of {
+                since: t(since),
+                ..OF
+            };
+            let asked = asked(of, [&pause], [&good]);
+            assert_eq!(asked.steering.paused.is_some(), counts, "{since}");
+            assert_eq!(asked.approvals.contains_key("canary"), counts, "{since}");
+        }
     }
 
     #[test]

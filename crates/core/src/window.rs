@@ -12,6 +12,7 @@ use std::time::Duration;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{Span, Timestamp, ToSpan};
+use serde::{Deserialize, Serialize};
 
 const MINUTES_OF_A_DAY: u16 = 24 * 60;
 const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
@@ -20,7 +21,8 @@ const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 const AHEAD: i64 = 15;
 
 /// A window of the strategy, read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Window {
     /// Whether clusters may start while it is open; otherwise they may not.
     pub allow: bool,
@@ -29,6 +31,7 @@ pub struct Window {
     /// Minutes of the day, begin and end. One that does not end after it begins ends on the next day.
     pub ranges: Vec<(u16, u16)>,
     /// In which zone.
+    #[serde(with = "jiff::fmt::serde::tz::required")]
     pub zone: TimeZone,
 }
 

@@ -7,6 +7,8 @@ use std::fmt;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
+use super::clock::ControllerClock;
+
 /// A run, from its first write to its last.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
@@ -28,6 +30,8 @@ pub(crate) struct History {
     /// How long what was written to the management cluster may have been unknown to the controller, by faults of watches
     /// and answers. What it wrote itself and got an answer to is never unknown to it.
     pub(crate) lag: SignedDuration,
+    /// What the controller's clock showed.
+    pub(crate) clock: ControllerClock,
 }
 
 /// A write that a cluster committed and that changed an object.

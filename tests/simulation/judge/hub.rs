@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use serde::de::DeserializeOwned;
 use starling_api::conditions::{self, Condition, READY};
-use starling_api::{Cluster, Source, SyncGroup, SyncResource};
+use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, Stage, SyncGroup, SyncResource};
 
 use super::history::{Verb, Write};
 
@@ -98,6 +98,8 @@ pub(crate) struct Hub {
     pub(crate) clusters: BTreeMap<Id, Track<Cluster>>,
     pub(crate) syncs: BTreeMap<Id, Track<SyncResource>>,
     pub(crate) groups: BTreeMap<Id, Track<SyncGroup>>,
+    pub(crate) actions: BTreeMap<Id, Track<RolloutAction>>,
+    pub(crate) approvals: BTreeMap<Id, Track<RolloutApproval>>,
 }
 
 impl Hub {
@@ -113,6 +115,8 @@ impl Hub {
                 "Cluster" => add(&mut hub.clusters, index, write),
                 "Sync" => add(&mut hub.syncs, index, write),
                 "SyncGroup" => add(&mut hub.groups, index, write),
+                "RolloutAction" => add(&mut hub.actions, index, write),
+                "RolloutApproval" => add(&mut hub.approvals, index, write),
                 _ => {}
             }
         }
@@ -152,6 +156,14 @@ fn add<T: DeserializeOwned>(tracks: &mut BTreeMap<Id, Track<T>>, index: usize, w
         verb: write.verb,
         object,
     });
+}
+
+/// The place of the stage that selects a cluster; clusters that no stage selects form the last one.
+pub(crate) fn stage_of(stages: &[Stage], cluster: &Cluster) -> usize {
+    let place = stages
+        .iter()
+        .position(|stage| selects(&stage.cluster_selector, cluster.labels()));
+    place.unwrap_or(stages.len())
 }
 
 /// What a label selector says, as Kubernetes defines it.

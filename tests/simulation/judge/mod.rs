@@ -11,6 +11,7 @@
 //! A checker that accepts everything is the commonest bug of such tests, so `tests` holds histories that each break one
 //! rule, and a real one that is broken by program.
 
+mod clock;
 mod digests;
 mod history;
 mod hub;
@@ -20,11 +21,13 @@ mod render;
 mod rules;
 mod targets;
 mod violation;
+mod words;
 mod world;
 
 #[cfg(test)]
 mod tests;
 
+pub(crate) use clock::ControllerClock;
 pub(crate) use history::{History, Push, Verb, Write};
 use hub::Hub;
 pub(crate) use load::writes;

@@ -3,8 +3,9 @@
 use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::conditions::{self, HEALTHY, STALLED};
-use starling_api::{ADMITTED_AT, GROUP_MANAGER, RELEASE, SyncResource};
+use starling_api::{ADMITTED_AT, GROUP_MANAGER, RELEASE, ROLLOUT, SyncResource};
 
+use super::clock::ControllerClock;
 use super::digests::{Digests, Wanted};
 use super::history::{Key, Verb};
 use super::hub::{Hub, Id, Track, Version};
@@ -21,10 +22,14 @@ pub(crate) struct Target {
     pub(crate) index: usize,
     /// When it was decided; no later than `at`.
     pub(crate) decided: Timestamp,
+    /// When that was by the controller's clock.
+    pub(crate) recorded: Timestamp,
     /// Whether the group admitted it with that write.
     pub(crate) is_admission: bool,
     /// Release that it was admitted with; empty for a Sync alone.
     pub(crate) release: String,
+    /// The rollout that admitted it; 0 for a Sync alone.
+    pub(crate) rollout: i64,
     pub(crate) wanted: Wanted,
     /// What it renders to; none where it renders to nothing that is known.
     pub(crate) objects: Option<Vec<Expected>>,
@@ -56,7 +61,12 @@ struct Moment<'v> {
 }
 
 /// Every target, with the time in which it was wanted. A Sync alone without a revision follows its Source.
-pub(crate) fn wanted_targets(hub: &Hub, id: &Id, track: &Track<SyncResource>) -> Vec<Target> {
+pub(crate) fn wanted_targets(
+    hub: &Hub,
+    clock: &ControllerClock,
+    id: &Id,
+    track: &Track<SyncResource>,
+) -> Vec<Target> {
     let mut moments: Vec<Moment<'_>> = track
         .versions()
         .iter()
@@ -76,7 +86,7 @@ pub(crate) fn wanted_targets(hub: &Hub, id: &Id, track: &Track<SyncResource>) ->
     moments.sort_by_key(|moment| moment.index);
     let mut targets: Vec<Target> = Vec::new();
     for moment in &moments {
-        let next = next_target(hub, id, track, moment, targets.last());
+        let next = next_target((hub, clock), id, track, moment, targets.last());
         let Some(next) = next else { continue };
         if let Some(last) = targets.last_mut()
             && last.until.is_none()
@@ -90,7 +100,7 @@ pub(crate) fn wanted_targets(hub: &Hub, id: &Id, track: &Track<SyncResource>) ->
 
 /// `None`: all is as before. `Some(None)`: nothing is wanted any more.
 fn next_target(
-    hub: &Hub,
+    (hub, clock): (&Hub, &ControllerClock),
     id: &Id,
     track: &Track<SyncResource>,
     moment: &Moment<'_>,
@@ -123,20 +133,27 @@ fn next_target(
         && moment
             .sync
             .is_some_and(|version| version.manager == GROUP_MANAGER)
-        && decided.is_none_or(|decided| open.is_none_or(|open| open.decided != decided));
+        && decided.is_none_or(|decided| open.is_none_or(|open| open.recorded != decided));
     if !is_admission && open.is_some_and(|open| open.wanted == wanted) {
         return None;
     }
     Some(Some(Target {
         at: moment.at,
         index: moment.index,
-        decided: decided.unwrap_or(moment.at).min(moment.at),
+        decided: decided.map_or(moment.at, |decided| clock.when(decided, moment.at)),
+        recorded: decided.unwrap_or(moment.at),
         is_admission,
         release: current
             .object
             .annotations()
             .get(RELEASE)
             .cloned()
+            .unwrap_or_default(),
+        rollout: current
+            .object
+            .annotations()
+            .get(ROLLOUT)
+            .and_then(|id| id.parse().ok())
             .unwrap_or_default(),
         wanted,
         objects: None,

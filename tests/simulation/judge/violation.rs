@@ -25,6 +25,14 @@ pub(crate) enum Rule {
     FailureBudget,
     /// I4: no stage before the one before it.
     StageOrder,
+    /// What a person passes over is left alone.
+    Skipped,
+    /// Nothing starts while a person does not want it.
+    Paused,
+    /// What was rolled back from does not start again by itself.
+    Held,
+    /// A rollout goes back to what was good, and only if that was asked for.
+    Back,
     /// I5: a cluster that cannot be reached stops no other.
     Isolation,
     /// I6: nothing is deleted without positive knowledge.

@@ -161,7 +161,7 @@ fn story<'w>(
         Some(of) => Owner::Entry(id.namespace.clone(), of.name.clone(), of.entry.clone()),
         None => Owner::Alone(id.clone()),
     };
-    let mut targets = wanted_targets(hub, id, track);
+    let mut targets = wanted_targets(hub, &history.clock, id, track);
     for target in &mut targets {
         let pushes = pushes(history, hub, id, &target.wanted.template.source_ref.name);
         target.objects = render(&pushes, &target.wanted.revision, &target.wanted.template);

@@ -12,10 +12,11 @@ use jiff::Timestamp;
 use starling::controller::ports;
 use starling::ledger::{
     Admission, AdmissionKey, AdmissionOutcome, AdmissionRecord, Attempt, AttemptEnd, AttemptId,
-    AttemptOutcome, AttemptRecord, Due, LedgerError, ObjectCounts, QueueKey, Rollout, RolloutOutcome,
-    RolloutRecord,
+    AttemptOutcome, AttemptRecord, Due, GroupJournal, LedgerError, NewEntry, ObjectCounts, QueueKey, Rollout,
+    RolloutOutcome, RolloutRecord,
 };
 use starling_core::apply::Record;
+use starling_core::journal::{Chain, End, Entry, hash};
 use starling_core::object::ObjectKey;
 
 /// Attempts of a Sync and rollouts of a group that are kept.
@@ -33,6 +34,26 @@ pub(crate) struct Tables {
     /// By cluster ID and owner.
     records: BTreeMap<(String, String), BTreeMap<ObjectKey, Record>>,
     queue: BTreeMap<QueueKey, Timestamp>,
+    /// By group; what is cut because everything together weighs too much is not modelled.
+    journals: BTreeMap<String, JournalTable>,
+}
+
+/// The journal of a group.
+#[derive(Clone, Debug)]
+struct JournalTable {
+    chain: Chain,
+    /// Each with whether it needs none before it.
+    entries: Vec<(Entry, bool)>,
+}
+
+impl JournalTable {
+    fn told(&self, group_uid: &str) -> GroupJournal {
+        GroupJournal {
+            group_uid: group_uid.to_owned(),
+            chain: self.chain.clone(),
+            entries: self.entries.iter().map(|(entry, _)| entry.clone()).collect(),
+        }
+    }
 }
 
 /// A disk with a ledger. Clones are the same one.
@@ -43,6 +64,13 @@ impl Disk {
     /// It breaks, and another one takes its place.
     pub(crate) fn lose(&self) {
         *self.tables() = Tables::default();
+    }
+
+    /// The journals of all groups.
+    pub(crate) fn journals(&self) -> Vec<GroupJournal> {
+        let tables = self.tables();
+        let journals = tables.journals.iter();
+        journals.map(|(group_uid, table)| table.told(group_uid)).collect()
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
@@ -128,6 +156,13 @@ impl MemoryLedger {
             row.admission.key.group_uid == group_uid && row.admission.key.rollout == rollout
         };
         self.read(|tables| tables.admissions.iter().filter(of).cloned().collect())
+    }
+
+    pub(crate) fn journal(&self, group_uid: &str) -> Result<Option<GroupJournal>, LedgerError> {
+        self.read(|tables| {
+            let table = tables.journals.get(group_uid)?;
+            Some(table.told(group_uid))
+        })
     }
 
     pub(crate) fn attempts(&self, sync_uid: &str) -> Result<Vec<AttemptRecord>, LedgerError> {
@@ -345,6 +380,64 @@ impl Tables {
         found.map(|row| row.end = Some((outcome, micros(at)))).is_some()
     }
 
+    fn append_journal(&mut self, new: &NewEntry) {
+        let table = self
+            .journals
+            .entry(new.group_uid.clone())
+            .or_insert_with(|| JournalTable {
+                chain: Chain {
+                    cut: End::beginning(),
+                    newest: End::beginning(),
+                },
+                entries: Vec::new(),
+            });
+        let mut entry = Entry {
+            group_uid: new.group_uid.clone(),
+            namespace: new.namespace.clone(),
+            name: new.name.clone(),
+            rollout: new.rollout,
+            seq: table.chain.newest.seq + 1,
+            at: micros(new.at),
+            body: new.body.clone(),
+            hash: String::new(),
+        };
+        entry.hash = hash(&table.chain.newest.hash, &entry);
+        table.chain.newest = end_of(&entry);
+        table.entries.push((entry, new.is_whole));
+        let begins = |two: &[(Entry, bool)]| two[0].0.rollout != two[1].0.rollout;
+        let first_of_each = table
+            .entries
+            .windows(2)
+            .enumerate()
+            .filter(|(_, two)| begins(two));
+        let firsts: Vec<usize> = first_of_each.map(|(place, _)| place + 1).collect();
+        // One run more than there are places where one begins.
+        if let Some(surplus) = (firsts.len() + 1)
+            .checked_sub(KEPT)
+            .filter(|surplus| *surplus > 0)
+        {
+            let cut = table.entries.drain(..firsts[surplus - 1]).next_back();
+            table.chain.cut = cut.map_or_else(End::beginning, |(entry, _)| end_of(&entry));
+        }
+    }
+
+    fn journal_tail(&self, group_uid: &str) -> Vec<Entry> {
+        let Some(table) = self.journals.get(group_uid) else {
+            return Vec::new();
+        };
+        let first_of_run = table
+            .entries
+            .windows(2)
+            .rposition(|two| two[0].0.rollout != two[1].0.rollout)
+            .map_or(0, |place| place + 1);
+        let whole = table.entries.iter().rposition(|(_, is_whole)| *is_whole);
+        let from = whole.unwrap_or(0).max(first_of_run);
+        table.entries[from..]
+            .iter()
+            .map(|(entry, _)| entry.clone())
+            .collect()
+    }
+
     fn other_owners(
         &self,
         cluster: &str,
@@ -378,6 +471,13 @@ impl Tables {
 
 fn slot(key: &AdmissionKey) -> (&str, &str, &str) {
     (&key.group_uid, &key.entry, &key.cluster)
+}
+
+fn end_of(entry: &Entry) -> End {
+    End {
+        seq: entry.seq,
+        hash: entry.hash.clone(),
+    }
 }
 
 fn micros(time: Timestamp) -> Timestamp {
@@ -449,6 +549,18 @@ impl ports::Ledger for MemoryLedger {
     fn rollouts<'a>(&'a self, group_uid: &'a str) -> Answer<'a, Vec<RolloutRecord>> {
         let of = move |row: &&RolloutRecord| row.rollout.group_uid == group_uid;
         async move { self.read(|tables| tables.rollouts.iter().rev().filter(of).cloned().collect()) }.boxed()
+    }
+
+    fn append_journal<'a>(&'a self, entry: &'a NewEntry) -> Answer<'a, ()> {
+        self.write(|tables| {
+            tables.append_journal(entry);
+            Ok(())
+        })
+        .boxed()
+    }
+
+    fn journal_tail<'a>(&'a self, group_uid: &'a str) -> Answer<'a, Vec<Entry>> {
+        async move { self.read(|tables| tables.journal_tail(group_uid)) }.boxed()
     }
 
     fn load_records<'a>(

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use starling_api::{IntOrPercent, OnFailure, OnUnreachable, StageTaskType};
 
 use super::types::Tally;
 use crate::window::Window;
 
 /// `rolloutStrategy`, read and checked.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Strategy {
     /// The bounds.
     pub limits: Limits,
@@ -25,7 +27,8 @@ pub struct Strategy {
 }
 
 /// The bounds of `rolloutStrategy`. Percentages are of the selected clusters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Limits {
     /// Clusters in flight at once; rounds up, at least 1.
     pub max_concurrency: IntOrPercent,
@@ -42,7 +45,8 @@ pub struct Limits {
 }
 
 /// A stage of the strategy.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct StageRules {
     /// Its name; `*` is the implicit one.
     pub name: String,
@@ -60,7 +64,8 @@ pub struct StageRules {
 pub const REST: &str = "*";
 
 /// A task of a stage, as far as a plan knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Gate {
     /// Passed so long after it began.
     TimedWait(Duration),
@@ -71,7 +76,8 @@ pub enum Gate {
 }
 
 /// The rollout under way, and what was recorded of it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct RolloutView {
     /// Digest of the release that rolls.
     pub release: String,
@@ -87,7 +93,8 @@ pub struct RolloutView {
 }
 
 /// Which way a rollout goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Direction {
     /// To what the Sources offer.
     Forward,
@@ -98,33 +105,42 @@ pub enum Direction {
 }
 
 /// What is remembered of a stage in one rollout. What is set once is never taken back.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct StageRecord {
     /// Since when its clusters may start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened_at: Option<Timestamp>,
     /// When all its clusters were through for the first time, and its gates after that began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
     /// When the next stage was let go. A stage that was passed stays so: who joins it later starts at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passed_at: Option<Timestamp>,
     /// Its gates before it, as far as they have begun.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub before: Vec<GateRecord>,
     /// Its gates after it, as far as they have begun.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<GateRecord>,
 }
 
 /// What is remembered of a gate.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct GateRecord {
     /// Which gate. Where the strategy names another one at this place now, the record is void, and those after it.
     pub gate: Gate,
     /// When it became its turn.
     pub begun_at: Timestamp,
     /// What was found, for an effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<Finding>,
 }
 
 /// What became of an effect.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Finding {
     /// It may go on.
     Passed,
@@ -136,7 +152,8 @@ pub enum Finding {
 }
 
 /// What people asked for in this rollout. Each names who, why and when.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Steering {
     /// Start nothing more until resumed.
     pub paused: Option<Word>,
@@ -152,7 +169,8 @@ pub struct Steering {
 }
 
 /// Who asked, why, and when.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Word {
     /// The user.
     pub by: String,
@@ -163,7 +181,8 @@ pub struct Word {
 }
 
 /// How a stage stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct StagePlan {
     /// Its name.
     pub name: String,
@@ -176,7 +195,8 @@ pub struct StagePlan {
 }
 
 /// What a stage is doing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum StagePhase {
     /// An earlier stage is not through.
     Pending,
@@ -191,7 +211,8 @@ pub enum StagePhase {
 }
 
 /// What a stage waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum StageWait {
     /// So many of its clusters are not through.
     Clusters {
@@ -239,7 +260,8 @@ impl StageWait {
 }
 
 /// What becomes of a rollout.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Verdict {
     /// It goes on, by itself or when something happens that its decisions name.
     Rolls,
@@ -252,7 +274,8 @@ pub enum Verdict {
 }
 
 /// Why a rollout is stopped.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Stop {
     /// More clusters failed than may.
     TooManyFailures {

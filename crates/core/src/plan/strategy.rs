@@ -2,11 +2,13 @@
 
 use kube::core::{Selector, SelectorExt};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use starling_api::{RolloutStrategy, Stage, StageTask, StageTaskType};
 
 use super::stages::{Gate, Limits, REST, StageRules, Strategy};
 use crate::expand;
+use crate::gate::{Side, Task};
 use crate::window::{Window, WindowError};
 
 /// What is wrong with a strategy. Each names the field below `spec.rolloutStrategy`.
@@ -45,7 +47,7 @@ pub enum StrategyError {
         /// Its place.
         place: usize,
         /// What is lacking.
-        problem: &'static str,
+        problem: String,
     },
 }
 
@@ -54,6 +56,8 @@ pub enum StrategyError {
 pub struct ReadStrategy {
     /// What the planner is told.
     pub strategy: Strategy,
+    /// The tasks that somebody else decides, by stage and place.
+    effects: BTreeMap<(String, Side, usize), Arc<Task>>,
     stages: Vec<Selector>,
     windows: Vec<Option<Selector>>,
 }
@@ -88,6 +92,7 @@ impl ReadStrategy {
         }
         let mut stages: Vec<StageRules> = Vec::new();
         let mut stage_selectors = Vec::new();
+        let mut effects = BTreeMap::new();
         for stage in &spec.stages {
             if stage.name == REST || stages.iter().any(|known| known.name == stage.name) {
                 return Err(StrategyError::StageName {
@@ -100,7 +105,7 @@ impl ReadStrategy {
             stage_selectors.push(read_selector(&stage.cluster_selector, || {
                 format!("stages[{}]", stage.name)
             })?);
-            stages.push(rules(stage)?);
+            stages.push(rules(stage, &mut effects)?);
         }
         stages.push(StageRules {
             name: REST.to_owned(),
@@ -125,9 +130,16 @@ impl ReadStrategy {
         };
         Ok(Self {
             strategy,
+            effects,
             stages: stage_selectors,
             windows: window_selectors,
         })
+    }
+
+    /// The task at this place of a stage, where somebody else decides it.
+    #[must_use]
+    pub fn effect(&self, stage: &str, side: Side, index: usize) -> Option<&Arc<Task>> {
+        self.effects.get(&(stage.to_owned(), side, index))
     }
 
     /// Where a cluster with these labels belongs.
@@ -161,15 +173,22 @@ fn read_selector(
     })
 }
 
-fn rules(stage: &Stage) -> Result<StageRules, StrategyError> {
-    let gates = |list, tasks: &[StageTask]| {
+fn rules(
+    stage: &Stage,
+    effects: &mut BTreeMap<(String, Side, usize), Arc<Task>>,
+) -> Result<StageRules, StrategyError> {
+    let mut gates = |side: Side, tasks: &[StageTask]| {
         let read = tasks.iter().enumerate().map(|(place, task)| {
-            gate(task).map_err(|problem| StrategyError::Task {
+            let (gate, effect) = gate(task).map_err(|problem| StrategyError::Task {
                 stage: stage.name.clone(),
-                list,
+                list: side.list(),
                 place,
                 problem,
-            })
+            })?;
+            if let Some(effect) = effect {
+                effects.insert((stage.name.clone(), side, place), Arc::new(effect));
+            }
+            Ok(gate)
         });
         read.collect::<Result<Vec<Gate>, _>>()
     };
@@ -177,21 +196,23 @@ fn rules(stage: &Stage) -> Result<StageRules, StrategyError> {
         name: stage.name.clone(),
         max_concurrency: stage.max_concurrency,
         max_failures: stage.max_failures,
-        before: gates("beforeStageTasks", &stage.before_stage_tasks)?,
-        after: gates("afterStageTasks", &stage.after_stage_tasks)?,
+        before: gates(Side::Before, &stage.before_stage_tasks)?,
+        after: gates(Side::After, &stage.after_stage_tasks)?,
     })
 }
 
-fn gate(task: &StageTask) -> Result<Gate, &'static str> {
-    match (task.type_, task.wait_time) {
-        (StageTaskType::TimedWait, Some(wait)) => Ok(Gate::TimedWait(wait.as_std())),
-        (StageTaskType::TimedWait, None) => Err("a TimedWait needs waitTime, such as 1h"),
-        (StageTaskType::Approval, None) => Ok(Gate::Approval),
+fn gate(task: &StageTask) -> Result<(Gate, Option<Task>), String> {
+    let effect = Task::read(task)?;
+    let gate = match (task.type_, task.wait_time) {
+        (StageTaskType::TimedWait, Some(wait)) => Gate::TimedWait(wait.as_std()),
+        (StageTaskType::TimedWait, None) => return Err("a TimedWait needs waitTime, such as 1h".to_owned()),
+        (StageTaskType::Approval, None) => Gate::Approval,
         (kind @ (StageTaskType::Webhook | StageTaskType::Metric | StageTaskType::Job), None) => {
-            Ok(Gate::Effect(kind))
+            Gate::Effect(kind)
         }
-        (_, Some(_)) => Err("waitTime belongs to a TimedWait"),
-    }
+        (_, Some(_)) => return Err("waitTime belongs to a TimedWait".to_owned()),
+    };
+    Ok((gate, effect))
 }
 
 #[cfg(test)]
@@ -276,6 +297,13 @@ mod tests {
                     serde_json::json!({"name": "a", "beforeStageTasks": [{"type": "Approval", "waitTime": "1h"}]}),
                 ),
                 "rolloutStrategy.stages[a].beforeStageTasks[0]: waitTime belongs to a TimedWait",
+            ),
+            (
+                stage(
+                    serde_json::json!({"name": "a", "afterStageTasks": [{"type": "Approval"}, {"type": "Metric",
+                    "metric": {"url": "http://p", "query": "up", "test": "value <"}}]}),
+                ),
+                "rolloutStrategy.stages[a].afterStageTasks[1]: metric.test: ",
             ),
             (
                 stage(

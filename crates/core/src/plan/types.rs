@@ -5,11 +5,13 @@ use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::stages::{RolloutView, StagePlan, StageWait, Steering, Strategy, Verdict, Word};
 
 /// Everything that a plan depends on.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct PlanInput {
     /// The present.
     pub now: Timestamp,
@@ -28,7 +30,8 @@ pub struct PlanInput {
 }
 
 /// One selected cluster.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ClusterView {
     /// What its jitter is hashed from: the UID of the Cluster object, so that names may be reused.
     pub uid: String,
@@ -37,13 +40,15 @@ pub struct ClusterView {
     /// Its stage: a place in [`Strategy::stages`].
     pub stage: usize,
     /// The windows that are about it: places in [`Strategy::windows`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<usize>,
     /// The group's entries on it, by name.
     pub entries: BTreeMap<String, EntryView>,
 }
 
 /// Whether a cluster can be worked on, as the Cluster loop last found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Reach {
     /// Yes.
     Ready,
@@ -63,19 +68,23 @@ pub enum Reach {
 }
 
 /// One entry of the group on one cluster.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct EntryView {
     /// The target it shall hold, or why there is none (a parameter that this cluster lacks).
     pub wanted: Result<String, String>,
     /// The target by `lastKnownGood`: what the entry gets on a cluster that joins while its stage waits. `None`: there is
     /// no such release, it has no such entry, or this cluster lacks a parameter of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known_good: Option<String>,
     /// Its Sync, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<ObservedSync>,
 }
 
 /// A group's Sync as it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ObservedSync {
     /// Target of its spec; `None` while it was never admitted.
     pub target: Option<String>,
@@ -86,11 +95,13 @@ pub struct ObservedSync {
     /// How far it is with `target`.
     pub progress: Progress,
     /// Suspended by a person, or being deleted: nothing is written to it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspended: bool,
 }
 
 /// How far a Sync is with the target of its own spec.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Progress {
     /// Not there, and nothing has gone wrong that would count: queued, at work, or cut off.
     Working,
@@ -108,14 +119,17 @@ pub enum Progress {
 }
 
 /// How a target is held.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Held {
     /// Since when it is healthy with this target without a break, or, without `wait`, since when it is applied; `None`:
     /// it is not healthy now.
     pub since: Option<Timestamp>,
     /// The longest such span that has ended.
+    #[serde(default, skip_serializing_if = "Duration::is_zero")]
     pub longest: Duration,
     /// What is wrong now: an object has failed, or was not healthy in time. A short break is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<Trouble>,
 }
 
@@ -128,7 +142,8 @@ impl Held {
 }
 
 /// What is wrong with something that is held.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Trouble {
     /// One CamelCase word.
     pub reason: String,
@@ -149,7 +164,8 @@ impl Progress {
 }
 
 /// What happens to each cluster now, how the stages stand, and when to look again though nothing happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 #[must_use]
 pub struct Plan {
     /// Exactly one decision for each selected cluster.
@@ -166,7 +182,8 @@ pub struct Plan {
 }
 
 /// Counts that starting depends on, of the group or of a stage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Tally {
     /// Clusters.
     pub total: usize,
@@ -195,7 +212,8 @@ impl Tally {
 }
 
 /// What happens to one cluster now.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Decision {
     /// It holds what this release wants, and soaked.
     Done,
@@ -236,7 +254,8 @@ pub enum Decision {
 }
 
 /// What a cluster is admitted to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum To {
     /// The release that rolls.
     Release,
@@ -259,7 +278,8 @@ impl Decision {
 }
 
 /// Why an admitted cluster counts as failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum FailureReason {
     /// Its Sync's last attempt failed.
     AttemptFailed {
@@ -300,7 +320,8 @@ impl fmt::Display for FailureReason {
 
 /// Why a cluster is not started. In this order: what concerns the cluster alone, what people hold, what the rollout waits
 /// for, what time will change, what other clusters have to give.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum HoldReason {
     /// A person took it out of this rollout.
     Skipped(Word),

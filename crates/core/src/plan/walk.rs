@@ -150,7 +150,7 @@ impl View<'_> {
             return (StagePhase::Skipped(word.clone()), None);
         }
         if self.word(&steering.promoted).is_some() {
-            record.opened_at.get_or_insert(now);
+            record.opened_at.get_or_insert(self.opens_at());
             record.passed_at.get_or_insert(now);
         }
         if record.passed_at.is_some() {
@@ -166,15 +166,20 @@ impl View<'_> {
             if let Some(wait) = wait {
                 return (StagePhase::Waiting(wait.clone()), Some(wait));
             }
-            let with_rollout = self.is_first && self.rules.before.is_empty();
-            record.opened_at = Some(if with_rollout {
-                self.input.rollout.started_at
-            } else {
-                now
-            });
+            record.opened_at = Some(self.opens_at());
         }
         debug_assert!(record.opened_at.is_some(), "{name} is open");
         self.close(record, tally)
+    }
+
+    /// When it opens, if it does so now. Of a strategy without stages nothing is recorded, so that its one stage must not open
+    /// when somebody looks: jitter that counts from there is never over.
+    fn opens_at(&self) -> Timestamp {
+        if self.is_first && self.rules.before.is_empty() {
+            self.input.rollout.started_at
+        } else {
+            self.input.now
+        }
     }
 
     /// What an open stage still waits for.

@@ -265,7 +265,8 @@ impl World {
                 if verdict == Some(&Verdict::Through) {
                     self.known_good = self.rollout.take().map(|rollout| rollout.release);
                 }
-                self.queue.retain(|waiting| *waiting != release);
+                self.queue
+                    .retain(|waiting| *waiting != release && Some(waiting) != hold.as_ref());
                 self.held = hold;
                 self.steering = Steering::default();
                 self.rollout = Some(RolloutView {

@@ -6,6 +6,7 @@
 mod arbitrary;
 mod events;
 mod history;
+mod journal;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -15,6 +15,7 @@ use super::super::ReconcileError;
 use super::observe::Group;
 use super::release::Rolling;
 use super::view::{name_of, template_for};
+use crate::controller::cache::ObjectKey;
 use crate::controller::context::Context;
 use crate::controller::releases::Vector;
 use crate::controller::wake::By;
@@ -57,14 +58,15 @@ pub(super) async fn admit(
         .map(|sync| intent(group, rolling, sync, now))
         .collect();
     context.ledger.record_admissions(&intents).await?;
-    let written = futures::stream::iter(syncs.into_iter().map(|sync| write(context, sync)))
+    let written = futures::stream::iter(syncs.into_iter().map(|sync| write(context, &group.key, sync)))
         .buffer_unordered(WIDTH)
         .collect::<Vec<bool>>()
         .await;
     Ok(written.into_iter().all(|written| written))
 }
 
-pub(super) async fn write(context: &Context, sync: SyncResource) -> bool {
+/// Writes a Sync of a group. Returns whether it is known to be written.
+pub(super) async fn write(context: &Context, group: &ObjectKey, sync: SyncResource) -> bool {
     match context.hub.apply_sync(&sync).await {
         Ok(written) => {
             tracing::info!(sync = %sync.name_any(), cluster = %sync.spec.cluster_ref.name, revision = %sync.spec.revision, "admitted");
@@ -76,6 +78,7 @@ pub(super) async fn write(context: &Context, sync: SyncResource) -> bool {
         }
         Err(error) => {
             tracing::warn!(sync = %sync.name_any(), error = %crate::chain(&error), "not admitted");
+            context.unsure.add_sync(group, ObjectKey::of(&sync));
             false
         }
     }

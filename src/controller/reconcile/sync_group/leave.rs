@@ -83,6 +83,7 @@ fn departing(group: &Group) -> Departure {
         previous: &previous,
         selected: &selected,
         unknown: &group.unreadable,
+        allowed: group.object.spec.max_unselected,
         approved: approved.map(String::as_str).unwrap_or_default(),
     })
 }

@@ -6,30 +6,38 @@
 //! that what was admitted always finds the rollout it belongs to.
 
 mod admit;
+mod doubt;
 mod finalize;
+mod gates;
 mod held;
+mod journal;
 mod leave;
 mod observe;
+mod outlook;
 mod release;
 mod rendered;
 mod report;
 mod retry;
 mod steer;
+mod tidy;
 mod view;
 
 use std::time::Duration;
 
 use starling_core::course::Course;
-use starling_core::plan::{Plan, PlanInput, Report, plan};
+use starling_core::journal::{Draft, Recorder};
+use starling_core::plan::{Plan, PlanInput, Report, overlap, plan};
 use starling_core::steering::Asked;
 
-use self::observe::Group;
+use self::observe::{Group, Seen};
+pub use self::outlook::{NoOutlook, Outlook, Seeing, outlook};
 use self::release::{Beginning, Offered, Rolling};
 use self::steer::Wish;
 use super::ReconcileError;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Context, Next};
 use crate::controller::targets::Known;
+use crate::ledger::LedgerError;
 
 /// Releases that one look may begin.
 const STEPS: usize = 3;
@@ -41,37 +49,63 @@ const RETRY: Duration = Duration::from_secs(1);
 /// # Errors
 /// [`ReconcileError`] where an intent could not be recorded or the status not be written.
 pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, ReconcileError> {
+    doubt::clear_up(context, key).await?;
+    let looked = look(context, key).await;
+    if matches!(looked, Err(ReconcileError::Hub(_))) {
+        context.unsure.add_group(key);
+    }
+    looked
+}
+
+async fn look(context: &Context, key: &ObjectKey) -> Result<Next, ReconcileError> {
     // Absence means something only in a complete list: nothing is concluded before there is one.
     let Some(group) = context.groups.get(key) else {
         context.reports.forget(key);
         context.selections.forget(key);
+        context.gates.forget(key);
+        context.journals.forget(key);
         drop(context.targets.take(key));
         return Ok(Next::OnEvent);
     };
     if group.metadata.deletion_timestamp.is_some() {
+        context.gates.forget(key);
         return finalize::finalize(context, group).await;
     }
     finalize::ensure(context, &group).await?;
-    let group = match observe::observe(context, group) {
+    let group = match observe::observe(Seen::by(context), group) {
         Ok(group) => group,
         Err(finding) => {
             report::blocked(context, &finding).await?;
             return Ok(Next::OnEvent);
         }
     };
-    let offered = release::offered(context, &group);
+    let offered = release::offered(context.now(), &group);
     let leaving = leave::observe(context, &group);
     let mut known = context.targets.take(key);
-    let decided = decide(context, &group, &offered, leaving.held.is_some(), &mut known).await;
+    let mut recorder = journal::recorder(context, &group).await?;
+    let membership_held = leaving.held.is_some();
+    let decided = decide(
+        context,
+        &group,
+        &offered,
+        membership_held,
+        (&mut known, &mut recorder),
+    )
+    .await;
     context.targets.put(key, known);
     let Some(decided) = decided? else {
         return Ok(Next::OnEvent);
     };
-    // Time is counted from what is remembered of the stages, so that comes before anything is admitted.
-    let decided = report::keep_stages(context, &group, decided).await?;
+    // Time is counted from what is remembered of the stages, so that comes before anything is admitted. So does the journal:
+    // nothing is done of which it does not say why.
+    let mut decided = report::keep_stages(context, &group, decided).await?;
+    let draft = decided.draft.take();
+    journal::write(context, &group, &decided.rolling, &mut recorder, draft).await?;
+    journal::keep(context, &group, recorder);
     let Decided {
         rolling, plan, asked, ..
     } = &decided;
+    gates::carry_out(context, &group, rolling, plan);
     let admitted = admit::admit(context, &group, rolling, plan).await?;
     let retried = retry::retry(context, &group, rolling, plan, asked).await;
     let left = leave::release(context, &group, rolling, &leaving, plan).await?;
@@ -80,6 +114,7 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
     Ok(soonest([
         plan.recheck_at.map(|at| Next::at(at, context.now())),
         offered.settles_at.map(|at| Next::at(at, context.now())),
+        steer::retry_counts_at(&asked.retries, context.now()).map(|at| Next::at(at, context.now())),
         (!(admitted && retried)).then_some(Next::After(RETRY)),
         left,
         reported,
@@ -94,6 +129,10 @@ struct Decided {
     plan: Plan,
     /// What status tells of it.
     said: Report,
+    /// What the journal is to tell of it, if that is news.
+    draft: Option<Draft>,
+    /// What people are told of clusters that several stages select.
+    overlap: Option<String>,
 }
 
 /// What would happen next, if nothing else is to roll.
@@ -111,14 +150,22 @@ async fn decide(
     group: &Group,
     offered: &Offered,
     membership_held: bool,
-    known: &mut Known,
+    (known, recorder): (&mut Known, &mut Recorder),
 ) -> Result<Option<Decided>, ReconcileError> {
-    let mut current = release::current(context, group, offered).await?;
+    let mut current = release::current((&context.releases, &context.hub), group, offered).await?;
     // A failed rollout is left, what is offered is begun: never more than a few steps.
     for _ in 0..STEPS {
         let planned = current.map(|rolling| {
             let asked = steer::asked(group, &rolling);
-            let input = view::plan_input(group, &rolling, &asked, membership_held, known, context.now());
+            let input = view::plan_input(
+                &context.gates,
+                group,
+                &rolling,
+                &asked,
+                membership_held,
+                known,
+                context.now(),
+            );
             let plan = plan(&input);
             Planned {
                 rolling,
@@ -134,17 +181,23 @@ async fn decide(
         let begun = match release::course(group, offered, planned.as_ref(), wish.as_ref()) {
             Course::Keep => {
                 let stuck = wish.as_ref().and_then(Wish::unknown);
-                return Ok(planned.map(|planned| planned.decided(stuck, known)));
+                return planned
+                    .map(|planned| planned.decided(stuck, known, recorder))
+                    .transpose()
+                    .map_err(ReconcileError::from);
             }
             Course::NothingToGoBackTo => {
                 let stuck = "no release has succeeded on the whole group yet".to_owned();
-                return Ok(planned.map(|planned| planned.decided(Some(stuck), known)));
+                return planned
+                    .map(|planned| planned.decided(Some(stuck), known, recorder))
+                    .transpose()
+                    .map_err(ReconcileError::from);
             }
             Course::Enqueue { .. } => {
                 let Some(planned) = planned else {
                     return Ok(None);
                 };
-                let decided = planned.decided(None, known);
+                let decided = planned.decided(None, known, recorder)?;
                 let rolling = release::enqueue(context, group, offered, decided.rolling).await?;
                 return Ok(Some(Decided { rolling, ..decided }));
             }
@@ -160,13 +213,21 @@ async fn decide(
                     hold,
                     reason,
                 };
+                if let Some(planned) = &planned {
+                    // How it stood when it was left.
+                    let draft = planned.draft(recorder)?;
+                    journal::write(context, group, &planned.rolling, recorder, draft).await?;
+                }
                 let before = planned.as_ref().map(|planned| &planned.rolling);
                 release::begin(context, group, offered, before, beginning).await?
             }
         };
         if begun.is_none() {
             let stuck = "the release to go to is not kept any more".to_owned();
-            return Ok(planned.map(|planned| planned.decided(Some(stuck), known)));
+            return planned
+                .map(|planned| planned.decided(Some(stuck), known, recorder))
+                .transpose()
+                .map_err(ReconcileError::from);
         }
         current = begun;
     }
@@ -174,19 +235,37 @@ async fn decide(
 }
 
 impl Planned {
+    /// What the journal is to tell of it.
+    fn draft(&self, recorder: &Recorder) -> Result<Option<Draft>, LedgerError> {
+        let draft = recorder.draft(self.rolling.rollout.id, &self.input, &self.plan);
+        draft.map_err(|source| LedgerError::Encode {
+            subject: "an entry of the journal",
+            source,
+        })
+    }
+
     /// This is what happens. `stuck`: somebody or something wants to go back and cannot, and why.
-    fn decided(self, stuck: Option<String>, known: &mut Known) -> Decided {
+    fn decided(
+        self,
+        stuck: Option<String>,
+        known: &mut Known,
+        recorder: &Recorder,
+    ) -> Result<Decided, LedgerError> {
+        let draft = self.draft(recorder)?;
         let mut said = self.plan.report(&self.input);
         if let Some(why) = stuck {
             said.blocked_by.push(("NothingToGoBackTo", why, None));
         }
+        let overlap = overlap(&self.input.strategy, &known.overlaps);
         known.views.put_back(self.input.clusters);
-        Decided {
+        Ok(Decided {
             rolling: self.rolling,
             asked: self.asked,
             plan: self.plan,
             said,
-        }
+            overlap,
+            draft,
+        })
     }
 }
 

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use starling_api::{RolloutAction, RolloutApproval, Source, SyncGroup};
+use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, SyncGroup};
 use starling_core::ignore::IgnoreRules;
 use starling_core::plan::ReadStrategy;
 use starling_core::{depend, expand, promise};
 
 use super::super::not_implemented;
-use crate::controller::cache::ObjectKey;
+use crate::controller::cache::{Cache, ObjectKey};
 use crate::controller::context::Context;
 use crate::controller::roster::{Roster, Syncs};
-use crate::controller::selection::Selected;
+use crate::controller::selection::{Selected, Selections};
 
 /// A group that makes sense, and all that its plan depends on.
 pub(super) struct Group {
@@ -45,7 +45,32 @@ pub(super) struct Blocked {
     pub(super) stalled: bool,
 }
 
-pub(super) fn observe(context: &Context, object: Arc<SyncGroup>) -> Result<Group, Blocked> {
+/// The objects that a look is made of.
+#[derive(Clone, Copy)]
+pub(super) struct Seen<'a> {
+    pub(super) sources: &'a Cache<Source>,
+    pub(super) clusters: &'a Cache<Cluster>,
+    pub(super) syncs: &'a Arc<Syncs>,
+    pub(super) approvals: &'a Cache<RolloutApproval>,
+    pub(super) actions: &'a Cache<RolloutAction>,
+    pub(super) selections: &'a Selections,
+}
+
+impl<'a> Seen<'a> {
+    /// What the controller sees.
+    pub(super) fn by(context: &'a Context) -> Self {
+        Self {
+            sources: &context.sources,
+            clusters: &context.clusters,
+            syncs: &context.syncs,
+            approvals: &context.approvals,
+            actions: &context.actions,
+            selections: &context.selections,
+        }
+    }
+}
+
+pub(super) fn observe(seen: Seen<'_>, object: Arc<SyncGroup>) -> Result<Group, Blocked> {
     let blocked = |reason, message, stalled| Blocked {
         object: object.clone(),
         reason,
@@ -74,16 +99,16 @@ pub(super) fn observe(context: &Context, object: Arc<SyncGroup>) -> Result<Group
         return Err(blocked("InvalidSpec", message, true));
     }
     let sources =
-        sources(context, &object, &key).map_err(|(reason, message)| blocked(reason, message, false))?;
+        sources(seen.sources, &object, &key).map_err(|(reason, message)| blocked(reason, message, false))?;
 
-    let clusters = context.selections.get(&context.clusters, &object, &selector);
-    let syncs = syncs(context, &key);
-    let unreadable = context.clusters.unreadable_in(&key.namespace);
+    let clusters = seen.selections.get(seen.clusters, &object, &selector);
+    let syncs = seen.syncs.roster(&key);
+    let unreadable = seen.clusters.unreadable_in(&key.namespace);
     Ok(Group {
-        approvals: context.approvals.indexed(&key),
-        actions: context.actions.indexed(&key),
+        approvals: seen.approvals.indexed(&key),
+        actions: seen.actions.indexed(&key),
         taken: Taken {
-            all: context.syncs.clone(),
+            all: seen.syncs.clone(),
             own: syncs.clone(),
             namespace: key.namespace.clone(),
         },
@@ -116,23 +141,20 @@ fn repeated_entry(group: &SyncGroup) -> Option<&str> {
 }
 
 fn sources(
-    context: &Context,
+    known: &Cache<Source>,
     group: &SyncGroup,
     key: &ObjectKey,
 ) -> Result<BTreeMap<String, Arc<Source>>, (&'static str, String)> {
     let mut sources = BTreeMap::new();
     for entry in &group.spec.syncs {
         let name = &entry.template.source_ref.name;
-        let source = context
-            .sources
-            .get(&ObjectKey::new(&key.namespace, name))
-            .ok_or_else(|| {
-                let message = format!(
-                    "spec.syncs[{}].sourceRef: there is no Source {name:?}",
-                    entry.name
-                );
-                ("SourceNotFound", message)
-            })?;
+        let source = known.get(&ObjectKey::new(&key.namespace, name)).ok_or_else(|| {
+            let message = format!(
+                "spec.syncs[{}].sourceRef: there is no Source {name:?}",
+                entry.name
+            );
+            ("SourceNotFound", message)
+        })?;
         let offers = source
             .status
             .as_ref()

@@ -16,9 +16,10 @@ use super::super::{ReconcileError, ready};
 use super::Planned;
 use super::observe::Group;
 use super::steer::Wish;
+use super::tidy;
 use crate::controller::context::Context;
-use crate::controller::hub::HubError;
-use crate::controller::releases::Vector;
+use crate::controller::hub::{Hub, HubError};
+use crate::controller::releases::{Releases, Vector};
 use crate::controller::wake::By;
 use crate::ledger::{Rollout, RolloutOutcome};
 
@@ -57,14 +58,14 @@ pub(super) struct Offered {
 }
 
 /// Forms the release that is offered now.
-pub(super) fn offered(context: &Context, group: &Group) -> Offered {
+pub(super) fn offered(now: Timestamp, group: &Group) -> Offered {
     let current = group
         .object
         .status
         .as_ref()
         .and_then(|status| status.rollout.as_ref());
     let wanted = wanted(group);
-    let (digest, revisions, settles_at) = match (next_release(current, &wanted, context.now()), current) {
+    let (digest, revisions, settles_at) = match (next_release(current, &wanted, now), current) {
         (ReleaseStep::Start(release), _) => (release.digest, release.revisions, None),
         (ReleaseStep::Keep, Some(current)) => (current.release.clone(), current.revisions.clone(), None),
         (ReleaseStep::Settle { until }, Some(current)) => {
@@ -85,7 +86,7 @@ pub(super) fn offered(context: &Context, group: &Group) -> Offered {
 
 /// The rollout in status; `None`: there is none yet.
 pub(super) async fn current(
-    context: &Context,
+    kept: (&Releases, &Hub),
     group: &Group,
     offered: &Offered,
 ) -> Result<Option<Rolling>, HubError> {
@@ -93,19 +94,15 @@ pub(super) async fn current(
     let Some(rollout) = status.rollout.clone() else {
         return Ok(None);
     };
-    let vector = vector_of(context, group, offered, &rollout.release, &rollout.revisions).await?;
+    let vector = vector_of(kept, group, offered, &rollout.release, &rollout.revisions).await?;
     let good = status
         .last_known_good
         .as_ref()
         .filter(|good| good.release != rollout.release);
     // Only a strategy with stages lets clusters join behind a closed one.
+    let (releases, hub) = kept;
     let known_good = match good.filter(|_| group.strategy.strategy.stages.len() > 1) {
-        Some(good) => {
-            context
-                .releases
-                .load(&context.hub, &group.object, &good.release)
-                .await?
-        }
+        Some(good) => releases.load(hub, &group.object, &good.release).await?,
         None => None,
     };
     Ok(Some(Rolling {
@@ -118,7 +115,7 @@ pub(super) async fn current(
 
 /// A release by its digest. Where it was not kept, or is not there any more, the templates of today have to do.
 async fn vector_of(
-    context: &Context,
+    (releases, hub): (&Releases, &Hub),
     group: &Group,
     offered: &Offered,
     digest: &str,
@@ -127,7 +124,7 @@ async fn vector_of(
     if offered.vector.digest == digest && offered.settles_at.is_none() {
         return Ok(offered.vector.clone());
     }
-    if let Some(kept) = context.releases.load(&context.hub, &group.object, digest).await? {
+    if let Some(kept) = releases.load(hub, &group.object, digest).await? {
         return Ok(kept);
     }
     Ok(Arc::new(Vector {
@@ -261,7 +258,10 @@ pub(super) async fn begin(
         .await?;
     tracing::info!(group = %group.key, rollout = id, ?direction, ?reason, release = %rollout.release, revisions = %list(&rollout.revisions), "rollout started");
     status.held_release = hold.map(|held| hold_of(&held, before.as_ref(), offered, reason, now));
-    status.queue.retain(|waiting| waiting.release != rollout.release);
+    let held = status.held_release.as_ref().map(|held| held.release.clone());
+    status
+        .queue
+        .retain(|waiting| waiting.release != rollout.release && Some(&waiting.release) != held.as_ref());
     status.rollout = Some(rollout.clone());
     // Whoever waits for Ready must not see the last release's while this one rolls.
     let message = format!("rollout {id} starts");
@@ -273,6 +273,10 @@ pub(super) async fn begin(
         ..ClusterCounts::default()
     };
     let written = context.hub.write_status(&*group.object, &status).await?;
+    // Before anything else may fail: what is planned next must know of it.
+    if let Some(change) = context.groups.observe_write(written) {
+        context.wake_for_group(&change, By::Us);
+    }
     if let Some(before) = before.filter(|before| before.phase != RolloutPhase::Succeeded) {
         let outcome = match reason {
             Reason::Failed => RolloutOutcome::Failed,
@@ -282,9 +286,7 @@ pub(super) async fn begin(
             .ledger
             .end_rollout(&uid, &before.id.to_string(), outcome, now)
             .await?;
-    }
-    if let Some(change) = context.groups.observe_write(written) {
-        context.wake_for_group(&change, By::Us);
+        tidy::tidy(context, group, &status).await;
     }
     let good = status
         .last_known_good

@@ -4,18 +4,19 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, MESSAGE_LIMIT, PROGRESSING, cut};
+use starling_api::conditions::{
+    self, ConditionStatus, ConditionUpdate, MESSAGE_LIMIT, PROGRESSING, STAGES_OVERLAP, cut,
+};
 use starling_api::{
     Blocker, ClusterCounts, ClusterProblem, REQUESTED_AT, ReleaseStatus, RolloutPhase, RolloutStatus,
-    SyncGroupStatus,
+    StageStatus, SyncGroupStatus,
 };
 use starling_core::membership::HeldDeparture;
-use starling_core::plan::{Counts, Plan, Report, record};
+use starling_core::plan::{Counts, Report, record};
 
 use super::super::{ReconcileError, ready, stalled};
 use super::observe::{Blocked, Group};
-use super::release::Rolling;
-use super::{Decided, held};
+use super::{Decided, held, tidy};
 use crate::controller::context::{Context, Next};
 use crate::controller::wake::By;
 use crate::ledger::RolloutOutcome;
@@ -32,8 +33,9 @@ pub(super) async fn keep_stages(
     group: &Group,
     mut decided: Decided,
 ) -> Result<Decided, ReconcileError> {
-    let stages = record::stage_statuses(&decided.plan);
+    let mut stages = record::stage_statuses(&decided.plan);
     let rolling = &mut decided.rolling;
+    tell_of_gates(context, group, rolling.rollout.id, &mut stages);
     let after = RolloutStatus {
         stages,
         ..rolling.rollout.clone()
@@ -60,12 +62,14 @@ pub(super) async fn report(
     let now = context.now();
     let Decided {
         rolling,
-        plan,
         said: report,
         ..
     } = decided;
     let before = &rolling.status;
-    let after = status(group, rolling, (plan, report), departure, now);
+    let mut after = status(group, decided, departure, now);
+    if let Some(rollout) = &mut after.rollout {
+        tell_of_gates(context, group, rollout.id, &mut rollout.stages);
+    }
     if after == *before {
         return Ok(None);
     }
@@ -82,9 +86,15 @@ pub(super) async fn report(
     }
     held::tell(context, group, before, &after).await;
     if phase_before != Some(report.phase) {
-        phase_changed(context, group, rolling, report, now).await?;
+        phase_changed(context, group, report, &after, now).await?;
     }
     Ok(None)
+}
+
+/// Says of the tasks that are open what their last try came to.
+fn tell_of_gates(context: &Context, group: &Group, rollout: i64, stages: &mut [StageStatus]) {
+    let uid = group.object.uid().unwrap_or_default();
+    context.gates.tell(&group.key, &uid, rollout, stages);
 }
 
 /// Writes why the group cannot be rolled; what has rolled stays as it is.
@@ -124,6 +134,10 @@ pub(super) async fn blocked(context: &Context, blocked: &Blocked) -> Result<(), 
 
 fn too_early(context: &Context, group: &Group, now: Timestamp) -> Option<Duration> {
     let since = now.duration_since(context.reports.get(&group.key)?);
+    // A clock that was set back would put every write off until it is where it was.
+    if since.is_negative() {
+        return None;
+    }
     let pause = SignedDuration::try_from(PAUSE).ok()?;
     Duration::try_from(pause - since)
         .ok()
@@ -133,11 +147,11 @@ fn too_early(context: &Context, group: &Group, now: Timestamp) -> Option<Duratio
 async fn phase_changed(
     context: &Context,
     group: &Group,
-    rolling: &Rolling,
     report: &Report,
+    after: &SyncGroupStatus,
     now: Timestamp,
 ) -> Result<(), ReconcileError> {
-    let id = rolling.rollout.id;
+    let id = after.rollout.as_ref().map_or(0, |rollout| rollout.id);
     tracing::info!(group = %group.key, rollout = id, phase = ?report.phase, updated = report.counts.updated, total = report.counts.total, failed = report.counts.failed, "rollout changed phase");
     if report.phase == RolloutPhase::Succeeded {
         let uid = group.object.uid().unwrap_or_default();
@@ -145,17 +159,25 @@ async fn phase_changed(
             .ledger
             .end_rollout(&uid, &id.to_string(), RolloutOutcome::Succeeded, now)
             .await?;
+        tidy::tidy(context, group, after).await;
     }
     Ok(())
 }
 
 fn status(
     group: &Group,
-    rolling: &Rolling,
-    (plan, report): (&Plan, &Report),
+    decided: &Decided,
     departure: Option<&HeldDeparture>,
     now: Timestamp,
 ) -> SyncGroupStatus {
+    let Decided {
+        rolling,
+        asked: _,
+        plan,
+        said: report,
+        overlap,
+        draft: _,
+    } = decided;
     let before = &rolling.status;
     let mut rollout = rolling.rollout.clone();
     rollout.phase = report.phase;
@@ -174,6 +196,7 @@ fn status(
     let generation = group.object.metadata.generation;
     let mut updates = updates(report, &rollout.blocked_by);
     updates.extend(held::conditions(group, departure));
+    updates.extend(overlap.clone().map(stages_overlap));
     SyncGroupStatus {
         observed_generation: generation,
         last_handled_reconcile_at: handled(group.object.annotations().get(REQUESTED_AT), before),
@@ -262,6 +285,15 @@ fn updates(report: &Report, blocked_by: &[Blocker]) -> Vec<ConditionUpdate> {
         message: message.clone(),
     };
     vec![ready(status, reason, message), progress]
+}
+
+fn stages_overlap(message: String) -> ConditionUpdate {
+    ConditionUpdate {
+        type_: STAGES_OVERLAP,
+        status: ConditionStatus::True,
+        reason: "ClusterInSeveralStages".into(),
+        message,
+    }
 }
 
 /// Blockers keep the time since which they block.

@@ -54,7 +54,7 @@ pub(super) async fn retry(
             if let Some(mut sync) = again {
                 sync.annotations_mut()
                     .insert(REQUESTED_AT.to_owned(), last.to_string());
-                written &= admit::write(context, sync).await;
+                written &= admit::write(context, &group.key, sync).await;
             }
         }
     }

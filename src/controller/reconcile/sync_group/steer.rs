@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt as _;
 use starling_core::course;
 use starling_core::plan::{Finding, GateRecord, StageRecord};
 use starling_core::steering::{self, Asked, Of, Retry};
@@ -12,11 +13,18 @@ use super::release::Rolling;
 use crate::controller::context::Context;
 use crate::controller::hub::HubError;
 
+/// The grain of the times at which API servers say that objects were made.
+const SECOND: SignedDuration = SignedDuration::from_secs(1);
+
 /// What was asked of the rollout that a plan is for.
 pub(super) fn asked(group: &Group, rolling: &Rolling) -> Asked {
     let digest = rolling.rollout.release_digest.as_str();
     let of = Of {
         group: &group.key.name,
+        since: group
+            .object
+            .creation_timestamp()
+            .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         rollout: rolling.rollout.id,
         digest: (!digest.is_empty()).then_some(digest),
     };
@@ -81,13 +89,18 @@ pub(super) async fn wish(context: &Context, group: &Group, asked: &Asked) -> Res
 }
 
 /// The records of stages without those of gates that failed and are to be tried again: such a gate begins anew.
+///
+/// A word counts once its second is over (see [`retry_counts_at`]): what begins then began after it, so that a try that fails
+/// at once is not taken for the one that was meant.
 pub(super) fn without_retried(
     mut stages: BTreeMap<String, StageRecord>,
     retries: &[Retry],
+    now: Timestamp,
 ) -> BTreeMap<String, StageRecord> {
     for (name, record) in &mut stages {
         let last = retries
             .iter()
+            .filter(|retry| !came_before(now, retry.word.at))
             .filter(|retry| retry.cluster.is_none())
             .filter(|retry| retry.stage.as_ref().is_none_or(|stage| stage == name))
             .map(|retry| retry.word.at)
@@ -102,6 +115,15 @@ pub(super) fn without_retried(
     stages
 }
 
+/// When the first of those words counts that are too young yet.
+pub(super) fn retry_counts_at(retries: &[Retry], now: Timestamp) -> Option<Timestamp> {
+    let young = retries
+        .iter()
+        .map(|retry| retry.word.at)
+        .filter(|at| came_before(now, *at));
+    young.filter_map(|at| at.checked_add(SECOND).ok()).min()
+}
+
 fn is_to_be_tried_again(gate: &GateRecord, asked_at: Timestamp) -> bool {
     matches!(gate.found, Some(Finding::Failed { .. })) && came_before(gate.begun_at, asked_at)
 }
@@ -109,7 +131,7 @@ fn is_to_be_tried_again(gate: &GateRecord, asked_at: Timestamp) -> bool {
 /// Whether something had begun when a person asked. What began after that is the new try, which is not meant. API servers date
 /// objects in whole seconds.
 pub(super) fn came_before(begun_at: Timestamp, asked_at: Timestamp) -> bool {
-    begun_at.duration_since(asked_at) < SignedDuration::from_secs(1)
+    begun_at.duration_since(asked_at) < SECOND
 }
 
 #[cfg(test)]
@@ -152,7 +174,7 @@ mod tests {
             ..StageRecord::default()
         };
         let stages = || BTreeMap::from([("canary".to_owned(), record.clone())]);
-        let left = |retries: &[Retry]| without_retried(stages(), retries)["canary"].after.len();
+        let left = |retries: &[Retry]| without_retried(stages(), retries, t(9))["canary"].after.len();
         for (retries, expected) in [
             (vec![], 2),
             (vec![retry(7, None, None)], 1),
@@ -165,5 +187,11 @@ mod tests {
         ] {
             assert_eq!(left(&retries), expected, "{retries:?}");
         }
+        // Its second is not over: the new try would seem to have begun before it.
+        let young = [retry(7, None, None)];
+        let now = t(8) - SignedDuration::from_millis(1);
+        assert_eq!(without_retried(stages(), &young, now)["canary"].after.len(), 2);
+        assert_eq!(retry_counts_at(&young, now), Some(t(8)));
+        assert_eq!(retry_counts_at(&young, t(8)), None);
     }
 }

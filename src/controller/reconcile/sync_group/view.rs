@@ -1,4 +1,4 @@
-//! What the planner is told: pure, from what was observed.
+//! What the planner is told, from what was observed.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use starling_api::{
 };
 use starling_core::expand::ClusterFacts;
 use starling_core::plan::{
-    ClusterView, Direction, EntryView, ObservedSync, PlanInput, Progress, RolloutView, record,
+    ClusterView, Direction, EntryView, ObservedSync, Place, PlanInput, Progress, RolloutView, StageRecord,
+    record,
 };
 use starling_core::steering::Asked;
 use starling_core::{expand, step, target};
@@ -18,10 +19,12 @@ use super::super::cluster::reach;
 use super::observe::Group;
 use super::release::Rolling;
 use super::steer::without_retried;
+use crate::controller::gates::Gates;
 use crate::controller::releases::Vector;
 use crate::controller::targets::{Known, Of, Wanted};
 
 pub(super) fn plan_input(
+    gates: &Gates,
     group: &Group,
     rolling: &Rolling,
     asked: &Asked,
@@ -40,7 +43,7 @@ pub(super) fn plan_input(
                 RolloutDirection::BackAtOnce => Direction::BackAtOnce,
             },
             started_at: rolling.started_at(),
-            stages: without_retried(record::recorded(&rolling.rollout), &asked.retries),
+            stages: stages(gates, group, rolling, asked, now),
             approvals: asked.approvals.clone(),
         },
         steering: asked.steering.clone(),
@@ -48,6 +51,20 @@ pub(super) fn plan_input(
         membership_held,
         clusters: views(group, rolling, known),
     }
+}
+
+/// What is remembered of the stages: what status says, with what was found since, without what is to be tried again.
+fn stages(
+    gates: &Gates,
+    group: &Group,
+    rolling: &Rolling,
+    asked: &Asked,
+    now: Timestamp,
+) -> BTreeMap<String, StageRecord> {
+    let mut stages = record::recorded(&rolling.rollout);
+    let uid = group.object.uid().unwrap_or_default();
+    gates.lay_over(&group.key, &uid, rolling.rollout.id, &mut stages);
+    without_retried(stages, &asked.retries, now)
 }
 
 /// Views of all clusters: of those that changed, new ones.
@@ -66,9 +83,17 @@ fn views(group: &Group, rolling: &Rolling, known: &mut Known) -> BTreeMap<String
     let changed = known.views.renew(of, &group.clusters, &group.syncs);
     if changed.all {
         known.begin();
+        known.overlaps.clear();
     }
+    known.overlaps.retain(|name, _| group.clusters.contains_key(name));
     for (name, cluster) in changed.clusters {
-        let view = cluster_view(group, rolling, known, &name, &cluster);
+        let place = group.strategy.place(cluster.labels());
+        if place.also.is_empty() {
+            known.overlaps.remove(&name);
+        } else {
+            known.overlaps.insert(name.clone(), place.clone());
+        }
+        let view = cluster_view(group, rolling, known, &name, (&cluster, place));
         // The name of a Sync that is not there yet depends on those of others.
         let lasting = !any_depends || view.entries.values().all(|entry| entry.observed.is_some());
         known.views.set(name, view, lasting);
@@ -108,7 +133,7 @@ fn cluster_view(
     rolling: &Rolling,
     known: &mut Known,
     name: &str,
-    cluster: &Cluster,
+    (cluster, place): (&Cluster, Place),
 ) -> ClusterView {
     let id = cluster
         .status
@@ -138,7 +163,6 @@ fn cluster_view(
             (entry.name.clone(), view)
         })
         .collect();
-    let place = group.strategy.place(cluster.labels());
     ClusterView {
         stage: place.stage,
         windows: place.windows,

@@ -3,25 +3,32 @@
 use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
-use starling_api::{IntOrPercent, OnFailure, Stage, SyncGroup};
+use starling_api::{
+    ActionType, IntOrPercent, OnFailure, RolloutAction, RolloutDirection, RolloutStatus, Stage, SyncGroup,
+    SyncGroupStatus,
+};
 
-use crate::judge::hub::{Id, Track, after, earlier, is_reachable, span};
-use crate::judge::targets::{Target, is_failing};
+use crate::judge::hub::{Id, Track, after, earlier, is_reachable, span, stage_of};
+use crate::judge::targets::{Target, is_done, is_failing};
 use crate::judge::violation::{Rule, Violation};
+use crate::judge::words::{Said, actions, is_aborted, is_paused, skips};
 use crate::judge::world::{SyncStory, World};
 
 /// An admission takes a slot unless its cluster has one, and then there is one: fewer than `maxConcurrency` others are in
-/// flight, in the group and in the stage of the cluster. Nothing is admitted of a release that failed on more clusters than
-/// `maxFailures` allows. Nothing is admitted in a stage before every cluster of the stages before it is done with the
-/// release and has been for `minSuccessTime`, has failed, or cannot be worked on.
+/// flight, in the group and in the stage of the cluster. Nothing is admitted, whatever it is, while what rolls has failed on
+/// more clusters than `maxFailures` allows, of the group or of a stage that has not let go. Nothing is admitted in a stage that
+/// has not opened but what was good before, where nothing else ever was ([`stages`](super::stages) says when it may open). Nothing
+/// is admitted while a person has paused the rollout or given it up, nor on a cluster that they pass over. What failed is
+/// admitted once more, whatever the bounds, if a person asks for that, and only then.
 ///
 /// Evidence: the specs and statuses of the group's Syncs in the order in which the management cluster committed them. A
 /// cluster is in flight from the write that admits it until its Sync says that it is done or that it failed, or until
-/// `progressDeadline`; not while it is suspended, not selected, or unreachable with an older release. Once it was through, it
+/// `progressDeadline`, and again while it has not been healthy for `minSuccessTime`; not while it is suspended, not selected, or unreachable with an older release. Once it was through, it
 /// is not in flight again for the same admission; but where it failed and is at work again, what is admitted on it next takes
 /// no slot of another cluster's. The bounds are the widest that were in force, or may still have been for
 /// the controller, when it was decided; what failed counts once it must have been known. Percentages are of the selected
-/// clusters; concurrency rounds up and is at least one, failures round down. Tasks of stages are not judged.
+/// clusters, or of those in the stage; concurrency rounds up and is at least one, failures round down. A word of a person counts
+/// if it was there for as long as the lag.
 pub(super) fn admissions_keep_the_bounds(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (id, track) in &world.hub.groups {
@@ -53,6 +60,10 @@ struct Moment<'m> {
     from: Timestamp,
     /// All that may have been selected.
     selected: BTreeSet<&'m str>,
+    /// The group's status before the write.
+    status: Option<&'m SyncGroupStatus>,
+    /// What people said to the rollout.
+    words: Vec<Said<'m, RolloutAction>>,
 }
 
 impl<'m> Moment<'m> {
@@ -90,10 +101,17 @@ impl<'m> Moment<'m> {
             target,
             from,
             selected,
+            status: track
+                .before(target.index)
+                .and_then(|version| version.object.status.as_ref()),
+            words: actions(world.hub, id, target.rollout),
         }
     }
 
     fn violations(&self) -> Vec<Violation> {
+        if self.is_again() {
+            return self.nobody_asked().into_iter().collect();
+        }
         let mut found = Vec::new();
         let others: Vec<&str> = self
             .selected
@@ -112,8 +130,93 @@ impl<'m> Moment<'m> {
             found.extend(self.stage_is_full(&others));
         }
         found.extend(self.budget_is_overdrawn());
-        found.extend(self.comes_too_early());
+        found.extend(self.stage_is_closed());
+        found.extend(self.people_are_against_it());
         found
+    }
+
+    /// The rollout that admits it, as the group's status had it.
+    fn rollout(&self) -> Option<&'m RolloutStatus> {
+        let rollout = self.status.and_then(|status| status.rollout.as_ref());
+        rollout.filter(|rollout| rollout.id == self.target.rollout)
+    }
+
+    /// The release that rolls; what is admitted may be what was good before.
+    fn rolled(&self) -> &str {
+        self.rollout()
+            .map_or(&self.target.release, |rollout| &rollout.release)
+    }
+
+    /// Whether the Sync was to hold just this before.
+    fn is_again(&self) -> bool {
+        let before = self.story.target_before(self.target.index);
+        before.is_some_and(|before| {
+            before.is_admission
+                && before.release == self.target.release
+                && before.wanted == self.target.wanted
+        })
+    }
+
+    fn nobody_asked(&self) -> Option<Violation> {
+        let before = self.story.target_before(self.target.index);
+        if before.is_some_and(|before| self.is_before(before.done)) {
+            // It changes nothing.
+            return None;
+        }
+        let mut words = self.words.iter();
+        let asked = words.any(|said| {
+            said.what.spec.action == ActionType::Retry && said.may_be_known(self.from, self.target.index)
+        });
+        let words = "admitted to the same once more, and nobody asked for that";
+        (!asked).then(|| self.violation(Rule::NotAdmitted, words.to_owned()))
+    }
+
+    fn people_are_against_it(&self) -> Option<Violation> {
+        let (from, to) = (self.from, self.target.at);
+        if is_paused(&self.words, from, to) {
+            return Some(self.violation(Rule::Paused, "admitted while the rollout was paused".to_owned()));
+        }
+        if is_aborted(&self.words, from, to) {
+            return Some(self.violation(
+                Rule::Paused,
+                "admitted though the rollout was given up".to_owned(),
+            ));
+        }
+        let cluster = &self.story.cluster;
+        let is_over = self.passed_over(cluster, |said| said.stood(from, to));
+        is_over.then(|| {
+            self.violation(
+                Rule::Skipped,
+                "admitted though somebody passes over it".to_owned(),
+            )
+        })
+    }
+
+    /// Whether somebody passes over a cluster, or over the stage that it is in. A stage is passed over for those that what rolls
+    /// had not come to by then.
+    fn passed_over(&self, cluster: &str, counts: impl Fn(&Said<'_, RolloutAction>) -> bool) -> bool {
+        let at_once = self
+            .rollout()
+            .is_some_and(|rollout| rollout.direction == RolloutDirection::BackAtOnce);
+        let was_told = |said: &Said<'_, RolloutAction>| {
+            let mut stories = self.world.group_stories(self.id, cluster);
+            stories.any(|story| {
+                story
+                    .targets
+                    .iter()
+                    .any(|target| target.release == self.rolled() && target.index < said.made.1)
+            })
+        };
+        let stage = self.staged().and_then(|group| {
+            let place = self.always_in(group, cluster)?;
+            let stages = &group.spec.rollout_strategy.stages;
+            Some(stages.get(place).map_or("*", |stage| &stage.name))
+        });
+        let mut words = self.words.iter().filter(|said| counts(said));
+        words.any(|said| {
+            skips(said.what, Some(cluster), None)
+                || (!at_once && stage.is_some() && skips(said.what, None, stage) && !was_told(said))
+        })
     }
 
     /// A limit as it was widest.
@@ -156,9 +259,39 @@ impl<'m> Moment<'m> {
             let leftover = target.release != self.target.release && !reachable;
             target.is_admission && !self.is_before(target.done) && !gave_up && !leftover
         };
-        targets
+        targets.iter().any(|(story, target)| {
+            (is_open(target) && !self.may_be_late(&targets, target)) || self.soaks(story, target)
+        })
+    }
+
+    /// Whether a cluster holds what rolls and had not been healthy for long enough.
+    fn soaks(&self, story: &SyncStory<'_>, target: &Target) -> bool {
+        let at_once = |rollout: &RolloutStatus| rollout.direction == RolloutDirection::BackAtOnce;
+        let soaks = self
+            .group
             .iter()
-            .any(|(_, target)| is_open(target) && self.deadline(&targets, target) > self.target.at)
+            .map(|group| span(group.spec.rollout_strategy.min_success_time));
+        let soak = soaks.min().unwrap_or(SignedDuration::ZERO);
+        let (_, latest) = self.world.history.clock.shown(self.from, self.target.at);
+        let is_of_it = target.is_admission && target.release == self.rolled();
+        is_of_it
+            && !self.rollout().is_some_and(at_once)
+            && self.cluster_always(&story.cluster, is_reachable)
+            && story.track.always(self.from, self.target.at, |sync| {
+                let status = sync.status.clone().unwrap_or_default();
+                let since: Option<Timestamp> = status.healthy_since.parse().ok();
+                let once = status
+                    .longest_healthy
+                    .is_some_and(|longest| span(longest) >= soak);
+                let now = since.is_some_and(|since| after(since, soak) > latest);
+                now && !once && is_done(&self.world.digests, sync, &target.wanted)
+            })
+    }
+
+    /// Whether the time of an admission may have been over when this one was decided.
+    fn may_be_late(&self, targets: &[(&SyncStory<'_>, &Target)], target: &Target) -> bool {
+        let (_, latest) = self.world.history.clock.shown(self.from, self.target.at);
+        self.deadline(targets, target) <= latest
     }
 
     /// Whether the cluster itself failed with what it was admitted to, in time, and may be known to be at work on it again: a
@@ -174,19 +307,19 @@ impl<'m> Moment<'m> {
                     is_failing(&self.world.digests, sync, &target.wanted)
                 });
                 let open = target.is_admission && !self.is_before(target.done) && !failing;
-                open && self.is_before(target.failed) && self.deadline(&targets, target) > self.target.at
+                open && self.is_before(target.failed) && !self.may_be_late(&targets, target)
             })
     }
 
-    /// When the admission of a cluster ends at the latest.
+    /// When the admission of a cluster ends at the latest, by the controller's clock.
     fn deadline(&self, targets: &[(&SyncStory<'_>, &Target)], target: &Target) -> Timestamp {
         let together = targets
             .iter()
             .filter(|(_, other)| other.release == target.release);
         let last = together
-            .map(|(_, other)| other.decided)
+            .map(|(_, other)| other.recorded)
             .max()
-            .unwrap_or(target.decided);
+            .unwrap_or(target.recorded);
         let track = self.world.hub.groups.get(self.id);
         let versions = track
             .into_iter()
@@ -248,19 +381,53 @@ impl<'m> Moment<'m> {
             .iter()
             .copied()
             .filter(|cluster| *cluster != self.story.cluster && self.has_failed(cluster))
+            .filter(|cluster| {
+                !self.passed_over(cluster, |said| said.may_be_known(self.from, self.target.index))
+            })
             .collect();
         let allowed = self.widest(|group| group.spec.rollout_strategy.max_failures, down);
-        (failed.len() > allowed).then(|| {
-            let words =
-                format!("admitted after {failed:?} had failed with this release, of {allowed} at most");
-            self.violation(Rule::FailureBudget, words)
+        let (failed, allowed, of) = if failed.len() > allowed {
+            (failed, allowed, "the group")
+        } else {
+            self.stage_is_overdrawn(&failed)?
+        };
+        let words =
+            format!("admitted after {failed:?} of {of} had failed with what rolls, of {allowed} at most");
+        Some(self.violation(Rule::FailureBudget, words))
+    }
+
+    /// A stage that had not let go, and of which more clusters had failed than may.
+    fn stage_is_overdrawn(&self, failed: &[&'m str]) -> Option<(Vec<&'m str>, usize, &'m str)> {
+        let (group, rollout) = (self.staged()?, self.rollout()?);
+        if rollout.direction == RolloutDirection::BackAtOnce {
+            return None;
+        }
+        let strategy = &group.spec.rollout_strategy;
+        rollout.stages.iter().enumerate().find_map(|(place, stage)| {
+            let own = strategy.stages.get(place).and_then(|stage| stage.max_failures);
+            let may_be_in = self
+                .selected
+                .iter()
+                .filter(|cluster| self.ever_in(group, cluster, place))
+                .count();
+            let allowed = down(own.unwrap_or(strategy.max_failures), may_be_in);
+            let here: Vec<&str> = failed
+                .iter()
+                .copied()
+                .filter(|cluster| self.always_in(group, cluster) == Some(place))
+                .collect();
+            (stage.pass_time.is_empty() && here.len() > allowed).then_some((
+                here,
+                allowed,
+                stage.name.as_str(),
+            ))
         })
     }
 
     /// Whether it must have been known that the release failed on a cluster.
     fn has_failed(&self, cluster: &str) -> bool {
         let targets = self.targets(cluster);
-        let ours = |target: &Target| target.is_admission && target.release == self.target.release;
+        let ours = |target: &Target| target.is_admission && target.release == self.rolled();
         self.can_be_worked_on(cluster)
             && !targets.is_empty()
             && targets.iter().all(|(_, target)| ours(target))
@@ -269,29 +436,31 @@ impl<'m> Moment<'m> {
                 let failing = story.track.always(self.from, self.target.at, |sync| {
                     is_failing(digests, sync, &target.wanted)
                 });
-                let late = self.deadline(&targets, target) <= self.from && target.at <= self.from;
+                let (known, _) = self.world.history.clock.shown(self.from, self.target.at);
+                let late = self.deadline(&targets, target) <= known && target.at <= self.from;
                 !self.is_before(target.done) && (failing || late)
             })
     }
 
-    /// The stages, where the group has any, and which one a cluster is in; those that no stage selects form the last one.
-    fn stage_of(&self, group: &'m SyncGroup, cluster: &str) -> usize {
+    /// The stage in which a cluster was all the time; those that no stage selects form the last one.
+    fn always_in(&self, group: &SyncGroup, cluster: &str) -> Option<usize> {
+        let track = self.world.hub.cluster(cluster)?;
         let stages = &group.spec.rollout_strategy.stages;
-        let place = stages.iter().position(|stage| {
-            let selecting = SyncGroup {
-                spec: starling_api::SyncGroupSpec {
-                    cluster_selector: stage.cluster_selector.clone(),
-                    ..group.spec.clone()
-                },
-                ..group.clone()
-            };
-            let selected = self
-                .world
-                .hub
-                .selected(&self.id.namespace, &selecting, self.target.at);
-            selected.contains(&cluster)
-        });
-        place.unwrap_or(stages.len())
+        let mut places = track
+            .during(self.from, self.target.at)
+            .map(|version| stage_of(stages, &version.object));
+        let first = places.next()?;
+        places.all(|place| place == first).then_some(first)
+    }
+
+    /// Whether a cluster was in a stage at some moment.
+    fn ever_in(&self, group: &SyncGroup, cluster: &str, place: usize) -> bool {
+        let stages = &group.spec.rollout_strategy.stages;
+        let track = self.world.hub.cluster(cluster);
+        track.is_some_and(|track| {
+            let mut versions = track.during(self.from, self.target.at);
+            versions.any(|version| stage_of(stages, &version.object) == place)
+        })
     }
 
     /// The one group spec that was in force, if it has stages. Where it was changed at the moment, nothing is asked.
@@ -306,11 +475,18 @@ impl<'m> Moment<'m> {
 
     fn stage_is_full(&self, in_flight: &[&str]) -> Option<Violation> {
         let group = self.staged()?;
-        let place = self.stage_of(group, &self.story.cluster);
+        let at_once = |rollout: &RolloutStatus| rollout.direction == RolloutDirection::BackAtOnce;
+        if self.rollout().is_some_and(at_once) {
+            return None;
+        }
+        let place = self.always_in(group, &self.story.cluster)?;
         let stage: &Stage = group.spec.rollout_strategy.stages.get(place)?;
-        let is_here = |cluster: &&str| self.stage_of(group, cluster) == place;
-        let total = self.selected.iter().filter(|cluster| is_here(cluster)).count();
+        let mut selected = self.selected.iter();
+        let total = { &mut selected }
+            .filter(|cluster| self.ever_in(group, cluster, place))
+            .count();
         let slots = up(stage.max_concurrency?, total).max(1);
+        let is_here = |cluster: &&str| self.always_in(group, cluster) == Some(place);
         let others: Vec<_> = in_flight.iter().copied().filter(is_here).collect();
         (others.len() >= slots).then(|| {
             let words = format!(
@@ -321,34 +497,30 @@ impl<'m> Moment<'m> {
         })
     }
 
-    fn comes_too_early(&self) -> Option<Violation> {
+    /// Whether its stage had not opened. What was good before is for clusters that never were told anything else.
+    fn stage_is_closed(&self) -> Option<Violation> {
         let group = self.staged()?;
-        let own = self.stage_of(group, &self.story.cluster);
-        let soak = span(group.spec.rollout_strategy.min_success_time);
-        let open = self.selected.iter().copied().find(|cluster| {
-            let earlier_stage = self.stage_of(group, cluster) < own;
-            let asked = self.can_be_worked_on(cluster) && self.cluster_always(cluster, is_reachable);
-            earlier_stage && asked && !self.is_through(group, cluster, soak)
-        });
-        open.map(|cluster| {
-            let words =
-                format!("admitted before {cluster}, of a stage before it, was through with the release");
+        let rollout = self.rollout();
+        if rollout.is_some_and(|rollout| rollout.direction == RolloutDirection::BackAtOnce) {
+            return None;
+        }
+        let recorded = rollout.map_or(&[][..], |rollout| &rollout.stages);
+        let is_open = |place: usize| {
+            recorded
+                .get(place)
+                .is_some_and(|stage| !stage.start_time.is_empty() || !stage.pass_time.is_empty())
+        };
+        let stages = group.spec.rollout_strategy.stages.len();
+        let may_be_open =
+            (0..=stages).any(|place| self.ever_in(group, &self.story.cluster, place) && is_open(place));
+        let good = self.status.and_then(|status| status.last_known_good.as_ref());
+        let is_good = good.is_some_and(|good| good.release == self.target.release);
+        let before = self.story.target_before(self.target.index);
+        let is_new = before.is_none_or(|before| before.wanted == self.target.wanted);
+        let excused = may_be_open || (is_good && is_new);
+        (!excused).then(|| {
+            let words = "admitted before its stage had opened".to_owned();
             self.violation(Rule::StageOrder, words)
-        })
-    }
-
-    fn is_through(&self, group: &SyncGroup, cluster: &str, soak: SignedDuration) -> bool {
-        let targets = self.targets(cluster);
-        group.spec.syncs.iter().all(|entry| {
-            targets.iter().any(|(story, target)| {
-                let soaked = target
-                    .done
-                    .is_some_and(|(at, _)| after(at, soak) <= self.target.at);
-                let late = self.deadline(&targets, target) <= self.target.at;
-                let of_release = target.release == self.target.release;
-                let through = soaked || self.is_before(target.failed) || late;
-                story.is_of(&entry.name) && of_release && through
-            })
         })
     }
 

@@ -8,11 +8,12 @@ use starling_api::{DISABLED, EntryRevision, RECONCILE, RolloutPhase, SyncGroup, 
 
 use super::order::patience;
 use crate::judge::history::Verb;
-use crate::judge::hub::{Id, Version, earlier, is_reachable, span};
+use crate::judge::hub::{Id, Version, earlier, is_reachable, span, stage_of};
 use crate::judge::member::{Member, is_ours};
 use crate::judge::render::{Expected, annotation};
 use crate::judge::targets::Target;
 use crate::judge::violation::{Rule, Violation};
+use crate::judge::words::{actions, skips};
 use crate::judge::world::{SyncStory, World};
 
 /// A Sync that says that its cluster holds a target is right: at that time the member had every object that the target
@@ -198,7 +199,7 @@ fn is_available(live: &Value) -> bool {
 /// A group that says that a release has succeeded, or on how many clusters it is, is right.
 ///
 /// Evidence: the statuses of its Syncs that were committed before. A cluster that was not selected or not reachable at some
-/// moment within the lag is left out; so is a status of an older rollout, which is a copy.
+/// moment within the lag is left out; so is one that somebody passes over, and a status of an older rollout, which is a copy.
 pub(super) fn groups_claim_what_their_clusters_do(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (id, track) in &world.hub.groups {
@@ -278,6 +279,9 @@ fn must_be_done<'w>(
 ) -> impl Iterator<Item = &'w str> {
     let from = earlier(version.at, world.history.lag);
     let selected = world.hub.selected(&id.namespace, &version.object, version.at);
+    let status = version.object.status.as_ref();
+    let rollout = status.and_then(|status| status.rollout.as_ref());
+    let words = actions(world.hub, id, rollout.map_or(0, |rollout| rollout.id));
     selected.into_iter().filter(move |name| {
         let group = world.hub.groups.get(id).and_then(|track| track.at(from));
         let known = group.is_some_and(|group| {
@@ -285,7 +289,14 @@ fn must_be_done<'w>(
             selected.contains(name)
         });
         let track = world.hub.cluster(name);
-        known && track.is_some_and(|track| track.always(from, version.at, is_reachable))
+        let stages = &version.object.spec.rollout_strategy.stages;
+        let passed_over = words.iter().any(|said| {
+            let cluster = track.and_then(|track| track.at(version.at));
+            let stage = cluster.map(|cluster| stage_of(stages, &cluster.object));
+            let stage = stage.map(|place| stages.get(place).map_or("*", |stage| &stage.name));
+            said.may_be_known(from, version.index) && skips(said.what, Some(name), stage)
+        });
+        known && !passed_over && track.is_some_and(|track| track.always(from, version.at, is_reachable))
     })
 }
 

@@ -9,6 +9,8 @@ mod listed;
 mod order;
 mod quiet;
 mod reasons;
+mod stages;
+mod steering;
 mod suspended;
 
 use super::violation::Violation;
@@ -18,7 +20,7 @@ use super::world::World;
 type Check = fn(&World<'_>) -> Vec<Violation>;
 
 /// All of them.
-pub(crate) const ALL: [Check; 15] = [
+pub(crate) const ALL: [Check; 17] = [
     claims::claims_are_true,
     claims::health_is_of_what_is_held,
     claims::groups_claim_what_their_clusters_do,
@@ -28,6 +30,8 @@ pub(crate) const ALL: [Check; 15] = [
     order::admissions_follow_the_source,
     listed::what_is_written_is_listed_before,
     bounds::admissions_keep_the_bounds,
+    stages::stages_earn_it,
+    steering::rollouts_go_where_they_may,
     converged::others_converge,
     converged::neighbours_are_applied_and_the_bad_one_is_named,
     deletions::deletes_have_a_reason,

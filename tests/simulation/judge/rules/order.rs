@@ -131,8 +131,9 @@ pub(super) fn patience(world: &World<'_>, timeout: SignedDuration) -> SignedDura
         .unwrap_or(SignedDuration::MAX)
 }
 
-/// What a group admits is what it says that it rolls, a revision that the Source had by then; and on no cluster an older
-/// one follows a newer one, unless a rollback was asked for.
+/// What a group admits is what it says that it rolls, or what it says was good before, a revision that the Source had by then; and
+/// on no cluster an older one follows a newer one, unless a rollback was asked for, or the cluster is told what was good before
+/// as if it were new: which one is, is the business of [`Rule::StageOrder`].
 ///
 /// Evidence: every change of `Source.status.revision` is an observation; a revision counts as of the last time that it was
 /// observed before the admission, so a branch that is set back is not a step back. A rollback is asked for where the group's
@@ -174,7 +175,8 @@ pub(super) fn admissions_follow_the_source(world: &World<'_>) -> Vec<Violation> 
         };
         let before = last.insert((&story.owner, &story.cluster), (source, seen));
         let is_older = before.is_some_and(|(of, before)| of == source && before > seen);
-        if is_older && !rollback_is_asked_for(world, story, target) {
+        let is_new = story.target_before(target.index).is_none();
+        if is_older && !is_new && !rollback_is_asked_for(world, story, target) {
             wrong(
                 Rule::Backwards,
                 format!("{revision} was admitted after a newer one"),
@@ -191,7 +193,7 @@ fn group_of<'s>(story: &'s SyncStory<'_>) -> Option<(Id, &'s str)> {
     }
 }
 
-/// Whether the group said that it rolls this, when it was decided or later.
+/// Whether the group said that it rolls this, or that it was good before, when it was decided or later.
 fn is_rolled(world: &World<'_>, story: &SyncStory<'_>, target: &Target) -> bool {
     let Some((group, entry)) = group_of(story) else {
         return true;
@@ -206,8 +208,14 @@ fn is_rolled(world: &World<'_>, story: &SyncStory<'_>, target: &Target) -> bool 
         let rolled = status
             .and_then(|status| status.rollout.as_ref())
             .map(|rollout| &rollout.revisions);
+        let has_stages = !version.object.spec.rollout_strategy.stages.is_empty();
+        let good = status
+            .filter(|_| has_stages)
+            .and_then(|status| status.last_known_good.as_ref());
+        let good = good.map(|good| &good.revisions);
         rolled
             .into_iter()
+            .chain(good)
             .flatten()
             .any(|rolled| rolled.sync == entry && rolled.revision == target.wanted.revision)
     })
@@ -248,6 +256,8 @@ fn rollback_is_asked_for(world: &World<'_>, story: &SyncStory<'_>, target: &Targ
                 .as_ref()
                 .and_then(|status| status.rollout.as_ref());
             version.object.spec.rollout_strategy.on_failure == OnFailure::Rollback
-                || rollout.is_some_and(|rollout| rollout.phase == RolloutPhase::RollingBack)
+                || rollout.is_some_and(|rollout| {
+                    rollout.phase == RolloutPhase::RollingBack || !rollout.direction.is_forward()
+                })
         })
 }

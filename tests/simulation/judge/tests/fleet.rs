@@ -322,6 +322,7 @@ impl World {
             ended: Timestamp::now(),
             away: self.away.clone(),
             lag: SignedDuration::from_secs(2),
+            ..History::default()
         }
     }
 }

@@ -411,8 +411,11 @@ fn a_first_stage_is_through_before_the_second() -> History {
     });
     script.pass(5);
     script.roll("c2", TWO);
+    script.stage(0, "startTime");
     script.deliver("a", "c2");
     script.pass(30);
+    script.stage(0, "passTime");
+    script.stage(1, "startTime");
     script.deliver("b", "c2");
     script.deliver("c", "c2");
     script.report();

@@ -5,6 +5,7 @@ mod fleet;
 mod good;
 mod real;
 mod script;
+mod steered;
 mod tamper;
 
 use std::collections::BTreeSet;

@@ -241,6 +241,12 @@ impl Script {
 
     /// The group admits a commit on a cluster, with the annotations of the rollout under way.
     pub(super) fn admit(&mut self, cluster: &str, commit: &str) {
+        let release = self.cr("SyncGroup", "shop")["status"]["rollout"]["release"].clone();
+        self.admit_release(cluster, commit, release.as_str().unwrap());
+    }
+
+    /// The same with another release than the one that rolls.
+    pub(super) fn admit_release(&mut self, cluster: &str, commit: &str, release: &str) {
         let group = self.cr("SyncGroup", "shop");
         let mut spec = group["spec"]["syncs"][0].clone();
         spec.as_object_mut().unwrap().remove("name");
@@ -259,7 +265,7 @@ impl Script {
             }
             sync["spec"] = spec;
             sync["metadata"]["annotations"] = json!({"starling.dev/rollout": rollout["id"].to_string(),
-                "starling.dev/release": rollout["release"], "starling.dev/admitted-at": at});
+                "starling.dev/release": release, "starling.dev/admitted-at": at});
         });
     }
 
@@ -352,7 +358,9 @@ impl Script {
     /// The Sync says that its cluster holds what its spec says, and that it is healthy.
     pub(super) fn hold(&mut self, cluster: &str) {
         self.hold_unhealthy(cluster);
+        let since = self.now.to_string();
         self.edit("Sync", &sync(cluster), "starling", |sync| {
+            sync["status"]["healthySince"] = since.into();
             sync["status"]["lastHealthyTarget"] = sync["status"]["lastAppliedTarget"].clone();
             sync["status"]["conditions"] = json!([
                 condition("Ready", "True", "Succeeded"),
@@ -462,6 +470,81 @@ impl Script {
             group["status"]["rollout"]["blockedBy"] = blocked;
             group["status"]["problems"] = problems.into();
         });
+    }
+
+    /// A person says something to the rollout under way.
+    pub(super) fn say(&mut self, action: &str, more: &Value) {
+        let rollout = self.cr("SyncGroup", "shop")["status"]["rollout"]["id"].clone();
+        let name = format!("word-{}", self.version);
+        self.edit("RolloutAction", &name, "jane", |word| {
+            word["spec"] = json!({"group": "shop", "rollout": rollout, "action": action, "by": "jane", "reason": "why not"});
+            for (field, value) in more.as_object().into_iter().flatten() {
+                word["spec"][field] = value.clone();
+            }
+        });
+    }
+
+    /// A person approves a stage.
+    pub(super) fn approve(&mut self, rollout: i64, stage: &str, digest: &str) {
+        let name = format!("word-{}", self.version);
+        self.edit("RolloutApproval", &name, "jane", |word| {
+            word["spec"] = json!({"group": "shop", "rollout": rollout, "stage": stage, "releaseDigest": digest, "by": "jane"});
+        });
+    }
+
+    /// The group says of a stage, by its place, that something became of it now: `startTime`, `completionTime`, `passTime`.
+    pub(super) fn stage(&mut self, place: usize, what: &str) {
+        let at = self.after_a_second();
+        self.edit_stages(|stages| stages[place][what] = at.into());
+    }
+
+    /// The group says that it is the turn of a task of a stage.
+    pub(super) fn task(&mut self, place: usize, field: &str, mut task: Value) {
+        task["startTime"] = self.after_a_second().into();
+        self.edit_stages(|stages| match stages[place][field].as_array_mut() {
+            Some(tasks) => tasks.push(task),
+            None => stages[place][field] = json!([task]),
+        });
+    }
+
+    fn after_a_second(&self) -> String {
+        let at = self.now.checked_add(SignedDuration::from_secs(1));
+        at.unwrap().to_string()
+    }
+
+    fn edit_stages(&mut self, change: impl FnOnce(&mut Value)) {
+        let labels: Vec<Value> = { self.hub.iter() }
+            .filter(|((kind, _), _)| kind == "Cluster")
+            .map(|(_, cluster)| cluster["metadata"]["labels"]["stage"].clone())
+            .collect();
+        self.edit("SyncGroup", "shop", "starling", |group| {
+            let mut names: Vec<Value> = {
+                group["spec"]["rolloutStrategy"]["stages"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+            }
+            .map(|stage| stage["name"].clone())
+            .collect();
+            let named = |label: &&Value| names.contains(label);
+            let rest = labels.len() - labels.iter().filter(named).count();
+            let stages = &mut group["status"]["rollout"]["stages"];
+            if stages.is_null() {
+                let count = |name: &Value| labels.iter().filter(|label| *label == name).count();
+                let mut all: Vec<Value> = { names.drain(..) }
+                    .map(|name| json!({"total": count(&name), "name": name}))
+                    .collect();
+                all.push(json!({"name": "*", "total": rest}));
+                *stages = all.into();
+            }
+            change(stages);
+        });
+    }
+
+    /// The clock of the controller jumps.
+    pub(super) fn jump(&mut self, seconds: i64) {
+        let by = SignedDuration::from_secs(seconds);
+        self.history.clock.jump(self.now, by);
     }
 
     /// The Cluster loop says whether it can be worked on.

@@ -198,11 +198,18 @@ impl Place<'_> {
         StageWait::Clusters { working, soaking }
     }
 
+    fn opens_with_rollout(&self) -> bool {
+        self.index == 0 && self.stage.before.is_empty()
+    }
+
     /// What is to be remembered. `sound`: it is through, proven and within its budget.
     fn record(&self, before: &Walk, after: &Walk, sound: bool) -> StageRecord {
         let mut record = self.old.clone();
         if self.skipped().is_some() || self.is_promoted() {
             record.passed_at.get_or_insert(self.at);
+        }
+        if self.is_promoted() && self.skipped().is_none() && self.opens_with_rollout() {
+            record.opened_at.get_or_insert(self.input.rollout.started_at);
         }
         if record.passed_at.is_some() {
             return record;
@@ -210,7 +217,7 @@ impl Place<'_> {
         if record.opened_at.is_none() && self.is_next {
             record.before.clone_from(&before.records);
             if before.pending.is_none() {
-                let with_rollout = self.index == 0 && self.stage.before.is_empty();
+                let with_rollout = self.opens_with_rollout();
                 let started_at = self.input.rollout.started_at;
                 record.opened_at = Some(if with_rollout { started_at } else { self.at });
             }

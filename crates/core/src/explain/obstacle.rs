@@ -1,0 +1,387 @@
+//! What each reason means to people, and what ends it.
+
+use jiff::Timestamp;
+
+use super::{Link, names};
+use crate::plan::{
+    ClusterView, Decision, Direction, Gate, HoldReason, Plan, PlanInput, StagePlan, StageWait, Word,
+};
+use crate::window::{Calendar, Opening, combined};
+
+/// Tells of one plan.
+#[derive(Clone, Copy)]
+pub(super) struct Teller<'a> {
+    /// Name of the group, for commands.
+    pub(super) group: &'a str,
+    pub(super) input: &'a PlanInput,
+    pub(super) plan: &'a Plan,
+}
+
+/// The place of a reason among all: they are looked at in this order.
+pub(super) fn rank(reason: &HoldReason) -> usize {
+    match reason {
+        HoldReason::Skipped(_) => 0,
+        HoldReason::ClusterSuspended => 1,
+        HoldReason::SyncSuspended { .. } => 2,
+        HoldReason::InvalidParameters { .. } => 3,
+        HoldReason::ClusterNotProbed => 4,
+        HoldReason::ClusterUnreachable { .. } => 5,
+        HoldReason::GroupSuspended => 6,
+        HoldReason::Paused(_) => 7,
+        HoldReason::Aborted(_) => 8,
+        HoldReason::MembershipHeld => 9,
+        HoldReason::TooManyFailures { .. } => 10,
+        HoldReason::StageWaits { .. } => 11,
+        HoldReason::WindowClosed => 12,
+        HoldReason::Jitter => 13,
+        HoldReason::NoSlot => 14,
+        HoldReason::TooManyUnavailable => 15,
+    }
+}
+
+/// A text, and what ends it.
+type Told = (String, String);
+
+impl Teller<'_> {
+    /// What stands in the way by this reason; `about`: of which cluster, or of which one for example.
+    pub(super) fn link(
+        &self,
+        reason: &HoldReason,
+        until: Option<Timestamp>,
+        about: Option<(&str, &ClusterView)>,
+    ) -> Link {
+        let cluster = about.map_or("the cluster", |(name, _)| name);
+        let (text, ends_with) = match reason {
+            HoldReason::StageWaits { stage, wait } => match self.plan.stages.get(*stage) {
+                Some(stage) => return self.stage_waits(stage, wait),
+                None => ("an earlier stage is not through".to_owned(), "it is".to_owned()),
+            },
+            HoldReason::Skipped(_)
+            | HoldReason::ClusterSuspended
+            | HoldReason::SyncSuspended { .. }
+            | HoldReason::InvalidParameters { .. }
+            | HoldReason::ClusterNotProbed
+            | HoldReason::ClusterUnreachable { .. } => own(cluster, reason),
+            HoldReason::GroupSuspended
+            | HoldReason::Paused(_)
+            | HoldReason::Aborted(_)
+            | HoldReason::MembershipHeld
+            | HoldReason::TooManyFailures { .. } => self.stopped(reason),
+            HoldReason::WindowClosed => self.window(about.map(|(_, view)| view), until),
+            HoldReason::Jitter => (
+                format!("its share of the jitter is not over{}", at(until)),
+                "its share of the jitter is over".to_owned(),
+            ),
+            HoldReason::NoSlot | HoldReason::TooManyUnavailable => self.room(reason, about),
+        };
+        Link {
+            reason: reason.as_str().to_owned(),
+            text,
+            until,
+            ends_with,
+        }
+    }
+
+    fn stopped(&self, reason: &HoldReason) -> Told {
+        let group = self.group;
+        match reason {
+            HoldReason::Paused(word) => (
+                format!("the rollout is paused: {}", said(word)),
+                format!("somebody resumes it: starling resume {group}"),
+            ),
+            HoldReason::Aborted(word) => (
+                format!("the rollout was given up: {}", said(word)),
+                "a new revision comes".to_owned(),
+            ),
+            HoldReason::MembershipHeld => (
+                "too many clusters left the group at once".to_owned(),
+                "they come back, or somebody says that it is meant (condition MembershipHeld of the group)"
+                    .to_owned(),
+            ),
+            HoldReason::TooManyFailures { stage } => {
+                let stage = stage.and_then(|stage| self.plan.stages.get(stage));
+                let (tally, of) = match stage {
+                    Some(stage) => (stage.tally, format!(" of stage {}", stage.name)),
+                    None => (self.plan.tally, String::new()),
+                };
+                let failed = self.failed(stage);
+                (
+                    format!(
+                        "{}{of} failed, and {} may: {}",
+                        counted(tally.failed),
+                        tally.failures_allowed,
+                        names(&failed)
+                    ),
+                    format!("fewer fail, or a new revision comes; at once: starling retry {group}"),
+                )
+            }
+            _ => (
+                "the group is suspended".to_owned(),
+                "somebody sets spec.suspend of the group to false".to_owned(),
+            ),
+        }
+    }
+
+    /// The failed clusters of a stage, or of the group.
+    fn failed(&self, stage: Option<&StagePlan>) -> Vec<&str> {
+        let of_stage = |name: &String| stage.is_none_or(|stage| self.stage_of(name) == Some(&stage.name));
+        let failed = self
+            .plan
+            .decisions
+            .iter()
+            .filter(|(name, decision)| matches!(decision, Decision::Failed { .. }) && of_stage(name));
+        failed.map(|(name, _)| name.as_str()).collect()
+    }
+
+    fn stage_of(&self, cluster: &str) -> Option<&String> {
+        let view = self.input.clusters.get(cluster)?;
+        Some(&self.plan.stages.get(view.stage)?.name)
+    }
+
+    /// What an earlier stage waits for.
+    pub(super) fn stage_waits(&self, stage: &StagePlan, wait: &StageWait) -> Link {
+        let (name, group) = (&stage.name, self.group);
+        let (text, ends_with, until) = match wait {
+            StageWait::Clusters { working, soaking } => {
+                let missing = self.not_through(name);
+                let count = working + soaking;
+                let (text, ends) = match working {
+                    0 => ("has to soak", "their soak ends"),
+                    _ => ("is not through", "they are healthy with this release, and soaked"),
+                };
+                (
+                    format!(
+                        "stage {name} {text}: it needs {count} more of its clusters: {}",
+                        names(&missing)
+                    ),
+                    ends.to_owned(),
+                    self.soaked(&missing),
+                )
+            }
+            StageWait::Unproven => (
+                format!("none of the clusters of stage {name} took this release, which proves nothing"),
+                format!(
+                    "one of them does, or somebody lets the next stage go: starling promote {group} --stage {name}"
+                ),
+                None,
+            ),
+            StageWait::Gate { gate, until } => {
+                let (text, ends) = gate_told(*gate, name, group, *until);
+                (text, ends, *until)
+            }
+            StageWait::GateFailed { message, .. } => (
+                format!("a task of stage {name} failed: {message}"),
+                format!("somebody has it tried again: starling retry {group} --stage {name}"),
+                None,
+            ),
+        };
+        Link {
+            reason: wait.as_str().to_owned(),
+            text,
+            until,
+            ends_with,
+        }
+    }
+
+    /// Clusters of a stage that are not done and can be reached.
+    fn not_through(&self, stage: &str) -> Vec<&str> {
+        let left = self.plan.decisions.iter().filter(|(name, decision)| {
+            let counts = match decision {
+                Decision::Done => false,
+                Decision::Hold { reason, .. } => !matches!(
+                    reason,
+                    HoldReason::Skipped(_) | HoldReason::ClusterUnreachable { .. }
+                ),
+                _ => true,
+            };
+            counts && self.stage_of(name).is_some_and(|of| of == stage)
+        });
+        left.map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// When the last of these clusters soaked, where all of them do.
+    fn soaked(&self, clusters: &[&str]) -> Option<Timestamp> {
+        let soaks = clusters.iter().map(|name| match self.plan.decisions.get(*name) {
+            Some(Decision::Soaking { until }) => Some(*until),
+            _ => None,
+        });
+        soaks.collect::<Option<Vec<_>>>()?.into_iter().max()
+    }
+
+    /// Which of a cluster's windows keep it back, in the time of their zone.
+    fn window(&self, view: Option<&ClusterView>, until: Option<Timestamp>) -> Told {
+        let all = &self.input.strategy.windows;
+        let about = view.map_or(&[][..], |view| &view.windows);
+        let windows: Vec<_> = about.iter().filter_map(|place| all.get(*place)).collect();
+        let denied = windows
+            .iter()
+            .find(|window| !window.allow && window.is_open(self.input.now));
+        let allows: Vec<String> = windows
+            .iter()
+            .filter(|window| window.allow)
+            .map(ToString::to_string)
+            .collect();
+        let zone = denied.or(windows.iter().find(|window| window.allow));
+        let until = until.map_or_else(
+            || " for weeks".to_owned(),
+            |until| match zone {
+                Some(window) => {
+                    let local = until.to_zoned(window.zone.clone());
+                    format!(" until {}", local.strftime("%Y-%m-%dT%H:%M %Q"))
+                }
+                None => format!(" until {until}"),
+            },
+        );
+        let text = match denied {
+            Some(window) => format!("the window \"{window}\" keeps it closed{until}"),
+            None => format!("the window \"{}\" is closed{until}", allows.join("\" or \"")),
+        };
+        (text, "the window opens".to_owned())
+    }
+
+    fn room(&self, reason: &HoldReason, about: Option<(&str, &ClusterView)>) -> Told {
+        let busy: Vec<&str> = self
+            .plan
+            .decisions
+            .iter()
+            .filter(|(_, decision)| {
+                matches!(
+                    decision,
+                    Decision::Start { .. } | Decision::InFlight { .. } | Decision::Soaking { .. }
+                )
+            })
+            .map(|(name, _)| name.as_str())
+            .collect();
+        if *reason == HoldReason::TooManyUnavailable {
+            let tally = self.plan.tally;
+            return (
+                format!(
+                    "{} in flight or not healthy, and {} may be (maxUnavailable)",
+                    counted(tally.unavailable),
+                    tally.unavailable_allowed
+                ),
+                "one of them is healthy".to_owned(),
+            );
+        }
+        let stage = about.and_then(|(_, view)| self.plan.stages.get(view.stage));
+        let of_stage = stage.and_then(|stage| Some((&stage.name, stage.tally.slots?)));
+        let bound = match (of_stage, self.plan.tally.slots) {
+            (Some((stage, slots)), _) => format!("{slots} of stage {stage}"),
+            (None, Some(slots)) => format!("{slots} (maxConcurrency)"),
+            (None, None) => "those of the group".to_owned(),
+        };
+        (
+            format!("all slots are taken, {bound}: {}", names(&busy)),
+            "one of them is healthy, and soaked, or failed".to_owned(),
+        )
+    }
+
+    /// What a cluster that is held for `reason` will meet then. Only what can be said already.
+    pub(super) fn afterwards(&self, reason: &HoldReason, view: &ClusterView) -> Vec<Link> {
+        let (waits, room) = match reason {
+            HoldReason::StageWaits { .. } => (true, true),
+            HoldReason::WindowClosed | HoldReason::Jitter => (false, true),
+            _ => (false, false),
+        };
+        let mut links = Vec::new();
+        // Who waits for a stage does not look at windows yet, and will have to.
+        if waits {
+            let opening = self.opening(view);
+            if !opening.is_open {
+                links.push(self.link(&HoldReason::WindowClosed, opening.changes_at, Some(("", view))));
+            }
+        }
+        if room && let Some(slots) = self.plan.tally.slots {
+            links.push(Link {
+                reason: HoldReason::NoSlot.as_str().to_owned(),
+                text: format!(
+                    "then a slot: {} of {slots} are taken now",
+                    self.plan.tally.in_flight
+                ),
+                until: None,
+                ends_with: "one is free".to_owned(),
+            });
+        }
+        links
+    }
+
+    fn opening(&self, view: &ClusterView) -> Opening {
+        if view.windows.is_empty() || self.input.rollout.direction == Direction::BackAtOnce {
+            return Opening::ALWAYS;
+        }
+        let all = &self.input.strategy.windows;
+        let about = view.windows.iter().filter_map(|place| all.get(*place));
+        let calendars: Vec<Calendar> = about.map(|window| Calendar::of(window, self.input.now)).collect();
+        combined(&calendars.iter().collect::<Vec<_>>(), self.input.now)
+    }
+}
+
+fn own(cluster: &str, reason: &HoldReason) -> Told {
+    match reason {
+        HoldReason::Skipped(word) => (
+            format!("it was taken out of this rollout: {}", said(word)),
+            "the next rollout begins, or whoever may deletes that RolloutAction".to_owned(),
+        ),
+        HoldReason::SyncSuspended { entry } => (
+            format!("its Sync of entry {entry} is suspended, or being deleted"),
+            "somebody sets spec.suspend of that Sync to false".to_owned(),
+        ),
+        HoldReason::InvalidParameters { entry, message } => (
+            format!("entry {entry} cannot be made for it: {message}"),
+            format!("Cluster {cluster} gets what is missing, or the entry no longer asks for it"),
+        ),
+        HoldReason::ClusterNotProbed => (
+            "it has not been probed yet".to_owned(),
+            "its first probe, in a moment".to_owned(),
+        ),
+        HoldReason::ClusterUnreachable {
+            reason,
+            message,
+            since,
+        } => (
+            format!("it cannot be reached since {since} ({reason}): {message}"),
+            "it answers again".to_owned(),
+        ),
+        _ => (
+            format!("Cluster {cluster} is suspended"),
+            format!("somebody sets spec.suspend of Cluster {cluster} to false"),
+        ),
+    }
+}
+
+fn gate_told(gate: Gate, stage: &str, group: &str, until: Option<Timestamp>) -> Told {
+    match gate {
+        Gate::TimedWait(_) => (
+            format!("stage {stage} waits{}", at(until)),
+            "its wait ends".to_owned(),
+        ),
+        Gate::Approval => (
+            format!("stage {stage} waits for an approval"),
+            format!("somebody approves it: starling approve {group} --stage {stage}"),
+        ),
+        Gate::Effect(kind) => (
+            format!("stage {stage} waits for its {kind:?} task"),
+            "the task succeeds".to_owned(),
+        ),
+    }
+}
+
+fn counted(clusters: usize) -> String {
+    match clusters {
+        1 => "1 cluster".to_owned(),
+        count => format!("{count} clusters"),
+    }
+}
+
+fn at(until: Option<Timestamp>) -> String {
+    until.map_or_else(String::new, |until| format!(" until {until}"))
+}
+
+fn said(word: &Word) -> String {
+    let Word { by, reason, at } = word;
+    if reason.is_empty() {
+        format!("by {by} at {at}")
+    } else {
+        format!("by {by} at {at} ({reason})")
+    }
+}

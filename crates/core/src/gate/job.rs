@@ -1,0 +1,268 @@
+//! The Job of a task: its name, what it is made of, and what became of it.
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+use starling_api::{FIELD_MANAGER, GATE, GROUP_LABEL, ROLLOUT, conditions};
+
+use super::{GateId, Side, Tried};
+
+/// The longest name: that of a Job is a label of its pods.
+const NAME_LIMIT: usize = 63;
+/// Hex digits of the hash in a name.
+const HASH: usize = 8;
+/// How long a Job that has ended is kept, in seconds, where its template does not say: a day, to read what it logged.
+const KEPT: u32 = 24 * 60 * 60;
+/// Characters of what the Job's controller said that are repeated.
+const QUOTED: usize = 300;
+
+/// Whether there is a Job in a template, as far as it is looked at here: the API server knows the rest.
+pub(super) fn check(template: &Value) -> Result<(), String> {
+    let pod = template.pointer("/spec/template/spec");
+    if pod.is_some_and(Value::is_object) {
+        Ok(())
+    } else {
+        Err("job.template.spec.template.spec is missing: the pod that is to succeed".to_owned())
+    }
+}
+
+/// The name of the Job of a gate: `<group>-<rollout>-<stage>-<b|a><index>`, and a hash, as the gate may begin anew, and as the rest may be
+/// too long for a name, or have characters that a name cannot have.
+#[must_use]
+pub fn name(group: &str, id: &GateId) -> String {
+    let side = match id.side {
+        Side::Before => 'b',
+        Side::After => 'a',
+    };
+    let tail = format!("-{side}{}-{}", id.index, &id.key()[..HASH]);
+    let head: String = format!("{group}-{}-{}", id.rollout, id.stage)
+        .to_lowercase()
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .take(NAME_LIMIT - tail.len())
+        .collect();
+    format!("{}{tail}", head.trim_end_matches('-'))
+}
+
+/// Whose a Job is.
+#[derive(Clone, Debug)]
+pub struct Mine<'a> {
+    /// The gate.
+    pub id: &'a GateId,
+    /// The group's namespace.
+    pub namespace: &'a str,
+    /// The group's name.
+    pub group: &'a str,
+    /// The group, as the owner of the Job.
+    pub owner: &'a OwnerReference,
+}
+
+/// The Job to be made from a template, which keeps everything that is not about whose it is.
+#[must_use]
+pub fn object(template: &Value, mine: &Mine<'_>) -> Value {
+    let map = |pointer: &str| match template.pointer(pointer) {
+        Some(Value::Object(map)) => map.clone(),
+        _ => serde_json::Map::new(),
+    };
+    let mut labels = map("/metadata/labels");
+    // A label holds 63 characters.
+    if mine.group.len() <= 63 {
+        labels.insert(GROUP_LABEL.to_owned(), mine.group.into());
+    }
+    labels.insert("app.kubernetes.io/managed-by".to_owned(), FIELD_MANAGER.into());
+    let mut annotations = map("/metadata/annotations");
+    annotations.insert(GATE.to_owned(), mine.id.key().into());
+    annotations.insert(ROLLOUT.to_owned(), mine.id.rollout.to_string().into());
+    let mut spec = map("/spec");
+    spec.entry("ttlSecondsAfterFinished")
+        .or_insert_with(|| KEPT.into());
+    json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name(mine.group, mine.id),
+            "namespace": mine.namespace,
+            "labels": labels,
+            "annotations": annotations,
+            "ownerReferences": [mine.owner],
+        },
+        "spec": spec,
+    })
+}
+
+/// Whether a Job was made for a gate.
+#[must_use]
+pub fn is_of(job: &Job, id: &GateId) -> bool {
+    let marked = job.annotations().get(GATE).is_some_and(|key| *key == id.key());
+    marked
+        && job
+            .owner_references()
+            .iter()
+            .any(|owner| owner.uid == id.group_uid)
+}
+
+/// What became of a Job of a gate.
+#[must_use]
+pub fn read(job: &Job, id: &GateId) -> Tried {
+    let name = job.name_any();
+    if !is_of(job, id) {
+        return Tried::Failed(format!(
+            "there is a Job {name:?} that was not made for this task; delete it, and have the task tried again"
+        ));
+    }
+    let none = Vec::new();
+    let status = job.status.as_ref();
+    let conditions = status
+        .and_then(|status| status.conditions.as_ref())
+        .unwrap_or(&none);
+    let is = |type_: &str| conditions.iter().find(|c| c.type_ == type_ && c.status == "True");
+    if is("Complete").is_some() {
+        return Tried::Passed;
+    }
+    if let Some(condition) = is("Failed") {
+        let text = [condition.reason.as_deref(), condition.message.as_deref()];
+        let text: Vec<&str> = text
+            .into_iter()
+            .flatten()
+            .filter(|text| !text.is_empty())
+            .collect();
+        let why = conditions::cut(&text.join(": "), QUOTED);
+        return Tried::Failed(format!("Job {name:?} failed: {why}"));
+    }
+    if job.metadata.deletion_timestamp.is_some() {
+        return Tried::Failed(gone(&name));
+    }
+    let count = |of: fn(&k8s_openapi::api::batch::v1::JobStatus) -> Option<i32>| {
+        status.and_then(of).unwrap_or_default()
+    };
+    let (active, failed) = (count(|status| status.active), count(|status| status.failed));
+    Tried::NotYet(format!(
+        "Job {name:?} has not ended: {active} pods at work, {failed} failed"
+    ))
+}
+
+/// What is told of a Job that somebody deleted.
+#[must_use]
+pub fn gone(name: &str) -> String {
+    format!("Job {name:?} was deleted before it ended")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::id;
+    use super::*;
+
+    fn owner() -> OwnerReference {
+        OwnerReference {
+            api_version: "starling.dev/v1alpha1".into(),
+            kind: "SyncGroup".into(),
+            name: "shop".into(),
+            uid: id().group_uid,
+            ..OwnerReference::default()
+        }
+    }
+
+    fn made() -> Value {
+        let (id, owner) = (id(), owner());
+        let mine = Mine {
+            id: &id,
+            namespace: "fleet",
+            group: "shop",
+            owner: &owner,
+        };
+        let template = json!({
+            "metadata": {"labels": {"team": "shop", GROUP_LABEL: "other"}, "annotations": {"note": "x"}, "name": "mine", "namespace": "other"},
+            "spec": {"backoffLimit": 2, "fieldOfTomorrow": true, "template": {"spec": {"restartPolicy": "Never"}}},
+        });
+        object(&template, &mine)
+    }
+
+    #[test]
+    fn a_job_is_what_its_template_says_and_ours() {
+        let job = made();
+        let metadata = &job["metadata"];
+        assert_eq!(metadata["namespace"], "fleet");
+        assert_eq!(metadata["labels"]["team"], "shop");
+        assert_eq!(metadata["labels"][GROUP_LABEL], "shop");
+        assert_eq!(metadata["annotations"]["note"], "x");
+        assert_eq!(metadata["ownerReferences"][0]["uid"], id().group_uid);
+        assert_eq!(job["spec"]["fieldOfTomorrow"], true);
+        assert_eq!(job["spec"]["ttlSecondsAfterFinished"], KEPT);
+        let job: Job = serde_json::from_value(job).unwrap();
+        assert!(is_of(&job, &id()));
+        let mut later = id();
+        later.begun_at = "2026-01-01T12:00:01Z".parse().unwrap();
+        assert!(!is_of(&job, &later), "the gate was begun anew");
+    }
+
+    #[test]
+    fn a_name_is_one_whatever_group_and_stage_are_called() {
+        let mut id = id();
+        let plain = name("shop", &id);
+        assert!(plain.starts_with("shop-7-canary-a1-"), "{plain}");
+        id.begun_at = "2026-01-01T12:00:01Z".parse().unwrap();
+        assert_ne!(name("shop", &id), plain);
+        for (group, stage) in [
+            ("shop.eu".to_owned(), "Wave 1/ä".to_owned()),
+            ("g".repeat(253), "s".repeat(63)),
+            ("shop".to_owned(), "-".repeat(60)),
+        ] {
+            id.stage = stage;
+            let name = name(&group, &id);
+            let well = name
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+            assert!(
+                well && name.len() <= NAME_LIMIT && !name.starts_with('-'),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_conditions_of_a_job_decide() {
+        let read = |status: Value| {
+            let mut job = made();
+            job["status"] = status;
+            super::read(&serde_json::from_value(job).unwrap(), &id())
+        };
+        let condition = |type_: &str, status: &str| json!({"conditions": [{"type": type_, "status": status, "reason": "BackoffLimitExceeded", "message": "too often"}]});
+        assert_eq!(read(condition("Complete", "True")), Tried::Passed);
+        assert!(
+            matches!(read(condition("Failed", "True")), Tried::Failed(text) if text.ends_with("failed: BackoffLimitExceeded: too often"))
+        );
+        for status in [
+            condition("Complete", "False"),
+            condition("FailureTarget", "True"),
+            condition("SuccessCriteriaMet", "True"),
+        ] {
+            assert!(matches!(read(status), Tried::NotYet(_)));
+        }
+        assert!(
+            matches!(read(json!({"active": 2, "failed": 1})), Tried::NotYet(text) if text.contains("2 pods at work, 1 failed"))
+        );
+        let mut foreign = made();
+        foreign["metadata"]["annotations"][GATE] = "another".into();
+        let foreign = serde_json::from_value(foreign).unwrap();
+        assert!(
+            matches!(super::read(&foreign, &id()), Tried::Failed(text) if text.contains("not made for this task"))
+        );
+    }
+
+    #[test]
+    fn a_template_without_a_pod_is_none() {
+        assert!(check(&json!({"spec": {"template": {"spec": {}}}})).is_ok());
+        for template in [
+            json!({}),
+            json!({"spec": {"template": {}}}),
+            json!({"template": {"spec": {}}}),
+        ] {
+            assert!(
+                check(&template)
+                    .unwrap_err()
+                    .contains("job.template.spec.template.spec")
+            );
+        }
+    }
+}

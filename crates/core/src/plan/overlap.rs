@@ -1,0 +1,103 @@
+//! Clusters that several stages select: each belongs to the first of them, and people are told, for that may not be meant.
+
+use super::stages::Strategy;
+use super::strategy::Place;
+
+/// Clusters that are named; the others are counted. Whoever knows a few of them finds the labels that they share.
+const NAMED: usize = 5;
+
+/// What people are told of the clusters, by name, that are in several stages; `None`: there are none.
+#[must_use]
+pub fn overlap<'a>(
+    strategy: &Strategy,
+    places: impl IntoIterator<Item = (&'a String, &'a Place)>,
+) -> Option<String> {
+    let mut several = places.into_iter().filter(|(_, place)| !place.also.is_empty());
+    let named: Vec<String> = several
+        .by_ref()
+        .take(NAMED)
+        .map(|(cluster, place)| one(strategy, cluster, place))
+        .collect();
+    if named.is_empty() {
+        return None;
+    }
+    let more = match several.count() {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    Some(format!(
+        "clusters that several stages select belong to the first of them: {}{more}",
+        named.join("; ")
+    ))
+}
+
+fn one(strategy: &Strategy, cluster: &str, place: &Place) -> String {
+    let name = |stage: &usize| {
+        strategy
+            .stages
+            .get(*stage)
+            .map_or("", |stage| stage.name.as_str())
+    };
+    let also: Vec<&str> = place.also.iter().map(name).collect();
+    format!(
+        "{cluster} to {}, and not to {}",
+        name(&place.stage),
+        also.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::plan::ReadStrategy;
+
+    fn told(clusters: &[(&str, &[&str])]) -> Option<String> {
+        let stage =
+            |name: &str| serde_json::json!({"name": name, "clusterSelector": {"matchLabels": {name: "yes"}}});
+        let strategy = serde_json::json!({"stages": [stage("canary"), stage("eu"), stage("large")]});
+        let strategy = ReadStrategy::new(&serde_json::from_value(strategy).unwrap()).unwrap();
+        let places: BTreeMap<String, Place> = clusters
+            .iter()
+            .map(|(name, labels)| {
+                let labels = labels.iter().map(|label| ((*label).to_owned(), "yes".to_owned()));
+                ((*name).to_owned(), strategy.place(&labels.collect()))
+            })
+            .collect();
+        overlap(&strategy.strategy, &places)
+    }
+
+    #[test]
+    fn clusters_of_one_stage_or_none_are_not_told() {
+        assert_eq!(told(&[]), None);
+        assert_eq!(told(&[("a", &["canary"]), ("b", &["eu"]), ("c", &[])]), None);
+    }
+
+    #[test]
+    fn it_names_the_stage_of_each_and_the_others_that_select_it() {
+        let two = told(&[
+            ("a", &["canary"]),
+            ("b", &["large", "canary", "eu"]),
+            ("c", &["large", "eu"]),
+        ]);
+        assert_eq!(
+            two.as_deref(),
+            Some(
+                "clusters that several stages select belong to the first of them: b to canary, and not to eu, large; c to eu, and not to large"
+            )
+        );
+    }
+
+    #[test]
+    fn five_are_named_and_the_others_counted() {
+        let names: Vec<String> = (1..=7).map(|n| format!("c{n}")).collect();
+        let clusters: Vec<(&str, &[&str])> = names
+            .iter()
+            .map(|name| (name.as_str(), &["canary", "eu"][..]))
+            .collect();
+        let told = told(&clusters).unwrap();
+        assert!(told.contains("c5 to canary") && !told.contains("c6"), "{told}");
+        assert!(told.ends_with("; and 2 more"), "{told}");
+    }
+}

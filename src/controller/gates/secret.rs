@@ -1,0 +1,168 @@
+//! The Secrets of tasks: what signs a request, what signs in, whom to trust.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use k8s_openapi::ByteString;
+use starling_core::gate::Tried;
+
+use super::errand::Errand;
+use crate::controller::cache::ObjectKey;
+
+/// What a Secret holds. Has no `Debug`.
+pub(super) struct Values {
+    field: &'static str,
+    name: String,
+    values: BTreeMap<String, ByteString>,
+}
+
+/// Reads the Secret that `field` names, anew for each try: it may be replaced while a gate waits. That it is missing is trouble, which
+/// passes when somebody makes it.
+pub(super) async fn read(errand: &Errand, field: &'static str, name: &str) -> Result<Values, Tried> {
+    let key = ObjectKey::new(&errand.group.namespace, name);
+    match errand.hub.secret(&key).await {
+        Ok(Some(secret)) => Ok(Values {
+            field,
+            name: name.to_owned(),
+            values: secret.data.unwrap_or_default(),
+        }),
+        Ok(None) => Err(Tried::trouble(format!(
+            "{field}: there is no Secret {name:?} in this namespace"
+        ))),
+        Err(error) => Err(Tried::trouble(crate::chain(&error))),
+    }
+}
+
+impl Values {
+    /// The key that signs requests.
+    pub(super) fn signing_key(&self) -> Result<&[u8], Tried> {
+        match self.bytes("token") {
+            Some(key) if !key.is_empty() => Ok(key),
+            _ => Err(self.unusable("has no token")),
+        }
+    }
+
+    /// The header that signs in; none where the Secret has only an authority.
+    pub(super) fn authorization(&self) -> Result<Option<String>, Tried> {
+        match (
+            self.text("username")?,
+            self.text("password")?,
+            self.text("bearerToken")?,
+        ) {
+            (None, None, None) => Ok(None),
+            (None, None, Some(token)) => Ok(Some(format!("Bearer {token}"))),
+            (Some(username), Some(password), None) => Ok(Some(format!(
+                "Basic {}",
+                BASE64.encode(format!("{username}:{password}"))
+            ))),
+            (Some(_), Some(_), Some(_)) => {
+                Err(self.unusable("has username and password and bearerToken; one of them is needed"))
+            }
+            _ => Err(self.unusable("has one of username and password; both are needed")),
+        }
+    }
+
+    /// Whom to trust.
+    pub(super) fn authorities(&self) -> Option<Vec<u8>> {
+        self.values.get("ca.crt").map(|pem| pem.0.clone())
+    }
+
+    /// A text without what must not be told.
+    pub(super) fn redact(&self, text: &str) -> String {
+        let mut told = text.to_owned();
+        for key in ["token", "password", "bearerToken"] {
+            if let Some(value) = self.bytes(key).and_then(|value| std::str::from_utf8(value).ok())
+                && !value.is_empty()
+            {
+                told = told.replace(value, "***");
+            }
+        }
+        told
+    }
+
+    fn text(&self, key: &str) -> Result<Option<&str>, Tried> {
+        let Some(bytes) = self.bytes(key) else {
+            return Ok(None);
+        };
+        let text = std::str::from_utf8(bytes).map_err(|_| self.unusable("has a value that is not text"))?;
+        Ok(Some(text))
+    }
+
+    /// A line break at the end is what `echo` leaves behind; no credential ends in one.
+    fn bytes(&self, key: &str) -> Option<&[u8]> {
+        let mut bytes: &[u8] = &self.values.get(key)?.0;
+        while let [rest @ .., b'\r' | b'\n'] = bytes {
+            bytes = rest;
+        }
+        Some(bytes)
+    }
+
+    fn unusable(&self, problem: &str) -> Tried {
+        Tried::trouble(format!("{}: Secret {:?} {problem}", self.field, self.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(values: &[(&str, &str)]) -> Values {
+        Values {
+            field: "webhook.secretRef",
+            name: "gates".into(),
+            values: values
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), ByteString(value.as_bytes().to_vec())))
+                .collect(),
+        }
+    }
+
+    fn problem<T>(result: Result<T, Tried>) -> String {
+        match result {
+            Err(Tried::Trouble { message, .. }) => message,
+            Err(other) => panic!("{other:?}"),
+            Ok(_) => panic!("it is usable"),
+        }
+    }
+
+    #[test]
+    fn a_secret_signs_and_signs_in() {
+        assert_eq!(
+            values(&[("token", "hunter2\n")]).signing_key().unwrap(),
+            b"hunter2"
+        );
+        let sign_in = |pairs: &[(&str, &str)]| values(pairs).authorization().unwrap();
+        assert_eq!(sign_in(&[("ca.crt", "pem")]), None);
+        assert_eq!(sign_in(&[("bearerToken", "t\r\n")]).as_deref(), Some("Bearer t"));
+        assert_eq!(
+            sign_in(&[("username", "u"), ("password", "p")]).as_deref(),
+            Some("Basic dTpw")
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_and_not_shown() {
+        for pairs in [&[][..], &[("token", "\n")], &[("key", "hunter2")]] {
+            let text = problem(values(pairs).signing_key());
+            assert_eq!(text, "webhook.secretRef: Secret \"gates\" has no token");
+        }
+        for pairs in [
+            &[("username", "hunter2")][..],
+            &[
+                ("username", "hunter2"),
+                ("password", "hunter2"),
+                ("bearerToken", "hunter2"),
+            ],
+            &[("username", "hunter2"), ("bearerToken", "hunter2")],
+        ] {
+            let text = problem(values(pairs).authorization());
+            assert!(
+                text.contains("Secret \"gates\" has") && !text.contains("hunter2"),
+                "{text}"
+            );
+        }
+        let told = values(&[("bearerToken", "hunter2\n")]).redact("no hunter2 here");
+        assert_eq!(told, "no *** here");
+    }
+}
