@@ -6,6 +6,7 @@
 
 pub mod budget;
 mod claim;
+mod doubt;
 mod prune;
 mod recreate;
 #[cfg(test)]
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::budget::HeldDeletions;
 pub use self::claim::{Claimant, kept_by};
+pub use self::doubt::doubted;
 pub use self::prune::{
     Elsewhere, Guard, Live, PruneVerdict, in_reverse, left_over, never_prunes, prune_verdict,
 };
@@ -29,7 +31,7 @@ use crate::object::{ObjectKey, Phase, RenderedObject, RenderedSet};
 /// Losing records costs requests, never a write: see [`Why::Unknown`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// [`RenderedObject::digest`] of the body that was sent.
+    /// [`RenderedObject::digest`] of the body that was sent; empty while it is not known what the member holds: see [`doubted`].
     pub digest: String,
     /// `metadata.resourceVersion` of the answer.
     pub resource_version: String,

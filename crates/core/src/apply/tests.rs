@@ -270,6 +270,42 @@ proptest! {
     }
 
     #[test]
+    fn what_may_have_been_written_without_an_answer_is_written_again(
+        world in approved_worlds(),
+        done in btree_set(0_u8..12, 0..12),
+        then in btree_map(0_u8..12, 0_u8..3, 0..10),
+    ) {
+        let plan = world.plan();
+        // What the member holds: as the records say, except what the attempt got done before its answers were lost.
+        let mut member: BTreeMap<ObjectKey, String> = world
+            .records
+            .iter()
+            .filter(|(key, _)| !world.drifted.contains(*key))
+            .map(|(key, record)| (key.clone(), record.digest.clone()))
+            .collect();
+        let done: BTreeSet<_> = done.into_iter().map(key).collect();
+        for step in plan.apply.iter().flat_map(|(_, steps)| steps).filter(|step| done.contains(&step.object.key)) {
+            member.insert(step.object.key.clone(), step.object.digest.clone());
+        }
+        for entry in plan.prune.iter().flat_map(|(_, entries)| entries).filter(|entry| done.contains(&entry.key)) {
+            member.remove(&entry.key);
+        }
+        let doubted = doubted(&world.desired, &world.records, &world.drifted);
+        prop_assert!(plan.skipped.iter().all(|key| !doubted.contains_key(*key)));
+        let mut next = World {
+            inventory: plan.claim.clone(),
+            desired: desired(&then),
+            drifted: BTreeSet::new(),
+            ..world.clone()
+        };
+        next.records.extend(doubted);
+        for key in next.plan().skipped {
+            let wanted = next.desired.objects.iter().find(|object| object.key == *key);
+            prop_assert_eq!(member.get(key), wanted.map(|object| &object.digest), "{}", key);
+        }
+    }
+
+    #[test]
     fn after_a_plan_is_executed_the_next_one_is_empty(world in approved_worlds()) {
         let next = world.executed();
         let plan = next.plan();

@@ -1,16 +1,16 @@
 //! The effects: one attempt at a target, one check for drift.
 //!
-//! The intent is in the ledger before the first request to the member, the outcome after the last one. Whatever
-//! happens in between, the next attempt finds the inventory claimed on the member and sends again what it has no
-//! record of, which is a no-op there.
+//! The intent, and which records are doubted from then on, are in the ledger before the first request that writes to the member,
+//! the outcome after the last one. Whatever happens in between, the next attempt finds the inventory claimed on the member and
+//! sends again what it has no record of, which is a no-op there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use starling_api::ConflictPolicy;
-use starling_core::apply::Record;
-use starling_core::object::{ObjectKey, RenderedSet};
+use starling_core::apply::{Record, doubted};
+use starling_core::object::ObjectKey;
 use starling_core::revision::Revision;
 use starling_core::step::Wanted;
 use tokio::time::Instant;
@@ -26,8 +26,8 @@ use crate::controller::cache;
 use crate::controller::context::Context;
 use crate::controller::decryption::Keys;
 use crate::controller::renders::{RenderFailure, RenderJob, Rendered};
-use crate::ledger::Attempt;
-use crate::member::{ApplyJob, ApplyOutcome, DriftReport, Member};
+use crate::ledger::{Attempt, AttemptId};
+use crate::member::{ApplyJob, DriftReport, Member};
 use crate::render::RenderError;
 
 /// Encrypted manifests, or the keys to them, are not as they should be.
@@ -141,24 +141,37 @@ async fn attempt(
             return Ok(failed(context, observed, wanted, reason, message, Vec::new()));
         }
     };
-    let intent = Attempt {
-        sync_uid: observed.sync.metadata.uid.clone().unwrap_or_default(),
-        namespace: observed.key.namespace.clone(),
-        name: observed.key.name.clone(),
-        cluster: observed.spec.cluster_ref.name.clone(),
-        target: wanted.target.clone(),
-        revision: wanted.revision.clone(),
-        number: failures_before(observed, wanted) + 1,
-        started_at: context.now(),
-    };
-    let id = context.ledger.begin_attempt(&intent).await?;
     let records = load(context, observed).await;
     let drifted = match drifted {
         Some(drifted) => drifted,
         None => standing::returned(&member, observed, &records, deadline(observed)).await,
     };
+    let ownership = ownership(context, observed, &rendered.set, &records, &drifted).await;
+    let drifted = &drifted | &ownership.handed_over;
+    let id = begin(
+        context,
+        observed,
+        wanted,
+        &doubted(&rendered.set, &records, &drifted),
+    )
+    .await?;
     let watch = Watch::begin(&member);
-    let applied = send(context, &member, observed, &rendered.set, &records, &drifted).await;
+    let template = &observed.spec.template;
+    let job = ApplyJob {
+        owner: &observed.owner,
+        desired: &rendered.set,
+        records: &records,
+        drifted: &drifted,
+        kept: &ownership.kept,
+        prune: template.prune,
+        allow_empty: template.allow_empty,
+        conflicts_override: template.conflicts == ConflictPolicy::Override,
+        recreate: template.force,
+        siblings: &SiblingsOf { context, observed },
+        approved: &held::approved(context, observed),
+        deadline: deadline(observed),
+    };
+    let applied = member.apply(job).await;
     watch.end(context, observed, applied.interrupted.as_ref());
     standing::attempted(context, observed, &applied);
     let outcome = match &applied.interrupted {
@@ -185,32 +198,32 @@ async fn attempt(
     Ok(outcome)
 }
 
-async fn send(
+/// Records that an attempt begins, and what is not known of the member from then on: one commit, as the writer takes all that is
+/// queued.
+async fn begin(
     context: &Context,
-    member: &Member,
     observed: &Observed,
-    desired: &RenderedSet,
-    records: &BTreeMap<ObjectKey, Record>,
-    drifted: &BTreeSet<ObjectKey>,
-) -> ApplyOutcome {
-    let template = &observed.spec.template;
-    let ownership = ownership(context, observed, desired, records, drifted).await;
-    let drifted = drifted | &ownership.handed_over;
-    let job = ApplyJob {
-        owner: &observed.owner,
-        desired,
-        records,
-        drifted: &drifted,
-        kept: &ownership.kept,
-        prune: template.prune,
-        allow_empty: template.allow_empty,
-        conflicts_override: template.conflicts == ConflictPolicy::Override,
-        recreate: template.force,
-        siblings: &SiblingsOf { context, observed },
-        approved: &held::approved(context, observed),
-        deadline: deadline(observed),
+    wanted: &Wanted,
+    doubted: &BTreeMap<ObjectKey, Record>,
+) -> Result<AttemptId, ReconcileError> {
+    let intent = Attempt {
+        sync_uid: observed.sync.metadata.uid.clone().unwrap_or_default(),
+        namespace: observed.key.namespace.clone(),
+        name: observed.key.name.clone(),
+        cluster: observed.spec.cluster_ref.name.clone(),
+        target: wanted.target.clone(),
+        revision: wanted.revision.clone(),
+        number: failures_before(observed, wanted) + 1,
+        started_at: context.now(),
     };
-    member.apply(job).await
+    let none = BTreeSet::new();
+    let (id, ()) = tokio::try_join!(
+        context.ledger.begin_attempt(&intent),
+        context
+            .ledger
+            .save_records(observed.cluster_id(), &observed.owner, doubted, &none),
+    )?;
+    Ok(id)
 }
 
 pub(super) async fn render(
