@@ -128,6 +128,28 @@ fn a_member_that_dies_in_the_middle_keeps_its_slot_and_is_caught_up_after_two_re
 }
 
 #[test]
+fn what_was_written_without_an_answer_is_not_taken_for_what_was_there_before() -> Result<()> {
+    alone("unanswered", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&["m1"]).await?;
+        scene.group(json!({}), json!({})).await?;
+        scene.succeeded(&first).await?;
+
+        // The server takes the write, however often it is tried; nobody is told.
+        let writes = scene.writes_of("settings").body_contains("two");
+        scene.proxy("m1")?.on(writes, Fault::CutAfter);
+        scene.commit(&[("settings", "two")])?;
+        scene.until_value("m1", "settings", Some("two")).await?;
+        // Whoever goes back pushes what was applied before, to the letter.
+        let back = scene.commit(&[("settings", "one")])?;
+        scene.succeeded(&back).await?;
+        assert_eq!(scene.value("m1", "settings").await?.as_deref(), Some("one"));
+        Ok(())
+    })
+}
+
+#[test]
 fn a_revision_that_cuts_its_clusters_off_stops_after_max_concurrency_and_max_failures() -> Result<()> {
     alone("cutoff", async |scene| {
         let first = scene.commit(&[("settings", "good")])?;
