@@ -142,6 +142,21 @@ impl Hub {
             .map(|(id, _)| id.name.as_str())
             .collect()
     }
+
+    /// Whether a group of a namespace selected the cluster all the time of a span, and so.
+    pub(crate) fn always_selected(
+        &self,
+        group: &SyncGroup,
+        cluster: &Id,
+        (from, to): (Timestamp, Timestamp),
+        is: impl Fn(&Cluster) -> bool,
+    ) -> bool {
+        let and_so =
+            |cluster: &Cluster| selects(&group.spec.cluster_selector, cluster.labels()) && is(cluster);
+        self.clusters
+            .get(cluster)
+            .is_some_and(|track| track.always(from, to, and_so))
+    }
 }
 
 fn add<T: DeserializeOwned>(tracks: &mut BTreeMap<Id, Track<T>>, index: usize, write: &Write) {

@@ -284,9 +284,12 @@ fn must_be_done<'w>(
     let words = actions(world.hub, id, rollout.map_or(0, |rollout| rollout.id));
     selected.into_iter().filter(move |name| {
         let group = world.hub.groups.get(id).and_then(|track| track.at(from));
+        let cluster = Id::new(&id.namespace, name);
         let known = group.is_some_and(|group| {
-            let selected = world.hub.selected(&id.namespace, &group.object, from);
-            selected.contains(name)
+            let span = (from, version.at);
+            world
+                .hub
+                .always_selected(&group.object, &cluster, span, is_reachable)
         });
         let track = world.hub.cluster(name);
         let stages = &version.object.spec.rollout_strategy.stages;
@@ -296,7 +299,7 @@ fn must_be_done<'w>(
             let stage = stage.map(|place| stages.get(place).map_or("*", |stage| &stage.name));
             said.may_be_known(from, version.index) && skips(said.what, Some(name), stage)
         });
-        known && !passed_over && track.is_some_and(|track| track.always(from, version.at, is_reachable))
+        known && !passed_over
     })
 }
 

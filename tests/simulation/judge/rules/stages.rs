@@ -198,13 +198,11 @@ impl Look<'_> {
         let (world, id, group) = (self.world, self.id, &self.version.object);
         let clusters = world.hub.clusters.iter();
         let ours = clusters.filter(move |(of, _)| of.namespace == id.namespace);
-        ours.filter(move |(of, track)| {
-            let selected = |at| world.hub.selected(&id.namespace, group, at).contains(&&*of.name);
-            let mut moments = track.during(self.from, self.version.at).map(|known| known.at);
+        ours.filter(move |(of, _)| {
             let is_there = |cluster: &Cluster| stage_of(self.rules(), cluster) == self.place && is(cluster);
-            selected(self.from)
-                && moments.all(|at| at < self.from || selected(at))
-                && track.always(self.from, self.version.at, is_there)
+            world
+                .hub
+                .always_selected(group, of, (self.from, self.version.at), is_there)
         })
         .map(|(of, _)| of.name.as_str())
     }
