@@ -165,6 +165,9 @@ pub fn group(group: &str, input: &PlanInput, plan: &Plan) -> Explanation {
     if chain.is_empty() {
         chain.extend(work_under_way(&teller));
     }
+    if chain.is_empty() && input.membership_held {
+        chain.push(teller.link(&HoldReason::MembershipHeld, None, None));
+    }
     let mut told = waiting("", chain);
     told.state = state;
     told

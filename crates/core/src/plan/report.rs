@@ -93,7 +93,7 @@ impl Plan {
         Report {
             counts,
             phase: self.phase(input, counts),
-            blocked_by: self.blocked_by(),
+            blocked_by: self.blocked_by(input),
             stage: self
                 .current_stage()
                 .map(|stage| stage.name.clone())
@@ -170,8 +170,8 @@ impl Plan {
         }
     }
 
-    /// What keeps pending clusters from starting, and the gate that the last stage waits for.
-    fn blocked_by(&self) -> Vec<(&'static str, String, Option<Timestamp>)> {
+    /// What keeps pending clusters from starting, the gate that the last stage waits for, or the clusters that vanished.
+    fn blocked_by(&self, input: &PlanInput) -> Vec<(&'static str, String, Option<Timestamp>)> {
         let mut waiting: BTreeMap<&'static str, (&HoldReason, u32, Option<Timestamp>)> = BTreeMap::new();
         for decision in self.decisions.values().filter(|d| bucket(d) == Bucket::Pending) {
             if let Decision::Hold { reason, recheck_at } = decision {
@@ -196,6 +196,10 @@ impl Plan {
                 _ => None,
             };
             blockers.push((wait.as_str(), waits_for(name, wait), until));
+        }
+        if blockers.is_empty() && input.membership_held {
+            let message = "too many clusters left the group at once; it is not over until they are back, or an approval says that it is meant";
+            blockers.push((HoldReason::MembershipHeld.as_str(), message.to_owned(), None));
         }
         blockers
     }

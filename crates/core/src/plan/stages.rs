@@ -265,7 +265,7 @@ impl StageWait {
 pub enum Verdict {
     /// It goes on, by itself or when something happens that its decisions name.
     Rolls,
-    /// Every stage is passed and every cluster that can be reached holds the release.
+    /// Every stage is passed, every cluster that can be reached holds the release, and none of them vanished with too many others.
     Through,
     /// Nothing more starts, until somebody does something or what failed recovers.
     Stopped(Stop),

@@ -332,6 +332,24 @@ fn t33_a_group_whose_members_are_held_starts_nothing() {
     assert_eq!(report.blocked_by[0].0, "MembershipHeld");
 }
 
+/// What succeeded on those that are left has not succeeded on the whole group.
+#[test]
+fn t33_a_group_whose_members_are_held_is_not_through() {
+    let mut input = input("ddd", 2, 5);
+    assert_eq!(plan(&input).verdict, Verdict::Through);
+    input.membership_held = true;
+    for clusters in [input.clusters.clone(), BTreeMap::new()] {
+        input.clusters = clusters;
+        let plan = plan(&input);
+        assert_eq!(plan.verdict, Verdict::Rolls);
+        let report = plan.report(&input);
+        assert_eq!(report.phase, RolloutPhase::Paused);
+        assert_eq!(report.blocked_by[0].0, "MembershipHeld");
+        let told = crate::explain::group("shop", &input, &plan);
+        assert_eq!(told.chain[0].reason, "MembershipHeld");
+    }
+}
+
 #[test]
 fn every_cluster_counts_once_and_what_blocks_is_named() {
     let input = input("dWLfuxooD", 2, 5);

@@ -57,7 +57,7 @@ impl Moment<'_> {
         person.into_iter().chain(budgets).chain(gates).collect()
     }
 
-    /// Every stage is passed and every cluster done, skipped, or out of reach. One that was lost on the way is out of
+    /// Every stage is passed and every cluster done, skipped, or out of reach, and none is missing. One that was lost on the way is out of
     /// reach and has failed, and one that is passed over may have work to finish: `strictly`, they stand in the
     /// way, and otherwise not; the rules leave it open.
     fn is_through(&self, strictly: bool) -> bool {
@@ -72,6 +72,7 @@ impl Moment<'_> {
             let skipped = passed_over && !(strictly && member.facts.admitted);
             matches!(member.facts.state, State::Done) || skipped || out_of_reach(member)
         };
-        self.stages.iter().all(|stage| stage.record.passed_at.is_some()) && self.fleet.iter().all(settled)
+        let passed = self.stages.iter().all(|stage| stage.record.passed_at.is_some());
+        !self.input.membership_held && passed && self.fleet.iter().all(settled)
     }
 }
