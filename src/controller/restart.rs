@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use starling_api::{RolloutPhase, RolloutStatus, SyncResource};
 use starling_core::digest::{hash64, spread};
-use starling_core::{backoff, step, target};
+use starling_core::{backoff, progress, target};
 
 use super::cache::ObjectKey;
 use super::context::Context;
@@ -138,7 +138,7 @@ fn is_in_step(context: &Context, key: &ObjectKey, sync: &SyncResource) -> bool {
     let (Some(status), Some(target)) = (&sync.status, target::of_spec(&sync.spec)) else {
         return false;
     };
-    step::is_settled(status, sync.spec.template.wait, &target, &id)
+    progress::is_settled(status, sync.spec.template.wait, &target, &id)
 }
 
 /// When the last process wanted to look at each Sync. A ledger that cannot be read remembers nothing.

@@ -24,6 +24,7 @@ pub mod object;
 pub mod pause;
 pub mod plan;
 pub mod preview;
+pub mod progress;
 pub mod promise;
 pub mod range;
 pub mod release;

@@ -5,7 +5,7 @@ use starling_api::conditions::{self, READY};
 use starling_api::{RELEASE, SyncResource};
 use starling_core::depend::{self, Dependencies};
 use starling_core::plan::Progress;
-use starling_core::{step, target};
+use starling_core::{progress, target};
 
 use super::observe::resolved;
 use crate::controller::cache::ObjectKey;
@@ -100,7 +100,7 @@ fn unfinished(context: &Context, sync: &SyncResource, on: &SyncResource) -> Opti
         )
     };
     let (wait, generation) = (spec.template.wait, on.metadata.generation.unwrap_or(0));
-    match step::progress(&status, wait, &wanted, id, generation) {
+    match progress::progress(&status, wait, &wanted, id, generation) {
         Progress::Held(held) => {
             let trouble = held.trouble?;
             Some(format!("Sync {name:?} is not healthy: {}", trouble.message))

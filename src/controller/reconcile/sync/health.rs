@@ -12,7 +12,8 @@ use starling_api::SyncStatus;
 use starling_core::apply::Record;
 use starling_core::health::{Health, Read, Status, Verdict, Watched, judge, waiting_since};
 use starling_core::object::{ObjectKey, RenderedSet};
-use starling_core::step::{self, Step, Wanted};
+use starling_core::progress;
+use starling_core::step::{Step, Wanted};
 use tokio::time::Instant;
 
 use super::super::ReconcileError;
@@ -142,7 +143,7 @@ pub(super) async fn look(
     context.healths.set(&observed.key, watching);
     note(observed, &look);
     // The record comes before the status that says so: a crash in between is made good by the next look.
-    let settled = step::is_settled(&observed.status, true, &wanted.target, observed.cluster_id());
+    let settled = progress::is_settled(&observed.status, true, &wanted.target, observed.cluster_id());
     if matches!(look, Look::Verdict(Verdict::Healthy)) && !settled {
         report::settle(context, observed, wanted).await;
     }
@@ -267,7 +268,7 @@ fn verdict(
         last_applied_time,
         ..
     } = &observed.status;
-    let held = step::holds(&observed.status, &wanted.target, observed.cluster_id());
+    let held = progress::holds(&observed.status, &wanted.target, observed.cluster_id());
     let applied = if held {
         last_applied_time.parse().ok()
     } else {
@@ -294,10 +295,10 @@ fn note(observed: &Observed, look: &Look) {
         Look::Verdict(Verdict::Healthy) if observed.status.healthy_since.is_empty() => {
             tracing::info!(%sync, %cluster, "healthy");
         }
-        Look::Verdict(Verdict::Waiting { until, unhealthy }) if before != step::PROGRESSING => {
+        Look::Verdict(Verdict::Waiting { until, unhealthy }) if before != progress::PROGRESSING => {
             tracing::info!(%sync, %cluster, objects = unhealthy.len(), %until, "waiting for health");
         }
-        Look::Verdict(Verdict::Failed { unhealthy }) if before != step::HEALTH_CHECK_FAILED => {
+        Look::Verdict(Verdict::Failed { unhealthy }) if before != progress::HEALTH_CHECK_FAILED => {
             let message = starling_core::health::summary(unhealthy);
             tracing::warn!(%sync, %cluster, objects = unhealthy.len(), %message, "not healthy");
         }

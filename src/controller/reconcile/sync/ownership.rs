@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use starling_api::RELEASE;
 use starling_core::apply::{Claimant, Record, kept_by};
 use starling_core::object::{ObjectKey, RenderedSet};
-use starling_core::{step, target};
+use starling_core::{progress, target};
 
 use super::observe::{Observed, observe};
 use super::{attempt, finalize};
@@ -121,6 +121,6 @@ fn is_settled(sync: &Observed) -> bool {
     };
     revision.is_some_and(|revision| {
         let wanted = target::of_sync(revision, &sync.spec.template);
-        step::holds(&sync.status, &wanted, sync.cluster_id())
+        progress::holds(&sync.status, &wanted, sync.cluster_id())
     })
 }

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, RENDERED_PLAIN};
 use starling_api::{REQUESTED_AT, ROLLOUT, SyncStatus};
+use starling_core::progress;
 use starling_core::step::{self, Step, Wanted};
 
 use super::super::{ReconcileError, not_implemented, ready, retrying, stalled};
@@ -269,7 +270,7 @@ fn attempted(
 }
 
 fn succeed(after: &mut SyncStatus, observed: &Observed, wanted: &Wanted, held: &Held, now: Timestamp) {
-    let new = !step::holds(&observed.status, &wanted.target, observed.cluster_id());
+    let new = !progress::holds(&observed.status, &wanted.target, observed.cluster_id());
     let Held {
         changes,
         inventory,

@@ -8,7 +8,8 @@ use starling_api::conditions::{
 use starling_api::{ObjectProblem, SyncStatus};
 use starling_core::health::{Health, Verdict, summary};
 use starling_core::object::ObjectKey;
-use starling_core::step::{self, HEALTH_CHECK_FAILED, PROGRESSING};
+use starling_core::progress::{self, HEALTH_CHECK_FAILED, PROGRESSING};
+use starling_core::step;
 
 use super::super::{ready, retrying};
 use super::health::Look;
@@ -77,7 +78,7 @@ fn unseen(after: &SyncStatus, about: &About<'_>) -> Option<ConditionUpdate> {
     }
     let held = about
         .target
-        .is_some_and(|target| step::holds(after, target, about.cluster_id));
+        .is_some_and(|target| progress::holds(after, target, about.cluster_id));
     let before = conditions::find(&after.conditions, HEALTHY).filter(|_| held);
     Some(match before {
         Some(before) => healthy(

@@ -13,7 +13,7 @@ use starling_core::plan::{
     record,
 };
 use starling_core::steering::Asked;
-use starling_core::{expand, step, target};
+use starling_core::{expand, progress, target};
 
 use super::super::cluster::reach;
 use super::observe::Group;
@@ -200,7 +200,7 @@ fn observed(sync: &SyncResource, target: Option<String>, cluster_id: &str) -> Ob
     let none = SyncStatus::default();
     let status = sync.status.as_ref().unwrap_or(&none);
     let progress = match &target {
-        Some(target) => step::progress(
+        Some(target) => progress::progress(
             status,
             sync.spec.template.wait,
             target,
