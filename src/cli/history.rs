@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::ControllerRevision;
@@ -18,8 +17,9 @@ use starling_core::journal::past::{self, Past, Said};
 use starling_core::plan::{Direction, Word};
 
 use super::caller::{Caller, CallerArguments};
-use super::explain;
-use super::journal::{Form, Recorded, table};
+use super::journal::Recorded;
+use super::lists;
+use super::output::{self, Form, Table};
 use crate::controller::releases;
 use crate::ledger::{RolloutOutcome, RolloutRecord};
 
@@ -80,27 +80,27 @@ pub(super) async fn run(arguments: HistoryArguments) -> anyhow::Result<()> {
     print(&rows, output)
 }
 
-#[expect(clippy::print_stdout, reason = "the output of this command")]
 fn print(rows: &[Row], form: Form) -> anyhow::Result<()> {
     match form {
-        Form::Json => println!("{}", serde_json::to_string_pretty(rows)?),
-        Form::Text => print!("{}", in_words(rows)),
+        Form::Json => output::print_value(&rows, false)?,
+        Form::Text => output::print(&in_words(rows)),
     }
     Ok(())
 }
 
 fn in_words(rows: &[Row]) -> String {
-    let headline = ["ROLLOUT", "STARTED", "TOOK", "OUTCOME", "CLUSTERS", "REVISIONS"];
-    let mut lines = vec![headline.map(str::to_owned).to_vec()];
-    lines.extend(rows.iter().map(columns));
-    let lined_up = table(&lines);
+    let mut table = Table::new(&["ROLLOUT", "STARTED", "TOOK", "OUTCOME", "CLUSTERS", "REVISIONS"]);
+    for row in rows {
+        table.push(columns(row));
+    }
+    let lined_up = table.text();
     let mut lines = lined_up.lines();
     let mut text = format!("{}\n", lines.next().unwrap_or_default());
     for (row, line) in rows.iter().zip(lines) {
         text.push_str(line);
         text.push('\n');
         for remark in remarks(row) {
-            text.push_str("         ");
+            text.push_str("          ");
             text.push_str(&remark);
             text.push('\n');
         }
@@ -228,35 +228,18 @@ fn ended(outcome: RolloutOutcome, last: &str) -> String {
 
 /// What the objects on the management cluster tell.
 async fn of_objects(caller: &Caller, name: &str) -> anyhow::Result<Vec<Row>> {
-    let (client, namespace) = (&caller.client, &caller.namespace);
-    let groups: Api<SyncGroup> = Api::namespaced(client.clone(), namespace);
-    let group = groups
-        .get(name)
-        .await
-        .map_err(explain::request)
-        .with_context(|| format!("SyncGroup {namespace}/{name}"))?;
-    let all = ListParams::default();
-    let actions: Api<RolloutAction> = Api::namespaced(client.clone(), namespace);
-    let actions = actions
-        .list(&all)
-        .await
-        .map_err(explain::request)
-        .context("list RolloutActions")?;
-    let approvals: Api<RolloutApproval> = Api::namespaced(client.clone(), namespace);
-    let approvals = approvals
-        .list(&all)
-        .await
-        .map_err(explain::request)
-        .context("list RolloutApprovals")?;
+    let group = lists::group(caller, name).await?;
+    let actions: Vec<RolloutAction> = lists::all(caller).await?;
+    let approvals: Vec<RolloutApproval> = lists::all(caller).await?;
     // Not everybody who may look at groups may look at these; the newest rollout is known without them.
-    let kept: Api<ControllerRevision> = Api::namespaced(client.clone(), namespace);
+    let kept: Api<ControllerRevision> = Api::namespaced(caller.client.clone(), &caller.namespace);
     let selector = ListParams::default().labels(&format!("{GROUP_LABEL}={name}"));
     let kept = kept
         .list(&selector)
         .await
         .map(|list| list.items)
         .unwrap_or_default();
-    Ok(rows_of(&group, &kept, &actions.items, &approvals.items))
+    Ok(rows_of(&group, &kept, &actions, &approvals))
 }
 
 fn rows_of(
@@ -392,11 +375,11 @@ mod tests {
         newer.failed.insert("eu-1".into(), "ApplyFailed: refused".into());
         assert_eq!(
             in_words(&[newer, row(2)]),
-            "ROLLOUT  STARTED               TOOK   OUTCOME       CLUSTERS  REVISIONS\n\
-             12       2027-01-15T08:00:00Z  -      rolls (back)  4/4       app=main@sha1:abc\n         \
-             2027-01-15T08:01:00Z, until 2027-01-15T08:01:10Z  pause by jane: lunch\n         \
+            "ROLLOUT   STARTED                TOOK    OUTCOME        CLUSTERS   REVISIONS\n\
+             12        2027-01-15T08:00:00Z   -       rolls (back)   4/4        app=main@sha1:abc\n          \
+             2027-01-15T08:01:00Z, until 2027-01-15T08:01:10Z  pause by jane: lunch\n          \
              eu-1 failed: ApplyFailed: refused\n\
-             2        2027-01-15T08:00:00Z  12m4s  succeeded     4/4       app=main@sha1:abc\n"
+             2         2027-01-15T08:00:00Z   12m4s   succeeded      4/4        app=main@sha1:abc\n"
         );
     }
 

@@ -4,19 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use clap::ValueEnum;
 
 use crate::ledger::{GroupJournal, LedgerView, RolloutRecord};
-
-/// How something is printed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(super) enum Form {
-    /// For people
-    #[default]
-    Text,
-    /// For programs
-    Json,
-}
 
 /// What a ledger knows of a group's past.
 pub(super) struct Recorded {
@@ -82,31 +71,4 @@ fn ledger_folder(data_dir: &Path) -> PathBuf {
         return inner;
     }
     data_dir.to_owned()
-}
-
-/// Rows under a headline, each column as wide as what is in it.
-pub(super) fn table(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths);
-        let padded: Vec<String> = cells.map(|(cell, width)| format!("{cell:width$}")).collect();
-        format!("{}\n", padded.join("  ").trim_end())
-    };
-    rows.iter().map(line).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn columns_are_as_wide_as_what_is_in_them() {
-        let rows = [["A", "B"], ["long", "ü"], ["x", ""]].map(|row| row.map(str::to_owned).to_vec());
-        assert_eq!(table(&rows), "A     B\nlong  ü\nx\n");
-    }
 }

@@ -1,8 +1,10 @@
 //! A group with everything around it, as a person can read it from the management cluster.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 
 use anyhow::Context;
+use k8s_openapi::NamespaceResourceScope;
 use kube::api::ListParams;
 use kube::core::SelectorExt as _;
 use kube::{Api, Resource, ResourceExt};
@@ -13,24 +15,35 @@ use starling_core::expand;
 use super::caller::Caller;
 use super::explain;
 
+/// A kind whose objects live in namespaces and can be read.
+pub(super) trait Namespaced:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned
+{
+}
+
+impl<K> Namespaced for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned
+{
+}
+
 /// One group of the caller's namespace.
 pub(super) async fn group(caller: &Caller, name: &str) -> anyhow::Result<SyncGroup> {
-    let api: Api<SyncGroup> = Api::namespaced(caller.client.clone(), &caller.namespace);
+    one(caller, name).await
+}
+
+/// One object of the caller's namespace.
+pub(super) async fn one<K: Namespaced>(caller: &Caller, name: &str) -> anyhow::Result<K> {
+    let api: Api<K> = Api::namespaced(caller.client.clone(), &caller.namespace);
     let found = api.get(name).await.map_err(explain::request);
-    found.with_context(|| format!("SyncGroup {}/{name}", caller.namespace))
+    found.with_context(|| format!("{} {}/{name}", K::kind(&()), caller.namespace))
 }
 
 /// All objects of a kind in the caller's namespace.
-pub(super) async fn all<K>(caller: &Caller) -> anyhow::Result<Vec<K>>
-where
-    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-        + Clone
-        + std::fmt::Debug
-        + DeserializeOwned,
-{
+pub(super) async fn all<K: Namespaced>(caller: &Caller) -> anyhow::Result<Vec<K>> {
     let api: Api<K> = Api::namespaced(caller.client.clone(), &caller.namespace);
     let found = api.list(&ListParams::default()).await.map_err(explain::request);
-    let found = found.with_context(|| format!("list {} of {}", K::plural(&()), caller.namespace))?;
+    let found =
+        found.with_context(|| format!("list {} of namespace {}", K::plural(&()), caller.namespace))?;
     Ok(found.items)
 }
 

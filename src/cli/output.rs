@@ -24,6 +24,16 @@ pub(super) enum Output {
     Name,
 }
 
+/// How an answer is printed that is no list of objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Form {
+    /// For people
+    #[default]
+    Text,
+    /// For programs
+    Json,
+}
+
 /// A table that is printed at once; columns are as wide as they need to be.
 #[derive(Debug, Default)]
 pub(super) struct Table {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::ResourceExt;
@@ -19,7 +19,7 @@ use starling_core::simulate::{Assumptions, End, Fate, Forecast, Member, World};
 
 use super::caller::{Caller, CallerArguments};
 use super::lists;
-use super::output::{self, Table, duration};
+use super::output::{self, Form, Table, duration};
 
 /// From admission to healthy, where nothing is recorded and nothing is given.
 const ASSUMED: Duration = Duration::from_secs(60);
@@ -54,18 +54,10 @@ pub(super) struct SimulateArguments {
     #[arg(long, value_name = "TIME")]
     at: Option<Timestamp>,
     /// How it is printed
-    #[arg(long, short, value_enum, default_value_t = Format::Text)]
-    output: Format,
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Form,
     #[command(flatten)]
     caller: CallerArguments,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// For people
-    Text,
-    /// For programs
-    Json,
 }
 
 /// What is told.
@@ -117,7 +109,7 @@ pub(super) async fn run(arguments: SimulateArguments) -> anyhow::Result<()> {
     let (world, recorded) = world(&group, &clusters, &syncs, &arguments)?;
     let forecast = world.forecast(assumptions);
     match arguments.output {
-        Format::Json => output::print_value(
+        Form::Json => output::print_value(
             &Told {
                 group: &arguments.group,
                 recorded,
@@ -125,7 +117,7 @@ pub(super) async fn run(arguments: SimulateArguments) -> anyhow::Result<()> {
             },
             false,
         ),
-        Format::Text => {
+        Form::Text => {
             output::print(&page(&arguments.group, recorded, &forecast));
             Ok(())
         }

@@ -7,7 +7,8 @@ use clap::Args;
 use serde_json::json;
 use starling_core::journal::{Flaw, Verdict, verify};
 
-use super::journal::{Form, journals};
+use super::journal::journals;
+use super::output::Form;
 use crate::ledger::GroupJournal;
 
 /// What is verified.

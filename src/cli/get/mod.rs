@@ -8,17 +8,17 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use futures::TryStreamExt as _;
 use jiff::Timestamp;
+use kube::Api;
 use kube::api::ListParams;
 use kube::runtime::watcher;
-use kube::{Api, Resource};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource};
 
 use self::rows::Row;
 pub(super) use self::rows::{short, shorts};
 use super::caller::{Caller, CallerArguments};
 use super::explain;
+use super::lists::Namespaced;
 use super::output::{self, Output, Table};
 
 /// What is shown.
@@ -69,29 +69,9 @@ enum Kind {
 }
 
 /// Objects of one kind.
-trait Shown:
-    Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-    + Clone
-    + std::fmt::Debug
-    + DeserializeOwned
-    + Serialize
-    + Send
-    + 'static
-    + Row
-{
-}
+trait Shown: Namespaced + Serialize + Send + 'static + Row {}
 
-impl<K> Shown for K where
-    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-        + Clone
-        + std::fmt::Debug
-        + DeserializeOwned
-        + Serialize
-        + Send
-        + 'static
-        + Row
-{
-}
+impl<K> Shown for K where K: Namespaced + Serialize + Send + 'static + Row {}
 
 pub(super) async fn run(arguments: GetArguments) -> anyhow::Result<()> {
     let caller = Caller::sign_in(&arguments.caller).await?;

@@ -43,6 +43,21 @@ fn ready(conditions: &[Condition]) -> String {
     }
 }
 
+/// The same of what can be suspended: then nothing else counts.
+fn ready_unless(suspended: bool, conditions: &[Condition]) -> String {
+    if suspended {
+        "Suspended".to_owned()
+    } else {
+        ready(conditions)
+    }
+}
+
+/// How long ago a time of a status was; it is empty while nothing happened yet.
+fn since(time: &str, now: Timestamp) -> String {
+    let time = time.parse::<Timestamp>().ok();
+    time.map_or_else(|| NOTHING.to_owned(), |time| age(Some(time), now))
+}
+
 fn message(conditions: &[Condition]) -> String {
     conditions::find(conditions, READY).map_or_else(String::new, |ready| ready.message.clone())
 }
@@ -155,17 +170,11 @@ impl Row for Cluster {
 
     fn row(&self, wide: bool, now: Timestamp) -> Vec<String> {
         let status = self.status.clone().unwrap_or_default();
-        let ready = if self.spec.suspend {
-            "Suspended".to_owned()
-        } else {
-            ready(&status.conditions)
-        };
-        let probed = status.last_probe_time.parse::<Timestamp>().ok();
         let mut row = vec![
             self.name_any(),
-            ready,
+            ready_unless(self.spec.suspend, &status.conditions),
             or_nothing(&status.version),
-            probed.map_or_else(|| NOTHING.to_owned(), |at| age(Some(at), now)),
+            since(&status.last_probe_time, now),
             created(self, now),
         ];
         if wide {
@@ -198,11 +207,6 @@ impl Row for SyncResource {
     fn row(&self, wide: bool, now: Timestamp) -> Vec<String> {
         let status = self.status.clone().unwrap_or_default();
         let group = self.spec.group_ref.as_ref();
-        let ready = if self.spec.template.suspend {
-            "Suspended".to_owned()
-        } else {
-            ready(&status.conditions)
-        };
         let mut row = vec![
             self.name_any(),
             self.spec.cluster_ref.name.clone(),
@@ -210,7 +214,7 @@ impl Row for SyncResource {
                 || NOTHING.to_owned(),
                 |group| format!("{}/{}", group.name, group.entry),
             ),
-            ready,
+            ready_unless(self.spec.template.suspend, &status.conditions),
             short(&status.last_applied_revision),
             short(&self.spec.revision),
             status.inventory.objects.to_string(),
@@ -240,17 +244,11 @@ impl Row for Source {
 
     fn row(&self, wide: bool, now: Timestamp) -> Vec<String> {
         let status = self.status.clone().unwrap_or_default();
-        let ready = if self.spec.suspend {
-            "Suspended".to_owned()
-        } else {
-            ready(&status.conditions)
-        };
-        let since = status.revision_time.parse::<Timestamp>().ok();
         let mut row = vec![
             self.name_any(),
-            ready,
+            ready_unless(self.spec.suspend, &status.conditions),
             short(&status.revision),
-            since.map_or_else(|| NOTHING.to_owned(), |at| age(Some(at), now)),
+            since(&status.revision_time, now),
             created(self, now),
         ];
         if wide {

@@ -15,13 +15,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::json;
 use starling_core::preview::Overview;
 
 use self::bench::Bench;
 use self::fleet::Fleet;
 use super::caller::{Caller, CallerArguments};
+use super::output::Form;
 
 /// Clusters that are looked at side by side.
 const SIDE_BY_SIDE: usize = 16;
@@ -48,19 +49,10 @@ pub(super) struct WhatArguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
     /// How it is printed
-    #[arg(long, short, value_enum, default_value_t = Format::Text)]
-    output: Format,
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Form,
     #[command(flatten)]
     caller: CallerArguments,
-}
-
-/// How a preview is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// For people
-    Text,
-    /// For programs
-    Json,
 }
 
 /// `plan`.
@@ -130,7 +122,7 @@ async fn preview(group: &str, only: Option<&str>, what: &WhatArguments) -> anyho
     let limit = Duration::from_secs(what.timeout);
     let overview = Overview::of(look::at_all(&bench, &fleet, &revisions, &clusters, limit).await?);
     match what.output {
-        Format::Json => {
+        Form::Json => {
             let revisions: BTreeMap<&str, &str> = revisions
                 .iter()
                 .map(|(entry, revision)| (entry.as_str(), revision.text.as_str()))
@@ -143,7 +135,7 @@ async fn preview(group: &str, only: Option<&str>, what: &WhatArguments) -> anyho
                 "overview": overview,
             }))?;
         }
-        Format::Text => print::text(&caller.namespace, group, &revisions, &digest, &overview),
+        Form::Text => print::text(&caller.namespace, group, &revisions, &digest, &overview),
     }
     Ok(ExitCode::from(
         match (overview.is_sound() && digest.is_ok(), overview.changes_anything()) {

@@ -9,6 +9,7 @@ use starling_api::Source;
 use starling_core::revision::Revision;
 
 use super::bench::named;
+use crate::controller::builds::refname;
 use crate::git::{Credential, GitStore, RepoAccess, RepoUrl};
 
 /// The branch of a repository that is made of a folder.
@@ -40,15 +41,9 @@ pub(super) fn offered(source: &Source) -> anyhow::Result<Wanted> {
     let revision: Revision = text
         .parse()
         .with_context(|| format!("{}: status.revision", named(source)))?;
-    let folder = if source.spec.reference.branch.is_some() {
-        "heads"
-    } else {
-        "tags"
-    };
-    let refname = (!revision.name().is_empty()).then(|| format!("refs/{folder}/{}", revision.name()));
     Ok(Wanted {
         text: text.to_owned(),
-        refname,
+        refname: refname(source, &revision),
     })
 }
 

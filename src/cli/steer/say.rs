@@ -3,17 +3,17 @@
 use anyhow::{Context, bail};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::PostParams;
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use starling_api::{
-    ActionType, RolloutAction, RolloutActionSpec, RolloutApproval, RolloutApprovalSpec, RolloutStatus,
-    StageTaskType, SyncGroup,
+    ActionType, Cluster, RolloutAction, RolloutActionSpec, RolloutApproval, RolloutApprovalSpec,
+    RolloutStatus, StageTaskType, SyncGroup,
 };
 
 use super::Word;
 use crate::cli::caller::Caller;
 use crate::cli::explain;
+use crate::cli::lists::{self, Namespaced};
 
 /// The longest `generateName` that leaves room for what the API server adds.
 const PREFIX: usize = 240;
@@ -134,12 +134,7 @@ fn said(spoken: &Spoken, what: &str, by: &str, name: &str) {
 impl Spoken {
     async fn of(word: &Word) -> anyhow::Result<Self> {
         let caller = Caller::sign_in(&word.caller).await?;
-        let api: Api<SyncGroup> = Api::namespaced(caller.client.clone(), &caller.namespace);
-        let group = api
-            .get(&word.group)
-            .await
-            .map_err(explain::request)
-            .with_context(|| format!("SyncGroup {}/{}", caller.namespace, word.group))?;
+        let group = lists::group(&caller, &word.group).await?;
         let rollout = group
             .status
             .as_ref()
@@ -179,13 +174,7 @@ impl Spoken {
     }
 
     async fn check_cluster(&self, cluster: &str) -> anyhow::Result<()> {
-        let api: Api<starling_api::Cluster> =
-            Api::namespaced(self.caller.client.clone(), &self.caller.namespace);
-        api.get(cluster)
-            .await
-            .map_err(explain::request)
-            .with_context(|| format!("Cluster {}/{cluster}", self.caller.namespace))?;
-        Ok(())
+        lists::one::<Cluster>(&self.caller, cluster).await.map(drop)
     }
 
     /// The stage whose Approval task the rollout waits for, or the only one that has such a task.
@@ -216,29 +205,11 @@ impl Spoken {
         }
     }
 
-    async fn make<K>(&self, object: &K) -> anyhow::Result<K>
-    where
-        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + Serialize
-            + DeserializeOwned,
-    {
-        make(&self.caller.client, &self.caller.namespace, object).await
+    async fn make<K: Namespaced + Serialize>(&self, object: &K) -> anyhow::Result<K> {
+        let api: Api<K> = Api::namespaced(self.caller.client.clone(), &self.caller.namespace);
+        api.create(&PostParams::default(), object)
+            .await
+            .map_err(explain::request)
+            .with_context(|| format!("make a {}", K::kind(&())))
     }
-}
-
-async fn make<K>(client: &Client, namespace: &str, object: &K) -> anyhow::Result<K>
-where
-    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-        + Clone
-        + std::fmt::Debug
-        + Serialize
-        + DeserializeOwned,
-{
-    let api: Api<K> = Api::namespaced(client.clone(), namespace);
-    api.create(&PostParams::default(), object)
-        .await
-        .map_err(explain::request)
-        .with_context(|| format!("make a {}", K::kind(&())))
 }

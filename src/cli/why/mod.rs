@@ -15,7 +15,7 @@ use clap::Args;
 use jiff::Timestamp;
 
 use super::caller::CallerArguments;
-use super::journal::Form;
+use super::output::Form;
 
 /// What is asked.
 #[derive(Debug, Args)]

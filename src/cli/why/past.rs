@@ -12,10 +12,10 @@ use starling_core::journal::{Entry, Look};
 use starling_core::plan::{Decision, EntryView, Progress};
 
 use super::Subject;
-use super::present::get;
 use super::tell::{Held, Place, Told};
 use crate::cli::caller::{Caller, CallerArguments};
 use crate::cli::journal::{Recorded, names_of_groups};
+use crate::cli::lists;
 
 /// Answers, one for each group that it is about.
 pub(super) async fn tell(
@@ -35,7 +35,7 @@ pub(super) async fn tell(
         Subject::Sync(name) => {
             // Whose it is stands nowhere else.
             let signed_in = Caller::sign_in(caller).await?;
-            let sync: SyncResource = get(&signed_in, name).await?;
+            let sync: SyncResource = lists::one(&signed_in, name).await?;
             let group = sync.spec.group_ref.as_ref();
             let group =
                 group.with_context(|| format!("Sync {name} is of no group: the journal tells of groups"))?;

@@ -1,14 +1,11 @@
 //! The present, from the objects on the management cluster.
 
-use std::fmt::Debug;
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use jiff::Timestamp;
-use kube::api::ListParams;
+use kube::ResourceExt;
 use kube::core::SelectorExt as _;
-use kube::{Api, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
 use starling_api::conditions::READY;
 use starling_api::{Cluster, RolloutAction, RolloutApproval, SyncGroup, SyncResource};
 use starling_core::expand;
@@ -19,8 +16,8 @@ use starling_core::plan::plan;
 use super::Subject;
 use super::tell::Told;
 use crate::cli::caller::{Caller, CallerArguments};
-use crate::cli::explain;
 use crate::cli::journal::Recorded;
+use crate::cli::lists;
 use crate::controller::hub::Hub;
 use crate::controller::reconcile::sync_group::{NoOutlook, Outlook, Seeing, outlook};
 
@@ -31,14 +28,14 @@ pub(super) async fn tell(
     caller: &CallerArguments,
 ) -> anyhow::Result<Vec<Told>> {
     let caller = Caller::sign_in(caller).await?;
-    let groups: Vec<SyncGroup> = list(&caller).await?;
+    let groups: Vec<SyncGroup> = lists::all(&caller).await?;
     let desk = Desk {
         seeing: Seeing::of(
-            list(&caller).await?,
-            list::<Cluster>(&caller).await?,
-            list(&caller).await?,
-            list::<RolloutApproval>(&caller).await?,
-            list::<RolloutAction>(&caller).await?,
+            lists::all(&caller).await?,
+            lists::all::<Cluster>(&caller).await?,
+            lists::all(&caller).await?,
+            lists::all::<RolloutApproval>(&caller).await?,
+            lists::all::<RolloutAction>(&caller).await?,
         ),
         hub: Hub::new(caller.client.clone()),
         now: Timestamp::now(),
@@ -53,7 +50,7 @@ pub(super) async fn tell(
         },
         Subject::Cluster(name) => desk.of_cluster(groups, name).await,
         Subject::Sync(name) => {
-            let sync = get::<SyncResource>(&desk.caller, name).await?;
+            let sync = lists::one::<SyncResource>(&desk.caller, name).await?;
             let group = sync.spec.group_ref.as_ref().and_then(|of| found(&of.name));
             Ok(vec![match group {
                 Some(group) => desk.of_sync(group, &sync).await?,
@@ -121,7 +118,7 @@ impl Desk<'_> {
 
     /// Of every group that selects it.
     async fn of_cluster(&self, groups: Vec<SyncGroup>, name: &str) -> anyhow::Result<Vec<Told>> {
-        let cluster = get::<Cluster>(&self.caller, name).await?;
+        let cluster = lists::one::<Cluster>(&self.caller, name).await?;
         let mut told = Vec::new();
         for group in groups {
             if selects(&group, &cluster) {
@@ -142,7 +139,7 @@ impl Desk<'_> {
         let cluster = &sync.spec.cluster_ref.name;
         let own = alone(sync, self.now);
         // A Sync whose cluster is gone, or not selected any more, is about to leave: its group tells nothing of it.
-        let clusters: Vec<Cluster> = list(&self.caller).await?;
+        let clusters: Vec<Cluster> = lists::all(&self.caller).await?;
         let known = clusters.iter().find(|known| known.name_any() == *cluster);
         if !known.is_some_and(|known| selects(&group, known)) {
             return Ok(own);
@@ -214,34 +211,4 @@ fn alone(sync: &SyncResource, now: Timestamp) -> Told {
         clusters: Vec::new(),
         words: Vec::new(),
     }
-}
-
-pub(super) async fn get<K>(caller: &Caller, name: &str) -> anyhow::Result<K>
-where
-    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-        + Clone
-        + Debug
-        + DeserializeOwned,
-{
-    let api: Api<K> = Api::namespaced(caller.client.clone(), &caller.namespace);
-    api.get(name)
-        .await
-        .map_err(explain::request)
-        .with_context(|| format!("{} {}/{name}", K::kind(&()), caller.namespace))
-}
-
-async fn list<K>(caller: &Caller) -> anyhow::Result<Vec<K>>
-where
-    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-        + Clone
-        + Debug
-        + DeserializeOwned,
-{
-    let api: Api<K> = Api::namespaced(caller.client.clone(), &caller.namespace);
-    let list = api
-        .list(&ListParams::default())
-        .await
-        .map_err(explain::request)
-        .with_context(|| format!("list {} of namespace {}", K::plural(&()), caller.namespace))?;
-    Ok(list.items)
 }

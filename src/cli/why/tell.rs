@@ -7,7 +7,7 @@ use serde::Serialize;
 use starling_core::explain::{Estimate, Explanation};
 use starling_core::journal::past::Said;
 
-use crate::cli::journal::{Form, table};
+use crate::cli::output::{self, Form, Table};
 
 /// An answer, for one group.
 #[derive(Debug, Serialize)]
@@ -59,13 +59,12 @@ pub(super) struct Held {
     pub(super) state: String,
 }
 
-#[expect(clippy::print_stdout, reason = "the output of this command")]
 pub(super) fn print(told: &[Told], form: Form) -> anyhow::Result<()> {
     match form {
-        Form::Json => println!("{}", serde_json::to_string_pretty(told)?),
+        Form::Json => output::print_value(&told, false)?,
         Form::Text => {
             let texts: Vec<String> = told.iter().map(in_words).collect();
-            print!("{}", texts.join("\n"));
+            output::print(&texts.join("\n"));
         }
     }
     Ok(())
@@ -89,7 +88,9 @@ fn in_words(told: &Told) -> String {
     if let Some(estimate) = &told.estimate {
         text.push_str(&estimated(estimate, told.at));
     }
-    text.push_str(&table(&places(&told.clusters)));
+    if !told.clusters.is_empty() {
+        text.push_str(&places(&told.clusters).text());
+    }
     for said in &told.words {
         let word = &said.word;
         let why = if word.reason.is_empty() {
@@ -132,12 +133,8 @@ fn estimated(estimate: &Estimate, now: Timestamp) -> String {
     }
 }
 
-fn places(clusters: &[Place]) -> Vec<Vec<String>> {
-    if clusters.is_empty() {
-        return Vec::new();
-    }
-    let headline = ["CLUSTER", "STAGE", "ENTRY", "REVISION", "STATE", "DECISION"];
-    let mut rows = vec![headline.map(str::to_owned).to_vec()];
+fn places(clusters: &[Place]) -> Table {
+    let mut table = Table::new(&["CLUSTER", "STAGE", "ENTRY", "REVISION", "STATE", "DECISION"]);
     for place in clusters {
         for (entry, held) in &place.entries {
             let row = [
@@ -148,10 +145,10 @@ fn places(clusters: &[Place]) -> Vec<Vec<String>> {
                 &held.state,
                 &place.decision,
             ];
-            rows.push(row.map(Clone::clone).to_vec());
+            table.push(row.map(Clone::clone).to_vec());
         }
     }
-    rows
+    table
 }
 
 #[cfg(test)]
@@ -239,8 +236,8 @@ mod tests {
             in_words(&told),
             "cluster/b, rollout 3 of shop/web at 2026-11-20T10:00:00Z (entry 7 of the journal, of 2026-11-20T09:59:00Z): waits to be started\n\
              next: its soak ends\n\
-             CLUSTER  STAGE  ENTRY  REVISION  STATE  DECISION\n\
-             b        *      app    v1        held   done\n\
+             CLUSTER   STAGE   ENTRY   REVISION   STATE   DECISION\n\
+             b         *       app     v1         held    done\n\
              2026-11-20T09:00:00Z  approve stage canary by jane\n"
         );
     }
