@@ -39,6 +39,17 @@ pub struct EntryAt<'a> {
     pub refname: Option<String>,
 }
 
+/// The name that a commit is fetched by, in full; `None` where the Source names the commit itself.
+#[must_use]
+pub fn refname(source: &Source, revision: &Revision) -> Option<String> {
+    let folder = if source.spec.reference.branch.is_some() {
+        "heads"
+    } else {
+        "tags"
+    };
+    (!revision.name().is_empty()).then(|| format!("refs/{folder}/{}", revision.name()))
+}
+
 impl Builder<'_> {
     /// What an entry is built to, in a form to be digested. `folders` are the paths and namespaces that it is built from and for.
     ///

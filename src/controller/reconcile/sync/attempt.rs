@@ -22,6 +22,7 @@ use super::outcome::{Outcome, end, failed, failures_before, interrupted, judge, 
 use super::ownership::ownership;
 use super::siblings::SiblingsOf;
 use super::{health, held, report, standing};
+use crate::controller::builds::refname;
 use crate::controller::cache;
 use crate::controller::context::Context;
 use crate::controller::decryption::Keys;
@@ -246,7 +247,7 @@ pub(super) async fn render(
             format!("spec.revision: {}", crate::chain(&error)),
         )
     })?;
-    let refname = (!revision.name().is_empty()).then(|| refname(source, &revision));
+    let refname = refname(source, &revision);
     let keys = keys(context, observed).await?;
     let job = RenderJob {
         access: &access,
@@ -283,18 +284,6 @@ async fn keys(context: &Context, observed: &Observed) -> Result<Option<Keys>, (&
         .await
         .map(Some)
         .map_err(|error| (DECRYPTION_FAILED, crate::chain(&error)))
-}
-
-pub(in crate::controller::reconcile) fn refname(
-    source: &starling_api::Source,
-    revision: &Revision,
-) -> String {
-    let folder = if source.spec.reference.branch.is_some() {
-        "heads"
-    } else {
-        "tags"
-    };
-    format!("refs/{folder}/{}", revision.name())
 }
 
 pub(super) fn cluster_key(observed: &Observed) -> cache::ObjectKey {

@@ -24,7 +24,6 @@ use starling_core::step::{Step, StepInput, next_step};
 use super::ReconcileError;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Context, Next};
-pub(super) use attempt::refname;
 pub(super) use finalize::depends_on;
 use observe::Observed;
 use outcome::Outcome;

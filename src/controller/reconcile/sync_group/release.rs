@@ -95,22 +95,30 @@ pub(super) async fn current(
         return Ok(None);
     };
     let vector = vector_of(kept, group, offered, &rollout.release, &rollout.revisions).await?;
-    let good = status
-        .last_known_good
-        .as_ref()
-        .filter(|good| good.release != rollout.release);
-    // Only a strategy with stages lets clusters join behind a closed one.
-    let (releases, hub) = kept;
-    let known_good = match good.filter(|_| group.strategy.strategy.stages.len() > 1) {
-        Some(good) => releases.load(hub, &group.object, &good.release).await?,
-        None => None,
-    };
+    let known_good = known_good_of(kept, group, &status, &rollout).await?;
     Ok(Some(Rolling {
         rollout,
         status,
         vector,
         known_good,
     }))
+}
+
+/// The release that clusters hold which join behind a closed stage. Only a strategy with stages lets any do so.
+async fn known_good_of(
+    (releases, hub): (&Releases, &Hub),
+    group: &Group,
+    status: &SyncGroupStatus,
+    rollout: &RolloutStatus,
+) -> Result<Option<Arc<Vector>>, HubError> {
+    let good = status
+        .last_known_good
+        .as_ref()
+        .filter(|good| good.release != rollout.release);
+    match good.filter(|_| group.strategy.strategy.stages.len() > 1) {
+        Some(good) => releases.load(hub, &group.object, &good.release).await,
+        None => Ok(None),
+    }
 }
 
 /// A release by its digest. Where it was not kept, or is not there any more, the templates of today have to do.
@@ -288,19 +296,7 @@ pub(super) async fn begin(
             .await?;
         tidy::tidy(context, group, &status).await;
     }
-    let good = status
-        .last_known_good
-        .as_ref()
-        .filter(|good| good.release != rollout.release);
-    let known_good = match good.filter(|_| group.strategy.strategy.stages.len() > 1) {
-        Some(good) => {
-            context
-                .releases
-                .load(&context.hub, &group.object, &good.release)
-                .await?
-        }
-        None => None,
-    };
+    let known_good = known_good_of((&context.releases, &context.hub), group, &status, &rollout).await?;
     Ok(Some(Rolling {
         rollout,
         status,

@@ -11,11 +11,10 @@ use starling_core::fingerprint::{self, EntryBuild};
 use starling_core::revision::Revision;
 
 use super::super::ReconcileError;
-use super::super::sync::refname;
 use super::observe::Group;
 use super::release::Rolling;
 use super::view::template_for;
-use crate::controller::builds::{Builder, EntryAt};
+use crate::controller::builds::{Builder, EntryAt, refname};
 use crate::controller::context::{Context, Next};
 use crate::controller::releases::Vector;
 use crate::controller::wake::By;
@@ -91,12 +90,11 @@ async fn of_entry<'v>(
     };
     let revision = vector.revision(&entry.name);
     let parsed: Revision = revision.parse().map_err(|error| crate::chain(&error))?;
-    let refname = (!parsed.name().is_empty()).then(|| refname(source, &parsed));
     let at = EntryAt {
         name: &entry.name,
         source,
         revision,
-        refname,
+        refname: refname(source, &parsed),
     };
     builder.fingerprint(&at, template, folders(group, entry)).await
 }
