@@ -1,7 +1,7 @@
 //! Starling under simulated time and network: the real controller, embedded API servers, everything else in memory. The same
 //! seed gives the same history, to the byte.
 //!
-//! `STARLING_SEED=N` runs one seed and shows its log; `STARLING_SEEDS=N` sets how many are run.
+//! `STARLING_SEED=N` runs one seed and shows its log; `STARLING_SEEDS=N` sets how many are run, and `STARLING_SEEDS=M..N` which.
 
 #![expect(
     clippy::unwrap_used,
@@ -22,6 +22,7 @@ mod user;
 mod world;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -31,6 +32,9 @@ use script::Script;
 /// Seeds that are run where nobody says how many: a few minutes on two cores. One takes from four to twenty seconds of a core where
 /// nothing is optimised.
 const SEEDS: u64 = if cfg!(debug_assertions) { 16 } else { 300 };
+
+/// How often a long run says how far it is.
+const TOLD_EACH: u64 = 500;
 
 fn log() {
     let _ = tracing_subscriber::fmt()
@@ -96,6 +100,24 @@ fn complaints(run: &world::Run, script: &Script) -> anyhow::Result<Vec<String>> 
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
+}
+
+/// Which seeds are run: `N` for the first ones, `M..N` for a part of many.
+fn seeds(asked: Option<&str>) -> Range<u64> {
+    let Some(asked) = asked else { return 0..SEEDS };
+    let (from, to) = asked.split_once("..").unwrap_or(("0", asked));
+    match (from.parse(), to.parse()) {
+        (Ok(from), Ok(to)) => from..to,
+        _ => panic!("STARLING_SEEDS={asked}: write how many, such as 1000, or which, such as 1000..2000"),
+    }
+}
+
+#[test]
+fn seeds_are_counted_or_named() {
+    assert_eq!(seeds(None), 0..SEEDS);
+    assert_eq!(seeds(Some("40")), 0..40);
+    assert_eq!(seeds(Some("40..60")), 40..60);
+    assert!(std::panic::catch_unwind(|| seeds(Some("all"))).is_err());
 }
 
 #[test]
@@ -165,8 +187,9 @@ fn every_seed_converges() {
         );
         return;
     }
-    let count = number("STARLING_SEEDS").unwrap_or(SEEDS);
-    let next = AtomicU64::new(0);
+    let asked = std::env::var("STARLING_SEEDS").ok();
+    let Range { start, end } = seeds(asked.as_deref());
+    let next = AtomicU64::new(start);
     let failures: Mutex<BTreeMap<u64, String>> = Mutex::default();
     let began = Instant::now();
     let hands = std::thread::available_parallelism().map_or(1, usize::from);
@@ -175,8 +198,11 @@ fn every_seed_converges() {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= count {
+                    if seed >= end {
                         return;
+                    }
+                    if seed > start && seed.is_multiple_of(TOLD_EACH) {
+                        eprintln!("at seed {seed} after {:?}", began.elapsed());
                     }
                     if let Err(what) = check(seed) {
                         eprintln!("seed {seed} failed");
@@ -186,6 +212,7 @@ fn every_seed_converges() {
             });
         }
     });
+    let count = end.saturating_sub(start);
     eprintln!("{count} seeds in {:?}", began.elapsed());
     let failures = failures.into_inner().unwrap();
     let seeds: Vec<_> = failures.keys().collect();
