@@ -234,6 +234,7 @@ fn sources_of_reasons() -> Result<Vec<PathBuf>> {
     let mut files = vec![
         core.join("plan/types.rs"),
         core.join("plan/stages.rs"),
+        core.join("progress.rs"),
         core.join("step.rs"),
         core.join("revision/advance.rs"),
     ];
