@@ -228,7 +228,7 @@ async fn a_rollout_is_explained_told_and_verified() -> Result<()> {
     contains(
         &told(&world, past).await?,
         &[
-            "eu-1     canary  app",
+            "eu-1      canary   app",
             "healthy since",
             "approve stage canary by",
             "looks good",
