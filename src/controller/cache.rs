@@ -112,6 +112,8 @@ impl<K: ResourceExt, B: Beside<K>> Cache<K, B> {
 pub enum Change<K> {
     /// An object is new or newer.
     Applied(Arc<K>),
+    /// An object is newer in nothing but its status.
+    Reported(Arc<K>),
     /// An object is gone; this is how it was last seen.
     Deleted(Arc<K>),
 }
@@ -121,8 +123,17 @@ impl<K> Change<K> {
     #[must_use]
     pub fn object(&self) -> &Arc<K> {
         match self {
-            Self::Applied(object) | Self::Deleted(object) => object,
+            Self::Applied(object) | Self::Reported(object) | Self::Deleted(object) => object,
         }
+    }
+
+    /// Whether there is more to it than a status.
+    ///
+    /// The answer to a write of a status holds what others changed just before, too. Where it arrives before the watch tells of
+    /// that, the event is old news and wakes nobody, so the answer has to.
+    #[must_use]
+    pub fn is_edit(&self) -> bool {
+        !matches!(self, Self::Reported(_))
     }
 }
 
@@ -284,19 +295,22 @@ impl<K: ResourceExt, B: Beside<K>> State<K, B> {
         lighten(&mut object);
         let key = ObjectKey::of(&object);
         let newer_than = |old: u64| version(object.meta()) > old;
+        let known = self.objects.get(&key);
         if self.deleted.get(&key).is_some_and(|at| !newer_than(*at))
-            || self
-                .objects
-                .get(&key)
-                .is_some_and(|old| !newer_than(version(old.meta())))
+            || known.is_some_and(|old| !newer_than(version(old.meta())))
         {
             return None;
         }
+        let is_report = known.is_some_and(|old| differ_in_status_at_most(old.meta(), object.meta()));
         let object = Arc::new(object);
         self.edition += 1;
         self.unreadable.remove(&key);
         self.objects.insert(key, object.clone());
-        Some(Change::Applied(object))
+        Some(if is_report {
+            Change::Reported(object)
+        } else {
+            Change::Applied(object)
+        })
     }
 
     fn delete(&mut self, metadata: &ObjectMeta) -> Option<Change<K>> {
@@ -366,6 +380,16 @@ fn lighten<K: ResourceExt>(object: &mut K) {
     object.meta_mut().managed_fields = None;
 }
 
+/// Whether two states of an object differ in their status at most: `metadata.generation` moves with the spec of a kind that has
+/// a status of its own, which all kinds of this cache do that are reported on.
+fn differ_in_status_at_most(before: &ObjectMeta, after: &ObjectMeta) -> bool {
+    let before = ObjectMeta {
+        resource_version: after.resource_version.clone(),
+        ..before.clone()
+    };
+    before == *after
+}
+
 fn key_of(metadata: &ObjectMeta) -> ObjectKey {
     ObjectKey::new(
         metadata.namespace.clone().unwrap_or_default(),
@@ -411,6 +435,27 @@ mod tests {
             error: "no".into(),
             metadata,
         }))
+    }
+
+    #[test]
+    fn an_answer_that_holds_an_edit_of_somebody_else_is_no_mere_report() {
+        let cache: Cache<ConfigMap> = Cache::default();
+        let with = |version: u64, change: &dyn Fn(&mut ObjectMeta)| {
+            let mut object = object("a", version);
+            change(&mut object.metadata);
+            cache.observe_write(object).map(|change| change.is_edit())
+        };
+        let generation = |of: i64| move |meta: &mut ObjectMeta| meta.generation = Some(of);
+        assert_eq!(with(1, &generation(1)), Some(true), "it is new");
+        assert_eq!(with(2, &generation(1)), Some(false));
+        assert_eq!(with(3, &generation(2)), Some(true), "an edited spec");
+        let asked = |meta: &mut ObjectMeta| {
+            meta.generation = Some(2);
+            meta.annotations = Some(BTreeMap::from([("asked".to_owned(), "now".to_owned())]));
+        };
+        assert_eq!(with(4, &asked), Some(true), "an annotation");
+        assert_eq!(with(5, &asked), Some(false));
+        assert_eq!(with(4, &generation(3)), None, "old news");
     }
 
     fn version_of(cache: &Cache<ConfigMap>, name: &str) -> Option<String> {

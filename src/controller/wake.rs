@@ -14,8 +14,15 @@ use super::context::Context;
 pub enum By {
     /// Somebody else, as far as is known.
     Others,
-    /// The reconciler of the object itself.
+    /// The reconciler of the object itself. What others changed before it, and its answer holds, is theirs all the same.
     Us,
+}
+
+impl By {
+    /// Whether the reconciler of an object has to look at it because of a change.
+    fn concerns_itself<K>(self, change: &Change<K>) -> bool {
+        self == Self::Others || change.is_edit()
+    }
 }
 
 impl Context {
@@ -37,7 +44,7 @@ impl Context {
                 self.queues.syncs.add(ObjectKey::of(&*sync));
             }
         }
-        if by == By::Others {
+        if by.concerns_itself(change) {
             self.queues.sources.add(key);
         }
     }
@@ -50,7 +57,7 @@ impl Context {
         for group in self.groups.in_namespace(&key.namespace) {
             self.queues.groups.add(ObjectKey::of(&*group));
         }
-        if by == By::Others {
+        if by.concerns_itself(change) {
             self.queues.clusters.add(key);
         }
     }
@@ -75,7 +82,7 @@ impl Context {
         if let Some(group) = &sync.spec.group_ref {
             self.wake_group_soon(ObjectKey::new(&key.namespace, &group.name));
         }
-        if by == By::Others {
+        if by.concerns_itself(change) {
             self.queues.syncs.add(key);
         }
     }
@@ -122,7 +129,7 @@ impl Context {
     /// Wakes a SyncGroup, unless it wrote itself; and those of its Syncs that an edit of it concerns: their deletions wait
     /// for a person, who may have approved them on the group, or their finalizer is no longer as its policy wants it.
     pub fn wake_for_group(&self, change: &Change<SyncGroup>, by: By) {
-        if by == By::Us {
+        if !by.concerns_itself(change) {
             return;
         }
         let key = ObjectKey::of(&**change.object());

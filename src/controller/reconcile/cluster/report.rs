@@ -39,7 +39,7 @@ pub(super) async fn report(
     } != before;
     let written = context.hub.write_status(cluster, &after).await?;
     match context.clusters.observe_write(written) {
-        Some(change) if moved => context.wake_for_cluster(&change, By::Us),
+        Some(change) if moved || change.is_edit() => context.wake_for_cluster(&change, By::Us),
         Some(_) | None => {}
     }
     Ok(())

@@ -176,7 +176,7 @@ impl World {
 
     pub(super) async fn succeeded(&self, round: usize) -> Result<()> {
         let commit = self.commit(round);
-        let groups = self.api::<SyncGroup>();
+        let (groups, syncs) = (self.api::<SyncGroup>(), self.api::<SyncResource>());
         let look = || async {
             let status = groups
                 .get("shop")
@@ -192,10 +192,15 @@ impl World {
             let ready =
                 conditions::find(&status.conditions, READY).is_some_and(|ready| ready.status == "True");
             if of && ready && rollout.phase == RolloutPhase::Succeeded {
-                Ok(())
-            } else {
-                Err(status)
+                return Ok(());
             }
+            let list = syncs.list(&ListParams::default()).await;
+            let told: Vec<_> = list
+                .into_iter()
+                .flat_map(|list| list.items)
+                .map(|sync| (sync.name_any(), sync.metadata.generation, sync.status))
+                .collect();
+            Err((status, told))
         };
         wait::until(PATIENCE, "the commit is everywhere", look).await?;
         Ok(())
