@@ -88,7 +88,7 @@ fn held(status: &SyncStatus, target: &str) -> Progress {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use starling_api::SyncSpec;
     use starling_api::conditions::{Condition, ConditionStatus, ConditionUpdate};
 
@@ -98,7 +98,7 @@ mod tests {
     const NOW: &str = "2026-01-01T12:00:00Z";
 
     #[expect(clippy::needless_pass_by_value, reason = "reads like the literal it is given")]
-    fn spec(json: serde_json::Value) -> SyncSpec {
+    pub(crate) fn spec(json: serde_json::Value) -> SyncSpec {
         let mut base = serde_json::json!({"clusterRef": {"name": "c"}, "sourceRef": {"name": "s"}});
         base.as_object_mut()
             .unwrap()
@@ -106,7 +106,8 @@ mod tests {
         serde_json::from_value(base).unwrap()
     }
 
-    fn held(spec: &SyncSpec) -> SyncStatus {
+    /// Holds what the Sync wants.
+    pub(crate) fn held(spec: &SyncSpec) -> SyncStatus {
         SyncStatus {
             last_applied_target: target::of_sync("main@sha1:a", &spec.template),
             last_applied_cluster_id: "id".into(),
@@ -114,7 +115,8 @@ mod tests {
         }
     }
 
-    fn healthy(spec: &SyncSpec) -> SyncStatus {
+    /// The same, and is healthy with it.
+    pub(crate) fn healthy(spec: &SyncSpec) -> SyncStatus {
         SyncStatus {
             healthy_since: "2026-01-01T11:00:00Z".into(),
             last_healthy_target: target::of_sync("main@sha1:a", &spec.template),

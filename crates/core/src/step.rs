@@ -203,17 +203,9 @@ fn not_ready(reach: &Reach) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::progress::tests::{healthy, held, spec};
 
     const NOW: &str = "2026-01-01T12:00:00Z";
-
-    #[expect(clippy::needless_pass_by_value, reason = "reads like the literal it is given")]
-    fn spec(json: serde_json::Value) -> SyncSpec {
-        let mut base = serde_json::json!({"clusterRef": {"name": "c"}, "sourceRef": {"name": "s"}});
-        base.as_object_mut()
-            .unwrap()
-            .extend(json.as_object().unwrap().clone());
-        serde_json::from_value(base).unwrap()
-    }
 
     fn step<'a>(spec: &'a SyncSpec, status: &'a SyncStatus, change: impl FnOnce(&mut StepInput<'a>)) -> Step {
         let mut input = StepInput {
@@ -234,22 +226,6 @@ mod tests {
         };
         change(&mut input);
         next_step(&input)
-    }
-
-    fn held(spec: &SyncSpec) -> SyncStatus {
-        SyncStatus {
-            last_applied_target: target::of_sync("main@sha1:a", &spec.template),
-            last_applied_cluster_id: "id".into(),
-            ..SyncStatus::default()
-        }
-    }
-
-    fn healthy(spec: &SyncSpec) -> SyncStatus {
-        SyncStatus {
-            healthy_since: "2026-01-01T11:00:00Z".into(),
-            last_healthy_target: target::of_sync("main@sha1:a", &spec.template),
-            ..held(spec)
-        }
     }
 
     #[test]

@@ -57,9 +57,9 @@ impl Moment<'_> {
         person.into_iter().chain(budgets).chain(gates).collect()
     }
 
-    /// Every stage is passed and every cluster done, skipped, or out of reach, and none is missing. One that was lost on the way is out of
-    /// reach and has failed, and one that is passed over may have work to finish: `strictly`, they stand in the
-    /// way, and otherwise not; the rules leave it open.
+    /// Every stage is passed and every cluster done, skipped, or out of reach, and none is missing. One that was lost on
+    /// the way is out of reach and has failed, and one that is passed over may have work to finish: `strictly`, they stand
+    /// in the way, and otherwise not; the rules leave it open.
     fn is_through(&self, strictly: bool) -> bool {
         let out_of_reach = |member: &Member<'_>| {
             let unreachable = matches!(member.view.reach, Reach::Unreachable { .. });
