@@ -22,7 +22,7 @@ use starling_core::preview::Overview;
 use self::bench::Bench;
 use self::fleet::Fleet;
 use super::caller::{Caller, CallerArguments};
-use super::output::Form;
+use super::output::{self, Form};
 
 /// Clusters that are looked at side by side.
 const SIDE_BY_SIDE: usize = 16;
@@ -127,13 +127,14 @@ async fn preview(group: &str, only: Option<&str>, what: &WhatArguments) -> anyho
                 .iter()
                 .map(|(entry, revision)| (entry.as_str(), revision.text.as_str()))
                 .collect();
-            print::json(&json!({
+            let told = json!({
                 "group": group,
                 "namespace": caller.namespace,
                 "revisions": revisions,
                 "releaseDigest": digest.as_ref().ok(),
                 "overview": overview,
-            }))?;
+            });
+            output::print_value(&told, false)?;
         }
         Form::Text => print::text(&caller.namespace, group, &revisions, &digest, &overview),
     }

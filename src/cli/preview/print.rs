@@ -15,11 +15,6 @@ const NAMED: usize = 8;
 /// The longest value that is printed whole.
 const LONGEST: usize = 160;
 
-pub(super) fn json(value: &Value) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
-    Ok(())
-}
-
 pub(super) fn text(
     namespace: &str,
     group: &str,
