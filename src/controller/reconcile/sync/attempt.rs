@@ -28,7 +28,7 @@ use crate::controller::context::Context;
 use crate::controller::decryption::Keys;
 use crate::controller::renders::{RenderFailure, RenderJob, Rendered};
 use crate::ledger::{Attempt, AttemptId};
-use crate::member::{ApplyJob, DriftReport, Member};
+use crate::member::{ApplyJob, ApplyOutcome, DriftReport, Member};
 use crate::render::RenderError;
 
 /// Encrypted manifests, or the keys to them, are not as they should be.
@@ -182,20 +182,7 @@ async fn attempt(
     if matches!(outcome, Outcome::Holds(_)) {
         health::applied(context, observed, wanted, &rendered.set, &records, &applied);
     }
-    let end = end(&outcome, &applied, context.now());
-    let (upserts, deletes) = remembered(&applied);
-    // One commit: the writer takes all that is queued. Losing this record costs requests, not correctness, so the
-    // status is written all the same.
-    let (finished, saved, ()) = tokio::join!(
-        context.ledger.finish_attempt(id, &end),
-        context
-            .ledger
-            .save_records(observed.cluster_id(), &observed.owner, &upserts, &deletes),
-        report::settle_at_once(context, observed, wanted, &outcome),
-    );
-    for error in [finished.map(|_| ()), saved].into_iter().filter_map(Result::err) {
-        tracing::error!(sync = %observed.key, error = %crate::chain(&error), "outcome of an attempt not recorded");
-    }
+    finish(context, observed, wanted, id, &outcome, &applied).await;
     Ok(outcome)
 }
 
@@ -225,6 +212,31 @@ async fn begin(
             .save_records(observed.cluster_id(), &observed.owner, doubted, &none),
     )?;
     Ok(id)
+}
+
+/// Records how an attempt ended and what is known of the member again, and says so in the status.
+async fn finish(
+    context: &Context,
+    observed: &Observed,
+    wanted: &Wanted,
+    id: AttemptId,
+    outcome: &Outcome,
+    applied: &ApplyOutcome,
+) {
+    let end = end(outcome, applied, context.now());
+    let (upserts, deletes) = remembered(applied);
+    // One commit: the writer takes all that is queued. Losing this record costs requests, not correctness, so the
+    // status is written all the same.
+    let (finished, saved, ()) = tokio::join!(
+        context.ledger.finish_attempt(id, &end),
+        context
+            .ledger
+            .save_records(observed.cluster_id(), &observed.owner, &upserts, &deletes),
+        report::settle_at_once(context, observed, wanted, outcome),
+    );
+    for error in [finished.map(|_| ()), saved].into_iter().filter_map(Result::err) {
+        tracing::error!(sync = %observed.key, error = %crate::chain(&error), "outcome of an attempt not recorded");
+    }
 }
 
 pub(super) async fn render(
