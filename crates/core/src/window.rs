@@ -92,12 +92,8 @@ impl Window {
     /// When it next opens or closes; `None`: never.
     #[must_use]
     pub fn next_change(&self, after: Timestamp) -> Option<Timestamp> {
-        let calendar = Calendar::of(self, after);
-        let open = calendar.is_open(after);
-        let mut edges: Vec<Timestamp> = calendar.edges().filter(|edge| *edge > after).collect();
-        edges.sort_unstable();
-        // Where one interval ends and another begins, nothing changes.
-        edges.into_iter().find(|edge| calendar.is_open(*edge) != open)
+        // Of one window alone: it changes when its opposite does, so it is all one whether it allows or denies.
+        combined(&[&Calendar::of(self, after)], after).changes_at
     }
 
     /// The intervals that begin on the days around `today`.
@@ -119,7 +115,8 @@ impl Window {
         let end_day = if end > begin { day } else { day.tomorrow().ok()? };
         let begin = self.instant(at_minute(day, begin)?, Pass::First)?;
         let end = self.instant(at_minute(end_day, end)?, Pass::Second)?;
-        (begin < end).then_some((begin, end))
+        // In an hour that the clock left out both are one instant, at which nothing is open.
+        Some((begin, end))
     }
 
     /// The instant of a time on the clock on the wall.
@@ -182,10 +179,9 @@ impl Calendar {
             .any(|(begin, end)| *begin <= at && at < *end)
     }
 
-    /// Where it may open or close, as far as that is known.
+    /// Where it may open or close.
     fn edges(&self) -> impl Iterator<Item = Timestamp> + '_ {
-        let edges = self.intervals.iter().flat_map(|(begin, end)| [*begin, *end]);
-        edges.filter(|edge| *edge < self.ends)
+        self.intervals.iter().flat_map(|(begin, end)| [*begin, *end])
     }
 }
 
@@ -214,14 +210,16 @@ impl Opening {
 pub fn combined(calendars: &[&Calendar], at: Timestamp) -> Opening {
     let is_open = open_at(calendars, at);
     let known_until = calendars.iter().map(|calendar| calendar.ends).min();
+    let looked_at = at..known_until.unwrap_or(Timestamp::MAX);
     let mut edges: Vec<Timestamp> = calendars
         .iter()
         .flat_map(|calendar| calendar.edges())
-        .filter(|edge| *edge > at && known_until.is_none_or(|until| *edge < until))
+        .filter(|edge| looked_at.contains(edge))
         .collect();
     edges.sort_unstable();
     Opening {
         is_open,
+        // Where one interval ends and another begins, nothing changes.
         changes_at: edges
             .into_iter()
             .find(|edge| open_at(calendars, *edge) != is_open),
