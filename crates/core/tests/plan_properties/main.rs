@@ -16,7 +16,8 @@ use proptest::prelude::*;
 use starling_api::OnFailure;
 use starling_core::plan::check::check;
 use starling_core::plan::{
-    ClusterView, Decision, Direction, EntryView, ObservedSync, Plan, PlanInput, Progress, To, plan,
+    ClusterView, Decision, Direction, EntryView, HoldReason, ObservedSync, Plan, PlanInput, Progress, To,
+    everything_in_the_way, plan,
 };
 
 use arbitrary::{GOOD, NEW, input};
@@ -227,6 +228,42 @@ proptest! {
         for (later, settled) in later.stages.iter().zip(&settled.stages) {
             prop_assert_eq!(&later.phase, &settled.phase);
             prop_assert_eq!(&later.record, &settled.record);
+        }
+    }
+
+    /// Of all that keeps a cluster back the first is what is decided, and time changes it when the decision says so. But for
+    /// room, which is short for everybody at once: only who meets nothing else asks for it.
+    #[test]
+    fn the_first_of_everything_in_the_way_is_the_decision(input in input()) {
+        for (name, decision) in &plan(&input).decisions {
+            let all = everything_in_the_way(&input, name);
+            match decision {
+                Decision::Hold { reason: HoldReason::NoSlot | HoldReason::TooManyUnavailable, .. } => {
+                    prop_assert_eq!(all, [], "{} waits for room alone", name);
+                }
+                Decision::Hold { reason, recheck_at } => {
+                    prop_assert_eq!(all.first(), Some(&(reason.clone(), *recheck_at)), "{}", name);
+                }
+                _ => prop_assert_eq!(all, [], "nothing keeps {} back", name),
+            }
+        }
+        prop_assert_eq!(everything_in_the_way(&input, "nobody"), []);
+    }
+
+    /// What else keeps a cluster back is told beside that its group is suspended, and is the same as without that.
+    #[test]
+    fn what_is_suspended_tells_what_else_is_in_the_way(input in input()) {
+        let mut suspended = input.clone();
+        suspended.suspended = true;
+        for name in input.clusters.keys() {
+            let (without, with) = (everything_in_the_way(&input, name), everything_in_the_way(&suspended, name));
+            let stands_alone = matches!(plan(&suspended).decisions[name], Decision::Hold { reason: HoldReason::GroupSuspended, .. });
+            if !stands_alone || input.suspended {
+                prop_assert_eq!(&with, &without, "{}", name);
+                continue;
+            }
+            prop_assert_eq!(&with[0], &(HoldReason::GroupSuspended, None));
+            prop_assert_eq!(&with[1..], &without[..], "{}", name);
         }
     }
 
