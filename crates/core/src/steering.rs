@@ -57,32 +57,23 @@ pub fn asked<'a>(
     approvals: impl IntoIterator<Item = &'a RolloutApproval>,
 ) -> Asked {
     let mut asked = Asked::default();
-    let mut actions: Vec<&RolloutAction> = actions
+    let actions = actions
         .into_iter()
         .filter(|action| action.spec.group == of.group && action.spec.rollout == of.rollout)
         .filter(|action| at(*action) >= of.since)
-        .filter(|action| action.metadata.deletion_timestamp.is_none())
-        .collect();
-    // API servers date objects in whole seconds; of two of one second the later one has the higher version (KEP-5504).
-    actions.sort_by_key(|action| (at(*action), version(action), action.name_any()));
-    for action in actions {
+        .filter(|action| action.metadata.deletion_timestamp.is_none());
+    for action in in_their_order(actions) {
         asked.take(action);
     }
     let valid = approvals.into_iter().filter(|approval| is_valid(of, approval));
-    for approval in valid {
-        let word = Word {
+    for approval in in_their_order(valid) {
+        // Of several the first counts: it is the one that opened the gate.
+        let stage = asked.approvals.entry(approval.spec.stage.clone());
+        stage.or_insert_with(|| Word {
             by: approval.spec.by.clone(),
             reason: approval.spec.reason.clone(),
             at: at(approval),
-        };
-        // Of several the first counts: it is the one that opened the gate.
-        let first = asked
-            .approvals
-            .get(&approval.spec.stage)
-            .is_none_or(|known| word.at < known.at);
-        if first {
-            asked.approvals.insert(approval.spec.stage.clone(), word);
-        }
+        });
     }
     asked
 }
@@ -102,8 +93,15 @@ fn at<K: kube::Resource>(object: &K) -> Timestamp {
     made.map_or(Timestamp::UNIX_EPOCH, |time| time.0)
 }
 
-fn version(action: &RolloutAction) -> u64 {
-    let version = action.metadata.resource_version.as_deref();
+/// API servers date objects in whole seconds; of two of one second the later one has the higher version (KEP-5504).
+fn in_their_order<'a, K: kube::Resource>(objects: impl Iterator<Item = &'a K>) -> Vec<&'a K> {
+    let mut objects: Vec<&K> = objects.collect();
+    objects.sort_by_key(|object| (at(*object), version(*object), object.name_any()));
+    objects
+}
+
+fn version<K: kube::Resource>(object: &K) -> u64 {
+    let version = object.meta().resource_version.as_deref();
     version.and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
@@ -303,5 +301,19 @@ mod tests {
         );
         let earlier = approval(4, 7, "sha256:a");
         assert_eq!(asked(OF, [], [&good, &earlier]).approvals["canary"].by, "user-4");
+    }
+
+    #[test]
+    fn of_approvals_of_one_second_the_one_that_was_made_earlier_opened_the_gate() {
+        let of = |version: &str, by: &str| {
+            let mut made = approval(5, 7, "sha256:a");
+            made.metadata.resource_version = Some(version.into());
+            made.spec.by = by.into();
+            made
+        };
+        let (first, second) = (of("9", "jane"), of("10", "joe"));
+        for both in [[&first, &second], [&second, &first]] {
+            assert_eq!(asked(OF, [], both).approvals["canary"].by, "jane");
+        }
     }
 }
