@@ -309,6 +309,7 @@ impl Machine {
             current: rolls.zip(planned).map(|(rollout, planned)| Current {
                 release: &rollout.release,
                 verdict: &planned.plan.verdict,
+                is_over: planned.plan.is_over(),
             }),
             held: status.held_release.as_ref().map(|held| held.release.as_str()),
             known_good: status.last_known_good.as_ref().map(|good| good.release.as_str()),
@@ -352,10 +353,14 @@ impl Machine {
             since: self.world.now.to_string(),
             ..HeldRelease::default()
         });
-        let held = status.held_release.as_ref().map(|held| held.release.clone());
-        status
+        let queue: Vec<String> = status
             .queue
-            .retain(|waiting| waiting.release != release && Some(&waiting.release) != held.as_ref());
+            .iter()
+            .map(|waiting| waiting.release.clone())
+            .collect();
+        let held = status.held_release.as_ref().map(|held| held.release.as_str());
+        let dropped = course::overtaken(&queue, &self.cache.offered, release, direction, held);
+        status.queue.drain(..dropped);
         status.rollout = Some(rollout);
         self.write_status(&status)?;
         if let Some(before) = before.filter(|before| before.phase != RolloutPhase::Succeeded) {
@@ -649,7 +654,7 @@ fn status(decided: &Decided, said: &Report) -> SyncGroupStatus {
     rollout.phase = said.phase;
     rollout.stage.clone_from(&said.stage);
     rollout.stages = record::stage_statuses(&decided.plan);
-    if said.phase == RolloutPhase::Succeeded && said.counts.updated > 0 {
+    if said.is_known_good {
         status.last_known_good = Some(ReleaseStatus {
             release: rollout.release.clone(),
             revisions: Vec::new(),

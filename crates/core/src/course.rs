@@ -7,8 +7,9 @@
 //!    long as its rollout does, which would be for ever.
 //! 2. What is offered and rolls already, or is held, changes nothing.
 //! 3. Something newer takes over at once (`Replace`), or when the rollout under way is over (`Finish`: the newest then;
-//!    `Queue`: each in its turn). One that is stopped by its failures, or was given up, is over: what comes next may be
-//!    what mends it.
+//!    `Queue`: each in its turn). One that is stopped by its failures, or was given up, is over, and so is one of which nothing
+//!    goes on by itself any more ([`Plan::is_over`](crate::plan::Plan::is_over)): what comes next may be what mends it.
+//! 4. What waited before something that has begun, or was gone back from, has lost its turn ([`overtaken`]).
 
 use starling_api::{OnNewRevision, RollbackType};
 
@@ -42,6 +43,8 @@ pub struct Current<'a> {
     pub release: &'a str,
     /// What its plan says of it now.
     pub verdict: &'a Verdict,
+    /// Whether what comes next has to wait for it no longer.
+    pub is_over: bool,
 }
 
 /// Where a person asked to go.
@@ -116,7 +119,7 @@ fn by_itself(input: &CourseInput<'_>) -> Course {
     if failed && let Some(good) = input.known_good.filter(|good| *good != current.release) {
         return back(input, good, current.release, Reason::Failed);
     }
-    let over = !matches!(current.verdict, Verdict::Rolls);
+    let over = current.is_over;
     let is_new = input.offered != current.release && Some(input.offered) != input.held;
     match input.on_new_revision {
         OnNewRevision::Replace if is_new => start(input.offered, Reason::Offered),
@@ -183,6 +186,34 @@ fn back(input: &CourseInput<'_>, to: &str, from: &str, reason: Reason) -> Course
     }
 }
 
+/// How many releases at the front of the queue lose their turn when a rollout begins: those that were offered before it, or
+/// before the one that is gone back from. Their turn would lead back, by itself, to what has been left behind.
+#[must_use]
+pub fn overtaken(
+    queue: &[String],
+    offered: &str,
+    release: &str,
+    direction: Direction,
+    held: Option<&str>,
+) -> usize {
+    let newest = match direction {
+        Direction::Forward => release,
+        // Going back to what is offered holds nothing, and leaves everything behind that came before it.
+        Direction::Back | Direction::BackAtOnce => held.unwrap_or(offered),
+    };
+    let place = match direction {
+        Direction::Forward => queue.iter().position(|waiting| waiting == newest),
+        Direction::Back | Direction::BackAtOnce => queue.iter().rposition(|waiting| waiting == newest),
+    };
+    match place {
+        Some(place) => place + 1,
+        // It is newer than whatever waits, and did not have to.
+        None if newest == offered => queue.len(),
+        // What rolled, and failed, is older.
+        None => 0,
+    }
+}
+
 /// The queue once `release` waits in it, too.
 #[must_use]
 pub fn enqueue(queue: &[String], release: &str) -> Vec<String> {
@@ -209,6 +240,8 @@ mod tests {
         offered: &'static str,
         current: &'static str,
         verdict: Verdict,
+        /// Though it rolls.
+        over: bool,
         held: Option<&'static str>,
         known_good: Option<&'static str>,
         asked: Option<Asked<'static>>,
@@ -224,6 +257,7 @@ mod tests {
                 current: Some(Current {
                     release: self.current,
                     verdict: &self.verdict,
+                    is_over: self.over || self.verdict != Verdict::Rolls,
                 }),
                 held: self.held,
                 known_good: self.known_good,
@@ -240,6 +274,7 @@ mod tests {
             offered,
             current: "r2",
             verdict,
+            over: false,
             held: None,
             known_good: Some("r1"),
             asked: None,
@@ -271,6 +306,7 @@ mod tests {
             (Finish, Verdict::Stopped(failed()), forward("r3")),
             (Queue, Verdict::Rolls, Course::Enqueue { release: "r3".into() }),
             (Queue, Verdict::Through, forward("r3")),
+            (Queue, Verdict::Stopped(failed()), forward("r3")),
         ] {
             assert_eq!(
                 case("r3", verdict.clone(), policy).course(),
@@ -282,6 +318,51 @@ mod tests {
             assert_eq!(case("r2", Verdict::Rolls, policy).course(), Course::Keep);
             assert_eq!(case("r2", Verdict::Through, policy).course(), Course::Keep);
         }
+    }
+
+    /// Guards against a group that stands still for ever: one cluster that failed within the budget keeps a rollout from being
+    /// through, and what mends it waited for just that.
+    #[test]
+    fn what_is_not_through_and_does_not_go_on_keeps_nothing_back() {
+        use OnNewRevision::{Finish, Queue};
+        for policy in [Finish, Queue] {
+            let mut case = case("r3", Verdict::Rolls, policy);
+            case.over = true;
+            assert_eq!(case.course(), forward("r3"), "{policy:?}");
+            case.offered = "r2";
+            assert_eq!(case.course(), Course::Keep, "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn what_waited_before_something_that_began_or_was_left_has_lost_its_turn() {
+        use Direction::{Back, BackAtOnce, Forward};
+        let queue: Vec<String> = ["r3", "r4", "r5"].map(str::to_owned).into();
+        for (offered, release, direction, held, left) in [
+            // In its turn.
+            ("r5", "r3", Forward, None, &queue[1..]),
+            ("r5", "r5", Forward, None, &[]),
+            // The policy was another one for a while, or a person let go what was held.
+            ("r6", "r6", Forward, None, &[]),
+            // A person went back: from what is offered, whether that waited yet or not.
+            ("r5", "r1", Back, Some("r5"), &[]),
+            ("r6", "r1", BackAtOnce, Some("r6"), &[]),
+            // What failed is older than all that waits.
+            ("r5", "r1", Back, Some("r2"), &queue[..]),
+            // The branch was set back to what was good, and a person followed it.
+            ("r1", "r1", Back, None, &[]),
+        ] {
+            let dropped = overtaken(&queue, offered, release, direction, held);
+            assert_eq!(
+                &queue[dropped..],
+                left,
+                "{offered} {release} {direction:?} {held:?}"
+            );
+        }
+        // The branch went to and fro: the first of two is the one whose turn it is, the last the one that is left.
+        let queue: Vec<String> = ["r3", "r4", "r3"].map(str::to_owned).into();
+        assert_eq!(overtaken(&queue, "r3", "r3", Forward, None), 1);
+        assert_eq!(overtaken(&queue, "r3", "r1", Back, Some("r3")), 3);
     }
 
     #[test]
@@ -405,6 +486,7 @@ mod tests {
         input.current = Some(Current {
             release: "r1",
             verdict: &verdict,
+            is_over: false,
         });
         assert_eq!(course(&input), Course::Keep);
     }

@@ -182,7 +182,7 @@ pub(crate) fn stage_of(stages: &[Stage], cluster: &Cluster) -> usize {
 }
 
 /// What a label selector says, as Kubernetes defines it.
-fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+pub(crate) fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let pairs = selector.match_labels.iter().flatten();
     let expressions = selector.match_expressions.iter().flatten();
     pairs

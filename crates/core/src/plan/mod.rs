@@ -22,6 +22,7 @@
 mod admit;
 pub mod check;
 mod classify;
+mod end;
 mod entry;
 mod openings;
 mod overlap;

@@ -42,6 +42,8 @@ pub struct Report {
     pub problems: Vec<Problem>,
     /// Clusters that are done and not healthy any more. They count as updated, and are among the problems.
     pub degraded: u32,
+    /// Whether the release is one to go back to from now on ([`Plan::is_known_good`]).
+    pub is_known_good: bool,
 }
 
 /// A cluster in trouble: name, reason, message, since.
@@ -100,6 +102,7 @@ impl Plan {
                 .unwrap_or_default(),
             degraded: u32::try_from(degraded.len()).unwrap_or(u32::MAX),
             problems: self.problems(degraded),
+            is_known_good: self.is_known_good(),
         }
     }
 
@@ -170,7 +173,8 @@ impl Plan {
         }
     }
 
-    /// What keeps pending clusters from starting, the gate that the last stage waits for, or the clusters that vanished.
+    /// What keeps pending clusters from starting, the gate that the last stage waits for, the clusters that vanished, or, where
+    /// nothing else is left to wait for, what keeps clusters back that concerns them alone.
     fn blocked_by(&self, input: &PlanInput) -> Vec<(&'static str, String, Option<Timestamp>)> {
         let mut waiting: BTreeMap<&'static str, (&HoldReason, u32, Option<Timestamp>)> = BTreeMap::new();
         for decision in self.decisions.values().filter(|d| bucket(d) == Bucket::Pending) {
@@ -197,11 +201,36 @@ impl Plan {
             };
             blockers.push((wait.as_str(), waits_for(name, wait), until));
         }
+        if blockers.is_empty() && self.verdict == Verdict::Rolls && !input.membership_held {
+            blockers.extend(self.held_by_themselves());
+        }
         if blockers.is_empty() && input.membership_held {
             let message = "too many clusters left the group at once; it is not over until they are back, or an approval says that it is meant";
             blockers.push((HoldReason::MembershipHeld.as_str(), message.to_owned(), None));
         }
         blockers
+    }
+
+    /// Clusters that the rollout is not through without, and that somebody has to mend, to resume, or to pass over.
+    fn held_by_themselves(&self) -> Vec<(&'static str, String, Option<Timestamp>)> {
+        let mut held: BTreeMap<&'static str, Vec<&str>> = BTreeMap::new();
+        for (name, decision) in &self.decisions {
+            if let Decision::Hold { reason, .. } = decision
+                && bucket(decision) == Bucket::Held
+                && !matches!(reason, HoldReason::Skipped(_))
+            {
+                held.entry(reason.as_str()).or_default().push(name);
+            }
+        }
+        let told = held.into_iter().map(|(word, clusters)| {
+            let message = format!(
+                "{} of the clusters, such as {}; the rollout is over when they have it, or somebody skips them",
+                clusters.len(),
+                clusters.first().copied().unwrap_or_default()
+            );
+            (word, message, None)
+        });
+        told.collect()
     }
 
     fn blocker(&self, reason: &HoldReason, clusters: u32) -> String {

@@ -192,13 +192,37 @@ fn rules(
         });
         read.collect::<Result<Vec<Gate>, _>>()
     };
-    Ok(StageRules {
+    let rules = StageRules {
         name: stage.name.clone(),
         max_concurrency: stage.max_concurrency,
         max_failures: stage.max_failures,
         before: gates(Side::Before, &stage.before_stage_tasks)?,
         after: gates(Side::After, &stage.after_stage_tasks)?,
-    })
+    };
+    one_approval(&rules)?;
+    Ok(rules)
+}
+
+/// A RolloutApproval is for a stage, not for one of its tasks: the same one would pass a second Approval, of which its author
+/// never thought.
+fn one_approval(rules: &StageRules) -> Result<(), StrategyError> {
+    let sides = [(Side::Before, &rules.before), (Side::After, &rules.after)];
+    let mut approvals = sides.into_iter().flat_map(|(side, gates)| {
+        let places = gates.iter().enumerate();
+        places
+            .filter(|(_, gate)| **gate == Gate::Approval)
+            .map(move |(place, _)| (side, place))
+    });
+    match approvals.nth(1) {
+        None => Ok(()),
+        Some((side, place)) => Err(StrategyError::Task {
+            stage: rules.name.clone(),
+            list: side.list(),
+            place,
+            problem: "a stage has one Approval, since a RolloutApproval is for the whole stage; give the other one a stage of its own"
+                .to_owned(),
+        }),
+    }
 }
 
 fn gate(task: &StageTask) -> Result<(Gate, Option<Task>), String> {
@@ -228,6 +252,23 @@ mod tests {
             .iter()
             .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
             .collect()
+    }
+
+    #[test]
+    fn one_approval_passes_one_task() {
+        let canary = |before: serde_json::Value, after: serde_json::Value| {
+            serde_json::json!({"stages": [{"name": "canary", "clusterSelector": {},
+                "beforeStageTasks": before, "afterStageTasks": after}]})
+        };
+        let approval = || serde_json::json!([{"type": "Approval"}]);
+        let wait = || serde_json::json!([{"type": "TimedWait", "waitTime": "1h"}]);
+        assert!(read(canary(approval(), wait())).is_ok());
+        assert!(read(canary(wait(), approval())).is_ok());
+        let both = read(canary(approval(), approval())).unwrap_err().to_string();
+        assert!(
+            both.starts_with("rolloutStrategy.stages[canary].afterStageTasks[0]: a stage has one Approval"),
+            "{both}"
+        );
     }
 
     #[test]

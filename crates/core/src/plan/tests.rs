@@ -400,6 +400,11 @@ fn a_suspended_cluster_is_named() {
         .collect();
     assert_eq!(named, [("c001", "ClusterSuspended")]);
     assert_eq!(report.counts.held, 1);
+    let [(reason, message, None)] = report.blocked_by.as_slice() else {
+        panic!("{:?}", report.blocked_by)
+    };
+    assert_eq!(*reason, "ClusterSuspended");
+    assert!(message.contains("such as c001"), "{message}");
 }
 
 #[test]

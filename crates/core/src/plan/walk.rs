@@ -156,6 +156,9 @@ impl View<'_> {
         if record.passed_at.is_some() {
             return (StagePhase::Passed, None);
         }
+        if self.input.membership_held && (may_open || record.opened_at.is_some()) {
+            return self.stand(record);
+        }
         if record.opened_at.is_none() {
             if !may_open {
                 // Who asks looks at the stage in front.
@@ -170,6 +173,21 @@ impl View<'_> {
         }
         debug_assert!(record.opened_at.is_some(), "{name} is open");
         self.close(record, tally)
+    }
+
+    /// Where it stays while clusters are missing that vanished all at once: nothing is concluded from the rest. A stage that seems
+    /// to be empty has not proven anything, and no gate begins that would tell others of such a fleet.
+    fn stand(&self, record: &StageRecord) -> (StagePhase, Option<StageWait>) {
+        let (gates, recorded, phase) = match record.opened_at {
+            None => (&self.rules.before, &record.before, StagePhase::Pending),
+            Some(_) => (&self.rules.after, &record.after, StagePhase::Open),
+        };
+        let begun = gates.iter().zip(recorded);
+        let mut begun = begun.take_while(|(gate, record)| record.gate == **gate);
+        match begun.find_map(|(_, record)| self.wait_for(record)) {
+            Some(wait) => (StagePhase::Waiting(wait.clone()), Some(wait)),
+            None => (phase, Some(self.clusters())),
+        }
     }
 
     /// When it opens, if it does so now. Of a strategy without stages nothing is recorded, so that its one stage must not open
@@ -226,7 +244,15 @@ impl View<'_> {
         self.is_last
             || tally.done > 0
             || goes_on(self.input)
-            || self.members.iter().all(|member| member.skipped)
+            || (self.members.iter().all(|member| member.skipped) && !self.was_emptied())
+    }
+
+    /// Whether its clusters left it before it was through. One that is empty when it opens has nothing to prove.
+    fn was_emptied(&self) -> bool {
+        let recorded = self.input.rollout.stages.get(&self.rules.name);
+        let is_under_way =
+            recorded.is_some_and(|record| record.opened_at.is_some() && record.completed_at.is_none());
+        is_under_way && self.members.is_empty()
     }
 
     /// Goes through gates, one after the other: what is recorded of them from now on, and the first that is not passed.

@@ -160,7 +160,7 @@ impl World {
                     failed: plan.tally.failed,
                 });
             }
-            if let Some(news) = self.take_course(plan.as_ref().map(|plan| &plan.verdict)) {
+            if let Some(news) = self.take_course(plan.as_ref()) {
                 let goes_on = matches!(news, Happened::Began { .. } | Happened::Queued(_));
                 happened.push(news);
                 if goes_on {
@@ -222,18 +222,20 @@ impl World {
         self.input().as_ref().map(plan)
     }
 
-    fn take_course(&mut self, verdict: Option<&Verdict>) -> Option<Happened> {
+    fn take_course(&mut self, plan: Option<&Plan>) -> Option<Happened> {
         if self.offered.is_empty() {
             return None;
         }
         let release = self.rollout.as_ref().map(|rollout| rollout.release.clone());
         let asked = self.asked.take();
+        let is_known_good = plan.is_some_and(Plan::is_known_good);
         let course = course::course(&CourseInput {
             offered: &self.offered,
-            current: release
-                .as_deref()
-                .zip(verdict)
-                .map(|(release, verdict)| Current { release, verdict }),
+            current: release.as_deref().zip(plan).map(|(release, plan)| Current {
+                release,
+                verdict: &plan.verdict,
+                is_over: plan.is_over(),
+            }),
             held: self.held.as_deref(),
             known_good: self.known_good.as_deref(),
             asked: asked.as_ref().map(|asked| match asked {
@@ -246,7 +248,7 @@ impl World {
         });
         match course {
             Course::Keep => {
-                if verdict == Some(&Verdict::Through) {
+                if is_known_good {
                     self.known_good = release;
                 }
                 None
@@ -262,11 +264,12 @@ impl World {
                 hold,
                 reason,
             } => {
-                if verdict == Some(&Verdict::Through) {
+                if is_known_good {
                     self.known_good = self.rollout.take().map(|rollout| rollout.release);
                 }
-                self.queue
-                    .retain(|waiting| *waiting != release && Some(waiting) != hold.as_ref());
+                let dropped =
+                    course::overtaken(&self.queue, &self.offered, &release, direction, hold.as_deref());
+                self.queue.drain(..dropped);
                 self.held = hold;
                 self.steering = Steering::default();
                 self.rollout = Some(RolloutView {

@@ -107,10 +107,10 @@ async fn look(context: &Context, key: &ObjectKey) -> Result<Next, ReconcileError
     } = &decided;
     gates::carry_out(context, &group, rolling, plan);
     let admitted = admit::admit(context, &group, rolling, plan).await?;
-    let retried = retry::retry(context, &group, rolling, plan, asked).await;
+    let retried = retry::retry(context, &group, rolling, plan, asked, membership_held).await;
     let left = leave::release(context, &group, rolling, &leaving, plan).await?;
     let reported = report::report(context, &group, &decided, leaving.held.as_ref()).await?;
-    let unknown = rendered::ensure(context, &group, rolling).await?;
+    let unknown = rendered::ensure(context, &group, rolling, membership_held).await?;
     Ok(soonest([
         plan.recheck_at.map(|at| Next::at(at, context.now())),
         offered.settles_at.map(|at| Next::at(at, context.now())),

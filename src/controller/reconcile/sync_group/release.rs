@@ -166,6 +166,7 @@ pub(super) fn course(
         current: current.map(|planned| Current {
             release: &planned.rolling.rollout.release,
             verdict: &planned.plan.verdict,
+            is_over: planned.plan.is_over(),
         }),
         held: held.map(|held| held.release.as_str()),
         known_good: good.map(|good| good.release.as_str()),
@@ -266,10 +267,7 @@ pub(super) async fn begin(
         .await?;
     tracing::info!(group = %group.key, rollout = id, ?direction, ?reason, release = %rollout.release, revisions = %list(&rollout.revisions), "rollout started");
     status.held_release = hold.map(|held| hold_of(&held, before.as_ref(), offered, reason, now));
-    let held = status.held_release.as_ref().map(|held| held.release.clone());
-    status
-        .queue
-        .retain(|waiting| waiting.release != rollout.release && Some(&waiting.release) != held.as_ref());
+    leave_behind(&mut status, offered, &rollout.release, direction);
     status.rollout = Some(rollout.clone());
     // Whoever waits for Ready must not see the last release's while this one rolls.
     let message = format!("rollout {id} starts");
@@ -303,6 +301,15 @@ pub(super) async fn begin(
         vector,
         known_good,
     }))
+}
+
+/// Drops what has lost its turn by what begins.
+fn leave_behind(status: &mut SyncGroupStatus, offered: &Offered, release: &str, direction: Direction) {
+    let queue = status.queue.iter().map(|waiting| waiting.release.clone());
+    let queue: Vec<String> = queue.collect();
+    let held = status.held_release.as_ref().map(|held| held.release.as_str());
+    let dropped = course::overtaken(&queue, &offered.vector.digest, release, direction, held);
+    status.queue.drain(..dropped);
 }
 
 /// What is not to start again: the release that is left behind, or what the Sources offer.

@@ -27,8 +27,11 @@ pub(super) async fn ensure(
     context: &Context,
     group: &Group,
     rolling: &Rolling,
+    membership_held: bool,
 ) -> Result<Option<Next>, ReconcileError> {
-    if !is_needed(group) || !rolling.rollout.release_digest.is_empty() {
+    // A fleet of which nobody is there has no folders: its digest would cover nothing of what comes with the clusters.
+    let nobody = group.clusters.is_empty();
+    if !is_needed(group) || membership_held || nobody || !rolling.rollout.release_digest.is_empty() {
         return Ok(None);
     }
     let digest = match of_release(context, group, &rolling.vector).await {

@@ -184,8 +184,7 @@ fn status(
     rollout.stage.clone_from(&report.stage);
     rollout.stages = record::stage_statuses(plan);
     rollout.blocked_by = blockers(&rollout.blocked_by, report, now);
-    let succeeded = report.phase == RolloutPhase::Succeeded && report.counts.updated > 0;
-    let last_known_good = if succeeded {
+    let last_known_good = if report.is_known_good {
         Some(ReleaseStatus {
             release: rollout.release.clone(),
             revisions: rollout.revisions.clone(),

@@ -1,11 +1,14 @@
-//! Tries again at once what failed, where a person asked for it: a failed cluster is admitted once more to what it was
-//! admitted to, and so has its `progressDeadline` anew.
+//! Tries again what failed, where a person asked for it: a failed cluster is admitted once more to what it was admitted to, and
+//! so has its `progressDeadline` anew. It takes a slot for that, as whoever starts does; where none is free it waits for one, for the
+//! word stands. What keeps everybody from starting (suspended, paused, given up, clusters that vanished) keeps it back, too; the
+//! failures themselves and closed windows do not, since it has started before.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::{ADMITTED_AT, REQUESTED_AT, SyncResource};
-use starling_core::plan::{Decision, Plan};
+use starling_core::plan::{Decision, Plan, Tally};
 use starling_core::steering::{Asked, Retry};
+use starling_core::target;
 
 use super::observe::Group;
 use super::release::Rolling;
@@ -19,19 +22,26 @@ pub(super) async fn retry(
     rolling: &Rolling,
     plan: &Plan,
     asked: &Asked,
+    membership_held: bool,
 ) -> bool {
-    if asked.retries.is_empty() {
+    let steering = &asked.steering;
+    let nobody_starts = group.object.spec.suspend
+        || membership_held
+        || steering.paused.is_some()
+        || steering.aborted.is_some();
+    if asked.retries.is_empty() || nobody_starts {
         return true;
     }
+    let mut room = Room::left_by(plan, group);
     let mut written = true;
     for (cluster, decision) in &plan.decisions {
         let Decision::Failed { .. } = decision else {
             continue;
         };
-        let stage = group.clusters.get(cluster).map(|of| {
-            let place = group.strategy.place(of.labels()).stage;
-            group.strategy.strategy.stages[place].name.as_str()
-        });
+        let place = stage_of(plan, group, cluster);
+        let stage = place
+            .and_then(|place| plan.stages.get(place))
+            .map(|stage| stage.name.as_str());
         let retries = asked
             .retries
             .iter()
@@ -39,26 +49,88 @@ pub(super) async fn retry(
         let Some(last) = retries.map(|retry| retry.word.at).max() else {
             continue;
         };
-        for entry in &rolling.vector.entries {
-            let known = group.syncs.get(cluster, &entry.name);
-            if !known.is_some_and(|sync| admitted_before(sync, last)) {
-                continue;
-            }
-            let again = admit::mk_sync(
-                group,
-                rolling,
-                &rolling.vector,
-                (cluster, &entry.name),
-                context.now(),
-            );
-            if let Some(mut sync) = again {
-                sync.annotations_mut()
-                    .insert(REQUESTED_AT.to_owned(), last.to_string());
-                written &= admit::write(context, &group.key, sync).await;
-            }
+        let again = once_more(group, rolling, cluster, last, context.now());
+        if again.is_empty() || !room.take(place) {
+            continue;
+        }
+        for sync in again {
+            written &= admit::write(context, &group.key, sync).await;
         }
     }
     written
+}
+
+/// The Syncs of a cluster that hold what this release wants there, and were admitted to it before the word.
+fn once_more(
+    group: &Group,
+    rolling: &Rolling,
+    cluster: &str,
+    asked_at: Timestamp,
+    now: Timestamp,
+) -> Vec<SyncResource> {
+    let entries = rolling.vector.entries.iter();
+    entries
+        .filter_map(|entry| {
+            let known = group.syncs.get(cluster, &entry.name)?;
+            let mut sync = admit::mk_sync(group, rolling, &rolling.vector, (cluster, &entry.name), now)?;
+            // What it lacks of the release is the planner's to start.
+            let holds_it = target::of_spec(&known.spec) == target::of_spec(&sync.spec);
+            if !holds_it || !admitted_before(known, asked_at) {
+                return None;
+            }
+            sync.annotations_mut()
+                .insert(REQUESTED_AT.to_owned(), asked_at.to_string());
+            Some(sync)
+        })
+        .collect()
+}
+
+/// The place of a cluster's stage in the plan; on the way back at once there is one.
+fn stage_of(plan: &Plan, group: &Group, cluster: &str) -> Option<usize> {
+    let labels = group.clusters.get(cluster)?.labels();
+    Some(
+        group
+            .strategy
+            .place(labels)
+            .stage
+            .min(plan.stages.len().saturating_sub(1)),
+    )
+}
+
+/// Slots that the plan leaves free.
+struct Room {
+    group: usize,
+    /// `None`: the stage has no bound of its own.
+    stages: Vec<Option<usize>>,
+}
+
+impl Room {
+    fn left_by(plan: &Plan, group: &Group) -> Self {
+        let free = |tally: &Tally| tally.slots.map(|slots| slots.saturating_sub(tally.in_flight));
+        let mut room = Self {
+            group: free(&plan.tally).unwrap_or(usize::MAX),
+            stages: plan.stages.iter().map(|stage| free(&stage.tally)).collect(),
+        };
+        for (cluster, decision) in &plan.decisions {
+            if matches!(decision, Decision::Start { .. }) {
+                room.take(stage_of(plan, group, cluster));
+            }
+        }
+        room
+    }
+
+    /// Takes a slot in the group and in the stage, if both have one.
+    fn take(&mut self, stage: Option<usize>) -> bool {
+        let mut of_stage = stage.and_then(|stage| self.stages.get_mut(stage)?.as_mut());
+        if self.group == 0 || of_stage.as_deref() == Some(&0) {
+            return false;
+        }
+        self.group -= 1;
+        if let Some(left) = &mut of_stage {
+            **left -= 1;
+        }
+        true
+    }
 }
 
 fn is_about(retry: &Retry, cluster: &str, stage: Option<&str>) -> bool {

@@ -1,12 +1,13 @@
 //! I4: a stage opens and lets the next one go when it has earned that, and nothing starts in one that has not opened.
 
 use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
 use starling_api::{
     ActionType, Cluster, OnFailure, OnUnreachable, RolloutDirection, RolloutStatus, Stage, StageStatus,
     StageTask, StageTaskType, SyncGroup, TaskStatus,
 };
 
-use crate::judge::hub::{Id, Track, Version, after, earlier, is_reachable, span, stage_of};
+use crate::judge::hub::{Id, Track, Version, after, earlier, is_reachable, selects, span, stage_of};
 use crate::judge::targets::is_done;
 use crate::judge::violation::{Rule, Violation};
 use crate::judge::words::{Said, actions, approvals, skips};
@@ -24,6 +25,7 @@ const REST: &str = "*";
 /// Only clusters count that were selected, in the stage and workable for as long as the lag; those that cannot be reached only
 /// with `onUnreachable: Wait`. A timed wait is over by the times that the status has; an approval is one of this stage in this
 /// rollout with the digest that the status has, made before. A stage of which no cluster holds the release lets nobody go.
+/// One that was open with clusters and lost them all before any of them was through has shown nothing either.
 /// Where the stages of the spec changed within the lag nothing is asked.
 pub(super) fn stages_earn_it(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
@@ -67,6 +69,7 @@ fn changes(
         let look = Look {
             world,
             id,
+            track,
             version,
             rollout,
             from,
@@ -94,6 +97,7 @@ fn changes(
 struct Look<'w> {
     world: &'w World<'w>,
     id: &'w Id,
+    track: &'w Track<SyncGroup>,
     version: &'w Version<SyncGroup>,
     rollout: &'w RolloutStatus,
     from: Timestamp,
@@ -293,11 +297,36 @@ impl Look<'_> {
         let is_passed_over = |cluster: &&str| self.is_said(|action| skips(action, Some(cluster), None));
         let all = self.always_here(|_| true);
         let members: Vec<&str> = { all }.filter(|cluster| !is_passed_over(cluster)).collect();
-        let is_proven = members.is_empty() || self.anybody_holds_it();
+        let is_proven = (members.is_empty() && !self.was_emptied()) || self.anybody_holds_it();
         let behind = &self.rollout.stages[self.place + 1..];
         let is_last = behind.iter().all(|stage| stage.total == 0) || self.stage.name == REST;
         (!goes_on && !is_proven && !is_last)
             .then(|| format!("it let go though the release is on none of {members:?}"))
+    }
+
+    /// Whether it was open with clusters before it was through, and nobody was in it lately.
+    fn was_emptied(&self) -> bool {
+        let is_of_group = |cluster: &Cluster| {
+            let selector = &self.version.object.spec.cluster_selector;
+            selects(selector, cluster.labels()) && stage_of(self.rules(), cluster) == self.place
+        };
+        let anybody = self.world.hub.clusters.iter().any(|(of, track)| {
+            let mut lately = track.during(self.from, self.version.at);
+            of.namespace == self.id.namespace && lately.any(|version| is_of_group(&version.object))
+        });
+        let before = self.track.versions().iter();
+        let before = before.filter(|version| version.index < self.version.index);
+        let looks = before.filter_map(|version| {
+            let rollout = version.object.status.as_ref()?.rollout.as_ref()?;
+            let stage = rollout.stages.iter().find(|stage| stage.name == self.stage.name);
+            stage.filter(|stage| rollout.id == self.rollout.id && stage.total > 0)
+        });
+        let (mut was_open, mut was_through) = (false, false);
+        for stage in looks {
+            was_open |= !stage.start_time.is_empty();
+            was_through |= !stage.completion_time.is_empty();
+        }
+        !anybody && was_open && !was_through
     }
 
     /// Whether a cluster that may have been in the stage holds what rolls.

@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 use starling_api::{
-    ActionType, OnFailure, RollbackType, RolloutAction, RolloutDirection, RolloutPhase, RolloutStatus,
-    SyncGroup,
+    ActionType, ClusterCounts, OnFailure, RollbackType, RolloutAction, RolloutDirection, RolloutPhase,
+    RolloutStatus, SyncGroup,
 };
 
 use crate::judge::hub::{Id, Track, Version, earlier};
@@ -16,7 +16,7 @@ use crate::judge::world::World;
 /// that is held does not roll forward unless a person let it go in the rollout before.
 ///
 /// Evidence: the first status of each rollout against those before it, and the words that were there before. What had succeeded is
-/// what a status called that while a cluster had it, whatever `lastKnownGood` says.
+/// what a status called that while every cluster that could be reached had it, whatever `lastKnownGood` says.
 pub(super) fn rollouts_go_where_they_may(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (id, track) in &world.hub.groups {
@@ -136,7 +136,7 @@ impl Beginning<'_> {
         let known = versions.filter(|version| version.index < self.version.index);
         let status = known.filter_map(|version| version.object.status.as_ref());
         status
-            .filter(|status| status.clusters.updated > 0)
+            .filter(|status| is_on_the_whole_group(status.clusters))
             .filter_map(|status| status.rollout.as_ref())
             .rfind(|rollout| rollout.phase == RolloutPhase::Succeeded)
             .map(|rollout| rollout.release.as_str())
@@ -155,4 +155,9 @@ impl Beginning<'_> {
         );
         (!as_told).then_some((Rule::Back, words))
     }
+}
+
+/// Nobody was passed over: every cluster held it, but for those that could not be reached.
+fn is_on_the_whole_group(clusters: ClusterCounts) -> bool {
+    clusters.updated > 0 && clusters.updated + clusters.unreachable == clusters.total
 }

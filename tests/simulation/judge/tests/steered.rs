@@ -99,7 +99,7 @@ fn rolled_back() -> Script {
     script
 }
 
-pub(super) const STEERED: [Case; 33] = [
+pub(super) const STEERED: [Case; 35] = [
     ("the second stage before the first", Rule::StageOrder, || {
         let mut script = canary(&NOTHING, &NOTHING);
         script.admit("b", "c2");
@@ -214,6 +214,15 @@ pub(super) const STEERED: [Case; 33] = [
         let mut script = canary(&NOTHING, &NOTHING);
         script.reach("a", false);
         script.pass(5);
+        let_go(&mut script);
+        script.admit("b", "c2");
+        script
+    }),
+    ("a canary that lost its cluster", Rule::StageOrder, || {
+        let mut script = canary(&NOTHING, &NOTHING);
+        script.admit("a", "c2");
+        script.delete_cr("Cluster", "a", "kubectl", false);
+        script.pass(30);
         let_go(&mut script);
         script.admit("b", "c2");
         script
@@ -354,6 +363,22 @@ pub(super) const STEERED: [Case; 33] = [
         let mut script = settled();
         script.roll("c2", TWO);
         script.admit("a", "c2");
+        script.roll("c3", THREE);
+        script.say("Rollback", &NOTHING);
+        begin(&mut script, BAD, "c2", "Back");
+        script
+    }),
+    ("back to what somebody had passed over", Rule::Back, || {
+        let mut script = settled();
+        script.roll("c2", TWO);
+        script.deliver("a", "c2");
+        script.say("Skip", &json!({"cluster": "b"}));
+        script.say("Skip", &json!({"cluster": "c"}));
+        script.report();
+        script.edit("SyncGroup", "shop", "starling", |group| {
+            group["status"]["rollout"]["phase"] = "Succeeded".into();
+            group["status"]["clusters"]["held"] = 2.into();
+        });
         script.roll("c3", THREE);
         script.say("Rollback", &NOTHING);
         begin(&mut script, BAD, "c2", "Back");

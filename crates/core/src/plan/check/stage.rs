@@ -128,21 +128,33 @@ impl Place<'_> {
                 soaking: 0
             }
         );
-        let only_skipped = members().all(|member| member.skipped.is_some());
+        // What was open with clusters, and has none left, showed nothing. Empty from the beginning it would be completed by now.
+        let lost_all =
+            members().next().is_none() && self.old.opened_at.is_some() && self.old.completed_at.is_none();
+        let only_skipped = !lost_all && members().all(|member| member.skipped.is_some());
         let proven = only_skipped || scope.tally.done > 0 || self.rules.continues || !is_waited_for;
 
         let before = self.walk(&self.stage.before, &self.old.before, self.first_turn());
         let after = self.walk(&self.stage.after, &self.old.after, self.at);
-        let record = self.record(&before, &after, through && proven && within);
+        let held = self.input.membership_held;
+        let record = match held {
+            false => self.record(&before, &after, through && proven && within),
+            true => self.record_while_held(),
+        };
         let steered = self.skipped().is_some() || self.is_promoted();
         let passed = record.passed_at.is_some();
         if !passed {
             scope.tally.failed += broken;
         }
-        let waits = self.waits(&record, clusters, &before, &after, (proven, within));
-        let phases = self.phases(&record, &waits, through);
-        let fixed_before = self.old.opened_at.is_none() && self.is_next && !steered && !passed;
-        let fixed_after = record.completed_at.is_some() && self.old.passed_at.is_none() && !steered;
+        let (waits, phases) = if held && !passed && (self.is_next || record.opened_at.is_some()) {
+            self.while_held(&record, clusters)
+        } else {
+            let waits = self.waits(&record, clusters, &before, &after, (proven, within));
+            let phases = self.phases(&record, &waits, through);
+            (waits, phases)
+        };
+        let fixed_before = held || (self.old.opened_at.is_none() && self.is_next && !steered && !passed);
+        let fixed_after = held || (record.completed_at.is_some() && self.old.passed_at.is_none() && !steered);
         let others = |fixed: bool, old: &Vec<GateRecord>, walked: &Walk| match fixed {
             true => Vec::new(),
             false => vec![
@@ -232,6 +244,35 @@ impl Place<'_> {
             record.passed_at = Some(self.at);
         }
         record
+    }
+
+    /// While clusters are missing that vanished all at once, only people take a stage further.
+    fn record_while_held(&self) -> StageRecord {
+        let mut record = self.old.clone();
+        if self.skipped().is_some() || self.is_promoted() {
+            record.passed_at.get_or_insert(self.at);
+        }
+        if self.is_promoted() && self.skipped().is_none() && self.opens_with_rollout() {
+            record.opened_at.get_or_insert(self.input.rollout.started_at);
+        }
+        record
+    }
+
+    /// What may be said of a stage meanwhile: it waits for a gate that has begun, or, where none has, for its clusters.
+    fn while_held(&self, record: &StageRecord, clusters: StageWait) -> (Vec<StageWait>, Vec<StagePhase>) {
+        let is_open = record.opened_at.is_some();
+        let (gates, begun, otherwise) = match is_open {
+            true => (&self.stage.after, &record.after, StagePhase::Open),
+            false => (&self.stage.before, &record.before, StagePhase::Pending),
+        };
+        let same = begun
+            .iter()
+            .zip(gates)
+            .take_while(|(begun, gate)| begun.gate == **gate);
+        match same.filter_map(|(begun, _)| self.pending(begun)).next() {
+            Some(wait) => (vec![wait.clone()], vec![StagePhase::Waiting(wait)]),
+            None => (vec![clusters], vec![otherwise]),
+        }
     }
 
     fn waits(
