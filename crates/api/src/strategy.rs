@@ -86,7 +86,7 @@ pub enum OnUnreachable {
     Wait,
 }
 
-/// When clusters may start; at least one of `allow` and `deny`.
+/// When clusters may start; exactly one of `allow` and `deny`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Window {

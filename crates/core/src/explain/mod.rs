@@ -40,7 +40,7 @@ pub struct Explanation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Link {
-    /// The word for it, as in status and metrics.
+    /// The word for it, as in status.
     pub reason: String,
     /// For people.
     pub text: String,

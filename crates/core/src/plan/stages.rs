@@ -240,7 +240,7 @@ pub enum StageWait {
 }
 
 impl StageWait {
-    /// The word for status, events and metrics.
+    /// The word for status.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {

@@ -295,7 +295,7 @@ pub enum FailureReason {
 }
 
 impl FailureReason {
-    /// The word for status, events and metrics.
+    /// The word for status.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
@@ -381,7 +381,7 @@ pub enum HoldReason {
 }
 
 impl HoldReason {
-    /// The word for status, events and metrics.
+    /// The word for status.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {

@@ -57,7 +57,7 @@ pub enum HoldReason {
 }
 
 impl HoldReason {
-    /// The reason as it stands in conditions and metrics.
+    /// The reason as it stands in status.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
