@@ -50,7 +50,7 @@ pub(crate) async fn settle(machine: &mut Machine, approving: bool) -> Result<End
             .min();
         match next {
             Some(next) => machine.world.go_to(next),
-            None => return end(&plan),
+            None => return end(&plan).and_then(|end| nothing_waits(machine, &plan).map(|()| end)),
         }
     }
     let plan = machine.plan_of_now();
@@ -91,6 +91,20 @@ fn end(plan: &Plan) -> Result<End, String> {
     } else {
         Err(format!("it stands still for no reason: {plan:#?}"))
     }
+}
+
+/// Whatever is offered rolls or was left behind, once what rolled does not go on by itself (I8).
+fn nothing_waits(machine: &Machine, plan: &Plan) -> Result<(), String> {
+    let status = &machine.world.api.status;
+    let rolls = status.rollout.as_ref().map(|rollout| &rollout.release);
+    let held = status.held_release.as_ref().map(|held| &held.release);
+    let offered = Some(&machine.world.api.offered);
+    if !plan.is_over() || offered == rolls || offered == held {
+        return Ok(());
+    }
+    Err(format!(
+        "{offered:?} waits for {rolls:?}, which is over: {plan:#?}"
+    ))
 }
 
 fn waits_for_someone(decision: &Decision) -> bool {
