@@ -4,7 +4,7 @@
 //! each other, while hardly any of the specs behind them changes. What is kept says of which state it is, so it is as good as
 //! what is computed; what a look at all clusters has not used is not kept any longer.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use kube::ResourceExt;
@@ -90,7 +90,12 @@ pub struct Known {
     pub views: Views<(Of, String, String), ClusterView>,
     /// Where those clusters belong that several stages select: as the views are, of the clusters that there are.
     pub overlaps: BTreeMap<String, Place>,
+    /// What the digest of a rollout was worked out over: its number, and the folders of each entry.
+    pub digested: Option<(i64, Vec<Folders>)>,
 }
+
+/// The folders and namespaces that an entry is built from and for, on all clusters.
+pub type Folders = BTreeSet<(String, String)>;
 
 impl Known {
     /// Begins a look at all clusters.

@@ -1,12 +1,12 @@
 //! What a rollout renders to: the digest that an approval is for.
 //!
-//! Worked out once for each rollout whose strategy has an Approval task, after its first clusters were admitted: they need the same
-//! builds, which are kept for both.
+//! Worked out for each rollout whose strategy has an Approval task, after its first clusters were admitted: they need the same
+//! builds, which are kept for both. And once more when clusters bring folders with them, or take them away: an approval is for what
+//! was looked at.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
-use starling_api::{StageTaskType, SyncEntry};
+use starling_api::{RolloutPhase, StageTaskType, SyncEntry};
 use starling_core::fingerprint::{self, EntryBuild};
 use starling_core::revision::Revision;
 
@@ -17,6 +17,7 @@ use super::view::template_for;
 use crate::controller::builds::{Builder, EntryAt, refname};
 use crate::controller::context::{Context, Next};
 use crate::controller::releases::Vector;
+use crate::controller::targets::Folders;
 use crate::controller::wake::By;
 
 /// Wait after something could not be built: its clusters are told why, and so is the log.
@@ -31,22 +32,51 @@ pub(super) async fn ensure(
 ) -> Result<Option<Next>, ReconcileError> {
     // A fleet of which nobody is there has no folders: its digest would cover nothing of what comes with the clusters.
     let nobody = group.clusters.is_empty();
-    if !is_needed(group) || membership_held || nobody || !rolling.rollout.release_digest.is_empty() {
+    if !is_needed(group) || membership_held || nobody || rolling.rollout.phase == RolloutPhase::Succeeded {
         return Ok(None);
     }
-    let digest = match of_release(context, group, &rolling.vector).await {
-        Ok(digest) => digest,
-        Err(message) => {
-            tracing::warn!(group = %group.key, rollout = rolling.rollout.id, %message, "what the rollout renders to is not known");
-            return Ok(Some(Next::After(RETRY)));
-        }
+    let folders: Vec<Folders> = rolling
+        .vector
+        .entries
+        .iter()
+        .map(|entry| folders(group, entry))
+        .collect();
+    let over = Some((rolling.rollout.id, folders));
+    let mut known = context.targets.take(&group.key);
+    let is_known = known.digested == over && !rolling.rollout.release_digest.is_empty();
+    let digest = if is_known {
+        None
+    } else {
+        let worked_out = of_release(context, group, &rolling.vector, over.as_ref()).await;
+        known.digested = over.filter(|_| worked_out.is_ok());
+        Some(worked_out)
     };
+    context.targets.put(&group.key, known);
+    match digest {
+        None => Ok(None),
+        Some(Ok(digest)) => write(context, group, rolling, digest).await,
+        Some(Err(message)) => {
+            tracing::warn!(group = %group.key, rollout = rolling.rollout.id, %message, "what the rollout renders to is not known");
+            Ok(Some(Next::After(RETRY)))
+        }
+    }
+}
+
+async fn write(
+    context: &Context,
+    group: &Group,
+    rolling: &Rolling,
+    digest: String,
+) -> Result<Option<Next>, ReconcileError> {
     // What this look has written since is in the cache.
     let newest = context.groups.get(&group.key);
     let status = newest.as_ref().and_then(|group| group.status.clone());
     let Some(mut status) = status else { return Ok(None) };
     match &mut status.rollout {
-        Some(rollout) if rollout.id == rolling.rollout.id => rollout.release_digest = digest,
+        Some(rollout) if rollout.id == rolling.rollout.id && rollout.release_digest != digest => {
+            tracing::info!(group = %group.key, rollout = rollout.id, before = %rollout.release_digest, %digest, "what the rollout renders to is known");
+            rollout.release_digest = digest;
+        }
         _ => return Ok(None),
     }
     let written = context.hub.write_status(&*group.object, &status).await?;
@@ -65,10 +95,16 @@ fn is_needed(group: &Group) -> bool {
     })
 }
 
-async fn of_release(context: &Context, group: &Group, vector: &Vector) -> Result<String, String> {
+async fn of_release(
+    context: &Context,
+    group: &Group,
+    vector: &Vector,
+    over: Option<&(i64, Vec<Folders>)>,
+) -> Result<String, String> {
     let mut entries = Vec::new();
-    for entry in &vector.entries {
-        let build = of_entry(context, group, vector, entry).await;
+    let folders = over.into_iter().flat_map(|(_, folders)| folders);
+    for (entry, folders) in vector.entries.iter().zip(folders) {
+        let build = of_entry(context, group, vector, entry, folders).await;
         entries.push(build.map_err(|message| format!("entry {}: {message}", entry.name))?);
     }
     Ok(fingerprint::of_release(&entries))
@@ -79,6 +115,7 @@ async fn of_entry<'v>(
     group: &'v Group,
     vector: &'v Vector,
     entry: &'v SyncEntry,
+    folders: &Folders,
 ) -> Result<EntryBuild<'v>, String> {
     let template = &entry.template;
     let source = group
@@ -99,11 +136,11 @@ async fn of_entry<'v>(
         revision,
         refname: refname(source, &parsed),
     };
-    builder.fingerprint(&at, template, folders(group, entry)).await
+    builder.fingerprint(&at, template, folders.clone()).await
 }
 
-/// The folders and namespaces that the entry is built from and for, on all clusters. One that lacks a parameter gets nothing.
-fn folders(group: &Group, entry: &SyncEntry) -> BTreeSet<(String, String)> {
+/// A cluster that lacks a parameter gets nothing.
+fn folders(group: &Group, entry: &SyncEntry) -> Folders {
     let clusters = group.clusters.iter();
     clusters
         .filter_map(|(name, cluster)| template_for(group, entry, name, cluster).ok())
