@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
-use starling_api::{Cluster, RolloutPhase};
+use starling_api::{Cluster, RolloutPhase, SyncGroupStatus};
 use starling_testkit::Change;
 use starling_testkit::fleet::{MANAGEMENT, NAMESPACE};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -283,6 +283,46 @@ fn a_plan_prints_the_digest_that_an_approval_is_for() -> Result<()> {
         assert_eq!(said.0, 0, "{said:?}");
         scene.succeeded(&first).await?;
         Ok(())
+    })
+}
+
+/// What was approved is what was looked at: a cluster that brings a folder of its own into a rollout was not part of that.
+#[test]
+fn a_cluster_that_brings_another_folder_voids_an_approval() -> Result<()> {
+    along("voided", async |scene| {
+        let map = |value: &str| config_map(&scene.own("settings"), value);
+        let files = [("app/settings.yaml", map("one")), ("other/settings.yaml", map("other"))];
+        let files = files.each_ref().map(|(path, text)| (*path, text.as_str()));
+        let commit = scene.repo.commit(&files, "two folders")?;
+        scene.follow_main().await?;
+        for (member, folder) in [("m1", "app"), ("m2", "app"), ("m3", "other")] {
+            scene.label(member, "example.com/folder", Some(folder)).await?;
+        }
+        scene.select(&MEMBERS[..2]).await?;
+        let stage = json!({"name": "canary", "clusterSelector": scene.selector(), "afterStageTasks": [{"type": "Approval"}]});
+        let path = json!({"path": "./$(cluster.labels['example.com/folder'])"});
+        scene.group(json!({"stages": [stage]}), path).await?;
+        let waits = |status: &SyncGroupStatus, not: &str| {
+            let rollout = status.rollout.as_ref();
+            let digest = rollout.map_or("", |rollout| rollout.release_digest.as_str());
+            is_in(status, &commit, "canary", "AwaitingApproval") && !digest.is_empty() && digest != not
+        };
+        let status = scene.status("it waits", |status| waits(status, "")).await?;
+        let first = status.rollout.context("a rollout")?.release_digest;
+        scene.label("m3", scene.name, Some("")).await?;
+        let status = scene
+            .status("another digest", |status| waits(status, &first))
+            .await?;
+        let second = status.rollout.context("a rollout")?.release_digest;
+        let (_, plan) = preview(scene, &["plan", scene.name]).await?;
+        assert_eq!(plan["releaseDigest"], json!(second));
+        let approve = |digest| ["approve", scene.name, "--digest", digest, "--reason", "read the plan"];
+        let (code, _, complaint) = run(scene, &approve(&first)).await?;
+        assert!(code != 0 && complaint.contains(&second), "{complaint}");
+        let said = run(scene, &approve(&second)).await?;
+        assert_eq!(said.0, 0, "{said:?}");
+        scene.succeeded(&commit).await?;
+        scene.until_value("m3", "settings", Some("other")).await
     })
 }
 
