@@ -6,6 +6,7 @@
 pub mod cli;
 pub mod clock;
 pub mod controller;
+mod errors;
 pub mod git;
 pub mod ledger;
 pub mod member;
@@ -13,19 +14,4 @@ pub mod render;
 pub mod server;
 pub mod web;
 
-/// The text of an error and of all that is behind it, without saying anything twice.
-#[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        let part = source.to_string();
-        // Some libraries put their source's text into their own.
-        if !text.ends_with(&part) {
-            text.push_str(": ");
-            text.push_str(&part);
-        }
-        next = source.source();
-    }
-    text
-}
+pub use errors::chain;

@@ -29,12 +29,18 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// The context `name` of a kubeconfig; without a name, the current one.
+    /// The context `name` of a kubeconfig; without a name, the current one. For `cluster add`, where two contexts are meant and
+    /// each has a flag of its own.
     pub(super) fn of(kubeconfig: Kubeconfig, name: Option<String>) -> anyhow::Result<Self> {
+        Self::by(kubeconfig, name, "--hub-context")
+    }
+
+    /// The context `name` of a kubeconfig; without a name, the current one. `flag` is the one that names it.
+    pub(super) fn by(kubeconfig: Kubeconfig, name: Option<String>, flag: &str) -> anyhow::Result<Self> {
         let context = name
             .or_else(|| kubeconfig.current_context.clone())
             .filter(|name| !name.is_empty())
-            .ok_or_else(|| anyhow!("the kubeconfig has no current-context; name one with --hub-context"))?;
+            .ok_or_else(|| anyhow!("the kubeconfig has no current-context; name one with {flag}"))?;
         let mut names: Vec<&str> = kubeconfig.contexts.iter().map(|c| c.name.as_str()).collect();
         if !names.contains(&context.as_str()) {
             names.sort_unstable();
@@ -73,12 +79,7 @@ impl Access {
 
     /// The sign-in program of the context, for errors: its name only, since arguments may be secrets.
     fn program(&self) -> String {
-        let context = self
-            .kubeconfig
-            .contexts
-            .iter()
-            .find(|context| context.name == self.context);
-        let user = context.and_then(|context| context.context.as_ref()?.user.as_deref());
+        let user = self.entry().and_then(|context| context.user.as_deref());
         let named = self
             .kubeconfig
             .auth_infos
@@ -126,13 +127,23 @@ impl Access {
         Ok(endpoint)
     }
 
+    /// The namespace that the context names.
+    pub(super) fn namespace(&self) -> Option<&str> {
+        let namespace = self.entry()?.namespace.as_deref();
+        namespace.filter(|namespace| !namespace.is_empty())
+    }
+
+    fn entry(&self) -> Option<&kube::config::Context> {
+        let mut contexts = self.kubeconfig.contexts.iter();
+        contexts
+            .find(|context| context.name == self.context)?
+            .context
+            .as_ref()
+    }
+
     fn cluster(&self) -> anyhow::Result<(String, Cluster)> {
         let context = self
-            .kubeconfig
-            .contexts
-            .iter()
-            .find(|context| context.name == self.context)
-            .and_then(|context| context.context.as_ref())
+            .entry()
             .ok_or_else(|| anyhow!("contexts[{}].context is missing", self.context))?;
         let cluster = self
             .kubeconfig
@@ -286,10 +297,13 @@ mod tests {
             error.as_deref(),
             Some("the kubeconfig has no context \"dev\"; it has: prod")
         );
-        let error = Access::of(Kubeconfig::default(), None)
-            .err()
-            .map(|e| e.to_string());
-        assert!(error.is_some_and(|error| error.contains("--hub-context")));
+        for (access, flag) in [
+            (Access::of(Kubeconfig::default(), None), "--hub-context"),
+            (Access::by(Kubeconfig::default(), None, "--context"), "--context"),
+        ] {
+            let error = access.err().map(|e| e.to_string()).unwrap_or_default();
+            assert!(error.ends_with(&format!("name one with {flag}")), "{error}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::hub;
+use super::{explain, hub};
 use crate::controller::{Controller, Settings};
 use crate::server::{self, Readiness};
 
@@ -95,15 +95,39 @@ pub(super) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
 
 /// The management cluster's client.
 pub(super) async fn hub_client(kubeconfig: Option<PathBuf>) -> anyhow::Result<Client> {
-    let config = match kubeconfig {
-        Some(path) => {
-            let read =
-                Kubeconfig::read_from(&path).with_context(|| format!("--kubeconfig {}", path.display()))?;
-            Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
-                .await
-                .with_context(|| format!("--kubeconfig {}", path.display()))?
-        }
-        None => Config::incluster().context("no --kubeconfig, and this is no pod of a cluster")?,
+    let Some(path) = kubeconfig else {
+        let config = Config::incluster().context("no --kubeconfig, and this is no pod of a cluster")?;
+        return hub::client_of(config).map_err(explain::request);
     };
-    Ok(hub::client_of(config)?)
+    let made = match Kubeconfig::read_from(&path) {
+        Ok(read) => Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await,
+        Err(error) => Err(error),
+    };
+    made.map_err(|error| explain::kubeconfig(&error))
+        .and_then(|config| hub::client_of(config).map_err(explain::request))
+        .with_context(|| format!("--kubeconfig {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_cannot_be_used_is_named_and_not_quoted() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("hub");
+        for (text, told) in [
+            ("users:\n- name: a\n  user: {token: [s3cret}\n", "line 3"),
+            ("users: [{name: a, user: {token: s3cret}}]\n", "current context"),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let error = hub_client(Some(file.clone())).await.err().unwrap();
+            let error = format!("{error:#}");
+            assert!(
+                error.starts_with(&format!("--kubeconfig {}: ", file.display())),
+                "{error}"
+            );
+            assert!(error.contains(told) && !error.contains("s3cret"), "{error}");
+        }
+    }
 }

@@ -1,12 +1,8 @@
-//! Says what went wrong between this machine and a cluster, without quoting what may hold a credential.
+//! Says what went wrong between this machine and a cluster, for people: what kube adds in front is left out.
 //!
-//! kube's errors quote: a parse error of a kubeconfig shows the text around it, and a sign-in program that failed is
-//! shown with all that it printed, which may be a token. So those are said in other words, and only the rest as it is.
-
-use std::error::Error as StdError;
+//! What may hold a credential is not quoted; [`crate::chain`] sees to that.
 
 use anyhow::anyhow;
-use kube::client::AuthError;
 use kube::config::KubeconfigError;
 use kube::runtime::watcher;
 
@@ -17,123 +13,117 @@ pub(super) struct NotServed;
 
 /// Why a kubeconfig cannot be read.
 pub(super) fn kubeconfig(error: &KubeconfigError) -> anyhow::Error {
-    match error {
-        KubeconfigError::Parse(error) => {
-            let at = error.location();
-            let (line, column) = at.map_or((0, 0), |at| (at.line(), at.column()));
-            anyhow!("it is not a kubeconfig (line {line}, column {column})")
-        }
-        KubeconfigError::ReadConfig(error, _) => anyhow!("{error}"),
-        KubeconfigError::ParseProxyUrl(_) => anyhow!("its proxy-url is not a URL"),
-        other => anyhow!("{}", crate::chain(other)),
-    }
+    anyhow!("{}", crate::chain(error))
 }
 
 /// Why a request was not answered as it should be.
 pub(super) fn request(error: kube::Error) -> anyhow::Error {
-    if let kube::Error::Api(status) = &error {
-        // A missing object is answered by a Status that names it.
-        if status.code == 404 && status.details.is_none() {
-            return anyhow::Error::new(NotServed);
-        }
-        return anyhow!("{}", status.message);
-    }
-    if let Some(auth) = auth_error(&error) {
-        return sign_in(auth);
-    }
     match error {
-        kube::Error::InferKubeconfig(error) => kubeconfig(&error),
-        kube::Error::SerdeError(error) => anyhow!(
-            "the answer is not what a Kubernetes API server gives (line {}, column {})",
-            error.line(),
-            error.column()
-        ),
-        other => anyhow!("{}", crate::chain(&other)),
+        // A missing object is answered by a Status that names it.
+        kube::Error::Api(status) if status.code == 404 && status.details.is_none() => {
+            anyhow::Error::new(NotServed)
+        }
+        error => anyhow!("{}", crate::chain(&error)),
     }
 }
 
-/// Why a watch ended for good.
+/// Why a watch broke.
 pub(super) fn watch(error: watcher::Error) -> anyhow::Error {
     match error {
         watcher::Error::InitialListFailed(error)
         | watcher::Error::WatchStartFailed(error)
         | watcher::Error::WatchFailed(error) => request(error),
-        watcher::Error::WatchError(status) => anyhow!("{}", status.message),
+        watcher::Error::WatchError(status) => request(kube::Error::Api(status)),
         error @ watcher::Error::NoResourceVersion => anyhow!("{}", crate::chain(&error)),
     }
 }
 
-fn auth_error(error: &kube::Error) -> Option<&AuthError> {
-    let mut next: Option<&(dyn StdError + 'static)> = Some(error);
-    while let Some(error) = next {
-        if let Some(found) = error.downcast_ref::<AuthError>() {
-            return Some(found);
-        }
-        if let Some(kube::Error::Auth(found)) = error.downcast_ref::<kube::Error>() {
-            return Some(found);
-        }
-        next = error.source();
-    }
-    None
+/// Whether the cluster answered that it is not going to give this watch: a break heals by itself, a right that is missing does not.
+pub(super) fn is_refused(error: &watcher::Error) -> bool {
+    let status = match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status)) => status.code,
+        watcher::Error::WatchError(status) => status.code,
+        _ => return false,
+    };
+    matches!(status, 401 | 403 | 404)
 }
 
-fn sign_in(error: &AuthError) -> anyhow::Error {
-    match error {
-        // `cmd` is the whole command line with its environment.
-        AuthError::AuthExecRun { cmd: _, out } => {
-            anyhow!("the sign-in program of the kubeconfig failed ({})", out.status)
+/// The breaks of a watch that is tried again: the first of them is told, and the first after it went on.
+#[derive(Debug, Default)]
+pub(super) struct Breaks {
+    is_broken: bool,
+}
+
+impl Breaks {
+    /// What an event means for them. A list that begins has not been answered yet.
+    pub(super) fn observe<K>(&mut self, event: &watcher::Event<K>) {
+        if !matches!(event, watcher::Event::Init) {
+            self.is_broken = false;
         }
-        AuthError::AuthExecStart(error) => {
-            anyhow!("the sign-in program of the kubeconfig cannot be started: {error}")
+    }
+
+    /// One more. What is to be said of it; nothing, if it was said.
+    ///
+    /// # Errors
+    /// If it is for good.
+    pub(super) fn one_more(&mut self, error: watcher::Error) -> anyhow::Result<Option<String>> {
+        if is_refused(&error) {
+            return Err(watch(error).context("watch"));
         }
-        AuthError::AuthExecParse(_) | AuthError::ExecPluginFailed => {
-            anyhow!("the sign-in program of the kubeconfig printed no ExecCredential")
-        }
-        AuthError::ReadTokenFile(error, path) => {
-            anyhow!("the token file {} cannot be read: {error}", path.display())
-        }
-        AuthError::NoValidNativeRootCA(_) => anyhow!("this machine trusts no certificate authority"),
-        // The others may quote a header, a key or an answer.
-        _ => anyhow!(
-            "the sign-in that the kubeconfig describes does not work; try kubectl with the same context"
-        ),
+        let was_broken = std::mem::replace(&mut self.is_broken, true);
+        Ok((!was_broken).then(|| format!("the watch broke and is tried again: {:#}", watch(error))))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt as _;
-    use std::process::{ExitStatus, Output};
-
-    use kube::config::Kubeconfig;
+    use kube::core::Status;
 
     use super::*;
 
-    #[test]
-    fn a_sign_in_program_that_failed_is_not_quoted() {
-        let out = Box::new(Output {
-            status: ExitStatus::from_raw(256),
-            stdout: b"s3cret".to_vec(),
-            stderr: b"s3cret".to_vec(),
-        });
-        let failed = || AuthError::AuthExecRun {
-            cmd: "TOKEN=s3cret aws".into(),
-            out: out.clone(),
-        };
-        for error in [
-            kube::Error::Auth(failed()),
-            kube::Error::Service(Box::new(failed())),
-        ] {
-            let text = format!("{:#}", request(error));
-            assert!(text.contains("exit status: 1"), "{text}");
-            assert!(!text.contains("s3cret"), "{text}");
-        }
+    fn status(code: u16) -> Box<Status> {
+        Status::failure("it says why", "Because").with_code(code).boxed()
     }
 
     #[test]
-    fn a_kubeconfig_that_cannot_be_read_is_not_quoted() {
-        let error = Kubeconfig::from_yaml("users:\n- name: a\n  user: {token: [s3cret}\n").unwrap_err();
-        let text = format!("{:#}", kubeconfig(&error));
-        assert!(text.contains("line 3") && !text.contains("s3cret"), "{text}");
+    fn an_answer_is_its_message_and_a_missing_kind_is_told_apart() {
+        for code in [403, 409] {
+            let error = request(kube::Error::Api(status(code)));
+            assert_eq!(error.to_string(), "it says why");
+        }
+        let error = request(kube::Error::Api(status(404)));
+        assert!(error.downcast_ref::<NotServed>().is_some());
+        let error = watch(watcher::Error::WatchError(status(410)));
+        assert_eq!(error.to_string(), "it says why");
+    }
+
+    #[test]
+    fn a_break_is_told_once_until_the_watch_goes_on() {
+        let mut breaks = Breaks::default();
+        let tell = |breaks: &mut Breaks| breaks.one_more(watcher::Error::WatchError(status(500))).unwrap();
+        assert_eq!(
+            tell(&mut breaks).as_deref(),
+            Some("the watch broke and is tried again: it says why")
+        );
+        breaks.observe(&watcher::Event::<()>::Init);
+        assert_eq!(tell(&mut breaks), None);
+        breaks.observe(&watcher::Event::<()>::InitDone);
+        assert!(tell(&mut breaks).is_some());
+    }
+
+    #[test]
+    fn a_right_that_is_missing_ends_a_watch() {
+        for (code, ends) in [(401, true), (403, true), (404, true), (410, false), (500, false)] {
+            for error in [
+                watcher::Error::WatchError(status(code)),
+                watcher::Error::InitialListFailed(kube::Error::Api(status(code))),
+                watcher::Error::WatchStartFailed(kube::Error::Api(status(code))),
+                watcher::Error::WatchFailed(kube::Error::Api(status(code))),
+            ] {
+                assert_eq!(Breaks::default().one_more(error).is_err(), ends, "{code}");
+            }
+        }
     }
 }

@@ -112,6 +112,9 @@ pub fn run() -> anyhow::Result<ExitCode> {
         Command::Wait(arguments) => {
             return Ok(wait::exit_code(speak(&logs, wait::run(arguments))));
         }
+        Command::Verify(arguments) => {
+            return Ok(verify::exit_code(speak(&logs, verify::run(arguments))));
+        }
         Command::Get(arguments) => speak(&logs, get::run(arguments)),
         Command::Demo(arguments) => {
             // The progress display is the output; the log stays out of its way unless it is asked for.
@@ -133,7 +136,6 @@ pub fn run() -> anyhow::Result<ExitCode> {
         Command::Simulate(arguments) => speak(&logs, simulate::run(arguments)),
         Command::Skip(arguments) => speak(&logs, steer::skip(arguments)),
         Command::History(arguments) => speak(&logs, history::run(arguments)),
-        Command::Verify(arguments) => speak(&logs, verify::run(arguments)),
         Command::Why(arguments) => speak(&logs, why::run(arguments)),
         Command::Tree(arguments) => speak(&logs, tree::run(arguments)),
     };
@@ -153,9 +155,9 @@ fn speak<T>(
     result
 }
 
-/// The last word of a command that failed.
+/// The last word of a command that failed. Not anyhow's own: that one says what kube quotes.
 pub fn complain(error: &anyhow::Error) {
-    say(&format!("{error:#}"));
+    say(&crate::chain(error.as_ref()));
 }
 
 /// What is said beside the output.

@@ -120,7 +120,7 @@ impl Builder<'_> {
         keys.map(Some).map_err(|error| crate::chain(&error))
     }
 
-    async fn with_job<T, E: std::error::Error>(
+    async fn with_job<T, E: std::error::Error + 'static>(
         &self,
         at: &EntryAt<'_>,
         template: &SyncTemplate,
