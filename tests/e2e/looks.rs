@@ -221,6 +221,37 @@ fn a_plan_shows_what_would_change_on_every_cluster_and_changes_nothing() -> Resu
                 .is_some_and(|revision| revision == format!("next@sha1:{next}"))
         );
 
+        // A folder of which nothing is left would delete nothing and fail, and so says the preview.
+        let bare = tempfile::tempdir()?;
+        std::fs::create_dir(bare.path().join("app"))?;
+        std::fs::write(bare.path().join("app/README.md"), "What runs here.")?;
+        let folder = bare.path().to_string_lossy().into_owned();
+        let (code, plan) = preview(scene, &["plan", scene.name, "--path", &folder]).await?;
+        assert_eq!(code, 2, "{plan:#}");
+        let failing = &plan["overview"]["failing"][0];
+        assert_eq!(names(&failing["clusters"]), MEMBERS, "{plan:#}");
+        assert!(
+            failing["failures"][0]["message"]
+                .as_str()
+                .is_some_and(|told| told.starts_with("EmptyRender: ")),
+            "{plan:#}"
+        );
+
+        // Where nothing is to happen, nothing fails.
+        let idle = scene.own("idle");
+        scene
+            .fleet()
+            .add_unreachable(&idle, &[(scene.name, "yes")])
+            .await?;
+        scene
+            .fleet()
+            .patch::<Cluster>(&idle, json!({"spec": {"suspend": true}}))
+            .await?;
+        let (code, plan) = preview(scene, &["plan", scene.name, "--timeout", "1m"]).await?;
+        assert_eq!(code, 1, "m2 was edited by hand: {plan:#}");
+        assert_eq!(names(&plan["overview"]["suspended"]), [idle.as_str()], "{plan:#}");
+        scene.fleet().delete::<Cluster>(&idle).await?;
+
         // Nothing of all that was done.
         assert_eq!(scene.value("m1", "settings").await?.as_deref(), Some("one"));
         assert_eq!(scene.value("m2", "settings").await?.as_deref(), Some("by hand"));

@@ -8,8 +8,8 @@ use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 use indicatif::{ProgressBar, ProgressStyle};
 use kube::ResourceExt;
-use starling_api::{Cluster, ConflictPolicy, SyncEntry, SyncTemplate};
-use starling_core::apply::{Elsewhere, PruneHold};
+use starling_api::{APPROVE_DELETIONS, Cluster, ConflictPolicy, SyncEntry, SyncTemplate};
+use starling_core::apply::{Elsewhere, HeldDeletions, PruneHold};
 use starling_core::expand::{self, ClusterFacts};
 use starling_core::object::ObjectKey;
 use starling_core::preview::{ClusterPreview, ObjectChange};
@@ -69,6 +69,11 @@ async fn at_one(
     limit: Duration,
 ) -> ClusterPreview {
     let mut preview = ClusterPreview::default();
+    // Nothing is done on it: that is no failure, and whoever suspended it may have had to.
+    if cluster.spec.suspend {
+        preview.suspended = true;
+        return preview;
+    }
     let member = match connect(bench, cluster).await {
         Ok(member) => member,
         Err(message) => {
@@ -77,24 +82,16 @@ async fn at_one(
         }
     };
     let parts = parts(bench, fleet, revisions, cluster, &mut preview).await;
+    let approved = fleet.group.annotations().get(APPROVE_DELETIONS);
+    let approved = approved.map_or("", String::as_str);
     for part in &parts {
-        look(
-            cluster,
-            &member,
-            part,
-            &parts,
-            Instant::now() + limit,
-            &mut preview,
-        )
-        .await;
+        let until = Instant::now() + limit;
+        look(cluster, &member, part, &parts, (approved, until), &mut preview).await;
     }
     preview
 }
 
 async fn connect(bench: &Bench, cluster: &Cluster) -> Result<Member, String> {
-    if cluster.spec.suspend {
-        return Err("the Cluster is suspended".to_owned());
-    }
     let credentials = Credentials::read(&bench.hub, cluster).await;
     let credentials = credentials.map_err(|error| crate::chain(&error))?;
     credentials
@@ -149,7 +146,7 @@ async fn look(
     member: &Member,
     part: &Part<'_>,
     parts: &[Part<'_>],
-    deadline: Instant,
+    (approved, deadline): (&str, Instant),
     preview: &mut ClusterPreview,
 ) {
     let name = part.entry.name.as_str();
@@ -185,8 +182,8 @@ async fn look(
             recreate: part.template.force,
             siblings: &siblings,
             handed_over_by: &group_owners,
-            // Approvals are given to Syncs that are there; a preview asks what would happen without.
-            approved: "",
+            // What was approved on single Syncs is not looked up: it is asked what would happen without.
+            approved,
             deadline,
         })
         .await;
@@ -203,25 +200,45 @@ async fn look(
     if let Some(error) = &found.interrupted {
         preview.fail_unknown(name, crate::chain(error));
     }
-    preview
-        .notes
-        .extend(found.prune_hold.and_then(|hold| note(name, &hold)));
+    if let Some(hold) = &found.prune_hold {
+        tell_hold(preview, name, hold);
+    }
 }
 
-fn note(entry: &str, hold: &PruneHold) -> Option<String> {
+/// Says what keeps objects from being deleted. Where an apply would not make its Sync ready because of it, which fails the cluster in
+/// the rollout, it is a failure here too.
+fn tell_hold(preview: &mut ClusterPreview, entry: &str, hold: &PruneHold) {
     match hold {
-        PruneHold::Off => Some(format!(
+        PruneHold::Off => preview.notes.push(format!(
             "{entry}: objects that left the repository stay, since prune is off"
         )),
-        PruneHold::EmptyRender => Some(format!(
-            "{entry}: nothing is rendered, and nothing is deleted, since allowEmpty is off"
-        )),
-        PruneHold::Unsure(why) => Some(format!("{entry}: nothing is deleted: {why}")),
-        PruneHold::Budget(held) => Some(format!(
-            "{entry}: {} of {} objects would be deleted, which waits for a person (digest {})",
-            held.deletions, held.of, held.digest
-        )),
+        PruneHold::EmptyRender => preview.fail(
+            entry,
+            "EmptyRender: nothing is rendered, and nothing is deleted; set allowEmpty if that is meant"
+                .to_owned(),
+        ),
+        PruneHold::Unsure(why) => preview.fail(
+            entry,
+            format!("HandOverUnknown: nothing is deleted, for it may have been handed over: {why}"),
+        ),
+        PruneHold::Budget(held) => preview.fail(entry, waiting(held)),
     }
+}
+
+/// Deletions that wait for a person, by name as far as they are known by name.
+fn waiting(held: &HeldDeletions) -> String {
+    let mut objects: Vec<String> = held.objects.iter().map(ToString::to_string).collect();
+    if let Some(more) = held.deletions.checked_sub(objects.len()).filter(|more| *more > 0) {
+        objects.push(format!("{more} more"));
+    }
+    format!(
+        "DeletionHeld: {} of {} objects left the render; nothing is deleted until {APPROVE_DELETIONS} on the Sync or its SyncGroup \
+         names {}: {}",
+        held.deletions,
+        held.of,
+        held.digest,
+        objects.join(", ")
+    )
 }
 
 /// What the other entries of the group hold on the same cluster.
@@ -232,5 +249,54 @@ impl Siblings for Others {
     fn hold(&self) -> BoxFuture<'_, Elsewhere> {
         let keys = self.0.clone();
         async { Elsewhere::Known(keys) }.boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hold_that_fails_the_cluster_is_a_failure_and_others_are_a_word() {
+        let told = |hold| {
+            let mut preview = ClusterPreview::default();
+            tell_hold(&mut preview, "app", &hold);
+            let failures = preview.failures.iter().map(|failure| failure.message.clone());
+            (failures.collect::<Vec<_>>(), preview.notes)
+        };
+        let (failures, notes) = told(PruneHold::Off);
+        assert!(
+            failures.is_empty() && notes[0].contains("prune is off"),
+            "{notes:?}"
+        );
+        for (hold, reason) in [
+            (PruneHold::EmptyRender, "EmptyRender: "),
+            (PruneHold::Unsure("no answer".into()), "HandOverUnknown: "),
+        ] {
+            let (failures, notes) = told(hold);
+            assert!(
+                failures[0].starts_with(reason) && notes.is_empty(),
+                "{failures:?}"
+            );
+        }
+        let space = ObjectKey {
+            group: String::new(),
+            kind: "Namespace".into(),
+            namespace: String::new(),
+            name: "shop".into(),
+        };
+        let (failures, _) = told(PruneHold::Budget(HeldDeletions {
+            digest: "sha256:1".into(),
+            deletions: 3,
+            of: 20,
+            objects: vec![space],
+        }));
+        assert_eq!(
+            failures,
+            [
+                "DeletionHeld: 3 of 20 objects left the render; nothing is deleted until starling.dev/approve-deletions on the Sync or \
+                 its SyncGroup names sha256:1: Namespace shop, 2 more"
+            ]
+        );
     }
 }

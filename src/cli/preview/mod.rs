@@ -23,9 +23,13 @@ use self::bench::Bench;
 use self::fleet::Fleet;
 use super::caller::{Caller, CallerArguments};
 use super::output::{self, Form};
+use super::simulate::span;
 
 /// Clusters that are looked at side by side.
 const SIDE_BY_SIDE: usize = 16;
+/// The limits that may be given for one cluster.
+const SHORTEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(3_600);
 
 /// What is previewed, and with what.
 #[derive(Clone, Debug, Args)]
@@ -45,9 +49,9 @@ pub(super) struct WhatArguments {
     /// The sops to use; without it the one on PATH
     #[arg(long, value_name = "FILE")]
     sops: Option<PathBuf>,
-    /// Limit for each cluster, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    timeout: u64,
+    /// Limit for each cluster, such as 90s or 2m; a plain number is of seconds
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = limit)]
+    timeout: Duration,
     /// How it is printed
     #[arg(long, short, value_enum, default_value_t)]
     output: Form,
@@ -119,8 +123,7 @@ async fn preview(group: &str, only: Option<&str>, what: &WhatArguments) -> anyho
     let bench = Bench::open(&caller, &fleet, what).await?;
     let revisions = bench.revisions(&fleet, what).await?;
     let digest = bench.digest(&fleet, &revisions).await;
-    let limit = Duration::from_secs(what.timeout);
-    let overview = Overview::of(look::at_all(&bench, &fleet, &revisions, &clusters, limit).await?);
+    let overview = Overview::of(look::at_all(&bench, &fleet, &revisions, &clusters, what.timeout).await?);
     match what.output {
         Form::Json => {
             let revisions: BTreeMap<&str, &str> = revisions
@@ -132,6 +135,7 @@ async fn preview(group: &str, only: Option<&str>, what: &WhatArguments) -> anyho
                 "namespace": caller.namespace,
                 "revisions": revisions,
                 "releaseDigest": digest.as_ref().ok(),
+                "releaseDigestError": digest.as_ref().err(),
                 "overview": overview,
             });
             output::print_value(&told, false)?;
@@ -145,6 +149,16 @@ async fn preview(group: &str, only: Option<&str>, what: &WhatArguments) -> anyho
             (true, false) => 0,
         },
     ))
+}
+
+/// A time to wait: seconds, as it was always written, or a duration as everywhere else.
+fn limit(text: &str) -> Result<Duration, String> {
+    let limit = text.parse().map(Duration::from_secs).or_else(|_| span(text))?;
+    if (SHORTEST..=LONGEST).contains(&limit) {
+        Ok(limit)
+    } else {
+        Err("give a limit from 1s to 1h".to_owned())
+    }
 }
 
 /// `NAME=VALUE` for one of several Sources, or a value for the only one.
@@ -177,6 +191,16 @@ mod tests {
         of_sources(&given, sources, "--revision")
             .map(|found| found.into_iter().collect())
             .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_limit_is_a_duration_or_a_number_of_seconds() {
+        for (text, seconds) in [("90", 90), ("90s", 90), ("2m", 120), ("1h", 3_600)] {
+            assert_eq!(limit(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in ["0", "0s", "61m", "soon", "-1", ""] {
+            assert!(limit(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -50,8 +50,21 @@ fn page(
             let _ = writeln!(page, "  ! {note}");
         }
     }
+    for noted in &overview.noted {
+        let _ = writeln!(page, "\nno object changes on {}:", names(&noted.clusters));
+        for note in &noted.notes {
+            let _ = writeln!(page, "  ! {note}");
+        }
+    }
     push_failing(&mut page, "would fail", &overview.failing);
     push_failing(&mut page, "not looked at", &overview.unknown);
+    if !overview.suspended.is_empty() {
+        let _ = writeln!(
+            page,
+            "\nsuspended, so nothing happens: {}",
+            names(&overview.suspended)
+        );
+    }
     page
 }
 
@@ -165,6 +178,31 @@ mod tests {
             on 10 clusters (eu-0, eu-1, eu-2, eu-3, eu-4, eu-5, eu-6, eu-7 and 2 more):\n  \
             ~ Deployment shop/web (app)\n      .spec.replicas: 2 -> 3\n\n\
             not looked at on 1 cluster (us):\n  no answer\n";
+        assert_eq!(page, expected);
+    }
+
+    #[test]
+    fn what_is_only_noted_and_who_is_suspended_is_printed() {
+        let noted = ClusterPreview {
+            notes: vec!["app: objects stay".into()],
+            ..ClusterPreview::default()
+        };
+        let asleep = ClusterPreview {
+            suspended: true,
+            ..ClusterPreview::default()
+        };
+        let previews = [("eu".to_owned(), noted), ("us".to_owned(), asleep)];
+        let page = page(
+            "fleet",
+            "shop",
+            &BTreeMap::new(),
+            &Ok("sha256:1".into()),
+            &Overview::of(previews.into()),
+        );
+        let expected = "SyncGroup fleet/shop\nrelease digest: sha256:1\n\
+            2 clusters: nothing changes, 1 only noted, 1 suspended\n\n\
+            no object changes on 1 cluster (eu):\n  ! app: objects stay\n\n\
+            suspended, so nothing happens: 1 cluster (us)\n";
         assert_eq!(page, expected);
     }
 

@@ -16,8 +16,10 @@ pub struct ClusterPreview {
     pub failures: Vec<Failure>,
     /// Something of it could not be looked at: it is not known what would happen.
     pub unknown: bool,
-    /// What is worth a word and fails nothing, such as deletions that would be held.
+    /// What is worth a word and fails nothing, such as objects that stay since prune is off.
     pub notes: Vec<String>,
+    /// Its Cluster is suspended: nothing would happen on it, and it was not looked at.
+    pub suspended: bool,
 }
 
 impl ClusterPreview {
@@ -48,6 +50,15 @@ pub struct Distinct {
     pub notes: Vec<String>,
 }
 
+/// Clusters on which no object would change, with the same to be said of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Noted {
+    /// Their names.
+    pub clusters: Vec<String>,
+    /// What is worth a word.
+    pub notes: Vec<String>,
+}
+
 /// Clusters with the same trouble.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Failing {
@@ -63,10 +74,14 @@ pub struct Failing {
 pub struct Overview {
     /// Clusters in all.
     pub clusters: usize,
-    /// Clusters on which nothing would change.
+    /// Clusters on which nothing would change, and of which there is nothing to say.
     pub unchanged: Vec<String>,
+    /// Clusters that are suspended. A rollout passes them over, and so does a preview.
+    pub suspended: Vec<String>,
     /// The distinct changes, that of most clusters first.
     pub changes: Vec<Distinct>,
+    /// What is worth a word where no object would change, of most clusters first. It is no difference.
+    pub noted: Vec<Noted>,
     /// What would fail, on most clusters first. A cluster may be here and among the changes: what does not fail would change.
     pub failing: Vec<Failing>,
     /// What could not be looked at, on most clusters first.
@@ -82,6 +97,7 @@ impl Overview {
             ..Self::default()
         };
         let mut changes: BTreeMap<String, Distinct> = BTreeMap::new();
+        let mut noted: BTreeMap<Vec<String>, Vec<String>> = BTreeMap::new();
         let mut failing: BTreeMap<Vec<Failure>, Vec<String>> = BTreeMap::new();
         let mut unknown: BTreeMap<Vec<Failure>, Vec<String>> = BTreeMap::new();
         for (cluster, preview) in previews {
@@ -90,12 +106,20 @@ impl Overview {
                 mut failures,
                 unknown: is_unknown,
                 notes,
+                suspended,
             } = preview;
             failures.sort();
-            if objects.is_empty() && failures.is_empty() {
-                overview.unchanged.push(cluster.clone());
+            if suspended {
+                overview.suspended.push(cluster);
+                continue;
             }
-            if !objects.is_empty() {
+            if objects.is_empty() && failures.is_empty() && notes.is_empty() {
+                overview.unchanged.push(cluster);
+                continue;
+            }
+            if objects.is_empty() && !notes.is_empty() {
+                noted.entry(notes).or_default().push(cluster.clone());
+            } else if !objects.is_empty() {
                 let key = digest::of(&(&objects, &notes));
                 let slot = changes.entry(key).or_insert_with(|| Distinct {
                     clusters: Vec::new(),
@@ -113,8 +137,11 @@ impl Overview {
         overview
             .changes
             .sort_by(|a, b| (b.clusters.len(), &a.clusters).cmp(&(a.clusters.len(), &b.clusters)));
-        overview.failing = most_first(failing);
-        overview.unknown = most_first(unknown);
+        let noted = most_first(noted).into_iter();
+        overview.noted = noted.map(|(notes, clusters)| Noted { clusters, notes }).collect();
+        let failing_of = |(failures, clusters)| Failing { clusters, failures };
+        overview.failing = most_first(failing).into_iter().map(failing_of).collect();
+        overview.unknown = most_first(unknown).into_iter().map(failing_of).collect();
         overview
     }
 
@@ -130,11 +157,12 @@ impl Overview {
         self.failing.is_empty() && self.unknown.is_empty()
     }
 
-    /// `200 clusters: 3 distinct changes on 150, 45 unchanged, 2 would fail, 3 not looked at`.
+    /// `200 clusters: 3 distinct changes on 150, 42 unchanged, 2 would fail, 3 not looked at, 3 suspended`.
     #[must_use]
     pub fn summary(&self) -> String {
         let count = |lists: &[Failing]| lists.iter().map(|list| list.clusters.len()).sum::<usize>();
         let changed: usize = self.changes.iter().map(|one| one.clusters.len()).sum();
+        let noted: usize = self.noted.iter().map(|one| one.clusters.len()).sum();
         let mut parts = Vec::new();
         match self.changes.len() {
             0 => parts.push("nothing changes".to_owned()),
@@ -143,8 +171,10 @@ impl Overview {
         }
         for (number, what) in [
             (self.unchanged.len(), "unchanged"),
+            (noted, "only noted"),
             (count(&self.failing), "would fail"),
             (count(&self.unknown), "not looked at"),
+            (self.suspended.len(), "suspended"),
         ] {
             if number > 0 {
                 parts.push(format!("{number} {what}"));
@@ -155,12 +185,10 @@ impl Overview {
     }
 }
 
-fn most_first(lists: BTreeMap<Vec<Failure>, Vec<String>>) -> Vec<Failing> {
-    let mut lists: Vec<Failing> = lists
-        .into_iter()
-        .map(|(failures, clusters)| Failing { clusters, failures })
-        .collect();
-    lists.sort_by(|a, b| (b.clusters.len(), &a.clusters).cmp(&(a.clusters.len(), &b.clusters)));
+/// What is the same for several clusters, with their names: that of most clusters first.
+fn most_first<T>(lists: BTreeMap<T, Vec<String>>) -> Vec<(T, Vec<String>)> {
+    let mut lists: Vec<(T, Vec<String>)> = lists.into_iter().collect();
+    lists.sort_by(|(_, a), (_, b)| (b.len(), a).cmp(&(a.len(), b)));
     lists
 }
 
@@ -251,6 +279,54 @@ mod tests {
             "1 cluster: 1 distinct change on 1, 1 would fail"
         );
         assert!(overview.unchanged.is_empty());
+    }
+
+    #[test]
+    fn what_is_worth_a_word_is_kept_where_no_object_changes() {
+        let noted = |note: &str| ClusterPreview {
+            notes: vec![note.into()],
+            ..ClusterPreview::default()
+        };
+        let mut half = failed("forbidden", false);
+        half.notes = vec!["stays".into()];
+        let overview = Overview::of(
+            [
+                ("a", noted("stays")),
+                ("b", noted("stays")),
+                ("c", noted("another")),
+                ("d", half),
+                ("e", ClusterPreview::default()),
+            ]
+            .map(|(name, preview)| (name.to_owned(), preview))
+            .into(),
+        );
+        let of = overview.noted.iter().map(|one| one.clusters.join(" "));
+        assert_eq!(of.collect::<Vec<_>>(), ["a b d", "c"]);
+        assert_eq!(overview.unchanged, ["e"]);
+        assert!(!overview.changes_anything(), "a word is no difference");
+        assert_eq!(
+            overview.summary(),
+            "5 clusters: nothing changes, 1 unchanged, 4 only noted, 1 would fail"
+        );
+    }
+
+    #[test]
+    fn who_is_suspended_is_left_out_and_fails_nothing() {
+        let suspended = ClusterPreview {
+            suspended: true,
+            ..ClusterPreview::default()
+        };
+        let previews = [
+            ("a", suspended),
+            ("b", changed(vec![object("web", Change::Create)])),
+        ];
+        let overview = Overview::of(previews.map(|(name, preview)| (name.to_owned(), preview)).into());
+        assert_eq!(overview.suspended, ["a"]);
+        assert!(overview.is_sound() && overview.unchanged.is_empty());
+        assert_eq!(
+            overview.summary(),
+            "2 clusters: 1 distinct change on 1, 1 suspended"
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::object::ObjectKey;
 
 pub use difference::{canonical, difference};
-pub use groups::{ClusterPreview, Distinct, Failing, Overview};
+pub use groups::{ClusterPreview, Distinct, Failing, Noted, Overview};
 
 /// One field that changes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
