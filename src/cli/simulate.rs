@@ -3,23 +3,23 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt as _};
 use serde::Serialize;
-use starling_api::conditions::{self, READY};
-use starling_api::{ADMITTED_AT, Cluster, SyncGroup, SyncResource};
+use starling_api::{ADMITTED_AT, Cluster, SyncGroup, SyncResource, SyncStatus};
 use starling_core::digest::hash64;
-use starling_core::expand;
 use starling_core::plan::{Reach, ReadStrategy};
 use starling_core::simulate::{Assumptions, End, Fate, Forecast, Member, World};
+use starling_core::{expand, explain, progress, target};
 
 use super::caller::{Caller, CallerArguments};
 use super::lists;
 use super::output::{self, Form, Table, duration};
+use crate::controller::reconcile::cluster::reach;
 
 /// From admission to healthy, where nothing is recorded and nothing is given.
 const ASSUMED: Duration = Duration::from_secs(60);
@@ -28,6 +28,9 @@ const LIMIT: Duration = Duration::from_secs(90 * 86_400);
 
 /// What is assumed.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Clusters that are suspended or cannot be reached now stay so. Left out are the rollout that is under way, pauses and other words of people, and spec.suspend of the group and of Syncs."
+)]
 pub(super) struct SimulateArguments {
     /// The SyncGroup
     #[arg(value_name = "GROUP")]
@@ -45,8 +48,8 @@ pub(super) struct SimulateArguments {
     #[arg(long, value_name = "DURATION", value_parser = span)]
     takes: Option<Duration>,
     /// How long people take to approve, such as 2h; `never`
-    #[arg(long, value_name = "DURATION", default_value = "0s")]
-    approve_after: String,
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = approvals)]
+    approve_after: Approvals,
     /// How long webhooks, metrics and Jobs take
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = span)]
     gates_take: Duration,
@@ -58,6 +61,13 @@ pub(super) struct SimulateArguments {
     output: Form,
     #[command(flatten)]
     caller: CallerArguments,
+}
+
+/// How long people take to approve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Approvals {
+    After(Duration),
+    Never,
 }
 
 /// What is told.
@@ -83,10 +93,20 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-fn span(text: &str) -> Result<Duration, String> {
+/// A length of time, for this and other commands.
+pub(super) fn span(text: &str) -> Result<Duration, String> {
     let duration: starling_api::Duration =
         serde_json::from_value(text.into()).map_err(|_| "give a duration, such as 90s, 5m or 1h30m")?;
     Ok(duration.as_std())
+}
+
+fn approvals(text: &str) -> Result<Approvals, String> {
+    match text {
+        "never" => Ok(Approvals::Never),
+        text => Ok(Approvals::After(
+            span(text).map_err(|problem| format!("{problem}, or `never`"))?,
+        )),
+    }
 }
 
 pub(super) async fn run(arguments: SimulateArguments) -> anyhow::Result<()> {
@@ -95,13 +115,9 @@ pub(super) async fn run(arguments: SimulateArguments) -> anyhow::Result<()> {
     let clusters = lists::selected(&caller, &group).await?;
     let syncs = lists::syncs(&caller, &group).await?;
     let assumptions = Assumptions {
-        approvals_take: match arguments.approve_after.as_str() {
-            "never" => None,
-            text => Some(
-                span(text)
-                    .map_err(anyhow::Error::msg)
-                    .context("--approve-after")?,
-            ),
+        approvals_take: match arguments.approve_after {
+            Approvals::Never => None,
+            Approvals::After(span) => Some(span),
         },
         gates_take: arguments.gates_take,
         limit: LIMIT,
@@ -140,8 +156,8 @@ fn world(
     let selectors: Vec<Selector> = selectors.collect::<anyhow::Result<_>>()?;
     let now = arguments.at.unwrap_or_else(Timestamp::now);
     let recorded: BTreeMap<&str, Duration> = clusters
-        .keys()
-        .filter_map(|name| Some((name.as_str(), took(group, name, syncs)?)))
+        .iter()
+        .filter_map(|(name, cluster)| Some((name.as_str(), took(group, (name, cluster), syncs)?)))
         .collect();
     let median = median(recorded.values().copied().collect());
     const RELEASE: &str = "the next release";
@@ -152,9 +168,6 @@ fn world(
         .map(|good| good.release.clone());
     let mut members = BTreeMap::new();
     for (name, cluster) in clusters {
-        if cluster.spec.suspend {
-            continue;
-        }
         let known = recorded.get(name.as_str()).copied().or(median);
         let takes = arguments.takes.or(known).unwrap_or(ASSUMED);
         let uid = cluster.uid().unwrap_or_else(|| name.clone());
@@ -175,14 +188,13 @@ fn world(
                 message: "assumed".to_owned(),
                 since: now,
             };
+        } else {
+            member.reach = lasting_reach(cluster);
         }
         members.insert(name.clone(), member);
     }
     if members.is_empty() {
-        bail!(
-            "SyncGroup {} selects no cluster that is not suspended",
-            group.name_any()
-        );
+        bail!("SyncGroup {} selects no cluster", group.name_any());
     }
     let mut world = World::new(now, strategy, members, RELEASE);
     world.on_new_revision = spec.on_new_revision;
@@ -225,25 +237,34 @@ fn has_syncs(group: &SyncGroup, cluster: &str, syncs: &BTreeMap<(String, String)
     entries.any(|entry| syncs.contains_key(&(cluster.to_owned(), entry.name.clone())))
 }
 
-/// From admission to healthy, the last time: the slowest entry of a cluster tells.
+/// Whether a cluster can be worked on, as the controller takes it. One that was not probed yet will have been in a moment, which is no
+/// state to count on.
+fn lasting_reach(cluster: &Cluster) -> Reach {
+    match reach(cluster) {
+        Reach::Unprobed => Reach::Ready,
+        known => known,
+    }
+}
+
+/// From admission to healthy, the last time, where nothing broke since: the slowest entry of a cluster tells.
 fn took(
     group: &SyncGroup,
-    cluster: &str,
+    (name, cluster): (&str, &Cluster),
     syncs: &BTreeMap<(String, String), SyncResource>,
 ) -> Option<Duration> {
+    let id = cluster
+        .status
+        .as_ref()
+        .map_or("", |status| status.cluster_id.as_str());
     let entries = group.spec.syncs.iter();
     let times = entries.filter_map(|entry| {
-        let sync = syncs.get(&(cluster.to_owned(), entry.name.clone()))?;
-        let admitted: Timestamp = sync.annotations().get(ADMITTED_AT)?.parse().ok()?;
-        let status = sync.status.as_ref()?;
-        let healthy: Timestamp = match status.healthy_since.parse() {
-            Ok(since) => since,
-            Err(_) => {
-                let ready = conditions::find(&status.conditions, READY)?;
-                (ready.status == "True").then_some(ready.last_transition_time.0)?
-            }
-        };
-        Duration::try_from(healthy.duration_since(admitted)).ok()
+        let sync = syncs.get(&(name.to_owned(), entry.name.clone()))?;
+        let admitted = sync.annotations().get(ADMITTED_AT)?.parse().ok();
+        let (none, generation) = (SyncStatus::default(), sync.metadata.generation.unwrap_or(0));
+        let status = sync.status.as_ref().unwrap_or(&none);
+        let target = target::of_spec(&sync.spec)?;
+        let progress = progress::progress(status, sync.spec.template.wait, &target, id, generation);
+        explain::took(admitted, &progress)
     });
     times.max()
 }
@@ -302,6 +323,8 @@ fn page(group: &str, recorded: usize, forecast: &Forecast) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -312,6 +335,70 @@ mod tests {
         }
         assert_eq!(span("1h30m"), Ok(Duration::from_secs(5_400)));
         assert!(span("soon").is_err());
+    }
+
+    #[test]
+    fn approvals_come_after_a_time_or_never() {
+        assert_eq!(approvals("2h"), Ok(Approvals::After(Duration::from_secs(7_200))));
+        assert_eq!(approvals("never"), Ok(Approvals::Never));
+        assert!(approvals("soon").unwrap_err().ends_with("or `never`"));
+    }
+
+    fn group() -> SyncGroup {
+        serde_json::from_value(json!({
+            "apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup", "metadata": {"name": "shop"},
+            "spec": {"clusterSelector": {}, "syncs": [{"name": "app", "sourceRef": {"name": "shop"}, "path": "app"}]},
+        }))
+        .unwrap()
+    }
+
+    fn cluster(suspend: bool, ready: Option<&str>) -> Cluster {
+        let ready = ready.into_iter().map(|status| {
+            json!({"type": "Ready", "status": status, "reason": "R", "message": "m", "observedGeneration": 1,
+                "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        });
+        serde_json::from_value(json!({
+            "apiVersion": "starling.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": "eu", "generation": 1},
+            "spec": {"kubeConfig": {"secretRef": {"name": "s"}}, "suspend": suspend},
+            "status": {"conditions": ready.collect::<Vec<_>>(), "clusterID": "id"},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn clusters_are_simulated_as_they_are() {
+        assert_eq!(lasting_reach(&cluster(true, Some("True"))), Reach::Suspended);
+        assert_eq!(lasting_reach(&cluster(false, Some("True"))), Reach::Ready);
+        assert_eq!(lasting_reach(&cluster(false, None)), Reach::Ready);
+        let lost = lasting_reach(&cluster(false, Some("False")));
+        assert!(matches!(lost, Reach::Unreachable { .. }), "{lost:?}");
+    }
+
+    /// A month ago it took half a minute; that something was mended yesterday says nothing of how long a release takes.
+    #[test]
+    fn what_broke_since_tells_no_time() {
+        let of = |more: serde_json::Value| {
+            let mut sync: SyncResource = serde_json::from_value(json!({
+                "apiVersion": "starling.dev/v1alpha1", "kind": "Sync",
+                "metadata": {"name": "shop-app-eu", "annotations": {ADMITTED_AT: "2026-10-01T00:00:00Z"}},
+                "spec": {"clusterRef": {"name": "eu"}, "revision": "main@sha1:0", "sourceRef": {"name": "shop"}, "path": "app",
+                    "wait": true},
+            }))
+            .unwrap();
+            let target = target::of_spec(&sync.spec).unwrap();
+            let mut status = json!({"lastAppliedTarget": target, "lastAttemptedTarget": target, "lastHealthyTarget": target,
+                "lastAppliedClusterID": "id"});
+            for (field, value) in more.as_object().unwrap() {
+                status[field] = value.clone();
+            }
+            sync.status = Some(serde_json::from_value(status).unwrap());
+            let syncs = [(("eu".to_owned(), "app".to_owned()), sync)].into();
+            took(&group(), ("eu", &cluster(false, Some("True"))), &syncs)
+        };
+        let first = of(json!({"healthySince": "2026-10-01T00:00:30Z"}));
+        assert_eq!(first, Some(Duration::from_secs(30)));
+        let mended = of(json!({"healthySince": "2026-10-30T00:00:00Z", "longestHealthy": "700h"}));
+        assert_eq!(mended, None);
     }
 
     #[test]

@@ -428,7 +428,23 @@ fn a_person_goes_back_to_a_revision_and_lets_the_newer_one_go_again() -> Result<
             "--reason",
             "a typo",
         ];
-        say(scene, &unknown).await?;
+        let complaint = refused(scene, &unknown).await?;
+        assert!(
+            complaint.contains(&first) && complaint.contains(&second),
+            "the revisions that are kept: {complaint}"
+        );
+        // Whoever may not list what is kept, or writes the object by hand, is told by the group.
+        let status = scene.status("as it was", |_| true).await?;
+        let rollout = status.rollout.map(|rollout| rollout.id).unwrap_or_default();
+        let by_hand = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "RolloutAction",
+            "metadata": {"name": scene.own("typo"), "namespace": NAMESPACE},
+            "spec": {"group": scene.name, "rollout": rollout, "action": "Rollback", "revision": "v9.9.9", "by": "jane",
+                "reason": "a typo"}});
+        scene
+            .fleet()
+            .api::<RolloutAction>()
+            .create(&PostParams::default(), &serde_json::from_value(by_hand)?)
+            .await?;
         let status = scene
             .status("told that it is unknown", |status| {
                 blocked_by(status).contains("NothingToGoBackTo")
@@ -536,6 +552,22 @@ fn words_that_make_no_sense_are_refused_with_what_would() -> Result<()> {
                 "it has none",
             ),
             (vec!["approve", scene.name, "--reason", "x"], "no stage waits"),
+            (
+                vec!["approve", scene.name, "--digest", "sha256:1", "--reason", "x"],
+                "64 hex digits",
+            ),
+            (
+                vec!["skip", scene.name, "--cluster", "m2", "--reason", "x"],
+                "does not select Cluster m2",
+            ),
+            (vec!["pause", scene.name, "--reason", "x"], "set spec.suspend"),
+            (vec!["abort", scene.name, "--reason", "x"], "has succeeded"),
+            (vec!["promote", scene.name, "--reason", "x"], "has succeeded"),
+            (
+                vec!["skip", scene.name, "--cluster", "m1", "--reason", "x"],
+                "has succeeded",
+            ),
+            (vec!["release", scene.name, "--reason", "x"], "nothing is held"),
         ] {
             let complaint = refused(scene, &arguments).await?;
             assert!(complaint.contains(expected), "{arguments:?}: {complaint}");

@@ -89,8 +89,19 @@ pub(super) struct ApproveArguments {
     #[arg(long, value_name = "STAGE")]
     stage: Option<String>,
     /// What is approved, as `starling plan` printed it; without it what the rollout renders to now
-    #[arg(long, value_name = "SHA256")]
+    #[arg(long, value_name = "SHA256", value_parser = digest)]
     digest: Option<String>,
+}
+
+/// What `starling plan` prints, in full: a part of it would approve nothing.
+fn digest(text: &str) -> Result<String, String> {
+    let hex = text.strip_prefix("sha256:").unwrap_or_default();
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    if hex.len() == 64 && hex.bytes().all(is_digit) {
+        Ok(text.to_owned())
+    } else {
+        Err("give the whole of it, as `starling plan` prints it: sha256: and 64 hex digits".to_owned())
+    }
 }
 
 pub(super) async fn plain(action: ActionType, arguments: PlainArguments) -> anyhow::Result<()> {
@@ -133,4 +144,18 @@ pub(super) async fn rollback(arguments: RollbackArguments) -> anyhow::Result<()>
 
 pub(super) async fn approve(arguments: ApproveArguments) -> anyhow::Result<()> {
     say::approve(&arguments.word, arguments.stage, arguments.digest).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_given_in_full() {
+        let whole = format!("sha256:{}", "0a".repeat(32));
+        assert_eq!(digest(&whole), Ok(whole.clone()));
+        for text in ["", "sha256:", &whole[..40], &whole[7..], &whole.to_uppercase()] {
+            assert!(digest(text).is_err(), "{text}");
+        }
+    }
 }

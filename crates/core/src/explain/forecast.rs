@@ -52,7 +52,8 @@ impl Durations {
             let took = view
                 .entries
                 .values()
-                .filter_map(|entry| took(entry.observed.as_ref()?));
+                .filter_map(|entry| entry.observed.as_ref())
+                .filter_map(|sync| took(sync.admitted_at, &sync.progress));
             if let Some(took) = took.max() {
                 self.of.insert(name.clone(), took);
             }
@@ -82,16 +83,19 @@ impl Durations {
     }
 }
 
-fn took(sync: &ObservedSync) -> Option<Duration> {
+/// From admission to healthy. Only of what is healthy for the first time: where something broke in between, the time of today's health
+/// tells when it was mended, and not how long the release took.
+#[must_use]
+pub fn took(admitted_at: Option<Timestamp>, progress: &Progress) -> Option<Duration> {
     let Progress::Held(Held {
         since: Some(since),
         longest: Duration::ZERO,
         ..
-    }) = &sync.progress
+    }) = progress
     else {
         return None;
     };
-    since.duration_since(sync.admitted_at?).try_into().ok()
+    since.duration_since(admitted_at?).try_into().ok()
 }
 
 /// When a cluster may be done.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
-pub use forecast::{Durations, Estimate, estimate_cluster, estimate_group};
+pub use forecast::{Durations, Estimate, estimate_cluster, estimate_group, took};
 use obstacle::{Teller, rank};
 
 use crate::plan::{
@@ -98,7 +98,8 @@ pub fn cluster(group: &str, input: &PlanInput, plan: &Plan, name: &str) -> Optio
                 text: reason.to_string(),
                 until: None,
                 ends_with: format!(
-                    "its Sync succeeds with a further attempt, or a new revision comes; at once: starling retry {group} --cluster {name}"
+                    "its Sync succeeds with a further attempt, or a new revision comes; at once: {}",
+                    command("retry", &[group, "--cluster", name])
                 ),
             }],
             next: "its Sync tries again".to_owned(),
@@ -246,10 +247,26 @@ fn work_under_way(teller: &Teller<'_>) -> Option<Link> {
         text: format!("clusters failed: {}", names(&failed)),
         until: None,
         ends_with: format!(
-            "their Syncs succeed with a further attempt, or a new revision comes; at once: starling retry {}",
-            teller.group
+            "their Syncs succeed with a further attempt, or a new revision comes; at once: {}",
+            command("retry", &[teller.group])
         ),
     })
+}
+
+/// A command to copy, whole but for the reason, which every word of a person needs. It names no namespace: none is known here, so it
+/// is meant for where the question was asked.
+fn command(verb: &str, arguments: &[&str]) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    let arguments = arguments.iter().map(|argument| {
+        if argument.bytes().all(is_plain) {
+            (*argument).to_owned()
+        } else {
+            // The stage of the rest is `*`, which a shell takes for the files of its folder.
+            format!("'{argument}'")
+        }
+    });
+    let arguments: Vec<String> = arguments.collect();
+    format!("starling {verb} {} --reason \"…\"", arguments.join(" "))
 }
 
 /// Some names, and how many more there are.

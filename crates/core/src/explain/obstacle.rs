@@ -2,9 +2,9 @@
 
 use jiff::Timestamp;
 
-use super::{Link, names};
+use super::{Link, command, names};
 use crate::plan::{
-    ClusterView, Decision, Direction, Gate, HoldReason, Plan, PlanInput, StagePlan, StageWait, Word,
+    ClusterView, Decision, Direction, Gate, HoldReason, Plan, PlanInput, StagePlan, StageWait, Tally, Word,
 };
 use crate::window::{Calendar, Opening, combined};
 
@@ -87,11 +87,12 @@ impl Teller<'_> {
         match reason {
             HoldReason::Paused(word) => (
                 format!("the rollout is paused: {}", said(word)),
-                format!("somebody resumes it: starling resume {group}"),
+                format!("somebody resumes it: {}", command("resume", &[group])),
             ),
             HoldReason::Aborted(word) => (
                 format!("the rollout was given up: {}", said(word)),
-                "a new revision comes".to_owned(),
+                "a new revision comes, somebody rolls back, or whoever may deletes that RolloutAction"
+                    .to_owned(),
             ),
             HoldReason::MembershipHeld => (
                 "too many clusters left the group at once".to_owned(),
@@ -112,7 +113,10 @@ impl Teller<'_> {
                         tally.failures_allowed,
                         names(&failed)
                     ),
-                    format!("fewer fail, or a new revision comes; at once: starling retry {group}"),
+                    format!(
+                        "fewer fail, or a new revision comes; at once: {}",
+                        command("retry", &[group])
+                    ),
                 )
             }
             _ => (
@@ -161,7 +165,8 @@ impl Teller<'_> {
             StageWait::Unproven => (
                 format!("none of the clusters of stage {name} took this release, which proves nothing"),
                 format!(
-                    "one of them does, or somebody lets the next stage go: starling promote {group} --stage {name}"
+                    "one of them does, or somebody lets the next stage go: {}",
+                    command("promote", &[group, "--stage", name])
                 ),
                 None,
             ),
@@ -171,7 +176,10 @@ impl Teller<'_> {
             }
             StageWait::GateFailed { message, .. } => (
                 format!("a task of stage {name} failed: {message}"),
-                format!("somebody has it tried again: starling retry {group} --stage {name}"),
+                format!(
+                    "somebody has it tried again: {}",
+                    command("retry", &[group, "--stage", name])
+                ),
                 None,
             ),
         };
@@ -240,18 +248,6 @@ impl Teller<'_> {
     }
 
     fn room(&self, reason: &HoldReason, about: Option<(&str, &ClusterView)>) -> Told {
-        let busy: Vec<&str> = self
-            .plan
-            .decisions
-            .iter()
-            .filter(|(_, decision)| {
-                matches!(
-                    decision,
-                    Decision::Start { .. } | Decision::InFlight { .. } | Decision::Soaking { .. }
-                )
-            })
-            .map(|(name, _)| name.as_str())
-            .collect();
         if *reason == HoldReason::TooManyUnavailable {
             let tally = self.plan.tally;
             return (
@@ -264,16 +260,36 @@ impl Teller<'_> {
             );
         }
         let stage = about.and_then(|(_, view)| self.plan.stages.get(view.stage));
-        let of_stage = stage.and_then(|stage| Some((&stage.name, stage.tally.slots?)));
-        let bound = match (of_stage, self.plan.tally.slots) {
-            (Some((stage, slots)), _) => format!("{slots} of stage {stage}"),
-            (None, Some(slots)) => format!("{slots} (maxConcurrency)"),
-            (None, None) => "those of the group".to_owned(),
-        };
+        let busy = self.busy(None);
+        let of_stage = stage.and_then(|stage| {
+            let busy = self.busy(Some(stage));
+            let slots = stage
+                .tally
+                .slots
+                .filter(|slots| is_full(&stage.tally, &busy, *slots))?;
+            Some((format!("{slots} of stage {}", stage.name), busy))
+        });
+        let (bound, busy) = of_stage.unwrap_or_else(|| match self.plan.tally.slots {
+            Some(slots) => (format!("{slots} (maxConcurrency)"), busy),
+            None => ("those of the group".to_owned(), busy),
+        });
         (
             format!("all slots are taken, {bound}: {}", names(&busy)),
             "one of them is healthy, and soaked, or failed".to_owned(),
         )
+    }
+
+    /// The clusters of a stage, or of the group, that this release is under way on.
+    fn busy(&self, stage: Option<&StagePlan>) -> Vec<&str> {
+        let of_stage = |name: &String| stage.is_none_or(|stage| self.stage_of(name) == Some(&stage.name));
+        let busy = self.plan.decisions.iter().filter(|(name, decision)| {
+            let is_busy = matches!(
+                decision,
+                Decision::Start { .. } | Decision::InFlight { .. } | Decision::Soaking { .. }
+            );
+            is_busy && of_stage(name)
+        });
+        busy.map(|(name, _)| name.as_str()).collect()
     }
 
     /// What a cluster that is held for `reason` will meet then. Only what can be said already.
@@ -314,6 +330,12 @@ impl Teller<'_> {
         let calendars: Vec<Calendar> = about.map(|window| Calendar::of(window, self.input.now)).collect();
         combined(&calendars.iter().collect::<Vec<_>>(), self.input.now)
     }
+}
+
+/// Whether no slot is left: of those that were taken before the plan some may be held by older releases, of those that are at work with
+/// this one some are started by the plan itself.
+fn is_full(tally: &Tally, busy: &[&str], slots: usize) -> bool {
+    tally.in_flight.max(busy.len()) >= slots
 }
 
 fn own(cluster: &str, reason: &HoldReason) -> Told {
@@ -357,7 +379,10 @@ fn gate_told(gate: Gate, stage: &str, group: &str, until: Option<Timestamp>) -> 
         ),
         Gate::Approval => (
             format!("stage {stage} waits for an approval"),
-            format!("somebody approves it: starling approve {group} --stage {stage}"),
+            format!(
+                "somebody approves it: {}",
+                command("approve", &[group, "--stage", stage])
+            ),
         ),
         Gate::Effect(kind) => (
             format!("stage {stage} waits for its {kind:?} task"),

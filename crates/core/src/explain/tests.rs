@@ -103,7 +103,7 @@ fn a_cluster_waits_for_the_stage_before_it_then_its_window_then_a_slot() {
     );
     assert_eq!(
         waits.next,
-        "somebody approves it: starling approve web --stage canary"
+        "somebody approves it: starling approve web --stage canary --reason \"…\""
     );
     assert_eq!(waits.next_at, None);
     world.approve("canary", word());
@@ -212,7 +212,7 @@ fn a_group_tells_what_keeps_it_and_whom() {
                 "Paused",
                 "the rollout is paused: by jane at 2026-11-20T10:00:00Z (lunch) (b, c, d)"
             )],
-            "somebody resumes it: starling resume web"
+            "somebody resumes it: starling resume web --reason \"…\""
         )
     );
     world.steering.paused = None;
@@ -234,7 +234,9 @@ fn what_failed_is_named_and_how_it_is_tried_again() {
     assert_eq!(own.state, "failed");
     assert_eq!(told(&own).0, [("ApplyFailed", "the release does not apply")]);
     assert!(
-        own.chain[0].ends_with.ends_with("starling retry web --cluster a"),
+        own.chain[0]
+            .ends_with
+            .ends_with("starling retry web --cluster a --reason \"…\""),
         "{own:?}"
     );
     assert_eq!(
@@ -294,4 +296,64 @@ fn every_reason_is_told() {
             "{reason:?}"
         );
     }
+}
+
+/// Slots are those of the group, of the stage, or both: what is told is the bound that is reached.
+#[test]
+fn the_bound_that_is_full_is_named() {
+    let told_of = |whole: u32, of_stage: Option<u32>| {
+        let mut stage = serde_json::json!({"name": "eu", "clusterSelector": {}});
+        if let Some(slots) = of_stage {
+            stage["maxConcurrency"] = slots.into();
+        }
+        let strategy =
+            serde_json::json!({"maxConcurrency": whole, "maxUnavailable": "100%", "stages": [stage]});
+        let strategy = ReadStrategy::new(&serde_json::from_value(strategy).unwrap()).unwrap();
+        let members = ["a", "b", "c"].map(|name| {
+            let member = Member::new(name, BTreeMap::new(), Duration::from_secs(60));
+            (name.to_owned(), member)
+        });
+        let mut world = World::new(time(BEGIN), strategy, members.into(), "r1");
+        world.settle();
+        of(&world, "c").chain[0].text.clone()
+    };
+    for (whole, of_stage, expected) in [
+        (2, None, "all slots are taken, 2 (maxConcurrency): a, b"),
+        (2, Some(3), "all slots are taken, 2 (maxConcurrency): a, b"),
+        (3, Some(2), "all slots are taken, 2 of stage eu: a, b"),
+        (1, Some(1), "all slots are taken, 1 of stage eu: a"),
+    ] {
+        assert_eq!(told_of(whole, of_stage), expected, "{whole} {of_stage:?}");
+    }
+}
+
+#[test]
+fn commands_can_be_copied() {
+    assert_eq!(
+        command("retry", &["web", "--stage", "eu-1.a"]),
+        "starling retry web --stage eu-1.a --reason \"…\""
+    );
+    assert_eq!(
+        command("promote", &["web", "--stage", "*"]),
+        "starling promote web --stage '*' --reason \"…\""
+    );
+}
+
+/// What was mended later took no longer for that.
+#[test]
+fn only_what_was_never_broken_tells_how_long_it_took() {
+    let (admitted, healthy) = (time(BEGIN), time("2026-11-20T10:01:30Z"));
+    let first = crate::plan::Progress::healthy_since(healthy);
+    assert_eq!(took(Some(admitted), &first), Some(Duration::from_secs(90)));
+    assert_eq!(took(None, &first), None);
+    assert_eq!(
+        took(Some(healthy), &crate::plan::Progress::healthy_since(admitted)),
+        None
+    );
+    let mended = crate::plan::Progress::Held(crate::plan::Held {
+        since: Some(healthy),
+        longest: Duration::from_secs(5),
+        trouble: None,
+    });
+    assert_eq!(took(Some(admitted), &mended), None);
 }
