@@ -26,9 +26,27 @@ pub(super) struct CallerArguments {
 }
 
 impl CallerArguments {
-    /// The namespace that was named, or `default`: for what is read without a management cluster.
-    pub(super) fn namespace_or_default(&self) -> &str {
-        self.namespace.as_deref().unwrap_or("default")
+    /// The context that is meant.
+    fn access(&self) -> anyhow::Result<Access> {
+        let kubeconfig = access::read(self.kubeconfig.as_deref())?;
+        Access::by(kubeconfig, self.context.clone(), "--context")
+    }
+
+    /// The namespace that is meant, for what is read without signing in: there need not be a kubeconfig where the controller's
+    /// folder is. One that is named has to be right.
+    ///
+    /// # Errors
+    /// If a kubeconfig or a context is named that cannot be read.
+    pub(super) fn namespace_unsigned(&self) -> anyhow::Result<String> {
+        if let Some(namespace) = &self.namespace {
+            return Ok(namespace.clone());
+        }
+        let namespace = match self.access() {
+            Ok(access) => access.namespace().map(str::to_owned),
+            Err(error) if self.kubeconfig.is_some() || self.context.is_some() => return Err(error),
+            Err(_) => None,
+        };
+        Ok(namespace.unwrap_or_else(|| "default".to_owned()))
     }
 }
 
@@ -43,9 +61,7 @@ pub(super) struct Caller {
 impl Caller {
     /// Signs in.
     pub(super) async fn sign_in(arguments: &CallerArguments) -> anyhow::Result<Self> {
-        let kubeconfig = access::read(arguments.kubeconfig.as_deref())?;
-        let access = Access::of(kubeconfig, arguments.context.clone())?;
-        let client = access.client().await?;
+        let client = arguments.access()?.client().await?;
         let namespace = arguments
             .namespace
             .clone()
@@ -65,5 +81,38 @@ impl Caller {
             .status
             .and_then(|status| status.user_info?.username)
             .context("the management cluster does not say who this is")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_sign_in_the_namespace_is_the_one_that_is_named_or_that_of_the_context() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config");
+        let context = |name: &str, namespace: &str| {
+            format!("{{name: {name}, context: {{cluster: c, user: u{namespace}}}}}")
+        };
+        let text = format!(
+            "contexts: [{}, {}]\ncurrent-context: a\n",
+            context("a", ", namespace: fleet"),
+            context("b", "")
+        );
+        std::fs::write(&file, text).unwrap();
+        let of = |named: Option<&str>, context: Option<&str>| CallerArguments {
+            kubeconfig: Some(file.clone()),
+            context: context.map(str::to_owned),
+            namespace: named.map(str::to_owned),
+        };
+        for (named, context, expected) in [
+            (Some("other"), Some("missing"), "other"),
+            (None, None, "fleet"),
+            (None, Some("b"), "default"),
+        ] {
+            assert_eq!(of(named, context).namespace_unsigned().unwrap(), expected);
+        }
+        assert!(of(None, Some("missing")).namespace_unsigned().is_err());
     }
 }

@@ -12,14 +12,14 @@ use k8s_openapi::api::apps::v1::ControllerRevision;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde::Serialize;
-use starling_api::{ActionType, GROUP_LABEL, RolloutAction, RolloutApproval, SyncGroup};
+use starling_api::{ActionType, GROUP_LABEL, RolloutAction, RolloutApproval, RolloutDirection, SyncGroup};
 use starling_core::journal::past::{self, Past, Said};
 use starling_core::plan::{Direction, Word};
 
 use super::caller::{Caller, CallerArguments};
 use super::journal::Recorded;
-use super::lists;
 use super::output::{self, Form, Table};
+use super::{explain, lists};
 use crate::controller::releases;
 use crate::ledger::{RolloutOutcome, RolloutRecord};
 
@@ -72,7 +72,7 @@ pub(super) async fn run(arguments: HistoryArguments) -> anyhow::Result<()> {
     } = arguments;
     let rows = match data_dir {
         Some(data_dir) => {
-            let recorded = Recorded::read(&data_dir, caller.namespace_or_default(), &group).await?;
+            let recorded = Recorded::read(&data_dir, &caller.namespace_unsigned()?, &group).await?;
             of_journal(&past::rollouts(&recorded.journal.entries), &recorded.rollouts)
         }
         None => of_objects(&Caller::sign_in(&caller).await?, &group).await?,
@@ -234,11 +234,14 @@ async fn of_objects(caller: &Caller, name: &str) -> anyhow::Result<Vec<Row>> {
     // Not everybody who may look at groups may look at these; the newest rollout is known without them.
     let kept: Api<ControllerRevision> = Api::namespaced(caller.client.clone(), &caller.namespace);
     let selector = ListParams::default().labels(&format!("{GROUP_LABEL}={name}"));
-    let kept = kept
-        .list(&selector)
-        .await
-        .map(|list| list.items)
-        .unwrap_or_default();
+    let kept = match kept.list(&selector).await {
+        Ok(list) => list.items,
+        Err(error) => {
+            let why = explain::request(error);
+            super::say(&format!("releases before this one cannot be listed: {why:#}"));
+            Vec::new()
+        }
+    };
     Ok(rows_of(&group, &kept, &actions, &approvals))
 }
 
@@ -249,11 +252,7 @@ fn rows_of(
     approvals: &[RolloutApproval],
 ) -> Vec<Row> {
     let mut rows: BTreeMap<i64, Row> = BTreeMap::new();
-    let is_ours = |revision: &&ControllerRevision| {
-        let mut owners = revision.owner_references().iter();
-        owners.any(|owner| Some(&owner.uid) == group.metadata.uid.as_ref())
-    };
-    for revision in kept.iter().filter(is_ours) {
+    for revision in started(group, kept) {
         let row = rows.entry(revision.revision).or_default();
         row.started_at = revision.creation_timestamp().map(|time| time.0);
         row.outcome = "over".to_owned();
@@ -282,7 +281,11 @@ fn rows_of(
         row.clusters = clusters.map(|counts| (counts.updated as usize, counts.total as usize));
         row.started_at = rollout.start_time.parse().ok();
         row.outcome = format!("{:?}", rollout.phase).to_lowercase();
-        row.direction = format!("{:?}", rollout.direction).to_lowercase();
+        row.direction = direction(match rollout.direction {
+            RolloutDirection::Forward => Direction::Forward,
+            RolloutDirection::Back => Direction::Back,
+            RolloutDirection::BackAtOnce => Direction::BackAtOnce,
+        });
         row.revisions = rollout
             .revisions
             .iter()
@@ -294,6 +297,30 @@ fn rows_of(
         row.words.sort_by_key(|said| said.word.at);
     }
     rows.into_values().rev().collect()
+}
+
+/// The releases of a group that rolled, one for each number. A release that waits for its turn is kept under the number of the
+/// rollout that it waits for: those that wait now are known from the status, and of one number the first was kept when it began.
+fn started<'a>(
+    group: &SyncGroup,
+    kept: &'a [ControllerRevision],
+) -> impl Iterator<Item = &'a ControllerRevision> {
+    let waiting = group.status.iter().flat_map(|status| &status.queue);
+    let waiting: Vec<&str> = waiting.map(|release| release.release.as_str()).collect();
+    let mut first: BTreeMap<i64, &ControllerRevision> = BTreeMap::new();
+    for revision in kept {
+        let mut owners = revision.owner_references().iter();
+        let is_ours = owners.any(|owner| Some(&owner.uid) == group.metadata.uid.as_ref());
+        let digest = revision.data.as_ref().and_then(|data| data.0["digest"].as_str());
+        if !is_ours || digest.is_some_and(|digest| waiting.contains(&digest)) {
+            continue;
+        }
+        let known = first.entry(revision.revision).or_insert(revision);
+        if revision.creation_timestamp() < known.creation_timestamp() {
+            *known = revision;
+        }
+    }
+    first.into_values()
 }
 
 fn said(what: String, word: Word) -> Said {
@@ -339,6 +366,8 @@ fn what_of(spec: &starling_api::RolloutActionSpec) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn t(seconds: i64) -> Timestamp {
@@ -381,6 +410,45 @@ mod tests {
              eu-1 failed: ApplyFailed: refused\n\
              2         2027-01-15T08:00:00Z   12m4s   succeeded      4/4        app=main@sha1:abc\n"
         );
+    }
+
+    #[test]
+    fn releases_that_wait_are_not_told_of_and_the_way_is_told_in_words() {
+        let release =
+            |digest: &str| json!({"release": digest, "revisions": [{"sync": "app", "revision": digest}]});
+        let group: SyncGroup = serde_json::from_value(json!({
+            "apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup",
+            "metadata": {"name": "shop", "uid": "u"}, "spec": {"clusterSelector": {}},
+            "status": {"queue": [release("queued")], "rollout": {
+                "id": 3, "phase": "RollingBack", "direction": "BackAtOnce", "startTime": "2026-11-21T11:00:00Z",
+                "revisions": [{"sync": "app", "revision": "good"}],
+            }},
+        }))
+        .unwrap();
+        let kept = |digest: &str, rollout: i64, minute: i64, uid: &str| -> ControllerRevision {
+            serde_json::from_value(json!({
+                "metadata": {
+                    "name": digest, "creationTimestamp": format!("2026-11-21T10:0{minute}:00Z"),
+                    "ownerReferences": [{"apiVersion": "v1", "kind": "SyncGroup", "name": "shop", "uid": uid}],
+                },
+                "revision": rollout,
+                "data": {"digest": digest, "revisions": [{"sync": "app", "revision": digest}], "entries": []},
+            }))
+            .unwrap()
+        };
+        let kept = [
+            kept("later", 2, 5, "u"),
+            kept("first", 2, 1, "u"),
+            kept("queued", 1, 0, "u"),
+            kept("of another", 1, 0, "x"),
+        ];
+        let rows = rows_of(&group, &kept, &[], &[]);
+        let told: Vec<(i64, &str)> = rows
+            .iter()
+            .map(|row| (row.rollout, row.revisions["app"].as_str()))
+            .collect();
+        assert_eq!(told, [(3, "good"), (2, "first")]);
+        assert_eq!(columns(&rows[0])[3], "rollingback (back at once)");
     }
 
     #[test]

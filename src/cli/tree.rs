@@ -1,8 +1,8 @@
 //! `starling tree`: a group from its Sources to the Syncs on its clusters, stage by stage.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use kube::ResourceExt;
 use serde::Serialize;
 use starling_api::conditions::{self, Condition, READY};
@@ -11,8 +11,7 @@ use starling_core::plan::ReadStrategy;
 
 use super::caller::{Caller, CallerArguments};
 use super::get::short;
-use super::lists;
-use super::output::{self, Output};
+use super::{lists, output};
 
 /// Clusters of a stage that are shown; those that are done go first where there are more.
 const SHOWN: usize = 20;
@@ -27,10 +26,22 @@ pub(super) struct TreeArguments {
     #[arg(long)]
     all: bool,
     /// How it is printed
-    #[arg(long, short, value_enum, default_value_t = Output::Table)]
-    output: Output,
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Form,
     #[command(flatten)]
     caller: CallerArguments,
+}
+
+/// How a tree is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Form {
+    /// For people
+    #[default]
+    Text,
+    /// For programs, as JSON
+    Json,
+    /// For programs, as YAML
+    Yaml,
 }
 
 /// One thing, and what hangs on it.
@@ -55,16 +66,16 @@ pub(super) async fn run(arguments: TreeArguments) -> anyhow::Result<()> {
     let sources: Vec<Source> = lists::all(&caller).await?;
     let clusters = lists::selected(&caller, &group).await?;
     let syncs = lists::syncs(&caller, &group).await?;
-    let shown = if arguments.all || arguments.output != Output::Table {
+    let shown = if arguments.all || arguments.output != Form::Text {
         usize::MAX
     } else {
         SHOWN
     };
     let tree = tree(&group, &sources, &clusters, &syncs, shown)?;
     match arguments.output {
-        Output::Json => output::print_value(&tree, false),
-        Output::Yaml => output::print_value(&tree, true),
-        Output::Table | Output::Wide | Output::Name => {
+        Form::Json => output::print_value(&tree, false),
+        Form::Yaml => output::print_value(&tree, true),
+        Form::Text => {
             output::print(&tree.text());
             Ok(())
         }
@@ -88,17 +99,7 @@ fn tree(
             .or_default()
             .push(node);
     }
-    let used: Vec<&str> = group
-        .spec
-        .syncs
-        .iter()
-        .map(|entry| entry.template.source_ref.name.as_str())
-        .collect();
-    let mut children: Vec<Node> = sources
-        .iter()
-        .filter(|source| used.contains(&source.name_any().as_str()))
-        .map(source_node)
-        .collect();
+    let mut children = source_nodes(group, sources);
     let names = strategy.strategy.stages.iter().map(|stage| stage.name.as_str());
     for (place, name) in names.enumerate() {
         let Some(of_stage) = by_stage.remove(&place) else {
@@ -127,6 +128,27 @@ fn tree(
         children,
         is_fine: false,
     })
+}
+
+/// The Sources that the entries name, whether they are there or not.
+fn source_nodes(group: &SyncGroup, sources: &[Source]) -> Vec<Node> {
+    let entries = group.spec.syncs.iter();
+    let names: BTreeSet<&str> = entries
+        .map(|entry| entry.template.source_ref.name.as_str())
+        .collect();
+    let node = |name: &str| {
+        let found = sources.iter().find(|source| source.name_any() == name);
+        found.map_or_else(
+            || Node {
+                title: format!("Source {name}"),
+                state: "not found".to_owned(),
+                children: Vec::new(),
+                is_fine: false,
+            },
+            source_node,
+        )
+    };
+    names.into_iter().map(node).collect()
 }
 
 fn source_node(source: &Source) -> Node {
@@ -220,7 +242,7 @@ fn cluster_node(
         .syncs
         .iter()
         .filter_map(|entry| Some((entry, syncs.get(&(name.to_owned(), entry.name.clone()))?)))
-        .map(|(entry, sync)| sync_node(&entry.name, sync))
+        .map(|(entry, sync)| sync_node(group, &entry.name, sync))
         .collect();
     let is_fine = ready == READY
         && children.len() == group.spec.syncs.len()
@@ -233,15 +255,19 @@ fn cluster_node(
     }
 }
 
-fn sync_node(entry: &str, sync: &SyncResource) -> Node {
+fn sync_node(group: &SyncGroup, entry: &str, sync: &SyncResource) -> Node {
     let status = sync.status.clone().unwrap_or_default();
     let ready = state(&status.conditions);
     let (applied, wanted) = (short(&status.last_applied_revision), short(&sync.spec.revision));
-    let revision = if applied == wanted {
+    let mut revision = if applied == wanted {
         applied
     } else {
         format!("{applied} → {wanted}")
     };
+    let awaited = awaited(group, entry, sync);
+    if let Some(rolled) = awaited {
+        revision = format!("{revision} (not yet {})", short(rolled));
+    }
     let problems = status.problems.iter().take(3).map(|problem| Node {
         title: problem.object.clone(),
         state: format!("{}: {}", problem.reason, problem.message),
@@ -251,9 +277,16 @@ fn sync_node(entry: &str, sync: &SyncResource) -> Node {
     Node {
         title: format!("Sync {} ({entry})", sync.name_any()),
         state: format!("{revision}, {} objects, {ready}", status.inventory.objects),
-        is_fine: ready == READY && status.last_applied_revision == sync.spec.revision,
+        is_fine: awaited.is_none() && ready == READY && status.last_applied_revision == sync.spec.revision,
         children: problems.collect(),
     }
+}
+
+/// What the rollout of the group brings, if this Sync has not been told to take it: it may be in step with something older.
+fn awaited<'a>(group: &'a SyncGroup, entry: &str, sync: &SyncResource) -> Option<&'a str> {
+    let rollout = group.status.as_ref()?.rollout.as_ref()?;
+    let rolled = rollout.revisions.iter().find(|rolled| rolled.sync == entry)?;
+    (rolled.revision != sync.spec.revision).then_some(rolled.revision.as_str())
 }
 
 /// `Ready`, or why not.
@@ -372,5 +405,22 @@ mod tests {
         );
         assert!(!text.contains("Cluster c3"), "{text}");
         assert!(text.contains("└─ and 5 more, all of them done"), "{text}");
+    }
+
+    #[test]
+    fn a_cluster_that_waits_for_its_turn_is_not_done() {
+        let (mut group, sources, clusters, syncs) = fleet(4);
+        let rollout = group.status.as_mut().and_then(|status| status.rollout.as_mut());
+        rollout.unwrap().revisions[0].revision = "v2@sha1:4455667788".to_owned();
+        let text = tree(&group, &sources, &clusters, &syncs, 1).unwrap().text();
+        assert!(text.contains("v1@00112233 (not yet v2@44556677)"), "{text}");
+        assert!(text.contains("and 2 more\n"), "{text}");
+    }
+
+    #[test]
+    fn a_source_that_is_not_there_is_told() {
+        let (group, _, clusters, syncs) = fleet(1);
+        let text = tree(&group, &[], &clusters, &syncs, 20).unwrap().text();
+        assert!(text.contains("├─ Source s  not found\n"), "{text}");
     }
 }

@@ -1,24 +1,28 @@
 //! `starling wait`: for pipelines, until a revision is on the whole group, or is not going to be.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 use futures::TryStreamExt as _;
-use kube::Api;
-use kube::runtime::watcher;
-use starling_api::{RolloutDirection, RolloutPhase, SyncGroup, SyncGroupStatus};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, ResourceExt};
+use starling_api::conditions::{self, STALLED};
+use starling_api::{
+    Duration, EntryRevision, RolloutDirection, RolloutPhase, RolloutStatus, Source, SyncGroup,
+    SyncGroupStatus,
+};
 use starling_core::revision::is_named;
 
 use super::caller::{Caller, CallerArguments};
+use super::get::shorts;
 use super::{explain, lists};
 
 /// It is done.
 const DONE: u8 = 0;
 /// It failed, was given up or gone back from, or something newer took its place.
 const FAILED: u8 = 1;
-/// It cannot be told: no such group, no rights, no answer.
+/// It cannot be told: no such group, no rights, no answer, or a group that says that it cannot be rolled.
 const PROBLEM: u8 = 2;
 /// It was neither done nor failed in time.
 const TIMED_OUT: u8 = 3;
@@ -26,31 +30,42 @@ const TIMED_OUT: u8 = 3;
 /// What is waited for.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit codes: 0 done, 1 failed, gone back from or overtaken, 2 it cannot be told, 3 not in time."
+    after_help = "Exit codes: 0 it is on the whole group, or (without --exactly) a newer release took its place and succeeded; \
+                  1 failed, given up or gone back from, or (with --exactly) overtaken; 2 it cannot be told; 3 not in time."
 )]
 pub(super) struct WaitArguments {
     /// The SyncGroup
     #[arg(value_name = "GROUP")]
     group: String,
-    /// The revision: a tag, a commit or the beginning of one, or as `status` shows it
+    /// The revision: a tag, a commit or the beginning of one, or as `status` shows it. Not a branch: what rolled before has the
+    /// name of the branch as well
     #[arg(long, value_name = "REVISION")]
     revision: String,
-    /// How long, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
-    timeout: u64,
-    /// Something newer that has it in its past is not as good: wait for exactly this one. Without it, a release that takes its
-    /// place and succeeds counts too
+    /// How long: 30m, 90s, or a number of seconds
+    #[arg(long, value_name = "DURATION", default_value = "30m", value_parser = limit)]
+    timeout: Duration,
+    /// Wait for exactly this one: a newer release that takes its place ends it with 1. Without it such a release counts as well, as
+    /// soon as it succeeds
     #[arg(long)]
     exactly: bool,
     #[command(flatten)]
     caller: CallerArguments,
 }
 
+fn limit(text: &str) -> Result<Duration, String> {
+    if let Ok(seconds) = text.parse() {
+        return Ok(Duration::from_secs(seconds));
+    }
+    text.parse().map_err(|error| format!("{error}"))
+}
+
 /// How far the revision is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Standing {
-    /// Not rolled yet.
+    /// Not rolled yet, and nothing else is.
     Awaited,
+    /// Something else rolls; for people.
+    Other(String),
     /// Under way; for people.
     Rolls(String),
     /// On the whole group.
@@ -69,12 +84,14 @@ pub(super) fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
 pub(super) async fn run(arguments: WaitArguments) -> anyhow::Result<ExitCode> {
     let caller = Caller::sign_in(&arguments.caller).await?;
     // A group that is not there is a mistake, not something to wait for.
-    lists::group(&caller, &arguments.group).await?;
-    let limit = Duration::from_secs(arguments.timeout);
-    let waited = tokio::time::timeout(limit, until_known(&caller, &arguments)).await;
+    let group = lists::group(&caller, &arguments.group).await?;
+    // Not everybody who may look at groups may look at Sources; whoever may not is believed.
+    let sources: Vec<Source> = lists::all(&caller).await.unwrap_or_default();
+    refuse_branch(&group, &sources, &arguments.revision)?;
+    let waited = tokio::time::timeout(arguments.timeout.as_std(), until_known(&caller, &arguments)).await;
     Ok(ExitCode::from(match waited {
         Err(_) => {
-            super::say(&format!("not done after {} s", arguments.timeout));
+            super::say(&format!("not done after {}", arguments.timeout));
             TIMED_OUT
         }
         Ok(standing) => match standing? {
@@ -87,99 +104,154 @@ pub(super) async fn run(arguments: WaitArguments) -> anyhow::Result<ExitCode> {
     }))
 }
 
+/// The head of a branch has the name of the branch before a push as it has after it: whoever waits for the name would be told of
+/// the rollout before.
+fn refuse_branch(group: &SyncGroup, sources: &[Source], revision: &str) -> anyhow::Result<()> {
+    let is_ours = |source: &&Source| {
+        let mut entries = group.spec.syncs.iter();
+        entries.any(|entry| entry.template.source_ref.name == source.name_any())
+    };
+    let follows = |source: &&Source| source.spec.reference.branch.as_deref() == Some(revision);
+    if let Some(source) = sources.iter().filter(is_ours).find(follows) {
+        bail!(
+            "--revision {revision}: that is the branch that Source {} follows, and what rolled before has that name too; \
+             give the commit: --revision \"$(git rev-parse HEAD)\"",
+            source.name_any()
+        );
+    }
+    Ok(())
+}
+
 async fn until_known(caller: &Caller, arguments: &WaitArguments) -> anyhow::Result<Standing> {
     let api: Api<SyncGroup> = Api::namespaced(caller.client.clone(), &caller.namespace);
     let config = watcher::Config::default().fields(&format!("metadata.name={}", arguments.group));
-    let events = watcher(api, config);
+    let events = watcher(api, config).default_backoff();
     futures::pin_mut!(events);
+    let mut breaks = explain::Breaks::default();
     let (mut said, mut seen) = (String::new(), false);
     loop {
         let event = match events.try_next().await {
             Ok(event) => event.context("the watch ended")?,
-            // A break heals by itself; a right that is missing does not.
-            Err(error) if is_refused(&error) => return Err(explain::watch(error)),
-            Err(_) => continue,
+            Err(error) => {
+                if let Some(text) = breaks.one_more(error)? {
+                    super::say(&text);
+                }
+                continue;
+            }
         };
+        breaks.observe(&event);
         let group = match event {
             watcher::Event::Init | watcher::Event::InitDone => continue,
             watcher::Event::Delete(_) => return Ok(Standing::Failed("the group was deleted".into())),
             watcher::Event::InitApply(group) | watcher::Event::Apply(group) => group,
         };
+        let stalled = stalled(&group);
         let status = group.status.unwrap_or_default();
-        match standing(&status, &arguments.revision, seen, arguments.exactly) {
-            Standing::Awaited => {}
+        let standing = standing(&status, &arguments.revision, seen, arguments.exactly);
+        if let Standing::Done | Standing::Failed(_) = standing {
+            return Ok(standing);
+        }
+        if let Some(why) = stalled {
+            bail!("SyncGroup {} cannot be rolled: {why}", arguments.group);
+        }
+        let text = match standing {
+            Standing::Awaited | Standing::Done | Standing::Failed(_) => continue,
+            Standing::Other(text) => text,
             Standing::Rolls(text) => {
                 seen = true;
-                if text != said {
-                    super::say(&text);
-                    said = text;
-                }
+                text
             }
-            known => return Ok(known),
+        };
+        if text != said {
+            super::say(&text);
+            said = text;
         }
     }
 }
 
-fn is_refused(error: &watcher::Error) -> bool {
-    let status = match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchFailed(kube::Error::Api(status)) => status.code,
-        watcher::Error::WatchError(status) => status.code,
-        _ => return false,
-    };
-    matches!(status, 401 | 403 | 404)
+/// Why nothing changes until somebody edits something, if the group says so of what its spec is now.
+fn stalled(group: &SyncGroup) -> Option<String> {
+    let conditions = &group.status.as_ref()?.conditions;
+    let generation = group.metadata.generation.unwrap_or_default();
+    let stalled = conditions::find(conditions, STALLED)?;
+    conditions::is_true(conditions, STALLED, generation)
+        .then(|| format!("{}: {}", stalled.reason, stalled.message))
 }
 
 /// `seen`: it rolled when it was looked at before.
 fn standing(status: &SyncGroupStatus, revision: &str, seen: bool, exactly: bool) -> Standing {
-    let has = |revisions: &[starling_api::EntryRevision]| {
-        revisions.iter().any(|entry| is_named(&entry.revision, revision))
-    };
+    let has = |revisions: &[EntryRevision]| revisions.iter().any(|entry| is_named(&entry.revision, revision));
+    let rollout = status.rollout.as_ref();
+    let rolls = rollout.filter(|rollout| has(&rollout.revisions));
+    if let Some(rollout) = rolls {
+        return under_way(status, rollout);
+    }
+    // One of several entries may have the same revision in what is gone back to, which is then under way.
     if let Some(held) = status.held_release.as_ref().filter(|held| has(&held.revisions)) {
         return Standing::Failed(format!("gone back from: {}", held.reason));
     }
-    let Some(rollout) = &status.rollout else {
-        return Standing::Awaited;
-    };
-    if !has(&rollout.revisions) {
-        let overtaken = seen && rollout.direction == RolloutDirection::Forward;
-        return match rollout.phase {
-            RolloutPhase::Succeeded if overtaken && !exactly => Standing::Done,
-            _ if overtaken && exactly => Standing::Failed(format!("rollout {} took its place", rollout.id)),
-            _ if seen && rollout.direction != RolloutDirection::Forward => {
-                Standing::Failed(format!("rollout {} goes back from it", rollout.id))
-            }
-            _ => Standing::Awaited,
-        };
+    match rollout {
+        None => Standing::Awaited,
+        Some(other) => beside(other, revision, seen, exactly),
     }
+}
+
+/// What a rollout of something else means for the revision.
+fn beside(other: &RolloutStatus, revision: &str, seen: bool, exactly: bool) -> Standing {
+    let (id, rolled) = (other.id, shorts(&other.revisions));
+    match (seen, other.direction) {
+        (true, RolloutDirection::Forward) if exactly => {
+            Standing::Failed(format!("rollout {id} took its place"))
+        }
+        (true, RolloutDirection::Forward) if other.phase == RolloutPhase::Succeeded => Standing::Done,
+        (true, RolloutDirection::Forward) => Standing::Other(format!(
+            "rollout {id} rolls {rolled} in the place of {revision}, and counts if it succeeds"
+        )),
+        (true, RolloutDirection::Back | RolloutDirection::BackAtOnce) => {
+            Standing::Failed(format!("rollout {id} goes back from it"))
+        }
+        // One that has ended is not in the way.
+        (false, _)
+            if matches!(
+                other.phase,
+                RolloutPhase::Succeeded | RolloutPhase::Failed | RolloutPhase::Superseded
+            ) =>
+        {
+            Standing::Awaited
+        }
+        (false, _) => Standing::Other(format!("rollout {id} rolls {rolled}; waiting for {revision}")),
+    }
+}
+
+/// How far a rollout of the revision is.
+fn under_way(status: &SyncGroupStatus, rollout: &RolloutStatus) -> Standing {
     let counts = status.clusters;
+    let stage = match rollout.stage.as_str() {
+        "" => String::new(),
+        stage => format!(", stage {stage}"),
+    };
     let told = format!(
-        "rollout {}: {:?}, {} of {} done, {} failed{}",
-        rollout.id,
-        rollout.phase,
-        counts.updated,
-        counts.total,
-        counts.failed,
-        if rollout.stage.is_empty() {
-            String::new()
-        } else {
-            format!(", stage {}", rollout.stage)
-        },
+        "rollout {}: {:?}, {} of {} done, {} failed{stage}",
+        rollout.id, rollout.phase, counts.updated, counts.total, counts.failed,
     );
+    let blocker = |is_final: &dyn Fn(&str) -> bool| {
+        let blocker = rollout
+            .blocked_by
+            .iter()
+            .find(|blocker| is_final(&blocker.reason))?;
+        Some(format!("{told}: {}: {}", blocker.reason, blocker.message))
+    };
     match rollout.phase {
         RolloutPhase::Succeeded => Standing::Done,
-        RolloutPhase::Failed | RolloutPhase::Superseded => Standing::Failed(told),
+        RolloutPhase::Superseded => Standing::Failed(told),
+        // Nothing is left to start. What failed may still heal, which a pipeline does not wait for.
+        RolloutPhase::Failed => Standing::Failed(
+            blocker(&|_| true).unwrap_or_else(|| format!("{told}; what failed is tried again by itself")),
+        ),
+        // What a person paused, a person lets go on; what failed goes on only if somebody repairs it.
         RolloutPhase::Paused => {
-            // What a person paused, a person lets go on; what failed goes on only if somebody repairs it.
-            let failed = rollout.blocked_by.iter().find(|blocker| {
-                matches!(
-                    blocker.reason.as_str(),
-                    "TooManyFailures" | "GateFailed" | "Aborted"
-                )
-            });
-            match failed {
-                Some(blocker) => Standing::Failed(format!("{told}: {}: {}", blocker.reason, blocker.message)),
+            match blocker(&|reason| matches!(reason, "TooManyFailures" | "GateFailed" | "Aborted")) {
+                Some(why) => Standing::Failed(why),
                 None => Standing::Rolls(told),
             }
         }
@@ -262,12 +334,111 @@ mod tests {
     }
 
     #[test]
+    fn what_is_gone_back_to_may_share_a_revision_with_what_was_gone_back_from() {
+        let held = json!({"heldRelease": {"release": "r", "revisions": [
+            {"sync": "app", "revision": "v9@sha1:00"}, {"sync": "base", "revision": REVISION},
+        ], "reason": "2 failed"}});
+        let back = |phase: &str| {
+            let mut rollout = rollout(phase, "v1@sha1:00");
+            rollout["direction"] = "Back".into();
+            let entries = rollout["revisions"].as_array_mut().unwrap();
+            entries.push(json!({"sync": "base", "revision": REVISION}));
+            of(&status(rollout, held.clone()), false)
+        };
+        assert!(matches!(back("RollingBack"), Standing::Rolls(_)));
+        assert_eq!(back("Succeeded"), Standing::Done);
+    }
+
+    #[test]
+    fn whether_what_failed_is_tried_again_is_told() {
+        let mut failed = rollout("Failed", REVISION);
+        let said = |rollout: &Value| match of(&status(rollout.clone(), json!({})), false) {
+            Standing::Failed(why) => why,
+            other => format!("{other:?}"),
+        };
+        assert!(said(&failed).ends_with("; what failed is tried again by itself"));
+        failed["blockedBy"] = json!([{"reason": "Aborted", "message": "by jane"}]);
+        assert!(said(&failed).ends_with(": Aborted: by jane"));
+    }
+
+    #[test]
+    fn a_branch_is_refused_if_a_source_of_the_group_follows_it() {
+        let group = group(json!({}));
+        let source = |name: &str, reference: Value| -> Source {
+            serde_json::from_value(json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Source",
+                "metadata": {"name": name}, "spec": {"url": "https://h/r", "ref": reference}}))
+            .unwrap()
+        };
+        let sources = [
+            source("s", json!({"branch": "main"})),
+            source("t", json!({"tag": "v2"})),
+            source("other", json!({"branch": "next"})),
+        ];
+        let error = refuse_branch(&group, &sources, "main").unwrap_err().to_string();
+        assert!(
+            error.contains("Source s") && error.contains("git rev-parse HEAD"),
+            "{error}"
+        );
+        for revision in ["next", "v2", "8d1e2f3a"] {
+            assert!(refuse_branch(&group, &sources, revision).is_ok(), "{revision}");
+        }
+        assert!(refuse_branch(&group, &[], "main").is_ok());
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_rolled_is_told_if_that_is_what_its_spec_is_now() {
+        let condition = |status: &str, generation: i64| {
+            let condition = json!({"type": "Stalled", "status": status, "reason": "BadStrategy", "message": "no",
+                "observedGeneration": generation, "lastTransitionTime": "2026-11-21T11:00:00Z"});
+            stalled(&group(json!({"conditions": [condition]})))
+        };
+        assert_eq!(condition("True", 2).as_deref(), Some("BadStrategy: no"));
+        assert_eq!(
+            (
+                condition("True", 1),
+                condition("False", 2),
+                stalled(&group(json!({})))
+            ),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn limits_are_durations_or_seconds() {
+        for (text, seconds) in [("1800", 1800), ("30m", 1800), ("90s", 90), ("1h30m", 5400)] {
+            assert_eq!(limit(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        assert!(limit("soon").is_err() && limit("-1").is_err());
+    }
+
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "reads like the literals it is given"
+    )]
+    fn group(status: Value) -> SyncGroup {
+        serde_json::from_value(json!({"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup",
+        "metadata": {"name": "shop", "generation": 2}, "status": status,
+        "spec": {"clusterSelector": {}, "syncs": [
+            {"name": "app", "sourceRef": {"name": "s"}}, {"name": "base", "sourceRef": {"name": "t"}},
+        ]}}))
+        .unwrap()
+    }
+
+    #[test]
     fn something_newer_that_succeeds_counts_unless_exactly_this_is_wanted() {
         let newer = status(rollout("Succeeded", "v3@sha1:00"), json!({}));
         assert_eq!(standing(&newer, "v2", true, false), Standing::Done);
         assert!(matches!(standing(&newer, "v2", true, true), Standing::Failed(_)));
         let rolls = status(rollout("Progressing", "v3@sha1:00"), json!({}));
-        assert_eq!(standing(&rolls, "v2", true, false), Standing::Awaited);
+        let said = |seen: bool| match standing(&rolls, "v2", seen, false) {
+            Standing::Other(text) => text,
+            other => format!("{other:?}"),
+        };
+        assert_eq!(said(false), "rollout 4 rolls v3@00; waiting for v2");
+        assert_eq!(
+            said(true),
+            "rollout 4 rolls v3@00 in the place of v2, and counts if it succeeds"
+        );
         let mut back = rollout("Progressing", "v1@sha1:00");
         back["direction"] = "Back".into();
         assert!(matches!(

@@ -28,8 +28,8 @@ fn settings(color: &str) -> String {
     )
 }
 
-/// What a command of a person printed, and whether it ended well.
-async fn starling(world: &World, arguments: &[&str]) -> Result<(bool, String)> {
+/// What a command of a person printed, and how it ended.
+async fn starling(world: &World, arguments: &[&str]) -> Result<(Option<i32>, String)> {
     let output = Command::new(PROGRAM)
         .args(arguments)
         .env("KUBECONFIG", world.kubeconfig())
@@ -37,13 +37,13 @@ async fn starling(world: &World, arguments: &[&str]) -> Result<(bool, String)> {
         .output()
         .await?;
     let text = [output.stdout, output.stderr].concat();
-    Ok((output.status.success(), String::from_utf8(text)?))
+    Ok((output.status.code(), String::from_utf8(text)?))
 }
 
 /// What a command that ended well printed.
 async fn said(world: &World, arguments: &[&str]) -> Result<String> {
-    let (success, text) = starling(world, arguments).await?;
-    ensure!(success, "starling {arguments:?}: {text}");
+    let (code, text) = starling(world, arguments).await?;
+    ensure!(code == Some(0), "starling {arguments:?}: {text}");
     Ok(text)
 }
 
@@ -172,7 +172,7 @@ async fn a_rollout_is_explained_told_and_verified() -> Result<()> {
         &[
             "in stage canary: 1 of 4 clusters hold this release, 3 waiting",
             "1. stage canary waits for an approval (eu-2, us-1, us-2) [AwaitingApproval]",
-            "until somebody approves it: starling approve shop --stage canary",
+            "until somebody approves it: starling approve shop --stage canary --reason \"…\"",
             "there is no estimate: it waits for something that time alone does not bring",
         ],
     );
@@ -299,14 +299,20 @@ async fn a_rollout_is_explained_told_and_verified() -> Result<()> {
         let folder = sound.path().to_str().context("a path")?;
         let mut verify = verify;
         verify[5] = folder;
-        let (success, text) = starling(&world, &verify).await?;
-        assert!(!success, "{text}");
+        let (code, text) = starling(&world, &verify).await?;
+        assert_eq!(code, Some(1), "{text}");
         contains(&text, &[expected, "the journal of fleet/shop does not hold: "]);
         if matches!(tamper, Tamper::Forge) {
             assert!(!text.contains("hash"), "the chain fits: {text}");
         }
     }
     contains(&said(&world, &verify).await?, &["hold: the chain fits"]);
+    let told: Value = serde_json::from_str(&said(&world, &[&verify[..], &["-o", "json"]].concat()).await?)?;
+    let newest = after.last().context("an entry")?;
+    assert_eq!(told["journals"][0]["newestHash"], newest.hash, "{told:#}");
+    let (code, text) = starling(&world, &[&verify[..], &["--rollout", "99"]].concat()).await?;
+    assert_eq!(code, Some(2), "{text}");
+    contains(&text, &["has no entry of rollout 99"]);
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use futures::TryStreamExt as _;
 use jiff::Timestamp;
 use kube::Api;
 use kube::api::ListParams;
-use kube::runtime::watcher;
+use kube::runtime::{WatchStreamExt as _, watcher};
 use serde::Serialize;
 use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource};
 
@@ -74,6 +74,7 @@ trait Shown: Namespaced + Serialize + Send + 'static + Row {}
 impl<K> Shown for K where K: Namespaced + Serialize + Send + 'static + Row {}
 
 pub(super) async fn run(arguments: GetArguments) -> anyhow::Result<()> {
+    check(&arguments)?;
     let caller = Caller::sign_in(&arguments.caller).await?;
     match arguments.kind {
         Kind::Groups => show::<SyncGroup>(&caller, &arguments).await,
@@ -83,6 +84,15 @@ pub(super) async fn run(arguments: GetArguments) -> anyhow::Result<()> {
         Kind::Approvals => show::<RolloutApproval>(&caller, &arguments).await,
         Kind::Actions => show::<RolloutAction>(&caller, &arguments).await,
     }
+}
+
+fn check(arguments: &GetArguments) -> anyhow::Result<()> {
+    if !arguments.names.is_empty() && arguments.all_namespaces {
+        bail!(
+            "names are of one namespace: leave -A away, and give the namespace with -n if it is not that of the context"
+        );
+    }
+    Ok(())
 }
 
 async fn show<K: Shown>(caller: &Caller, arguments: &GetArguments) -> anyhow::Result<()> {
@@ -170,18 +180,28 @@ fn row<K: Shown>(object: &K, arguments: &GetArguments, now: Timestamp) -> Vec<St
     row
 }
 
-/// Prints what is there, and then each object that changes.
+/// Prints what is there, and then each object that changes. It ends only if the management cluster refuses it.
 async fn watch<K: Shown>(api: Api<K>, arguments: &GetArguments) -> anyhow::Result<()> {
     let mut config = watcher::Config::default();
     config.label_selector.clone_from(&arguments.selector);
-    let events = watcher(api, config);
+    let events = watcher(api, config).default_backoff();
     futures::pin_mut!(events);
+    let mut breaks = explain::Breaks::default();
     let mut shown: HashMap<(Option<String>, String), Option<String>> = HashMap::new();
     let (mut first, mut widths): (Option<Vec<K>>, Vec<usize>) = (Some(Vec::new()), Vec::new());
     let is_meant = |object: &K| arguments.names.is_empty() || arguments.names.contains(&object.name_any());
     loop {
-        let event = events.try_next().await.context("watch")?;
-        let Some(event) = event else { return Ok(()) };
+        let event = match events.try_next().await {
+            Ok(Some(event)) => event,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                if let Some(text) = breaks.one_more(error)? {
+                    super::say(&text);
+                }
+                continue;
+            }
+        };
+        breaks.observe(&event);
         let object = match event {
             watcher::Event::Init => continue,
             watcher::Event::InitDone => {
@@ -229,4 +249,27 @@ fn print_one<K: Shown>(object: &K, arguments: &GetArguments, widths: &[usize]) -
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        get: GetArguments,
+    }
+
+    #[test]
+    fn names_of_all_namespaces_are_refused() {
+        let checked = |line: &[&str]| check(&Line::parse_from([&["get"], line].concat()).get);
+        let error = checked(&["groups", "shop", "-A"]).unwrap_err().to_string();
+        assert!(error.contains("-A") && error.contains("-n"), "{error}");
+        for line in [&["groups", "-A"][..], &["groups", "shop", "-n", "fleet"]] {
+            assert!(checked(line).is_ok(), "{line:?}");
+        }
+    }
 }

@@ -24,7 +24,7 @@ pub(super) async fn tell(
     data_dir: &Path,
     caller: &CallerArguments,
 ) -> anyhow::Result<Vec<Told>> {
-    let namespace = caller.namespace_or_default();
+    let namespace = &caller.namespace_unsigned()?;
     match subject {
         Subject::Group(group) => {
             let past = Past::read(data_dir, namespace, group, at).await?;
