@@ -322,16 +322,19 @@ fn a_plan_prints_the_digest_that_an_approval_is_for() -> Result<()> {
 fn a_cluster_that_brings_another_folder_voids_an_approval() -> Result<()> {
     along("voided", async |scene| {
         let map = |value: &str| config_map(&scene.own("settings"), value);
-        let files = [("app/settings.yaml", map("one")), ("other/settings.yaml", map("other"))];
+        let files = [
+            ("app/settings.yaml", map("one")),
+            ("other/settings.yaml", map("other")),
+        ];
         let files = files.each_ref().map(|(path, text)| (*path, text.as_str()));
         let commit = scene.repo.commit(&files, "two folders")?;
         scene.follow_main().await?;
         for (member, folder) in [("m1", "app"), ("m2", "app"), ("m3", "other")] {
-            scene.label(member, "example.com/folder", Some(folder)).await?;
+            scene.label(member, "folder", Some(folder)).await?;
         }
         scene.select(&MEMBERS[..2]).await?;
         let stage = json!({"name": "canary", "clusterSelector": scene.selector(), "afterStageTasks": [{"type": "Approval"}]});
-        let path = json!({"path": "./$(cluster.labels['example.com/folder'])"});
+        let path = json!({"path": "./$(cluster.labels.folder)"});
         scene.group(json!({"stages": [stage]}), path).await?;
         let waits = |status: &SyncGroupStatus, not: &str| {
             let rollout = status.rollout.as_ref();
@@ -340,14 +343,23 @@ fn a_cluster_that_brings_another_folder_voids_an_approval() -> Result<()> {
         };
         let status = scene.status("it waits", |status| waits(status, "")).await?;
         let first = status.rollout.context("a rollout")?.release_digest;
-        scene.label("m3", scene.name, Some("")).await?;
+        scene.select(&MEMBERS[2..3]).await?;
         let status = scene
             .status("another digest", |status| waits(status, &first))
             .await?;
         let second = status.rollout.context("a rollout")?.release_digest;
         let (_, plan) = preview(scene, &["plan", scene.name]).await?;
         assert_eq!(plan["releaseDigest"], json!(second));
-        let approve = |digest| ["approve", scene.name, "--digest", digest, "--reason", "read the plan"];
+        let approve = |digest| {
+            [
+                "approve",
+                scene.name,
+                "--digest",
+                digest,
+                "--reason",
+                "read the plan",
+            ]
+        };
         let (code, _, complaint) = run(scene, &approve(&first)).await?;
         assert!(code != 0 && complaint.contains(&second), "{complaint}");
         let said = run(scene, &approve(&second)).await?;

@@ -346,7 +346,7 @@ mod tests {
 
     use super::*;
 
-    fn group(stages: &[&str], status: Value) -> SyncGroup {
+    fn group(stages: &[&str], status: &Value) -> SyncGroup {
         let stages: Vec<Value> = stages
             .iter()
             .map(|name| json!({"name": name, "clusterSelector": {}}))
@@ -362,11 +362,11 @@ mod tests {
 
     #[test]
     fn the_stage_of_the_rest_is_there_without_any_other() {
-        assert!(check_stage(&group(&[], json!({})), REST).is_ok());
-        assert!(check_stage(&group(&["canary"], json!({})), REST).is_ok());
-        assert!(check_stage(&group(&["canary"], json!({})), "canary").is_ok());
+        assert!(check_stage(&group(&[], &json!({})), REST).is_ok());
+        assert!(check_stage(&group(&["canary"], &json!({})), REST).is_ok());
+        assert!(check_stage(&group(&["canary"], &json!({})), "canary").is_ok());
         let error = |stages: &[&str]| {
-            check_stage(&group(stages, json!({})), "eu")
+            check_stage(&group(stages, &json!({})), "eu")
                 .unwrap_err()
                 .to_string()
         };
@@ -379,7 +379,7 @@ mod tests {
         use ActionType::{Abort, Pause, Promote, Release, Resume, Retry, Rollback, Skip};
         let of = |phase: &str, updated: u32, action| {
             let rollout: RolloutStatus = serde_json::from_value(json!({"id": 3, "phase": phase})).unwrap();
-            let group = group(&[], json!({"clusters": {"total": 4, "updated": updated}}));
+            let group = group(&[], &json!({"clusters": {"total": 4, "updated": updated}}));
             no_effect(&group, &rollout, action)
         };
         for action in [Pause, Abort, Skip, Promote] {
@@ -400,7 +400,7 @@ mod tests {
         }
         assert_eq!(of("Succeeded", 4, Release), Some(Moot::NothingHeld));
         let held = json!({"heldRelease": {"release": "r", "revisions": [], "reason": "2 failed"}});
-        let (rollout, held) = (RolloutStatus::default(), group(&[], held));
+        let (rollout, held) = (RolloutStatus::default(), group(&[], &held));
         assert_eq!(no_effect(&held, &rollout, Release), None);
     }
 
@@ -414,7 +414,7 @@ mod tests {
             }))
             .unwrap()
         };
-        let group = group(&[], json!({}));
+        let group = group(&[], &json!({}));
         assert!(check_selected(&group, &cluster("prod")).is_ok());
         let error = check_selected(&group, &cluster("lab")).unwrap_err().to_string();
         assert_eq!(
