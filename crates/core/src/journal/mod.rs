@@ -11,6 +11,7 @@ mod chain;
 mod change;
 pub mod past;
 mod record;
+mod sequel;
 mod verify;
 
 use jiff::Timestamp;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 pub use chain::{BEGINNING, Broken, Chain, End, check_chain, hash};
 pub use change::{Change, NotReadable};
 pub use record::{Draft, Recorder, resume};
+pub use sequel::Gap;
 pub use verify::{Flaw, Verdict, What, verify};
 
 use crate::plan::{Plan, PlanInput};

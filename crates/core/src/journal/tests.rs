@@ -344,6 +344,83 @@ fn an_admission_above_the_bound_is_found_though_all_hashes_fit() {
     assert!(!flaws.iter().any(|flaw| flaw.contains("hash")), "{flaws:#?}");
 }
 
+/// The entries written anew with other looks, all hashes fitting.
+fn forged(sound: &Journal, forge: impl Fn(usize, &mut i64, &mut Look)) -> Journal {
+    let mut forged = Journal::default();
+    for (n, (entry, look)) in sound.entries.iter().zip(&sound.looks).enumerate() {
+        let (mut rollout, mut look) = (entry.rollout, look.clone());
+        forge(n, &mut rollout, &mut look);
+        look.plan = plan(&look.input);
+        let whole = Whole {
+            beginning_lost: false,
+            look,
+        };
+        forged.append(
+            rollout,
+            entry.at,
+            &serde_json::to_string(&Body::Whole(whole)).unwrap(),
+        );
+    }
+    forged
+}
+
+/// Every plan by itself keeps the rules here, by the facts that it was given. The facts do not follow from what was decided.
+#[test]
+fn facts_that_do_not_follow_from_the_entries_before_are_found() {
+    let sound = approved();
+    let same = forged(&sound, |_, _, _| {});
+    assert_eq!(same.flaws(&same.chain()), [""; 0]);
+    let last = sound.looks.len() - 1;
+    // A stage has let go and nothing tells of it any more.
+    let taken_back = forged(&sound, |n, _, look| {
+        if n == last {
+            look.input.rollout.stages.get_mut("canary").unwrap().passed_at = None;
+        }
+    });
+    let flaws = taken_back.flaws(&taken_back.chain());
+    assert!(
+        flaws[0].contains("stage canary: what the entry before recorded"),
+        "{flaws:#?}"
+    );
+    // `d` has got the release before anything started it, and everything behind tells so, too.
+    let seen = |look: &Look| look.input.clusters["d"].entries["app"].observed.clone();
+    let admitted = sound.looks.iter().find_map(seen).expect("it gets it in the end");
+    let undecided = forged(&sound, |n, _, look| {
+        let app = look
+            .input
+            .clusters
+            .get_mut("d")
+            .unwrap()
+            .entries
+            .get_mut("app")
+            .unwrap();
+        if n > 0 && app.observed.is_none() {
+            app.observed = Some(admitted.clone());
+        }
+    });
+    let flaws = undecided.flaws(&undecided.chain());
+    assert!(
+        flaws[0].starts_with("2: cluster d was admitted to the release"),
+        "{flaws:#?}"
+    );
+    let restarted = forged(&sound, |n, _, look| {
+        if n == last {
+            look.input.rollout.started_at = t(1);
+        }
+    });
+    let flaws = restarted.flaws(&restarted.chain());
+    assert!(
+        flaws[0].contains("another release, direction or beginning"),
+        "{flaws:#?}"
+    );
+    let backwards = forged(&sound, |n, rollout, _| *rollout -= i64::from(n == last));
+    let flaws = backwards.flaws(&backwards.chain());
+    assert!(
+        flaws[0].contains("it is of rollout 0, after an entry of rollout 1"),
+        "{flaws:#?}"
+    );
+}
+
 #[test]
 fn a_chain_that_was_cut_begins_behind_the_cut() {
     let journal = approved();

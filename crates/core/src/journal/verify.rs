@@ -1,9 +1,11 @@
-//! Whether a journal holds: the chain, and every plan in it by the opinion of the independent checker.
+//! Whether a journal holds: the chain, every plan in it by the opinion of the independent checker, and what each plan was told by
+//! what was decided before.
 
 use jiff::Timestamp;
 
 use super::chain::{Broken, Chain, check_chain};
-use super::{Body, Entry, Look, NotReadable};
+use super::sequel::{Gap, Sequel};
+use super::{Body, Entry, Look, NotReadable, Whole};
 use crate::plan::Decision;
 use crate::plan::check::{Violation, check};
 
@@ -42,6 +44,17 @@ pub enum What {
     /// Its plan breaks a rule.
     #[error("the plan breaks a rule: {0}")]
     Rule(#[from] Violation),
+    /// What its plan was told does not follow on the entries before it.
+    #[error("{0}")]
+    Gap(#[from] Gap),
+    /// The number of its rollout is lower than that of the entry before.
+    #[error("it is of rollout {rollout}, after an entry of rollout {before}")]
+    Backwards {
+        /// Its rollout.
+        rollout: i64,
+        /// That of the entry before.
+        before: i64,
+    },
     /// What it says about its time is not when it says that it was made.
     #[error("it is dated {at}, and its plan was made at {now}")]
     Time {
@@ -66,15 +79,41 @@ pub fn verify(chain: &Chain, entries: &[Entry], only: Option<i64>) -> Verdict {
     }
     let mut before: Option<(&Entry, Look)> = None;
     let mut lost = false;
+    let (mut sequel, mut newest) = (Sequel::default(), i64::MIN);
     for entry in entries {
+        if entry.rollout < newest && counts(entry.rollout) {
+            let (rollout, before) = (entry.rollout, newest);
+            verdict.push(entry.seq, Some(entry), What::Backwards { rollout, before });
+        }
+        let is_first = entry.rollout > newest;
+        newest = newest.max(entry.rollout);
         // A change is against the entry before it, of the same rollout.
         let fits = |known: &Entry| known.rollout == entry.rollout && known.seq + 1 == entry.seq;
         let known = before
             .take()
             .filter(|(known, _)| fits(known))
             .map(|(_, look)| look);
-        let look = Body::read(&entry.body).and_then(|body| Look::after(known, body));
+        let body = Body::read(&entry.body);
+        let goes_on = matches!(
+            &body,
+            Ok(Body::Change(_)
+                | Body::Whole(Whole {
+                    beginning_lost: false,
+                    ..
+                }))
+        );
+        let told = known.clone().filter(|_| goes_on);
+        let look = body.and_then(|body| Look::after(known, body));
+        if told.is_none() {
+            sequel.begin(is_first && goes_on);
+        }
+        let gaps = look
+            .as_ref()
+            .map_or_else(|_| Vec::new(), |look| sequel.next(told.as_ref(), look));
         if counts(entry.rollout) {
+            for gap in gaps {
+                verdict.push(entry.seq, Some(entry), gap.into());
+            }
             verdict.entries += 1;
             match &look {
                 Ok(look) => verdict.judge(entry, look),

@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use starling_core::journal::{Body, Chain, End, Entry, Look, Recorder, check_chain, hash, verify};
+use starling_core::journal::{Body, Chain, End, Entry, Look, Recorder, What, check_chain, hash, verify};
 use starling_core::plan::plan;
 
 use super::arbitrary::input;
@@ -140,7 +140,10 @@ proptest! {
     fn what_is_told_is_told_again(looks in prop_oneof![looks(), small_steps()]) {
         let (entries, told, chain) = written(&looks);
         prop_assert_eq!(read(&entries), told);
-        prop_assert_eq!(verify(&chain, &entries, None).flaws, vec![]);
+        // These looks do not follow from each other, and nobody says so but for that.
+        let flaws = verify(&chain, &entries, None).flaws.into_iter();
+        let flaws: Vec<_> = flaws.filter(|flaw| !matches!(flaw.what, What::Gap(_))).collect();
+        prop_assert_eq!(flaws, vec![]);
     }
 
     /// What is left out is what has been said: the decisions, the stages and the verdict of a look without an entry are those of

@@ -1,0 +1,112 @@
+//! Whether an entry of a rollout can follow on those before it. Each plan by itself may keep every rule though the facts that it was
+//! given do not follow from what was decided: those would have been made up, or something was done that nobody decided.
+
+use std::collections::BTreeSet;
+
+use super::Look;
+use crate::plan::{Decision, Direction, ObservedSync, PlanInput, StageRecord};
+
+/// What does not follow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Gap {
+    /// Another release, direction or start.
+    #[error("the rollout has another release, direction or beginning than in the entry before")]
+    Rollout,
+    /// A time of a stage that was recorded is not there, or is another one.
+    #[error("stage {stage}: what the entry before recorded of it is not there any more")]
+    Record {
+        /// Its name.
+        stage: String,
+    },
+    /// A cluster has got the release, and no plan started it.
+    #[error("cluster {cluster} was admitted to the release, and no entry of the rollout decided that")]
+    NotDecided {
+        /// Its name.
+        cluster: String,
+    },
+}
+
+/// What was decided so far in the entries of one rollout.
+#[derive(Debug, Default)]
+pub(super) struct Sequel {
+    /// Clusters that a plan started.
+    started: BTreeSet<String>,
+    /// Nothing of the rollout is missing.
+    is_whole: bool,
+}
+
+impl Sequel {
+    /// Begins with a rollout, or with what there is of it behind a gap. Without its beginning it cannot be told what was decided.
+    pub(super) fn begin(&mut self, is_whole: bool) {
+        self.started.clear();
+        self.is_whole = is_whole;
+    }
+
+    /// Goes on with the next entry. `before`: the one in front of it, of the same rollout; without one nothing is asked of it.
+    pub(super) fn next(&mut self, before: Option<&Look>, look: &Look) -> Vec<Gap> {
+        let gaps = before.map_or_else(Vec::new, |before| self.gaps(before, look));
+        let decisions = look.plan.decisions.iter();
+        let starts = decisions.filter(|(_, decision)| matches!(decision, Decision::Start { .. }));
+        self.started.extend(starts.map(|(cluster, _)| cluster.clone()));
+        gaps
+    }
+
+    fn gaps(&self, before: &Look, look: &Look) -> Vec<Gap> {
+        let (then, now) = (&before.input.rollout, &look.input.rollout);
+        if (&then.release, then.direction, then.started_at) != (&now.release, now.direction, now.started_at) {
+            return vec![Gap::Rollout];
+        }
+        let records = taken_back(before, look).map(|stage| Gap::Record { stage });
+        let admitted = admitted_between(&before.input, &look.input);
+        let nobody_decided = admitted.filter(|cluster| self.is_whole && !self.started.contains(*cluster));
+        let nobody_decided = nobody_decided.map(|cluster| Gap::NotDecided {
+            cluster: cluster.clone(),
+        });
+        records.chain(nobody_decided).collect()
+    }
+}
+
+/// Stages of which a time was recorded with the plan before, and is not what the planner was told now. Of a strategy without stages,
+/// and on the way back at once, nothing is recorded.
+fn taken_back(before: &Look, look: &Look) -> impl Iterator<Item = String> {
+    let counts = look.input.rollout.direction != Direction::BackAtOnce
+        && [before, look]
+            .iter()
+            .all(|look| look.input.strategy.stages.len() > 1);
+    let stages = before.plan.stages.iter().filter(move |_| counts);
+    let is_there = |name: &str| look.input.strategy.stages.iter().any(|stage| stage.name == name);
+    let none = StageRecord::default();
+    let lost = stages.filter(|stage| {
+        let told = look.input.rollout.stages.get(&stage.name).unwrap_or(&none);
+        let kept = |then: Option<_>, now| then.is_none() || then == now;
+        let all_kept = kept(stage.record.opened_at, told.opened_at)
+            && kept(stage.record.completed_at, told.completed_at)
+            && kept(stage.record.passed_at, told.passed_at);
+        is_there(&stage.name) && !all_kept
+    });
+    lost.map(|stage| stage.name.clone())
+        .collect::<Vec<_>>()
+        .into_iter()
+}
+
+/// Clusters of which a Sync holds a target of this release now, and held something of another one before.
+fn admitted_between<'l>(then: &'l PlanInput, now: &'l PlanInput) -> impl Iterator<Item = &'l String> {
+    let of_release = |sync: &Option<ObservedSync>| {
+        let sync = sync.as_ref();
+        sync.filter(|sync| sync.release == now.rollout.release).cloned()
+    };
+    let is_new = move |cluster: &String| {
+        let (Some(then), Some(now)) = (then.clusters.get(cluster), now.clusters.get(cluster)) else {
+            return false;
+        };
+        now.entries.iter().any(|(entry, view)| {
+            let Some(before) = then.entries.get(entry) else {
+                return false;
+            };
+            let target = |sync: &Option<ObservedSync>| sync.as_ref().and_then(|sync| sync.target.clone());
+            let same_target = target(&before.observed) == target(&view.observed);
+            of_release(&view.observed).is_some() && of_release(&before.observed).is_none() && !same_target
+        })
+    };
+    now.clusters.keys().filter(move |cluster| is_new(cluster))
+}
