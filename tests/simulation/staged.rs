@@ -128,8 +128,13 @@ fn stage(random: &mut Random, name: &str) -> Value {
     if random.below(3) == 0 {
         stage["maxFailures"] = one_of(random, &[json!(0), json!(1), json!("50%")]);
     }
-    for field in ["beforeStageTasks", "afterStageTasks"] {
-        let tasks = tasks(random);
+    let is_approval = |task: &Value| task["type"] == "Approval";
+    let (before, mut after) = (tasks(random), tasks(random));
+    // A stage has one.
+    if before.iter().any(is_approval) {
+        after.retain(|task| !is_approval(task));
+    }
+    for (field, tasks) in [("beforeStageTasks", before), ("afterStageTasks", after)] {
         if !tasks.is_empty() {
             stage[field] = tasks.into();
         }
