@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::Look;
-use crate::plan::{Decision, Direction, ObservedSync, PlanInput, StageRecord};
+use crate::plan::{Decision, ObservedSync, PlanInput, StageRecord};
 
 /// What does not follow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -13,7 +13,7 @@ pub enum Gap {
     #[error("the rollout has another release, direction or beginning than in the entry before")]
     Rollout,
     /// A time of a stage that was recorded is not there, or is another one.
-    #[error("stage {stage}: what the entry before recorded of it is not there any more")]
+    #[error("stage {stage}: what was recorded of it in the entry before is not there any more")]
     Record {
         /// Its name.
         stage: String,
@@ -66,27 +66,21 @@ impl Sequel {
     }
 }
 
-/// Stages of which a time was recorded with the plan before, and is not what the planner was told now. Of a strategy without stages,
-/// and on the way back at once, nothing is recorded.
+/// Stages of which the planner was told a time before, and is told none now, or another one. What the plan before wanted to have recorded
+/// may not have been: something newer was to begin in place of it, and could not be written.
 fn taken_back(before: &Look, look: &Look) -> impl Iterator<Item = String> {
-    let counts = look.input.rollout.direction != Direction::BackAtOnce
-        && [before, look]
-            .iter()
-            .all(|look| look.input.strategy.stages.len() > 1);
-    let stages = before.plan.stages.iter().filter(move |_| counts);
+    let (then, now) = (&before.input.rollout.stages, &look.input.rollout.stages);
     let is_there = |name: &str| look.input.strategy.stages.iter().any(|stage| stage.name == name);
     let none = StageRecord::default();
-    let lost = stages.filter(|stage| {
-        let told = look.input.rollout.stages.get(&stage.name).unwrap_or(&none);
+    let lost = then.iter().filter(|(name, record)| {
+        let told = now.get(*name).unwrap_or(&none);
         let kept = |then: Option<_>, now| then.is_none() || then == now;
-        let all_kept = kept(stage.record.opened_at, told.opened_at)
-            && kept(stage.record.completed_at, told.completed_at)
-            && kept(stage.record.passed_at, told.passed_at);
-        is_there(&stage.name) && !all_kept
+        let all_kept = kept(record.opened_at, told.opened_at)
+            && kept(record.completed_at, told.completed_at)
+            && kept(record.passed_at, told.passed_at);
+        is_there(name) && !all_kept
     });
-    lost.map(|stage| stage.name.clone())
-        .collect::<Vec<_>>()
-        .into_iter()
+    lost.map(|(name, _)| name.clone()).collect::<Vec<_>>().into_iter()
 }
 
 /// Clusters of which a Sync holds a target of this release now, and held something of another one before.

@@ -379,7 +379,7 @@ fn facts_that_do_not_follow_from_the_entries_before_are_found() {
     });
     let flaws = taken_back.flaws(&taken_back.chain());
     assert!(
-        flaws[0].contains("stage canary: what the entry before recorded"),
+        flaws[0].contains("stage canary: what was recorded of it in the entry before"),
         "{flaws:#?}"
     );
     // `d` has got the release before anything started it, and everything behind tells so, too.
