@@ -168,4 +168,48 @@ mod tests {
         assert_eq!(read["canary"], record);
         assert_eq!(read["*"], StageRecord::default());
     }
+
+    #[test]
+    fn a_phase_has_a_word_and_a_wait_its_end() {
+        let gate = |gate, until| StagePhase::Waiting(StageWait::Gate { gate, until });
+        let word = crate::plan::Word {
+            by: "jane".into(),
+            reason: String::new(),
+            at: t(0),
+        };
+        for (of, expected) in [
+            (StagePhase::Pending, ("Pending", None)),
+            (StagePhase::Open, ("Progressing", None)),
+            (StagePhase::Passed, ("Succeeded", None)),
+            (StagePhase::Skipped(word), ("Skipped", None)),
+            (
+                gate(Gate::TimedWait(Duration::ZERO), Some(t(4))),
+                ("Soaking", Some(t(4))),
+            ),
+            (gate(Gate::Approval, None), ("AwaitingApproval", None)),
+            (StagePhase::Waiting(StageWait::Unproven), ("StageUnproven", None)),
+        ] {
+            assert_eq!(phase(&of), expected);
+        }
+    }
+
+    #[test]
+    fn a_strategy_without_stages_has_none_in_status() {
+        let stage = |name: &str| StagePlan {
+            name: name.to_owned(),
+            phase: StagePhase::Open,
+            record: StageRecord::default(),
+            tally: Tally::default(),
+        };
+        for (names, expected) in [(&["*"][..], 0), (&["canary", "*"], 2), (&["a", "b", "*"], 3)] {
+            let plan = Plan {
+                decisions: BTreeMap::new(),
+                stages: names.iter().map(|name| stage(name)).collect(),
+                tally: Tally::default(),
+                verdict: Verdict::Rolls,
+                recheck_at: None,
+            };
+            assert_eq!(stage_statuses(&plan).len(), expected, "{names:?}");
+        }
+    }
 }

@@ -395,3 +395,6 @@ fn waits_for(stage: &str, wait: &StageWait) -> String {
         },
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -255,6 +255,27 @@ mod tests {
     }
 
     #[test]
+    fn a_task_that_somebody_else_decides_is_found_by_its_place() {
+        let webhook = serde_json::json!({"type": "Webhook", "webhook": {"url": "https://gate.example.com", "secretRef": {"name": "s"}}});
+        let tasks = serde_json::json!([{"type": "Approval"}, webhook]);
+        let read = read(
+            serde_json::json!({"stages": [{"name": "canary", "clusterSelector": {}, "afterStageTasks": tasks}]}),
+        );
+        let read = read.unwrap();
+        assert!(read.effect("canary", Side::After, 1).is_some());
+        for (stage, side, place) in [
+            ("canary", Side::After, 0),
+            ("canary", Side::Before, 1),
+            ("*", Side::After, 1),
+        ] {
+            assert!(
+                read.effect(stage, side, place).is_none(),
+                "{stage} {side:?} {place}"
+            );
+        }
+    }
+
+    #[test]
     fn one_approval_passes_one_task() {
         let canary = |before: serde_json::Value, after: serde_json::Value| {
             serde_json::json!({"stages": [{"name": "canary", "clusterSelector": {},

@@ -105,7 +105,7 @@ fn fleet(script: &str) -> BTreeMap<String, ClusterView> {
         .collect()
 }
 
-fn input(script: &str, max_concurrency: u32, max_failures: u32) -> PlanInput {
+pub(super) fn input(script: &str, max_concurrency: u32, max_failures: u32) -> PlanInput {
     PlanInput {
         now: t(60),
         strategy: Strategy {
@@ -655,4 +655,88 @@ fn what_fails_in_a_stage_that_was_passed_over_counts_only_if_this_release_came_t
         assert_eq!(planned.verdict, verdict, "{release}");
         assert_eq!(check::check(&input, &planned), Ok(()));
     }
+}
+
+/// A group that is told to try again at a time at which nothing has changed yet would spin; one that is told too late stands still.
+#[test]
+fn the_next_look_is_when_time_changes_something_for_somebody() {
+    let windows = |allow: &str| {
+        let window = serde_json::json!({"allow": allow});
+        vec![crate::window::Window::new(&serde_json::from_value(window).unwrap()).unwrap()]
+    };
+    // Work on the older release ends at its deadline, which gives room to whoever waits for it, and is nothing to others.
+    let mut leftover = input("wo", 1, 0);
+    leftover.now = t(30);
+    leftover.suspended = true;
+    assert_eq!(plan(&leftover).recheck_at, None);
+    leftover.suspended = false;
+    leftover
+        .clusters
+        .get_mut("c000")
+        .unwrap()
+        .entries
+        .get_mut("app")
+        .unwrap()
+        .wanted = Err("no label".into());
+    assert_eq!(picture(&plan(&leftover)), "xn");
+    assert_eq!(plan(&leftover).recheck_at, Some(t(900)));
+    // Who waits for nothing but people looks at no calendar. What is about nobody is no wait either.
+    let mut closed = input("oo", 2, 0);
+    closed.strategy.windows = windows("Mon 09:00-10:00");
+    assert_eq!(plan(&closed).recheck_at, None);
+    for cluster in closed.clusters.values_mut() {
+        cluster.windows = vec![0];
+    }
+    let opens = plan(&closed).recheck_at.expect("it opens");
+    assert_eq!(picture(&plan(&closed)), "hh");
+    closed.now = opens;
+    assert_eq!(picture(&plan(&closed)), "SS");
+    closed.now = t(60);
+    closed.suspended = true;
+    assert_eq!(plan(&closed).recheck_at, None);
+}
+
+/// The calendar of a window that does not open as far as is looked ahead ends: then it is looked at again.
+#[test]
+fn a_window_that_never_opens_is_looked_at_when_its_calendar_ends() {
+    let mut closed = input("o", 1, 0);
+    let never = serde_json::json!({"deny": "00:00-24:00"});
+    let never = crate::window::Window::new(&serde_json::from_value(never).unwrap()).unwrap();
+    closed.strategy.windows = vec![never];
+    closed.clusters.get_mut("c000").unwrap().windows = vec![0];
+    let first = plan(&closed).recheck_at.expect("it is looked at again");
+    assert!(first > closed.now + SignedDuration::from_hours(24), "{first}");
+    closed.suspended = true;
+    assert_eq!(plan(&closed).recheck_at, None);
+}
+
+#[test]
+fn on_the_way_back_at_once_nobody_waits_for_jitter() {
+    let mut back = input("oooo", 4, 0);
+    back.strategy.limits.jitter = Duration::from_secs(100_000);
+    assert_ne!(picture(&plan(&back)), "SSSS");
+    back.rollout.direction = Direction::BackAtOnce;
+    assert_eq!(picture(&plan(&back)), "SSSS");
+}
+
+/// What was begun comes first, then what goes on in the slot that it has, then the earlier stage.
+#[test]
+fn slots_go_to_what_was_begun_first() {
+    let begun = |name: &str, input: &mut PlanInput| {
+        let entry = EntryView {
+            wanted: Ok(NEW.into()),
+            known_good: None,
+            observed: Some(observed(NEW, 30, Progress::Working)),
+        };
+        let entries = &mut input.clusters.get_mut(name).unwrap().entries;
+        entries.insert("crds".into(), entry);
+    };
+    let mut last = input("ooo", 1, 0);
+    begun("c002", &mut last);
+    assert_eq!(picture(&plan(&last)), "nnS");
+    let working = input("oow", 1, 0);
+    assert_eq!(picture(&plan(&working)), "nnS");
+    let mut both = input("owo", 2, 0);
+    begun("c002", &mut both);
+    assert_eq!(picture(&plan(&both)), "nSS");
 }

@@ -178,6 +178,11 @@ fn what_is_denied_is_closed_and_what_is_not_allowed_too() {
     assert_eq!(known, Some(t("2026-12-05T10:00:00Z")));
 }
 
+#[test]
+fn every_minute_of_an_hour_can_be_named() {
+    assert_eq!(window("08:59-09:59", "").to_string(), "allow 08:59-09:59 UTC");
+}
+
 /// Minute by minute through two clock changes: open is what the clock on the wall says, and `next_change` is where it
 /// turns.
 #[test]
