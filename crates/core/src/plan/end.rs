@@ -64,3 +64,143 @@ fn is_at_rest(decision: &Decision) -> bool {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::plan::{FailureReason, Gate, StagePlan, StageRecord, Stop, Tally, To, Word};
+
+    fn word() -> Word {
+        Word {
+            by: "jane".into(),
+            reason: String::new(),
+            at: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    fn hold(reason: HoldReason) -> Decision {
+        Decision::Hold {
+            reason,
+            recheck_at: None,
+        }
+    }
+
+    fn unreachable() -> Decision {
+        hold(HoldReason::ClusterUnreachable {
+            reason: "Unreachable".into(),
+            message: "no answer".into(),
+            since: Timestamp::UNIX_EPOCH,
+        })
+    }
+
+    fn failed() -> Decision {
+        Decision::Failed {
+            reason: FailureReason::ProgressDeadlineExceeded,
+            retry_at: None,
+        }
+    }
+
+    fn waits(wait: StageWait) -> Decision {
+        hold(HoldReason::StageWaits { stage: 0, wait })
+    }
+
+    fn approval() -> StageWait {
+        StageWait::Gate {
+            gate: Gate::Approval,
+            until: None,
+        }
+    }
+
+    fn of(decisions: &[Decision], phase: StagePhase, verdict: Verdict) -> Plan {
+        let named = decisions.iter().enumerate();
+        Plan {
+            decisions: named.map(|(n, one)| (format!("c{n}"), one.clone())).collect(),
+            stages: vec![StagePlan {
+                name: "canary".into(),
+                phase,
+                record: StageRecord::default(),
+                tally: Tally::default(),
+            }],
+            tally: Tally::default(),
+            verdict,
+            recheck_at: None,
+        }
+    }
+
+    #[test]
+    fn a_rollout_is_over_when_nothing_of_it_goes_on_by_itself() {
+        let in_flight = Decision::InFlight {
+            deadline: None,
+            lost: false,
+        };
+        let starts = Decision::Start {
+            entries: Vec::new(),
+            to: To::Release,
+        };
+        let soaks = Decision::Soaking {
+            until: Timestamp::UNIX_EPOCH,
+        };
+        let sync = HoldReason::SyncSuspended { entry: "app".into() };
+        let lacks = HoldReason::InvalidParameters {
+            entry: "app".into(),
+            message: "no label".into(),
+        };
+        let passed = || StagePhase::Passed;
+        let unproven = || StagePhase::Waiting(StageWait::Unproven);
+        for (rest, phase, over) in [
+            (Decision::Done, passed(), true),
+            (failed(), passed(), true),
+            (unreachable(), passed(), true),
+            (
+                hold(HoldReason::Skipped(word())),
+                StagePhase::Skipped(word()),
+                true,
+            ),
+            (hold(HoldReason::ClusterSuspended), passed(), true),
+            (hold(sync), passed(), true),
+            (hold(lacks), passed(), true),
+            (waits(StageWait::Unproven), unproven(), true),
+            (waits(approval()), StagePhase::Waiting(approval()), false),
+            (waits(approval()), unproven(), false),
+            (Decision::Done, StagePhase::Waiting(approval()), false),
+            (failed(), StagePhase::Open, false),
+            (in_flight, passed(), false),
+            (starts, passed(), false),
+            (soaks, passed(), false),
+            (hold(HoldReason::ClusterNotProbed), passed(), false),
+            (hold(HoldReason::GroupSuspended), passed(), false),
+            (hold(HoldReason::MembershipHeld), passed(), false),
+            (hold(HoldReason::WindowClosed), passed(), false),
+            (hold(HoldReason::Jitter), passed(), false),
+            (hold(HoldReason::NoSlot), passed(), false),
+        ] {
+            let plan = of(&[Decision::Done, rest.clone()], phase.clone(), Verdict::Rolls);
+            assert_eq!(plan.is_over(), over, "{rest:?} {phase:?}");
+        }
+        let stopped = of(
+            &[waits(approval())],
+            StagePhase::Open,
+            Verdict::Stopped(Stop::Aborted(word())),
+        );
+        assert!(stopped.is_over());
+    }
+
+    #[test]
+    fn what_every_cluster_holds_that_can_be_reached_is_known_to_be_good() {
+        for (decisions, good) in [
+            (&[Decision::Done, Decision::Done][..], true),
+            (&[Decision::Done, unreachable()], true),
+            (&[unreachable()], false),
+            (&[], false),
+            (&[Decision::Done, hold(HoldReason::Skipped(word()))], false),
+            (&[Decision::Done, hold(HoldReason::ClusterSuspended)], false),
+            (&[Decision::Done, failed()], false),
+        ] {
+            let plan = of(decisions, StagePhase::Passed, Verdict::Through);
+            assert_eq!(plan.is_known_good(), good, "{decisions:?}");
+        }
+        assert!(!of(&[Decision::Done], StagePhase::Passed, Verdict::Rolls).is_known_good());
+    }
+}
