@@ -740,3 +740,37 @@ fn slots_go_to_what_was_begun_first() {
     begun("c002", &mut both);
     assert_eq!(picture(&plan(&both)), "nSS");
 }
+
+/// Of clusters that join behind a closed stage the one that has a part of the last known good release gets the rest before others begin.
+#[test]
+fn what_was_good_is_completed_before_it_is_begun() {
+    const GOOD: &str = "good";
+    let mut joined = input("..", 1, 0);
+    joined.strategy.stages.insert(
+        0,
+        StageRules {
+            name: "canary".into(),
+            max_concurrency: None,
+            max_failures: None,
+            before: vec![Gate::Approval],
+            after: Vec::new(),
+        },
+    );
+    for (name, cluster) in &mut joined.clusters {
+        cluster.stage = 1;
+        let entry = |observed| EntryView {
+            wanted: Ok(NEW.into()),
+            known_good: Some(GOOD.into()),
+            observed,
+        };
+        let part = (name == "c001").then(|| observed(GOOD, 0, held()));
+        cluster.entries = [("app".into(), entry(part)), ("crds".into(), entry(None))].into();
+    }
+    let plan = plan(&joined);
+    assert_eq!(picture(&plan), "nS");
+    let rest = Decision::Start {
+        entries: vec!["crds".into()],
+        to: To::LastKnownGood,
+    };
+    assert_eq!(plan.decisions["c001"], rest);
+}
