@@ -774,3 +774,57 @@ fn what_was_good_is_completed_before_it_is_begun() {
     };
     assert_eq!(plan.decisions["c001"], rest);
 }
+
+/// A window about every cluster that does not open for days.
+fn closed(mut input: PlanInput) -> PlanInput {
+    let deny = serde_json::from_value(serde_json::json!({"deny": "00:00-24:00"})).unwrap();
+    input.strategy.windows = vec![crate::window::Window::new(&deny).unwrap()];
+    for cluster in input.clusters.values_mut() {
+        cluster.windows = vec![0];
+    }
+    input
+}
+
+/// Only what was begun goes on through a closed window: an admission that was cut short, not one that misses its target for another
+/// reason.
+#[test]
+fn what_was_begun_is_known_by_its_admissions() {
+    let ours = |at| observed(NEW, at, Progress::Working);
+    // The older release came before, at the same time, or after.
+    for (older, expected) in [(29, 'S'), (30, 'h'), (31, 'h')] {
+        let input = closed(two_entries(ours(30), observed(OLD, older, held()), 0));
+        assert_eq!(picture(&plan(&input)), expected.to_string(), "{older}");
+    }
+    // What holds the last known good release waited with it for the stage, whenever it got that.
+    let mut input = closed(two_entries(ours(30), observed("good", 40, held()), 0));
+    let entries = &mut input.clusters.get_mut("c000").unwrap().entries;
+    entries.get_mut("crds").unwrap().known_good = Some("good".into());
+    assert_eq!(picture(&plan(&input)), "S");
+}
+
+/// A soak that ends changes what a cluster is, also where no decision carries its time.
+#[test]
+fn the_end_of_a_soak_is_looked_at_where_it_matters_by_itself() {
+    let soaking = observed(NEW, 30, Progress::healthy_since(t(50)));
+    let mut begun = two_entries(soaking, observed(OLD, 0, held()), 0);
+    begun.strategy.limits.min_success_time = Duration::from_secs(100);
+    // Paused while its admission was cut short: it counts as begun until then.
+    let mut paused = begun.clone();
+    paused.steering.paused = Some(Word {
+        by: "jane".into(),
+        reason: String::new(),
+        at: t(0),
+    });
+    assert_eq!(picture(&plan(&paused)), "h");
+    assert_eq!(plan(&paused).recheck_at, Some(t(150)));
+    // Not probed since: it is lost on the way until then.
+    begun.clusters.get_mut("c000").unwrap().reach = Reach::Unprobed;
+    assert_eq!(picture(&plan(&begun)), "l");
+    assert_eq!(plan(&begun).recheck_at, Some(t(150)));
+    begun.now = t(150);
+    assert_eq!(picture(&plan(&begun)), "h");
+    // What is done or has not begun waits for no soak.
+    let mut done = input("o", 1, 0);
+    done.steering = paused.steering.clone();
+    assert_eq!(plan(&done).recheck_at, None);
+}
