@@ -828,3 +828,35 @@ fn the_end_of_a_soak_is_looked_at_where_it_matters_by_itself() {
     done.steering = paused.steering.clone();
     assert_eq!(plan(&done).recheck_at, None);
 }
+
+/// A wait of a stage that is over lets nobody go while a cluster that joined is at work. It is looked at when it ends, and not again.
+#[test]
+fn the_end_of_a_wait_is_looked_at_once() {
+    let wait = Gate::TimedWait(Duration::from_secs(50));
+    let mut joined = input("W", 1, 0);
+    joined.strategy.stages.insert(
+        0,
+        StageRules {
+            name: "canary".into(),
+            max_concurrency: None,
+            max_failures: None,
+            before: Vec::new(),
+            after: vec![wait],
+        },
+    );
+    let record = StageRecord {
+        opened_at: Some(t(0)),
+        completed_at: Some(t(10)),
+        after: vec![GateRecord {
+            gate: wait,
+            begun_at: t(10),
+            found: None,
+        }],
+        ..StageRecord::default()
+    };
+    joined.rollout.stages = [("canary".to_owned(), record)].into();
+    for (now, next) in [(59, 60), (60, 900), (61, 900)] {
+        joined.now = t(now);
+        assert_eq!(plan(&joined).recheck_at, Some(t(next)), "at {now}");
+    }
+}
