@@ -825,7 +825,7 @@ fn the_end_of_a_soak_is_looked_at_where_it_matters_by_itself() {
     assert_eq!(picture(&plan(&begun)), "h");
     // What is done or has not begun waits for no soak.
     let mut done = input("o", 1, 0);
-    done.steering = paused.steering.clone();
+    done.steering = paused.steering;
     assert_eq!(plan(&done).recheck_at, None);
 }
 
