@@ -829,6 +829,47 @@ fn the_end_of_a_soak_is_looked_at_where_it_matters_by_itself() {
     assert_eq!(plan(&done).recheck_at, None);
 }
 
+/// While clusters are missing that vanished all at once, a stage is where it was: a gate that has begun is told and none begins, and
+/// what is over does not pass.
+#[test]
+fn a_stage_stays_where_it_is_while_members_are_held() {
+    let wait = Gate::TimedWait(Duration::from_secs(50));
+    let begun = |gate| GateRecord {
+        gate,
+        begun_at: t(10),
+        found: None,
+    };
+    let phase = |now, after: Vec<GateRecord>, held| {
+        let mut input = input("d", 1, 0);
+        input.now = t(now);
+        input.membership_held = held;
+        let mut canary = input.strategy.stages[0].clone();
+        canary.name = "canary".into();
+        canary.after = vec![wait, Gate::Approval];
+        input.strategy.stages.insert(0, canary);
+        let record = StageRecord {
+            opened_at: Some(t(0)),
+            completed_at: Some(t(10)),
+            after,
+            ..StageRecord::default()
+        };
+        input.rollout.stages = [("canary".to_owned(), record.clone())].into();
+        let canary = plan(&input).stages[0].clone();
+        assert_eq!(canary.record == record, held, "{now}");
+        canary.phase
+    };
+    let waits = |gate, until| StagePhase::Waiting(StageWait::Gate { gate, until });
+    assert_eq!(phase(59, vec![begun(wait)], true), waits(wait, Some(t(60))));
+    assert_eq!(phase(60, vec![begun(wait)], true), StagePhase::Open);
+    assert_eq!(
+        phase(60, vec![begun(wait), begun(Gate::Approval)], true),
+        waits(Gate::Approval, None)
+    );
+    // Another gate stands there by now.
+    assert_eq!(phase(60, vec![begun(Gate::Approval)], true), StagePhase::Open);
+    assert_eq!(phase(60, vec![begun(wait)], false), waits(Gate::Approval, None));
+}
+
 /// A wait of a stage that is over lets nobody go while a cluster that joined is at work. It is looked at when it ends, and not again.
 #[test]
 fn the_end_of_a_wait_is_looked_at_once() {
