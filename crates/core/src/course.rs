@@ -196,14 +196,13 @@ pub fn overtaken(
     direction: Direction,
     held: Option<&str>,
 ) -> usize {
-    let newest = match direction {
-        Direction::Forward => release,
-        // Going back to what is offered holds nothing, and leaves everything behind that came before it.
-        Direction::Back | Direction::BackAtOnce => held.unwrap_or(offered),
-    };
-    let place = match direction {
-        Direction::Forward => queue.iter().position(|waiting| waiting == newest),
-        Direction::Back | Direction::BackAtOnce => queue.iter().rposition(|waiting| waiting == newest),
+    let (newest, place) = match direction {
+        Direction::Forward => (release, queue.iter().position(|waiting| waiting == release)),
+        Direction::Back | Direction::BackAtOnce => {
+            // Going back to what is offered holds nothing, and leaves everything behind that came before it.
+            let left = held.unwrap_or(offered);
+            (left, queue.iter().rposition(|waiting| waiting == left))
+        }
     };
     match place {
         Some(place) => place + 1,

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::Look;
-use crate::plan::{Decision, ObservedSync, PlanInput, StageRecord};
+use crate::plan::{Decision, EntryView, PlanInput, StageRecord};
 
 /// What does not follow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,7 +56,8 @@ impl Sequel {
         if (&then.release, then.direction, then.started_at) != (&now.release, now.direction, now.started_at) {
             return vec![Gap::Rollout];
         }
-        let records = taken_back(before, look).map(|stage| Gap::Record { stage });
+        let records = taken_back(before, look).into_iter();
+        let records = records.map(|stage| Gap::Record { stage });
         let admitted = admitted_between(&before.input, &look.input);
         let nobody_decided = admitted.filter(|cluster| self.is_whole && !self.started.contains(*cluster));
         let nobody_decided = nobody_decided.map(|cluster| Gap::NotDecided {
@@ -68,7 +69,7 @@ impl Sequel {
 
 /// Stages of which the planner was told a time before, and is told none now, or another one. What the plan before wanted to have recorded
 /// may not have been: something newer was to begin in place of it, and could not be written.
-fn taken_back(before: &Look, look: &Look) -> impl Iterator<Item = String> {
+fn taken_back(before: &Look, look: &Look) -> Vec<String> {
     let (then, now) = (&before.input.rollout.stages, &look.input.rollout.stages);
     let is_there = |name: &str| look.input.strategy.stages.iter().any(|stage| stage.name == name);
     let none = StageRecord::default();
@@ -80,27 +81,27 @@ fn taken_back(before: &Look, look: &Look) -> impl Iterator<Item = String> {
             && kept(record.passed_at, told.passed_at);
         is_there(name) && !all_kept
     });
-    lost.map(|(name, _)| name.clone()).collect::<Vec<_>>().into_iter()
+    lost.map(|(name, _)| name.clone()).collect()
 }
 
 /// Clusters of which a Sync holds a target of this release now, and held something of another one before.
 fn admitted_between<'l>(then: &'l PlanInput, now: &'l PlanInput) -> impl Iterator<Item = &'l String> {
-    let of_release = |sync: &Option<ObservedSync>| {
-        let sync = sync.as_ref();
-        sync.filter(|sync| sync.release == now.rollout.release).cloned()
+    let release = &now.rollout.release;
+    let of_release = move |view: &EntryView| {
+        let observed = view.observed.as_ref();
+        observed.is_some_and(|sync| sync.release == *release)
     };
-    let is_new = move |cluster: &String| {
-        let (Some(then), Some(now)) = (then.clusters.get(cluster), now.clusters.get(cluster)) else {
-            return false;
-        };
-        now.entries.iter().any(|(entry, view)| {
-            let Some(before) = then.entries.get(entry) else {
-                return false;
-            };
-            let target = |sync: &Option<ObservedSync>| sync.as_ref().and_then(|sync| sync.target.clone());
-            let same_target = target(&before.observed) == target(&view.observed);
-            of_release(&view.observed).is_some() && of_release(&before.observed).is_none() && !same_target
-        })
-    };
-    now.clusters.keys().filter(move |cluster| is_new(cluster))
+    let target = |view: &'l EntryView| view.observed.as_ref().and_then(|sync| sync.target.as_ref());
+    let is_new =
+        move |(before, after)| of_release(after) && !of_release(before) && target(before) != target(after);
+    let both = now
+        .clusters
+        .iter()
+        .filter_map(|(name, view)| Some((name, then.clusters.get(name)?, view)));
+    both.filter(move |(_, before, after)| {
+        let entries = after.entries.iter();
+        let mut entries = entries.filter_map(|(entry, view)| Some((before.entries.get(entry)?, view)));
+        entries.any(is_new)
+    })
+    .map(|(name, ..)| name)
 }

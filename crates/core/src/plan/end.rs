@@ -1,5 +1,6 @@
 //! How a rollout ends: whether what comes next has to wait for it, and whether it is what one goes back to.
 
+use super::report::{Bucket, bucket};
 use super::stages::{StagePhase, StageWait, Verdict};
 use super::types::{Decision, HoldReason, Plan};
 
@@ -23,45 +24,27 @@ impl Plan {
     /// out of reach all the time said nothing about it, and there is one in every large fleet.
     #[must_use]
     pub fn is_known_good(&self) -> bool {
-        let holds = |decision: &Decision| matches!(decision, Decision::Done);
-        let says_nothing = |decision: &Decision| {
-            matches!(
-                decision,
-                Decision::Hold {
-                    reason: HoldReason::ClusterUnreachable { .. },
-                    ..
-                }
-            )
-        };
-        let mut decisions = self.decisions.values();
+        let buckets = || self.decisions.values().map(bucket);
         self.verdict == Verdict::Through
-            && self.decisions.values().any(holds)
-            && decisions.all(|decision| holds(decision) || says_nothing(decision))
+            && buckets().any(|bucket| bucket == Bucket::Updated)
+            && buckets().all(|bucket| matches!(bucket, Bucket::Updated | Bucket::Unreachable))
     }
 }
 
 fn is_at_rest(decision: &Decision) -> bool {
-    match decision {
-        Decision::Done | Decision::Failed { .. } => true,
-        Decision::Start { .. } | Decision::InFlight { .. } | Decision::Soaking { .. } => false,
-        Decision::Hold { reason, .. } => match reason {
-            HoldReason::Skipped(_)
-            | HoldReason::ClusterSuspended
-            | HoldReason::SyncSuspended { .. }
-            | HoldReason::InvalidParameters { .. }
-            | HoldReason::ClusterUnreachable { .. } => true,
-            HoldReason::StageWaits { wait, .. } => *wait == StageWait::Unproven,
-            HoldReason::ClusterNotProbed
-            | HoldReason::GroupSuspended
-            | HoldReason::Paused(_)
-            | HoldReason::Aborted(_)
-            | HoldReason::MembershipHeld
-            | HoldReason::TooManyFailures { .. }
-            | HoldReason::WindowClosed
-            | HoldReason::Jitter
-            | HoldReason::NoSlot
-            | HoldReason::TooManyUnavailable => false,
-        },
+    match bucket(decision) {
+        Bucket::Updated | Bucket::Failed | Bucket::Unreachable | Bucket::Held => true,
+        Bucket::Progressing => false,
+        Bucket::Pending => matches!(
+            decision,
+            Decision::Hold {
+                reason: HoldReason::StageWaits {
+                    wait: StageWait::Unproven,
+                    ..
+                },
+                ..
+            }
+        ),
     }
 }
 

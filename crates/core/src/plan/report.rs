@@ -51,7 +51,7 @@ type Problem = (String, String, String, Option<Timestamp>);
 
 /// Which count a decision adds to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Bucket {
+pub(super) enum Bucket {
     Updated,
     Progressing,
     Pending,
@@ -60,7 +60,7 @@ enum Bucket {
     Held,
 }
 
-fn bucket(decision: &Decision) -> Bucket {
+pub(super) fn bucket(decision: &Decision) -> Bucket {
     match decision {
         Decision::Done => Bucket::Updated,
         Decision::Start { .. } | Decision::InFlight { .. } | Decision::Soaking { .. } => Bucket::Progressing,
