@@ -29,14 +29,8 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// The context `name` of a kubeconfig; without a name, the current one. For `cluster add`, where two contexts are meant and
-    /// each has a flag of its own.
-    pub(super) fn of(kubeconfig: Kubeconfig, name: Option<String>) -> anyhow::Result<Self> {
-        Self::by(kubeconfig, name, "--hub-context")
-    }
-
     /// The context `name` of a kubeconfig; without a name, the current one. `flag` is the one that names it.
-    pub(super) fn by(kubeconfig: Kubeconfig, name: Option<String>, flag: &str) -> anyhow::Result<Self> {
+    pub(super) fn of(kubeconfig: Kubeconfig, name: Option<String>, flag: &str) -> anyhow::Result<Self> {
         let context = name
             .or_else(|| kubeconfig.current_context.clone())
             .filter(|name| !name.is_empty())
@@ -245,7 +239,7 @@ mod tests {
             "clusters: [{{name: c, cluster: {{{cluster}}}}}]\nusers: [{{name: u, user: {{}}}}]\n\
              contexts: [{{name: prod, context: {{cluster: c, user: u}}}}]\ncurrent-context: prod\n"
         );
-        Access::of(Kubeconfig::from_yaml(&text).unwrap(), None).unwrap()
+        Access::of(Kubeconfig::from_yaml(&text).unwrap(), None, "--context").unwrap()
     }
 
     #[test]
@@ -290,7 +284,7 @@ mod tests {
     #[test]
     fn a_context_that_is_not_there_is_answered_with_those_that_are() {
         let kubeconfig = access("server: 'https://h'").kubeconfig;
-        let error = Access::of(kubeconfig, Some("dev".into()))
+        let error = Access::of(kubeconfig, Some("dev".into()), "--context")
             .err()
             .map(|e| e.to_string());
         assert_eq!(
@@ -298,8 +292,11 @@ mod tests {
             Some("the kubeconfig has no context \"dev\"; it has: prod")
         );
         for (access, flag) in [
-            (Access::of(Kubeconfig::default(), None), "--hub-context"),
-            (Access::by(Kubeconfig::default(), None, "--context"), "--context"),
+            (
+                Access::of(Kubeconfig::default(), None, "--hub-context"),
+                "--hub-context",
+            ),
+            (Access::of(Kubeconfig::default(), None, "--context"), "--context"),
         ] {
             let error = access.err().map(|e| e.to_string()).unwrap_or_default();
             assert!(error.ends_with(&format!("name one with {flag}")), "{error}");

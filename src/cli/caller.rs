@@ -29,7 +29,7 @@ impl CallerArguments {
     /// The context that is meant.
     fn access(&self) -> anyhow::Result<Access> {
         let kubeconfig = access::read(self.kubeconfig.as_deref())?;
-        Access::by(kubeconfig, self.context.clone(), "--context")
+        Access::of(kubeconfig, self.context.clone(), "--context")
     }
 
     /// The namespace that is meant, for what is read without signing in: there need not be a kubeconfig where the controller's

@@ -9,17 +9,16 @@ use std::path::PathBuf;
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::ControllerRevision;
-use kube::api::ListParams;
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 use serde::Serialize;
-use starling_api::{ActionType, GROUP_LABEL, RolloutAction, RolloutApproval, RolloutDirection, SyncGroup};
+use starling_api::{ActionType, RolloutAction, RolloutApproval, RolloutDirection, SyncGroup};
 use starling_core::journal::past::{self, Past, Said};
 use starling_core::plan::{Direction, Word};
 
 use super::caller::{Caller, CallerArguments};
 use super::journal::Recorded;
+use super::lists;
 use super::output::{self, Form, Table};
-use super::{explain, lists};
 use crate::controller::releases;
 use crate::ledger::{RolloutOutcome, RolloutRecord};
 
@@ -232,16 +231,10 @@ async fn of_objects(caller: &Caller, name: &str) -> anyhow::Result<Vec<Row>> {
     let actions: Vec<RolloutAction> = lists::all(caller).await?;
     let approvals: Vec<RolloutApproval> = lists::all(caller).await?;
     // Not everybody who may look at groups may look at these; the newest rollout is known without them.
-    let kept: Api<ControllerRevision> = Api::namespaced(caller.client.clone(), &caller.namespace);
-    let selector = ListParams::default().labels(&format!("{GROUP_LABEL}={name}"));
-    let kept = match kept.list(&selector).await {
-        Ok(list) => list.items,
-        Err(error) => {
-            let why = explain::request(error);
-            super::say(&format!("releases before this one cannot be listed: {why:#}"));
-            Vec::new()
-        }
-    };
+    let kept = lists::releases(caller, &group).await.unwrap_or_else(|why| {
+        super::say(&format!("releases before this one cannot be listed: {why:#}"));
+        Vec::new()
+    });
     Ok(rows_of(&group, &kept, &actions, &approvals))
 }
 
@@ -309,10 +302,8 @@ fn started<'a>(
     let waiting: Vec<&str> = waiting.map(|release| release.release.as_str()).collect();
     let mut first: BTreeMap<i64, &ControllerRevision> = BTreeMap::new();
     for revision in kept {
-        let mut owners = revision.owner_references().iter();
-        let is_ours = owners.any(|owner| Some(&owner.uid) == group.metadata.uid.as_ref());
         let digest = revision.data.as_ref().and_then(|data| data.0["digest"].as_str());
-        if !is_ours || digest.is_some_and(|digest| waiting.contains(&digest)) {
+        if !lists::is_of(group, revision) || digest.is_some_and(|digest| waiting.contains(&digest)) {
             continue;
         }
         let known = first.entry(revision.revision).or_insert(revision);

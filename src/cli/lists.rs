@@ -5,11 +5,12 @@ use std::fmt::Debug;
 
 use anyhow::Context;
 use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::ControllerRevision;
 use kube::api::ListParams;
-use kube::core::SelectorExt as _;
+use kube::core::{Selector, SelectorExt as _};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use starling_api::{Cluster, SyncGroup, SyncResource};
+use starling_api::{Cluster, GROUP_LABEL, SyncGroup, SyncResource};
 use starling_core::expand;
 
 use super::caller::Caller;
@@ -52,14 +53,37 @@ pub(super) async fn selected(
     caller: &Caller,
     group: &SyncGroup,
 ) -> anyhow::Result<BTreeMap<String, Cluster>> {
-    let selector = expand::selector(&group.spec.cluster_selector)
-        .map_err(|problem| anyhow::anyhow!("spec.clusterSelector: {problem}"))?;
+    let selector = selector(group)?;
     let all: Vec<Cluster> = all(caller).await?;
     Ok(all
         .into_iter()
-        .filter(|cluster| cluster.metadata.deletion_timestamp.is_none() && selector.matches(cluster.labels()))
+        .filter(|cluster| is_selected(&selector, cluster))
         .map(|cluster| (cluster.name_any(), cluster))
         .collect())
+}
+
+/// What a group selects its clusters by.
+pub(super) fn selector(group: &SyncGroup) -> anyhow::Result<Selector> {
+    expand::selector(&group.spec.cluster_selector)
+        .map_err(|problem| anyhow::anyhow!("spec.clusterSelector of {}: {problem}", group.name_any()))
+}
+
+/// Whether a group is about a cluster at all.
+pub(super) fn is_selected(selector: &Selector, cluster: &Cluster) -> bool {
+    cluster.metadata.deletion_timestamp.is_none() && selector.matches(cluster.labels())
+}
+
+/// The releases that are kept under the name of a group; those of a former one of that name may be among them.
+pub(super) async fn releases(caller: &Caller, group: &SyncGroup) -> anyhow::Result<Vec<ControllerRevision>> {
+    let api: Api<ControllerRevision> = Api::namespaced(caller.client.clone(), &caller.namespace);
+    let params = ListParams::default().labels(&format!("{GROUP_LABEL}={}", group.name_any()));
+    Ok(api.list(&params).await.map_err(explain::request)?.items)
+}
+
+/// Whether a release is of this very group.
+pub(super) fn is_of(group: &SyncGroup, release: &ControllerRevision) -> bool {
+    let mut owners = release.owner_references().iter();
+    owners.any(|owner| Some(&owner.uid) == group.metadata.uid.as_ref())
 }
 
 /// The Syncs of a group, by cluster and entry.

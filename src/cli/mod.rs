@@ -18,6 +18,7 @@ mod output;
 mod preview;
 mod server;
 mod simulate;
+mod span;
 mod steer;
 mod stop;
 mod tree;

@@ -19,6 +19,7 @@ use starling_core::{expand, explain, progress, target};
 use super::caller::{Caller, CallerArguments};
 use super::lists;
 use super::output::{self, Form, Table, duration};
+use super::span::span;
 use crate::controller::reconcile::cluster::reach;
 
 /// From admission to healthy, where nothing is recorded and nothing is given.
@@ -91,13 +92,6 @@ fn percent(text: &str) -> Result<f64, String> {
     } else {
         Err("give a percentage from 0% to 100%".to_owned())
     }
-}
-
-/// A length of time, for this and other commands.
-pub(super) fn span(text: &str) -> Result<Duration, String> {
-    let duration: starling_api::Duration =
-        serde_json::from_value(text.into()).map_err(|_| "give a duration, such as 90s, 5m or 1h30m")?;
-    Ok(duration.as_std())
 }
 
 fn approvals(text: &str) -> Result<Approvals, String> {

@@ -16,6 +16,7 @@ use starling_core::revision::is_named;
 
 use super::caller::{Caller, CallerArguments};
 use super::get::shorts;
+use super::span::span_or_seconds;
 use super::{explain, lists};
 
 /// It is done.
@@ -53,10 +54,7 @@ pub(super) struct WaitArguments {
 }
 
 fn limit(text: &str) -> Result<Duration, String> {
-    if let Ok(seconds) = text.parse() {
-        return Ok(Duration::from_secs(seconds));
-    }
-    text.parse().map_err(|error| format!("{error}"))
+    Ok(span_or_seconds(text)?.into())
 }
 
 /// How far the revision is.

@@ -101,8 +101,9 @@ pub(super) async fn run(arguments: AddArguments) -> anyhow::Result<()> {
         Some(path) => access::read(Some(path))?,
         None => kubeconfig.clone(),
     };
-    let member = Access::of(kubeconfig, Some(arguments.context.clone()))?;
-    let hub = Access::of(hub_kubeconfig, arguments.hub_context.clone()).context("the management cluster")?;
+    let member = Access::of(kubeconfig, Some(arguments.context.clone()), "--context")?;
+    let hub = Access::of(hub_kubeconfig, arguments.hub_context.clone(), "--hub-context")
+        .context("the management cluster")?;
     let endpoint = member.endpoint(arguments.server.as_deref())?;
     // The token is tried from here, where only the address of the context is known to work.
     let from_here = member.endpoint(None)?;

@@ -23,7 +23,7 @@ use self::bench::Bench;
 use self::fleet::Fleet;
 use super::caller::{Caller, CallerArguments};
 use super::output::{self, Form};
-use super::simulate::span;
+use super::span::span_or_seconds;
 
 /// Clusters that are looked at side by side.
 const SIDE_BY_SIDE: usize = 16;
@@ -153,7 +153,7 @@ async fn preview(group: &str, only: Option<&str>, what: &WhatArguments) -> anyho
 
 /// A time to wait: seconds, as it was always written, or a duration as everywhere else.
 fn limit(text: &str) -> Result<Duration, String> {
-    let limit = text.parse().map(Duration::from_secs).or_else(|_| span(text))?;
+    let limit = span_or_seconds(text)?;
     if (SHORTEST..=LONGEST).contains(&limit) {
         Ok(limit)
     } else {

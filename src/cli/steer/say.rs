@@ -1,17 +1,14 @@
 //! Looks at the group, and writes the object that says it.
 
 use anyhow::{Context, bail};
-use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::api::{ListParams, PostParams};
-use kube::core::SelectorExt as _;
+use kube::api::PostParams;
 use kube::{Api, Resource, ResourceExt};
 use serde::Serialize;
 use starling_api::{
-    ActionType, Cluster, GROUP_LABEL, RolloutAction, RolloutActionSpec, RolloutApproval, RolloutApprovalSpec,
+    ActionType, Cluster, RolloutAction, RolloutActionSpec, RolloutApproval, RolloutApprovalSpec,
     RolloutPhase, RolloutStatus, StageTaskType, SyncGroup,
 };
-use starling_core::expand;
 use starling_core::plan::REST;
 use starling_core::revision::is_named;
 
@@ -201,19 +198,17 @@ impl Spoken {
     /// Whether a release with this revision is kept, where that can be found out: not whoever may say this may list them, and the
     /// controller looks again.
     async fn check_revision(&self, revision: &str) -> anyhow::Result<()> {
-        let name = self.group.name_any();
-        let api: Api<ControllerRevision> =
-            Api::namespaced(self.caller.client.clone(), &self.caller.namespace);
-        let params = ListParams::default().labels(&format!("{GROUP_LABEL}={name}"));
-        let Ok(found) = api.list(&params).await else {
+        let Ok(mut kept) = lists::releases(&self.caller, &self.group).await else {
             return Ok(());
         };
-        let uid = self.group.uid().unwrap_or_default();
-        let mut kept = found.items;
-        kept.retain(|release| release.owner_references().iter().any(|owner| owner.uid == uid));
+        kept.retain(|release| lists::is_of(&self.group, release));
         kept.sort_by_key(|release| std::cmp::Reverse(release.revision));
         let revisions = kept.iter().flat_map(releases::revisions_of);
-        check_kept(&name, revision, revisions.map(|entry| entry.revision).collect())
+        check_kept(
+            &self.group.name_any(),
+            revision,
+            revisions.map(|entry| entry.revision).collect(),
+        )
     }
 
     /// The stage whose Approval task the rollout waits for, or the only one that has such a task.
@@ -304,9 +299,7 @@ fn check_stage(group: &SyncGroup, stage: &str) -> anyhow::Result<()> {
 /// Whether a group is about a cluster at all.
 fn check_selected(group: &SyncGroup, cluster: &Cluster) -> anyhow::Result<()> {
     let wanted = &group.spec.cluster_selector;
-    let selector = expand::selector(wanted)
-        .map_err(|problem| anyhow::anyhow!("spec.clusterSelector of {}: {problem}", group.name_any()))?;
-    if cluster.metadata.deletion_timestamp.is_none() && selector.matches(cluster.labels()) {
+    if lists::is_selected(&lists::selector(group)?, cluster) {
         return Ok(());
     }
     bail!(

@@ -128,13 +128,15 @@ impl Teller<'_> {
 
     /// The failed clusters of a stage, or of the group.
     fn failed(&self, stage: Option<&StagePlan>) -> Vec<&str> {
+        self.clusters(stage, |decision| matches!(decision, Decision::Failed { .. }))
+    }
+
+    /// The clusters of a stage, or of the group, with such a decision.
+    fn clusters(&self, stage: Option<&StagePlan>, is: impl Fn(&Decision) -> bool) -> Vec<&str> {
         let of_stage = |name: &String| stage.is_none_or(|stage| self.stage_of(name) == Some(&stage.name));
-        let failed = self
-            .plan
-            .decisions
-            .iter()
-            .filter(|(name, decision)| matches!(decision, Decision::Failed { .. }) && of_stage(name));
-        failed.map(|(name, _)| name.as_str()).collect()
+        let decisions = self.plan.decisions.iter();
+        let found = decisions.filter(|(name, decision)| is(decision) && of_stage(name));
+        found.map(|(name, _)| name.as_str()).collect()
     }
 
     fn stage_of(&self, cluster: &str) -> Option<&String> {
@@ -281,15 +283,12 @@ impl Teller<'_> {
 
     /// The clusters of a stage, or of the group, that this release is under way on.
     fn busy(&self, stage: Option<&StagePlan>) -> Vec<&str> {
-        let of_stage = |name: &String| stage.is_none_or(|stage| self.stage_of(name) == Some(&stage.name));
-        let busy = self.plan.decisions.iter().filter(|(name, decision)| {
-            let is_busy = matches!(
+        self.clusters(stage, |decision| {
+            matches!(
                 decision,
                 Decision::Start { .. } | Decision::InFlight { .. } | Decision::Soaking { .. }
-            );
-            is_busy && of_stage(name)
-        });
-        busy.map(|(name, _)| name.as_str()).collect()
+            )
+        })
     }
 
     /// What a cluster that is held for `reason` will meet then. Only what can be said already.

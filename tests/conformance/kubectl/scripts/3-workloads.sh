@@ -37,6 +37,7 @@ kubectl label deployment web tier=front
 kubectl annotate deployment web kubernetes.io/change-cause=testing
 kubectl patch deployment web --subresource=status --type=merge -p '{"status":{"collisionCount":7}}'
 kubectl patch deployment web --subresource=scale --type=merge -p '{"spec":{"replicas":1}}'
+UNTIL 1 ; kubectl get deployment web -o jsonpath='{.status.replicas}'
 kubectl get deployment web --subresource=scale
 kubectl get deployment web --subresource=status
 kubectl get all
