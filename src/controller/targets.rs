@@ -75,7 +75,16 @@ impl<O: PartialEq, T: Clone> Memo<O, T> {
 
 /// Targets of the Cluster, the group and the digest of the release: the digest covers the templates, but a release that was not
 /// kept is read with the group's templates of today.
-pub type Wanted = Memo<(Of, Of, String), Result<String, String>>;
+pub type Wanted = Memo<(Of, Of, String), Result<Expanded, String>>;
+
+/// An entry on one cluster.
+#[derive(Clone, Debug)]
+pub struct Expanded {
+    /// Its target.
+    pub target: String,
+    /// What it is built from and for.
+    pub folder: Folder,
+}
 
 /// What the looks at one group keep.
 #[derive(Debug, Default)]
@@ -90,12 +99,17 @@ pub struct Known {
     pub views: Views<(Of, String, String), ClusterView>,
     /// Where those clusters belong that several stages select: as the views are, of the clusters that there are.
     pub overlaps: BTreeMap<String, Place>,
+    /// The folders of each entry on each cluster that lacks no parameter: as the views are, of the clusters that there are.
+    pub folders: BTreeMap<String, BTreeMap<String, Folder>>,
     /// What the digest of a rollout was worked out over: its number, and the folders of each entry.
     pub digested: Option<(i64, Vec<Folders>)>,
 }
 
-/// The folders and namespaces that an entry is built from and for, on all clusters.
-pub type Folders = BTreeSet<(String, String)>;
+/// The folder and namespace that an entry is built from and for.
+pub type Folder = (String, String);
+
+/// Those of an entry on all clusters.
+pub type Folders = BTreeSet<Folder>;
 
 impl Known {
     /// Begins a look at all clusters.
@@ -103,6 +117,13 @@ impl Known {
         self.wanted.begin();
         self.good.begin();
         self.said.begin();
+    }
+
+    /// The folders of an entry on all clusters. A cluster that lacks a parameter gets nothing.
+    #[must_use]
+    pub fn folders_of(&self, entry: &str) -> Folders {
+        let folders: BTreeSet<&Folder> = self.folders.values().filter_map(|of| of.get(entry)).collect();
+        folders.into_iter().cloned().collect()
     }
 }
 

@@ -35,6 +35,8 @@ struct Stamp {
 pub struct Changed {
     /// By name.
     pub clusters: Vec<(String, Arc<Cluster>)>,
+    /// Clusters that are not selected any more.
+    pub gone: Vec<String>,
     /// They are all that there are: nothing was kept.
     pub all: bool,
 }
@@ -61,16 +63,20 @@ impl<O: PartialEq, V> Views<O, V> {
             self.views.clear();
         }
         let (changed, gone) = self.compare(clusters, syncs);
-        for name in gone {
-            self.stamps.remove(&name);
-            self.views.remove(&name);
+        for name in &gone {
+            self.stamps.remove(name);
+            self.views.remove(name);
         }
         let mut names = Vec::with_capacity(changed.len());
         for (name, stamp) in changed {
             names.push((name.to_owned(), stamp.cluster.clone()));
             self.stamps.insert(name.to_owned(), stamp);
         }
-        Changed { clusters: names, all }
+        Changed {
+            clusters: names,
+            gone,
+            all,
+        }
     }
 
     /// Three lists in the order of names, side by side: most of the time nothing but pointers is compared.
@@ -192,6 +198,7 @@ mod tests {
             let roster = self.syncs.roster(&ObjectKey::new("ns", "g"));
             let changed = self.views.renew(of, &self.clusters, &roster);
             let mut viewed = Vec::new();
+            viewed.extend(changed.gone.iter().map(|name| format!("-{name}")));
             for (name, cluster) in changed.clusters {
                 assert!(Arc::ptr_eq(&cluster, &self.clusters[&name]));
                 viewed.push(name.clone());
@@ -242,7 +249,7 @@ mod tests {
         for name in ["a", "d", "e"] {
             world.clusters.remove(name);
         }
-        assert_eq!(world.look("r", ""), "");
+        assert_eq!(world.look("r", ""), "-a -d -e");
         assert_eq!(world.views.stamps.len(), 2);
         world.change("d");
         assert_eq!(world.look("r", ""), "d");
@@ -258,7 +265,7 @@ mod tests {
         world.change("b");
         assert_eq!(world.look("r", "b"), "b");
         world.clusters.remove("b");
-        assert_eq!(world.look("r", "b"), "");
+        assert_eq!(world.look("r", "b"), "-b");
     }
 
     /// Guards against a plan over half of a fleet: a look that ends in an error keeps the views that it took.

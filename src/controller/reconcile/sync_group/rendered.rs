@@ -13,7 +13,6 @@ use starling_core::revision::Revision;
 use super::super::ReconcileError;
 use super::observe::Group;
 use super::release::Rolling;
-use super::view::template_for;
 use crate::controller::builds::{Builder, EntryAt, refname};
 use crate::controller::context::{Context, Next};
 use crate::controller::releases::Vector;
@@ -35,14 +34,10 @@ pub(super) async fn ensure(
     if !is_needed(group) || membership_held || nobody || rolling.rollout.phase == RolloutPhase::Succeeded {
         return Ok(None);
     }
-    let folders: Vec<Folders> = rolling
-        .vector
-        .entries
-        .iter()
-        .map(|entry| folders(group, entry))
-        .collect();
-    let over = Some((rolling.rollout.id, folders));
     let mut known = context.targets.take(&group.key);
+    let entries = rolling.vector.entries.iter();
+    let folders: Vec<Folders> = entries.map(|entry| known.folders_of(&entry.name)).collect();
+    let over = Some((rolling.rollout.id, folders));
     let is_known = known.digested == over && !rolling.rollout.release_digest.is_empty();
     let digest = if is_known {
         None
@@ -137,13 +132,4 @@ async fn of_entry<'v>(
         refname: refname(source, &parsed),
     };
     builder.fingerprint(&at, template, folders.clone()).await
-}
-
-/// A cluster that lacks a parameter gets nothing.
-fn folders(group: &Group, entry: &SyncEntry) -> Folders {
-    let clusters = group.clusters.iter();
-    clusters
-        .filter_map(|(name, cluster)| template_for(group, entry, name, cluster).ok())
-        .map(|template| (template.path, template.target_namespace))
-        .collect()
 }

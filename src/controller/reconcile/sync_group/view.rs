@@ -21,7 +21,7 @@ use super::release::Rolling;
 use super::steer::without_retried;
 use crate::controller::gates::Gates;
 use crate::controller::releases::Vector;
-use crate::controller::targets::{Known, Of, Wanted};
+use crate::controller::targets::{Expanded, Known, Of, Wanted};
 
 pub(super) fn plan_input(
     gates: &Gates,
@@ -84,8 +84,12 @@ fn views(group: &Group, rolling: &Rolling, known: &mut Known) -> BTreeMap<String
     if changed.all {
         known.begin();
         known.overlaps.clear();
+        known.folders.clear();
     }
-    known.overlaps.retain(|name, _| group.clusters.contains_key(name));
+    for name in changed.gone {
+        known.overlaps.remove(&name);
+        known.folders.remove(&name);
+    }
     for (name, cluster) in changed.clusters {
         let place = group.strategy.place(cluster.labels());
         if place.also.is_empty() {
@@ -139,6 +143,7 @@ fn cluster_view(
         .status
         .as_ref()
         .map_or("", |status| status.cluster_id.as_str());
+    let mut folders = BTreeMap::new();
     let entries: BTreeMap<String, EntryView> = rolling
         .vector
         .entries
@@ -152,17 +157,22 @@ fn cluster_view(
             });
             let known_good = rolling.known_good.as_ref().and_then(|good| {
                 let entry = good.entry(&entry.name)?;
-                wanted(group, good, &mut known.good, entry, name, cluster).ok()
+                let good = wanted(group, good, &mut known.good, entry, name, cluster);
+                good.map(|expanded| expanded.target).ok()
             });
             let wanted = wanted(group, &rolling.vector, &mut known.wanted, entry, name, cluster);
             let view = EntryView {
-                wanted,
+                wanted: wanted.map(|expanded| {
+                    folders.insert(entry.name.clone(), expanded.folder);
+                    expanded.target
+                }),
                 known_good,
                 observed,
             };
             (entry.name.clone(), view)
         })
         .collect();
+    known.folders.insert(name.to_owned(), folders);
     ClusterView {
         stage: place.stage,
         windows: place.windows,
@@ -172,7 +182,7 @@ fn cluster_view(
     }
 }
 
-/// The target of an entry of a release on one cluster; the error is the text of what this cluster lacks.
+/// An entry of a release on one cluster; the error is the text of what this cluster lacks.
 fn wanted(
     group: &Group,
     vector: &Vector,
@@ -180,10 +190,14 @@ fn wanted(
     entry: &SyncEntry,
     name: &str,
     cluster: &Cluster,
-) -> Result<String, String> {
+) -> Result<Expanded, String> {
     let revision = vector.revision(&entry.name);
-    let compute =
-        || template_for(group, entry, name, cluster).map(|template| target::of_sync(revision, &template));
+    let compute = || {
+        template_for(group, entry, name, cluster).map(|template| Expanded {
+            target: target::of_sync(revision, &template),
+            folder: (template.path, template.target_namespace),
+        })
+    };
     // The names of what it depends on are those of Syncs, which come and go.
     if !entry.template.depends_on.is_empty() {
         return compute();
