@@ -32,7 +32,7 @@ pub(super) async fn retry(
     if asked.retries.is_empty() || nobody_starts {
         return true;
     }
-    let mut room = Room::left_by(plan, group);
+    let mut room = Room::left_by(plan, |cluster| stage_of(plan, group, cluster));
     let mut written = true;
     for (cluster, decision) in &plan.decisions {
         let Decision::Failed { .. } = decision else {
@@ -105,7 +105,7 @@ struct Room {
 }
 
 impl Room {
-    fn left_by(plan: &Plan, group: &Group) -> Self {
+    fn left_by(plan: &Plan, stage_of: impl Fn(&str) -> Option<usize>) -> Self {
         let free = |tally: &Tally| tally.slots.map(|slots| slots.saturating_sub(tally.in_flight));
         let mut room = Self {
             group: free(&plan.tally).unwrap_or(usize::MAX),
@@ -113,7 +113,7 @@ impl Room {
         };
         for (cluster, decision) in &plan.decisions {
             if matches!(decision, Decision::Start { .. }) {
-                room.take(stage_of(plan, group, cluster));
+                room.take(stage_of(cluster));
             }
         }
         room
@@ -145,4 +145,109 @@ fn admitted_before(sync: &SyncResource, asked_at: Timestamp) -> bool {
         .and_then(|text| text.parse::<Timestamp>().ok())
         .is_none_or(|at| steer::came_before(at, asked_at));
     came_before && sync.annotations().get(REQUESTED_AT) != Some(&asked_at.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use starling_core::plan::{StagePhase, StagePlan, StageRecord, To, Verdict, Word};
+
+    use super::*;
+
+    /// A plan with such `slots` and clusters in flight in the group and in each stage, that starts these clusters.
+    fn plan(group: (usize, usize), stages: &[(Option<usize>, usize)], starts: &[&str]) -> Plan {
+        let tally = |(slots, in_flight): (Option<usize>, usize)| Tally {
+            slots,
+            in_flight,
+            ..Tally::default()
+        };
+        let stages = stages.iter().map(|stage| StagePlan {
+            name: "s".to_owned(),
+            phase: StagePhase::Open,
+            record: StageRecord::default(),
+            tally: tally(*stage),
+        });
+        let start = Decision::Start {
+            entries: Vec::new(),
+            to: To::Release,
+        };
+        Plan {
+            decisions: starts
+                .iter()
+                .map(|name| ((*name).to_owned(), start.clone()))
+                .collect(),
+            stages: stages.collect(),
+            tally: tally((Some(group.0), group.1)),
+            verdict: Verdict::Rolls,
+            recheck_at: None,
+        }
+    }
+
+    /// How many of a list of clusters, given by their stages, get a slot. Clusters are named after theirs.
+    fn admitted(plan: &Plan, wanted: &[usize]) -> Vec<usize> {
+        let mut room = Room::left_by(plan, |cluster| cluster.split('-').next()?.parse().ok());
+        let taken = wanted.iter().filter(|stage| room.take(Some(**stage)));
+        taken.copied().collect()
+    }
+
+    #[test]
+    fn retries_take_the_slots_that_are_left_and_no_more() {
+        let unbounded = [(None, 0)];
+        for (group, stages, starts, wanted, expected) in [
+            ((2, 0), &unbounded[..], &[][..], &[0, 0, 0][..], vec![0, 0]),
+            // What is under way has its slots, and so has what this plan starts.
+            ((3, 1), &unbounded, &["0-a"], &[0, 0, 0], vec![0]),
+            ((2, 2), &unbounded, &[], &[0], vec![]),
+            // More than there are slots, since the bound was lowered.
+            ((1, 3), &unbounded, &[], &[0], vec![]),
+            // A full stage keeps its own back, not those of another.
+            (
+                (9, 1),
+                &[(Some(1), 1), (Some(2), 0)],
+                &[],
+                &[0, 1, 0, 1, 1],
+                vec![1, 1],
+            ),
+            (
+                (9, 0),
+                &[(Some(1), 0), (Some(2), 0)],
+                &["1-a"],
+                &[0, 0, 1, 1],
+                vec![0, 1],
+            ),
+            // One that its stage keeps back takes none of the group's.
+            ((1, 0), &[(Some(0), 0), (None, 0)], &[], &[0, 1], vec![1]),
+        ] {
+            let plan = plan(group, stages, starts);
+            assert_eq!(
+                admitted(&plan, wanted),
+                expected,
+                "{group:?} {stages:?} {starts:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_word_is_about_its_cluster_and_its_stage() {
+        let word = Word {
+            by: "ann".to_owned(),
+            reason: "mended".to_owned(),
+            at: Timestamp::UNIX_EPOCH,
+        };
+        let retry = |cluster: Option<&str>, stage: Option<&str>| Retry {
+            word: word.clone(),
+            cluster: cluster.map(str::to_owned),
+            stage: stage.map(str::to_owned),
+        };
+        for (retry, expected) in [
+            (retry(None, None), true),
+            (retry(Some("m1"), None), true),
+            (retry(Some("m2"), None), false),
+            (retry(None, Some("canary")), true),
+            (retry(None, Some("prod")), false),
+            (retry(Some("m1"), Some("prod")), false),
+        ] {
+            assert_eq!(is_about(&retry, "m1", Some("canary")), expected, "{retry:?}");
+        }
+        assert!(!is_about(&retry(None, Some("canary")), "m1", None));
+    }
 }

@@ -37,7 +37,8 @@ kubectl label deployment web tier=front
 kubectl annotate deployment web kubernetes.io/change-cause=testing
 kubectl patch deployment web --subresource=status --type=merge -p '{"status":{"collisionCount":7}}'
 kubectl patch deployment web --subresource=scale --type=merge -p '{"spec":{"replicas":1}}'
-UNTIL 1 ; kubectl get deployment web -o jsonpath='{.status.replicas}'
+# Where ReplicaSets follow, the one before keeps one pod, as the new one is never ready.
+UNTIL scaled ; kubectl get deployment web -o jsonpath='{.status.replicas}' | sed 's/^[12]$/scaled/'
 kubectl get deployment web --subresource=scale
 kubectl get deployment web --subresource=status
 kubectl get all
