@@ -741,21 +741,24 @@ fn slots_go_to_what_was_begun_first() {
     assert_eq!(picture(&plan(&both)), "nSS");
 }
 
+/// A stage to put before those that there are, with such gates before and after its clusters.
+fn canary(before: Vec<Gate>, after: Vec<Gate>) -> StageRules {
+    StageRules {
+        name: "canary".into(),
+        max_concurrency: None,
+        max_failures: None,
+        before,
+        after,
+    }
+}
+
 /// Of clusters that join behind a closed stage the one that has a part of the last known good release gets the rest before others begin.
 #[test]
 fn what_was_good_is_completed_before_it_is_begun() {
     const GOOD: &str = "good";
     let mut joined = input("..", 1, 0);
-    joined.strategy.stages.insert(
-        0,
-        StageRules {
-            name: "canary".into(),
-            max_concurrency: None,
-            max_failures: None,
-            before: vec![Gate::Approval],
-            after: Vec::new(),
-        },
-    );
+    let canary = canary(vec![Gate::Approval], Vec::new());
+    joined.strategy.stages.insert(0, canary);
     for (name, cluster) in &mut joined.clusters {
         cluster.stage = 1;
         let entry = |observed| EntryView {
@@ -843,9 +846,7 @@ fn a_stage_stays_where_it_is_while_members_are_held() {
         let mut input = input("d", 1, 0);
         input.now = t(now);
         input.membership_held = held;
-        let mut canary = input.strategy.stages[0].clone();
-        canary.name = "canary".into();
-        canary.after = vec![wait, Gate::Approval];
+        let canary = canary(Vec::new(), vec![wait, Gate::Approval]);
         input.strategy.stages.insert(0, canary);
         let record = StageRecord {
             opened_at: Some(t(0)),
@@ -875,16 +876,7 @@ fn a_stage_stays_where_it_is_while_members_are_held() {
 fn the_end_of_a_wait_is_looked_at_once() {
     let wait = Gate::TimedWait(Duration::from_secs(50));
     let mut joined = input("W", 1, 0);
-    joined.strategy.stages.insert(
-        0,
-        StageRules {
-            name: "canary".into(),
-            max_concurrency: None,
-            max_failures: None,
-            before: Vec::new(),
-            after: vec![wait],
-        },
-    );
+    joined.strategy.stages.insert(0, canary(Vec::new(), vec![wait]));
     let record = StageRecord {
         opened_at: Some(t(0)),
         completed_at: Some(t(10)),
