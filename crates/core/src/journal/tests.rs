@@ -382,6 +382,30 @@ fn facts_that_do_not_follow_from_the_entries_before_are_found() {
         flaws[0].contains("stage canary: what was recorded of it in the entry before"),
         "{flaws:#?}"
     );
+    // Unless the stages have been taken out of the strategy: of a group without stages nothing is remembered.
+    let without_stages = |records: fn(usize, usize) -> bool| {
+        forged(&sound, |n, _, look| {
+            if n + 2 > last {
+                look.input.strategy.stages.remove(0);
+                for view in look.input.clusters.values_mut() {
+                    view.stage = 0;
+                }
+                if !records(n, last) {
+                    look.input.rollout.stages.clear();
+                }
+            }
+        })
+    };
+    for (records, flaw) in [
+        // The first look still finds what was remembered, the second does not.
+        ((|n, last| n < last) as fn(usize, usize) -> bool, false),
+        (|_, _| false, true),
+    ] {
+        let journal = without_stages(records);
+        let flaws = journal.flaws(&journal.chain());
+        let found = flaws.iter().any(|flaw| flaw.contains("what was recorded of it"));
+        assert_eq!(found, flaw, "{flaws:#?}");
+    }
     // `d` has got the release before anything started it, and everything behind tells so, too.
     let seen = |look: &Look| look.input.clusters["d"].entries["app"].observed.clone();
     let admitted = sound.looks.iter().find_map(seen).expect("it gets it in the end");

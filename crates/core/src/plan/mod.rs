@@ -119,9 +119,9 @@ fn verdict(
 ) -> Verdict {
     let passed = |stage: &StagePlan| matches!(stage.phase, StagePhase::Passed | StagePhase::Skipped(_));
     let skips_unreachable = !walk::waits_for_unreachable(input);
-    // Of clusters that vanished all at once nobody knows whether they are through.
+    // Of clusters that vanished all at once nobody knows whether they are through. Where there are none, nothing is left to do.
     if !input.membership_held
-        && stages.iter().all(passed)
+        && (input.clusters.is_empty() || stages.iter().all(passed))
         && standings.iter().all(|one| one.is_settled(skips_unreachable))
     {
         return Verdict::Through;

@@ -156,7 +156,8 @@ impl View<'_> {
         if record.passed_at.is_some() {
             return (StagePhase::Passed, None);
         }
-        if self.input.membership_held && (may_open || record.opened_at.is_some()) {
+        let nobody_knows = self.input.membership_held || self.input.clusters.is_empty();
+        if nobody_knows && (may_open || record.opened_at.is_some()) {
             return self.stand(record);
         }
         if record.opened_at.is_none() {
@@ -175,8 +176,9 @@ impl View<'_> {
         self.close(record, tally)
     }
 
-    /// Where it stays while clusters are missing that vanished all at once: nothing is concluded from the rest. A stage that seems
-    /// to be empty has not proven anything, and no gate begins that would tell others of such a fleet.
+    /// Where it stays while clusters are missing that vanished all at once, or while there are none at all: nothing is concluded from
+    /// the rest. A stage that seems to be empty has not proven anything, and no gate begins that would tell others of such a fleet.
+    /// Otherwise the clusters of a group that was there before them would all find their stages passed.
     fn stand(&self, record: &StageRecord) -> (StagePhase, Option<StageWait>) {
         let (gates, recorded, phase) = match record.opened_at {
             None => (&self.rules.before, &record.before, StagePhase::Pending),

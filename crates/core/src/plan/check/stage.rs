@@ -136,7 +136,7 @@ impl Place<'_> {
 
         let before = self.walk(&self.stage.before, &self.old.before, self.first_turn());
         let after = self.walk(&self.stage.after, &self.old.after, self.at);
-        let held = self.input.membership_held;
+        let held = self.input.membership_held || fleet.is_empty();
         let record = match held {
             false => self.record(&before, &after, through && proven && within),
             true => self.record_while_held(),
@@ -246,7 +246,7 @@ impl Place<'_> {
         record
     }
 
-    /// While clusters are missing that vanished all at once, only people take a stage further.
+    /// While clusters are missing that vanished all at once, and where there are none, only people take a stage further.
     fn record_while_held(&self) -> StageRecord {
         let mut record = self.old.clone();
         if self.skipped().is_some() || self.is_promoted() {

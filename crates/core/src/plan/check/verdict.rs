@@ -57,7 +57,7 @@ impl Moment<'_> {
         person.into_iter().chain(budgets).chain(gates).collect()
     }
 
-    /// Every stage is passed and every cluster done, skipped, or out of reach, and none is missing. One that was lost on
+    /// Every stage is passed and every cluster done, skipped, or out of reach, and none is missing; or there are none. One that was lost on
     /// the way is out of reach and has failed, and one that is passed over may have work to finish: `strictly`, they stand
     /// in the way, and otherwise not; the rules leave it open.
     fn is_through(&self, strictly: bool) -> bool {
@@ -73,6 +73,6 @@ impl Moment<'_> {
             matches!(member.facts.state, State::Done) || skipped || out_of_reach(member)
         };
         let passed = self.stages.iter().all(|stage| stage.record.passed_at.is_some());
-        !self.input.membership_held && passed && self.fleet.iter().all(settled)
+        !self.input.membership_held && (self.fleet.is_empty() || passed) && self.fleet.iter().all(settled)
     }
 }
