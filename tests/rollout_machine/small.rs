@@ -23,6 +23,7 @@ fn world() -> World {
     let stage = |name: &str, after| StageRules {
         name: name.to_owned(),
         max_concurrency: None,
+        max_unavailable: None,
         max_failures: None,
         before: Vec::new(),
         after,

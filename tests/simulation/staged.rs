@@ -128,6 +128,9 @@ fn stage(random: &mut Random, name: &str) -> Value {
     if random.below(3) == 0 {
         stage["maxFailures"] = one_of(random, &[json!(0), json!(1), json!("50%")]);
     }
+    if random.below(6) == 0 {
+        stage["maxUnavailable"] = one_of(random, &[json!(1), json!("50%")]);
+    }
     let is_approval = |task: &Value| task["type"] == "Approval";
     let (before, mut after) = (tasks(random), tasks(random));
     // A stage has one.

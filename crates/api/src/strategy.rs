@@ -121,6 +121,9 @@ pub struct Stage {
     pub max_concurrency: Option<IntOrPercent>,
     /// As in the strategy, for this stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_unavailable: Option<IntOrPercent>,
+    /// As in the strategy, for this stage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_failures: Option<IntOrPercent>,
     /// What must be done before its first cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -251,10 +251,19 @@ impl Teller<'_> {
 
     fn room(&self, reason: &HoldReason, about: Option<(&str, &ClusterView)>) -> Told {
         if *reason == HoldReason::TooManyUnavailable {
-            let tally = self.plan.tally;
+            let stage = about.and_then(|(_, view)| self.plan.stages.get(view.stage));
+            let own = stage.filter(|stage| {
+                let is_own = stage.tally.unavailable_allowed != self.plan.tally.unavailable_allowed;
+                let taken = stage.tally.unavailable.max(self.busy(Some(stage)).len());
+                is_own && taken >= stage.tally.unavailable_allowed
+            });
+            let (tally, of) = match own {
+                Some(stage) => (stage.tally, format!(" of stage {}", stage.name)),
+                None => (self.plan.tally, String::new()),
+            };
             return (
                 format!(
-                    "{} in flight or not healthy, and {} may be (maxUnavailable)",
+                    "{} in flight or not healthy, and {} may be (maxUnavailable{of})",
                     counted(tally.unavailable),
                     tally.unavailable_allowed
                 ),

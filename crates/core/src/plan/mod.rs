@@ -93,8 +93,13 @@ pub fn everything_in_the_way(input: &PlanInput, cluster: &str) -> Vec<(HoldReaso
 
 /// When time passes a gate of a stage. Also while clusters of it are not through: the gate behind it begins then.
 fn gate_ends(stage: &StagePlan) -> Option<Timestamp> {
-    if matches!(stage.phase, StagePhase::Passed | StagePhase::Skipped(_)) {
-        return None;
+    match &stage.phase {
+        StagePhase::Passed | StagePhase::Skipped(_) => return None,
+        // Where the stage stands it need not be the last that has begun.
+        StagePhase::Waiting(StageWait::Gate {
+            until: Some(until), ..
+        }) => return Some(*until),
+        StagePhase::Pending | StagePhase::Waiting(_) | StagePhase::Open => {}
     }
     let gates = if stage.record.opened_at.is_none() {
         &stage.record.before
@@ -120,8 +125,9 @@ fn verdict(
     let passed = |stage: &StagePlan| matches!(stage.phase, StagePhase::Passed | StagePhase::Skipped(_));
     let skips_unreachable = !walk::waits_for_unreachable(input);
     // Of clusters that vanished all at once nobody knows whether they are through. Where there are none, nothing is left to do.
+    let nothing_to_do = input.clusters.is_empty() && stop.is_none();
     if !input.membership_held
-        && (input.clusters.is_empty() || stages.iter().all(passed))
+        && (nothing_to_do || stages.iter().all(passed))
         && standings.iter().all(|one| one.is_settled(skips_unreachable))
     {
         return Verdict::Through;

@@ -253,7 +253,7 @@ impl Plan {
                 )
             }
             HoldReason::TooManyUnavailable => format!(
-                "{} of at most {} clusters are in flight or not healthy (maxUnavailable); {clusters} clusters wait",
+                "{} of at most {} clusters are in flight or not healthy; {clusters} clusters wait until fewer are (maxUnavailable of the group or their stage)",
                 self.tally.unavailable, self.tally.unavailable_allowed
             ),
             HoldReason::StageWaits { stage, wait } => {

@@ -52,7 +52,9 @@ pub struct StageRules {
     pub name: String,
     /// Of its clusters, those in flight at once; rounds up, at least 1. `None`: only the group's bound.
     pub max_concurrency: Option<IntOrPercent>,
-    /// Of its clusters, those that may fail; rounds down. `None`: the group's `maxFailures`, a percentage of the stage.
+    /// Of its clusters, those that may be unavailable; rounds down, at least 1. `None`: only the group's bound.
+    pub max_unavailable: Option<IntOrPercent>,
+    /// Of its clusters, those that may fail; rounds down. `None`: as many as of the group.
     pub max_failures: Option<IntOrPercent>,
     /// What must be passed, one after the other, before its clusters start.
     pub before: Vec<Gate>,

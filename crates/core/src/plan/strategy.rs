@@ -110,6 +110,7 @@ impl ReadStrategy {
         stages.push(StageRules {
             name: REST.to_owned(),
             max_concurrency: None,
+            max_unavailable: None,
             max_failures: None,
             before: Vec::new(),
             after: Vec::new(),
@@ -195,6 +196,7 @@ fn rules(
     let rules = StageRules {
         name: stage.name.clone(),
         max_concurrency: stage.max_concurrency,
+        max_unavailable: stage.max_unavailable,
         max_failures: stage.max_failures,
         before: gates(Side::Before, &stage.before_stage_tasks)?,
         after: gates(Side::After, &stage.after_stage_tasks)?,

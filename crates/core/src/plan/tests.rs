@@ -123,6 +123,7 @@ pub(super) fn input(script: &str, max_concurrency: u32, max_failures: u32) -> Pl
             stages: vec![StageRules {
                 name: REST.into(),
                 max_concurrency: None,
+                max_unavailable: None,
                 max_failures: None,
                 before: Vec::new(),
                 after: Vec::new(),
@@ -746,6 +747,7 @@ fn canary(before: Vec<Gate>, after: Vec<Gate>) -> StageRules {
     StageRules {
         name: "canary".into(),
         max_concurrency: None,
+        max_unavailable: None,
         max_failures: None,
         before,
         after,

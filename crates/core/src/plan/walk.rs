@@ -50,6 +50,7 @@ pub(super) fn rules(input: &PlanInput) -> Vec<StageRules> {
         Direction::BackAtOnce => vec![StageRules {
             name: REST.to_owned(),
             max_concurrency: None,
+            max_unavailable: None,
             max_failures: None,
             before: Vec::new(),
             after: Vec::new(),
@@ -316,27 +317,26 @@ impl View<'_> {
     }
 
     fn tally(&self, passed: bool) -> Tally {
-        let total = self.members.len();
+        let (total, whole) = (self.members.len(), self.input.clusters.len());
         let limits = &self.input.strategy.limits;
         // Whoever waits for this stage shall see what breaks meanwhile; nobody else is helped by that (ADR 10).
         let is_waited_for = !passed && (!self.is_last || !self.rules.after.is_empty());
         let broken = |member: &Standing<'_>| member.broken && !member.skipped && is_waited_for;
         Tally {
             failed: self.members.iter().filter(|m| m.is_failed() || broken(m)).count(),
-            failures_allowed: self
-                .rules
-                .max_failures
-                .unwrap_or(limits.max_failures)
-                .of_rounded_down(total),
+            failures_allowed: match self.rules.max_failures {
+                Some(bound) => bound.of_rounded_down(total),
+                None => limits.max_failures.of_rounded_down(whole),
+            },
+            unavailable_allowed: match self.rules.max_unavailable {
+                Some(bound) => bound.of_rounded_down(total).max(1),
+                None => limits.max_unavailable.of_rounded_down(whole).max(1),
+            },
             slots: self
                 .rules
                 .max_concurrency
                 .map(|bound| bound.of_rounded_up(total).max(1)),
-            ..tally(
-                self.input,
-                self.members.iter().copied(),
-                self.input.clusters.len(),
-            )
+            ..tally(self.input, self.members.iter().copied(), whole)
         }
     }
 

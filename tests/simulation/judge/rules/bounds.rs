@@ -404,13 +404,14 @@ impl<'m> Moment<'m> {
         }
         let strategy = &group.spec.rollout_strategy;
         rollout.stages.iter().enumerate().find_map(|(place, stage)| {
-            let own = strategy.stages.get(place).and_then(|stage| stage.max_failures);
+            // A stage without a budget of its own has the group's.
+            let own = strategy.stages.get(place)?.max_failures?;
             let may_be_in = self
                 .selected
                 .iter()
                 .filter(|cluster| self.ever_in(group, cluster, place))
                 .count();
-            let allowed = down(own.unwrap_or(strategy.max_failures), may_be_in);
+            let allowed = down(own, may_be_in);
             let here: Vec<&str> = failed
                 .iter()
                 .copied()

@@ -200,8 +200,11 @@ impl Moment<'_> {
     }
 
     fn may_be_unavailable(&self, member: &Member<'_>) -> bool {
-        let allowed = self.group.tally.unavailable_allowed;
-        self.rules.unavailable.is_none() || member.is_unavailable() || self.group.unavailable_after < allowed
+        let stage = self.stages.get(member.stage).map(|stage| &stage.scope);
+        let mut scopes = [Some(&self.group), stage].into_iter().flatten();
+        self.rules.unavailable.is_none()
+            || member.is_unavailable()
+            || scopes.all(|scope| scope.unavailable_after < scope.tally.unavailable_allowed)
     }
 
     fn has_room_for(&self, member: &Member<'_>, to: To) -> bool {

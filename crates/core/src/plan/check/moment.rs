@@ -39,10 +39,11 @@ impl<'a> Moment<'a> {
         let limits = &input.strategy.limits;
         let total = fleet.len();
         let unavailable = rules.unavailable.map_or(total, |limit| share(limit, total, 0));
+        let failures = share(limits.max_failures, total, 0);
         let mut group = Scope::of(
             &fleet.iter(),
             Some(limits.max_concurrency),
-            limits.max_failures,
+            failures,
             unavailable.max(1),
         );
         let mut stages: Vec<Stage> = Vec::new();
@@ -57,6 +58,7 @@ impl<'a> Moment<'a> {
                 old: records.get(&stage.name).unwrap_or(&none),
                 said: plan.stages.get(index).map_or(&none, |said| &said.record),
                 is_next,
+                failures_allowed: failures,
                 unavailable_allowed: unavailable.max(1),
             };
             let stage = place.stage(&fleet);
@@ -214,6 +216,17 @@ impl<'a> Moment<'a> {
         let scopes = stages.map(|(stage, told)| (Some(&told.name), &stage.scope));
         for (stage, scope) in [(None, &self.group)].into_iter().chain(scopes) {
             let stage = || stage.cloned();
+            let (after, bound) = (
+                scope.unavailable_after,
+                scope.tally.unavailable_allowed.max(scope.tally.unavailable),
+            );
+            if self.rules.unavailable.is_some() && after > bound {
+                return Err(Violation::TooManyUnavailable {
+                    stage: stage(),
+                    after,
+                    bound,
+                });
+            }
             let Some(slots) = scope.tally.slots else { continue };
             let (after, bound) = (scope.in_flight_after, slots.max(scope.tally.in_flight));
             if after > bound {
@@ -231,14 +244,6 @@ impl<'a> Moment<'a> {
                     bound,
                 });
             }
-        }
-        let tally = &self.group.tally;
-        let (after, bound) = (
-            self.group.unavailable_after,
-            tally.unavailable_allowed.max(tally.unavailable),
-        );
-        if self.rules.unavailable.is_some() && after > bound {
-            return Err(Violation::TooManyUnavailable { after, bound });
         }
         Ok(())
     }

@@ -88,6 +88,7 @@ fn only_stage() -> StageRules {
     StageRules {
         name: REST.to_owned(),
         max_concurrency: None,
+        max_unavailable: None,
         max_failures: None,
         before: Vec::new(),
         after: Vec::new(),

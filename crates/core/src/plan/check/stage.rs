@@ -62,7 +62,7 @@ impl Scope {
     pub(super) fn of<'m>(
         members: &(impl Iterator<Item = &'m Member<'m>> + Clone),
         slots: Option<IntOrPercent>,
-        failures: IntOrPercent,
+        failures_allowed: usize,
         unavailable_allowed: usize,
     ) -> Self {
         let count = |wanted: fn(&Member<'_>) -> bool| members.clone().filter(|m| wanted(m)).count();
@@ -75,7 +75,7 @@ impl Scope {
                 slots: slots.map(|slots| share(slots, total, 99).max(1)),
                 in_flight: count(|m| m.facts.holds_slot()),
                 failed: count(|m| m.counts_as_failed()),
-                failures_allowed: share(failures, total, 0),
+                failures_allowed,
                 unavailable: count(unavailable),
                 unavailable_allowed,
             },
@@ -100,20 +100,22 @@ pub(super) struct Place<'a> {
     pub(super) said: &'a StageRecord,
     /// Every stage before it is passed.
     pub(super) is_next: bool,
-    /// How many clusters may be unavailable, of the whole group.
+    /// How many clusters may fail, of the whole group.
+    pub(super) failures_allowed: usize,
+    /// How many may be unavailable, of the whole group.
     pub(super) unavailable_allowed: usize,
 }
 
 impl Place<'_> {
     pub(super) fn stage(&self, fleet: &[Member<'_>]) -> Stage {
         let members = || fleet.iter().filter(|member| member.stage == self.index);
-        let failures = self.stage.max_failures;
-        let limits = &self.input.strategy.limits;
+        let total = members().count();
+        let own = |bound: Option<IntOrPercent>| bound.map(|bound| share(bound, total, 0));
         let mut scope = Scope::of(
             &members(),
             self.stage.max_concurrency,
-            failures.unwrap_or(limits.max_failures),
-            self.unavailable_allowed,
+            own(self.stage.max_failures).unwrap_or(self.failures_allowed),
+            own(self.stage.max_unavailable).map_or(self.unavailable_allowed, |own| own.max(1)),
         );
         let is_waited_for = fleet.iter().any(|member| member.stage > self.index);
         let is_watched = is_waited_for || !self.stage.after.is_empty();

@@ -79,6 +79,7 @@ fn stage(name: &str, before: &[Gate], after: &[Gate]) -> StageRules {
     StageRules {
         name: name.into(),
         max_concurrency: None,
+        max_unavailable: None,
         max_failures: None,
         before: before.to_vec(),
         after: after.to_vec(),

@@ -223,6 +223,8 @@ pub enum Violation {
     /// More clusters are not available than may be, and than were.
     #[error("{after} clusters not available afterwards, {bound} at most")]
     TooManyUnavailable {
+        /// In which stage; `None`: in the group.
+        stage: Option<String>,
         /// Unavailable once the plan is executed.
         after: usize,
         /// How many may be, or were if that is more.

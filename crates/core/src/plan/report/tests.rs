@@ -211,7 +211,7 @@ fn what_blocks_is_counted_and_says_what_it_waits_for() {
         (HoldReason::NoSlot, "2 clusters wait for one of 3 slots"),
         (
             HoldReason::TooManyUnavailable,
-            "5 of at most 4 clusters are in flight or not healthy (maxUnavailable); 2 clusters wait",
+            "5 of at most 4 clusters are in flight or not healthy; 2 clusters wait until fewer are (maxUnavailable of the group or their stage)",
         ),
         (
             HoldReason::TooManyFailures { stage: None },

@@ -94,14 +94,18 @@ fn gates() -> impl Strategy<Value = Vec<Gate>> {
 }
 
 fn stage() -> impl Strategy<Value = StageRules> {
-    let bounds = (weighted(0.4, limit()), weighted(0.4, limit()));
-    (bounds, gates(), gates()).prop_map(|((max_concurrency, max_failures), before, after)| StageRules {
-        name: String::new(),
-        max_concurrency,
-        max_failures,
-        before,
-        after,
-    })
+    let bound = || weighted(0.4, limit());
+    let bounds = (bound(), weighted(0.2, limit()), bound());
+    (bounds, gates(), gates()).prop_map(
+        |((max_concurrency, max_unavailable, max_failures), before, after)| StageRules {
+            name: String::new(),
+            max_concurrency,
+            max_unavailable,
+            max_failures,
+            before,
+            after,
+        },
+    )
 }
 
 /// Some stages, the last of them the implicit one, which has no rules of its own.
@@ -113,6 +117,7 @@ pub(crate) fn stages() -> impl Strategy<Value = Vec<StageRules>> {
         stages.push(StageRules {
             name: REST.to_owned(),
             max_concurrency: None,
+            max_unavailable: None,
             max_failures: None,
             before: Vec::new(),
             after: Vec::new(),

@@ -543,6 +543,11 @@ fn an_unlawful_start_is_refused() {
                 |i, _| i.strategy.limits.max_unavailable = IntOrPercent::Int(5),
                 "TooManyUnavailable",
             ),
+            (
+                "more unavailable than may be in the stage",
+                |i, _| i.strategy.stages[0].max_unavailable = Some(IntOrPercent::Int(1)),
+                "TooManyUnavailable",
+            ),
         ],
     );
 }
