@@ -128,14 +128,29 @@ fn a_stage_soaks_and_waits_before_the_next_one_goes() -> Result<()> {
         scene.group(strategy, json!({})).await?;
         scene.succeeded(&first).await?;
         let second = scene.commit(&[("settings", "two")])?;
+        // First its cluster soaks, then the whole stage does.
         let status = scene
-            .status("the stage waits", |status| {
+            .status("the cluster soaks", |status| {
                 is_in(status, &second, "canary", "Soaking")
             })
             .await?;
         let canary = stage_status(&status, "canary").context("the stage")?;
+        let soaked: Timestamp = canary.until.parse()?;
+        assert_eq!((canary.updated, canary.completion_time.as_str()), (0, ""));
+        let rollout = status.rollout.as_ref().context("the rollout")?;
+        let blocker = rollout.blocked_by.first().context("what blocks")?;
+        assert_eq!(blocker.reason, "Soaking");
+        assert_eq!(blocker.recheck_at.parse::<Timestamp>()?, soaked);
+        let completed = |stage: &StageStatus| !stage.completion_time.is_empty();
+        let status = scene
+            .status("the stage waits", |status| {
+                is_in(status, &second, "canary", "Soaking")
+                    && stage_status(status, "canary").is_some_and(completed)
+            })
+            .await?;
+        let canary = stage_status(&status, "canary").context("the stage")?;
         let until: Timestamp = canary.until.parse()?;
-        assert!(until > canary.completion_time.parse()?);
+        assert!(until > canary.completion_time.parse()? && until > soaked);
         scene.succeeded(&second).await?;
         let applied = applied_at(scene, "m1").await?;
         for after in ["m2", "m3", "m4", "m5"] {
@@ -180,7 +195,7 @@ fn a_closed_window_holds_its_clusters_and_no_slot() -> Result<()> {
 }
 
 #[test]
-fn a_cluster_that_joins_goes_to_its_stage_and_one_that_leaves_frees_its_slot() -> Result<()> {
+fn a_cluster_that_joins_goes_to_its_stage() -> Result<()> {
     along("joining", async |scene| {
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;

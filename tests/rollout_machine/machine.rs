@@ -390,7 +390,7 @@ impl Machine {
     fn keep_stages(&mut self, decided: &mut Decided) -> Step<()> {
         let before = decided.rollout();
         let after = RolloutStatus {
-            stages: record::stage_statuses(&decided.plan),
+            stages: record::stage_statuses(&decided.plan, &BTreeMap::new()),
             ..before.clone()
         };
         if record::recorded(&after) == record::recorded(&before) {
@@ -653,7 +653,7 @@ fn status(decided: &Decided, said: &Report) -> SyncGroupStatus {
     let mut rollout = decided.rollout();
     rollout.phase = said.phase;
     rollout.stage.clone_from(&said.stage);
-    rollout.stages = record::stage_statuses(&decided.plan);
+    rollout.stages = record::stage_statuses(&decided.plan, &said.soaks);
     if said.is_known_good {
         status.last_known_good = Some(ReleaseStatus {
             release: rollout.release.clone(),

@@ -44,20 +44,23 @@ fn gate_record(task: &TaskStatus) -> Option<GateRecord> {
     })
 }
 
-/// The stages of a plan as status holds them. A strategy without stages has none there: its implicit one is the whole
-/// group, and tells nothing more.
+/// The stages of a plan as status holds them, `soaks` being those of its [`Report`](super::Report). A strategy without stages has none there: its
+/// implicit one is the whole group, and tells nothing more.
 #[must_use]
-pub fn stage_statuses(plan: &Plan) -> Vec<StageStatus> {
+pub fn stage_statuses(plan: &Plan, soaks: &BTreeMap<String, Timestamp>) -> Vec<StageStatus> {
     if plan.stages.len() < 2 {
         return Vec::new();
     }
-    plan.stages.iter().map(stage_status).collect()
+    let stages = plan.stages.iter();
+    stages
+        .map(|stage| stage_status(stage, soaks.get(&stage.name)))
+        .collect()
 }
 
-fn stage_status(stage: &StagePlan) -> StageStatus {
+fn stage_status(stage: &StagePlan, soaks: Option<&Timestamp>) -> StageStatus {
     let count = |clusters: usize| u32::try_from(clusters).unwrap_or(u32::MAX);
     let text = |at: Option<Timestamp>| at.map(|at| at.to_string()).unwrap_or_default();
-    let (phase, until) = phase(&stage.phase);
+    let (phase, until) = phase(&stage.phase, soaks.copied());
     let record = &stage.record;
     StageStatus {
         name: stage.name.clone(),
@@ -94,10 +97,11 @@ fn task_status(record: &GateRecord) -> TaskStatus {
     }
 }
 
-/// The word for status, and until when time keeps it so.
-fn phase(phase: &StagePhase) -> (&'static str, Option<Timestamp>) {
+/// The word for status, and until when time keeps it so. `soaks`: when its clusters have soaked, if they do nothing else.
+fn phase(phase: &StagePhase, soaks: Option<Timestamp>) -> (&'static str, Option<Timestamp>) {
     match phase {
         StagePhase::Pending => ("Pending", None),
+        StagePhase::Open if soaks.is_some() => ("Soaking", soaks),
         StagePhase::Open => ("Progressing", None),
         StagePhase::Passed => ("Succeeded", None),
         StagePhase::Skipped(_) => ("Skipped", None),
@@ -160,7 +164,7 @@ mod tests {
             recheck_at: None,
         };
         let status = RolloutStatus {
-            stages: stage_statuses(&plan),
+            stages: stage_statuses(&plan, &BTreeMap::new()),
             ..RolloutStatus::default()
         };
         let json = serde_json::to_value(&status).unwrap();
@@ -189,8 +193,10 @@ mod tests {
             (gate(Gate::Approval, None), ("AwaitingApproval", None)),
             (StagePhase::Waiting(StageWait::Unproven), ("StageUnproven", None)),
         ] {
-            assert_eq!(phase(&of), expected);
+            assert_eq!(phase(&of, None), expected);
         }
+        assert_eq!(phase(&StagePhase::Open, Some(t(4))), ("Soaking", Some(t(4))));
+        assert_eq!(phase(&StagePhase::Passed, Some(t(4))), ("Succeeded", None));
     }
 
     #[test]
@@ -209,7 +215,11 @@ mod tests {
                 verdict: Verdict::Rolls,
                 recheck_at: None,
             };
-            assert_eq!(stage_statuses(&plan).len(), expected, "{names:?}");
+            assert_eq!(
+                stage_statuses(&plan, &BTreeMap::new()).len(),
+                expected,
+                "{names:?}"
+            );
         }
     }
 }

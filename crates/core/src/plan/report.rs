@@ -34,8 +34,10 @@ pub struct Report {
     pub counts: Counts,
     /// How the rollout stands.
     pub phase: RolloutPhase,
-    /// The first stage that is not passed; empty where all are.
+    /// The first stage that is not passed; empty where all are, and in a group without clusters.
     pub stage: String,
+    /// Open stages, by name, of which nothing is under way but clusters that soak: when the last of them has.
+    pub soaks: BTreeMap<String, Timestamp>,
     /// What keeps pending clusters from starting: reason, message, when it is looked at again.
     pub blocked_by: Vec<(&'static str, String, Option<Timestamp>)>,
     /// Clusters in trouble, worst first: name, reason, message, since.
@@ -92,14 +94,14 @@ impl Plan {
     pub fn report(&self, input: &PlanInput) -> Report {
         let counts = self.counts();
         let degraded = self.degraded(input);
+        let soaks = self.soaks(input);
+        let stage = self.current_stage().filter(|_| self.verdict != Verdict::Through);
         Report {
             counts,
             phase: self.phase(input, counts),
-            blocked_by: self.blocked_by(input),
-            stage: self
-                .current_stage()
-                .map(|stage| stage.name.clone())
-                .unwrap_or_default(),
+            blocked_by: self.blocked_by(input, &soaks),
+            stage: stage.map(|stage| stage.name.clone()).unwrap_or_default(),
+            soaks,
             degraded: u32::try_from(degraded.len()).unwrap_or(u32::MAX),
             problems: self.problems(degraded),
             is_known_good: self.is_known_good(),
@@ -117,6 +119,27 @@ impl Plan {
             Some((name.clone(), reason.to_owned(), message.to_owned(), None))
         })
         .collect()
+    }
+
+    fn soaks(&self, input: &PlanInput) -> BTreeMap<String, Timestamp> {
+        let mut busy = vec![false; self.stages.len()];
+        let mut ends: Vec<Option<Timestamp>> = vec![None; self.stages.len()];
+        for (name, decision) in &self.decisions {
+            let place = input.clusters.get(name).map_or(0, |cluster| cluster.stage);
+            let (Some(busy), Some(end)) = (busy.get_mut(place), ends.get_mut(place)) else {
+                continue;
+            };
+            match decision {
+                Decision::Start { .. } | Decision::InFlight { .. } => *busy = true,
+                Decision::Soaking { until } => *end = Some(end.map_or(*until, |end| end.max(*until))),
+                Decision::Done | Decision::Failed { .. } | Decision::Hold { .. } => {}
+            }
+        }
+        let stages = self.stages.iter().zip(busy).zip(ends);
+        stages
+            .filter(|((stage, busy), _)| stage.phase == StagePhase::Open && !busy)
+            .filter_map(|((stage, _), end)| Some((stage.name.clone(), end?)))
+            .collect()
     }
 
     fn counts(&self) -> Counts {
@@ -175,13 +198,18 @@ impl Plan {
 
     /// What keeps pending clusters from starting, the gate that the last stage waits for, the clusters that vanished, or, where
     /// nothing else is left to wait for, what keeps clusters back that concerns them alone.
-    fn blocked_by(&self, input: &PlanInput) -> Vec<(&'static str, String, Option<Timestamp>)> {
+    fn blocked_by(
+        &self,
+        input: &PlanInput,
+        soaks: &BTreeMap<String, Timestamp>,
+    ) -> Vec<(&'static str, String, Option<Timestamp>)> {
         let mut waiting: BTreeMap<&'static str, (&HoldReason, u32, Option<Timestamp>)> = BTreeMap::new();
         for decision in self.decisions.values().filter(|d| bucket(d) == Bucket::Pending) {
             if let Decision::Hold { reason, recheck_at } = decision {
                 let entry = waiting.entry(reason.as_str()).or_insert((reason, 0, None));
                 entry.1 += 1;
-                entry.2 = [entry.2, *recheck_at].into_iter().flatten().min();
+                let at = recheck_at.or_else(|| self.soaked(reason, soaks));
+                entry.2 = [entry.2, at].into_iter().flatten().min();
             }
         }
         let mut blockers: Vec<_> = waiting
@@ -189,6 +217,7 @@ impl Plan {
             .map(|(word, (reason, clusters, at))| (word, self.blocker(reason, clusters), at))
             .collect();
         if blockers.is_empty()
+            && self.verdict != Verdict::Through
             && let Some(StagePlan {
                 name,
                 phase: StagePhase::Waiting(wait),
@@ -209,6 +238,18 @@ impl Plan {
             blockers.push((HoldReason::MembershipHeld.as_str(), message.to_owned(), None));
         }
         blockers
+    }
+
+    /// When the stage that is waited for has soaked, where nothing else of it is waited for.
+    fn soaked(&self, reason: &HoldReason, soaks: &BTreeMap<String, Timestamp>) -> Option<Timestamp> {
+        let HoldReason::StageWaits {
+            stage,
+            wait: StageWait::Clusters { working: 0, .. },
+        } = reason
+        else {
+            return None;
+        };
+        soaks.get(&self.stages.get(*stage)?.name).copied()
     }
 
     /// Clusters that the rollout is not through without, and that somebody has to mend, to resume, or to pass over.

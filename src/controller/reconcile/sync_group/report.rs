@@ -33,7 +33,7 @@ pub(super) async fn keep_stages(
     group: &Group,
     mut decided: Decided,
 ) -> Result<Decided, ReconcileError> {
-    let mut stages = record::stage_statuses(&decided.plan);
+    let mut stages = record::stage_statuses(&decided.plan, &decided.said.soaks);
     let rolling = &mut decided.rolling;
     tell_of_gates(context, group, rolling.rollout.id, &mut stages);
     let after = RolloutStatus {
@@ -182,7 +182,7 @@ fn status(
     let mut rollout = rolling.rollout.clone();
     rollout.phase = report.phase;
     rollout.stage.clone_from(&report.stage);
-    rollout.stages = record::stage_statuses(plan);
+    rollout.stages = record::stage_statuses(plan, &report.soaks);
     rollout.blocked_by = blockers(&rollout.blocked_by, report, now);
     let last_known_good = if report.is_known_good {
         Some(ReleaseStatus {

@@ -292,6 +292,61 @@ fn what_blocks_is_counted_and_says_what_it_waits_for() {
     }
 }
 
+/// An open stage of which clusters soak and none is at work says until when; so does whoever waits for it.
+#[test]
+fn a_stage_that_only_soaks_says_until_when() {
+    let soaking = |until| Decision::Soaking { until: t(until) };
+    let waits = |working, soaking| {
+        hold(HoldReason::StageWaits {
+            stage: 0,
+            wait: StageWait::Clusters { working, soaking },
+        })
+    };
+    let works = Decision::InFlight {
+        deadline: None,
+        lost: false,
+    };
+    let ended = t(9);
+    for (decisions, phase, soaks, at) in [
+        (
+            vec![soaking(5), soaking(9), waits(0, 2)],
+            StagePhase::Open,
+            Some(ended),
+            Some(ended),
+        ),
+        (
+            vec![soaking(9), hold(HoldReason::NoSlot)],
+            StagePhase::Open,
+            Some(ended),
+            None,
+        ),
+        // Who waits for a cluster that has not started cannot know.
+        (vec![soaking(9), waits(1, 1)], StagePhase::Open, Some(ended), None),
+        (vec![soaking(9), works, waits(1, 1)], StagePhase::Open, None, None),
+        (vec![soaking(9), waits(0, 1)], StagePhase::Passed, None, None),
+        (vec![Decision::Done, waits(0, 0)], StagePhase::Open, None, None),
+    ] {
+        let mut input = input(&"o".repeat(decisions.len()), 1, 0);
+        let named = input.clusters.keys().cloned().zip(decisions.clone()).collect();
+        // The last one is of the stage behind.
+        input.clusters.values_mut().next_back().unwrap().stage = 1;
+        let report = of(named, phase, Verdict::Rolls).report(&input);
+        assert_eq!(report.soaks.get("canary").copied(), soaks, "{decisions:?}");
+        assert_eq!(
+            report.blocked_by.first().and_then(|blocker| blocker.2),
+            at,
+            "{decisions:?}"
+        );
+    }
+}
+
+#[test]
+fn a_group_without_clusters_is_in_no_stage() {
+    let nobody = of(BTreeMap::new(), StagePhase::Pending, Verdict::Through);
+    let report = nobody.report(&input("", 1, 0));
+    assert_eq!((report.stage.as_str(), report.blocked_by), ("", Vec::new()));
+}
+
 #[test]
 fn where_nobody_waits_the_gate_of_the_stage_is_told_or_what_holds_the_rest() {
     let told = |script: &str, phase: StagePhase, verdict: Verdict, held: bool| {
