@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::{Value, json};
-use starling_api::conditions::{self, Condition, STAGES_OVERLAP};
+use starling_api::conditions::{self, Condition, IMPLICIT_STAGE, STAGES_OVERLAP};
 use starling_api::{ADMITTED_AT, RolloutPhase, StageStatus, SyncGroupStatus, SyncResource};
 use starling_testkit::{Fault, wait};
 
@@ -309,13 +309,17 @@ fn a_cluster_of_two_stages_belongs_to_the_first_and_a_condition_says_so() -> Res
         // It counts in the first alone; clusters of no stage are in the implicit last one, for all to see.
         let totals: Vec<(String, u32)> = status
             .rollout
+            .as_ref()
             .context("a rollout")?
             .stages
-            .into_iter()
-            .map(|stage| (stage.name, stage.total))
+            .iter()
+            .map(|stage| (stage.name.clone(), stage.total))
             .collect();
         let expected = [("canary", 1), ("labelled", 2), ("*", 2)];
         assert_eq!(totals, expected.map(|(name, total)| (name.to_owned(), total)));
+        let implicit = conditions::find(&status.conditions, IMPLICIT_STAGE).context("ImplicitStage")?;
+        assert_eq!(implicit.reason, "ClustersInNoStage");
+        assert!(implicit.message.ends_with(", *: m4, m5"), "{}", implicit.message);
 
         scene.label("m1", &scene.own("stage"), Some("eu")).await?;
         let status = scene
@@ -325,6 +329,14 @@ fn a_cluster_of_two_stages_belongs_to_the_first_and_a_condition_says_so() -> Res
             stage_status(&status, "labelled").map(|stage| stage.total),
             Some(3)
         );
+        for cluster in ["m4", "m5"] {
+            scene.label(cluster, &scene.own("stage"), Some("eu")).await?;
+        }
+        scene
+            .status("every cluster is in a stage", |status| {
+                conditions::find(&status.conditions, IMPLICIT_STAGE).is_none()
+            })
+            .await?;
         Ok(())
     })
 }

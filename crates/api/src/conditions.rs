@@ -26,6 +26,8 @@ pub const DELETION_HELD: &str = "DeletionHeld";
 pub const MEMBERSHIP_HELD: &str = "MembershipHeld";
 /// Several stages select the same cluster; it belongs to the first. Present only while true.
 pub const STAGES_OVERLAP: &str = "StagesOverlap";
+/// Clusters of a SyncGroup with stages that none of them selects.
+pub const IMPLICIT_STAGE: &str = "ImplicitStage";
 /// Somebody on the member keeps undoing what is applied. Present only while true.
 pub const CONTESTED: &str = "Contested";
 

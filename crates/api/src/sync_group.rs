@@ -139,7 +139,8 @@ pub struct SyncGroupStatus {
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub problems: Vec<ClusterProblem>,
     /// Ready (every reachable cluster is done with this release), Progressing, Stalled, MembershipHeld,
-    /// DeletionHeld, StagesOverlap (a cluster belongs to the first stage that selects it, and several do).
+    /// DeletionHeld, StagesOverlap (a cluster belongs to the first stage that selects it, and several do), ImplicitStage (no stage selects
+    /// some clusters, which come last).
     #[serde(default)]
     #[schemars(with = "Vec<schema::Condition>", extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

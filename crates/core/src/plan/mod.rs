@@ -38,7 +38,7 @@ mod walk;
 use admit::{Admission, Desk};
 use classify::classify_all;
 use jiff::Timestamp;
-pub use overlap::overlap;
+pub use overlap::{left_over, overlap};
 pub use report::{Counts, Report};
 pub use stages::*;
 use standing::Standing;

@@ -1,7 +1,11 @@
-//! Clusters that several stages select: each belongs to the first of them, and people are told, for that may not be meant.
+//! Clusters that several stages select, or none: each belongs to the first of them, or to the implicit last one, and people are told,
+//! for that may not be meant.
+
+use std::collections::BTreeMap;
 
 use super::stages::Strategy;
 use super::strategy::Place;
+use super::types::ClusterView;
 
 /// Clusters that are named; the others are counted. Whoever knows a few of them finds the labels that they share.
 const NAMED: usize = 5;
@@ -28,6 +32,25 @@ pub fn overlap<'a>(
     Some(format!(
         "clusters that several stages select belong to the first of them: {}{more}",
         named.join("; ")
+    ))
+}
+
+/// What people are told of the clusters that no stage selects; `None`: there are none, or no stages.
+#[must_use]
+pub fn left_over(strategy: &Strategy, clusters: &BTreeMap<String, ClusterView>) -> Option<String> {
+    let last = strategy.stages.len().checked_sub(1).filter(|last| *last > 0)?;
+    let mut rest = clusters.iter().filter(|(_, cluster)| cluster.stage == last);
+    let named: Vec<&str> = rest.by_ref().take(NAMED).map(|(name, _)| name.as_str()).collect();
+    if named.is_empty() {
+        return None;
+    }
+    let more = match rest.count() {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    Some(format!(
+        "clusters that no stage selects form the last one, *: {}{more}",
+        named.join(", ")
     ))
 }
 
@@ -99,5 +122,29 @@ mod tests {
         let told = told(&clusters).unwrap();
         assert!(told.contains("c5 to canary") && !told.contains("c6"), "{told}");
         assert!(told.ends_with("; and 2 more"), "{told}");
+    }
+
+    #[test]
+    fn those_of_no_stage_are_named() {
+        let told = |script: &str, stages: usize, last: &[usize]| {
+            let mut input = crate::plan::tests::input(script, 1, 0);
+            let rest = input.strategy.stages.remove(0);
+            input.strategy.stages = vec![rest; stages];
+            for (place, cluster) in input.clusters.values_mut().enumerate() {
+                cluster.stage = if last.contains(&place) { stages - 1 } else { 0 };
+            }
+            left_over(&input.strategy, &input.clusters)
+        };
+        assert_eq!(told("ooo", 1, &[0, 1, 2]), None, "it has no stages");
+        assert_eq!(told("ooo", 2, &[]), None);
+        assert_eq!(
+            told("ooo", 2, &[0, 2]).as_deref(),
+            Some("clusters that no stage selects form the last one, *: c000, c002")
+        );
+        let many = told(&"o".repeat(9), 3, &[1, 2, 3, 4, 5, 6, 7]).unwrap();
+        assert!(
+            many.ends_with("c001, c002, c003, c004, c005, and 2 more"),
+            "{many}"
+        );
     }
 }

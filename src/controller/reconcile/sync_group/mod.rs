@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use starling_core::course::Course;
 use starling_core::journal::{Draft, Recorder};
-use starling_core::plan::{Plan, PlanInput, Report, overlap, plan};
+use starling_core::plan::{Plan, PlanInput, Report, left_over, overlap, plan};
 use starling_core::steering::Asked;
 
 use self::observe::{Group, Seen};
@@ -133,6 +133,8 @@ struct Decided {
     draft: Option<Draft>,
     /// What people are told of clusters that several stages select.
     overlap: Option<String>,
+    /// And of those that none selects.
+    left_over: Option<String>,
 }
 
 /// What would happen next, if nothing else is to roll.
@@ -257,6 +259,7 @@ impl Planned {
             said.blocked_by.push(("NothingToGoBackTo", why, None));
         }
         let overlap = overlap(&self.input.strategy, &known.overlaps);
+        let left_over = left_over(&self.input.strategy, &self.input.clusters);
         known.views.put_back(self.input.clusters);
         Ok(Decided {
             rolling: self.rolling,
@@ -264,6 +267,7 @@ impl Planned {
             plan: self.plan,
             said,
             overlap,
+            left_over,
             draft,
         })
     }

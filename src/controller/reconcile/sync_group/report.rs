@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use starling_api::conditions::{
-    self, ConditionStatus, ConditionUpdate, MESSAGE_LIMIT, PROGRESSING, STAGES_OVERLAP, cut,
+    self, ConditionStatus, ConditionUpdate, IMPLICIT_STAGE, MESSAGE_LIMIT, PROGRESSING, STAGES_OVERLAP, cut,
 };
 use starling_api::{
     Blocker, ClusterCounts, ClusterProblem, REQUESTED_AT, ReleaseStatus, RolloutPhase, RolloutStatus,
@@ -176,6 +176,7 @@ fn status(
         plan,
         said: report,
         overlap,
+        left_over,
         draft: _,
     } = decided;
     let before = &rolling.status;
@@ -195,7 +196,10 @@ fn status(
     let generation = group.object.metadata.generation;
     let mut updates = updates(report, &rollout.blocked_by);
     updates.extend(held::conditions(group, departure));
-    updates.extend(overlap.clone().map(stages_overlap));
+    let several = |message| told(STAGES_OVERLAP, "ClusterInSeveralStages", message);
+    updates.extend(overlap.clone().map(several));
+    let none = |message| told(IMPLICIT_STAGE, "ClustersInNoStage", message);
+    updates.extend(left_over.clone().map(none));
     SyncGroupStatus {
         observed_generation: generation,
         last_handled_reconcile_at: handled(group.object.annotations().get(REQUESTED_AT), before),
@@ -286,11 +290,12 @@ fn updates(report: &Report, blocked_by: &[Blocker]) -> Vec<ConditionUpdate> {
     vec![ready(status, reason, message), progress]
 }
 
-fn stages_overlap(message: String) -> ConditionUpdate {
+/// Something that people are told for as long as it is so.
+fn told(type_: &'static str, reason: &str, message: String) -> ConditionUpdate {
     ConditionUpdate {
-        type_: STAGES_OVERLAP,
+        type_,
         status: ConditionStatus::True,
-        reason: "ClusterInSeveralStages".into(),
+        reason: reason.into(),
         message,
     }
 }
