@@ -433,6 +433,9 @@ fn a_person_goes_back_to_a_revision_and_lets_the_newer_one_go_again() -> Result<
             complaint.contains(&first) && complaint.contains(&second),
             "the revisions that are kept: {complaint}"
         );
+        // What was good last is what rolls.
+        let complaint = refused(scene, &["rollback", scene.name, "--reason", "two is slow"]).await?;
+        assert!(complaint.contains("with --revision"), "{complaint}");
         // Whoever may not list what is kept, or writes the object by hand, is told by the group.
         let status = scene.status("as it was", |_| true).await?;
         let rollout = status.rollout.map(|rollout| rollout.id).unwrap_or_default();

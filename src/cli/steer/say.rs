@@ -49,6 +49,9 @@ pub(super) async fn act(action: ActionType, word: &Word, scope: Scope) -> anyhow
         spoken.check_cluster(cluster).await?;
     }
     spoken.check_effect(action)?;
+    if action == ActionType::Rollback && scope.revision.is_none() {
+        spoken.check_way_back()?;
+    }
     if action == ActionType::Promote && scope.stage.is_none() {
         scope.stage = Some(spoken.rollout.stage.clone()).filter(|stage| !stage.is_empty());
         if scope.stage.is_none() {
@@ -195,6 +198,18 @@ impl Spoken {
         }
     }
 
+    /// Whether there is something else that was good. What rolls is it itself once it has succeeded.
+    fn check_way_back(&self) -> anyhow::Result<()> {
+        if !is_good_itself(&self.group, &self.rollout) {
+            return Ok(());
+        }
+        let (namespace, group) = (&self.caller.namespace, self.group.name_any());
+        bail!(
+            "rollout {} of {namespace}/{group} is of the release that succeeded last: name the one to go back to with --revision; `starling history -n {namespace} {group}` lists them",
+            self.rollout.id
+        )
+    }
+
     /// Whether a release with this revision is kept, where that can be found out: not whoever may say this may list them, and the
     /// controller looks again.
     async fn check_revision(&self, revision: &str) -> anyhow::Result<()> {
@@ -274,10 +289,21 @@ fn no_effect(group: &SyncGroup, rollout: &RolloutStatus, action: ActionType) -> 
         ActionType::Pause if is_done => {
             "there is nothing left to pause: to keep the next one from starting, set spec.suspend of the group to true"
         }
-        ActionType::Abort if is_done => "there is nothing left to give up: to undo it, `starling rollback`",
+        ActionType::Abort if is_done => {
+            "there is nothing left to give up: to undo it, `starling rollback --revision`"
+        }
         ActionType::Skip if is_done => "there is nothing left to pass over",
         _ => return None,
     }))
+}
+
+/// Whether the release that rolls is the last known good one.
+fn is_good_itself(group: &SyncGroup, rollout: &RolloutStatus) -> bool {
+    let good = group
+        .status
+        .as_ref()
+        .and_then(|status| status.last_known_good.as_ref());
+    good.is_some_and(|good| good.release == rollout.release)
 }
 
 fn check_stage(group: &SyncGroup, stage: &str) -> anyhow::Result<()> {
@@ -395,6 +421,18 @@ mod tests {
         let held = json!({"heldRelease": {"release": "r", "revisions": [], "reason": "2 failed"}});
         let (rollout, held) = (RolloutStatus::default(), group(&[], &held));
         assert_eq!(no_effect(&held, &rollout, Release), None);
+    }
+
+    /// Going back to what was good is no way back from what is good itself.
+    #[test]
+    fn what_succeeded_last_is_not_gone_back_from_without_a_revision() {
+        let rollout: RolloutStatus =
+            serde_json::from_value(json!({"id": 3, "phase": "Succeeded", "release": "r2"})).unwrap();
+        for (good, itself) in [(Some("r2"), true), (Some("r1"), false), (None, false)] {
+            let good = good.map(|release| json!({"release": release, "revisions": []}));
+            let group = group(&[], &json!({"lastKnownGood": good}));
+            assert_eq!(is_good_itself(&group, &rollout), itself, "{good:?}");
+        }
     }
 
     #[test]
