@@ -1,10 +1,12 @@
 //! What each reason means to people, and what ends it.
 
 use jiff::Timestamp;
+use starling_api::OnUnreachable;
 
 use super::{Link, command, names};
 use crate::plan::{
     ClusterView, Decision, Direction, Gate, HoldReason, Plan, PlanInput, StagePlan, StageWait, Tally, Word,
+    trouble_at_rest,
 };
 use crate::window::{Calendar, Opening, combined};
 
@@ -106,17 +108,23 @@ impl Teller<'_> {
                     None => (self.plan.tally, String::new()),
                 };
                 let failed = self.failed(stage);
+                // A stage that is waited for counts what broke since, too, and of that there is nothing to retry.
+                let broken = stage.map_or_else(Vec::new, |stage| self.broken(stage));
+                let next = match failed.is_empty() {
+                    true => "they are healthy again, or a new revision comes".to_owned(),
+                    false => format!(
+                        "fewer fail, or a new revision comes; at once: {}",
+                        command("retry", &[group])
+                    ),
+                };
                 (
                     format!(
                         "{}{of} failed, and {} may: {}",
                         counted(tally.failed),
                         tally.failures_allowed,
-                        names(&failed)
+                        names(&[failed, broken].concat())
                     ),
-                    format!(
-                        "fewer fail, or a new revision comes; at once: {}",
-                        command("retry", &[group])
-                    ),
+                    next,
                 )
             }
             _ => (
@@ -129,6 +137,17 @@ impl Teller<'_> {
     /// The failed clusters of a stage, or of the group.
     fn failed(&self, stage: Option<&StagePlan>) -> Vec<&str> {
         self.clusters(stage, |decision| matches!(decision, Decision::Failed { .. }))
+    }
+
+    /// The clusters of a stage that are done and broke since.
+    fn broken(&self, stage: &StagePlan) -> Vec<&str> {
+        let mut done = self.clusters(Some(stage), |decision| matches!(decision, Decision::Done));
+        done.retain(|name| {
+            let view = self.input.clusters.get(*name);
+            let is_counted = !self.input.steering.skipped.contains_key(*name);
+            is_counted && view.is_some_and(|view| trouble_at_rest(view).is_some())
+        });
+        done
     }
 
     /// The clusters of a stage, or of the group, with such a decision.
@@ -149,7 +168,7 @@ impl Teller<'_> {
         let (name, group) = (&stage.name, self.group);
         let (text, ends_with, until) = match wait {
             StageWait::Clusters { working, soaking } => {
-                let missing = self.not_through(name);
+                let missing = self.not_through(stage);
                 let count = working + soaking;
                 let (text, ends) = match working {
                     0 => ("has to soak", "their soak ends"),
@@ -193,20 +212,24 @@ impl Teller<'_> {
         }
     }
 
-    /// Clusters of a stage that are not done and can be reached.
-    fn not_through(&self, stage: &str) -> Vec<&str> {
-        let left = self.plan.decisions.iter().filter(|(name, decision)| {
-            let counts = match decision {
-                Decision::Done => false,
-                Decision::Hold { reason, .. } => !matches!(
-                    reason,
-                    HoldReason::Skipped(_) | HoldReason::ClusterUnreachable { .. }
-                ),
+    /// Clusters that keep a stage from being through: not those that failed or are held by something of their own.
+    fn not_through(&self, stage: &StagePlan) -> Vec<&str> {
+        let waits_for_unreachable = self.input.strategy.on_unreachable == OnUnreachable::Wait
+            && self.input.rollout.direction != Direction::BackAtOnce;
+        let mut left = self.clusters(Some(stage), |decision| match decision {
+            Decision::Done | Decision::Failed { .. } => false,
+            Decision::Start { .. } | Decision::InFlight { .. } | Decision::Soaking { .. } => true,
+            Decision::Hold { reason, .. } => match reason {
+                HoldReason::Skipped(_)
+                | HoldReason::ClusterSuspended
+                | HoldReason::SyncSuspended { .. }
+                | HoldReason::InvalidParameters { .. } => false,
+                HoldReason::ClusterUnreachable { .. } => waits_for_unreachable,
                 _ => true,
-            };
-            counts && self.stage_of(name).is_some_and(|of| of == stage)
+            },
         });
-        left.map(|(name, _)| name.as_str()).collect()
+        left.retain(|name| !self.input.steering.skipped.contains_key(*name));
+        left
     }
 
     /// When the last of these clusters soaked, where all of them do.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use starling_api::IntOrPercent;
+
 use super::*;
 use crate::plan::{ReadStrategy, Word, plan};
 use crate::simulate::{Fate, Member, World};
@@ -245,6 +247,53 @@ fn what_failed_is_named_and_how_it_is_tried_again() {
     );
 }
 
+/// The stage that is waited for counts what broke after it was done. There is nothing to try again: it recovers, or does not.
+#[test]
+fn what_broke_while_its_stage_waits_is_named() {
+    let mut world = world();
+    at(&mut world, "2026-11-20T10:05:00Z");
+    assert_eq!(of(&world, "a").state, "holds this release");
+    if let Some(member) = world.members.get_mut("a") {
+        member.break_down(time("2026-11-20T10:05:00Z"));
+    }
+    world.settle();
+    let waits = of(&world, "b");
+    assert_eq!(
+        told(&waits).0[0],
+        (
+            "TooManyFailures",
+            "1 cluster of stage canary failed, and 0 may: a"
+        )
+    );
+    assert_eq!(waits.next, "they are healthy again, or a new revision comes");
+}
+
+/// What a stage needs is told of the clusters that it needs: one that failed within the budget is none of them.
+#[test]
+fn what_a_stage_needs_leaves_out_what_failed() {
+    let mut world = world();
+    let limits = &mut world.strategy.strategy.limits;
+    (limits.max_failures, limits.max_concurrency) = (IntOrPercent::Int(1), IntOrPercent::Int(2));
+    limits.min_success_time = Duration::from_secs(600);
+    if let Some(member) = world.members.get_mut("a") {
+        member.fates.insert("r1".into(), Fate::Fails);
+    }
+    let label = [("tier".to_owned(), "canary".to_owned())].into();
+    if let Some(member) = world.members.get_mut("b") {
+        member.labels = label;
+    }
+    at(&mut world, "2026-11-20T10:05:00Z");
+    let waits = of(&world, "c");
+    assert_eq!(
+        told(&waits).0[0],
+        (
+            "Soaking",
+            "stage canary has to soak: it needs 1 more of its clusters: b"
+        )
+    );
+    assert_eq!(waits.next_at, Some(time("2026-11-20T10:11:00Z")));
+}
+
 /// Each reason has a text of its own and something that ends it, for a cluster and for a group.
 #[test]
 fn every_reason_is_told() {
@@ -301,13 +350,7 @@ fn every_reason_is_told() {
 /// Slots are those of the group, of the stage, or both: what is told is the bound that is reached.
 #[test]
 fn the_bound_that_is_full_is_named() {
-    let told_of = |whole: u32, of_stage: Option<u32>| {
-        let mut stage = serde_json::json!({"name": "eu", "clusterSelector": {}});
-        if let Some(slots) = of_stage {
-            stage["maxConcurrency"] = slots.into();
-        }
-        let strategy =
-            serde_json::json!({"maxConcurrency": whole, "maxUnavailable": "100%", "stages": [stage]});
+    let told_of = |strategy: serde_json::Value| {
         let strategy = ReadStrategy::new(&serde_json::from_value(strategy).unwrap()).unwrap();
         let members = ["a", "b", "c"].map(|name| {
             let member = Member::new(name, BTreeMap::new(), Duration::from_secs(60));
@@ -317,13 +360,43 @@ fn the_bound_that_is_full_is_named() {
         world.settle();
         of(&world, "c").chain[0].text.clone()
     };
+    let slots = |whole: u32, of_stage: Option<u32>| {
+        let mut stage = serde_json::json!({"name": "eu", "clusterSelector": {}});
+        if let Some(slots) = of_stage {
+            stage["maxConcurrency"] = slots.into();
+        }
+        told_of(serde_json::json!({"maxConcurrency": whole, "maxUnavailable": "100%", "stages": [stage]}))
+    };
     for (whole, of_stage, expected) in [
         (2, None, "all slots are taken, 2 (maxConcurrency): a, b"),
         (2, Some(3), "all slots are taken, 2 (maxConcurrency): a, b"),
         (3, Some(2), "all slots are taken, 2 of stage eu: a, b"),
         (1, Some(1), "all slots are taken, 1 of stage eu: a"),
     ] {
-        assert_eq!(told_of(whole, of_stage), expected, "{whole} {of_stage:?}");
+        assert_eq!(slots(whole, of_stage), expected, "{whole} {of_stage:?}");
+    }
+    let unavailable = |whole: u32, of_stage: u32| {
+        let stage = serde_json::json!({"name": "eu", "clusterSelector": {}, "maxUnavailable": of_stage});
+        told_of(serde_json::json!({"maxConcurrency": 3, "maxUnavailable": whole, "stages": [stage]}))
+    };
+    for (whole, of_stage, expected) in [
+        (
+            2,
+            2,
+            "2 clusters in flight or not healthy, and 2 may be (maxUnavailable)",
+        ),
+        (
+            1,
+            2,
+            "1 cluster in flight or not healthy, and 1 may be (maxUnavailable)",
+        ),
+        (
+            3,
+            2,
+            "2 clusters in flight or not healthy, and 2 may be (maxUnavailable of stage eu)",
+        ),
+    ] {
+        assert_eq!(unavailable(whole, of_stage), expected, "{whole} {of_stage}");
     }
 }
 

@@ -39,6 +39,7 @@ use admit::{Admission, Desk};
 use classify::classify_all;
 use jiff::Timestamp;
 pub use overlap::{left_over, overlap};
+pub(crate) use report::trouble_at_rest;
 pub use report::{Counts, Report};
 pub use stages::*;
 use standing::Standing;

@@ -401,7 +401,7 @@ fn trouble(decision: &Decision) -> Option<(u8, &str, String, Option<Timestamp>)>
 }
 
 /// The reason and message of the first entry that broke after it was done.
-fn trouble_at_rest(cluster: &ClusterView) -> Option<(&str, &str)> {
+pub(crate) fn trouble_at_rest(cluster: &ClusterView) -> Option<(&str, &str)> {
     cluster
         .entries
         .values()
