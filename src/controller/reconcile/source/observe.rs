@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use starling_api::Source;
+use starling_api::{Source, SyncGroupStatus};
 use starling_core::revision::{Facts, RefPolicy, ResolveError, Revision, Verdict, advance, resolve};
 
 use super::{Finding, Valid};
@@ -97,7 +97,7 @@ fn pin(revision: &Revision) -> String {
     revision.commit().as_str().to_owned()
 }
 
-/// Ends the pins of commits that nothing names any more: no Source, no Sync, no rollout, no last known good.
+/// Ends the pins of commits that nothing names any more: no Source, no Sync, and no group ([`rolled`]).
 async fn let_go(context: &Context, access: &RepoAccess, new: &Revision) -> Result<(), GitError> {
     let mut needed = needed_commits(context);
     needed.insert(pin(new));
@@ -126,19 +126,22 @@ fn needed_commits(context: &Context) -> BTreeSet<String> {
         );
     }
     for group in context.groups.select(|_| true) {
-        let Some(status) = &group.status else { continue };
-        let rolled = status.rollout.iter().flat_map(|rollout| &rollout.revisions);
-        let good = status
-            .last_known_good
-            .iter()
-            .flat_map(|release| &release.revisions);
-        revisions.extend(rolled.chain(good).map(|entry| entry.revision.clone()));
+        revisions.extend(group.status.iter().flat_map(rolled).cloned());
     }
     revisions
         .iter()
         .filter_map(|text| text.parse::<Revision>().ok())
         .map(|revision| pin(&revision))
         .collect()
+}
+
+/// The revisions that a group rolls, or may roll by itself or by somebody's leave: what was good, what waits for its turn, what is held.
+fn rolled(status: &SyncGroupStatus) -> impl Iterator<Item = &String> {
+    let rolls = status.rollout.iter().flat_map(|rollout| &rollout.revisions);
+    let good = status.last_known_good.iter().chain(&status.queue);
+    let later = good.flat_map(|release| &release.revisions);
+    let held = status.held_release.iter().flat_map(|held| &held.revisions);
+    rolls.chain(later).chain(held).map(|entry| &entry.revision)
 }
 
 /// The revision in status, if it is of this repository: another repository's history is no rewrite of this one.
@@ -214,5 +217,26 @@ fn reason(error: &GitError) -> &'static str {
         GitError::Corrupt { .. } => "MirrorDamaged",
         GitError::Disk { .. } => "StorageFailed",
         GitError::Other { .. } => "GitFailed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// What waits for its turn or is held was offered once, and nothing else may name it by the time it rolls.
+    #[test]
+    fn what_a_group_may_roll_yet_is_kept() {
+        let release =
+            |revision: &str| json!({"release": "r", "revisions": [{"sync": "app", "revision": revision}]});
+        let mut rollout = release("rolls");
+        rollout["id"] = 3.into();
+        let status = json!({"rollout": rollout, "lastKnownGood": release("good"), "heldRelease": release("held"),
+            "queue": [release("next"), release("newest")]});
+        let status: SyncGroupStatus = serde_json::from_value(status).unwrap();
+        let kept: BTreeSet<&str> = rolled(&status).map(String::as_str).collect();
+        assert_eq!(kept, BTreeSet::from(["good", "held", "newest", "next", "rolls"]));
     }
 }
