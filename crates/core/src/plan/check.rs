@@ -29,7 +29,7 @@ use rules::Rules;
 pub use violation::Violation;
 
 use super::stages::StageRecord;
-use super::types::{Plan, PlanInput, Progress, Reach};
+use super::types::{Decision, Plan, PlanInput, Progress, Reach};
 
 /// Whether `plan` is a right answer to `input`.
 ///
@@ -78,7 +78,7 @@ fn is_looked_at_again_in_time(input: &PlanInput, plan: &Plan, rules: &Rules<'_>)
         None => Timestamp::MAX,
     };
     for (cluster, decision) in &plan.decisions {
-        if let Some(changes) = decision.recheck_at().filter(|changes| *changes <= until) {
+        if let Some(changes) = ends_at(decision).filter(|changes| *changes <= until) {
             return Err(Violation::RecheckAfterDecision {
                 cluster: cluster.clone(),
                 at: plan.recheck_at,
@@ -97,6 +97,16 @@ fn is_looked_at_again_in_time(input: &PlanInput, plan: &Plan, rules: &Rules<'_>)
         at: plan.recheck_at,
         stale: Box::new(stale),
     })
+}
+
+/// When time alone ends a decision, by its own word.
+fn ends_at(decision: &Decision) -> Option<Timestamp> {
+    match decision {
+        Decision::InFlight { deadline, .. } => *deadline,
+        Decision::Soaking { until } => Some(*until),
+        Decision::Hold { recheck_at, .. } => *recheck_at,
+        Decision::Done | Decision::Start { .. } | Decision::Failed { .. } => None,
+    }
 }
 
 /// The latest time of anything that the planner was told of.

@@ -1,10 +1,12 @@
 //! A cluster of the fleet, with what is true of it and what the plan says of it.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
+use sha2::{Digest, Sha256};
 
 use super::facts::{Facts, State};
 use super::rules::Rules;
-use crate::digest;
 use crate::plan::stages::Word;
 use crate::plan::types::{ClusterView, Decision, HoldReason, PlanInput, Reach, To};
 
@@ -111,8 +113,19 @@ impl<'a> Member<'a> {
 
     /// When its share of the jitter is over: the fraction of it that the hash of cluster and release gives.
     pub(super) fn eligible_at(&self, input: &PlanInput, rules: &Rules<'_>, from: Timestamp) -> Timestamp {
-        let hash = digest::hash64(&[&self.view.uid, &input.rollout.release]);
-        let share = digest::spread(rules.jitter, hash);
+        let share = share_of(rules.jitter, &self.view.uid, &input.rollout.release);
         from.checked_add(share).unwrap_or(from)
     }
+}
+
+/// A part of `jitter`: the first eight bytes of the SHA-256 over cluster and release, each behind its length, as a number of 64 bits,
+/// are the fraction. Whole nanoseconds, the rest is dropped.
+fn share_of(jitter: Duration, uid: &str, release: &str) -> Duration {
+    let text = [uid, release].map(|part| [&(part.len() as u64).to_be_bytes(), part.as_bytes()].concat());
+    let digest = Sha256::digest(text.concat());
+    let mut first = [0; 8];
+    first.iter_mut().zip(digest).for_each(|(byte, of)| *byte = of);
+    let whole = jitter.as_nanos() * u128::from(u64::from_be_bytes(first));
+    let nanos = whole / (u128::from(u64::MAX) + 1);
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
