@@ -125,17 +125,28 @@ fn waits_for_approval(rollout: i64) -> impl Fn(&Value) -> bool {
     }
 }
 
-/// When a cluster was admitted last.
-async fn admitted_at(world: &World, cluster: &str) -> Result<String> {
+/// The metadata of the Sync on a cluster.
+async fn of_sync(world: &World, cluster: &str) -> Result<Value> {
     let get = ["-n", "fleet", "get", "syncs.starling.dev", "-o", "json"];
     let syncs: Value = serde_json::from_str(&world.kubectl(&get, "").await?)?;
     let syncs = syncs["items"].as_array().context("items")?;
     let sync = syncs
         .iter()
         .find(|sync| sync["spec"]["clusterRef"]["name"] == cluster);
-    let annotations = &sync.context("a Sync")?["metadata"]["annotations"];
-    let at = annotations["starling.dev/admitted-at"].as_str();
+    Ok(sync.context("a Sync")?["metadata"].clone())
+}
+
+/// When a cluster was admitted last.
+async fn admitted_at(world: &World, cluster: &str) -> Result<String> {
+    let metadata = of_sync(world, cluster).await?;
+    let at = metadata["annotations"]["starling.dev/admitted-at"].as_str();
     Ok(at.context("when it was admitted")?.to_owned())
+}
+
+/// `sync/NAME` of a cluster.
+async fn sync_of(world: &World, cluster: &str) -> Result<String> {
+    let metadata = of_sync(world, cluster).await?;
+    Ok(format!("sync/{}", metadata["name"].as_str().context("a name")?))
 }
 
 fn contains(text: &str, parts: &[&str]) {
@@ -223,6 +234,13 @@ async fn a_rollout_is_explained_told_and_verified() -> Result<()> {
         &told(&world, past).await?,
         &["1. all slots are taken, 1 (maxConcurrency): eu-2 [NoSlot]"],
     );
+    let mut past = recorded(&["why"]);
+    past.insert(1, sync_of(&world, "us-1").await?);
+    past.extend(["--at".to_owned(), first.clone()]);
+    contains(
+        &told(&world, past).await?,
+        &["1. all slots are taken, 1 (maxConcurrency): eu-2 [NoSlot]"],
+    );
     let mut past = recorded(&["why", "shop"]);
     past.extend(["--at".to_owned(), second.clone()]);
     contains(
@@ -304,6 +322,11 @@ async fn a_rollout_is_explained_told_and_verified() -> Result<()> {
         contains(&text, &[expected, "the journal of fleet/shop does not hold: "]);
         if matches!(tamper, Tamper::Forge) {
             assert!(!text.contains("hash"), "the chain fits: {text}");
+            // It was in the first rollout; of the second there is nothing to be said.
+            for (rollout, expected) in [("1", Some(1)), ("2", Some(0))] {
+                let (code, text) = starling(&world, &[&verify[..], &["--rollout", rollout]].concat()).await?;
+                assert_eq!(code, expected, "rollout {rollout}: {text}");
+            }
         }
     }
     contains(&said(&world, &verify).await?, &["hold: the chain fits"]);
