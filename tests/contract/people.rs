@@ -3,11 +3,15 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use kube::config::Kubeconfig;
 use serde_json::{Value, json};
 use starling_controlplane::{Assets, ControlPlanes, Options};
 use starling_testkit::fleet::PATIENCE;
 use starling_testkit::wait;
+use tempfile::NamedTempFile;
+use tokio::process::Command;
 
+use crate::PROGRAM;
 use crate::kubectl::{Answer, Kubectl};
 use crate::refused::{lay, valid};
 use crate::server::install;
@@ -17,7 +21,7 @@ const NAMESPACE: &str = "fleet";
 /// A server of its own: the policy is about every namespace, and others say things in other names.
 struct Office {
     kubectl: Kubectl,
-    _planes: ControlPlanes,
+    planes: ControlPlanes,
 }
 
 impl Office {
@@ -46,7 +50,7 @@ impl Office {
         }
         let office = Self {
             kubectl,
-            _planes: planes,
+            planes: planes,
         };
         office.until_in_force().await?;
         Ok(office)
@@ -97,6 +101,64 @@ impl Office {
             "{user:?}, {kind} {over} is refused with: {}",
             answer.err
         );
+        Ok(())
+    }
+
+    /// A kubeconfig with which everything is asked as somebody.
+    fn kubeconfig_of(&self, user: &str) -> Result<NamedTempFile> {
+        let text = self.planes.get("management")?.kubeconfig_yaml();
+        let mut kubeconfig = Kubeconfig::from_yaml(&text)?;
+        for info in &mut kubeconfig.auth_infos {
+            if let Some(info) = &mut info.auth_info {
+                info.impersonate = Some(user.to_owned());
+            }
+        }
+        let file = NamedTempFile::new()?;
+        serde_json::to_writer(&file, &kubeconfig)?;
+        Ok(file)
+    }
+
+    /// What a word of somebody on the command line comes to.
+    async fn commands(&self, user: &str, words: &[&str]) -> Result<Answer> {
+        let kubeconfig = self.kubeconfig_of(user)?;
+        let output = Command::new(PROGRAM)
+            .args(words)
+            .args(["-n", NAMESPACE, "--reason", "because"])
+            .arg("--kubeconfig")
+            .arg(kubeconfig.path())
+            .output()
+            .await?;
+        Ok(Answer {
+            ok: output.status.success(),
+            out: String::from_utf8(output.stdout)?,
+            err: String::from_utf8(output.stderr)?,
+        })
+    }
+
+    /// A group whose canary waits for an approval, as a controller would leave it.
+    async fn group_that_waits(&self) -> Result<()> {
+        let mut group = valid("SyncGroup");
+        group["metadata"]["name"] = "web".into();
+        group["metadata"]["namespace"] = NAMESPACE.into();
+        group["spec"]["rolloutStrategy"] = json!({"stages": [
+            {"name": "canary", "clusterSelector": {}, "afterStageTasks": [{"type": "Approval"}]},
+        ]});
+        let made = self
+            .kubectl
+            .call(&["apply", "-f", "-"], &group.to_string())
+            .await?;
+        ensure!(made.ok, "the group: {}", made.err);
+        let stage = json!({"name": "canary", "phase": "AwaitingApproval"});
+        let status = json!({"status": {"rollout": {"id": 7, "release": "r", "phase": "Progressing",
+            "releaseDigest": "sha256:01", "stage": "canary", "stages": [stage]}}});
+        let patch = status.to_string();
+        let group = ["-n", NAMESPACE, "patch", "syncgroup", "web"];
+        let call = [
+            &group[..],
+            &["--subresource=status", "--type=merge", "-p", &patch],
+        ]
+        .concat();
+        self.kubectl.run(&call).await?;
         Ok(())
     }
 
@@ -174,6 +236,48 @@ async fn approvers_approve_operators_steer_and_nobody_speaks_in_anothers_name() 
             "{name}: {}",
             answer.err
         );
+    }
+    Ok(())
+}
+
+/// What is said on the command line is said with the caller's own rights, and in the caller's name.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_line_has_the_rights_and_the_name_of_whoever_calls_it() -> Result<()> {
+    let office = Office::open().await?;
+    office.group_that_waits().await?;
+    let (pause, approve) = (["pause", "web"], ["approve", "web"]);
+    for (user, words, kind, may) in [
+        ("ann", &pause, "rolloutactions", false),
+        ("olga", &pause, "rolloutactions", true),
+        ("olga", &approve, "rolloutapprovals", false),
+        ("ann", &approve, "rolloutapprovals", true),
+        // Who may nothing does not even see the group.
+        ("mallory", &pause, "syncgroups", false),
+        ("mallory", &approve, "syncgroups", false),
+    ] {
+        let before = (
+            office.count("rolloutactions").await?,
+            office.count("rolloutapprovals").await?,
+        );
+        let answer = office.commands(user, words).await?;
+        assert_eq!(answer.ok, may, "{user} {words:?}: {}{}", answer.out, answer.err);
+        if may {
+            let list = office.kubectl.json(&["-n", NAMESPACE, "get", kind]).await?;
+            let said = &list["items"][0]["spec"];
+            assert_eq!((&said["by"], &said["reason"]), (&json!(user), &json!("because")));
+            assert_eq!((&said["group"], &said["rollout"]), (&json!("web"), &json!(7)));
+        } else {
+            assert!(
+                answer.err.contains(kind) && answer.err.contains("cannot"),
+                "{}",
+                answer.err
+            );
+            let after = (
+                office.count("rolloutactions").await?,
+                office.count("rolloutapprovals").await?,
+            );
+            assert_eq!(after, before, "{user} {words:?}");
+        }
     }
     Ok(())
 }
