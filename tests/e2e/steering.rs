@@ -318,11 +318,8 @@ fn a_stage_is_promoted_or_skipped() -> Result<()> {
         )
         .await?;
         assert!(complaint.contains("it has: canary, *"), "{complaint}");
-        say(
-            scene,
-            &["promote", scene.name, "--stage", "canary", "--reason", "a hotfix"],
-        )
-        .await?;
+        // The stage that it is in.
+        say(scene, &["promote", scene.name, "--reason", "a hotfix"]).await?;
         scene.succeeded(&first).await?;
 
         // With an hour before the canary: nothing could start.
@@ -348,6 +345,67 @@ fn a_stage_is_promoted_or_skipped() -> Result<()> {
         .await?;
         scene.until_value("m5", "settings", Some("two")).await?;
         assert_eq!(scene.value("m1", "settings").await?.as_deref(), Some("one"));
+
+        let third = scene.commit(&[("settings", "three")])?;
+        scene
+            .status("nothing starts again", |status| {
+                rolls(status, &third) && blocked_by(status).contains("TimedWait")
+            })
+            .await?;
+        say(
+            scene,
+            &[
+                "promote",
+                scene.name,
+                "--stage",
+                "canary",
+                "--reason",
+                "in a hurry",
+            ],
+        )
+        .await?;
+        scene.succeeded(&third).await?;
+        assert_eq!(scene.values(&MEMBERS, "settings").await?, all("three", 5));
+        Ok(())
+    })
+}
+
+#[test]
+fn what_is_mended_succeeds_when_it_is_tried_again_and_what_was_good_is_gone_back_to() -> Result<()> {
+    along("mended", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        canary(scene, json!({"maxFailures": 0}), json!({})).await?;
+        scene.succeeded(&first).await?;
+        let ill = scene.proxy("m1")?;
+        ill.on(
+            scene.writes_of("settings"),
+            Fault::status(http::StatusCode::FORBIDDEN),
+        );
+        let second = scene.commit(&[("settings", "two")])?;
+        let stopped = |commit: String| {
+            move |status: &SyncGroupStatus| {
+                rolls(status, &commit) && blocked_by(status).contains("TooManyFailures")
+            }
+        };
+        scene.status("stopped", stopped(second.clone())).await?;
+        ill.clear();
+        // By itself it would be tried again in an hour.
+        say(
+            scene,
+            &["retry", scene.name, "--stage", "canary", "--reason", "mended"],
+        )
+        .await?;
+        scene.succeeded(&second).await?;
+        assert_eq!(scene.values(&MEMBERS, "settings").await?, all("two", 5));
+
+        let third = break_it(scene, "x")?;
+        scene.status("stopped again", stopped(third.clone())).await?;
+        say(scene, &["rollback", scene.name, "--reason", "it does not apply"]).await?;
+        let status = scene.succeeded(&second).await?;
+        let held = status.held_release.unwrap_or_default();
+        assert!(held.revisions[0].revision.ends_with(&third), "{held:?}");
+        assert_eq!(scene.values(&MEMBERS, "settings").await?, all("two", 5));
         Ok(())
     })
 }
