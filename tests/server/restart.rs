@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use starling_testkit::{GitRepo, wait};
 
-use crate::world::{PATIENCE, World};
+use crate::world::{PATIENCE, PROGRAM, World};
 
 const MEMBERS: [&str; 2] = ["eu-1", "us-1"];
 const CLUSTERS: [&str; 5] = ["--cluster", "eu-1", "--cluster", "us-1", "--no-controller"];
@@ -227,5 +227,70 @@ async fn a_fleet_goes_on_after_kill_9() -> Result<()> {
         )
         .await?;
     assert_eq!(shown.trim(), "syncgroup.starling.dev/shop");
+    world.stop().await
+}
+
+/// `git` in a repository; whether it did well.
+fn git(repo: &GitRepo, arguments: &[&str]) -> Result<bool> {
+    let git = std::process::Command::new("git")
+        .arg("-C")
+        .arg(repo.path())
+        .args(arguments)
+        .output()?;
+    Ok(git.status.success())
+}
+
+/// What was good can be rendered again though its commit is nowhere upstream any more, and the process that had rendered it is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_good_is_gone_back_to_though_its_history_was_rewritten() -> Result<()> {
+    let repo = GitRepo::init()?;
+    let base = repo.commit(&[("deploy/settings.yaml", &settings("grey"))], "grey")?;
+    let good = repo.commit(&[("deploy/settings.yaml", &settings("blue"))], "blue")?;
+    let mut world = World::new()?;
+    world.start(&CLUSTERS[..4]).await?;
+    apply_fleet(&world, &repo.url()).await?;
+    rolled_out(&world, "blue").await?;
+    let fleet = ["-n", "fleet"];
+    let canary = r#"{"spec":{"rolloutStrategy":{"stages":[{"name":"canary","clusterSelector":{"matchLabels":{"tier":"canary"}},
+        "afterStageTasks":[{"type":"TimedWait","waitTime":"1h"}]}]}}}"#;
+    let follow = r#"{"spec":{"onRewrite":"Follow"}}"#;
+    for command in [
+        &["label", "clusters.starling.dev", "eu-1", "tier=canary"][..],
+        &["patch", "syncgroup", "shop", "--type=merge", "-p", canary],
+        &["patch", "source", "shop", "--type=merge", "-p", follow],
+    ] {
+        world.kubectl(&[&fleet[..], command].concat(), "").await?;
+    }
+    world.kill()?;
+
+    repo.force_reset("main", &base)?;
+    repo.commit(&[("deploy/settings.yaml", &settings("green"))], "green")?;
+    anyhow::ensure!(git(&repo, &["gc", "--prune=now", "--quiet"])?);
+    anyhow::ensure!(!git(&repo, &["cat-file", "-e", &good])?, "it is gone upstream");
+
+    world.start(&[]).await?;
+    let waits = [
+        &fleet[..],
+        &["wait", "syncgroup/shop", "--timeout=60s"],
+        &["--for=jsonpath={.status.rollout.stages[0].phase}=Soaking"],
+    ];
+    world.kubectl(&waits.concat(), "").await?;
+    let color = async |member: &'static str| -> Result<Value> {
+        let found = world
+            .raw(member, "/api/v1/namespaces/default/configmaps/settings")
+            .await?;
+        Ok(serde_json::from_str::<Value>(&found)?["data"]["color"].take())
+    };
+    assert_eq!(
+        (color("eu-1").await?, color("us-1").await?),
+        ("green".into(), "blue".into())
+    );
+    let back = tokio::process::Command::new(PROGRAM)
+        .args(["rollback", "shop", "-n", "fleet", "--reason", "it was rewritten"])
+        .env("KUBECONFIG", world.kubeconfig())
+        .output()
+        .await?;
+    anyhow::ensure!(back.status.success(), "{}", String::from_utf8_lossy(&back.stderr));
+    rolled_out(&world, "blue").await?;
     world.stop().await
 }
