@@ -256,7 +256,8 @@ impl<'m> Moment<'m> {
                 let with_it = other.release == target.release || other.at >= target.at;
                 with_it && self.is_before(other.failed)
             });
-            let leftover = target.release != self.target.release && !reachable;
+            // Older than what rolls, also where what was good is admitted beside it.
+            let leftover = target.release != self.rolled() && !reachable;
             target.is_admission && !self.is_before(target.done) && !gave_up && !leftover
         };
         targets.iter().any(|(story, target)| {
