@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use starling_api::{RolloutPhase, RolloutStatus, SyncResource};
+use starling_api::{RolloutPhase, SyncResource};
 use starling_core::digest::{hash64, spread};
 use starling_core::{backoff, progress, target};
 
@@ -81,12 +81,13 @@ pub(super) async fn resume(context: &Context) -> Result<(), LedgerError> {
 /// that is open beyond the one in status is an intent that was never carried out: the group takes its ID again.
 async fn close_rollouts(context: &Context) -> Result<(), LedgerError> {
     for group in context.groups.select(|_| true) {
-        let Some(current) = group.status.as_ref().and_then(|status| status.rollout.as_ref()) else {
-            continue;
-        };
+        let Some(status) = &group.status else { continue };
+        let Some(current) = &status.rollout else { continue };
+        // In a group without clusters a rollout is not over, though nothing is left to do.
+        let is_over = current.phase == RolloutPhase::Succeeded && status.clusters.total > 0;
         let uid = group.uid().unwrap_or_default();
         for record in context.ledger.rollouts(&uid).await? {
-            if let (None, Some(outcome)) = (record.end, outcome(current, &record.rollout.id)) {
+            if let (None, Some(outcome)) = (record.end, outcome(current.id, is_over, &record.rollout.id)) {
                 context
                     .ledger
                     .end_rollout(&uid, &record.rollout.id, outcome, context.now())
@@ -97,12 +98,12 @@ async fn close_rollouts(context: &Context) -> Result<(), LedgerError> {
     Ok(())
 }
 
-/// How the rollout with this ID ended, as the group's status tells; `None` if it did not.
-fn outcome(current: &RolloutStatus, id: &str) -> Option<RolloutOutcome> {
+/// How the rollout with this ID ended, as the group's status tells; `None` if it did not. `is_over`: the current one has succeeded.
+fn outcome(current: i64, is_over: bool, id: &str) -> Option<RolloutOutcome> {
     let id: i64 = id.parse().ok()?;
-    match id.cmp(&current.id) {
+    match id.cmp(&current) {
         Ordering::Less => Some(RolloutOutcome::Superseded),
-        Ordering::Equal => (current.phase == RolloutPhase::Succeeded).then_some(RolloutOutcome::Succeeded),
+        Ordering::Equal => is_over.then_some(RolloutOutcome::Succeeded),
         Ordering::Greater => None,
     }
 }
@@ -162,19 +163,15 @@ mod tests {
 
     #[test]
     fn the_status_of_a_group_tells_how_the_rollouts_up_to_its_own_ended() {
-        let rollout = |phase| RolloutStatus {
-            id: 7,
-            phase,
-            ..RolloutStatus::default()
-        };
-        let (done, rolling) = (
-            rollout(RolloutPhase::Succeeded),
-            rollout(RolloutPhase::Progressing),
-        );
-        assert_eq!(outcome(&done, "7"), Some(RolloutOutcome::Succeeded));
-        assert_eq!(outcome(&rolling, "7"), None);
-        assert_eq!(outcome(&rolling, "6"), Some(RolloutOutcome::Superseded));
-        assert_eq!(outcome(&done, "8"), None, "an intent that was never carried out");
-        assert_eq!(outcome(&done, "x"), None);
+        for (is_over, id, expected) in [
+            (true, "7", Some(RolloutOutcome::Succeeded)),
+            (false, "7", None),
+            (false, "6", Some(RolloutOutcome::Superseded)),
+            // An intent that was never carried out.
+            (true, "8", None),
+            (true, "x", None),
+        ] {
+            assert_eq!(outcome(7, is_over, id), expected, "{id}");
+        }
     }
 }

@@ -48,10 +48,7 @@ impl Office {
             ];
             kubectl.run(&bind).await?;
         }
-        let office = Self {
-            kubectl,
-            planes: planes,
-        };
+        let office = Self { kubectl, planes };
         office.until_in_force().await?;
         Ok(office)
     }

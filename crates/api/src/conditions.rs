@@ -26,7 +26,7 @@ pub const DELETION_HELD: &str = "DeletionHeld";
 pub const MEMBERSHIP_HELD: &str = "MembershipHeld";
 /// Several stages select the same cluster; it belongs to the first. Present only while true.
 pub const STAGES_OVERLAP: &str = "StagesOverlap";
-/// Clusters of a SyncGroup with stages that none of them selects.
+/// Clusters of a SyncGroup with stages that none of them selects. Present only while there are any.
 pub const IMPLICIT_STAGE: &str = "ImplicitStage";
 /// Somebody on the member keeps undoing what is applied. Present only while true.
 pub const CONTESTED: &str = "Contested";

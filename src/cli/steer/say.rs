@@ -283,9 +283,12 @@ fn no_effect(group: &SyncGroup, rollout: &RolloutStatus, action: ActionType) -> 
         return None;
     }
     // A rollout succeeds without the clusters that cannot be reached: they get it when they come back, unless somebody says otherwise.
-    let is_done = status.is_none_or(|status| status.clusters.updated >= status.clusters.total);
+    // So do those that come to a group that has none yet.
+    let counts = status.map(|status| &status.clusters);
+    let is_empty = counts.is_some_and(|counts| counts.total == 0);
+    let is_done = !is_empty && counts.is_none_or(|counts| counts.updated >= counts.total);
     Some(Moot::Succeeded(match action {
-        ActionType::Promote => "no stage waits any more",
+        ActionType::Promote if !is_empty => "no stage waits any more",
         ActionType::Pause if is_done => {
             "there is nothing left to pause: to keep the next one from starting, set spec.suspend of the group to true"
         }

@@ -134,8 +134,8 @@ fn waiting(state: &str, chain: Vec<Link>) -> Explanation {
 pub fn group(group: &str, input: &PlanInput, plan: &Plan) -> Explanation {
     let teller = Teller { group, input, plan };
     let report = plan.report(input);
-    let stage = match plan.current_stage() {
-        Some(stage) if plan.stages.len() > 1 => format!(", in stage {}", stage.name),
+    let stage = match report.stage.as_str() {
+        stage if !stage.is_empty() && plan.stages.len() > 1 => format!(", in stage {stage}"),
         _ => String::new(),
     };
     let counts = report.counts;

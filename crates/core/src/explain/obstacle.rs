@@ -109,7 +109,10 @@ impl Teller<'_> {
                 };
                 let failed = self.failed(stage);
                 // A stage that is waited for counts what broke since, too, and of that there is nothing to retry.
-                let broken = stage.map_or_else(Vec::new, |stage| self.broken(stage));
+                let more = tally.failed > failed.len();
+                let broken = stage
+                    .filter(|_| more)
+                    .map_or_else(Vec::new, |stage| self.broken(stage));
                 let next = match failed.is_empty() {
                     true => "they are healthy again, or a new revision comes".to_owned(),
                     false => format!(
@@ -136,7 +139,9 @@ impl Teller<'_> {
 
     /// The failed clusters of a stage, or of the group.
     fn failed(&self, stage: Option<&StagePlan>) -> Vec<&str> {
-        self.clusters(stage, |decision| matches!(decision, Decision::Failed { .. }))
+        let mut failed = self.clusters(stage, |decision| matches!(decision, Decision::Failed { .. }));
+        failed.retain(|name| !self.input.steering.skipped.contains_key(*name));
+        failed
     }
 
     /// The clusters of a stage that are done and broke since.
@@ -277,8 +282,7 @@ impl Teller<'_> {
             let stage = about.and_then(|(_, view)| self.plan.stages.get(view.stage));
             let own = stage.filter(|stage| {
                 let is_own = stage.tally.unavailable_allowed != self.plan.tally.unavailable_allowed;
-                let taken = stage.tally.unavailable.max(self.busy(Some(stage)).len());
-                is_own && taken >= stage.tally.unavailable_allowed
+                is_own && self.unavailable(Some(stage), &stage.tally) >= stage.tally.unavailable_allowed
             });
             let (tally, of) = match own {
                 Some(stage) => (stage.tally, format!(" of stage {}", stage.name)),
@@ -287,7 +291,7 @@ impl Teller<'_> {
             return (
                 format!(
                     "{} in flight or not healthy, and {} may be (maxUnavailable{of})",
-                    counted(tally.unavailable),
+                    counted(self.unavailable(own, &tally)),
                     tally.unavailable_allowed
                 ),
                 "one of them is healthy".to_owned(),
@@ -311,6 +315,14 @@ impl Teller<'_> {
             format!("all slots are taken, {bound}: {}", names(&busy)),
             "one of them is healthy, and soaked, or failed".to_owned(),
         )
+    }
+
+    /// Clusters that are not available, with those that this plan starts. Of these few are among the first already; the bound is passed
+    /// by none of them.
+    fn unavailable(&self, stage: Option<&StagePlan>, tally: &Tally) -> usize {
+        let starts = self.clusters(stage, |decision| matches!(decision, Decision::Start { .. }));
+        let after = tally.unavailable + starts.len();
+        after.min(tally.unavailable_allowed.max(tally.unavailable))
     }
 
     /// The clusters of a stage, or of the group, that this release is under way on.

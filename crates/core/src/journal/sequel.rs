@@ -70,8 +70,8 @@ impl Sequel {
 /// Stages of which the planner was told a time before, and is told none now, or another one. What the plan before wanted to have recorded
 /// may not have been: something newer was to begin in place of it, and could not be written.
 fn taken_back(before: &Look, look: &Look) -> Vec<String> {
-    // Of a strategy without stages nothing is remembered: its only one is the group.
-    if before.plan.stages.len() < 2 {
+    // Of a strategy without stages nothing is remembered: its only one is the group. Status forgets them before the journal tells of it.
+    if before.plan.stages.len() < 2 || look.plan.stages.len() < 2 {
         return Vec::new();
     }
     let (then, now) = (&before.input.rollout.stages, &look.input.rollout.stages);

@@ -383,12 +383,14 @@ fn facts_that_do_not_follow_from_the_entries_before_are_found() {
         "{flaws:#?}"
     );
     // Unless the stages have been taken out of the strategy: of a group without stages nothing is remembered.
-    let without_stages = |records: fn(usize, usize) -> bool| {
+    let without_stages = |records: fn(usize, usize) -> bool, stages: bool| {
         forged(&sound, |n, _, look| {
             if n + 2 > last {
-                look.input.strategy.stages.remove(0);
-                for view in look.input.clusters.values_mut() {
-                    view.stage = 0;
+                if !stages {
+                    look.input.strategy.stages.remove(0);
+                    for view in look.input.clusters.values_mut() {
+                        view.stage = 0;
+                    }
                 }
                 if !records(n, last) {
                     look.input.rollout.stages.clear();
@@ -396,12 +398,15 @@ fn facts_that_do_not_follow_from_the_entries_before_are_found() {
             }
         })
     };
-    for (records, flaw) in [
+    for (records, stages, flaw) in [
         // The first look still finds what was remembered, the second does not.
-        ((|n, last| n < last) as fn(usize, usize) -> bool, false),
-        (|_, _| false, true),
+        ((|n, last| n < last) as fn(usize, usize) -> bool, false, false),
+        // After a crash in between not even the first does.
+        (|_, _| false, false, false),
+        (|n, last| n < last, true, true),
+        (|_, _| false, true, true),
     ] {
-        let journal = without_stages(records);
+        let journal = without_stages(records, stages);
         let flaws = journal.flaws(&journal.chain());
         let found = flaws.iter().any(|flaw| flaw.contains("what was recorded of it"));
         assert_eq!(found, flaw, "{flaws:#?}");

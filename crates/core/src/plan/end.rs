@@ -7,16 +7,33 @@ use super::types::{Decision, HoldReason, Plan};
 impl Plan {
     /// Whether nothing of the rollout goes on by itself any more: it is through or stopped, or its clusters are done, have failed
     /// (their Syncs try again, for ever if need be), or are held by what concerns them alone, and no stage waits for anything but
-    /// a proof that none of its clusters gives. What comes next has no reason to wait for it, and may be what mends it.
+    /// a proof that none of its clusters gives, or for clusters that are kept back by those that are not healthy (`maxUnavailable`).
+    /// What comes next has no reason to wait for it, and may be what mends it.
     #[must_use]
     pub fn is_over(&self) -> bool {
         if self.verdict != Verdict::Rolls {
             return true;
         }
-        let stands = self
-            .current_stage()
-            .is_none_or(|stage| stage.phase == StagePhase::Waiting(StageWait::Unproven));
-        stands && self.decisions.values().all(is_at_rest)
+        let is_stuck = self.is_stuck();
+        let stands = self.current_stage().is_none_or(|stage| match stage.phase {
+            StagePhase::Waiting(StageWait::Unproven) => true,
+            StagePhase::Open => is_stuck,
+            _ => false,
+        });
+        stands
+            && self
+                .decisions
+                .values()
+                .all(|decision| is_at_rest(decision, is_stuck))
+    }
+
+    /// Whether clusters are kept back by others that are not healthy while nothing is under way, so that only a failed cluster that
+    /// recovers lets them go.
+    fn is_stuck(&self) -> bool {
+        let mut decisions = self.decisions.values();
+        let starts = |decision: &Decision| matches!(decision, Decision::Start { .. });
+        let waits = |decision: &Decision| reason(decision) == Some(&HoldReason::TooManyUnavailable);
+        self.tally.in_flight == 0 && !decisions.clone().any(starts) && decisions.any(waits)
     }
 
     /// Whether the release has succeeded on the whole group, so that it is one to go back to: every cluster that can be reached
@@ -31,20 +48,26 @@ impl Plan {
     }
 }
 
-fn is_at_rest(decision: &Decision) -> bool {
+fn reason(decision: &Decision) -> Option<&HoldReason> {
+    match decision {
+        Decision::Hold { reason, .. } => Some(reason),
+        _ => None,
+    }
+}
+
+fn is_at_rest(decision: &Decision, is_stuck: bool) -> bool {
     match bucket(decision) {
         Bucket::Updated | Bucket::Failed | Bucket::Unreachable | Bucket::Held => true,
         Bucket::Progressing => false,
-        Bucket::Pending => matches!(
-            decision,
-            Decision::Hold {
-                reason: HoldReason::StageWaits {
-                    wait: StageWait::Unproven,
-                    ..
-                },
-                ..
-            }
-        ),
+        Bucket::Pending => match reason(decision) {
+            Some(HoldReason::StageWaits { wait, .. }) => match wait {
+                StageWait::Unproven => true,
+                StageWait::Clusters { .. } => is_stuck,
+                StageWait::Gate { .. } | StageWait::GateFailed { .. } => false,
+            },
+            Some(HoldReason::TooManyUnavailable) => is_stuck,
+            _ => false,
+        },
     }
 }
 
@@ -145,6 +168,9 @@ mod tests {
             (hold(sync), passed(), true),
             (hold(lacks), passed(), true),
             (waits(StageWait::Unproven), unproven(), true),
+            // What failed keeps the others back, and those behind its stage.
+            (hold(HoldReason::TooManyUnavailable), StagePhase::Open, true),
+            (hold(HoldReason::NoSlot), StagePhase::Open, false),
             (waits(approval()), StagePhase::Waiting(approval()), false),
             (waits(approval()), unproven(), false),
             (Decision::Done, StagePhase::Waiting(approval()), false),

@@ -124,7 +124,8 @@ impl Plan {
     fn soaks(&self, input: &PlanInput) -> BTreeMap<String, Timestamp> {
         let mut busy = vec![false; self.stages.len()];
         let mut ends: Vec<Option<Timestamp>> = vec![None; self.stages.len()];
-        for (name, decision) in &self.decisions {
+        let decisions = self.decisions.iter();
+        for (name, decision) in decisions.filter(|(name, _)| !input.steering.skipped.contains_key(*name)) {
             let place = input.clusters.get(name).map_or(0, |cluster| cluster.stage);
             let (Some(busy), Some(end)) = (busy.get_mut(place), ends.get_mut(place)) else {
                 continue;

@@ -267,7 +267,8 @@ impl StageWait {
 pub enum Verdict {
     /// It goes on, by itself or when something happens that its decisions name.
     Rolls,
-    /// Every stage is passed, every cluster that can be reached holds the release, and none of them vanished with too many others.
+    /// Every stage is passed, every cluster that can be reached holds the release, and none of them vanished with too many others. Or
+    /// there are no clusters, and nothing stopped it.
     Through,
     /// Nothing more starts, until somebody does something or what failed recovers.
     Stopped(Stop),

@@ -199,7 +199,7 @@ pub struct Tally {
     pub failures_allowed: usize,
     /// Reachable clusters that are in flight or not healthy.
     pub unavailable: usize,
-    /// How many there may be; the same for the group and for each stage.
+    /// How many there may be; of a stage without a bound of its own as many as of the group.
     pub unavailable_allowed: usize,
 }
 

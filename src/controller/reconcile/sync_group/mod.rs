@@ -110,7 +110,7 @@ async fn look(context: &Context, key: &ObjectKey) -> Result<Next, ReconcileError
     let retried = retry::retry(context, &group, rolling, plan, asked, membership_held).await;
     let left = leave::release(context, &group, rolling, &leaving, plan).await?;
     let reported = report::report(context, &group, &decided, leaving.held.as_ref()).await?;
-    let unknown = rendered::ensure(context, &group, rolling, membership_held).await?;
+    let unknown = rendered::ensure(context, &group, &decided, membership_held).await?;
     Ok(soonest([
         plan.recheck_at.map(|at| Next::at(at, context.now())),
         offered.settles_at.map(|at| Next::at(at, context.now())),

@@ -283,16 +283,19 @@ pub(super) async fn begin(
     if let Some(change) = context.groups.observe_write(written) {
         context.wake_for_group(&change, By::Us);
     }
-    if let Some(before) = before.filter(|before| before.phase != RolloutPhase::Succeeded) {
+    if let Some(before) = before {
         let outcome = match reason {
             Reason::Failed => RolloutOutcome::Failed,
             Reason::Offered | Reason::Asked => RolloutOutcome::Superseded,
         };
-        context
+        // Of one that has succeeded the end is there, unless it had no clusters.
+        let ended = context
             .ledger
             .end_rollout(&uid, &before.id.to_string(), outcome, now)
             .await?;
-        tidy::tidy(context, group, &status).await;
+        if ended {
+            tidy::tidy(context, group, &status).await;
+        }
     }
     let known_good = known_good_of((&context.releases, &context.hub), group, &status, &rollout).await?;
     Ok(Some(Rolling {

@@ -11,6 +11,7 @@ use starling_core::fingerprint::{self, EntryBuild};
 use starling_core::revision::Revision;
 
 use super::super::ReconcileError;
+use super::Decided;
 use super::observe::Group;
 use super::release::Rolling;
 use crate::controller::builds::{Builder, EntryAt, refname};
@@ -26,12 +27,13 @@ const RETRY: Duration = Duration::from_secs(30);
 pub(super) async fn ensure(
     context: &Context,
     group: &Group,
-    rolling: &Rolling,
+    Decided { rolling, said, .. }: &Decided,
     membership_held: bool,
 ) -> Result<Option<Next>, ReconcileError> {
     // A fleet of which nobody is there has no folders: its digest would cover nothing of what comes with the clusters.
     let nobody = group.clusters.is_empty();
-    if !is_needed(group) || membership_held || nobody || rolling.rollout.phase == RolloutPhase::Succeeded {
+    // What has succeeded may go on: a cluster joins, or the strategy has another stage.
+    if !is_needed(group) || membership_held || nobody || said.phase == RolloutPhase::Succeeded {
         return Ok(None);
     }
     let mut known = context.targets.take(&group.key);

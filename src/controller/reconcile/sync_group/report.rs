@@ -153,7 +153,8 @@ async fn phase_changed(
 ) -> Result<(), ReconcileError> {
     let id = after.rollout.as_ref().map_or(0, |rollout| rollout.id);
     tracing::info!(group = %group.key, rollout = id, phase = ?report.phase, updated = report.counts.updated, total = report.counts.total, failed = report.counts.failed, "rollout changed phase");
-    if report.phase == RolloutPhase::Succeeded {
+    // In a group without clusters there was nothing to do yet: it begins with the first of them.
+    if report.phase == RolloutPhase::Succeeded && report.counts.total > 0 {
         let uid = group.object.uid().unwrap_or_default();
         context
             .ledger
