@@ -10,6 +10,7 @@ use starling_api::conditions::{self, Condition, IMPLICIT_STAGE, STAGES_OVERLAP};
 use starling_api::{ADMITTED_AT, RolloutPhase, StageStatus, SyncGroupStatus, SyncResource};
 use starling_testkit::{Fault, wait};
 
+use crate::steering::say;
 use crate::world::{MEMBERS, Scene, all, along, blocked_by, problems};
 
 /// A stage of the clusters with this value of the scene's label `…-stage`.
@@ -270,6 +271,56 @@ fn a_stage_whose_budget_is_overdrawn_stops_the_rollout_at_itself() -> Result<()>
         assert_eq!(status.clusters.failed, 1);
         assert!(problems(&status).contains_key("m1"), "{status:#?}");
         assert_eq!(scene.values(&MEMBERS[1..], "settings").await?, all("one", 4));
+        Ok(())
+    })
+}
+
+/// Nobody passes no stage. The first cluster finds the gate before it, and what it is asked to approve.
+#[test]
+fn a_group_that_was_there_before_its_clusters_rolls_in_stages() -> Result<()> {
+    along("before", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        let approval = json!({"beforeStageTasks": [{"type": "Approval"}]});
+        let stages = json!([stage(scene, "canary", approval)]);
+        scene
+            .group(json!({"maxConcurrency": "100%", "stages": stages}), json!({}))
+            .await?;
+        let ready = |status: &SyncGroupStatus| {
+            conditions::find(&status.conditions, "Ready").map(|ready| ready.reason.clone())
+        };
+        let status = scene
+            .status("nothing to do", |status| {
+                ready(status).as_deref() == Some("NoClustersSelected")
+            })
+            .await?;
+        assert_eq!(status.last_known_good, None);
+        scene.label("m1", &scene.own("stage"), Some("canary")).await?;
+        scene.select(&["m1"]).await?;
+        scene
+            .status("the canary waits, and it is known for what", |status| {
+                let digest = status
+                    .rollout
+                    .as_ref()
+                    .map(|rollout| rollout.release_digest.as_str());
+                is_in(status, &first, "canary", "AwaitingApproval")
+                    && digest.is_some_and(|text| !text.is_empty())
+            })
+            .await?;
+        assert_eq!(scene.value("m1", "settings").await?, None);
+        let approve = [
+            "approve",
+            scene.name,
+            "--stage",
+            "canary",
+            "--reason",
+            "the first",
+        ];
+        say(scene, &approve).await?;
+        scene.until_value("m1", "settings", Some("one")).await?;
+        scene.select(&["m2"]).await?;
+        scene.until_value("m2", "settings", Some("one")).await?;
+        scene.succeeded(&first).await?;
         Ok(())
     })
 }
