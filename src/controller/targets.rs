@@ -99,7 +99,8 @@ pub struct Known {
     pub views: Views<(Of, String, String), ClusterView>,
     /// Where those clusters belong that several stages select: as the views are, of the clusters that there are.
     pub overlaps: BTreeMap<String, Place>,
-    /// The folders of each entry on each cluster that lacks no parameter: as the views are, of the clusters that there are.
+    /// The folders of each entry on each cluster that lacks no parameter, where somebody is to approve them: as the views are, of the
+    /// clusters that there are.
     pub folders: BTreeMap<String, BTreeMap<String, Folder>>,
     /// What the digest of a rollout was worked out over: its number, and the folders of each entry.
     pub digested: Option<(i64, Vec<Folders>)>,

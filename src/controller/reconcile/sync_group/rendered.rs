@@ -84,7 +84,8 @@ async fn write(
     Ok(Some(Next::After(Duration::ZERO)))
 }
 
-fn is_needed(group: &Group) -> bool {
+/// Whether somebody is to approve what a rollout of the group renders to.
+pub(super) fn is_needed(group: &Group) -> bool {
     let mut stages = group.object.spec.rollout_strategy.stages.iter();
     stages.any(|stage| {
         let mut tasks = stage.before_stage_tasks.iter().chain(&stage.after_stage_tasks);

@@ -18,6 +18,7 @@ use starling_core::{expand, progress, target};
 use super::super::cluster::reach;
 use super::observe::Group;
 use super::release::Rolling;
+use super::rendered;
 use super::steer::without_retried;
 use crate::controller::gates::Gates;
 use crate::controller::releases::Vector;
@@ -172,7 +173,9 @@ fn cluster_view(
             (entry.name.clone(), view)
         })
         .collect();
-    known.folders.insert(name.to_owned(), folders);
+    if rendered::is_needed(group) {
+        known.folders.insert(name.to_owned(), folders);
+    }
     ClusterView {
         stage: place.stage,
         windows: place.windows,
