@@ -5,8 +5,8 @@ use starling_api::OnUnreachable;
 
 use super::{Link, command, names};
 use crate::plan::{
-    ClusterView, Decision, Direction, Gate, HoldReason, Plan, PlanInput, StagePlan, StageWait, Tally, Word,
-    trouble_at_rest,
+    Bucket, ClusterView, Decision, Direction, Gate, HoldReason, Plan, PlanInput, StagePlan, StageWait, Tally,
+    Word, bucket, trouble_at_rest,
 };
 use crate::window::{Calendar, Opening, combined};
 
@@ -139,20 +139,24 @@ impl Teller<'_> {
 
     /// The failed clusters of a stage, or of the group.
     fn failed(&self, stage: Option<&StagePlan>) -> Vec<&str> {
-        let mut failed = self.clusters(stage, |decision| matches!(decision, Decision::Failed { .. }));
-        failed.retain(|name| !self.input.steering.skipped.contains_key(*name));
-        failed
+        self.counted(stage, |decision| matches!(decision, Decision::Failed { .. }))
     }
 
     /// The clusters of a stage that are done and broke since.
     fn broken(&self, stage: &StagePlan) -> Vec<&str> {
-        let mut done = self.clusters(Some(stage), |decision| matches!(decision, Decision::Done));
+        let mut done = self.counted(Some(stage), |decision| matches!(decision, Decision::Done));
         done.retain(|name| {
             let view = self.input.clusters.get(*name);
-            let is_counted = !self.input.steering.skipped.contains_key(*name);
-            is_counted && view.is_some_and(|view| trouble_at_rest(view).is_some())
+            view.is_some_and(|view| trouble_at_rest(view).is_some())
         });
         done
+    }
+
+    /// As [`Self::clusters`], without those that a person passed over: they count for nothing.
+    fn counted(&self, stage: Option<&StagePlan>, is: impl Fn(&Decision) -> bool) -> Vec<&str> {
+        let mut counted = self.clusters(stage, is);
+        counted.retain(|name| !self.input.steering.skipped.contains_key(*name));
+        counted
     }
 
     /// The clusters of a stage, or of the group, with such a decision.
@@ -221,20 +225,11 @@ impl Teller<'_> {
     fn not_through(&self, stage: &StagePlan) -> Vec<&str> {
         let waits_for_unreachable = self.input.strategy.on_unreachable == OnUnreachable::Wait
             && self.input.rollout.direction != Direction::BackAtOnce;
-        let mut left = self.clusters(Some(stage), |decision| match decision {
-            Decision::Done | Decision::Failed { .. } => false,
-            Decision::Start { .. } | Decision::InFlight { .. } | Decision::Soaking { .. } => true,
-            Decision::Hold { reason, .. } => match reason {
-                HoldReason::Skipped(_)
-                | HoldReason::ClusterSuspended
-                | HoldReason::SyncSuspended { .. }
-                | HoldReason::InvalidParameters { .. } => false,
-                HoldReason::ClusterUnreachable { .. } => waits_for_unreachable,
-                _ => true,
-            },
-        });
-        left.retain(|name| !self.input.steering.skipped.contains_key(*name));
-        left
+        self.counted(Some(stage), |decision| match bucket(decision) {
+            Bucket::Updated | Bucket::Failed | Bucket::Held => false,
+            Bucket::Unreachable => waits_for_unreachable,
+            Bucket::Progressing | Bucket::Pending => true,
+        })
     }
 
     /// When the last of these clusters soaked, where all of them do.

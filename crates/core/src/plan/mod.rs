@@ -39,7 +39,7 @@ use admit::{Admission, Desk};
 use classify::classify_all;
 use jiff::Timestamp;
 pub use overlap::{left_over, overlap};
-pub(crate) use report::trouble_at_rest;
+pub(crate) use report::{Bucket, bucket, trouble_at_rest};
 pub use report::{Counts, Report};
 pub use stages::*;
 use standing::Standing;

@@ -16,22 +16,10 @@ pub fn overlap<'a>(
     strategy: &Strategy,
     places: impl IntoIterator<Item = (&'a String, &'a Place)>,
 ) -> Option<String> {
-    let mut several = places.into_iter().filter(|(_, place)| !place.also.is_empty());
-    let named: Vec<String> = several
-        .by_ref()
-        .take(NAMED)
-        .map(|(cluster, place)| one(strategy, cluster, place))
-        .collect();
-    if named.is_empty() {
-        return None;
-    }
-    let more = match several.count() {
-        0 => String::new(),
-        more => format!("; and {more} more"),
-    };
+    let several = places.into_iter().filter(|(_, place)| !place.also.is_empty());
+    let told = listed(several, |(cluster, place)| one(strategy, cluster, place), "; ")?;
     Some(format!(
-        "clusters that several stages select belong to the first of them: {}{more}",
-        named.join("; ")
+        "clusters that several stages select belong to the first of them: {told}"
     ))
 }
 
@@ -39,19 +27,25 @@ pub fn overlap<'a>(
 #[must_use]
 pub fn left_over(strategy: &Strategy, clusters: &BTreeMap<String, ClusterView>) -> Option<String> {
     let last = strategy.stages.len().checked_sub(1).filter(|last| *last > 0)?;
-    let mut rest = clusters.iter().filter(|(_, cluster)| cluster.stage == last);
-    let named: Vec<&str> = rest.by_ref().take(NAMED).map(|(name, _)| name.as_str()).collect();
-    if named.is_empty() {
-        return None;
-    }
-    let more = match rest.count() {
-        0 => String::new(),
-        more => format!(", and {more} more"),
-    };
+    let rest = clusters.iter().filter(|(_, cluster)| cluster.stage == last);
+    let told = listed(rest, |(name, _)| name.clone(), ", ")?;
     Some(format!(
-        "clusters that no stage selects form the last one, *: {}{more}",
-        named.join(", ")
+        "clusters that no stage selects form the last one, *: {told}"
     ))
+}
+
+/// The first few of them, and how many more there are; `None`: there are none.
+fn listed<T>(
+    mut items: impl Iterator<Item = T>,
+    tell: impl Fn(T) -> String,
+    separator: &str,
+) -> Option<String> {
+    let named: Vec<String> = items.by_ref().take(NAMED).map(tell).collect();
+    let told = (!named.is_empty()).then(|| named.join(separator))?;
+    Some(match items.count() {
+        0 => told,
+        more => format!("{told}{separator}and {more} more"),
+    })
 }
 
 fn one(strategy: &Strategy, cluster: &str, place: &Place) -> String {

@@ -53,7 +53,7 @@ type Problem = (String, String, String, Option<Timestamp>);
 
 /// Which count a decision adds to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Bucket {
+pub(crate) enum Bucket {
     Updated,
     Progressing,
     Pending,
@@ -62,7 +62,7 @@ pub(super) enum Bucket {
     Held,
 }
 
-pub(super) fn bucket(decision: &Decision) -> Bucket {
+pub(crate) fn bucket(decision: &Decision) -> Bucket {
     match decision {
         Decision::Done => Bucket::Updated,
         Decision::Start { .. } | Decision::InFlight { .. } | Decision::Soaking { .. } => Bucket::Progressing,

@@ -37,7 +37,6 @@ fn good() -> (PlanInput, Plan) {
         stage("canary", &[], &[WAIT, Gate::Approval]),
         StageRules {
             max_concurrency: Some(IntOrPercent::Int(1)),
-            max_unavailable: None,
             max_failures: Some(IntOrPercent::Int(0)),
             ..stage("eu", &[Gate::Approval], &[])
         },
