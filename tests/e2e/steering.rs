@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Output;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -12,7 +13,7 @@ use starling_api::{
     Cluster, ReleaseStatus, RolloutAction, RolloutApproval, RolloutDirection, RolloutPhase, SyncGroupStatus,
 };
 use starling_testkit::fleet::{MANAGEMENT, NAMESPACE};
-use starling_testkit::{Fault, wait};
+use starling_testkit::{Fault, FaultProxy, wait};
 
 use crate::PROGRAM;
 use crate::stages::{is_in, stage_status};
@@ -60,6 +61,20 @@ pub(crate) async fn canary(scene: &Scene, strategy: Value, canary: Value) -> Res
     }
     whole["stages"] = json!([stage]);
     scene.group(whole, json!({"retryInterval": "1h"})).await
+}
+
+/// The first release is everywhere, and the canary, `m1`, refuses the next one.
+async fn ill_canary(scene: &Scene) -> Result<Arc<FaultProxy>> {
+    let first = scene.commit(&[("settings", "one")])?;
+    scene.follow_main().await?;
+    canary(scene, json!({"maxFailures": 0}), json!({})).await?;
+    scene.succeeded(&first).await?;
+    let ill = scene.proxy("m1")?;
+    ill.on(
+        scene.writes_of("settings"),
+        Fault::status(http::StatusCode::FORBIDDEN),
+    );
+    Ok(ill)
 }
 
 /// Commits something that every API server refuses.
@@ -238,15 +253,7 @@ fn a_rollout_is_paused_and_goes_on_and_is_given_up() -> Result<()> {
 #[test]
 fn a_cluster_that_fails_is_passed_over_or_tried_again() -> Result<()> {
     along("passed", async |scene| {
-        let first = scene.commit(&[("settings", "one")])?;
-        scene.follow_main().await?;
-        canary(scene, json!({"maxFailures": 0}), json!({})).await?;
-        scene.succeeded(&first).await?;
-        let ill = scene.proxy("m1")?;
-        ill.on(
-            scene.writes_of("settings"),
-            Fault::status(http::StatusCode::FORBIDDEN),
-        );
+        let ill = ill_canary(scene).await?;
         let second = scene.commit(&[("settings", "two")])?;
         let stopped = |status: &SyncGroupStatus| blocked_by(status).contains("TooManyFailures");
         scene.status("stopped", stopped).await?;
@@ -373,15 +380,7 @@ fn a_stage_is_promoted_or_skipped() -> Result<()> {
 #[test]
 fn what_is_mended_succeeds_when_it_is_tried_again_and_what_was_good_is_gone_back_to() -> Result<()> {
     along("mended", async |scene| {
-        let first = scene.commit(&[("settings", "one")])?;
-        scene.follow_main().await?;
-        canary(scene, json!({"maxFailures": 0}), json!({})).await?;
-        scene.succeeded(&first).await?;
-        let ill = scene.proxy("m1")?;
-        ill.on(
-            scene.writes_of("settings"),
-            Fault::status(http::StatusCode::FORBIDDEN),
-        );
+        let ill = ill_canary(scene).await?;
         let second = scene.commit(&[("settings", "two")])?;
         let stopped = |commit: String| {
             move |status: &SyncGroupStatus| {
