@@ -157,9 +157,11 @@ fn without_trouble_three_revisions_roll_through_stages() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// In each of these a host goes down in the middle of what it does: many connections end at once, and which of them first must
+/// not depend on what else the process has done.
 #[test]
 fn the_same_seed_gives_the_same_history() -> anyhow::Result<()> {
-    for seed in number("STARLING_SEED").map_or(vec![1, 2, 3], |seed| vec![seed]) {
+    for seed in number("STARLING_SEED").map_or(vec![1, 2, 35, 52], |seed| vec![seed]) {
         let script = Script::of(seed);
         let (first, again) = (world::run(seed, &script)?, world::run(seed, &script)?);
         let (one, other) = (trace::of(&first.world), trace::of(&again.world));

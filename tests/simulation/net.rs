@@ -1,6 +1,10 @@
 //! The simulated network: streams of turmoil's, without TLS, for URLs that say https.
 
+use std::cell::RefCell;
 use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -13,6 +17,7 @@ use starling::clock::Clock;
 use starling::controller::ports::Web;
 use starling::member::{Network, Stream};
 use starling::web::{Post, Reply, WebError};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tower::{Layer as _, ServiceExt as _};
 use turmoil::net::TcpStream;
 
@@ -22,7 +27,94 @@ pub(crate) const PORT: u16 = 443;
 async fn dial(uri: Uri) -> io::Result<Stream> {
     let host = uri.host().unwrap_or_default().to_owned();
     let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(PORT))).await?;
-    Ok(Stream::new(stream))
+    Ok(Stream::new(Line(Some(stream))))
+}
+
+thread_local! {
+    /// The streams of a controller that goes down, while it does.
+    static CUT: RefCell<Option<Vec<(SocketAddr, TcpStream)>>> = const { RefCell::new(None) };
+}
+
+/// A stream of the controller's. Where the controller goes down, its streams end in the order of their ports.
+///
+/// The end of a stream is a message, and what a message takes on its way is drawn: so the order matters. Left to itself it is that
+/// in which tokio drops the tasks of a runtime, and that depends on how many tasks the process has had so far.
+struct Line(Option<TcpStream>);
+
+impl Line {
+    fn stream(self: Pin<&mut Self>) -> io::Result<Pin<&mut TcpStream>> {
+        let stream = self.get_mut().0.as_mut();
+        stream
+            .map(Pin::new)
+            .ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let Some((stream, port)) = self.0.take().and_then(|stream| {
+            let port = stream.local_addr().ok()?;
+            Some((stream, port))
+        }) else {
+            return;
+        };
+        CUT.with_borrow_mut(|cut| match cut {
+            Some(cut) => cut.push((port, stream)),
+            None => drop(stream),
+        });
+    }
+}
+
+impl AsyncRead for Line {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.stream()?.poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Line {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.stream()?.poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream()?.poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream()?.poll_shutdown(context)
+    }
+}
+
+/// Held by the first task of the controller, which is the last to be dropped when the controller goes down.
+pub(crate) struct LastTask;
+
+impl Drop for LastTask {
+    fn drop(&mut self) {
+        let mut cut = CUT.take().unwrap_or_default();
+        cut.sort_by_key(|(port, _)| *port);
+        for (_, stream) in cut {
+            drop(stream);
+        }
+    }
+}
+
+/// Has the streams of the controller end in order while it goes down.
+///
+/// # Panics
+/// If streams are left over: the controller ran without a [`LastTask`].
+pub(crate) fn go_down(crash: impl FnOnce()) {
+    CUT.set(Some(Vec::new()));
+    crash();
+    let left = CUT.take().unwrap_or_default();
+    assert!(
+        left.is_empty(),
+        "{} streams of the controller never ended",
+        left.len()
+    );
 }
 
 /// How the controller reaches its members.

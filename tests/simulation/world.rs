@@ -138,6 +138,7 @@ impl World {
 
     /// Runs the controller until it crashes.
     async fn control(self: Arc<Self>) -> anyhow::Result<()> {
+        let _last = net::LastTask;
         while !self.ready.load(Ordering::SeqCst) {
             tokio::time::sleep(TICK).await;
         }
@@ -203,7 +204,9 @@ async fn serve(world: Arc<World>) -> anyhow::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;
         let server = world.server()?.clone();
-        tokio::spawn(async move { server.serve(stream).await });
+        // Not `tokio::spawn`: where the host goes down, its tasks end in an order that depends on how many the process has had so far
+        // (tokio keeps them in shards by their number), and so would what is broken off first.
+        tokio::task::spawn_local(async move { server.serve(stream).await });
     }
 }
 
@@ -325,13 +328,13 @@ impl Stage<'_> {
             Event::Repair { cluster } => simulation.repair(cluster.as_str(), CONTROLLER),
             Event::Hold { cluster } => simulation.hold(cluster.as_str(), CONTROLLER),
             Event::Release { cluster } => simulation.release(cluster.as_str(), CONTROLLER),
-            Event::Crash => simulation.crash(CONTROLLER),
+            Event::Crash => net::go_down(|| simulation.crash(CONTROLLER)),
             Event::Start { loses_disk } => {
                 if *loses_disk {
                     self.world.ledger.lose();
                     self.world.mirror.lose();
                 }
-                simulation.bounce(CONTROLLER);
+                net::go_down(|| simulation.bounce(CONTROLLER));
             }
             Event::Bounce { cluster } => simulation.bounce(cluster.as_str()),
             Event::Compact => self.world.cluster(HUB)?.compact(),
@@ -363,7 +366,7 @@ impl Stage<'_> {
         self.world.git.set_away(false);
         self.world.is_fair.store(true, Ordering::SeqCst);
         if !self.simulation.is_host_running(CONTROLLER) {
-            self.simulation.bounce(CONTROLLER);
+            net::go_down(|| self.simulation.bounce(CONTROLLER));
         }
         Ok(())
     }

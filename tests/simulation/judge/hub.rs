@@ -81,6 +81,12 @@ impl<T> Track<T> {
         first.into_iter().chain(later)
     }
 
+    /// When it changed after the beginning of a span and until its end, its deletions among it.
+    pub(crate) fn changes(&self, from: Timestamp, to: Timestamp) -> impl Iterator<Item = Timestamp> {
+        let times = self.0.iter().map(|version| version.at);
+        times.filter(move |at| *at > from && *at <= to)
+    }
+
     /// Whether it was there all the time of a span, and so.
     pub(crate) fn always(&self, from: Timestamp, to: Timestamp, is: impl Fn(&T) -> bool) -> bool {
         let gone =

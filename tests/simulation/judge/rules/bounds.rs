@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use starling_api::{
     ActionType, IntOrPercent, OnFailure, RolloutAction, RolloutDirection, RolloutStatus, Stage, SyncGroup,
     SyncGroupStatus,
 };
 
-use crate::judge::hub::{Id, Track, after, earlier, is_reachable, span, stage_of};
-use crate::judge::targets::{Target, is_done, is_failing};
+use crate::judge::hub::{Id, Track, earlier, stage_of};
+use crate::judge::targets::{Target, is_failing};
 use crate::judge::violation::{Rule, Violation};
 use crate::judge::words::{Said, actions, is_aborted, is_paused, skips};
 use crate::judge::world::{SyncStory, World};
@@ -23,10 +23,11 @@ use crate::judge::world::{SyncStory, World};
 ///
 /// Evidence: the specs and statuses of the group's Syncs in the order in which the management cluster committed them. A
 /// cluster is in flight from the write that admits it until its Sync says that it is done or that it failed, or until
-/// `progressDeadline`, and again while it has not been healthy for `minSuccessTime`; not while it is suspended, not selected, or unreachable with an older release. Once it was through, it
-/// is not in flight again for the same admission; but where it failed and is at work again, what is admitted on it next takes
-/// no slot of another cluster's. The bounds are the widest that were in force, or may still have been for
-/// the controller, when it was decided; what failed counts once it must have been known. Percentages are of the selected
+/// `progressDeadline`, and again while it has not been healthy for `minSuccessTime`; not while it is suspended, not selected, or
+/// unreachable with an older release. Once it was through, it is not in flight again for the same admission; but where it failed
+/// and is at work again, what is admitted on it next takes no slot of another cluster's, nor does what is admitted where a lost
+/// cluster came back and had done its work within the lag. The bounds are the widest that were in force, or may still have been
+/// for the controller, when it was decided; what failed counts once it must have been known. Percentages are of the selected
 /// clusters, or of those in the stage; concurrency rounds up and is at least one, failures round down. A word of a person counts
 /// if it was there for as long as the lag.
 pub(super) fn admissions_keep_the_bounds(world: &World<'_>) -> Vec<Violation> {
@@ -50,20 +51,20 @@ pub(super) fn admissions_keep_the_bounds(world: &World<'_>) -> Vec<Violation> {
 }
 
 /// One admission, and what the controller could know when it decided.
-struct Moment<'m> {
-    world: &'m World<'m>,
-    id: &'m Id,
-    group: Vec<&'m SyncGroup>,
-    story: &'m SyncStory<'m>,
-    target: &'m Target,
+pub(super) struct Moment<'m> {
+    pub(super) world: &'m World<'m>,
+    pub(super) id: &'m Id,
+    pub(super) group: Vec<&'m SyncGroup>,
+    pub(super) story: &'m SyncStory<'m>,
+    pub(super) target: &'m Target,
     /// Since when what is known may be.
-    from: Timestamp,
+    pub(super) from: Timestamp,
     /// All that may have been selected.
-    selected: BTreeSet<&'m str>,
+    pub(super) selected: BTreeSet<&'m str>,
     /// The group's status before the write.
-    status: Option<&'m SyncGroupStatus>,
+    pub(super) status: Option<&'m SyncGroupStatus>,
     /// What people said to the rollout.
-    words: Vec<Said<'m, RolloutAction>>,
+    pub(super) words: Vec<Said<'m, RolloutAction>>,
 }
 
 impl<'m> Moment<'m> {
@@ -119,7 +120,7 @@ impl<'m> Moment<'m> {
             .copied()
             .filter(|cluster| *cluster != self.story.cluster && self.is_in_flight(cluster))
             .collect();
-        if !self.is_in_flight(&self.story.cluster) && !self.is_at_work_again() {
+        if !self.has_a_slot() {
             let slots = self
                 .widest(|group| group.spec.rollout_strategy.max_concurrency, up)
                 .max(1);
@@ -136,13 +137,13 @@ impl<'m> Moment<'m> {
     }
 
     /// The rollout that admits it, as the group's status had it.
-    fn rollout(&self) -> Option<&'m RolloutStatus> {
+    pub(super) fn rollout(&self) -> Option<&'m RolloutStatus> {
         let rollout = self.status.and_then(|status| status.rollout.as_ref());
         rollout.filter(|rollout| rollout.id == self.target.rollout)
     }
 
     /// The release that rolls; what is admitted may be what was good before.
-    fn rolled(&self) -> &str {
+    pub(super) fn rolled(&self) -> &str {
         self.rollout()
             .map_or(&self.target.release, |rollout| &rollout.release)
     }
@@ -230,146 +231,6 @@ impl<'m> Moment<'m> {
             .iter()
             .map(|group| rounded(limit(group), self.selected.len()));
         limits.max().unwrap_or(usize::MAX)
-    }
-
-    /// The targets that a cluster was to hold just before.
-    fn targets(&self, cluster: &str) -> Vec<(&'m SyncStory<'m>, &'m Target)> {
-        let stories = self.world.syncs.iter().filter(|story| story.cluster == cluster);
-        stories
-            .filter(|story| story.owner_group() == Some((&self.id.namespace, &self.id.name)))
-            .filter_map(|story| Some((story, story.target_before(self.target.index)?)))
-            .collect()
-    }
-
-    fn is_before(&self, when: Option<(Timestamp, usize)>) -> bool {
-        when.is_some_and(|(_, index)| index < self.target.index)
-    }
-
-    fn is_in_flight(&self, cluster: &str) -> bool {
-        if !self.can_be_worked_on(cluster) {
-            return false;
-        }
-        let targets = self.targets(cluster);
-        let reachable = self.cluster_always(cluster, is_reachable);
-        let is_open = |target: &Target| {
-            let gave_up = targets.iter().any(|(_, other)| {
-                let with_it = other.release == target.release || other.at >= target.at;
-                with_it && self.is_before(other.failed)
-            });
-            // Older than what rolls, also where what was good is admitted beside it.
-            let leftover = target.release != self.rolled() && !reachable;
-            target.is_admission && !self.is_before(target.done) && !gave_up && !leftover
-        };
-        targets.iter().any(|(story, target)| {
-            (is_open(target) && !self.may_be_late(&targets, target)) || self.soaks(story, target)
-        })
-    }
-
-    /// Whether a cluster holds what rolls and had not been healthy for long enough.
-    fn soaks(&self, story: &SyncStory<'_>, target: &Target) -> bool {
-        let at_once = |rollout: &RolloutStatus| rollout.direction == RolloutDirection::BackAtOnce;
-        let soaks = self
-            .group
-            .iter()
-            .map(|group| span(group.spec.rollout_strategy.min_success_time));
-        let soak = soaks.min().unwrap_or(SignedDuration::ZERO);
-        let (_, latest) = self.world.history.clock.shown(self.from, self.target.at);
-        let is_of_it = target.is_admission && target.release == self.rolled();
-        is_of_it
-            && !self.rollout().is_some_and(at_once)
-            && self.cluster_always(&story.cluster, is_reachable)
-            && story.track.always(self.from, self.target.at, |sync| {
-                let status = sync.status.clone().unwrap_or_default();
-                let since: Option<Timestamp> = status.healthy_since.parse().ok();
-                let once = status
-                    .longest_healthy
-                    .is_some_and(|longest| span(longest) >= soak);
-                let now = since.is_some_and(|since| after(since, soak) > latest);
-                now && !once && is_done(&self.world.digests, sync, &target.wanted)
-            })
-    }
-
-    /// Whether the time of an admission may have been over when this one was decided.
-    fn may_be_late(&self, targets: &[(&SyncStory<'_>, &Target)], target: &Target) -> bool {
-        let (_, latest) = self.world.history.clock.shown(self.from, self.target.at);
-        self.deadline(targets, target) <= latest
-    }
-
-    /// Whether the cluster itself failed with what it was admitted to, in time, and may be known to be at work on it again: a
-    /// retry that goes well is work of the same admission, which nobody admits.
-    fn is_at_work_again(&self) -> bool {
-        let cluster = &self.story.cluster;
-        let targets = self.targets(cluster);
-        let reachable = self.cluster_always(cluster, is_reachable);
-        self.can_be_worked_on(cluster)
-            && reachable
-            && targets.iter().any(|(story, target)| {
-                let failing = story.track.always(self.from, self.target.at, |sync| {
-                    is_failing(&self.world.digests, sync, &target.wanted)
-                });
-                let open = target.is_admission && !self.is_before(target.done) && !failing;
-                open && self.is_before(target.failed) && !self.may_be_late(&targets, target)
-            })
-    }
-
-    /// When the admission of a cluster ends at the latest, by the controller's clock.
-    fn deadline(&self, targets: &[(&SyncStory<'_>, &Target)], target: &Target) -> Timestamp {
-        let together = targets
-            .iter()
-            .filter(|(_, other)| other.release == target.release);
-        let last = together
-            .map(|(_, other)| other.recorded)
-            .max()
-            .unwrap_or(target.recorded);
-        let track = self.world.hub.groups.get(self.id);
-        let versions = track
-            .into_iter()
-            .flat_map(|track| track.during(target.at, self.target.at));
-        let shortest = versions
-            .map(|version| span(version.object.spec.rollout_strategy.progress_deadline))
-            .min();
-        after(last, shortest.unwrap_or(SignedDuration::MAX))
-    }
-
-    /// Whether nobody has suspended the cluster or a Sync on it, and it is selected, and it can be told what to hold.
-    fn can_be_worked_on(&self, cluster: &str) -> bool {
-        let from = self.known_since(cluster);
-        let selected = |at| {
-            let mut groups = self.group.iter();
-            groups.all(|group| {
-                self.world
-                    .hub
-                    .selected(&self.id.namespace, group, at)
-                    .contains(&cluster)
-            })
-        };
-        let is_held = self.group.iter().any(|group| {
-            let problems = group.status.iter().flat_map(|status| &status.problems);
-            problems
-                .into_iter()
-                .any(|problem| problem.cluster == cluster && problem.reason == "InvalidParameters")
-        });
-        let suspended = self.targets(cluster).iter().any(|(story, _)| {
-            let mut versions = story.track.during(from, self.target.at);
-            versions.any(|version| {
-                let object = &version.object;
-                object.spec.template.suspend || object.metadata.deletion_timestamp.is_some()
-            })
-        });
-        let active = self.cluster_always(cluster, |cluster| !cluster.spec.suspend);
-        selected(from) && selected(self.target.at) && active && !suspended && !is_held
-    }
-
-    /// Since when a state of a cluster may still be what the controller knows: for as long as the lag, but not since before it
-    /// told the cluster what to hold, for then it knew.
-    fn known_since(&self, cluster: &str) -> Timestamp {
-        let told = self.targets(cluster).iter().map(|(_, target)| target.at).max();
-        told.map_or(self.from, |told| told.max(self.from))
-    }
-
-    fn cluster_always(&self, cluster: &str, is: impl Fn(&starling_api::Cluster) -> bool) -> bool {
-        let track = self.world.hub.cluster(cluster);
-        track.is_some_and(|track| track.always(self.known_since(cluster), self.target.at, is))
     }
 
     fn budget_is_overdrawn(&self) -> Option<Violation> {

@@ -262,15 +262,12 @@ fn left(world: &World<'_>, story: &SyncStory<'_>, version: &Version<SyncResource
     };
     let timeout = span(version.object.spec.template.timeout);
     let from = earlier(version.at, patience(world, timeout));
-    let clusters = world.hub.cluster(&story.cluster);
-    let changes = groups.during(from, version.at).map(|group| group.at);
-    let others = clusters
-        .into_iter()
-        .flat_map(|track| track.during(from, version.at));
+    let cluster = world.hub.cluster(&story.cluster).into_iter();
     let mut moments = vec![from, version.at];
-    moments.extend(changes.chain(others.map(|cluster| cluster.at)));
+    moments.extend(groups.changes(from, version.at));
+    moments.extend(cluster.flat_map(|track| track.changes(from, version.at)));
     let born = story.track.versions().first().map(|first| first.at);
-    moments.retain(|at| *at >= from && Some(*at) >= born);
+    moments.retain(|at| Some(*at) >= born);
     moments.iter().any(|&at| {
         let is_in = groups.at(at).is_some_and(|group| {
             let mut entries = group.object.spec.syncs.iter();

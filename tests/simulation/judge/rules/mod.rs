@@ -9,6 +9,7 @@ mod listed;
 mod order;
 mod quiet;
 mod reasons;
+mod slots;
 mod stages;
 mod steering;
 mod suspended;

@@ -125,6 +125,58 @@ fn a_cluster_leaves_and_comes_back() -> History {
     script.end()
 }
 
+/// The controller has seen it leave, and not yet that it is back.
+fn a_slot_is_taken_from_a_cluster_that_has_just_come_back() -> History {
+    let mut script = settled();
+    script.roll("c2", TWO);
+    script.admit("a", "c2");
+    script.admit("b", "c2");
+    for value in ["no", "yes"] {
+        script.edit("Cluster", "a", "kubectl", |cluster| {
+            cluster["metadata"]["labels"]["fleet"] = value.into();
+        });
+        script.pass(-1);
+    }
+    script.pass(1);
+    script.admit("c", "c2");
+    script.end()
+}
+
+/// It was lost with the older release, and had given its slot to the other one; then it comes back, still at work.
+fn a_lost_cluster_comes_back_and_is_told_what_is_newer_in_its_own_slot() -> History {
+    let mut script = settled();
+    script.edit("SyncGroup", "shop", "kubectl", |group| {
+        group["spec"]["rolloutStrategy"] =
+            json!({"maxConcurrency": 1, "maxFailures": 1, "progressDeadline": "10m"});
+    });
+    script.roll("c2", TWO);
+    script.admit("a", "c2");
+    script.write("a", "c2");
+    script.reach("a", false);
+    script.roll("c3", THREE);
+    script.pass(3);
+    script.admit("b", "c3");
+    script.reach("a", true);
+    script.pass(3);
+    script.hold("a");
+    script.admit("a", "c3");
+    script.end()
+}
+
+/// The same: for the controller it is still gone.
+fn a_cluster_is_made_again_while_its_sync_is_taken_away() -> History {
+    let mut script = settled();
+    script.delete_cr("Cluster", "c", "kubectl", false);
+    script.add_cluster("c");
+    script.delete_cr("Sync", &sync("c"), "", false);
+    script.report();
+    script.admit("c", "c1");
+    script.hold("c");
+    script.report();
+    script.rest();
+    script.end()
+}
+
 /// By a replica that had not seen the newer one.
 fn a_status_is_written_over_by_an_older_one() -> History {
     let mut script = settled();
@@ -453,7 +505,7 @@ type Case = (&'static str, fn() -> History);
 /// T75, the other half.
 #[test]
 fn t75_histories_without_fault_are_accepted() {
-    let histories: [Case; 25] = [
+    let histories: [Case; 28] = [
         ("bounded steps", a_second_commit_rolls_in_bounded_steps),
         (
             "supersession",
@@ -467,6 +519,18 @@ fn t75_histories_without_fault_are_accepted() {
         ("rollback", a_rollback_was_asked_for),
         ("a lost answer", an_answer_is_lost_and_the_attempt_repeated),
         ("leave and rejoin", a_cluster_leaves_and_comes_back),
+        (
+            "rejoin beside an admission",
+            a_slot_is_taken_from_a_cluster_that_has_just_come_back,
+        ),
+        (
+            "its own slot",
+            a_lost_cluster_comes_back_and_is_told_what_is_newer_in_its_own_slot,
+        ),
+        (
+            "made again beside a deletion",
+            a_cluster_is_made_again_while_its_sync_is_taken_away,
+        ),
         ("a stale status", a_status_is_written_over_by_an_older_one),
         ("drift", what_somebody_changed_is_put_right_each_time),
         ("drift unseen", what_somebody_changed_before_is_still_claimed),
