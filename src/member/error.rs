@@ -208,6 +208,11 @@ impl MemberError {
         matches!(self, Self::Unreachable { .. })
     }
 
+    /// Whether other managers hold fields that were to be set.
+    pub(super) fn is_about_fields(&self) -> bool {
+        matches!(self, Self::Conflict { fields, .. } if !fields.is_empty())
+    }
+
     /// Whether trying the next object of the same attempt is pointless: the cluster is not there, does not accept us,
     /// wants a pause, or the time is up.
     #[must_use]

@@ -197,6 +197,7 @@ impl Member {
             if metadata.is_left_alone() {
                 return Ok(None);
             }
+            force |= metadata.live().is_applied_by(job.owner);
             match metadata.live().owner.filter(|label| *label != job.owner) {
                 Some(other) if job.handed_over_by.contains(other) => force = true,
                 Some(other) => {

@@ -27,6 +27,13 @@ impl Member {
         let path = paths::object(&resource, &object.key)?;
         let record = job.records.get(&object.key);
         let written = match self.write(job.owner, step, record, &path, attempt).await {
+            Err(error) if !step.force && error.is_about_fields() => {
+                self.write_what_is_ours(job, step, record, &path, error, attempt)
+                    .await
+            }
+            other => other,
+        };
+        let written = match written {
             Err(MemberError::Immutable { request, message, .. }) => {
                 self.recreate(job, step, &path, (request, message), attempt).await
             }
@@ -65,6 +72,34 @@ impl Member {
             .patch(object, path, object.body.clone(), step.force, attempt)
             .await?;
         applied(step, before.as_deref(), &answer)
+    }
+
+    /// Writes once more, by force, an object that turns out to be ours: an earlier apply of it was taken, and its answer lost.
+    /// `conflict` is what the member said of others' fields.
+    async fn write_what_is_ours(
+        &self,
+        job: ApplyJob<'_>,
+        step: &Step<'_>,
+        record: Option<&Record>,
+        path: &str,
+        conflict: MemberError,
+        attempt: &Attempt,
+    ) -> Result<Applied, MemberError> {
+        let object = step.object;
+        let Some(answer) = self.look(object, path, attempt).await? else {
+            return Err(conflict);
+        };
+        let live = answer
+            .parse::<Partial<'_>>(What::object("get", &object.key))?
+            .metadata;
+        if !live.live().is_applied_by(job.owner) {
+            return Err(conflict);
+        }
+        if live.is_left_alone() {
+            return Ok(unchanged(object, live.record("")));
+        }
+        let step = Step { force: true, ..*step };
+        self.write(job.owner, &step, record, path, attempt).await
     }
 
     /// Sends one server-side apply.

@@ -1,17 +1,19 @@
 //! Attempts that are cut in the middle of what takes more than one request: the next one goes on from what it finds.
 
+use std::collections::BTreeSet;
+
 use http::Method;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use kube::api::Api;
 use serde_json::{Value, json};
-use starling::member::MemberError;
-use starling_api::{FIELD_MANAGER, IgnoreRule};
+use starling::member::{MemberError, NoSiblings, PreviewJob};
+use starling_api::{DISABLED, FIELD_MANAGER, IgnoreRule, OWNER_LABEL, RECONCILE};
 use starling_core::ignore::IgnoreRules;
-use starling_core::object::RenderedObject;
+use starling_core::object::{RenderedObject, RenderedSet};
 use starling_testkit::{Fault, FaultProxy, Match};
 
-use crate::world::{World, connect_to};
+use crate::world::{World, connect_to, soon};
 
 /// Applies through a proxy that cuts one request, as a process that dies there.
 async fn cut(world: &mut World, objects: &[RenderedObject], matching: Match, fault: Fault) {
@@ -116,4 +118,71 @@ async fn fields_that_could_not_be_given_up_are_given_up_by_the_next_attempt() {
         assert!(fields["f:spec"]["f:replicas"].is_null(), "{case}: {fields}");
         assert!(world.find_drift().await.drifted.is_empty(), "{case}");
     }
+}
+
+/// How many objects an apply is foreseen to change; that none would fail.
+async fn foreseen(world: &World, objects: &[RenderedObject]) -> usize {
+    let desired = RenderedSet {
+        digest: String::new(),
+        objects: objects.to_vec(),
+    };
+    let preview = world
+        .member
+        .preview(PreviewJob {
+            owner: &world.owner,
+            desired: &desired,
+            prune: true,
+            allow_empty: false,
+            conflicts_override: false,
+            recreate: false,
+            siblings: &NoSiblings,
+            handed_over_by: &BTreeSet::new(),
+            approved: "",
+            deadline: soon(),
+        })
+        .await;
+    assert!(
+        preview.failures.is_empty() && preview.interrupted.is_none(),
+        "{preview:?}"
+    );
+    preview.changes.len()
+}
+
+/// The answer to the apply that made the object is lost, and somebody changes it before the next attempt.
+#[tokio::test]
+async fn what_was_made_without_an_answer_and_edited_is_taken_back() {
+    let made = || {
+        Match::method(Method::PATCH)
+            .path_ends_with("/configmaps/a")
+            .times(1)
+    };
+    let left_alone = json!({"metadata": {"annotations": {RECONCILE: DISABLED}}});
+    for (case, more, told, value) in [
+        ("madeedited", json!({}), "configured a", "ours"),
+        ("madeleft", left_alone, "unchanged a", "edited"),
+    ] {
+        let mut world = World::new(case).await;
+        let objects = [world.map("a", &json!({"k": "ours"}))];
+        cut(&mut world, &objects, made(), Fault::CutAfter).await;
+        world.edit("a", &json!({"data": {"k": "edited"}})).await;
+        world.edit("a", &more).await;
+        assert_eq!(
+            foreseen(&world, &objects).await,
+            usize::from(value == "ours"),
+            "{case}"
+        );
+        assert_eq!(world.apply_ok(&objects).await, [told], "{case}");
+        assert_eq!(world.value("a", "k").await.as_deref(), Some(value), "{case}");
+    }
+    // Whoever copies an object copies its labels, and makes it no object of ours.
+    let mut world = World::new("madecopied").await;
+    world.create_map("a", &json!({"k": "theirs"})).await;
+    let label = json!({"metadata": {"labels": {OWNER_LABEL: world.owner}}});
+    world.edit("a", &label).await;
+    let outcome = world.apply(&[world.map("a", &json!({"k": "ours"}))]).await;
+    assert!(
+        matches!(&outcome.failures[..], [(_, MemberError::Conflict { .. })]),
+        "{outcome:?}"
+    );
+    assert_eq!(world.value("a", "k").await.as_deref(), Some("theirs"));
 }

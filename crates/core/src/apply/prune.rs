@@ -21,6 +21,14 @@ pub struct Live<'a> {
     pub prune_disabled: bool,
 }
 
+impl Live<'_> {
+    /// Whether an apply of this owner was taken: it is the owner's object, whatever is remembered of it.
+    #[must_use]
+    pub fn is_applied_by(&self, owner: &str) -> bool {
+        self.owner == Some(owner) && self.owner_is_applied
+    }
+}
+
 /// What happens to one entry of the inventory that is to be pruned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PruneVerdict {
@@ -49,7 +57,7 @@ pub fn prune_verdict(entry: &Entry, live: Option<Live<'_>>, owner: &str) -> Prun
     };
     let handed_over = live.owner.is_some_and(|label| label != owner);
     let ours = if entry.uid.is_empty() {
-        live.owner == Some(owner) && live.owner_is_applied
+        live.is_applied_by(owner)
     } else {
         live.uid == entry.uid
     };
