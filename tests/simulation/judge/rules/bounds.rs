@@ -25,8 +25,8 @@ use crate::judge::world::{SyncStory, World};
 /// cluster is in flight from the write that admits it until its Sync says that it is done or that it failed, or until
 /// `progressDeadline`, and again while it has not been healthy for `minSuccessTime`; not while it is suspended, not selected, or
 /// unreachable with an older release. Once it was through, it is not in flight again for the same admission; but where it failed
-/// and is at work again, what is admitted on it next takes no slot of another cluster's, nor does what is admitted where a lost
-/// cluster came back and had done its work within the lag. The bounds are the widest that were in force, or may still have been
+/// and is at work again, what is admitted on it next takes no slot of another cluster's, nor does what is admitted where a
+/// cluster had done its work within the lag, after one that was out came back. The bounds are the widest that were in force, or may still have been
 /// for the controller, when it was decided; what failed counts once it must have been known. Percentages are of the selected
 /// clusters, or of those in the stage; concurrency rounds up and is at least one, failures round down. A word of a person counts
 /// if it was there for as long as the lag.

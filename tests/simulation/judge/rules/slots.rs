@@ -77,32 +77,39 @@ impl<'m> Moment<'m> {
         self.is_in_flight(&self.story.cluster) || self.is_at_work_again() || self.ended_lately()
     }
 
-    /// Whether the cluster itself was lost and came back while others had its slot, and what it was at was over within the lag only:
-    /// what it is admitted to in place of that takes no slot of another's. Where nothing was lost, that it is over is what the
-    /// controller itself has written.
+    /// Whether what the cluster itself was at was over within the lag only, for the controller perhaps not yet: what it is admitted to
+    /// in place of that takes no slot of another's. That matters where more are at work than there are slots, and so only where
+    /// one was out, had its slot taken, and came back; everywhere else its end is what the controller itself has written.
     fn ended_lately(&self) -> bool {
-        let Some(track) = self.world.hub.cluster(&self.story.cluster) else {
-            return false;
-        };
-        let ever = |from, is: fn(&Cluster) -> bool| {
-            let mut versions = track.during(from, self.target.at);
-            versions.any(|version| is(&version.object))
-        };
+        let (cluster, span) = (&self.story.cluster, (self.from, self.target.at));
         let known = |end: Option<(Timestamp, usize)>| end.is_some_and(|(at, _)| at <= self.from);
-        let (earliest, _) = self.world.history.clock.shown(self.from, self.target.at);
-        let targets = self.targets(&self.story.cluster);
+        let (earliest, _) = self.world.history.clock.shown(span.0, span.1);
+        let targets = self.targets(cluster);
         let open = |target: &Target| {
             let gave_up = targets.iter().any(|(_, other)| {
                 let with_it = other.release == target.release || other.at >= target.at;
                 with_it && known(other.failed)
             });
-            let lost = ever(target.at, |cluster| !is_reachable(cluster));
             let over = known(target.done) || gave_up || self.deadline(&targets, target) <= earliest;
-            target.is_admission && lost && !over
+            target.is_admission && !over && self.one_was_out(target.at)
         };
-        ever(self.from, is_reachable)
-            && self.can_be_worked_on(&self.story.cluster)
-            && targets.iter().any(|(_, target)| open(target))
+        let track = self.world.hub.cluster(cluster);
+        let reachable = track.is_some_and(|track| {
+            let mut versions = track.during(span.0, span.1);
+            versions.any(|version| is_reachable(&version.object))
+        });
+        reachable && self.can_be_worked_on(cluster) && targets.iter().any(|(_, target)| open(target))
+    }
+
+    /// Whether a cluster was not selected, lost or suspended for a time.
+    fn one_was_out(&self, since: Timestamp) -> bool {
+        let span = (since, self.target.at);
+        let always_in = |cluster: &&str| {
+            let its = Id::new(&self.id.namespace, cluster);
+            let mut groups = self.group.iter();
+            groups.all(|group| self.world.hub.always_selected(group, &its, span, is_reachable))
+        };
+        !self.selected.iter().all(always_in)
     }
 
     /// Whether the cluster itself failed with what it was admitted to, in time, and may be known to be at work on it again: a

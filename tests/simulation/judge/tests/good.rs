@@ -163,6 +163,30 @@ fn a_lost_cluster_comes_back_and_is_told_what_is_newer_in_its_own_slot() -> Hist
     script.end()
 }
 
+/// The controller has just said of both that they are through, and decides for the third with what it knew before.
+fn one_more_than_slots_are_at_work_after_a_cluster_came_back() -> History {
+    let mut script = settled();
+    let label = |script: &mut Script, value: &str| {
+        script.edit("Cluster", "a", "kubectl", |cluster| {
+            cluster["metadata"]["labels"]["fleet"] = value.into();
+        });
+        script.pass(5);
+    };
+    script.roll("c2", TWO);
+    script.admit("a", "c2");
+    script.write("a", "c2");
+    label(&mut script, "no");
+    script.admit("b", "c2");
+    script.admit("c", "c2");
+    script.write("c", "c2");
+    label(&mut script, "yes");
+    script.roll("c3", THREE);
+    script.pass(5);
+    script.hold("c");
+    script.admit("c", "c3");
+    script.end()
+}
+
 /// The same: for the controller it is still gone.
 fn a_cluster_is_made_again_while_its_sync_is_taken_away() -> History {
     let mut script = settled();
@@ -505,7 +529,7 @@ type Case = (&'static str, fn() -> History);
 /// T75, the other half.
 #[test]
 fn t75_histories_without_fault_are_accepted() {
-    let histories: [Case; 28] = [
+    let histories: [Case; 29] = [
         ("bounded steps", a_second_commit_rolls_in_bounded_steps),
         (
             "supersession",
@@ -526,6 +550,10 @@ fn t75_histories_without_fault_are_accepted() {
         (
             "its own slot",
             a_lost_cluster_comes_back_and_is_told_what_is_newer_in_its_own_slot,
+        ),
+        (
+            "one more than slots",
+            one_more_than_slots_are_at_work_after_a_cluster_came_back,
         ),
         (
             "made again beside a deletion",
