@@ -13,6 +13,10 @@ pub(crate) enum Broken {
     Plan(String),
     /// A cluster was written to without an intent in the ledger.
     NoIntent { cluster: String },
+    /// A cluster was admitted, and the journal does not say why.
+    NotInJournal { cluster: String },
+    /// `starling verify` finds fault with the journal.
+    Journal(String),
     /// A cluster was admitted by a rollout that is not the one in status.
     OfNoRollout { cluster: String, rollout: i64 },
     /// A cluster was admitted and status does not remember that its stage has begun.

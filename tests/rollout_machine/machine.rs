@@ -13,6 +13,7 @@ use starling_api::{
     SyncGroupStatus,
 };
 use starling_core::course::{self, Course, CourseInput, Current, Reason};
+use starling_core::journal::Recorder;
 use starling_core::plan::check::check;
 use starling_core::plan::{
     ClusterView, Decision, Direction, EntryView, FailureReason, Gate, Plan, PlanInput, Report, RolloutView,
@@ -28,7 +29,7 @@ use crate::world::{Api, ENTRY, GROUP, UID, World, Written};
 /// Releases that one look may begin, as in the controller.
 const STEPS: usize = 3;
 
-type Step<T> = Result<T, Interrupted>;
+pub(crate) type Step<T> = Result<T, Interrupted>;
 
 /// The order of effects: that of the controller, or one that a law is to be broken by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,7 @@ pub(crate) enum Order {
     Right,
     SyncBeforeIntent,
     StageAfterAdmission,
+    JournalAfterAdmission,
     /// What was answered with an error is taken for not done, if no watch says otherwise.
     NotReadAgain,
 }
@@ -78,19 +80,21 @@ pub(crate) struct Machine {
     cache: Api,
     /// Writes of which it is not known whether they were done: of the status, and of Syncs by their clusters.
     unsure: (bool, BTreeSet<String>),
-    ledger: Ledger,
-    folder: TempDir,
+    pub(crate) ledger: Ledger,
+    /// What the journal says last; `None`: the ledger is to be asked.
+    pub(crate) recorder: Option<Recorder>,
+    pub(crate) folder: TempDir,
 }
 
 /// What rolls, and what happens next.
-struct Decided {
+pub(crate) struct Decided {
     status: SyncGroupStatus,
-    input: PlanInput,
-    plan: Plan,
+    pub(crate) input: PlanInput,
+    pub(crate) plan: Plan,
 }
 
 impl Decided {
-    fn rollout(&self) -> RolloutStatus {
+    pub(crate) fn rollout(&self) -> RolloutStatus {
         self.status.rollout.clone().unwrap_or_default()
     }
 }
@@ -106,6 +110,7 @@ impl Machine {
             order,
             unsure: (false, BTreeSet::new()),
             ledger,
+            recorder: None,
             folder,
         }
     }
@@ -159,6 +164,7 @@ impl Machine {
     async fn restart(&mut self) -> Step<()> {
         self.ledger.close().await;
         (self.ledger, _) = Ledger::open(self.folder.path()).await.unwrap();
+        self.recorder = None;
         self.watch(News::ALL);
         self.unsure = (false, BTreeSet::new());
         let Some(current) = self.cache.status.rollout.clone() else {
@@ -180,15 +186,26 @@ impl Machine {
 
     async fn reconcile(&mut self) -> Step<()> {
         self.read_again();
+        self.resume_journal().await;
         let Some(mut decided) = self.decide().await? else {
             return Ok(());
         };
-        if self.order == Order::StageAfterAdmission {
-            self.admit(&decided).await?;
-            self.keep_stages(&mut decided)?;
-        } else {
-            self.keep_stages(&mut decided)?;
-            self.admit(&decided).await?;
+        match self.order {
+            Order::StageAfterAdmission => {
+                self.write_journal(&decided).await?;
+                self.admit(&decided).await?;
+                self.keep_stages(&mut decided)?;
+            }
+            Order::JournalAfterAdmission => {
+                self.keep_stages(&mut decided)?;
+                self.admit(&decided).await?;
+                self.write_journal(&decided).await?;
+            }
+            Order::Right | Order::SyncBeforeIntent | Order::NotReadAgain => {
+                self.keep_stages(&mut decided)?;
+                self.write_journal(&decided).await?;
+                self.admit(&decided).await?;
+            }
         }
         self.report(&decided).await?;
         self.render()
@@ -212,6 +229,10 @@ impl Machine {
                     hold,
                     reason,
                 } => {
+                    if let Some(planned) = &planned {
+                        // How it stood when it was left.
+                        self.write_journal(planned).await?;
+                    }
                     let begun = self.begin(&release, direction, hold, reason).await?;
                     if begun.is_break() {
                         return Ok(planned);
@@ -529,6 +550,7 @@ impl Machine {
 
     async fn write_sync(&mut self, written: &Written) -> Step<()> {
         let passage = self.faults.enter()?;
+        self.check_is_in_journal(written).await;
         let rollout = written.rollout.to_string();
         let intents = self.ledger.admissions(UID, &rollout).await.unwrap();
         self.world.write_sync(written, &intents);
@@ -587,10 +609,11 @@ impl Machine {
     }
 
     /// Starts the controller anew, and holds the history of rollouts against status: every one that is there has the release
-    /// that it had, all but the last have ended, and the last if it succeeded.
+    /// that it had, all but the last have ended, and the last if it succeeded. The journal of it all holds.
     pub(crate) async fn check_history(&mut self) {
         self.faults.disarm();
         assert_eq!(self.restart().await, Ok(()));
+        self.check_journal().await;
         let Some(current) = self.world.rollout().cloned() else {
             return;
         };

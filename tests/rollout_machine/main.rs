@@ -1,10 +1,10 @@
 //! The rollout engine, the ledger and the order of effects between them, as a state machine: a driver does what the controller's
-//! loop over a group does, in the same order, on a real ledger and a model of the management API and of the clusters. Every
-//! effect may not be done, be done by somebody who dies at once, or be done and answered with an error.
+//! loop over a group does, in the same order, on a real ledger with its journal, and on a model of the management API and of the
+//! clusters. Every effect may not be done, be done by somebody who dies at once, or be done and answered with an error.
 //!
-//! The laws (`law`) are about the world and not about plans: they count for themselves who is at work, and look into the ledger
-//! before each write. Membership and deletions are not part of it (`tests/e2e`, `tests/crash`), nor are repeated tries of failed
-//! clusters.
+//! The laws (`law`) are about the world and not about plans: they count for themselves who is at work, and look into the ledger and
+//! its journal before each write. In the end the journal is verified. Membership and deletions are not part of it (`tests/e2e`,
+//! `tests/crash`), nor are repeated tries of failed clusters.
 //!
 //! Each kind has a watch of its own, which may lag behind; what was answered is known at once, and what was answered with an
 //! error is read anew before anything else is decided.
@@ -20,6 +20,7 @@
 mod arbitrary;
 mod fair;
 mod faults;
+mod journal;
 mod law;
 mod machine;
 mod random;

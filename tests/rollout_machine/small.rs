@@ -161,6 +161,13 @@ fn an_admission_before_the_record_of_its_stage_is_found() {
     );
 }
 
+#[test]
+fn an_admission_before_the_journal_tells_of_it_is_found() {
+    let broken = block_on(caught(Order::JournalAfterAdmission));
+    let cluster = "c1".to_owned();
+    assert!(broken.contains(&Broken::NotInJournal { cluster }), "{broken:?}");
+}
+
 /// A rollout is written to status, the answer is lost, and the watch of groups is behind that of Sources: whoever takes an error
 /// for a write that was not done gives its number to another release.
 async fn a_lost_answer_and_a_slow_watch(order: Order) -> Vec<Broken> {
@@ -168,7 +175,7 @@ async fn a_lost_answer_and_a_slow_watch(order: Order) -> Vec<Broken> {
     settle(&mut machine, true).await.unwrap();
     machine.world.offer_new();
     machine.watch(News::ALL);
-    // The release is kept, the intent recorded, the status written.
+    // The release is kept, the intent recorded, the status written; the journal has no news of the one before.
     machine.faults.arm(2, Fault::AnswerLost);
     assert_eq!(machine.look().await, Looked::Failed);
     assert_eq!(machine.world.rollout().map(|rollout| rollout.id), Some(2));
