@@ -128,8 +128,11 @@ impl Releases {
         }))
     }
 
-    /// The objects that hold a group's releases, the newest first.
-    async fn kept(&self, hub: &Hub, group: &SyncGroup) -> Result<Vec<ControllerRevision>, HubError> {
+    /// The objects that hold a group's releases, the newest first: one request.
+    ///
+    /// # Errors
+    /// [`HubError`].
+    pub async fn kept(&self, hub: &Hub, group: &SyncGroup) -> Result<Vec<ControllerRevision>, HubError> {
         let selector = format!("{GROUP_LABEL}={}", group.name_any());
         let params = ListParams::default().labels(&selector);
         let mut kept: Vec<ControllerRevision> = hub

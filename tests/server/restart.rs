@@ -1,6 +1,6 @@
 //! A fleet, `kill -9`, and the same fleet.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -240,24 +240,51 @@ fn git(repo: &GitRepo, arguments: &[&str]) -> Result<bool> {
     Ok(git.status.success())
 }
 
-/// What was good can be rendered again though its commit is nowhere upstream any more, and the process that had rendered it is gone.
+/// Whether the mirror keeps a commit by a reference of its own.
+fn is_pinned(folder: &Path, commit: &str) -> Result<bool> {
+    let pin = Path::new("refs/starling/pins").join(commit);
+    for found in std::fs::read_dir(folder)? {
+        let found = found?.path();
+        if found.is_dir() && (found.join(&pin).is_file() || is_pinned(&found, commit)?) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// What was good, and what rolled before it, can be rendered again though their commits are nowhere upstream any more, and the process
+/// that had rendered them is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_good_is_gone_back_to_though_its_history_was_rewritten() -> Result<()> {
     let repo = GitRepo::init()?;
-    let base = repo.commit(&[("deploy/settings.yaml", &settings("grey"))], "grey")?;
-    let good = repo.commit(&[("deploy/settings.yaml", &settings("blue"))], "blue")?;
+    let base = repo.commit(&[("deploy/settings.yaml", &settings("white"))], "white")?;
+    let older = repo.commit(&[("deploy/settings.yaml", &settings("grey"))], "grey")?;
     let mut world = World::new()?;
     world.start(&CLUSTERS[..4]).await?;
     apply_fleet(&world, &repo.url()).await?;
+    rolled_out(&world, "grey").await?;
+    // What is good does not come after it: nothing but its own pin keeps it.
+    let follow = r#"{"spec":{"onRewrite":"Follow"}}"#;
+    let patch = [
+        "-n",
+        "fleet",
+        "patch",
+        "source",
+        "shop",
+        "--type=merge",
+        "-p",
+        follow,
+    ];
+    world.kubectl(&patch, "").await?;
+    repo.force_reset("main", &base)?;
+    let good = repo.commit(&[("deploy/settings.yaml", &settings("blue"))], "blue")?;
     rolled_out(&world, "blue").await?;
     let fleet = ["-n", "fleet"];
     let canary = r#"{"spec":{"rolloutStrategy":{"stages":[{"name":"canary","clusterSelector":{"matchLabels":{"tier":"canary"}},
         "afterStageTasks":[{"type":"TimedWait","waitTime":"1h"}]}]}}}"#;
-    let follow = r#"{"spec":{"onRewrite":"Follow"}}"#;
     for command in [
         &["label", "clusters.starling.dev", "eu-1", "tier=canary"][..],
         &["patch", "syncgroup", "shop", "--type=merge", "-p", canary],
-        &["patch", "source", "shop", "--type=merge", "-p", follow],
     ] {
         world.kubectl(&[&fleet[..], command].concat(), "").await?;
     }
@@ -266,7 +293,9 @@ async fn what_was_good_is_gone_back_to_though_its_history_was_rewritten() -> Res
     repo.force_reset("main", &base)?;
     repo.commit(&[("deploy/settings.yaml", &settings("green"))], "green")?;
     anyhow::ensure!(git(&repo, &["gc", "--prune=now", "--quiet"])?);
-    anyhow::ensure!(!git(&repo, &["cat-file", "-e", &good])?, "it is gone upstream");
+    for gone in [&older, &good] {
+        anyhow::ensure!(!git(&repo, &["cat-file", "-e", gone])?, "{gone} is gone upstream");
+    }
 
     world.start(&[]).await?;
     let waits = [
@@ -275,6 +304,10 @@ async fn what_was_good_is_gone_back_to_though_its_history_was_rewritten() -> Res
         &["--for=jsonpath={.status.rollout.stages[0].phase}=Soaking"],
     ];
     world.kubectl(&waits.concat(), "").await?;
+    // The next time that the mirror is cleaned, whatever has no reference is gone.
+    for kept in [&older, &good] {
+        anyhow::ensure!(is_pinned(&world.data(), kept)?, "{kept} is not kept");
+    }
     let color = async |member: &'static str| -> Result<Value> {
         let found = world
             .raw(member, "/api/v1/namespaces/default/configmaps/settings")
@@ -285,12 +318,15 @@ async fn what_was_good_is_gone_back_to_though_its_history_was_rewritten() -> Res
         (color("eu-1").await?, color("us-1").await?),
         ("green".into(), "blue".into())
     );
-    let back = tokio::process::Command::new(PROGRAM)
-        .args(["rollback", "shop", "-n", "fleet", "--reason", "it was rewritten"])
-        .env("KUBECONFIG", world.kubeconfig())
-        .output()
-        .await?;
-    anyhow::ensure!(back.status.success(), "{}", String::from_utf8_lossy(&back.stderr));
-    rolled_out(&world, "blue").await?;
+    for (more, color) in [(&[][..], "blue"), (&["--revision", &older], "grey")] {
+        let back = tokio::process::Command::new(PROGRAM)
+            .args(["rollback", "shop", "-n", "fleet", "--reason", "it was rewritten"])
+            .args(more)
+            .env("KUBECONFIG", world.kubeconfig())
+            .output()
+            .await?;
+        anyhow::ensure!(back.status.success(), "{}", String::from_utf8_lossy(&back.stderr));
+        rolled_out(&world, color).await?;
+    }
     world.stop().await
 }

@@ -4,6 +4,7 @@
 //! A ref that vanished, a moved tag or a server that is away leave the last good revision where it is and say so.
 
 mod observe;
+mod pins;
 mod report;
 
 use std::time::Duration;

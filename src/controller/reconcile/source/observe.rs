@@ -1,11 +1,9 @@
 //! Asks the repository, and makes sure that the mirror holds what it offers.
 
-use std::collections::BTreeSet;
-
-use starling_api::{Source, SyncGroupStatus};
+use starling_api::Source;
 use starling_core::revision::{Facts, RefPolicy, ResolveError, Revision, Verdict, advance, resolve};
 
-use super::{Finding, Valid};
+use super::{Finding, Valid, pins};
 use crate::controller::context::Context;
 use crate::controller::repositories::RepositoryError;
 use crate::git::{GitError, RepoAccess};
@@ -80,8 +78,7 @@ async fn follow(
         ) {
             Verdict::Unchanged => Finding::Offers(found),
             Verdict::Move(to) => {
-                context.git.pin(access, &pin(&to), to.commit().as_str()).await?;
-                let_go(context, access, &to).await?;
+                pins::keep(context, source, access, &to).await?;
                 Finding::Offers(to)
             }
             Verdict::Hold { keep, reason, found } => Finding::Holds {
@@ -90,58 +87,6 @@ async fn follow(
             },
         },
     )
-}
-
-/// The pin that keeps a commit in the mirror whatever happens to its branch: a rollout may need it later.
-fn pin(revision: &Revision) -> String {
-    revision.commit().as_str().to_owned()
-}
-
-/// Ends the pins of commits that nothing names any more: no Source, no Sync, and no group ([`rolled`]).
-async fn let_go(context: &Context, access: &RepoAccess, new: &Revision) -> Result<(), GitError> {
-    let mut needed = needed_commits(context);
-    needed.insert(pin(new));
-    for (name, _) in context.git.list_pins(access).await? {
-        if !needed.contains(&name) {
-            context.git.unpin(access, &name).await?;
-        }
-    }
-    Ok(())
-}
-
-fn needed_commits(context: &Context) -> BTreeSet<String> {
-    // Thousands of Syncs name few revisions.
-    let mut revisions: BTreeSet<String> = BTreeSet::new();
-    for source in context.sources.select(|_| true) {
-        revisions.extend(source.status.as_ref().map(|status| status.revision.clone()));
-    }
-    for sync in context.syncs.select(|_| true) {
-        if !revisions.contains(&sync.spec.revision) {
-            revisions.insert(sync.spec.revision.clone());
-        }
-        revisions.extend(
-            sync.status
-                .as_ref()
-                .map(|status| status.last_applied_revision.clone()),
-        );
-    }
-    for group in context.groups.select(|_| true) {
-        revisions.extend(group.status.iter().flat_map(rolled).cloned());
-    }
-    revisions
-        .iter()
-        .filter_map(|text| text.parse::<Revision>().ok())
-        .map(|revision| pin(&revision))
-        .collect()
-}
-
-/// The revisions that a group rolls, or may roll by itself or by somebody's leave: what was good, what waits for its turn, what is held.
-fn rolled(status: &SyncGroupStatus) -> impl Iterator<Item = &String> {
-    let rolls = status.rollout.iter().flat_map(|rollout| &rollout.revisions);
-    let good = status.last_known_good.iter().chain(&status.queue);
-    let later = good.flat_map(|release| &release.revisions);
-    let held = status.held_release.iter().flat_map(|held| &held.revisions);
-    rolls.chain(later).chain(held).map(|entry| &entry.revision)
 }
 
 /// The revision in status, if it is of this repository: another repository's history is no rewrite of this one.
@@ -217,26 +162,5 @@ fn reason(error: &GitError) -> &'static str {
         GitError::Corrupt { .. } => "MirrorDamaged",
         GitError::Disk { .. } => "StorageFailed",
         GitError::Other { .. } => "GitFailed",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    /// What waits for its turn or is held was offered once, and nothing else may name it by the time it rolls.
-    #[test]
-    fn what_a_group_may_roll_yet_is_kept() {
-        let release =
-            |revision: &str| json!({"release": "r", "revisions": [{"sync": "app", "revision": revision}]});
-        let mut rollout = release("rolls");
-        rollout["id"] = 3.into();
-        let status = json!({"rollout": rollout, "lastKnownGood": release("good"), "heldRelease": release("held"),
-            "queue": [release("next"), release("newest")]});
-        let status: SyncGroupStatus = serde_json::from_value(status).unwrap();
-        let kept: BTreeSet<&str> = rolled(&status).map(String::as_str).collect();
-        assert_eq!(kept, BTreeSet::from(["good", "held", "newest", "next", "rolls"]));
     }
 }
