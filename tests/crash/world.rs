@@ -8,9 +8,10 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use starling::ledger::{AttemptRecord, Ledger, Rollout, RolloutOutcome};
+use starling::ledger::{AttemptRecord, Ledger, LedgerView, Rollout, RolloutOutcome};
 use starling_api::{OWNER_LABEL, RolloutPhase, SyncGroup, SyncResource};
-use starling_testkit::fleet::{Fleet, MANAGEMENT, PATIENCE};
+use starling_core::journal::verify;
+use starling_testkit::fleet::{Fleet, MANAGEMENT, NAMESPACE, PATIENCE};
 use starling_testkit::{Change, FleetOptions, GitRepo, wait};
 
 use crate::audit::{self, Writes};
@@ -359,7 +360,20 @@ impl World {
         );
         let attempts = self.attempts(&ledger).await?;
         ledger.close().await;
+        self.check_journal(&uid).await?;
         Ok(attempts)
+    }
+
+    /// What `starling verify` would say of the journal: every plan that was carried out is in it, and follows on the one before.
+    async fn check_journal(&self, group_uid: &str) -> Result<()> {
+        let mut view = LedgerView::open(&self.fleet.data_dir()).await?;
+        let journals = view.journals(NAMESPACE, GROUP).await?;
+        let mut of_group = journals.iter().filter(|journal| journal.group_uid == group_uid);
+        let journal = of_group.next().context("a group without a journal")?;
+        let verdict = verify(&journal.chain, &journal.entries, None);
+        ensure!(verdict.flaws.is_empty(), "{:#?}", verdict.flaws);
+        ensure!(verdict.starts > 0, "nothing was ever started");
+        Ok(())
     }
 
     fn may_be_skipped(&self, rollout: &Rollout) -> bool {
