@@ -249,7 +249,7 @@ fn rows_of(
         let row = rows.entry(revision.revision).or_default();
         row.started_at = revision.creation_timestamp().map(|time| time.0);
         row.outcome = "over".to_owned();
-        for entry in releases::revisions_of(revision) {
+        for entry in releases::revisions_of(revision).unwrap_or_default() {
             row.revisions.insert(entry.sync, entry.revision);
         }
     }

@@ -19,6 +19,7 @@ use super::journals::Journals;
 use super::lanes::Lanes;
 use super::members::Members;
 use super::pace::Pace;
+use super::pins::Pins;
 use super::ports::{Git, Ledger, Web};
 use super::releases::Releases;
 use super::renders::Renders;
@@ -66,6 +67,8 @@ pub struct Context {
     pub web: Arc<dyn Web>,
     /// Releases as they were formed.
     pub releases: Releases,
+    /// What was pinned last.
+    pub pins: Pins,
     /// Connections to members.
     pub members: Members,
     /// How each member answers, and until when it is left alone.

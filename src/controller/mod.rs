@@ -17,6 +17,7 @@ pub mod lanes;
 pub mod members;
 mod objects;
 pub mod pace;
+pub mod pins;
 pub mod ports;
 pub mod reconcile;
 pub mod releases;

@@ -128,11 +128,8 @@ impl Releases {
         }))
     }
 
-    /// The objects that hold a group's releases, the newest first: one request.
-    ///
-    /// # Errors
-    /// [`HubError`].
-    pub async fn kept(&self, hub: &Hub, group: &SyncGroup) -> Result<Vec<ControllerRevision>, HubError> {
+    /// The objects that hold a group's releases, the newest first.
+    async fn kept(&self, hub: &Hub, group: &SyncGroup) -> Result<Vec<ControllerRevision>, HubError> {
         let selector = format!("{GROUP_LABEL}={}", group.name_any());
         let params = ListParams::default().labels(&selector);
         let mut kept: Vec<ControllerRevision> = hub
@@ -187,11 +184,17 @@ fn is_of(found: &ControllerRevision, group: &SyncGroup) -> bool {
     owners.any(|owner| owner.uid == uid(group))
 }
 
-/// The revisions of the release that an object keeps; none where it cannot be read.
+/// The revisions of the release that an object keeps; `None` where it cannot be read.
 #[must_use]
-pub fn revisions_of(kept: &ControllerRevision) -> Vec<EntryRevision> {
-    let vector = read(kept.clone());
-    vector.map_or_else(Vec::new, |vector| vector.revisions)
+pub fn revisions_of(kept: &ControllerRevision) -> Option<Vec<EntryRevision>> {
+    Some(read(kept.clone())?.revisions)
+}
+
+/// Whether an object keeps a release of some group; StatefulSets and DaemonSets keep theirs in the same kind.
+#[must_use]
+pub fn is_of_a_group(found: &ControllerRevision) -> bool {
+    let mut owners = found.owner_references().iter();
+    owners.any(|owner| owner.kind == SyncGroup::kind(&()) && owner.api_version == SyncGroup::api_version(&()))
 }
 
 fn read(kept: ControllerRevision) -> Option<Vector> {

@@ -20,6 +20,7 @@ use super::lanes::Lanes;
 use super::members::Members;
 use super::objects::{cluster_of, group_of_action, group_of_approval, identity_of};
 use super::pace::Pace;
+use super::pins::{self, Pins};
 use super::ports::Ports;
 use super::releases::Releases;
 use super::renders::Renders;
@@ -233,6 +234,7 @@ async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Co
         git,
         repositories: Repositories::default(),
         releases: Releases::default(),
+        pins: Pins::default(),
         members: Members::default(),
         lanes,
         ledger,
@@ -326,6 +328,7 @@ async fn keep(context: Arc<Context>, schedule: Arc<Schedule>, stop: Cancellation
             _ = tidy.tick() => {
                 context.pace.tidy();
                 drop_unused_mirrors(&context).await;
+                pins::end_unneeded(&context).await;
             }
         }
     }

@@ -240,16 +240,19 @@ fn git(repo: &GitRepo, arguments: &[&str]) -> Result<bool> {
     Ok(git.status.success())
 }
 
-/// Whether the mirror keeps a commit by a reference of its own.
-fn is_pinned(folder: &Path, commit: &str) -> Result<bool> {
-    let pin = Path::new("refs/starling/pins").join(commit);
-    for found in std::fs::read_dir(folder)? {
-        let found = found?.path();
-        if found.is_dir() && (found.join(&pin).is_file() || is_pinned(&found, commit)?) {
-            return Ok(true);
+/// Where the mirror of the repository has its pins.
+fn pins(folder: &Path) -> Result<PathBuf> {
+    let mut below = vec![folder.to_owned()];
+    while let Some(folder) = below.pop() {
+        let pins = folder.join("refs/starling/pins");
+        if pins.is_dir() {
+            return Ok(pins);
+        }
+        for found in std::fs::read_dir(&folder)? {
+            below.extend(Some(found?.path()).filter(|path| path.is_dir()));
         }
     }
-    Ok(false)
+    anyhow::bail!("there is no mirror with pins")
 }
 
 /// What was good, and what rolled before it, can be rendered again though their commits are nowhere upstream any more, and the process
@@ -289,6 +292,9 @@ async fn what_was_good_is_gone_back_to_though_its_history_was_rewritten() -> Res
         world.kubectl(&[&fleet[..], command].concat(), "").await?;
     }
     world.kill()?;
+    let pins = pins(&world.data())?;
+    // Nothing has ever needed this one.
+    std::fs::write(pins.join(&base), format!("{base}\n"))?;
 
     repo.force_reset("main", &base)?;
     repo.commit(&[("deploy/settings.yaml", &settings("green"))], "green")?;
@@ -304,9 +310,14 @@ async fn what_was_good_is_gone_back_to_though_its_history_was_rewritten() -> Res
         &["--for=jsonpath={.status.rollout.stages[0].phase}=Soaking"],
     ];
     world.kubectl(&waits.concat(), "").await?;
-    // The next time that the mirror is cleaned, whatever has no reference is gone.
+    let ended = async || {
+        Some(())
+            .filter(|()| !pins.join(&base).exists())
+            .ok_or("it is still there")
+    };
+    wait::until(PATIENCE, "the pin that nothing needs is ended", ended).await?;
     for kept in [&older, &good] {
-        anyhow::ensure!(is_pinned(&world.data(), kept)?, "{kept} is not kept");
+        anyhow::ensure!(pins.join(kept).is_file(), "{kept} is not kept");
     }
     let color = async |member: &'static str| -> Result<Value> {
         let found = world

@@ -218,7 +218,7 @@ impl Spoken {
         };
         kept.retain(|release| lists::is_of(&self.group, release));
         kept.sort_by_key(|release| std::cmp::Reverse(release.revision));
-        let revisions = kept.iter().flat_map(releases::revisions_of);
+        let revisions = kept.iter().filter_map(releases::revisions_of).flatten();
         check_kept(
             &self.group.name_any(),
             revision,

@@ -4,7 +4,6 @@
 //! A ref that vanished, a moved tag or a server that is away leave the last good revision where it is and say so.
 
 mod observe;
-mod pins;
 mod report;
 
 use std::time::Duration;
@@ -49,6 +48,7 @@ struct Valid {
 pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, ReconcileError> {
     let Some(source) = context.sources.get(key) else {
         context.repositories.forget(key);
+        context.pins.forget(key);
         return Ok(Next::OnEvent);
     };
     let finding = if source.spec.suspend {

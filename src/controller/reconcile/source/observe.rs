@@ -3,8 +3,9 @@
 use starling_api::Source;
 use starling_core::revision::{Facts, RefPolicy, ResolveError, Revision, Verdict, advance, resolve};
 
-use super::{Finding, Valid, pins};
+use super::{Finding, Valid};
 use crate::controller::context::Context;
+use crate::controller::pins;
 use crate::controller::repositories::RepositoryError;
 use crate::git::{GitError, RepoAccess};
 
@@ -78,7 +79,7 @@ async fn follow(
         ) {
             Verdict::Unchanged => Finding::Offers(found),
             Verdict::Move(to) => {
-                pins::keep(context, source, access, &to).await?;
+                pins::pin(context, source, access, &to).await?;
                 Finding::Offers(to)
             }
             Verdict::Hold { keep, reason, found } => Finding::Holds {
