@@ -154,7 +154,7 @@ fn settled(
 }
 
 /// The body with the UID that the object is expected to have: without such an object the answer is a conflict.
-fn with_uid(body: &Bytes, uid: &str) -> Bytes {
+pub(super) fn with_uid(body: &Bytes, uid: &str) -> Bytes {
     match serde_json::from_slice::<Value>(body) {
         Ok(mut object) if object["metadata"].is_object() => {
             object["metadata"]["uid"] = uid.into();

@@ -24,6 +24,7 @@ use super::metadata::Partial;
 use super::paths;
 use super::siblings::Siblings;
 use super::transport::{Answer, Member};
+use super::write::takes_back;
 
 /// What would be applied.
 #[derive(Clone, Copy, Debug)]
@@ -197,7 +198,7 @@ impl Member {
             if metadata.is_left_alone() {
                 return Ok(None);
             }
-            force |= metadata.live().is_applied_by(job.owner);
+            force |= takes_back(step, job.owner, &metadata);
             match metadata.live().owner.filter(|label| *label != job.owner) {
                 Some(other) if job.handed_over_by.contains(other) => force = true,
                 Some(other) => {
@@ -224,7 +225,7 @@ impl Member {
                 };
                 let asked = job.recreate || object.directives.recreate;
                 let metadata = live.parse::<Partial<'_>>(get)?.metadata;
-                match recreation(&object.key, asked, step.uid, job.owner, metadata.live()) {
+                match recreation(&object.key, asked, step.claim, job.owner, metadata.live()) {
                     Recreation::Do { .. } => Ok(Some(Change::Recreate)),
                     Recreation::Refuse(advice) => Err(MemberError::Immutable {
                         request,

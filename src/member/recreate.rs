@@ -85,7 +85,7 @@ impl Member {
             .metadata;
         let asked = job.recreate || object.directives.recreate;
         Ok(Some(
-            match recreation(&object.key, asked, step.uid, job.owner, live.live()) {
+            match recreation(&object.key, asked, step.claim, job.owner, live.live()) {
                 Recreation::Refuse(advice) => Err(advice),
                 Recreation::Do { uid } => Ok(Doomed {
                     uid,

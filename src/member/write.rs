@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::StatusCode;
-use starling_core::apply::{Record, Step, Why};
+use starling_core::apply::{Claim, Record, Step, Why};
 use starling_core::object::RenderedObject;
 
 use super::adopt::Adoption;
@@ -10,7 +10,8 @@ use super::apply::{Applied, ApplyJob, Change};
 use super::attempt::Attempt;
 use super::call::{Call, METADATA, What};
 use super::error::MemberError;
-use super::metadata::Partial;
+use super::ignored::with_uid;
+use super::metadata::{Metadata, Partial};
 use super::paths;
 use super::transport::{Answer, Member};
 
@@ -27,9 +28,8 @@ impl Member {
         let path = paths::object(&resource, &object.key)?;
         let record = job.records.get(&object.key);
         let written = match self.write(job.owner, step, record, &path, attempt).await {
-            Err(error) if !step.force && error.is_about_fields() => {
-                self.write_what_is_ours(job, step, record, &path, error, attempt)
-                    .await
+            Err(error) if step.claim == Claim::Unconfirmed && !step.force && error.is_about_fields() => {
+                self.take_back(job.owner, step, &path, error, attempt).await
             }
             other => other,
         };
@@ -76,30 +76,41 @@ impl Member {
 
     /// Writes once more, by force, an object that turns out to be ours: an earlier apply of it was taken, and its answer lost.
     /// `conflict` is what the member said of others' fields.
-    async fn write_what_is_ours(
+    async fn take_back(
         &self,
-        job: ApplyJob<'_>,
+        owner: &str,
         step: &Step<'_>,
-        record: Option<&Record>,
         path: &str,
         conflict: MemberError,
         attempt: &Attempt,
     ) -> Result<Applied, MemberError> {
         let object = step.object;
-        let Some(answer) = self.look(object, path, attempt).await? else {
-            return Err(conflict);
+        let answer = match self.look(object, path, attempt).await {
+            Ok(Some(answer)) => answer,
+            Err(error) if error.ends_attempt() => return Err(error),
+            // Who may not look is told of the conflict.
+            Ok(None) | Err(_) => return Err(conflict),
         };
-        let live = answer
-            .parse::<Partial<'_>>(What::object("get", &object.key))?
-            .metadata;
-        if !live.live().is_applied_by(job.owner) {
-            return Err(conflict);
-        }
-        if live.is_left_alone() {
+        let get = What::object("get", &object.key);
+        let live = answer.parse::<Partial<'_>>(get)?.metadata;
+        live.check(&object.key, get)?;
+        if step.claim.is_of(live.live(), owner) && live.is_left_alone() {
             return Ok(unchanged(object, live.record("")));
         }
-        let step = Step { force: true, ..*step };
-        self.write(job.owner, &step, record, path, attempt).await
+        if !takes_back(step, owner, &live) {
+            return Err(conflict);
+        }
+        // This one, and none that was made in its place since.
+        let object = RenderedObject {
+            body: with_uid(&object.body, &live.uid),
+            ..object.clone()
+        };
+        let step = Step {
+            object: &object,
+            force: true,
+            ..*step
+        };
+        self.write(owner, &step, None, path, attempt).await
     }
 
     /// Sends one server-side apply.
@@ -136,6 +147,13 @@ impl Member {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Whether fields are taken from other managers all the same: an earlier apply was taken and its answer lost, and nobody asks to keep
+/// the object, as they do of one that was let go.
+pub(super) fn takes_back(step: &Step<'_>, owner: &str, live: &Metadata<'_>) -> bool {
+    let live = live.live();
+    step.claim == Claim::Unconfirmed && step.claim.is_of(live, owner) && !live.prune_disabled
 }
 
 /// An object that needed no write.

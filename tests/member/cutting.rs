@@ -8,7 +8,7 @@ use k8s_openapi::api::batch::v1::Job;
 use kube::api::Api;
 use serde_json::{Value, json};
 use starling::member::{MemberError, NoSiblings, PreviewJob};
-use starling_api::{DISABLED, FIELD_MANAGER, IgnoreRule, OWNER_LABEL, RECONCILE};
+use starling_api::{DISABLED, FIELD_MANAGER, IgnoreRule, OWNER_LABEL, PRUNE, RECONCILE};
 use starling_core::ignore::IgnoreRules;
 use starling_core::object::{RenderedObject, RenderedSet};
 use starling_testkit::{Fault, FaultProxy, Match};
@@ -174,15 +174,61 @@ async fn what_was_made_without_an_answer_and_edited_is_taken_back() {
         assert_eq!(world.apply_ok(&objects).await, [told], "{case}");
         assert_eq!(world.value("a", "k").await.as_deref(), Some(value), "{case}");
     }
+    // What was let go carries the same proof, and nobody meant to write it since.
+    let mut world = World::new("madeletgo").await;
+    let objects = [
+        world.map("a", &json!({"k": "ours"})),
+        world.map("b", &json!({"k": "1"})),
+    ];
+    world.apply_ok(&objects).await;
+    let protected = json!({"metadata": {"annotations": {PRUNE: DISABLED}}, "data": {"k": "theirs"}});
+    world.edit("a", &protected).await;
+    world.apply(&objects[1..]).await;
+    for _ in 0..2 {
+        let outcome = world.apply(&objects).await;
+        assert!(
+            matches!(&outcome.failures[..], [(_, MemberError::Conflict { .. })]),
+            "{outcome:?}"
+        );
+        assert_eq!(world.value("a", "k").await.as_deref(), Some("theirs"));
+    }
     // Whoever copies an object copies its labels, and makes it no object of ours.
     let mut world = World::new("madecopied").await;
     world.create_map("a", &json!({"k": "theirs"})).await;
     let label = json!({"metadata": {"labels": {OWNER_LABEL: world.owner}}});
     world.edit("a", &label).await;
-    let outcome = world.apply(&[world.map("a", &json!({"k": "ours"}))]).await;
-    assert!(
-        matches!(&outcome.failures[..], [(_, MemberError::Conflict { .. })]),
-        "{outcome:?}"
-    );
-    assert_eq!(world.value("a", "k").await.as_deref(), Some("theirs"));
+    for _ in 0..2 {
+        let outcome = world.apply(&[world.map("a", &json!({"k": "ours"}))]).await;
+        assert!(
+            matches!(&outcome.failures[..], [(_, MemberError::Conflict { .. })]),
+            "{outcome:?}"
+        );
+        assert_eq!(world.value("a", "k").await.as_deref(), Some("theirs"));
+    }
+}
+
+/// The same with fields that are left to others, and with a field that cannot be changed: the object is made anew.
+#[tokio::test]
+async fn what_was_made_without_an_answer_is_ours_in_every_way() {
+    let mut world = World::new("madeignored").await;
+    let rule: IgnoreRule = serde_json::from_value(json!({"paths": ["/data/left"]})).unwrap();
+    world.ignore = IgnoreRules::new(&[rule]).unwrap();
+    let objects = [world.map("a", &json!({"k": "ours", "left": "first"}))];
+    let made = Match::method(Method::PATCH)
+        .path_ends_with("/configmaps/a")
+        .times(1);
+    cut(&mut world, &objects, made, Fault::CutAfter).await;
+    let edit = json!({"data": {"k": "edited", "left": "theirs"}});
+    world.edit("a", &edit).await;
+    assert_eq!(world.apply_ok(&objects).await, ["configured a"]);
+    let values = (world.value("a", "k").await, world.value("a", "left").await);
+    assert_eq!(values, (Some("ours".into()), Some("theirs".into())));
+
+    let mut world = World::new("madeanew").await;
+    world.recreate = true;
+    let made = Match::method(Method::PATCH).path_ends_with("/jobs/job").times(1);
+    let first = [job(&world, "a:1")];
+    cut(&mut world, &first, made, Fault::CutAfter).await;
+    let second = [job(&world, "a:2")];
+    assert_eq!(world.apply_ok(&second).await, ["created job"]);
 }

@@ -2,14 +2,15 @@
 
 use starling::ledger::{LedgerView, NewEntry};
 use starling_core::journal::{Body, Draft, Look, Recorder, resume, verify};
-use starling_core::plan::Decision;
+use starling_core::plan::{Decision, To};
 
 use crate::law::Broken;
 use crate::machine::{Decided, Machine, Step};
-use crate::world::{GROUP, UID, Written};
+use crate::world::{ENTRY, GROUP, UID, Written};
 
 impl Machine {
-    /// Knows what the journal says last: from the look before, or from the ledger where that did not come so far.
+    /// Knows what the journal says last: from the look before, or from the ledger where that did not come so far as to write
+    /// its entry.
     pub(crate) async fn resume_journal(&mut self) {
         if self.recorder.is_none() {
             let tail = self.ledger.journal_tail(UID).await.unwrap();
@@ -49,7 +50,7 @@ impl Machine {
         Ok(())
     }
 
-    /// A Sync is about to be written: the newest entry is of its rollout, and starts its cluster.
+    /// A Sync is about to be written: the newest entry is of its rollout, and starts its cluster with just that.
     pub(crate) async fn check_is_in_journal(&mut self, written: &Written) {
         let mut newest: Option<(i64, Look)> = None;
         for entry in self.ledger.journal_tail(UID).await.unwrap() {
@@ -58,8 +59,23 @@ impl Machine {
             newest = Some((entry.rollout, look));
         }
         let told = newest.is_some_and(|(rollout, look)| {
-            let decision = look.plan.decisions.get(&written.cluster);
-            rollout == written.rollout && matches!(decision, Some(Decision::Start { .. }))
+            let Some(Decision::Start { to, .. }) = look.plan.decisions.get(&written.cluster) else {
+                return false;
+            };
+            let good = || {
+                look.input
+                    .clusters
+                    .get(&written.cluster)?
+                    .entries
+                    .get(ENTRY)?
+                    .known_good
+                    .as_ref()
+            };
+            let release = match to {
+                To::Release => Some(&look.input.rollout.release),
+                To::LastKnownGood => good(),
+            };
+            rollout == written.rollout && release == Some(&written.release)
         });
         if !told {
             let cluster = written.cluster.clone();

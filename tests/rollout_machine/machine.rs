@@ -83,6 +83,8 @@ pub(crate) struct Machine {
     pub(crate) ledger: Ledger,
     /// What the journal says last; `None`: the ledger is to be asked.
     pub(crate) recorder: Option<Recorder>,
+    /// This look has come so far.
+    journal_is_written: bool,
     pub(crate) folder: TempDir,
 }
 
@@ -111,6 +113,7 @@ impl Machine {
             unsure: (false, BTreeSet::new()),
             ledger,
             recorder: None,
+            journal_is_written: false,
             folder,
         }
     }
@@ -152,7 +155,12 @@ impl Machine {
     pub(crate) async fn look(&mut self) -> Looked {
         match self.reconcile().await {
             Ok(()) => Looked::Through,
-            Err(Interrupted::Failed) => Looked::Failed,
+            Err(Interrupted::Failed) => {
+                if !self.journal_is_written {
+                    self.recorder = None;
+                }
+                Looked::Failed
+            }
             Err(Interrupted::Crashed) => {
                 while self.restart().await.is_err() {}
                 Looked::Restarted
@@ -187,6 +195,7 @@ impl Machine {
     async fn reconcile(&mut self) -> Step<()> {
         self.read_again();
         self.resume_journal().await;
+        self.journal_is_written = false;
         let Some(mut decided) = self.decide().await? else {
             return Ok(());
         };
@@ -204,6 +213,7 @@ impl Machine {
             Order::Right | Order::SyncBeforeIntent | Order::NotReadAgain => {
                 self.keep_stages(&mut decided)?;
                 self.write_journal(&decided).await?;
+                self.journal_is_written = true;
                 self.admit(&decided).await?;
             }
         }

@@ -52,14 +52,14 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let Some((stream, port)) = self.0.take().and_then(|stream| {
-            let port = stream.local_addr().ok()?;
-            Some((stream, port))
+        let Some((stream, local)) = self.0.take().and_then(|stream| {
+            let local = stream.local_addr().ok()?;
+            Some((stream, local))
         }) else {
             return;
         };
         CUT.with_borrow_mut(|cut| match cut {
-            Some(cut) => cut.push((port, stream)),
+            Some(cut) => cut.push((local, stream)),
             None => drop(stream),
         });
     }
@@ -94,8 +94,9 @@ pub(crate) struct LastTask;
 
 impl Drop for LastTask {
     fn drop(&mut self) {
-        let mut cut = CUT.take().unwrap_or_default();
-        cut.sort_by_key(|(port, _)| *port);
+        // What is cut later than this finds the list there and is left in it: see `go_down`.
+        let mut cut = CUT.with_borrow_mut(|cut| cut.as_mut().map(std::mem::take).unwrap_or_default());
+        cut.sort_by_key(|(local, _)| *local);
         for (_, stream) in cut {
             drop(stream);
         }
@@ -105,7 +106,7 @@ impl Drop for LastTask {
 /// Has the streams of the controller end in order while it goes down.
 ///
 /// # Panics
-/// If streams are left over: the controller ran without a [`LastTask`].
+/// If streams are left over: the controller ran without a [`LastTask`], or something of it was dropped after that.
 pub(crate) fn go_down(crash: impl FnOnce()) {
     CUT.set(Some(Vec::new()));
     crash();

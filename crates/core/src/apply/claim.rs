@@ -1,6 +1,34 @@
-//! Whose an object is, where two Syncs want it.
+//! Whose an object is: what is known of that before it is written, and where two Syncs want it.
 
 use std::collections::BTreeMap;
+
+use super::Live;
+
+/// What is known, before an object is written, of whether it is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim<'a> {
+    /// Nothing.
+    New,
+    /// An earlier attempt meant to write it, and no answer is known: it may be ours, or somebody else's, or not there.
+    Unconfirmed,
+    /// The one with this UID was ours.
+    Confirmed(&'a str),
+}
+
+impl Claim<'_> {
+    /// Whether the live object is the one that is claimed.
+    ///
+    /// Where no answer is known, our own entry of `metadata.managedFields` proves that an apply of ours was taken: nobody copies it.
+    /// Alone it proves nothing, for what was let go keeps it.
+    #[must_use]
+    pub fn is_of(self, live: Live<'_>, owner: &str) -> bool {
+        match self {
+            Self::New => false,
+            Self::Unconfirmed => live.is_applied_by(owner),
+            Self::Confirmed(uid) => uid == live.uid && live.owner == Some(owner),
+        }
+    }
+}
 
 /// Another Sync of this installation on the same cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 pub use self::budget::HeldDeletions;
-pub use self::claim::{Claimant, kept_by};
+pub use self::claim::{Claim, Claimant, kept_by};
 pub use self::doubt::doubted;
 pub use self::prune::{
     Elsewhere, Guard, Live, PruneVerdict, in_reverse, left_over, never_prunes, prune_verdict,
@@ -123,8 +123,8 @@ pub struct Step<'a> {
     pub why: Why,
     /// Whether fields are taken from other managers.
     pub force: bool,
-    /// The UID that was applied last; empty if none is known.
-    pub uid: &'a str,
+    /// Whether it is known to be ours.
+    pub claim: Claim<'a>,
 }
 
 /// Why nothing is pruned although there is something to prune.
@@ -232,6 +232,11 @@ fn step<'a>(object: &'a RenderedObject, observed: &Observed<'a>, options: Option
         object,
         why,
         force: ours || options.conflicts_override,
-        uid: record.map_or(known_uid.unwrap_or_default(), |record| record.uid.as_str()),
+        claim: match (record, known_uid) {
+            (Some(record), _) => Claim::Confirmed(&record.uid),
+            (None, Some("")) => Claim::Unconfirmed,
+            (None, Some(uid)) => Claim::Confirmed(uid),
+            (None, None) => Claim::New,
+        },
     })
 }

@@ -1,5 +1,6 @@
 //! Whether an object is deleted and made anew because a field of it cannot be changed.
 
+use super::claim::Claim;
 use super::prune::Live;
 use crate::object::ObjectKey;
 
@@ -35,15 +36,14 @@ pub fn may_recreate(key: &ObjectKey, asked: bool) -> Result<(), &'static str> {
     }
 }
 
-/// Decides about one object, with the object as it is on the member now. `known_uid` is the UID that was applied last,
-/// empty if none is known. An object that is not known to be ours is never deleted, whoever asks.
+/// Decides about one object, with the object as it is on the member now. One that is not known to be ours is never deleted,
+/// whoever asks.
 #[must_use]
-pub fn recreation(key: &ObjectKey, asked: bool, known_uid: &str, owner: &str, live: Live<'_>) -> Recreation {
+pub fn recreation(key: &ObjectKey, asked: bool, claim: Claim<'_>, owner: &str, live: Live<'_>) -> Recreation {
     if let Err(advice) = may_recreate(key, asked) {
         return Recreation::Refuse(advice);
     }
-    let ours = !known_uid.is_empty() && known_uid == live.uid && live.owner == Some(owner);
-    if !ours {
+    if !claim.is_of(live, owner) {
         return Recreation::Refuse("force does not make it anew, because it is not this Sync's object");
     }
     if live.prune_disabled {
@@ -77,18 +77,59 @@ mod tests {
             ..live
         };
         let unlabelled = Live { owner: None, ..live };
+        let copied = Live {
+            owner_is_applied: false,
+            ..live
+        };
         for (group, kind, asked, known, live, words) in [
-            ("", "Service", true, "u", live, None),
-            ("batch", "Job", true, "u", live, None),
-            ("", "Service", false, "u", live, Some("set force: true")),
-            ("", "Service", true, "v", live, Some("not this Sync's object")),
-            ("", "Service", true, "", live, Some("not this Sync's object")),
-            ("", "Service", true, "u", stranger, Some("not this Sync's object")),
+            ("", "Service", true, Claim::Confirmed("u"), live, None),
+            ("batch", "Job", true, Claim::Confirmed("u"), live, None),
+            (
+                "",
+                "Service",
+                false,
+                Claim::Confirmed("u"),
+                live,
+                Some("set force: true"),
+            ),
             (
                 "",
                 "Service",
                 true,
-                "u",
+                Claim::Confirmed("v"),
+                live,
+                Some("not this Sync's object"),
+            ),
+            (
+                "",
+                "Service",
+                true,
+                Claim::New,
+                live,
+                Some("not this Sync's object"),
+            ),
+            ("", "Service", true, Claim::Unconfirmed, live, None),
+            (
+                "",
+                "Service",
+                true,
+                Claim::Unconfirmed,
+                copied,
+                Some("not this Sync's object"),
+            ),
+            (
+                "",
+                "Service",
+                true,
+                Claim::Confirmed("u"),
+                stranger,
+                Some("not this Sync's object"),
+            ),
+            (
+                "",
+                "Service",
+                true,
+                Claim::Confirmed("u"),
                 protected,
                 Some("starling.dev/prune: disabled"),
             ),
@@ -96,17 +137,31 @@ mod tests {
                 "",
                 "Service",
                 true,
-                "u",
+                Claim::Confirmed("u"),
                 unlabelled,
                 Some("not this Sync's object"),
             ),
-            ("", "Namespace", true, "u", live, Some("would be lost")),
-            ("", "PersistentVolume", true, "u", live, Some("would be lost")),
+            (
+                "",
+                "Namespace",
+                true,
+                Claim::Confirmed("u"),
+                live,
+                Some("would be lost"),
+            ),
+            (
+                "",
+                "PersistentVolume",
+                true,
+                Claim::Confirmed("u"),
+                live,
+                Some("would be lost"),
+            ),
             (
                 "",
                 "PersistentVolumeClaim",
                 true,
-                "u",
+                Claim::Confirmed("u"),
                 live,
                 Some("would be lost"),
             ),
@@ -114,11 +169,18 @@ mod tests {
                 "apiextensions.k8s.io",
                 "CustomResourceDefinition",
                 true,
-                "u",
+                Claim::Confirmed("u"),
                 live,
                 Some("would be lost"),
             ),
-            ("example.test", "Namespace", true, "u", live, None),
+            (
+                "example.test",
+                "Namespace",
+                true,
+                Claim::Confirmed("u"),
+                live,
+                None,
+            ),
         ] {
             let key = ObjectKey {
                 group: group.into(),

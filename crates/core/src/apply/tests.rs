@@ -480,14 +480,20 @@ fn what_belongs_to_another_is_neither_written_nor_claimed() {
 }
 
 #[test]
-fn a_step_knows_the_uid_that_was_applied() {
-    let uid = |world: &World| world.plan().apply[0].1[0].uid.to_owned();
+fn a_step_knows_what_is_claimed() {
+    let claim = |world: &World| format!("{:?}", world.plan().apply[0].1[0].claim);
     let mut world = confirmed(record(2, "u"));
-    assert_eq!(uid(&world), "u");
+    let confirmed = format!("{:?}", Claim::Confirmed("u"));
+    assert_eq!(claim(&world), confirmed);
+    let records = std::mem::take(&mut world.records);
+    assert_eq!(claim(&world), confirmed, "from the inventory");
+    world.inventory = [entry(3, "")].into_iter().collect();
+    assert_eq!(claim(&world), format!("{:?}", Claim::Unconfirmed));
+    world.records = records;
+    assert_eq!(claim(&world), confirmed, "the record has the answer");
     world.records.clear();
-    assert_eq!(uid(&world), "u", "from the inventory");
     world.inventory = Inventory::new();
-    assert_eq!(uid(&world), "");
+    assert_eq!(claim(&world), format!("{:?}", Claim::New));
 }
 
 #[test]

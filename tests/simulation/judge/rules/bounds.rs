@@ -25,11 +25,11 @@ use crate::judge::world::{SyncStory, World};
 /// cluster is in flight from the write that admits it until its Sync says that it is done or that it failed, or until
 /// `progressDeadline`, and again while it has not been healthy for `minSuccessTime`; not while it is suspended, not selected, or
 /// unreachable with an older release. Once it was through, it is not in flight again for the same admission; but where it failed
-/// and is at work again, what is admitted on it next takes no slot of another cluster's, nor does what is admitted where a
-/// cluster had done its work within the lag, after one that was out came back. The bounds are the widest that were in force, or may still have been
-/// for the controller, when it was decided; what failed counts once it must have been known. Percentages are of the selected
-/// clusters, or of those in the stage; concurrency rounds up and is at least one, failures round down. A word of a person counts
-/// if it was there for as long as the lag.
+/// and is at work again, what is admitted on it next takes no slot of another cluster's. Nor does what is admitted where a cluster was
+/// through within the lag, if clusters that were out and came back are what makes too many. The bounds are the widest that were in
+/// force, or may still have been for the controller, when it was decided; what failed counts once it must have been known.
+/// Percentages are of the selected clusters, or of those in the stage; concurrency rounds up and is at least one, failures round
+/// down. A word of a person counts if it was there for as long as the lag.
 pub(super) fn admissions_keep_the_bounds(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (id, track) in &world.hub.groups {
@@ -124,7 +124,7 @@ impl<'m> Moment<'m> {
             let slots = self
                 .widest(|group| group.spec.rollout_strategy.max_concurrency, up)
                 .max(1);
-            if others.len() >= slots {
+            if others.len() >= slots && !self.ended_while_too_many_were_at_work(&others, slots) {
                 let words = format!("admitted while {others:?} were in flight, of {slots} at most");
                 found.push(self.violation(Rule::Concurrency, words));
             }
@@ -351,7 +351,8 @@ impl<'m> Moment<'m> {
         let slots = up(stage.max_concurrency?, total).max(1);
         let is_here = |cluster: &&str| self.always_in(group, cluster) == Some(place);
         let others: Vec<_> = in_flight.iter().copied().filter(is_here).collect();
-        (others.len() >= slots).then(|| {
+        let is_full = others.len() >= slots && !self.ended_while_too_many_were_at_work(&others, slots);
+        is_full.then(|| {
             let words = format!(
                 "admitted while {others:?} of stage {} were in flight, of {slots}",
                 stage.name

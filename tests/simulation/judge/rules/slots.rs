@@ -29,13 +29,9 @@ impl<'m> Moment<'m> {
         let targets = self.targets(cluster);
         let reachable = self.cluster_always(cluster, is_reachable);
         let is_open = |target: &Target| {
-            let gave_up = targets.iter().any(|(_, other)| {
-                let with_it = other.release == target.release || other.at >= target.at;
-                with_it && self.is_before(other.failed)
-            });
             // Older than what rolls, also where what was good is admitted beside it.
             let leftover = target.release != self.rolled() && !reachable;
-            target.is_admission && !self.is_before(target.done) && !gave_up && !leftover
+            target.is_admission && !leftover && !has_ended(&targets, target, |end| self.is_before(end))
         };
         targets.iter().any(|(story, target)| {
             (is_open(target) && !self.may_be_late(&targets, target)) || self.soaks(story, target)
@@ -72,44 +68,47 @@ impl<'m> Moment<'m> {
         self.deadline(targets, target) <= latest
     }
 
-    /// Whether the cluster that is admitted had a slot already, or still had one for the controller.
+    /// Whether the cluster that is admitted has a slot already.
     pub(super) fn has_a_slot(&self) -> bool {
-        self.is_in_flight(&self.story.cluster) || self.is_at_work_again() || self.ended_lately()
+        self.is_in_flight(&self.story.cluster) || self.is_at_work_again()
     }
 
-    /// Whether what the cluster itself was at was over within the lag only, for the controller perhaps not yet: what it is admitted to
-    /// in place of that takes no slot of another's. That matters where more are at work than there are slots, and so only where
-    /// one was out, had its slot taken, and came back; everywhere else its end is what the controller itself has written.
-    fn ended_lately(&self) -> bool {
-        let (cluster, span) = (&self.story.cluster, (self.from, self.target.at));
+    /// With all slots taken by `others`: whether what the cluster itself was at was over within the lag only, for the controller
+    /// perhaps not yet. What it is admitted to in place of that takes no slot of another's. That counts only where more are at work
+    /// than there are slots, because clusters were out, had their slots taken, and came back: itself, or so many others.
+    /// Everywhere else its end is what the controller itself has written.
+    pub(super) fn ended_while_too_many_were_at_work(&self, others: &[&str], slots: usize) -> bool {
+        let itself = &self.story.cluster;
+        let (earliest, _) = self.world.history.clock.shown(self.from, self.target.at);
         let known = |end: Option<(Timestamp, usize)>| end.is_some_and(|(at, _)| at <= self.from);
-        let (earliest, _) = self.world.history.clock.shown(span.0, span.1);
-        let targets = self.targets(cluster);
-        let open = |target: &Target| {
-            let gave_up = targets.iter().any(|(_, other)| {
-                let with_it = other.release == target.release || other.at >= target.at;
-                with_it && known(other.failed)
-            });
-            let over = known(target.done) || gave_up || self.deadline(&targets, target) <= earliest;
-            target.is_admission && !over && self.one_was_out(target.at)
-        };
-        let track = self.world.hub.cluster(cluster);
+        let targets = self.targets(itself);
+        let was_open = targets.iter().any(|(_, target)| {
+            let over = has_ended(&targets, target, known) || self.deadline(&targets, target) <= earliest;
+            target.is_admission && !over
+        });
+        let track = self.world.hub.cluster(itself);
         let reachable = track.is_some_and(|track| {
-            let mut versions = track.during(span.0, span.1);
+            let mut versions = track.during(self.from, self.target.at);
             versions.any(|version| is_reachable(&version.object))
         });
-        reachable && self.can_be_worked_on(cluster) && targets.iter().any(|(_, target)| open(target))
+        let returned = others.iter().filter(|cluster| self.has_returned(cluster)).count();
+        was_open
+            && reachable
+            && self.can_be_worked_on(itself)
+            && (self.has_returned(itself) || others.len() - returned < slots)
     }
 
-    /// Whether a cluster was not selected, lost or suspended for a time.
-    fn one_was_out(&self, since: Timestamp) -> bool {
-        let span = (since, self.target.at);
-        let always_in = |cluster: &&str| {
-            let its = Id::new(&self.id.namespace, cluster);
+    /// Whether a cluster was not selected, lost or suspended for a time, after it had been admitted to what it is at.
+    fn has_returned(&self, cluster: &str) -> bool {
+        let its = Id::new(&self.id.namespace, cluster);
+        let always_in = |since| {
+            let span = (since, self.target.at);
             let mut groups = self.group.iter();
             groups.all(|group| self.world.hub.always_selected(group, &its, span, is_reachable))
         };
-        !self.selected.iter().all(always_in)
+        let targets = self.targets(cluster);
+        let mut admitted = targets.iter().filter(|(_, target)| target.is_admission);
+        admitted.any(|(_, target)| !always_in(target.at))
     }
 
     /// Whether the cluster itself failed with what it was admitted to, in time, and may be known to be at work on it again: a
@@ -185,4 +184,17 @@ impl<'m> Moment<'m> {
         let track = self.world.hub.cluster(cluster);
         track.is_some_and(|track| track.always(self.known_since(cluster), self.target.at, is))
     }
+}
+
+/// Whether a target is through, or failed: it itself, or another of its release, or one that came later.
+fn has_ended(
+    targets: &[(&SyncStory<'_>, &Target)],
+    target: &Target,
+    counts: impl Fn(Option<(Timestamp, usize)>) -> bool,
+) -> bool {
+    let gave_up = targets.iter().any(|(_, other)| {
+        let with_it = other.release == target.release || other.at >= target.at;
+        with_it && counts(other.failed)
+    });
+    gave_up || counts(target.done)
 }

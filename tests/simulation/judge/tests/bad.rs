@@ -462,7 +462,7 @@ const ORDER: [Case; 14] = [
     ),
 ];
 
-const BOUNDS: [Case; 11] = [
+const BOUNDS: [Case; 12] = [
     ("three at once of two", Rule::Concurrency, || {
         let mut script = rolling();
         for cluster in ["a", "b", "c"] {
@@ -517,6 +517,25 @@ const BOUNDS: [Case; 11] = [
             script.admit("a", "c2");
             script.roll("c3", THREE);
             script.admit("b", "c3");
+            script
+        },
+    ),
+    (
+        "one is through, and another that is at nothing was out for a moment",
+        Rule::Concurrency,
+        || {
+            let mut script = rolling();
+            script.admit("c", "c2");
+            script.write("c", "c2");
+            script.add_cluster("d");
+            script.roll("c3", THREE);
+            script.reach("d", false);
+            script.reach("d", true);
+            script.admit("a", "c3");
+            script.hold("c");
+            script.admit("b", "c3");
+            script.pass(-1);
+            script.admit("c", "c3");
             script
         },
     ),

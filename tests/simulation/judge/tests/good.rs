@@ -163,7 +163,8 @@ fn a_lost_cluster_comes_back_and_is_told_what_is_newer_in_its_own_slot() -> Hist
     script.end()
 }
 
-/// The controller has just said of both that they are through, and decides for the third with what it knew before.
+/// A cluster that was out took its slot with it when it came back. The controller has just said of another that it is through, and
+/// decides with what it knew before.
 fn one_more_than_slots_are_at_work_after_a_cluster_came_back() -> History {
     let mut script = settled();
     let label = |script: &mut Script, value: &str| {
@@ -187,7 +188,7 @@ fn one_more_than_slots_are_at_work_after_a_cluster_came_back() -> History {
     script.end()
 }
 
-/// The same: for the controller it is still gone.
+/// The controller has seen the Cluster go, and not yet that there is another.
 fn a_cluster_is_made_again_while_its_sync_is_taken_away() -> History {
     let mut script = settled();
     script.delete_cr("Cluster", "c", "kubectl", false);
