@@ -98,7 +98,8 @@ impl<'m> Moment<'m> {
             && (self.has_returned(itself) || others.len() - returned < slots)
     }
 
-    /// Whether a cluster was not selected, lost or suspended for a time, after it had been admitted to what it is at.
+    /// Whether a cluster was not selected, lost or suspended for a time, after it had been admitted to what it is at, or was at within
+    /// the lag: what is newer goes into the same slot.
     fn has_returned(&self, cluster: &str) -> bool {
         let its = Id::new(&self.id.namespace, cluster);
         let always_in = |since| {
@@ -106,9 +107,12 @@ impl<'m> Moment<'m> {
             let mut groups = self.group.iter();
             groups.all(|group| self.world.hub.always_selected(group, &its, span, is_reachable))
         };
-        let targets = self.targets(cluster);
-        let mut admitted = targets.iter().filter(|(_, target)| target.is_admission);
-        admitted.any(|(_, target)| !always_in(target.at))
+        let stories = self.world.group_stories(self.id, cluster);
+        let mut lately = stories.flat_map(|story| &story.targets).filter(|target| {
+            let before = target.index < self.target.index;
+            before && target.is_admission && target.is_wanted_during(self.from, self.target.at)
+        });
+        lately.any(|target| !always_in(target.at))
     }
 
     /// Whether the cluster itself failed with what it was admitted to, in time, and may be known to be at work on it again: a

@@ -163,9 +163,8 @@ fn a_lost_cluster_comes_back_and_is_told_what_is_newer_in_its_own_slot() -> Hist
     script.end()
 }
 
-/// A cluster that was out took its slot with it when it came back. The controller has just said of another that it is through, and
-/// decides with what it knew before.
-fn one_more_than_slots_are_at_work_after_a_cluster_came_back() -> History {
+/// A cluster that was out took its slot with it when it came back: three are at work where two may be.
+fn one_came_back_beside_two() -> Script {
     let mut script = settled();
     let label = |script: &mut Script, value: &str| {
         script.edit("Cluster", "a", "kubectl", |cluster| {
@@ -183,7 +182,25 @@ fn one_more_than_slots_are_at_work_after_a_cluster_came_back() -> History {
     label(&mut script, "yes");
     script.roll("c3", THREE);
     script.pass(5);
+    script
+}
+
+/// The controller has just said that one is through, and decides with what it knew before.
+fn one_of_too_many_is_told_what_is_newer_in_its_own_slot() -> History {
+    let mut script = one_came_back_beside_two();
     script.hold("c");
+    script.admit("c", "c3");
+    script.end()
+}
+
+/// The same of two, one of them that which came back.
+fn two_of_too_many_are_told_what_is_newer_in_their_own_slots() -> History {
+    let mut script = one_came_back_beside_two();
+    script.hold("a");
+    script.pass(-1);
+    script.hold("c");
+    script.admit("a", "c3");
+    script.pass(-1);
     script.admit("c", "c3");
     script.end()
 }
@@ -530,7 +547,7 @@ type Case = (&'static str, fn() -> History);
 /// T75, the other half.
 #[test]
 fn t75_histories_without_fault_are_accepted() {
-    let histories: [Case; 29] = [
+    let histories: [Case; 30] = [
         ("bounded steps", a_second_commit_rolls_in_bounded_steps),
         (
             "supersession",
@@ -553,8 +570,12 @@ fn t75_histories_without_fault_are_accepted() {
             a_lost_cluster_comes_back_and_is_told_what_is_newer_in_its_own_slot,
         ),
         (
-            "one more than slots",
-            one_more_than_slots_are_at_work_after_a_cluster_came_back,
+            "one of too many",
+            one_of_too_many_is_told_what_is_newer_in_its_own_slot,
+        ),
+        (
+            "two of too many",
+            two_of_too_many_are_told_what_is_newer_in_their_own_slots,
         ),
         (
             "made again beside a deletion",
