@@ -303,13 +303,17 @@ impl World {
         // A server answers before it logs.
         wait::until(PATIENCE, "every removed object in the audit logs", async || {
             let writes = self.writes().map_err(|error| format!("{error:#}"))?;
-            let wrong = writes.iter().find(|(_, writes)| {
-                !writes.deleted.is_superset(&gone) || !writes.deleted.is_subset(&removed)
-            });
-            match wrong {
-                None => Ok(()),
-                Some((member, writes)) => Err(format!("{member}: {:?} of {gone:?}", writes.deleted)),
+            for (member, writes) in writes {
+                let told = |name: &&String| writes.deleted.contains(*name) || writes.cut.contains_key(*name);
+                let untold: Vec<_> = gone.iter().filter(|name| !told(name)).collect();
+                let unasked: Vec<_> = writes.deleted.difference(&removed).collect();
+                if !untold.is_empty() || !unasked.is_empty() {
+                    return Err(format!(
+                        "{member}: no deletion of {untold:?}, nobody removed {unasked:?}"
+                    ));
+                }
             }
+            Ok(())
         })
         .await?;
         self.writes()
