@@ -14,12 +14,13 @@ use std::sync::{Arc, LazyLock, Weak};
 use anyhow::{Context, Result};
 use futures::FutureExt;
 use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{DeleteParams, ListParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use starling_api::conditions::{self, Condition, READY};
 use starling_api::{Cluster, REQUESTED_AT, RolloutPhase, Source, SyncGroup, SyncGroupStatus, SyncResource};
 use starling_controlplane::{Assets, Process};
-use starling_testkit::fleet::{MANAGEMENT, PATIENCE};
+use starling_testkit::fleet::{Kind, MANAGEMENT, PATIENCE};
 use starling_testkit::{FaultProxy, Fleet, FleetOptions, GitRepo, Match, SopsTools, wait};
 use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
@@ -172,21 +173,22 @@ impl Scene {
 
     /// Takes away what would go on working beside the next tests. The objects on the members stay.
     async fn tidy(&self) -> Result<()> {
-        let fleet = self.fleet();
-        let own = |name: &str| name.starts_with(self.name);
-        for group in fleet.api::<SyncGroup>().list(&Default::default()).await? {
-            if own(&group.name_any()) {
-                fleet.delete::<SyncGroup>(&group.name_any()).await?;
+        self.take_away::<SyncGroup>().await?;
+        self.take_away::<SyncResource>().await?;
+        self.take_away::<Source>().await
+    }
+
+    async fn take_away<K: Kind>(&self) -> Result<()> {
+        let api = self.fleet().api::<K>();
+        for object in api.list(&ListParams::default()).await? {
+            let name = object.name_any();
+            if !name.starts_with(self.name) {
+                continue;
             }
-        }
-        for sync in fleet.syncs().await? {
-            if own(&sync.name_any()) {
-                fleet.delete::<SyncResource>(&sync.name_any()).await?;
-            }
-        }
-        for source in fleet.api::<Source>().list(&Default::default()).await? {
-            if own(&source.name_any()) {
-                fleet.delete::<Source>(&source.name_any()).await?;
+            match api.delete(&name, &DeleteParams::default()).await {
+                // What a group has on its clusters goes with the group, while this goes through the list.
+                Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                deleted => drop(deleted?),
             }
         }
         Ok(())
