@@ -21,19 +21,10 @@ fn rolling() -> Script {
 /// The same, with another strategy.
 fn rolling_with(strategy: Value) -> Script {
     let mut script = settled();
-    strategy_is(&mut script, strategy);
+    script.strategy_is(strategy);
     script.pass(5);
     script.roll("c2", TWO);
     script
-}
-
-fn strategy_is(script: &mut Script, mut strategy: Value) {
-    if strategy["progressDeadline"].is_null() {
-        strategy["progressDeadline"] = "10m".into();
-    }
-    script.edit("SyncGroup", "shop", "kubectl", |group| {
-        group["spec"]["rolloutStrategy"] = strategy;
-    });
 }
 
 /// The group's entry gets other fields before a second commit rolls.
@@ -48,9 +39,7 @@ fn rolling_entry(field: &str, value: Value, maps: &[(&str, &str)]) -> Script {
 
 pub(super) fn staged(more: &Value) -> Script {
     let mut script = settled();
-    script.edit("Cluster", "a", "kubectl", |cluster| {
-        cluster["metadata"]["labels"]["stage"] = "canary".into();
-    });
+    script.label("a", "stage", "canary");
     script.edit("SyncGroup", "shop", "kubectl", |group| {
         let stage = json!({"name": "canary", "clusterSelector": {"matchLabels": {"stage": "canary"}}});
         group["spec"]["rolloutStrategy"]["stages"] = json!([stage]);
@@ -541,7 +530,7 @@ const BOUNDS: [Case; 12] = [
     ),
     ("fewer slots were given long ago", Rule::Concurrency, || {
         let mut script = rolling();
-        strategy_is(&mut script, json!({"maxConcurrency": 1, "maxFailures": 0}));
+        script.strategy_is(json!({"maxConcurrency": 1, "maxFailures": 0}));
         script.pass(10);
         script.admit("a", "c2");
         script.admit("b", "c2");

@@ -108,16 +108,11 @@ fn an_answer_is_lost_and_the_attempt_repeated() -> History {
 
 fn a_cluster_leaves_and_comes_back() -> History {
     let mut script = settled();
-    let label = |script: &mut Script, value: &str| {
-        script.edit("Cluster", "c", "kubectl", |cluster| {
-            cluster["metadata"]["labels"]["fleet"] = value.into();
-        });
-    };
-    label(&mut script, "no");
+    script.label("c", "fleet", "no");
     script.pass(3);
     script.delete_cr("Sync", &sync("c"), "", false);
     script.report();
-    label(&mut script, "yes");
+    script.label("c", "fleet", "yes");
     script.admit("c", "c1");
     script.hold("c");
     script.report();
@@ -132,9 +127,7 @@ fn a_slot_is_taken_from_a_cluster_that_has_just_come_back() -> History {
     script.admit("a", "c2");
     script.admit("b", "c2");
     for value in ["no", "yes"] {
-        script.edit("Cluster", "a", "kubectl", |cluster| {
-            cluster["metadata"]["labels"]["fleet"] = value.into();
-        });
+        script.label("a", "fleet", value);
         script.pass(-1);
     }
     script.pass(1);
@@ -145,10 +138,7 @@ fn a_slot_is_taken_from_a_cluster_that_has_just_come_back() -> History {
 /// It was lost with the older release, and had given its slot to the other one; then it comes back, still at work.
 fn a_lost_cluster_comes_back_and_is_told_what_is_newer_in_its_own_slot() -> History {
     let mut script = settled();
-    script.edit("SyncGroup", "shop", "kubectl", |group| {
-        group["spec"]["rolloutStrategy"] =
-            json!({"maxConcurrency": 1, "maxFailures": 1, "progressDeadline": "10m"});
-    });
+    script.strategy_is(json!({"maxConcurrency": 1, "maxFailures": 1}));
     script.roll("c2", TWO);
     script.admit("a", "c2");
     script.write("a", "c2");
@@ -166,20 +156,16 @@ fn a_lost_cluster_comes_back_and_is_told_what_is_newer_in_its_own_slot() -> Hist
 /// A cluster that was out took its slot with it when it came back: three are at work where two may be.
 fn one_came_back_beside_two() -> Script {
     let mut script = settled();
-    let label = |script: &mut Script, value: &str| {
-        script.edit("Cluster", "a", "kubectl", |cluster| {
-            cluster["metadata"]["labels"]["fleet"] = value.into();
-        });
-        script.pass(5);
-    };
     script.roll("c2", TWO);
     script.admit("a", "c2");
     script.write("a", "c2");
-    label(&mut script, "no");
+    script.label("a", "fleet", "no");
+    script.pass(5);
     script.admit("b", "c2");
     script.admit("c", "c2");
     script.write("c", "c2");
-    label(&mut script, "yes");
+    script.label("a", "fleet", "yes");
+    script.pass(5);
     script.roll("c3", THREE);
     script.pass(5);
     script
@@ -290,10 +276,7 @@ fn an_unreachable_cluster_is_passed_over_and_caught_up_once() -> History {
 
 fn a_failure_gives_its_slot_back_and_is_named() -> History {
     let mut script = settled();
-    script.edit("SyncGroup", "shop", "kubectl", |group| {
-        group["spec"]["rolloutStrategy"] =
-            json!({"maxConcurrency": 1, "maxFailures": 1, "progressDeadline": "10m"});
-    });
+    script.strategy_is(json!({"maxConcurrency": 1, "maxFailures": 1}));
     script.roll("c2", TWO);
     script.admit("a", "c2");
     script.claim("a", "c2");
@@ -434,10 +417,7 @@ fn a_rebuilt_cluster_gets_everything_again() -> History {
 
 fn a_lost_cluster_keeps_its_slot_until_the_deadline() -> History {
     let mut script = settled();
-    script.edit("SyncGroup", "shop", "kubectl", |group| {
-        group["spec"]["rolloutStrategy"] =
-            json!({"maxConcurrency": 1, "maxFailures": 1, "progressDeadline": "1m"});
-    });
+    script.strategy_is(json!({"maxConcurrency": 1, "maxFailures": 1, "progressDeadline": "1m"}));
     script.roll("c2", TWO);
     script.admit("a", "c2");
     script.reach("a", false);
@@ -451,10 +431,7 @@ fn a_lost_cluster_keeps_its_slot_until_the_deadline() -> History {
 /// Four are at work where three may be: nobody admitted the retry. What follows on the same cluster takes no slot.
 fn a_cluster_that_is_at_work_again_is_told_what_is_newer() -> History {
     let mut script = settled();
-    script.edit("SyncGroup", "shop", "kubectl", |group| {
-        group["spec"]["rolloutStrategy"] =
-            json!({"maxConcurrency": 1, "maxFailures": 1, "progressDeadline": "10m"});
-    });
+    script.strategy_is(json!({"maxConcurrency": 1, "maxFailures": 1}));
     script.roll("c2", TWO);
     script.admit("a", "c2");
     script.fail("a", &["ConfigMap default/settings"]);
@@ -495,9 +472,7 @@ fn a_controller_that_is_away_explains_nothing() -> History {
 
 fn a_first_stage_is_through_before_the_second() -> History {
     let mut script = settled();
-    script.edit("Cluster", "a", "kubectl", |cluster| {
-        cluster["metadata"]["labels"]["stage"] = "canary".into();
-    });
+    script.label("a", "stage", "canary");
     script.edit("SyncGroup", "shop", "kubectl", |group| {
         group["spec"]["rolloutStrategy"]["minSuccessTime"] = "30s".into();
         group["spec"]["rolloutStrategy"]["stages"] =

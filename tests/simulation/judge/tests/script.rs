@@ -97,6 +97,23 @@ impl Script {
         self.history.hub.push(write);
     }
 
+    /// A person labels a cluster.
+    pub(super) fn label(&mut self, cluster: &str, label: &str, value: &str) {
+        self.edit("Cluster", cluster, "kubectl", |cluster| {
+            cluster["metadata"]["labels"][label] = value.into();
+        });
+    }
+
+    /// A person gives the group another strategy; `progressDeadline` is ten minutes if it has none.
+    pub(super) fn strategy_is(&mut self, mut strategy: Value) {
+        if strategy["progressDeadline"].is_null() {
+            strategy["progressDeadline"] = "10m".into();
+        }
+        self.edit("SyncGroup", "shop", "kubectl", |group| {
+            group["spec"]["rolloutStrategy"] = strategy;
+        });
+    }
+
     /// The CR as it is now.
     pub(super) fn cr(&self, kind: &str, name: &str) -> Value {
         self.hub[&(kind.to_owned(), name.to_owned())].clone()
