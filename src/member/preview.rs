@@ -24,7 +24,6 @@ use super::metadata::Partial;
 use super::paths;
 use super::siblings::Siblings;
 use super::transport::{Answer, Member};
-use super::write::takes_back;
 
 /// What would be applied.
 #[derive(Clone, Copy, Debug)]
@@ -198,7 +197,7 @@ impl Member {
             if metadata.is_left_alone() {
                 return Ok(None);
             }
-            force |= takes_back(step, job.owner, &metadata);
+            force |= step.claim.takes_back(metadata.live(), job.owner);
             match metadata.live().owner.filter(|label| *label != job.owner) {
                 Some(other) if job.handed_over_by.contains(other) => force = true,
                 Some(other) => {

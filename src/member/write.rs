@@ -11,7 +11,7 @@ use super::attempt::Attempt;
 use super::call::{Call, METADATA, What};
 use super::error::MemberError;
 use super::ignored::with_uid;
-use super::metadata::{Metadata, Partial};
+use super::metadata::Partial;
 use super::paths;
 use super::transport::{Answer, Member};
 
@@ -97,7 +97,7 @@ impl Member {
         if step.claim.is_of(live.live(), owner) && live.is_left_alone() {
             return Ok(unchanged(object, live.record("")));
         }
-        if !takes_back(step, owner, &live) {
+        if !step.claim.takes_back(live.live(), owner) {
             return Err(conflict);
         }
         // This one, and none that was made in its place since.
@@ -147,13 +147,6 @@ impl Member {
             Err(error) => Err(error),
         }
     }
-}
-
-/// Whether fields are taken from other managers all the same: an earlier apply was taken and its answer lost, and nobody asks to keep
-/// the object, as they do of one that was let go.
-pub(super) fn takes_back(step: &Step<'_>, owner: &str, live: &Metadata<'_>) -> bool {
-    let live = live.live();
-    step.claim == Claim::Unconfirmed && step.claim.is_of(live, owner) && !live.prune_disabled
 }
 
 /// An object that needed no write.

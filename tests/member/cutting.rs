@@ -148,6 +148,18 @@ async fn foreseen(world: &World, objects: &[RenderedObject]) -> usize {
     preview.changes.len()
 }
 
+/// However often it is tried, `a` is a conflict and keeps its value.
+async fn stays_theirs(world: &mut World, objects: &[RenderedObject]) {
+    for _ in 0..2 {
+        let outcome = world.apply(objects).await;
+        assert!(
+            matches!(&outcome.failures[..], [(_, MemberError::Conflict { .. })]),
+            "{outcome:?}"
+        );
+        assert_eq!(world.value("a", "k").await.as_deref(), Some("theirs"));
+    }
+}
+
 /// The answer to the apply that made the object is lost, and somebody changes it before the next attempt.
 #[tokio::test]
 async fn what_was_made_without_an_answer_and_edited_is_taken_back() {
@@ -184,27 +196,14 @@ async fn what_was_made_without_an_answer_and_edited_is_taken_back() {
     let protected = json!({"metadata": {"annotations": {PRUNE: DISABLED}}, "data": {"k": "theirs"}});
     world.edit("a", &protected).await;
     world.apply(&objects[1..]).await;
-    for _ in 0..2 {
-        let outcome = world.apply(&objects).await;
-        assert!(
-            matches!(&outcome.failures[..], [(_, MemberError::Conflict { .. })]),
-            "{outcome:?}"
-        );
-        assert_eq!(world.value("a", "k").await.as_deref(), Some("theirs"));
-    }
+    stays_theirs(&mut world, &objects).await;
     // Whoever copies an object copies its labels, and makes it no object of ours.
     let mut world = World::new("madecopied").await;
     world.create_map("a", &json!({"k": "theirs"})).await;
     let label = json!({"metadata": {"labels": {OWNER_LABEL: world.owner}}});
     world.edit("a", &label).await;
-    for _ in 0..2 {
-        let outcome = world.apply(&[world.map("a", &json!({"k": "ours"}))]).await;
-        assert!(
-            matches!(&outcome.failures[..], [(_, MemberError::Conflict { .. })]),
-            "{outcome:?}"
-        );
-        assert_eq!(world.value("a", "k").await.as_deref(), Some("theirs"));
-    }
+    let objects = [world.map("a", &json!({"k": "ours"}))];
+    stays_theirs(&mut world, &objects).await;
 }
 
 /// The same with fields that are left to others, and with a field that cannot be changed: the object is made anew.

@@ -28,6 +28,13 @@ impl Claim<'_> {
             Self::Confirmed(uid) => uid == live.uid && live.owner == Some(owner),
         }
     }
+
+    /// Whether fields that others hold are taken back from them: an earlier apply was taken and its answer lost, so that they came
+    /// after it. Not where somebody asks to keep the object, as they do of one that was let go.
+    #[must_use]
+    pub fn takes_back(self, live: Live<'_>, owner: &str) -> bool {
+        self == Self::Unconfirmed && self.is_of(live, owner) && !live.prune_disabled
+    }
 }
 
 /// Another Sync of this installation on the same cluster.
@@ -67,6 +74,40 @@ pub fn kept_by(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_claimed_without_an_answer_and_is_proven_ours_is_taken_back() {
+        let ours = Live {
+            uid: "u",
+            owner: Some("aa"),
+            owner_is_applied: true,
+            prune_disabled: false,
+        };
+        let copied = Live {
+            owner_is_applied: false,
+            ..ours
+        };
+        let foreign = Live {
+            owner: Some("bb"),
+            ..ours
+        };
+        let protected = Live {
+            prune_disabled: true,
+            ..ours
+        };
+        for (claim, live, expected) in [
+            (Claim::Unconfirmed, ours, true),
+            (Claim::Unconfirmed, copied, false),
+            (Claim::Unconfirmed, foreign, false),
+            (Claim::Unconfirmed, protected, false),
+            // What was let go, or never meant to be written.
+            (Claim::New, ours, false),
+            // What is confirmed is applied by force from the start.
+            (Claim::Confirmed("u"), ours, false),
+        ] {
+            assert_eq!(claim.takes_back(live, "aa"), expected, "{claim:?} {live:?}");
+        }
+    }
 
     #[test]
     fn whoever_is_settled_and_has_it_keeps_it() {

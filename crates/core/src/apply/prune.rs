@@ -22,7 +22,7 @@ pub struct Live<'a> {
 }
 
 impl Live<'_> {
-    /// Whether an apply of this owner was taken: it is the owner's object, whatever is remembered of it.
+    /// Whether an apply of this owner was taken once; what was let go since still shows it.
     #[must_use]
     pub fn is_applied_by(&self, owner: &str) -> bool {
         self.owner == Some(owner) && self.owner_is_applied
