@@ -119,20 +119,23 @@ async fn look_through(context: &Context) -> Result<usize, NotTold> {
     Ok(ended)
 }
 
-/// The pins of each mirror. One that cannot be opened, or whose Source has lost its Secret, is no reason to leave the others.
+/// The pins of each mirror; several Sources may have one. One that cannot be opened, or whose Source has lost its Secret, is no reason
+/// to leave the others.
 async fn pinned(context: &Context) -> Vec<(RepoAccess, Vec<String>)> {
-    let mut pinned = Vec::new();
+    let mut mirrors = BTreeMap::new();
     for source in context.sources.select(|_| true) {
         let known = context
             .repositories
             .get(&context.hub, &source, context.allow_insecure_sources);
-        let Ok(access) = known.await else { continue };
+        if let Ok(access) = known.await {
+            mirrors.insert(access.fingerprint(), (ObjectKey::of(&*source), access));
+        }
+    }
+    let mut pinned = Vec::new();
+    for (source, access) in mirrors.into_values() {
         match context.git.list_pins(&access).await {
             Ok(names) => pinned.push((access, names.into_keys().collect())),
-            Err(error) => {
-                let source = ObjectKey::of(&*source);
-                tracing::warn!(%source, error = %crate::chain(&error), "pins not read");
-            }
+            Err(error) => tracing::warn!(%source, error = %crate::chain(&error), "pins not read"),
         }
     }
     pinned
