@@ -29,17 +29,26 @@ struct Lane {
     breaker: Breaker,
     /// The last attempt took long because the cluster did.
     slow: bool,
-    busy: Option<Busy>,
+    pause: Option<Pause>,
     /// Requests for a pause in a row.
     pauses: u32,
 }
 
 /// A pause that a cluster asked for.
 #[derive(Clone, Copy, Debug)]
-struct Busy {
+pub struct Pause {
+    /// What is waited for: a clock that is set forward neither ends the pause nor has the same be asked over and over until its end.
     over: Instant,
     /// The same for people.
-    until: Timestamp,
+    pub until: Timestamp,
+}
+
+impl Pause {
+    /// How much of it is left.
+    #[must_use]
+    pub fn left(&self) -> Duration {
+        self.over.saturating_duration_since(Instant::now())
+    }
 }
 
 impl Lanes {
@@ -69,11 +78,11 @@ impl Lanes {
             .is_some_and(|lane| lane.slow || lane.breaker.is_suspect())
     }
 
-    /// Until when the cluster asked to be left alone; `None`: it did not, or that is over.
+    /// The pause that the cluster asked for; `None`: it did not, or that is over.
     #[must_use]
-    pub fn busy_until(&self, cluster: &ObjectKey) -> Option<Timestamp> {
-        let busy = self.lock().get(cluster)?.busy?;
-        (busy.over > Instant::now()).then_some(busy.until)
+    pub fn pause(&self, cluster: &ObjectKey) -> Option<Pause> {
+        let pause = self.lock().get(cluster)?.pause?;
+        (!pause.left().is_zero()).then_some(pause)
     }
 
     /// Takes in an attempt that was answered: how long it took, and for how many requests.
@@ -106,8 +115,8 @@ impl Lanes {
         });
     }
 
-    /// Takes in that the cluster asked for a pause. Returns when it is over.
-    pub fn throttled(&self, cluster: &ObjectKey, asked: Option<Duration>) -> Timestamp {
+    /// Takes in that the cluster asked for a pause.
+    pub fn throttled(&self, cluster: &ObjectKey, asked: Option<Duration>) -> Pause {
         let seed = format!("{cluster} {}", self.clock.now());
         self.with(cluster, |lane| {
             // One that does not say how long is asked less and less often.
@@ -120,8 +129,7 @@ impl Lanes {
                 .checked_add(SignedDuration::try_from(wait).unwrap_or_default())
                 .unwrap_or(Timestamp::MAX);
             let over = Instant::now() + wait;
-            lane.busy = Some(Busy { over, until });
-            until
+            *lane.pause.insert(Pause { over, until })
         })
     }
 
@@ -167,6 +175,9 @@ impl Lanes {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
     use super::*;
 
     fn cluster() -> ObjectKey {
@@ -179,9 +190,9 @@ mod tests {
         for (asked, least) in [(2, 2), (3600, 60)] {
             lanes.throttled(&cluster(), Some(Duration::from_secs(asked)));
             tokio::time::advance(Duration::from_millis(least * 1000 - 1)).await;
-            assert!(lanes.busy_until(&cluster()).is_some(), "{asked}");
+            assert!(lanes.pause(&cluster()).is_some(), "{asked}");
             tokio::time::advance(Duration::from_millis(least * 200 + 2)).await;
-            assert!(lanes.busy_until(&cluster()).is_none(), "{asked}");
+            assert!(lanes.pause(&cluster()).is_none(), "{asked}");
         }
         assert!(!lanes.is_suspect(&cluster()), "busy is not lost");
     }
@@ -191,18 +202,29 @@ mod tests {
         let lanes = Lanes::new(Clock::system());
         let mut last = Duration::ZERO;
         for least in [5, 10, 20, 40, 60, 60] {
-            let until = lanes
-                .throttled(&cluster(), None)
-                .duration_since(Clock::system().now());
-            last = until.try_into().unwrap();
+            last = lanes.throttled(&cluster(), None).left();
             assert!(last >= Duration::from_millis(least * 1000 - 100), "{last:?}");
         }
         assert!(last <= Duration::from_secs(72));
         lanes.worked(&cluster(), Duration::from_secs(1), 10);
-        let until = lanes
-            .throttled(&cluster(), None)
-            .duration_since(Clock::system().now());
-        assert!(until <= SignedDuration::from_secs(6), "counted anew: {until}");
+        let left = lanes.throttled(&cluster(), None).left();
+        assert!(left <= Duration::from_secs(6), "counted anew: {left:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_is_set_forward_leaves_as_much_of_a_pause_as_there_was() {
+        let off = Arc::new(AtomicI64::new(0));
+        let shown = Arc::clone(&off);
+        let lanes = Lanes::new(Clock::new(move || {
+            Timestamp::from_second(1_800_000_000 + shown.load(Ordering::SeqCst)).unwrap()
+        }));
+        lanes.throttled(&cluster(), Some(Duration::from_secs(10)));
+        off.store(3600, Ordering::SeqCst);
+        let pause = lanes.pause(&cluster()).unwrap();
+        assert!(pause.until < lanes.clock.now(), "over, for people");
+        assert!(pause.left() >= Duration::from_secs(10), "{:?}", pause.left());
+        tokio::time::advance(pause.left()).await;
+        assert!(lanes.pause(&cluster()).is_none());
     }
 
     #[tokio::test(start_paused = true)]

@@ -305,8 +305,8 @@ async fn delete(context: &Context, observed: &Observed) -> Result<Next, Reconcil
         return release(context, observed).await;
     }
     if let Some(MemberError::Throttled { retry_after, .. }) = &deleted.interrupted {
-        let until = context.lanes.throttled(&cluster_key(observed), *retry_after);
-        return shut_out(context, observed, Closed::Busy(until)).await;
+        let pause = context.lanes.throttled(&cluster_key(observed), *retry_after);
+        return shut_out(context, observed, Closed::Busy(pause)).await;
     }
     if is_abandoned(observed) {
         return orphan(context, observed, &Orphaned::Abandoned).await;
@@ -325,7 +325,7 @@ async fn delete(context: &Context, observed: &Observed) -> Result<Next, Reconcil
 /// shortly that its Cluster never said so.
 async fn shut_out(context: &Context, observed: &Observed, closed: Closed) -> Result<Next, ReconcileError> {
     let next = match &closed {
-        Closed::Busy(until) => Next::at(*until, context.now()),
+        Closed::Busy(pause) => Next::After(pause.left()),
         Closed::Lost(_) | Closed::Account(_) => Next::Retry(observed.spec.template.retry_interval.as_std()),
     };
     wait(context, observed, &Waiting::Cluster(closed.message())).await?;

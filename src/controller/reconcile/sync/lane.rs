@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use starling_core::breaker::Contact;
 use starling_core::step::Wanted;
 use tokio::time::Instant;
@@ -11,6 +10,7 @@ use super::attempt::cluster_key;
 use super::observe::Observed;
 use super::outcome::{Outcome, failed};
 use crate::controller::context::Context;
+use crate::controller::lanes::Pause;
 use crate::member::{Member, MemberError};
 
 const BUSY: &str = "the cluster asks to slow down (429 or 503 with Retry-After)";
@@ -20,7 +20,7 @@ pub(super) enum Closed {
     /// There is no connection, or the circuit breaker is open.
     Lost(String),
     /// The cluster asked for a pause.
-    Busy(Timestamp),
+    Busy(Pause),
     /// The account that the Sync names is no name.
     Account(String),
 }
@@ -48,8 +48,8 @@ pub(super) fn enter(context: &Context, observed: &Observed) -> Result<Member, Cl
         let message = "the cluster did not answer several times in a row; only probes are sent until it does";
         return Err(Closed::Lost(message.into()));
     }
-    if let Some(until) = context.lanes.busy_until(&cluster) {
-        return Err(Closed::Busy(until));
+    if let Some(pause) = context.lanes.pause(&cluster) {
+        return Err(Closed::Busy(pause));
     }
     let account = observed.spec.template.service_account_name.as_str();
     if account.is_empty() {
@@ -66,7 +66,7 @@ pub(super) fn enter(context: &Context, observed: &Observed) -> Result<Member, Cl
 pub(super) fn begin(context: &Context, observed: &Observed, wanted: &Wanted) -> Result<Member, Outcome> {
     enter(context, observed).map_err(|closed| match closed {
         Closed::Lost(message) => Outcome::Lost { message },
-        Closed::Busy(until) => busy(until),
+        Closed::Busy(pause) => busy(pause),
         Closed::Account(message) => failed(
             context,
             observed,
@@ -114,9 +114,9 @@ pub(super) fn throttled(context: &Context, observed: &Observed, asked: Option<Du
     busy(context.lanes.throttled(&cluster_key(observed), asked))
 }
 
-fn busy(until: Timestamp) -> Outcome {
+fn busy(pause: Pause) -> Outcome {
     Outcome::Busy {
         message: BUSY.into(),
-        until,
+        pause,
     }
 }

@@ -90,7 +90,7 @@ fn decide(context: &Context, key: &ObjectKey, observed: &Observed) -> Step {
 fn next(context: &Context, observed: &Observed, step: &Step, done: Option<&Outcome>) -> Next {
     match (step, done) {
         (_, Some(Outcome::Lost { .. })) => Next::Retry(observed.spec.template.retry_interval.as_std()),
-        (_, Some(Outcome::Busy { until, .. })) => Next::at(*until, context.now()),
+        (_, Some(Outcome::Busy { pause, .. })) => Next::After(pause.left()),
         (_, Some(Outcome::Failed(failure))) => Next::at(failure.retry_at, context.now()),
         (_, Some(Outcome::Holds { .. } | Outcome::Unchanged)) | (Step::CheckHealth(_), None) => {
             let times = [

@@ -17,6 +17,7 @@ use super::held;
 use super::lane;
 use super::observe::Observed;
 use crate::controller::context::Context;
+use crate::controller::lanes::Pause;
 use crate::ledger::{AttemptEnd, AttemptOutcome, ObjectCounts};
 use crate::member::{ApplyOutcome, Change, Member, MemberError};
 
@@ -39,7 +40,7 @@ pub(super) enum Outcome {
         /// What happened.
         message: String,
         /// When it is tried again.
-        until: Timestamp,
+        pause: Pause,
     },
     /// The member could not be worked on: no failure of the revision.
     Lost {

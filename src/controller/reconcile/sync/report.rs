@@ -120,7 +120,9 @@ fn log(observed: &Observed, done: Option<&Outcome>) {
             tracing::warn!(%sync, %cluster, reason = failure.reason, message = %failure.message, "attempt failed");
         }
         Some(Outcome::Lost { message }) => tracing::warn!(%sync, %cluster, %message, "cluster lost"),
-        Some(Outcome::Busy { until, .. }) => tracing::info!(%sync, %cluster, %until, "cluster busy"),
+        Some(Outcome::Busy { pause, .. }) => {
+            tracing::info!(%sync, %cluster, until = %pause.until, "cluster busy");
+        }
         Some(Outcome::Unchanged) | None => {}
     }
 }
@@ -261,8 +263,8 @@ fn attempted(
         Outcome::Lost { message } => {
             vec![ready(ConditionStatus::Unknown, step::CLUSTER_NOT_READY, message)]
         }
-        Outcome::Busy { message, until } => {
-            after.next_attempt_time = until.to_string();
+        Outcome::Busy { message, pause } => {
+            after.next_attempt_time = pause.until.to_string();
             vec![ready(ConditionStatus::Unknown, "Throttled", message)]
         }
         Outcome::Unchanged | Outcome::Holds(_) => Vec::new(),
