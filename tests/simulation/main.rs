@@ -24,9 +24,9 @@ mod world;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use script::Script;
@@ -66,34 +66,37 @@ fn check_all(seeds: Range<u64>) -> BTreeMap<u64, String> {
     let next = AtomicU64::new(start);
     let failures: Mutex<BTreeMap<u64, String>> = Mutex::default();
     let began = Instant::now();
-    let under_way = Arc::new(Mutex::new(BTreeMap::new()));
-    let (over, ended) = mpsc::channel();
-    let watched = Arc::clone(&under_way);
-    let watch = std::thread::spawn(move || end_with_what_does_not_end(&watched, &ended));
+    let under_way: Mutex<BTreeMap<u64, Instant>> = Mutex::default();
+    let (working, ended) = mpsc::channel();
     let hands = std::thread::available_parallelism().map_or(1, usize::from);
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= end {
+                return;
+            }
+            if seed > start && seed.is_multiple_of(TOLD_EACH) {
+                eprintln!("at seed {seed} after {:?}", began.elapsed());
+            }
+            under_way.lock().unwrap().insert(seed, Instant::now());
+            if let Err(what) = check(seed) {
+                eprintln!("seed {seed} failed");
+                failures.lock().unwrap().insert(seed, what);
+            }
+            under_way.lock().unwrap().remove(&seed);
+        }
+    };
     std::thread::scope(|scope| {
         for _ in 0..hands {
+            let working = working.clone();
             scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= end {
-                        return;
-                    }
-                    if seed > start && seed.is_multiple_of(TOLD_EACH) {
-                        eprintln!("at seed {seed} after {:?}", began.elapsed());
-                    }
-                    under_way.lock().unwrap().insert(seed, Instant::now());
-                    if let Err(what) = check(seed) {
-                        eprintln!("seed {seed} failed");
-                        failures.lock().unwrap().insert(seed, what);
-                    }
-                    under_way.lock().unwrap().remove(&seed);
-                }
+                let _until_over = working;
+                work();
             });
         }
+        drop(working);
+        end_with_what_does_not_end(&under_way, &ended);
     });
-    drop(over);
-    watch.join().unwrap();
     eprintln!("{} seeds in {:?}", end.saturating_sub(start), began.elapsed());
     failures.into_inner().unwrap()
 }

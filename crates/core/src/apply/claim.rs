@@ -77,18 +77,13 @@ mod tests {
 
     #[test]
     fn what_was_claimed_without_an_answer_and_is_proven_ours_is_taken_back() {
-        let ours = Live {
-            uid: "u",
-            owner: Some("aa"),
-            owner_is_applied: true,
-            prune_disabled: false,
-        };
+        let ours = Live::MINE;
         let copied = Live {
             owner_is_applied: false,
             ..ours
         };
         let foreign = Live {
-            owner: Some("bb"),
+            owner: Some("other"),
             ..ours
         };
         let protected = Live {
@@ -105,7 +100,7 @@ mod tests {
             // What is confirmed is applied by force from the start.
             (Claim::Confirmed("u"), ours, false),
         ] {
-            assert_eq!(claim.takes_back(live, "aa"), expected, "{claim:?} {live:?}");
+            assert_eq!(claim.takes_back(live, "me"), expected, "{claim:?} {live:?}");
         }
     }
 

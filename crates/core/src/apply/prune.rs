@@ -21,6 +21,17 @@ pub struct Live<'a> {
     pub prune_disabled: bool,
 }
 
+#[cfg(test)]
+impl Live<'static> {
+    /// An object of the owner "me", as tests begin with.
+    pub(super) const MINE: Self = Self {
+        uid: "u",
+        owner: Some("me"),
+        owner_is_applied: true,
+        prune_disabled: false,
+    };
+}
+
 impl Live<'_> {
     /// Whether an apply of this owner was taken once; what was let go since still shows it.
     #[must_use]

@@ -62,12 +62,7 @@ mod tests {
 
     #[test]
     fn only_what_is_ours_and_holds_no_data_is_made_anew() {
-        let live = Live {
-            uid: "u",
-            owner: Some("me"),
-            owner_is_applied: true,
-            prune_disabled: false,
-        };
+        let live = Live::MINE;
         let protected = Live {
             prune_disabled: true,
             ..live
