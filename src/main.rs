@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     starling::cli::run().unwrap_or_else(|error| {
-        starling::cli::complain(&error);
+        starling::cli::print_error(&error);
         ExitCode::FAILURE
     })
 }

@@ -1,4 +1,4 @@
-//! `starling demo` as a newcomer meets it: with nothing at hand, and with `kubectl`.
+//! `starling demo` for a new user: without other programs, and with `kubectl`.
 
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -6,35 +6,41 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use starling_controlplane::{Assets, Launch, Process};
-use starling_testkit::wait;
+use starling_testkit::{program, wait};
 use tokio::process::Command;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_starling");
 /// Limit of each wait.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 fn text(output: &Output) -> String {
     let both = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     both.concat()
 }
 
-/// No kustomize, no kubectl, no git, no home: the program and nothing else.
+/// Without kustomize, kubectl, git and a home folder.
 #[tokio::test]
 async fn two_commits_roll_out_with_nothing_but_the_program() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let output = Command::new(PROGRAM)
+    let output = Command::new(program())
         .args(["demo", "--once"])
         .env_clear()
         .env("TMPDIR", folder.path())
         .stdin(Stdio::null())
         .output()
         .await?;
-    let said = text(&output);
-    ensure!(output.status.success(), "{said}");
-    assert_eq!(said.matches("is on every cluster after").count(), 2, "{said}");
-    assert!(said.contains("a management cluster and 8 members"), "{said}");
-    let left: Vec<_> = std::fs::read_dir(folder.path())?.collect();
-    assert!(left.is_empty(), "nothing is left behind: {left:?}");
+    let printed = text(&output);
+    ensure!(output.status.success(), "{printed}");
+    assert_eq!(
+        printed.matches("is on every cluster after").count(),
+        2,
+        "{printed}"
+    );
+    assert!(
+        printed.contains("a management cluster and 8 members"),
+        "{printed}"
+    );
+    let remaining: Vec<_> = std::fs::read_dir(folder.path())?.collect();
+    assert!(remaining.is_empty(), "nothing is left behind: {remaining:?}");
     Ok(())
 }
 
@@ -45,10 +51,10 @@ struct Demo {
 }
 
 impl Demo {
-    /// Starts a demo of two members that stays, and waits until both commits are everywhere.
+    /// Starts a demo of two members that keeps running, and waits until both commits are rolled out.
     async fn start() -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let launch = Launch::new("demo", PROGRAM, folder.path().join("output"))
+        let launch = Launch::new("demo", program(), folder.path().join("output"))
             .args(["demo", "--clusters", "2", "--data-dir"])
             .arg(folder.path().join("demo"));
         let demo = Self {
@@ -56,12 +62,12 @@ impl Demo {
             kubectl: Assets::find()?.kubectl().to_owned(),
             folder,
         };
-        let ready = wait::until(PATIENCE, "the demo tells how to look around", async || {
-            let said = demo.process.log_tail(40).unwrap_or_default();
-            if said.contains("Look around") {
+        let ready = wait::until(TIMEOUT, "the demo tells how to look around", async || {
+            let printed = demo.process.log_tail(40).unwrap_or_default();
+            if printed.contains("Look around") {
                 Ok(())
             } else {
-                Err(said)
+                Err(printed)
             }
         });
         ready.await?;
@@ -140,7 +146,7 @@ async fn kubectl_looks_around_and_a_push_rolls_out() -> Result<()> {
     demo.git(&clone, &["push", "--quiet"]).await?;
     let image = "-o=jsonpath={.spec.template.spec.containers[0].image}";
     for member in ["member-0", "member-1"] {
-        wait::until(PATIENCE, format!("the push is on {member}"), async || {
+        wait::until(TIMEOUT, format!("the push is on {member}"), async || {
             let shown = demo
                 .kubectl(&[
                     "--context",
@@ -161,7 +167,7 @@ async fn kubectl_looks_around_and_a_push_rolls_out() -> Result<()> {
         .await?;
     }
 
-    let status = demo.process.stop(PATIENCE).await?;
+    let status = demo.process.stop(TIMEOUT).await?;
     assert!(status.success(), "{status}: {}", demo.process.log_tail(20)?);
     Ok(())
 }
@@ -171,7 +177,7 @@ async fn kubectl_looks_around_and_a_push_rolls_out() -> Result<()> {
 async fn a_folder_that_is_kept_is_used_again() -> Result<()> {
     let folder = tempfile::tempdir()?;
     for _ in 0..2 {
-        let output = Command::new(PROGRAM)
+        let output = Command::new(program())
             .args(["demo", "--once", "--clusters", "1", "--data-dir"])
             .arg(folder.path())
             .output()

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Builds the control plane and the other programs of the tests (minutes the first time, then nothing) and runs every suite.
+# Builds the control plane and the other programs that the tests need (some minutes the first time, nothing after that),
+# and runs every suite.
 #
-#   tests/run.sh         what has to pass before a change lands
-#   tests/run.sh long    the same with a thousand kills in place of twenty, and ten thousand simulations in place of three hundred
+#   tests/run.sh         the tests that must pass before a change is merged
+#   tests/run.sh long    the same, with 1,000 kills instead of 20 and 10,000 simulations instead of 300
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,9 +15,12 @@ esac
 
 tests/controlplane/build.sh
 tests/sops/build.sh
-# The suites that start servers come last, by themselves: first what fails in seconds.
+# Most suites run the program. Build it first, so that its compile errors appear here and not in each suite.
+cargo build --locked --bin starling
+# Tests that fail within seconds run first. The suites that start servers run last, one at a time.
 cargo test --workspace --locked --lib --bins
 cargo test --workspace --locked --doc
 env -u STARLING_SEEDS cargo test --workspace --locked --tests
-# A few histories are among the suites; as many as these are worth an optimised build.
+# These repeat whole rollouts thousands of times. They are worth an optimised build, which both of them use.
+cargo test --release --workspace --locked --test rollout_machine
 STARLING_SEEDS="${STARLING_SEEDS:-300}" cargo test --release --workspace --locked --test simulation every_seed

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// How long is waited.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A watch that waits for a number of objects to satisfy a predicate.
 pub(crate) struct Sighting {
@@ -65,8 +65,8 @@ impl Sighting {
 
     /// When the last one of the objects was seen to satisfy the predicate.
     pub(crate) async fn time(self) -> Result<Instant> {
-        tokio::time::timeout(PATIENCE, self.task)
+        tokio::time::timeout(TIMEOUT, self.task)
             .await
-            .with_context(|| format!("waited {PATIENCE:?} for {}", self.what))??
+            .with_context(|| format!("waited {TIMEOUT:?} for {}", self.what))??
     }
 }

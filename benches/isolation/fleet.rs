@@ -21,7 +21,7 @@ const MEMBERS: usize = 5;
 /// Branch on which a commit is prepared before it is pushed to `main`.
 const STAGING: &str = "staging";
 /// How long a round is waited for.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The fleet under test.
 pub(crate) struct Bench {
@@ -97,8 +97,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Pushes a change of every object to every group and returns how long each healthy cluster took for each group. In a
-    /// bad round the fifth cluster says nothing from the push on; it is back, and caught up, before the round ends.
+    /// Pushes a change of every object to every group and returns how long each healthy cluster took for each group. In
+    /// a bad round the fifth cluster says nothing from the push on; it is back, and caught up, before the round ends.
     pub(crate) async fn round(&mut self, bad: bool) -> Result<Vec<Duration>> {
         self.round += 1;
         let commits = self.prepare()?;
@@ -110,7 +110,7 @@ impl Bench {
         for (app, commit) in self.apps.iter().zip(&commits) {
             app.repo.force_reset("main", commit)?;
         }
-        let seen = tokio::time::timeout(PATIENCE, sighting)
+        let seen = tokio::time::timeout(TIMEOUT, sighting)
             .await
             .context("the healthy clusters")???;
         let caught_up = self
@@ -121,7 +121,7 @@ impl Bench {
             let patch = json!({"metadata": {"annotations": {REQUESTED_AT: format!("round-{}", self.round)}}});
             self.fleet.patch::<Cluster>(BAD, patch).await?;
         }
-        tokio::time::timeout(PATIENCE, caught_up)
+        tokio::time::timeout(TIMEOUT, caught_up)
             .await
             .context("the fifth cluster")???;
         self.ready(BAD).await?;
@@ -165,7 +165,8 @@ impl Bench {
             .collect()
     }
 
-    /// Watches until so many Syncs hold one of the commits, those of one cluster left out. Returns once the watch is open.
+    /// Watches until so many Syncs hold one of the commits, those of one cluster left out. Returns once the watch is
+    /// open.
     async fn sight(
         &self,
         commits: Vec<String>,

@@ -1,8 +1,8 @@
 //! `cargo bench --bench isolation`: what a black-holed cluster costs the healthy ones.
 //!
 //! Five members behind proxies. In every other round the fifth takes connections and says nothing from the moment on at
-//! which the commits are pushed; the time until each of the other four shows each commit as applied is measured in both kinds
-//! of round, turn by turn, so that a busy machine is busy for both. Nothing is asserted about time.
+//! which the commits are pushed; the time until each of the other four shows each commit as applied is measured in both
+//! kinds of round, turn by turn, so that a busy machine is busy for both. Nothing is asserted about time.
 //!
 //! Options, after `--`: `--rounds N`, `--groups N`, `--objects N`, `--concurrency N`.
 

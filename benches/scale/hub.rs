@@ -29,7 +29,7 @@ const WIDTH: usize = 64;
 /// Pause between two looks.
 const POLL: Duration = Duration::from_millis(100);
 /// How long a step may take.
-const PATIENCE: Duration = Duration::from_secs(1800);
+const TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// A client of the management cluster.
 pub(crate) struct Hub {
@@ -236,7 +236,7 @@ async fn until(what: &str, look: impl AsyncFn() -> Result<Result<(), String>>) -
     loop {
         match look().await? {
             Ok(()) => return Ok(()),
-            Err(seen) if start.elapsed() > PATIENCE => bail!("waited {PATIENCE:?} for {what}: {seen}"),
+            Err(seen) if start.elapsed() > TIMEOUT => bail!("waited {TIMEOUT:?} for {what}: {seen}"),
             Err(_) => tokio::time::sleep(POLL).await,
         }
     }

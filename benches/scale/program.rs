@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use crate::options::Options;
 
 /// How long it may take to become ready, and to end.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// Pause between two looks.
 const POLL: Duration = Duration::from_millis(20);
 
@@ -47,8 +47,8 @@ impl Program {
     pub(crate) async fn ready(&self) -> Result<()> {
         let start = Instant::now();
         while !self.says_ready().await.unwrap_or_default() {
-            if start.elapsed() > PATIENCE {
-                bail!("not ready after {PATIENCE:?}:\n{}", self.process.log_tail(20)?);
+            if start.elapsed() > TIMEOUT {
+                bail!("not ready after {TIMEOUT:?}:\n{}", self.process.log_tail(20)?);
             }
             tokio::time::sleep(POLL).await;
         }
@@ -67,7 +67,7 @@ impl Program {
 
     /// Ends it in order.
     pub(crate) async fn stop(self) -> Result<()> {
-        self.process.stop(PATIENCE).await.context("stop the controller")?;
+        self.process.stop(TIMEOUT).await.context("stop the controller")?;
         Ok(())
     }
 }

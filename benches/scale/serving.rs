@@ -18,7 +18,7 @@ pub(crate) const MANAGEMENT: &str = "management";
 /// Pause between two looks at the counts.
 const POLL: Duration = Duration::from_millis(200);
 /// How long a step may take.
-const PATIENCE: Duration = Duration::from_secs(1800);
+const TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// What is asked of the process that serves; one line each.
 #[derive(Serialize, Deserialize)]
@@ -150,9 +150,9 @@ impl Serving {
             if satisfied(&seen) {
                 return Ok(());
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TIMEOUT {
                 bail!(
-                    "waited {PATIENCE:?} for {what}: {:?}, {:?}",
+                    "waited {TIMEOUT:?} for {what}: {:?}, {:?}",
                     seen.management,
                     seen.members
                 );

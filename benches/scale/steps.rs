@@ -17,7 +17,8 @@ use crate::usage::{self, Reading};
 
 /// The colour of a cluster, after it was given another one.
 const OTHER_COLOUR: &str = "green";
-/// Clusters that are given another one, one after the other: the kernel counts CPU in steps of 10 ms, about what one of them takes.
+/// Clusters that are given another one, one after the other: the kernel counts CPU in steps of 10 ms, about what one of
+/// them takes.
 const RECOLOURED: usize = 10;
 
 /// A fleet, and who works on it.

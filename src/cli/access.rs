@@ -1,7 +1,7 @@
-//! The caller's own access to clusters: kubeconfigs, contexts, and clients that sign in as the caller does.
+//! The caller's access to clusters: kubeconfigs, contexts, and clients that sign in as the caller.
 //!
-//! What the controller refuses in a Secret (programs, files) is right here: it is the caller's own, on the caller's
-//! machine. Of the member's entry only the address and its certificates go any further.
+//! Credential plugins and files, which the controller refuses in a Secret, are allowed here: they belong to the caller,
+//! on the caller's machine. Only the address and the certificates of the member leave this module.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,33 +13,33 @@ use kube::config::{Cluster, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::runtime::Handle;
 
-use super::explain;
 use super::hub;
-use crate::member::Endpoint;
+use super::kube_errors;
+use starling_member::Endpoint;
 
-/// How long a sign-in may take: people type passwords and confirm in a browser.
+/// Timeout of a sign-in: users type passwords and confirm in a browser.
 const SIGN_IN: Duration = Duration::from_secs(180);
 
 /// A context of a kubeconfig.
 #[derive(Clone)]
 pub(super) struct Access {
     kubeconfig: Kubeconfig,
-    /// Its name.
+    /// Name of the context.
     pub(super) context: String,
 }
 
 impl Access {
-    /// The context `name` of a kubeconfig; without a name, the current one. `flag` is the one that names it.
+    /// The context `name` of a kubeconfig, or the current one. `flag` is the option that selects it.
     pub(super) fn of(kubeconfig: Kubeconfig, name: Option<String>, flag: &str) -> anyhow::Result<Self> {
         let context = name
             .or_else(|| kubeconfig.current_context.clone())
             .filter(|name| !name.is_empty())
-            .ok_or_else(|| anyhow!("the kubeconfig has no current-context; name one with {flag}"))?;
+            .ok_or_else(|| anyhow!("the kubeconfig has no current-context; give one with {flag}"))?;
         let mut names: Vec<&str> = kubeconfig.contexts.iter().map(|c| c.name.as_str()).collect();
         if !names.contains(&context.as_str()) {
             names.sort_unstable();
             bail!(
-                "the kubeconfig has no context {context:?}; it has: {}",
+                "context {context:?} not found in the kubeconfig; contexts: {}",
                 if names.is_empty() {
                     "none".to_owned()
                 } else {
@@ -50,7 +50,8 @@ impl Access {
         Ok(Self { kubeconfig, context })
     }
 
-    /// Signs in. kube runs sign-in programs with blocking calls while it makes a client, hence the thread and the limit.
+    /// Signs in. kube runs credential plugins with blocking calls while it creates a client, hence the thread and the
+    /// timeout.
     pub(super) async fn client(&self) -> anyhow::Result<Client> {
         let (kubeconfig, context) = (self.kubeconfig.clone(), self.context.clone());
         let runtime = Handle::current();
@@ -60,18 +61,18 @@ impl Access {
                 ..KubeConfigOptions::default()
             };
             let config = runtime.block_on(Config::from_custom_kubeconfig(kubeconfig, &options));
-            let config = config.map_err(|error| explain::kubeconfig(&error))?;
-            // Whoever waits in front of a terminal wants to see an error, not a retry after minutes.
-            hub::client_of(config).map_err(explain::request)
+            let config = config.map_err(|error| kube_errors::kubeconfig(&error))?;
+            // A user at a terminal needs an error, not a retry after minutes.
+            hub::client_of(config).map_err(kube_errors::request)
         });
         tokio::time::timeout(SIGN_IN, made)
             .await
-            .map_err(|_| anyhow!("no sign-in within {} s", SIGN_IN.as_secs()))
+            .map_err(|_| anyhow!("sign-in timed out after {} s", SIGN_IN.as_secs()))
             .and_then(|made| made?)
             .with_context(|| format!("context {:?}{}", self.context, self.program()))
     }
 
-    /// The sign-in program of the context, for errors: its name only, since arguments may be secrets.
+    /// The credential plugin of the context, for errors: its name only, since arguments may be secrets.
     fn program(&self) -> String {
         let user = self.entry().and_then(|context| context.user.as_deref());
         let named = self
@@ -80,33 +81,33 @@ impl Access {
             .iter()
             .find(|named| Some(named.name.as_str()) == user);
         let exec = named.and_then(|named| named.auth_info.as_ref()?.exec.as_ref()?.command.as_deref());
-        exec.map(|command| format!(" (signs in by {command})"))
+        exec.map(|command| format!(" (credential plugin: {command})"))
             .unwrap_or_default()
     }
 
-    /// Where the cluster of this context is, in the form that the controller takes.
+    /// The endpoint of the cluster, in the form that the controller accepts.
     ///
-    /// `server` replaces the address, for a controller that reaches the cluster by another one.
+    /// `server` replaces the address, for a controller that reaches the cluster at another one.
     pub(super) fn endpoint(&self, server: Option<&str>) -> anyhow::Result<Endpoint> {
         let (name, cluster) = self.cluster()?;
         let field = |field: &str| format!("clusters[{name}].{field}");
         if cluster.insecure_skip_tls_verify == Some(true) {
             bail!(
-                "{} is set, and the controller always verifies; give its authority instead: \
+                "{} is set, but the controller always verifies certificates; set the certificate authority instead: \
                  kubectl config set-cluster {name} --certificate-authority=FILE --embed-certs --insecure-skip-tls-verify=false",
                 field("insecure-skip-tls-verify")
             );
         }
         if cluster.proxy_url.as_deref().is_some_and(|url| !url.is_empty()) {
             bail!(
-                "{} is set, and the controller connects directly; use a context whose server it can reach without a proxy",
+                "{} is set, but the controller connects directly; use a context with a server that it reaches without a proxy",
                 field("proxy-url")
             );
         }
         let server = server.or(cluster.server.as_deref()).unwrap_or_default();
         if server.is_empty() {
             bail!(
-                "{} is empty; it must be the https:// address of the cluster",
+                "{} is empty; expected the https:// address of the cluster",
                 field("server")
             );
         }
@@ -121,7 +122,7 @@ impl Access {
         Ok(endpoint)
     }
 
-    /// The namespace that the context names.
+    /// The namespace of the context.
     pub(super) fn namespace(&self) -> Option<&str> {
         let namespace = self.entry()?.namespace.as_deref();
         namespace.filter(|namespace| !namespace.is_empty())
@@ -147,7 +148,7 @@ impl Access {
             .and_then(|cluster| cluster.cluster.clone())
             .ok_or_else(|| {
                 anyhow!(
-                    "contexts[{}].cluster names {:?}, which is not there",
+                    "contexts[{}].cluster: cluster {:?} not found",
                     self.context,
                     context.cluster
                 )
@@ -156,8 +157,8 @@ impl Access {
     }
 }
 
-/// Reads the kubeconfig that the caller means, as kubectl does: `path`, or the files of `KUBECONFIG` merged (one that is
-/// not there is left out), or the one of the home folder.
+/// Reads the kubeconfig as kubectl does: `path`, or the merged files of `KUBECONFIG` without missing ones, or the one
+/// in the home directory.
 pub(super) fn read(path: Option<&Path>) -> anyhow::Result<Kubeconfig> {
     if let Some(path) = path {
         return read_file(path);
@@ -174,13 +175,15 @@ pub(super) fn read(path: Option<&Path>) -> anyhow::Result<Kubeconfig> {
         let next = read_file(path)?;
         merged = Some(match merged {
             None => next,
-            Some(before) => before.merge(next).map_err(|error| explain::kubeconfig(&error))?,
+            Some(before) => before
+                .merge(next)
+                .map_err(|error| kube_errors::kubeconfig(&error))?,
         });
     }
     merged.ok_or_else(|| {
         let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
         anyhow!(
-            "there is no kubeconfig at {}; name one with --kubeconfig",
+            "no kubeconfig at {}; give one with --kubeconfig",
             paths.join(", ")
         )
     })
@@ -188,11 +191,11 @@ pub(super) fn read(path: Option<&Path>) -> anyhow::Result<Kubeconfig> {
 
 fn read_file(path: &Path) -> anyhow::Result<Kubeconfig> {
     Kubeconfig::read_from(path)
-        .map_err(|error| explain::kubeconfig(&error))
+        .map_err(|error| kube_errors::kubeconfig(&error))
         .with_context(|| format!("kubeconfig {}", path.display()))
 }
 
-/// The certificates of a cluster's entry, from the entry itself or the file that it names.
+/// The certificate authority of a cluster, from the entry or from its file.
 fn authority(name: &str, cluster: &Cluster) -> anyhow::Result<Vec<u8>> {
     if let Some(data) = cluster
         .certificate_authority_data
@@ -212,13 +215,13 @@ fn authority(name: &str, cluster: &Cluster) -> anyhow::Result<Vec<u8>> {
             std::fs::read(file).with_context(|| format!("clusters[{name}].certificate-authority: {file}"))
         }
         None => bail!(
-            "clusters[{name}] has no certificate authority, and what this machine trusts need not be what the \
-             controller trusts; add it: kubectl config set-cluster {name} --certificate-authority=FILE --embed-certs"
+            "clusters[{name}] has no certificate authority, and the controller does not use the trust store of this machine; \
+             add one: kubectl config set-cluster {name} --certificate-authority=FILE --embed-certs"
         ),
     }
 }
 
-/// Whether a server's address means another machine on each machine.
+/// Whether the address of a server is a loopback address.
 pub(super) fn is_loopback(server: &str) -> bool {
     match url::Url::parse(server).ok().as_ref().and_then(url::Url::host) {
         Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
@@ -243,9 +246,9 @@ mod tests {
     }
 
     #[test]
-    fn what_the_controller_would_refuse_is_refused_with_what_would_be_right() {
+    fn an_endpoint_that_the_controller_refuses_is_refused_with_a_hint() {
         let ca = format!("certificate-authority-data: {}", BASE64.encode(AUTHORITY));
-        for (cluster, told) in [
+        for (cluster, expected) in [
             (
                 format!("server: 'https://h', insecure-skip-tls-verify: true, {ca}"),
                 "--certificate-authority=FILE",
@@ -277,19 +280,19 @@ mod tests {
             ),
         ] {
             let error = format!("{:#}", access(&cluster).endpoint(None).expect_err(&cluster));
-            assert!(error.contains(told), "{cluster}: {error}");
+            assert!(error.contains(expected), "{cluster}: {error}");
         }
     }
 
     #[test]
-    fn a_context_that_is_not_there_is_answered_with_those_that_are() {
+    fn a_missing_context_is_refused_with_the_existing_ones() {
         let kubeconfig = access("server: 'https://h'").kubeconfig;
         let error = Access::of(kubeconfig, Some("dev".into()), "--context")
             .err()
             .map(|e| e.to_string());
         assert_eq!(
             error.as_deref(),
-            Some("the kubeconfig has no context \"dev\"; it has: prod")
+            Some("context \"dev\" not found in the kubeconfig; contexts: prod")
         );
         for (access, flag) in [
             (
@@ -299,12 +302,12 @@ mod tests {
             (Access::of(Kubeconfig::default(), None, "--context"), "--context"),
         ] {
             let error = access.err().map(|e| e.to_string()).unwrap_or_default();
-            assert!(error.ends_with(&format!("name one with {flag}")), "{error}");
+            assert!(error.ends_with(&format!("give one with {flag}")), "{error}");
         }
     }
 
     #[test]
-    fn addresses_that_mean_another_machine_elsewhere_are_known() {
+    fn loopback_addresses_are_detected() {
         for server in [
             "https://localhost:6443",
             "https://127.0.0.1:6443",

@@ -1,4 +1,4 @@
-//! The caller's own access to the management cluster, for commands that speak for a person.
+//! The caller's access to the management cluster, for commands that run with the caller's rights.
 
 use std::path::PathBuf;
 
@@ -9,34 +9,45 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 
 use super::access::{self, Access};
-use super::explain;
+use super::kube_errors;
 
-/// Which management cluster, and which namespace of it.
+/// Options that select the management cluster and the namespace.
 #[derive(Clone, Debug, Args)]
 pub(super) struct CallerArguments {
-    /// Kubeconfig of the management cluster; without it KUBECONFIG, or the one of the home folder
-    #[arg(long, value_name = "FILE", global = true)]
+    /// Kubeconfig of the management cluster. Default: KUBECONFIG, then ~/.kube/config
+    #[arg(long, value_name = "FILE", global = true, help_heading = "Management cluster")]
     kubeconfig: Option<PathBuf>,
-    /// Context of the management cluster; without it the current one
-    #[arg(long, value_name = "CONTEXT", global = true)]
+    /// Context of the management cluster. Default: the current context
+    #[arg(
+        long,
+        value_name = "CONTEXT",
+        global = true,
+        help_heading = "Management cluster"
+    )]
     context: Option<String>,
-    /// Namespace; without it the one of the context, or `default`
-    #[arg(long, short, value_name = "NS", global = true)]
+    /// Namespace of the objects. Default: the namespace of the context, then `default`
+    #[arg(
+        long,
+        short,
+        value_name = "NS",
+        global = true,
+        help_heading = "Management cluster"
+    )]
     namespace: Option<String>,
 }
 
 impl CallerArguments {
-    /// The context that is meant.
+    /// The selected context.
     fn access(&self) -> anyhow::Result<Access> {
         let kubeconfig = access::read(self.kubeconfig.as_deref())?;
         Access::of(kubeconfig, self.context.clone(), "--context")
     }
 
-    /// The namespace that is meant, for what is read without signing in: there need not be a kubeconfig where the controller's
-    /// folder is. One that is named has to be right.
+    /// The namespace, for commands that read without signing in: the machine with the data directory need not have a
+    /// kubeconfig. A kubeconfig or context that is given has to be valid.
     ///
     /// # Errors
-    /// If a kubeconfig or a context is named that cannot be read.
+    /// If a given kubeconfig or context cannot be read.
     pub(super) fn namespace_unsigned(&self) -> anyhow::Result<String> {
         if let Some(namespace) = &self.namespace {
             return Ok(namespace.clone());
@@ -50,11 +61,11 @@ impl CallerArguments {
     }
 }
 
-/// A person who is signed in.
+/// A signed-in caller.
 pub(super) struct Caller {
-    /// The management cluster, with the person's own rights.
+    /// Client of the management cluster, with the caller's rights.
     pub(super) client: Client,
-    /// The namespace that is meant.
+    /// The selected namespace.
     pub(super) namespace: String,
 }
 
@@ -69,18 +80,18 @@ impl Caller {
         Ok(Self { client, namespace })
     }
 
-    /// Who the management cluster says that this is.
+    /// The caller's username, as the management cluster knows it.
     pub(super) async fn name(&self) -> anyhow::Result<String> {
         let api: Api<SelfSubjectReview> = Api::all(self.client.clone());
         let answer = api
             .create(&PostParams::default(), &SelfSubjectReview::default())
             .await
-            .map_err(explain::request)
-            .context("ask the management cluster who this is")?;
+            .map_err(kube_errors::request)
+            .context("create SelfSubjectReview on the management cluster")?;
         answer
             .status
             .and_then(|status| status.user_info?.username)
-            .context("the management cluster does not say who this is")
+            .context("SelfSubjectReview: the management cluster returned no username")
     }
 }
 
@@ -89,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_sign_in_the_namespace_is_the_one_that_is_named_or_that_of_the_context() {
+    fn without_a_sign_in_the_namespace_is_the_given_one_or_that_of_the_context() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config");
         let context = |name: &str, namespace: &str| {

@@ -1,4 +1,4 @@
-//! `starling controller`: the controller of one management cluster.
+//! `starling controller`: runs the controller of one management cluster.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,42 +11,42 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::{explain, hub};
+use super::{hub, kube_errors};
 use crate::controller::{Controller, Settings};
 use crate::server::{self, Readiness};
 
-/// What the controller is told.
+/// Options of `controller`.
 #[derive(Debug, Args)]
 pub(super) struct ControllerArguments {
-    /// Kubeconfig of the management cluster; without it the configuration of the pod
+    /// Kubeconfig of the management cluster. Default: the in-cluster configuration
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Folder for the ledger and the mirrors of repositories
+    /// Directory of the ledger and the git mirrors
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
-    /// Address of /healthz and /readyz
+    /// Address that serves /healthz and /readyz
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
     #[command(flatten)]
     work: WorkArguments,
 }
 
-/// How the controller works, wherever its management cluster is.
+/// Options of the controller, for every kind of management cluster.
 #[derive(Debug, Args)]
 pub(super) struct WorkArguments {
-    /// Look at this namespace only
+    /// Reconcile only this namespace. Default: all namespaces
     #[arg(long, value_name = "NS")]
     namespace: Option<String>,
-    /// Accept Sources with http:// and file://
+    /// Allow Sources with http:// and file:// URLs
     #[arg(long)]
     allow_insecure_sources: bool,
-    /// Syncs that are worked on at the same time, over all groups
+    /// Maximum number of Syncs that are reconciled concurrently
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
     concurrency: u16,
-    /// The kustomize to use; without it the one on PATH, or `kubectl kustomize`
+    /// Path of kustomize. Default: kustomize on PATH, then `kubectl kustomize`
     #[arg(long, value_name = "FILE")]
     kustomize: Option<PathBuf>,
-    /// The sops to use; without it the one on PATH
+    /// Path of sops. Default: sops on PATH
     #[arg(long, value_name = "FILE")]
     sops: Option<PathBuf>,
 }
@@ -75,7 +75,7 @@ pub(super) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
 
     let client = hub_client(arguments.kubeconfig).await?;
     let settings = arguments.work.settings(arguments.data_dir);
-    // A stop that comes while the start waits for the management cluster ends it there.
+    // A signal also ends a start that waits for the management cluster.
     let controller = tokio::select! {
         started = Controller::start(client, settings) => started?,
         _ = terminate.recv() => return Ok(()),
@@ -93,18 +93,18 @@ pub(super) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The management cluster's client.
+/// The client of the management cluster.
 pub(super) async fn hub_client(kubeconfig: Option<PathBuf>) -> anyhow::Result<Client> {
     let Some(path) = kubeconfig else {
-        let config = Config::incluster().context("no --kubeconfig, and this is no pod of a cluster")?;
-        return hub::client_of(config).map_err(explain::request);
+        let config = Config::incluster().context("no --kubeconfig, and no in-cluster configuration")?;
+        return hub::client_of(config).map_err(kube_errors::request);
     };
     let made = match Kubeconfig::read_from(&path) {
         Ok(read) => Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await,
         Err(error) => Err(error),
     };
-    made.map_err(|error| explain::kubeconfig(&error))
-        .and_then(|config| hub::client_of(config).map_err(explain::request))
+    made.map_err(|error| kube_errors::kubeconfig(&error))
+        .and_then(|config| hub::client_of(config).map_err(kube_errors::request))
         .with_context(|| format!("--kubeconfig {}", path.display()))
 }
 
@@ -113,10 +113,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_kubeconfig_that_cannot_be_used_is_named_and_not_quoted() {
+    async fn an_invalid_kubeconfig_is_named_and_not_quoted() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("hub");
-        for (text, told) in [
+        for (text, expected) in [
             ("users:\n- name: a\n  user: {token: [s3cret}\n", "line 3"),
             ("users: [{name: a, user: {token: s3cret}}]\n", "current context"),
         ] {
@@ -127,7 +127,7 @@ mod tests {
                 error.starts_with(&format!("--kubeconfig {}: ", file.display())),
                 "{error}"
             );
-            assert!(error.contains(told) && !error.contains("s3cret"), "{error}");
+            assert!(error.contains(expected) && !error.contains("s3cret"), "{error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `starling crds`: the definitions, generated from the types.
+//! `starling crds`: prints the CustomResourceDefinitions, generated from the types.
 
 use std::path::PathBuf;
 
@@ -6,10 +6,10 @@ use anyhow::Context;
 use clap::Args;
 use kube::ResourceExt;
 
-/// Where the definitions go.
+/// Options of `crds`.
 #[derive(Debug, Args)]
 pub(super) struct CrdsArguments {
-    /// Write one file per kind into this folder instead of printing
+    /// Write one file per kind to this directory. Default: print to standard output
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -21,7 +21,8 @@ pub(super) fn run(arguments: &CrdsArguments) -> anyhow::Result<()> {
         match &arguments.dir {
             None => print!("---\n{yaml}"),
             Some(dir) => {
-                std::fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+                std::fs::create_dir_all(dir)
+                    .with_context(|| format!("create directory {}", dir.display()))?;
                 let path = dir.join(format!("{}.yaml", definition.name_any()));
                 std::fs::write(&path, yaml).with_context(|| format!("write {}", path.display()))?;
             }

@@ -1,4 +1,4 @@
-//! A management cluster that this program runs itself: its definitions, and the kubeconfig that people get.
+//! The embedded management cluster: its definitions and its kubeconfig.
 
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -19,9 +19,9 @@ use starling_api::FIELD_MANAGER;
 
 /// The management cluster's name, and its context in the kubeconfig.
 pub(super) const MANAGEMENT: &str = "management";
-/// What this program calls itself.
+/// User-Agent of this program.
 const AGENT: &str = concat!("starling/", env!("CARGO_PKG_VERSION"));
-/// Limit for a definition to be served.
+/// Timeout until a definition is established.
 const ESTABLISHED_WITHIN: Duration = Duration::from_secs(30);
 
 /// Installs the definitions and waits until they are served.
@@ -40,7 +40,7 @@ pub(super) async fn install(hub: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Applies an object as Starling, whoever has its fields.
+/// Applies an object as Starling and takes its fields over.
 pub(super) async fn put<K>(api: &Api<K>, object: &K) -> anyhow::Result<()>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Serialize,
@@ -53,22 +53,22 @@ where
     Ok(())
 }
 
-/// The client of this program for an API server. kube's own retry is off: what fails is tried again by whoever asked, where
-/// the wait is bounded and can be seen. kube sends no User-Agent, and an audit log should name one.
+/// A client with Starling's User-Agent, for audit logs, and without kube's own retry: the caller retries, with a
+/// bounded and visible wait.
 pub(super) fn client_of(mut config: kube::Config) -> kube::Result<Client> {
     config.default_retry = false;
     config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
     Client::try_from(config)
 }
 
-/// A client by a kubeconfig.
+/// A client of a kubeconfig.
 pub(super) async fn client(kubeconfig: &str) -> anyhow::Result<Client> {
     let kubeconfig = Kubeconfig::from_yaml(kubeconfig)?;
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     Ok(client_of(config)?)
 }
 
-/// One kubeconfig of several; the current context is that of the first one.
+/// Merges kubeconfigs; the current context is that of the first one.
 pub(super) fn merged<'a>(current: &str, others: impl IntoIterator<Item = &'a str>) -> anyhow::Result<String> {
     let mut all = Kubeconfig::from_yaml(current)?;
     for one in others {
@@ -77,15 +77,15 @@ pub(super) fn merged<'a>(current: &str, others: impl IntoIterator<Item = &'a str
         all.contexts.extend(one.contexts);
         all.auth_infos.extend(one.auth_infos);
     }
-    // JSON is YAML, to kubectl too.
+    // JSON is valid YAML.
     serde_json::to_string_pretty(&all).context("the kubeconfig")
 }
 
-/// Writes a file that holds tokens: for its owner only, and whole or not at all.
+/// Writes a file that holds tokens: readable only by its owner, and atomically.
 pub(super) fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
     let named = || format!("write {}", path.display());
     let new = path.with_extension("new");
-    // A file that is there would keep the mode that it has.
+    // An existing file would keep its mode.
     match std::fs::remove_file(&new) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).with_context(named),
         _ => {}

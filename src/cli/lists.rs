@@ -1,4 +1,4 @@
-//! A group with everything around it, as a person can read it from the management cluster.
+//! Reads a group and its objects from the management cluster, with the permissions of the caller.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -14,9 +14,10 @@ use starling_api::{Cluster, GROUP_LABEL, SyncGroup, SyncResource};
 use starling_core::expand;
 
 use super::caller::Caller;
-use super::explain;
+use super::kube_errors;
+use crate::read_model::group::{GroupObjects, Syncs};
 
-/// A kind whose objects live in namespaces and can be read.
+/// A namespaced kind.
 pub(super) trait Namespaced:
     Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned
 {
@@ -27,28 +28,31 @@ impl<K> Namespaced for K where
 {
 }
 
-/// One group of the caller's namespace.
+/// Reads a group of the selected namespace.
 pub(super) async fn group(caller: &Caller, name: &str) -> anyhow::Result<SyncGroup> {
     one(caller, name).await
 }
 
-/// One object of the caller's namespace.
+/// Reads an object of the selected namespace.
 pub(super) async fn one<K: Namespaced>(caller: &Caller, name: &str) -> anyhow::Result<K> {
     let api: Api<K> = Api::namespaced(caller.client.clone(), &caller.namespace);
-    let found = api.get(name).await.map_err(explain::request);
+    let found = api.get(name).await.map_err(kube_errors::request);
     found.with_context(|| format!("{} {}/{name}", K::kind(&()), caller.namespace))
 }
 
-/// All objects of a kind in the caller's namespace.
+/// Lists the objects of a kind in the selected namespace.
 pub(super) async fn all<K: Namespaced>(caller: &Caller) -> anyhow::Result<Vec<K>> {
     let api: Api<K> = Api::namespaced(caller.client.clone(), &caller.namespace);
-    let found = api.list(&ListParams::default()).await.map_err(explain::request);
+    let found = api
+        .list(&ListParams::default())
+        .await
+        .map_err(kube_errors::request);
     let found =
         found.with_context(|| format!("list {} of namespace {}", K::plural(&()), caller.namespace))?;
     Ok(found.items)
 }
 
-/// The clusters that a group selects, by name.
+/// Lists the clusters that a group selects, by name.
 pub(super) async fn selected(
     caller: &Caller,
     group: &SyncGroup,
@@ -62,35 +66,34 @@ pub(super) async fn selected(
         .collect())
 }
 
-/// What a group selects its clusters by.
+/// The cluster selector of a group.
 pub(super) fn selector(group: &SyncGroup) -> anyhow::Result<Selector> {
     expand::selector(&group.spec.cluster_selector)
         .map_err(|problem| anyhow::anyhow!("spec.clusterSelector of {}: {problem}", group.name_any()))
 }
 
-/// Whether a group is about a cluster at all.
+/// Whether a group selects a cluster.
 pub(super) fn is_selected(selector: &Selector, cluster: &Cluster) -> bool {
     cluster.metadata.deletion_timestamp.is_none() && selector.matches(cluster.labels())
 }
 
-/// The releases that are kept under the name of a group; those of a former one of that name may be among them.
+/// Lists the releases under the name of a group; those of a former group of that name may be among them.
 pub(super) async fn releases(caller: &Caller, group: &SyncGroup) -> anyhow::Result<Vec<ControllerRevision>> {
     let api: Api<ControllerRevision> = Api::namespaced(caller.client.clone(), &caller.namespace);
     let params = ListParams::default().labels(&format!("{GROUP_LABEL}={}", group.name_any()));
-    Ok(api.list(&params).await.map_err(explain::request)?.items)
+    Ok(api.list(&params).await.map_err(kube_errors::request)?.items)
 }
 
-/// Whether a release is of this very group.
-pub(super) fn is_of(group: &SyncGroup, release: &ControllerRevision) -> bool {
-    let mut owners = release.owner_references().iter();
-    owners.any(|owner| Some(&owner.uid) == group.metadata.uid.as_ref())
+/// A group with its clusters and Syncs.
+pub(super) async fn objects_of(caller: &Caller, group: SyncGroup) -> anyhow::Result<GroupObjects> {
+    Ok(GroupObjects {
+        clusters: selected(caller, &group).await?,
+        syncs: syncs(caller, &group).await?,
+        group,
+    })
 }
 
-/// The Syncs of a group, by cluster and entry.
-pub(super) async fn syncs(
-    caller: &Caller,
-    group: &SyncGroup,
-) -> anyhow::Result<BTreeMap<(String, String), SyncResource>> {
+async fn syncs(caller: &Caller, group: &SyncGroup) -> anyhow::Result<Syncs> {
     let name = group.name_any();
     let all: Vec<SyncResource> = all(caller).await?;
     Ok(all

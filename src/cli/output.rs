@@ -1,4 +1,4 @@
-//! Tables for people, JSON and YAML for programs, as kubectl prints them.
+//! Output formats: tables, JSON and YAML, as kubectl prints them.
 
 #![expect(clippy::print_stdout, reason = "the output of these commands")]
 
@@ -8,39 +8,39 @@ use clap::ValueEnum;
 use jiff::Timestamp;
 use serde::Serialize;
 
-/// How it is printed.
+/// Output format of a list of objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Output {
-    /// A table
+    /// Table
     #[default]
     Table,
-    /// A table with more columns
+    /// Table with more columns
     Wide,
-    /// The objects, as JSON
+    /// Objects as JSON
     Json,
-    /// The objects, as YAML
+    /// Objects as YAML
     Yaml,
     /// Kind and name
     Name,
 }
 
-/// How an answer is printed that is no list of objects.
+/// Output format of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Form {
-    /// For people
+    /// Plain text
     #[default]
     Text,
-    /// For programs
+    /// JSON
     Json,
 }
 
-/// A table that is printed at once; columns are as wide as they need to be.
+/// A table whose columns are as wide as their widest cell.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     rows: Vec<Vec<String>>,
 }
 
-/// Blanks between two columns.
+/// Spaces between two columns.
 const GAP: usize = 3;
 
 impl Table {
@@ -51,17 +51,17 @@ impl Table {
         }
     }
 
-    /// One more row.
+    /// Adds a row.
     pub(super) fn push(&mut self, row: Vec<String>) {
         self.rows.push(row);
     }
 
-    /// The text of it.
+    /// The text of the table.
     pub(super) fn text(&self) -> String {
         self.text_with(&self.widths())
     }
 
-    /// How wide the columns are.
+    /// The widths of the columns.
     pub(super) fn widths(&self) -> Vec<usize> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
         let width = |column: usize| {
@@ -71,7 +71,7 @@ impl Table {
         (0..columns).map(width).collect()
     }
 
-    /// The text with columns of at least these widths: rows that come later fit below those before.
+    /// The text with columns of at least these widths, so that later rows line up with earlier ones.
     pub(super) fn text_with(&self, widths: &[usize]) -> String {
         let mut text = String::new();
         for row in &self.rows {
@@ -88,7 +88,7 @@ impl Table {
     }
 }
 
-/// `3d4h`, `5m12s`, as kubectl prints ages: two units at most, and none that says nothing.
+/// An age as kubectl prints it, such as `3d4h` or `5m12s`: at most two units.
 pub(super) fn age(since: Option<Timestamp>, now: Timestamp) -> String {
     let Some(since) = since else {
         return "<unknown>".to_owned();
@@ -96,7 +96,7 @@ pub(super) fn age(since: Option<Timestamp>, now: Timestamp) -> String {
     duration(now.duration_since(since).as_secs())
 }
 
-/// Seconds, in two units at most.
+/// A duration in at most two units.
 pub(super) fn duration(seconds: i64) -> String {
     let seconds = seconds.max(0);
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
@@ -118,7 +118,7 @@ pub(super) fn duration(seconds: i64) -> String {
     }
 }
 
-/// Prints a text; a reader that has gone is no error.
+/// Prints a text; a closed pipe is not an error.
 pub(super) fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

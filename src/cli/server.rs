@@ -1,4 +1,4 @@
-//! `starling server --embedded`: a management cluster on its own, in one process and one folder.
+//! `starling server --embedded`: runs a management cluster and its controller in one process and one directory.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,25 +10,25 @@ use starling_apiserver::server::{ClusterHandle, Listening, Options, Server, Serv
 
 use super::controller::WorkArguments;
 use super::hub::{self, MANAGEMENT};
-use super::stop::Stop;
+use super::signals::StopSignals;
 use crate::controller::Controller;
 
-/// What the server is told.
+/// Options of `server`.
 #[derive(Debug, Args)]
 pub(super) struct ServerArguments {
-    /// Run the embedded API server. There is no other; for a cluster that is there, use `starling controller`
+    /// Run the embedded API server (required). For an existing cluster, use `starling controller`
     #[arg(long, required = true)]
     embedded: bool,
-    /// Folder for everything: clusters, kubeconfig, the controller's ledger and mirrors
+    /// Directory of all data: clusters, kubeconfig, ledger and git mirrors
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
-    /// Address of the API. Without it the one of before; the first time any port of 127.0.0.1
+    /// Address of the API server. Default: the previous address; on the first start, any port of 127.0.0.1
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// A further virtual cluster, besides `management`; may be given several times. Those of before are kept
+    /// Virtual cluster to create besides `management`; repeatable. Existing clusters are kept
     #[arg(long, value_name = "NAME")]
     cluster: Vec<String>,
-    /// Serve the API only
+    /// Run the API server without the controller
     #[arg(long)]
     no_controller: bool,
     #[command(flatten)]
@@ -36,21 +36,21 @@ pub(super) struct ServerArguments {
 }
 
 pub(super) async fn run(arguments: ServerArguments) -> anyhow::Result<()> {
-    let mut stop = Stop::new()?;
+    let mut stop = StopSignals::new()?;
     if let Some(address) = arguments.listen {
         ensure!(
             !address.ip().is_unspecified(),
-            "--listen {address}: it stands in kubeconfigs, so it has to be an address that clients can connect to"
+            "--listen {address}: clients connect to this address by their kubeconfigs; give an address that is not unspecified"
         );
     }
     let server = open(&arguments).await?;
     let result = serve(&server, arguments, &mut stop).await;
-    // After everybody who writes.
+    // After every writer.
     server.close().await;
     result
 }
 
-/// Opens the folder, or makes it.
+/// Opens or creates the data directory.
 async fn open(arguments: &ServerArguments) -> anyhow::Result<Server> {
     let names = arguments.listen.iter().map(|address| address.ip().to_string());
     let options = Options {
@@ -62,14 +62,14 @@ async fn open(arguments: &ServerArguments) -> anyhow::Result<Server> {
         .with_context(|| format!("--data-dir {}", arguments.data_dir.display()))
 }
 
-async fn serve(server: &Server, arguments: ServerArguments, stop: &mut Stop) -> anyhow::Result<()> {
+async fn serve(server: &Server, arguments: ServerArguments, stop: &mut StopSignals) -> anyhow::Result<()> {
     let before = server.kept_address();
     let listening = listen(server, arguments.listen, before).await?;
     let management = cluster(server, MANAGEMENT)?;
     for name in &arguments.cluster {
         cluster(server, name).with_context(|| format!("--cluster {name}"))?;
     }
-    // A kubeconfig that people have is good for what is on the disk.
+    // The kubeconfig must not name clusters that a crash would lose.
     server.durable().await?;
     let kubeconfig = arguments.data_dir.join("kubeconfig");
     hub::write_private(&kubeconfig, &all(server, &management)?)?;
@@ -77,17 +77,17 @@ async fn serve(server: &Server, arguments: ServerArguments, stop: &mut Stop) -> 
 
     let controller = tokio::select! {
         started = start(client, &arguments.data_dir, arguments.work, arguments.no_controller) => started?,
-        () = stop.asked() => return Ok(()),
+        () = stop.received() => return Ok(()),
     };
-    tell(server, &listening, before, &kubeconfig, controller.is_some());
-    stop.asked().await;
+    print_serving(server, &listening, before, &kubeconfig, controller.is_some());
+    stop.received().await;
     if let Some(controller) = controller {
         controller.stop().await;
     }
     Ok(())
 }
 
-/// Installs the definitions, and starts the controller if there is to be one.
+/// Installs the definitions, and starts the controller unless `--no-controller` is set.
 async fn start(
     hub: Client,
     folder: &Path,
@@ -102,7 +102,7 @@ async fn start(
     Ok(Some(Controller::start(hub, settings).await?))
 }
 
-/// Listens where it is told, else where it has been before, so that kubeconfigs stay valid.
+/// Listens on the given address, else on the previous one, so that kubeconfigs stay valid.
 async fn listen(
     server: &Server,
     wanted: Option<SocketAddr>,
@@ -112,8 +112,7 @@ async fn listen(
     server.listen(address).await.with_context(|| match wanted {
         Some(_) => format!("--listen {address}"),
         None => format!(
-            "the address of before, {address}, is in every kubeconfig of this server: free it, or name another one \
-             with --listen"
+            "previous address {address}, which every kubeconfig of this server names: free it, or give another one with --listen"
         ),
     })
 }
@@ -125,7 +124,7 @@ fn cluster(server: &Server, name: &str) -> Result<ClusterHandle, ServerError> {
     }
 }
 
-/// A kubeconfig of all clusters.
+/// A kubeconfig with a context for each cluster.
 fn all(server: &Server, management: &ClusterHandle) -> anyhow::Result<String> {
     let others: Vec<String> = server
         .clusters()
@@ -137,7 +136,7 @@ fn all(server: &Server, management: &ClusterHandle) -> anyhow::Result<String> {
 }
 
 #[expect(clippy::print_stdout, reason = "the output of this command")]
-fn tell(
+fn print_serving(
     server: &Server,
     listening: &Listening,
     before: Option<SocketAddr>,
@@ -151,7 +150,7 @@ fn tell(
         if controller { ", with the controller" } else { "" }
     );
     if let Some(before) = before.filter(|before| *before != listening.address()) {
-        println!("it was at {before} before: kubeconfigs that were copied have to be copied again");
+        println!("previous address: {before}; copy the kubeconfig again to where it is used");
     }
     println!("  export KUBECONFIG={}", kubeconfig.display());
     println!("  kubectl get starling -A");

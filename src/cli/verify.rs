@@ -1,42 +1,39 @@
-//! `starling verify`: replays the journal of a group through the independent checker.
+//! `starling verify`: verifies the journal of a group with the independent checker.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::Args;
-use serde_json::json;
-use starling_core::journal::{Flaw, Verdict, verify};
 
 use super::caller::CallerArguments;
-use super::journal::journals;
-use super::output::Form;
-use crate::ledger::GroupJournal;
+use super::output::{self, Form};
+use crate::read_model::journals;
+use crate::read_model::verification::{JournalVerification, Verification, Violation};
 
-/// All of it holds.
-const SOUND: u8 = 0;
-/// A violation was found.
-const VIOLATED: u8 = 1;
-/// It cannot be told: no ledger, no journal, no such rollout.
+/// The journal is valid.
+const VALID: u8 = 0;
+/// Violations were found.
+const INVALID: u8 = 1;
+/// Unknown: no ledger, no journal, no such rollout.
 const PROBLEM: u8 = 2;
 
-/// What is verified.
+/// Options of `verify`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit codes: 0 everything holds, 1 a violation was found, 2 it cannot be told (no ledger, no journal or no such \
-                  rollout, or one that cannot be read)."
+    after_help = "Exit codes: 0 valid; 1 violations found; 2 unknown: no ledger, no journal, no such rollout, or unreadable."
 )]
 pub(super) struct VerifyArguments {
-    /// The SyncGroup
+    /// Name of the SyncGroup
     #[arg(value_name = "GROUP")]
     group: String,
-    /// Only this rollout, by its number; the chain is checked as a whole in any case
+    /// Verify only the plans of this rollout; the hash chain is always verified as a whole. Default: all rollouts
     #[arg(long, value_name = "ID")]
     rollout: Option<i64>,
-    /// Folder of the controller, or of `starling server`; it may be at work
+    /// Data directory of the controller or of `starling server`; the controller may be running
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
-    /// How it is printed
+    /// Output format
     #[arg(long, short, value_enum, default_value_t)]
     output: Form,
     #[command(flatten)]
@@ -45,7 +42,7 @@ pub(super) struct VerifyArguments {
 
 pub(super) fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
-        super::complain(&error);
+        super::print_error(&error);
         ExitCode::from(PROBLEM)
     })
 }
@@ -59,121 +56,90 @@ pub(super) async fn run(arguments: VerifyArguments) -> anyhow::Result<ExitCode> 
         caller,
     } = arguments;
     let namespace = caller.namespace_unsigned()?;
-    let (view, journals) = journals(&data_dir, &namespace, &group).await?;
-    view.close().await;
-    if journals.is_empty() {
+    let journals = journals(&data_dir, &namespace, &group).await?;
+    let name = format!("{namespace}/{group}");
+    let verified = Verification::of(name, &journals, rollout);
+    if let Some(rollout) = rollout
+        && verified.entries() == 0
+    {
         bail!(
-            "the ledger in {} has no journal of SyncGroup {namespace}/{group}",
-            data_dir.display()
+            "the journal of {} has no entry of rollout {rollout}",
+            verified.group
         );
     }
-    let verified: Vec<(&GroupJournal, Verdict)> = journals
-        .iter()
-        .map(|journal| (journal, verify(&journal.chain, &journal.entries, rollout)))
-        .collect();
-    if let Some(rollout) = rollout
-        && verified.iter().all(|(_, verdict)| verdict.entries == 0)
-    {
-        bail!("the journal of {namespace}/{group} has no entry of rollout {rollout}");
+    match output {
+        Form::Json => output::print_value(&verified, false)?,
+        Form::Text => output::print(&text(&verified)),
     }
-    print(&format!("{namespace}/{group}"), &verified, output);
-    let flaws: usize = verified.iter().map(|(_, verdict)| verdict.flaws.len()).sum();
-    if flaws == 0 {
-        return Ok(ExitCode::from(SOUND));
+    let violations = verified.violations();
+    if violations == 0 {
+        return Ok(ExitCode::from(VALID));
     }
-    let ending = if flaws == 1 { "" } else { "s" };
-    super::say(&format!(
-        "the journal of {namespace}/{group} does not hold: {flaws} violation{ending}"
+    let plural = if violations == 1 { "" } else { "s" };
+    super::print_notice(&format!(
+        "journal of {} is invalid: {violations} violation{plural}",
+        verified.group
     ));
-    Ok(ExitCode::from(VIOLATED))
+    Ok(ExitCode::from(INVALID))
 }
 
-#[expect(clippy::print_stdout, reason = "the output of this command")]
-fn print(group: &str, verified: &[(&GroupJournal, Verdict)], form: Form) {
-    if form == Form::Json {
-        let all: Vec<_> = verified
-            .iter()
-            .map(|(journal, verdict)| in_json(journal, verdict))
-            .collect();
-        println!("{:#}", json!({ "group": group, "journals": all }));
-        return;
-    }
-    for (journal, verdict) in verified {
-        for flaw in &verdict.flaws {
-            println!("{}", in_words(flaw));
+/// A line for each violation, and for each journal without one.
+fn text(verified: &Verification) -> String {
+    let mut text = String::new();
+    for journal in &verified.journals {
+        for violation in &journal.violations {
+            text.push_str(&violation_text(violation));
+            text.push('\n');
         }
-        if verdict.flaws.is_empty() {
-            println!("{}", praise(group, journal, verdict));
+        if journal.violations.is_empty() {
+            text.push_str(&valid_text(&verified.group, journal));
+            text.push('\n');
         }
     }
+    text
 }
 
-fn praise(group: &str, journal: &GroupJournal, verdict: &Verdict) -> String {
-    let cut = match journal.chain.cut.seq {
+fn valid_text(group: &str, journal: &JournalVerification) -> String {
+    let expired = match journal.cut_until {
         0 => String::new(),
-        cut => format!("; entries 1 to {cut} were old enough to be cut off"),
+        last => format!("; entries 1 to {last} have expired"),
     };
     format!(
-        "{group}: {} entries with {} admissions hold: the chain fits, and no plan breaks a rule{cut}",
-        verdict.entries, verdict.starts
+        "{group}: {} entries and {} admissions verified: the hash chain is intact, and no plan violates a rule{expired}",
+        journal.entries, journal.admissions
     )
 }
 
-fn in_words(flaw: &Flaw) -> String {
-    match &flaw.entry {
-        Some((rollout, at)) => format!("entry {} (rollout {rollout}, {at}): {}", flaw.seq, flaw.what),
-        None => flaw.what.to_string(),
+fn violation_text(violation: &Violation) -> String {
+    let Violation {
+        at,
+        entry,
+        rollout,
+        message,
+    } = violation;
+    match (rollout, at) {
+        (Some(rollout), Some(at)) => format!("entry {entry} (rollout {rollout}, {at}): {message}"),
+        _ => message.clone(),
     }
-}
-
-fn in_json(journal: &GroupJournal, verdict: &Verdict) -> serde_json::Value {
-    let flaws: Vec<_> = verdict
-        .flaws
-        .iter()
-        .map(|flaw| {
-            json!({
-                "entry": flaw.seq,
-                "rollout": flaw.entry.map(|(rollout, _)| rollout),
-                "at": flaw.entry.map(|(_, at)| at),
-                "violation": flaw.what.to_string(),
-            })
-        })
-        .collect();
-    json!({
-        "groupUid": journal.group_uid,
-        "cutUntil": journal.chain.cut.seq,
-        "newest": journal.chain.newest.seq,
-        "newestHash": journal.chain.newest.hash,
-        "entries": verdict.entries,
-        "admissions": verdict.starts,
-        "violations": flaws,
-    })
 }
 
 #[cfg(test)]
 mod tests {
-    use starling_core::journal::{Chain, End};
-
     use super::*;
 
     #[test]
-    fn the_newest_entry_is_named_with_its_hash() {
-        let journal = GroupJournal {
-            group_uid: "u".into(),
-            chain: Chain {
-                cut: End::beginning(),
-                newest: End {
-                    seq: 7,
-                    hash: "ab12".into(),
-                },
-            },
-            entries: Vec::new(),
+    fn a_violation_names_its_entry_and_a_missing_entry_names_itself() {
+        let mut violation = Violation {
+            at: "2026-11-20T10:00:00Z".parse().ok(),
+            entry: 7,
+            rollout: Some(3),
+            message: "the hash does not match".into(),
         };
-        let verdict = verify(&journal.chain, &journal.entries, None);
-        let told = in_json(&journal, &verdict);
         assert_eq!(
-            (&told["newest"], &told["newestHash"]),
-            (&json!(7), &json!("ab12"))
+            violation_text(&violation),
+            "entry 7 (rollout 3, 2026-11-20T10:00:00Z): the hash does not match"
         );
+        (violation.at, violation.rollout) = (None, None);
+        assert_eq!(violation_text(&violation), "the hash does not match");
     }
 }

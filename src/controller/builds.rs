@@ -1,27 +1,49 @@
-//! What an entry of a release is built to: for the digest that an approval is for, and for whoever wants to see it beforehand.
+//! Builds an entry of a release: for the digest that an approval is for, and for previews.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use starling_api::{Source, SyncTemplate};
 use starling_core::fingerprint::{self, EntryBuild};
-use starling_core::ignore::IgnoreRules;
-use starling_core::revision::Revision;
+use starling_core::ignore::{IgnoreError, IgnoreRules};
+use starling_core::revision::RevisionError;
 
-use super::decryption::Keys;
+use super::artifacts::Artifact;
+use super::caches::renders::RenderCache;
+use super::decryption::{Keys, KeysError};
 use super::hub::Hub;
-use super::renders::{RenderJob, Rendered, Renders};
-use super::repositories::Repositories;
+use super::manifests::{RenderFailure, RenderJob, Rendered};
+use super::origins::{OriginError, Origins};
 
-/// What builds need.
+/// Why an entry cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The origin of its Source cannot be addressed.
+    #[error(transparent)]
+    Origin(#[from] OriginError),
+    /// There are no keys to its encrypted manifests.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+    /// The revision names no commit.
+    #[error(transparent)]
+    Revision(#[from] RevisionError),
+    /// The template ignores what cannot be ignored. The text holds all there is to say.
+    #[error("{0}")]
+    Ignore(IgnoreError),
+    /// The commit does not build.
+    #[error(transparent)]
+    Render(#[from] RenderFailure),
+}
+
+/// Builds entries.
 #[derive(Clone, Copy)]
 pub struct Builder<'a> {
     /// Where Secrets are.
     pub hub: &'a Hub,
-    /// Where commits come from.
-    pub repositories: &'a Repositories,
+    /// Where artifacts come from.
+    pub origins: &'a Origins,
     /// What builds and keeps them.
-    pub renders: &'a Renders,
+    pub renders: &'a RenderCache,
     /// Whether http:// and file:// are accepted.
     pub allow_insecure: bool,
 }
@@ -35,32 +57,21 @@ pub struct EntryAt<'a> {
     pub source: &'a Source,
     /// `main@sha1:…`.
     pub revision: &'a str,
-    /// The name it is fetched by, in full; `None`: whatever leads to it.
-    pub refname: Option<String>,
-}
-
-/// The name that a commit is fetched by, in full; `None` where the Source names the commit itself.
-#[must_use]
-pub fn refname(source: &Source, revision: &Revision) -> Option<String> {
-    let folder = if source.spec.reference.branch.is_some() {
-        "heads"
-    } else {
-        "tags"
-    };
-    (!revision.name().is_empty()).then(|| format!("refs/{folder}/{}", revision.name()))
+    /// The full name that the artifact is fetched by; `None`: by its digest.
+    pub reference: Option<String>,
 }
 
 impl Builder<'_> {
-    /// What an entry is built to, in a form to be digested. `folders` are the paths and namespaces that it is built from and for.
+    /// Builds an entry, in a form to be digested. `folders` are the paths and namespaces that it is built from and for.
     ///
     /// # Errors
-    /// The text of what cannot be built.
+    /// [`BuildError`].
     pub async fn fingerprint<'v>(
         &self,
         at: &EntryAt<'v>,
         template: &SyncTemplate,
         folders: BTreeSet<(String, String)>,
-    ) -> Result<EntryBuild<'v>, String> {
+    ) -> Result<EntryBuild<'v>, BuildError> {
         let keys = self.keys(at.source, template).await?;
         let mut builds = BTreeSet::new();
         for (path, target_namespace) in folders {
@@ -94,16 +105,16 @@ impl Builder<'_> {
         })
     }
 
-    /// What one cluster gets: `template` has its parameters resolved.
+    /// Renders an entry for one cluster: `template` has its parameters resolved.
     ///
     /// # Errors
-    /// The text of what cannot be rendered.
+    /// [`BuildError`].
     pub async fn render(
         &self,
         at: &EntryAt<'_>,
         template: &SyncTemplate,
         owner: &str,
-    ) -> Result<Arc<Rendered>, String> {
+    ) -> Result<Arc<Rendered>, BuildError> {
         let keys = self.keys(at.source, template).await?;
         self.with_job(at, template, owner, keys.as_ref(), async |job| {
             self.renders.get(job).await
@@ -111,35 +122,31 @@ impl Builder<'_> {
         .await
     }
 
-    async fn keys(&self, source: &Source, template: &SyncTemplate) -> Result<Option<Keys>, String> {
+    async fn keys(&self, source: &Source, template: &SyncTemplate) -> Result<Option<Keys>, BuildError> {
         let Some(decryption) = &template.decryption else {
             return Ok(None);
         };
         let namespace = source.metadata.namespace.as_deref().unwrap_or_default();
-        let keys = Keys::read(self.hub, namespace, decryption).await;
-        keys.map(Some).map_err(|error| crate::chain(&error))
+        Ok(Some(Keys::read(self.hub, namespace, decryption).await?))
     }
 
-    async fn with_job<T, E: std::error::Error + 'static>(
+    async fn with_job<T>(
         &self,
         at: &EntryAt<'_>,
         template: &SyncTemplate,
         owner: &str,
         keys: Option<&Keys>,
-        render: impl AsyncFnOnce(RenderJob<'_>) -> Result<T, E>,
-    ) -> Result<T, String> {
-        let access = self
-            .repositories
-            .get(self.hub, at.source, self.allow_insecure)
-            .await
-            .map_err(|error| crate::chain(&error))?;
-        let revision: Revision = at.revision.parse().map_err(|error| crate::chain(&error))?;
-        let ignore = IgnoreRules::new(&template.ignore).map_err(|error| error.to_string())?;
+        render: impl AsyncFnOnce(RenderJob<'_>) -> Result<T, RenderFailure>,
+    ) -> Result<T, BuildError> {
+        let artifact = Artifact {
+            origin: self.origins.get(self.hub, at.source, self.allow_insecure).await?,
+            revision: at.revision.parse()?,
+            reference: at.reference.clone(),
+        };
+        let ignore = IgnoreRules::new(&template.ignore).map_err(BuildError::Ignore)?;
         let job = RenderJob {
-            access: &access,
+            artifact: &artifact,
             ignore: &at.source.spec.ignore,
-            commit: revision.commit().as_str(),
-            refname: at.refname.as_deref(),
             timeout: at.source.spec.timeout.as_std(),
             path: &template.path,
             target_namespace: &template.target_namespace,
@@ -148,6 +155,6 @@ impl Builder<'_> {
             keys,
             left_to_others: &ignore,
         };
-        render(job).await.map_err(|error| crate::chain(&error))
+        Ok(render(job).await?)
     }
 }

@@ -1,201 +1,265 @@
-//! What all reconcilers share.
+//! What the loops are given: [`Context`] is everything, and each loop gets what it needs of it.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
-use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, SyncGroup};
-
-use crate::clock::Clock;
-use crate::member::Network;
-
-use super::cache::{Cache, ObjectKey};
+use super::artifacts::Artifacts;
+use super::caches::cache::Cache;
+use super::caches::connections::Connections;
+use super::caches::pins::Pins;
+use super::caches::renders::RenderCache;
+use super::caches::{Caches, ClusterCaches, GroupCaches, ObjectCaches, SyncCaches, Times};
 use super::events::Events;
-use super::gates::Gates;
-use super::healths::Healths;
 use super::hub::Hub;
-use super::journals::Journals;
 use super::lanes::Lanes;
-use super::members::Members;
+use super::origins::Origins;
 use super::pace::Pace;
-use super::pins::Pins;
-use super::ports::{Git, Ledger, Web};
-use super::releases::Releases;
-use super::renders::Renders;
-use super::repositories::Repositories;
-use super::roster::Syncs;
-use super::selection::Selections;
-use super::standing::Standings;
-use super::targets::Targets;
-use super::unsure::Unsure;
+use super::ports::{Ledger, Web};
+use super::queues::Queues;
+use super::wake::Wake;
 use super::workqueue::Workqueue;
+use jiff::Timestamp;
+use starling_api::{Cluster, Source};
+use starling_member::Network;
+use starling_net::clock::Clock;
 
-/// What all reconcilers share. Nothing in it is a truth: it is adapters, caches, and the requeue tables.
+/// Everything that the loops share. Nothing in it is a truth: it is adapters, caches, and work queues. A loop takes its
+/// own context ([`Self::of_source`] and the others); only wiring and housekeeping take this one.
 pub struct Context {
     /// The management cluster.
     pub hub: Hub,
     /// What time it is.
     pub clock: Clock,
-    /// What people should hear of.
+    /// What is reported as events.
     pub events: Events,
-    /// Sources as known.
-    pub sources: Arc<Cache<Source>>,
-    /// Clusters as known.
-    pub clusters: Arc<Cache<Cluster>>,
-    /// Syncs as known.
-    pub syncs: Arc<Syncs>,
-    /// SyncGroups as known.
-    pub groups: Arc<Cache<SyncGroup>>,
-    /// What people approved, by group.
-    pub approvals: Arc<Cache<RolloutApproval>>,
-    /// What people asked of rollouts, by group.
-    pub actions: Arc<Cache<RolloutAction>>,
-    /// Who is looked at next.
+    /// The keys that wait for a reconcile.
     pub queues: Queues,
-    /// Mirrors of repositories.
-    pub git: Arc<dyn Git>,
-    /// Where those repositories are.
-    pub repositories: Repositories,
-    /// Rendered sets.
-    pub renders: Renders,
-    /// How members are reached.
-    pub network: Network,
-    /// The gates of stages that somebody else decides.
-    pub gates: Arc<Gates>,
-    /// How those are asked.
-    pub web: Arc<dyn Web>,
-    /// Releases as they were formed.
-    pub releases: Releases,
-    /// What was pinned last.
-    pub pins: Pins,
-    /// Connections to members.
-    pub members: Members,
-    /// How each member answers, and until when it is left alone.
-    pub lanes: Arc<Lanes>,
-    /// The ledger.
-    pub ledger: Arc<dyn Ledger>,
-    /// Rates.
+    /// The objects of the management cluster.
+    pub objects: ObjectCaches,
+    /// What is kept for each of them.
+    pub caches: Caches,
+    /// Rendered sets, by digest.
+    pub renders: RenderCache,
+    /// What the reconcilers ask and write to besides the management cluster.
+    pub adapters: Adapters,
+    /// How fast work may start.
     pub pace: Pace,
-    /// When each Sync is next checked for drift.
-    pub checks: Checks,
-    /// Which Syncs wait for which.
-    pub dependents: Dependents,
-    /// When a renewal of a Cluster's token that failed is tried again.
-    pub renewals: Checks,
-    /// What is known of the health of each Sync's objects.
-    pub healths: Healths,
-    /// How the objects of each Sync stand, beyond what is in step.
-    pub standings: Standings,
-    /// When each group's status was last written, so that a rollout does not write it for every cluster.
-    pub reports: Checks,
-    /// The clusters that each group selects.
-    pub selections: Selections,
-    /// The targets that the last look at each group computed.
-    pub targets: Targets,
-    /// What the journal of each group says last.
-    pub journals: Journals,
-    /// Who is about to leave each group.
-    pub departures: Departures,
-    /// What may have been written for each group and was not answered.
-    pub unsure: Unsure,
     /// Part of every owner label.
     pub installation: String,
-    /// Whether http:// and file:// are accepted.
+    /// Whether `http://` and `file://` are accepted.
     pub allow_insecure_sources: bool,
 }
 
+/// What the reconcilers ask and write to besides the management cluster.
+pub struct Adapters {
+    /// What Sources offer.
+    pub artifacts: Arc<dyn Artifacts>,
+    /// How members are reached.
+    pub network: Network,
+    /// How the servers of gates are asked.
+    pub web: Arc<dyn Web>,
+    /// What is remembered over restarts.
+    pub ledger: Arc<dyn Ledger>,
+}
+
 impl Context {
-    /// The present, to the millisecond.
+    /// Returns the present, to the millisecond.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
-}
 
-/// One requeue table per kind.
-#[derive(Debug, Default)]
-pub struct Queues {
-    /// Sources.
-    pub sources: Workqueue,
-    /// Clusters.
-    pub clusters: Workqueue,
-    /// Syncs.
-    pub syncs: Workqueue,
-    /// SyncGroups. Shared, as what a gate waits for wakes its group.
-    pub groups: Arc<Workqueue>,
-}
-
-/// A time per object.
-#[derive(Debug, Default)]
-pub struct Checks(Mutex<HashMap<ObjectKey, Timestamp>>);
-
-impl Checks {
-    /// The time of an object; `None`: none was set by this process.
+    /// The queues of all loops, to wake what an event concerns.
     #[must_use]
-    pub fn get(&self, key: &ObjectKey) -> Option<Timestamp> {
-        self.lock().get(key).copied()
-    }
-
-    /// Sets the time of an object.
-    pub fn set(&self, key: &ObjectKey, at: Timestamp) {
-        self.lock().insert(key.clone(), at);
-    }
-
-    /// Forgets an object.
-    pub fn forget(&self, key: &ObjectKey) {
-        self.lock().remove(key);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, Timestamp>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Since when the same clusters are about to leave each group. They leave a moment later: labels that are changed one by
-/// one by a script, and a list that is not complete, are so seen as what they are.
-#[derive(Debug, Default)]
-pub struct Departures(Mutex<HashMap<ObjectKey, (BTreeSet<String>, Timestamp)>>);
-
-impl Departures {
-    /// Since when just these clusters are about to leave.
-    #[must_use]
-    pub fn since(&self, group: &ObjectKey, leaving: &BTreeSet<String>, now: Timestamp) -> Timestamp {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if leaving.is_empty() {
-            known.remove(group);
-            return now;
-        }
-        match known.get(group) {
-            Some((same, since)) if same == leaving => *since,
-            _ => {
-                known.insert(group.clone(), (leaving.clone(), now));
-                now
-            }
+    pub fn wake(&self) -> Wake<'_> {
+        Wake {
+            objects: &self.objects,
+            queues: &self.queues,
+            waiting: &self.caches.sync.waiting,
         }
     }
+
+    /// Returns what the loop of Sources needs.
+    #[must_use]
+    pub fn of_source(&self) -> SourceContext<'_> {
+        SourceContext {
+            hub: &self.hub,
+            clock: &self.clock,
+            wake: self.wake(),
+            sources: &self.objects.sources,
+            origins: &self.caches.source.origins,
+            pins: &self.caches.source.pins,
+            artifacts: &*self.adapters.artifacts,
+            pace: &self.pace,
+            allow_insecure_sources: self.allow_insecure_sources,
+        }
+    }
+
+    /// Returns what the loop of Clusters needs.
+    #[must_use]
+    pub fn of_cluster(&self) -> ClusterContext<'_> {
+        let ClusterCaches {
+            connections,
+            lanes,
+            token_renewals,
+        } = &self.caches.cluster;
+        ClusterContext {
+            hub: &self.hub,
+            clock: &self.clock,
+            wake: self.wake(),
+            clusters: &self.objects.clusters,
+            connections,
+            lanes,
+            token_renewals,
+            network: &self.adapters.network,
+        }
+    }
+
+    /// Returns what the loop of Syncs needs.
+    #[must_use]
+    pub fn of_sync(&self) -> SyncContext<'_> {
+        SyncContext {
+            hub: &self.hub,
+            clock: &self.clock,
+            wake: self.wake(),
+            events: &self.events,
+            objects: &self.objects,
+            caches: &self.caches.sync,
+            connections: &self.caches.cluster.connections,
+            lanes: &self.caches.cluster.lanes,
+            origins: &self.caches.source.origins,
+            renders: &self.renders,
+            ledger: &*self.adapters.ledger,
+            pace: &self.pace,
+            installation: &self.installation,
+            allow_insecure_sources: self.allow_insecure_sources,
+        }
+    }
+
+    /// Returns what the loop of SyncGroups needs.
+    #[must_use]
+    pub fn of_group(&self) -> GroupContext<'_> {
+        GroupContext {
+            hub: &self.hub,
+            clock: &self.clock,
+            wake: self.wake(),
+            events: &self.events,
+            objects: &self.objects,
+            caches: &self.caches.group,
+            queue: &self.queues.groups,
+            origins: &self.caches.source.origins,
+            renders: &self.renders,
+            ledger: &*self.adapters.ledger,
+            web: &self.adapters.web,
+            allow_insecure_sources: self.allow_insecure_sources,
+        }
+    }
 }
 
-/// Who waits for whom. An index of what the caches say, so that a Sync that is done need not be held against all
-/// others.
-#[derive(Debug, Default)]
-pub struct Dependents(Mutex<HashMap<ObjectKey, BTreeSet<ObjectKey>>>);
+/// What the loop of Sources needs.
+#[derive(Clone, Copy)]
+pub struct SourceContext<'a> {
+    /// The management cluster.
+    pub hub: &'a Hub,
+    /// What time it is.
+    pub clock: &'a Clock,
+    /// Wakes what a change of a Source concerns.
+    pub wake: Wake<'a>,
+    /// The Sources.
+    pub sources: &'a Cache<Source>,
+    /// Where their artifacts come from.
+    pub origins: &'a Origins,
+    /// The artifacts that stay at hand.
+    pub pins: &'a Pins,
+    /// The artifacts.
+    pub artifacts: &'a dyn Artifacts,
+    /// How fast an origin is asked.
+    pub pace: &'a Pace,
+    /// Whether `http://` and `file://` are accepted.
+    pub allow_insecure_sources: bool,
+}
 
-impl Dependents {
-    /// `waiting` is to be looked at when `on` changes.
-    pub fn wait(&self, on: &ObjectKey, waiting: &ObjectKey) {
-        self.lock().entry(on.clone()).or_default().insert(waiting.clone());
-    }
+/// What the loop of Clusters needs.
+#[derive(Clone, Copy)]
+pub struct ClusterContext<'a> {
+    /// The management cluster.
+    pub hub: &'a Hub,
+    /// What time it is.
+    pub clock: &'a Clock,
+    /// Wakes what a change of a Cluster concerns.
+    pub wake: Wake<'a>,
+    /// The Clusters.
+    pub clusters: &'a Cache<Cluster>,
+    /// The clients of the members.
+    pub connections: &'a Connections,
+    /// How the members respond.
+    pub lanes: &'a Lanes,
+    /// When a renewal of a token that failed is tried again.
+    pub token_renewals: &'a Times,
+    /// How members are reached.
+    pub network: &'a Network,
+}
 
-    /// Those who wait for `on`, taken: whoever still waits says so again.
-    #[must_use]
-    pub fn take(&self, on: &ObjectKey) -> BTreeSet<ObjectKey> {
-        self.lock().remove(on).unwrap_or_default()
-    }
+/// What the loop of Syncs needs.
+#[derive(Clone, Copy)]
+pub struct SyncContext<'a> {
+    /// The management cluster.
+    pub hub: &'a Hub,
+    /// What time it is.
+    pub clock: &'a Clock,
+    /// Wakes what a change of a Sync concerns.
+    pub wake: Wake<'a>,
+    /// What is reported as events.
+    pub events: &'a Events,
+    /// The objects of the management cluster.
+    pub objects: &'a ObjectCaches,
+    /// What is kept for each Sync.
+    pub caches: &'a SyncCaches,
+    /// The clients of the members.
+    pub connections: &'a Connections,
+    /// How the members respond.
+    pub lanes: &'a Lanes,
+    /// Where the artifacts of Sources come from.
+    pub origins: &'a Origins,
+    /// Rendered sets, by digest.
+    pub renders: &'a RenderCache,
+    /// Attempts, admissions and member records.
+    pub ledger: &'a dyn Ledger,
+    /// How fast attempts may start.
+    pub pace: &'a Pace,
+    /// Part of every owner label.
+    pub installation: &'a str,
+    /// Whether `http://` and `file://` are accepted.
+    pub allow_insecure_sources: bool,
+}
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, BTreeSet<ObjectKey>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// What the loop of SyncGroups needs.
+#[derive(Clone, Copy)]
+pub struct GroupContext<'a> {
+    /// The management cluster.
+    pub hub: &'a Hub,
+    /// What time it is.
+    pub clock: &'a Clock,
+    /// Wakes what a change of a group or its Syncs concerns.
+    pub wake: Wake<'a>,
+    /// What is reported as events.
+    pub events: &'a Events,
+    /// The objects of the management cluster.
+    pub objects: &'a ObjectCaches,
+    /// What is kept for each group.
+    pub caches: &'a GroupCaches,
+    /// The queue of groups. A gate task wakes its group.
+    pub queue: &'a Arc<Workqueue>,
+    /// Where the artifacts of Sources come from.
+    pub origins: &'a Origins,
+    /// Rendered sets, by digest.
+    pub renders: &'a RenderCache,
+    /// Rollouts, admissions and the journal.
+    pub ledger: &'a dyn Ledger,
+    /// How the servers of gates are asked. Shared with gate tasks.
+    pub web: &'a Arc<dyn Web>,
+    /// Whether `http://` and `file://` are accepted.
+    pub allow_insecure_sources: bool,
 }
 
 /// When a reconciler wants to be called again, if nothing happens before.
@@ -206,7 +270,7 @@ pub enum Next {
     OnEvent,
     /// After this time.
     After(Duration),
-    /// After a wait that starts here and doubles with each time in a row that this is said.
+    /// After a wait that starts here and doubles with each time in a row that this is returned.
     Retry(Duration),
 }
 

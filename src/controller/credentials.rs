@@ -3,12 +3,12 @@
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use starling_api::{Cluster, ClusterSpec};
+use starling_member::{KubeconfigError, Member, MemberConfig, MemberError, MemberLimits, Network};
 
 use super::cache::ObjectKey;
 use super::hub::{Hub, HubError};
-use crate::member::{KubeconfigError, Member, MemberConfig, MemberError, MemberLimits, Network};
 
-/// Keys of the Secret that are looked for where the Cluster names none, as Flux and Cluster API have them.
+/// Keys of the Secret that are tried where the Cluster names none, as Flux and Cluster API have them.
 const KEYS: [&str; 3] = ["value", "value.yaml", "kubeconfig"];
 
 /// Why there is no client.
@@ -24,12 +24,12 @@ pub enum CredentialsError {
         name: String,
     },
     /// The Secret has none of the keys.
-    #[error("Secret {name:?} has no key {looked_for}")]
+    #[error("Secret {name:?} has no key {tried}")]
     NoKey {
         /// Its name.
         name: String,
-        /// What was looked for.
-        looked_for: String,
+        /// The keys that were tried.
+        tried: String,
     },
     /// What the key holds is not text.
     #[error("Secret {name:?}, key {key:?}: the kubeconfig is not text")]
@@ -143,7 +143,7 @@ fn key_in<'a>(spec: &'a ClusterSpec, secret: &Secret) -> Result<&'a str, Credent
     };
     found.ok_or_else(|| CredentialsError::NoKey {
         name: spec.kube_config.secret_ref.name.clone(),
-        looked_for: if wanted.is_empty() {
+        tried: if wanted.is_empty() {
             KEYS.join(", ")
         } else {
             wanted.to_owned()

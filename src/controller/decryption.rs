@@ -3,10 +3,10 @@
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use starling_api::{Decryption, DecryptionProvider};
+use starling_render::{Identities, IdentityError};
 
 use super::cache::ObjectKey;
 use super::hub::{Hub, HubError};
-use crate::render::{Identities, IdentityError};
 
 /// What the keys of a Secret that hold age identities end in, as Flux has them.
 const SUFFIX: &str = ".agekey";

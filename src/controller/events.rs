@@ -1,7 +1,7 @@
-//! Kubernetes events: what a person should hear of once, and would look for at the object.
+//! Writes Kubernetes events.
 //!
-//! They are written on a change, never on every look. They are a courtesy: one that cannot be written is logged, and nothing
-//! depends on it. What must be known is in conditions.
+//! An event is written on a change, never by every reconcile. An event that cannot be written is logged, and nothing
+//! depends on it: what must be known is in conditions.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -15,37 +15,36 @@ use kube::{Api, Client, Resource};
 use serde_json::json;
 use starling_api::conditions::cut;
 use starling_core::digest::hash64;
+use starling_net::clock::Clock;
 
-use crate::clock::Clock;
-
-/// Who tells.
+/// The reporting controller of each event.
 const REPORTER: &str = "starling.dev/controller";
-/// What the controller was doing: all of it is one thing.
+/// The action of each event.
 const ACTION: &str = "Reconcile";
 /// Limit of one event: a slow management cluster must not hold up what the event is about.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest note that the API takes is 1 kB.
 const NOTE_LIMIT: usize = 1000;
-/// What is told again within this time is the same event once more, as with client-go.
+/// An event that is repeated within this time is counted as a series, as in client-go.
 const SERIES: SignedDuration = SignedDuration::from_mins(6);
 
 /// Writes events. kube's recorder is not used: it reads the system's clock.
 pub struct Events {
     client: Client,
     clock: Clock,
-    told: Mutex<HashMap<Told, Series>>,
+    reported: Mutex<HashMap<Report, Series>>,
 }
 
-/// What was told of whom.
+/// What was reported, of which object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Told {
+struct Report {
     uid: String,
     type_: &'static str,
     reason: String,
     note: String,
 }
 
-/// How often, and the event that says so.
+/// An event, and how often it was repeated.
 #[derive(Clone, Debug)]
 struct Series {
     name: String,
@@ -60,7 +59,7 @@ impl Events {
         Self {
             client,
             clock,
-            told: Mutex::default(),
+            reported: Mutex::default(),
         }
     }
 
@@ -81,13 +80,13 @@ impl Events {
         reason: &str,
         note: String,
     ) {
-        let told = Told {
+        let report = Report {
             uid: of.meta().uid.clone().unwrap_or_default(),
             type_,
             reason: reason.to_owned(),
             note: cut(&note, NOTE_LIMIT),
         };
-        let error = match tokio::time::timeout(TIMEOUT, self.publish(of, &told)).await {
+        let error = match tokio::time::timeout(TIMEOUT, self.publish(of, &report)).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => crate::chain(&error),
             Err(_) => format!("no answer within {TIMEOUT:?}"),
@@ -96,12 +95,12 @@ impl Events {
         tracing::warn!(object = %name, reason, %note, %error, "event not written");
     }
 
-    async fn publish<K: Resource<DynamicType = ()>>(&self, of: &K, told: &Told) -> kube::Result<()> {
+    async fn publish<K: Resource<DynamicType = ()>>(&self, of: &K, report: &Report) -> kube::Result<()> {
         let now = self.clock.now();
         let regarding = of.object_ref(&());
         let namespace = regarding.namespace.as_deref().unwrap_or("default");
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
-        let series = match self.before(told, now) {
+        let series = match self.before(report, now) {
             Some(before) => {
                 let series = Series {
                     count: before.count.saturating_add(1),
@@ -119,7 +118,13 @@ impl Events {
             }
             None => {
                 let name = regarding.name.as_deref().unwrap_or_default();
-                let number = hash64(&[&told.uid, told.type_, &told.reason, &told.note, &now.to_string()]);
+                let number = hash64(&[
+                    &report.uid,
+                    report.type_,
+                    &report.reason,
+                    &report.note,
+                    &now.to_string(),
+                ]);
                 let series = Series {
                     name: format!("{name}.{number:016x}"),
                     count: 1,
@@ -133,30 +138,30 @@ impl Events {
                         name: Some(series.name.clone()),
                         ..ObjectMeta::default()
                     },
-                    note: Some(told.note.clone()),
-                    reason: Some(told.reason.clone()),
+                    note: Some(report.note.clone()),
+                    reason: Some(report.reason.clone()),
                     regarding: Some(regarding.clone()),
                     reporting_controller: Some(REPORTER.to_owned()),
                     reporting_instance: Some(REPORTER.to_owned()),
-                    type_: Some(told.type_.to_owned()),
+                    type_: Some(report.type_.to_owned()),
                     ..Event::default()
                 };
                 api.create(&PostParams::default(), &event).await?;
                 series
             }
         };
-        self.lock().insert(told.clone(), series);
+        self.lock().insert(report.clone(), series);
         Ok(())
     }
 
-    /// The event that said the same a short time ago.
-    fn before(&self, told: &Told, now: Timestamp) -> Option<Series> {
+    /// The series of the same event, if it was reported a short time ago.
+    fn before(&self, report: &Report, now: Timestamp) -> Option<Series> {
         let mut known = self.lock();
         known.retain(|_, series| now.duration_since(series.last) < SERIES);
-        known.get(told).cloned()
+        known.get(report).cloned()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Told, Series>> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Report, Series>> {
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

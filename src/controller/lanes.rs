@@ -1,28 +1,29 @@
-//! One lane per cluster: whether it is worked on, how it answered last, and until when it wants to be left alone.
+//! The lane of each cluster: its circuit breaker, whether it is slow, and the pause that it asked for.
 //!
-//! All of it is of this process: after a start every cluster is probed, and every lane is as good as any.
+//! All of it is of this process: after a start every cluster is probed, and no lane is suspect.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use starling_core::breaker::{Breaker, Contact, is_slow};
 use starling_core::pause;
+use starling_net::clock::Clock;
 use tokio::time::Instant;
 
 use super::cache::ObjectKey;
-use crate::clock::Clock;
+use super::caches::keyed::{Keyed, per_object};
 
 /// The lanes of all clusters.
 #[derive(Debug)]
 pub struct Lanes {
     /// From where the breakers count time.
     start: Instant,
-    /// For what people are told.
+    /// For the times that are reported.
     clock: Clock,
-    lanes: Mutex<HashMap<ObjectKey, Lane>>,
+    lanes: Keyed<Lane>,
 }
+
+per_object!(Lanes, lanes);
 
 #[derive(Debug, Default)]
 struct Lane {
@@ -37,9 +38,10 @@ struct Lane {
 /// A pause that a cluster asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Pause {
-    /// What is waited for: a clock that is set forward neither ends the pause nor has the same be asked over and over until its end.
+    /// What is waited for: a clock that is set forward neither ends the pause nor has the same be asked over and over
+    /// until its end.
     over: Instant,
-    /// The same for people.
+    /// When it ends, for status.
     pub until: Timestamp,
 }
 
@@ -52,20 +54,21 @@ impl Pause {
 }
 
 impl Lanes {
-    /// No cluster was met yet.
+    /// No lanes: no cluster has answered yet.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self {
             start: Instant::now(),
             clock,
-            lanes: Mutex::default(),
+            lanes: Keyed::default(),
         }
     }
 
     /// Whether nothing but probes may be sent to the cluster.
     #[must_use]
     pub fn is_open(&self, cluster: &ObjectKey) -> bool {
-        self.lock()
+        self.lanes
+            .lock()
             .get(cluster)
             .is_some_and(|lane| lane.breaker.is_open())
     }
@@ -73,7 +76,8 @@ impl Lanes {
     /// Whether work on the cluster may hold its worker up: it did not answer lately, or slowly.
     #[must_use]
     pub fn is_suspect(&self, cluster: &ObjectKey) -> bool {
-        self.lock()
+        self.lanes
+            .lock()
             .get(cluster)
             .is_some_and(|lane| lane.slow || lane.breaker.is_suspect())
     }
@@ -81,14 +85,14 @@ impl Lanes {
     /// The pause that the cluster asked for; `None`: it did not, or that is over.
     #[must_use]
     pub fn pause(&self, cluster: &ObjectKey) -> Option<Pause> {
-        let pause = self.lock().get(cluster)?.pause?;
+        let pause = self.lanes.lock().get(cluster)?.pause?;
         (!pause.left().is_zero()).then_some(pause)
     }
 
-    /// Takes in an attempt that was answered: how long it took, and for how many requests.
+    /// Records an attempt that was answered: how long it took, and for how many requests.
     pub fn worked(&self, cluster: &ObjectKey, took: Duration, requests: u64) {
         let slow = is_slow(took, requests);
-        let mut lanes = self.lock();
+        let mut lanes = self.lanes.lock();
         if !slow && !lanes.contains_key(cluster) {
             return;
         }
@@ -102,12 +106,12 @@ impl Lanes {
         }
     }
 
-    /// Takes in an attempt that ran out of time although the cluster answers.
+    /// Records an attempt that ran out of time although the cluster answers.
     pub fn slow(&self, cluster: &ObjectKey) {
         self.with(cluster, |lane| lane.slow = true);
     }
 
-    /// Takes in that the cluster did not answer.
+    /// Records that the cluster did not answer.
     pub fn lost(&self, cluster: &ObjectKey, contact: Contact) {
         let now = self.start.elapsed();
         self.with(cluster, |lane| {
@@ -115,7 +119,7 @@ impl Lanes {
         });
     }
 
-    /// Takes in that the cluster asked for a pause.
+    /// Records that the cluster asked for a pause.
     pub fn throttled(&self, cluster: &ObjectKey, asked: Option<Duration>) -> Pause {
         let seed = format!("{cluster} {}", self.clock.now());
         self.with(cluster, |lane| {
@@ -139,7 +143,7 @@ impl Lanes {
     /// How long to wait.
     pub fn begin_probe(&self, cluster: &ObjectKey) -> Result<(), Duration> {
         let now = self.start.elapsed();
-        match self.lock().get_mut(cluster) {
+        match self.lanes.lock().get_mut(cluster) {
             None => Ok(()),
             Some(lane) => lane.breaker.begin_probe(now).map_err(|at| at.saturating_sub(now)),
         }
@@ -147,29 +151,25 @@ impl Lanes {
 
     /// Lets the next probe begin at once.
     pub fn hurry(&self, cluster: &ObjectKey) {
-        if let Some(lane) = self.lock().get_mut(cluster) {
-            lane.breaker.hurry();
+        if let Some(lane) = self.lanes.lock().get_mut(cluster) {
+            lane.breaker.probe_now();
         }
     }
 
-    /// Takes in that the cluster answered a probe.
+    /// Records that the cluster answered a probe.
     pub fn answered_probe(&self, cluster: &ObjectKey) {
-        if let Some(lane) = self.lock().get_mut(cluster) {
+        if let Some(lane) = self.lanes.lock().get_mut(cluster) {
             lane.breaker.answered(Contact::Probe);
         }
     }
 
     /// Forgets a cluster: it is gone, or reached in another way.
     pub fn forget(&self, cluster: &ObjectKey) {
-        self.lock().remove(cluster);
+        self.lanes.forget(cluster);
     }
 
     fn with<T>(&self, cluster: &ObjectKey, change: impl FnOnce(&mut Lane) -> T) -> T {
-        change(self.lock().entry(cluster.clone()).or_default())
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, Lane>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+        change(self.lanes.lock().entry(cluster.clone()).or_default())
     }
 }
 
@@ -221,7 +221,7 @@ mod tests {
         lanes.throttled(&cluster(), Some(Duration::from_secs(10)));
         off.store(3600, Ordering::SeqCst);
         let pause = lanes.pause(&cluster()).unwrap();
-        assert!(pause.until < lanes.clock.now(), "over, for people");
+        assert!(pause.until < lanes.clock.now(), "over, by the clock");
         assert!(pause.left() >= Duration::from_secs(10), "{:?}", pause.left());
         tokio::time::advance(pause.left()).await;
         assert!(lanes.pause(&cluster()).is_none());
@@ -244,6 +244,6 @@ mod tests {
         lanes.answered_probe(&cluster());
         assert!(!lanes.is_suspect(&cluster()));
         lanes.worked(&cluster(), Duration::from_secs(1), 10);
-        assert!(lanes.lock().is_empty());
+        assert!(lanes.lanes.lock().is_empty());
     }
 }

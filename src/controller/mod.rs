@@ -1,42 +1,36 @@
 //! The controller: four loops around core, and what they share.
 //!
-//! `run` wires, through `ports` where a simulation has another thing of the kind; `watch` feeds one `cache` per kind; what changed wakes (`wake`) keys in the `workqueue` of those who
-//! depend on it; workers (`work`) hand each key to its loop in `reconcile`.
+//! `run` wires, through `ports` where a simulation has a twin; `watch` feeds the cache of each kind in `caches`; a
+//! change adds the keys of the objects that depend on it (`wake`) to a `workqueue`; workers (`work`) hand each key to
+//! its loop in `reconcile`.
 
+pub mod artifacts;
 pub mod builds;
-pub mod cache;
+pub mod caches;
 pub mod context;
 pub mod credentials;
 pub mod decryption;
 pub mod events;
+pub(crate) mod exported_trees;
 pub mod gates;
-pub mod healths;
 pub mod hub;
-pub mod journals;
+pub mod interpreter;
 pub mod lanes;
-pub mod members;
-mod objects;
+pub mod manifests;
+pub mod origins;
 pub mod pace;
 pub mod pins;
 pub mod ports;
+mod queues;
 pub mod reconcile;
-pub mod releases;
-pub mod renders;
-pub mod repositories;
 mod restart;
-pub mod roster;
 mod run;
-pub mod selection;
 pub mod shares;
-mod shelf;
-pub mod standing;
-pub mod targets;
-pub(crate) mod trees;
-pub mod unsure;
-pub mod views;
+mod waits;
 mod wake;
 mod watch;
 mod work;
 pub mod workqueue;
 
+pub use caches::cache;
 pub use run::{Controller, Settings, StartError};

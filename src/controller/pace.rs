@@ -14,9 +14,9 @@ use governor::state::keyed::DefaultKeyedStateStore;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{NotUntil, Quota, RateLimiter};
 use starling_core::digest::{hash64, spread};
+use starling_net::clock::RuntimeClock;
 
 use super::cache::ObjectKey;
-use crate::clock::RuntimeClock;
 
 /// Attempts that may start per second, over all clusters. An attempt is tens of requests, so this is far above
 /// what one controller carries out; it keeps a mistake (a thousand Syncs asked for at once) from being a storm.
@@ -25,9 +25,9 @@ const ATTEMPTS: NonZeroU32 = NonZeroU32::new(200).unwrap();
 const ATTEMPTS_PER_CLUSTER: NonZeroU32 = NonZeroU32::new(5).unwrap();
 /// Attempts on one cluster that may start at once after a quiet time: a group's entries.
 const CLUSTER_BURST: NonZeroU32 = NonZeroU32::new(20).unwrap();
-/// Questions per second to one git host. Public hosts begin to refuse in the range of a few per second.
+/// Requests per second to one git host. Public hosts begin to refuse in the range of a few per second.
 const ASKED_PER_HOST: NonZeroU32 = NonZeroU32::new(5).unwrap();
-/// Questions to one git host that may be asked at once after a quiet time.
+/// Requests to one git host that may start at once after a quiet time.
 const HOST_BURST: NonZeroU32 = NonZeroU32::new(20).unwrap();
 /// How long a start that had to wait may be put off further, so that those who waited do not start together.
 const JITTER: Duration = Duration::from_millis(50);
@@ -72,7 +72,7 @@ impl Pace {
         }
     }
 
-    /// Waits until this git host may be asked something; a repository without a host is a local folder.
+    /// Waits until a request to this git host may start; a repository without a host is a local folder.
     pub async fn ask(&self, host: Option<&str>) {
         let Some(host) = host.map(str::to_owned) else {
             return;
@@ -89,7 +89,7 @@ impl Pace {
         tokio::time::sleep(early.wait_time_from(clock.now()) + jitter).await;
     }
 
-    /// Forgets buckets that are full again; without this every cluster that ever was would be remembered.
+    /// Drops buckets that are full again; otherwise every cluster that ever existed would keep one.
     pub fn tidy(&self) {
         self.clusters.retain_recent();
         self.hosts.retain_recent();

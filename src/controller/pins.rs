@@ -1,102 +1,65 @@
-//! Which commits stay in the mirrors whatever happens to their branches: pins.
+//! Pins: the artifacts that stay at hand whatever happens at their origin.
 //!
-//! A rollout may need a commit long after upstream has forgotten it: what was good, what waits for its turn, and every release that a
-//! person may still go back to. A commit is pinned before it is offered; pins that nothing needs any more are ended by the
-//! housekeeping, away from everything that waits for a commit.
+//! A rollout may need an artifact long after its origin has dropped it: the last known good release, queued releases,
+//! and every release that a rollback may name. An artifact is pinned before it is offered; pins that nothing needs any
+//! more are ended by the housekeeping, away from everything that waits for an artifact.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use kube::ResourceExt;
 use kube::api::ListParams;
 use starling_api::{Source, SyncGroupStatus};
-use starling_core::revision::Revision;
 
+use super::artifacts::{Artifact, ArtifactError, Origin, digest};
 use super::cache::ObjectKey;
-use super::context::Context;
+use super::caches::release_snapshots;
+use super::context::{Context, SourceContext};
 use super::hub::HubError;
-use super::releases;
-use crate::git::{GitError, RepoAccess};
 
-/// What was pinned last for each Source, and whether all pins were looked through since.
-#[derive(Debug, Default)]
-pub struct Pins(Mutex<Offered>);
-
-#[derive(Debug, Default)]
-struct Offered {
-    /// Not yet in any status, perhaps.
-    newest: BTreeMap<ObjectKey, Revision>,
-    looked_through: bool,
-}
-
-/// Why pins were not looked through: none is ended then.
+/// Why no pin was ended.
 #[derive(Debug, thiserror::Error)]
-enum NotTold {
+enum SweepError {
     #[error(transparent)]
     Hub(#[from] HubError),
     #[error("the release that ControllerRevision {0} keeps cannot be read")]
     Unreadable(ObjectKey),
 }
 
-impl Pins {
-    fn offer(&self, source: ObjectKey, revision: Revision) {
-        let mut offered = self.lock();
-        offered.newest.insert(source, revision);
-        offered.looked_through = false;
-    }
-
-    /// Forgets a Source.
-    pub fn forget(&self, source: &ObjectKey) {
-        self.lock().newest.remove(source);
-    }
-
-    /// Whether they are to be looked through now.
-    fn take_turn(&self) -> bool {
-        !std::mem::replace(&mut self.lock().looked_through, true)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Offered> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Pins a commit that a Source is about to offer.
+/// Pins an artifact that a Source is about to offer.
 ///
 /// # Errors
-/// [`GitError`]
+/// [`ArtifactError`]
 pub async fn pin(
-    context: &Context,
+    context: SourceContext<'_>,
     source: &Source,
-    access: &RepoAccess,
-    revision: &Revision,
-) -> Result<(), GitError> {
-    // Before the pin: whoever sees the pin finds that it is needed.
-    context.pins.offer(ObjectKey::of(source), revision.clone());
+    artifact: &Artifact,
+) -> Result<(), ArtifactError> {
+    // Before the pin: a sweep that sees the pin finds that it is needed.
     context
-        .git
-        .pin(access, &name(revision), revision.commit().as_str())
-        .await
+        .pins
+        .offer(&ObjectKey::of(source), artifact.revision.clone());
+    context.artifacts.keep(artifact).await
 }
 
-/// Ends the pins that nothing needs: once after a start, and where commits have come since the last time. Where that cannot be told,
-/// none is ended before the next time.
+/// Ends the pins that nothing needs: once after a start, and where commits have come since the last time. Where it is
+/// not known which are needed, none is ended before the next sweep.
 pub async fn end_unneeded(context: &Context) {
-    if !context.pins.take_turn() {
+    if !context.caches.source.pins.take_turn() {
         return;
     }
-    match look_through(context).await {
+    match sweep(context).await {
         Ok(0) => {}
         Ok(count) => tracing::debug!(count, "pins ended"),
         Err(error) => {
-            context.pins.lock().looked_through = false;
-            tracing::warn!(error = %crate::chain(&error), "no pin was ended");
+            context.caches.source.pins.give_back_turn();
+            tracing::warn!(error = %crate::chain(&error), "cannot end unneeded pins");
         }
     }
 }
 
 /// Returns how many pins were ended.
-async fn look_through(context: &Context) -> Result<usize, NotTold> {
+async fn sweep(context: &Context) -> Result<usize, SweepError> {
     // The pins first: what is pinned later is none of them, and what is named later was pinned before.
     let pinned = pinned(context).await;
     let mut needed = named(context);
@@ -104,56 +67,53 @@ async fn look_through(context: &Context) -> Result<usize, NotTold> {
     let needed: BTreeSet<String> = needed
         .iter()
         .filter_map(|text| text.parse().ok())
-        .chain(context.pins.lock().newest.values().cloned())
-        .map(|revision| name(&revision))
+        .chain(context.caches.source.pins.newest())
+        .map(|revision| digest(&revision).to_owned())
         .collect();
     let mut ended = 0;
-    for (access, names) in pinned {
-        for name in names.iter().filter(|name| !needed.contains(*name)) {
-            match context.git.unpin(&access, name).await {
+    for (origin, digests) in pinned {
+        for digest in digests.difference(&needed) {
+            match context.adapters.artifacts.release(&origin, digest).await {
                 Ok(()) => ended += 1,
-                Err(error) => tracing::warn!(pin = name, error = %crate::chain(&error), "not ended"),
+                Err(error) => tracing::warn!(pin = digest, error = %crate::chain(&error), "cannot end pin"),
             }
         }
     }
     Ok(ended)
 }
 
-/// The pins of each mirror; several Sources may have one. One that cannot be opened, or whose Source has lost its Secret, is no reason
-/// to leave the others.
-async fn pinned(context: &Context) -> Vec<(RepoAccess, Vec<String>)> {
-    let mut mirrors = BTreeMap::new();
-    for source in context.sources.select(|_| true) {
+/// The pins of each origin; several Sources may have one. An origin that cannot be opened, or whose Source has lost its
+/// Secret, does not keep the others from being swept.
+async fn pinned(context: &Context) -> Vec<(Origin, BTreeSet<String>)> {
+    let mut origins = BTreeMap::new();
+    for source in context.objects.sources.select(|_| true) {
         let known = context
-            .repositories
+            .caches
+            .source
+            .origins
             .get(&context.hub, &source, context.allow_insecure_sources);
-        if let Ok(access) = known.await {
-            mirrors.insert(access.fingerprint(), (ObjectKey::of(&*source), access));
+        if let Ok(origin) = known.await {
+            origins.insert(origin.fingerprint(), (ObjectKey::of(&*source), origin));
         }
     }
     let mut pinned = Vec::new();
-    for (source, access) in mirrors.into_values() {
-        match context.git.list_pins(&access).await {
-            Ok(names) => pinned.push((access, names.into_keys().collect())),
-            Err(error) => tracing::warn!(%source, error = %crate::chain(&error), "pins not read"),
+    for (source, origin) in origins.into_values() {
+        match context.adapters.artifacts.kept(&origin).await {
+            Ok(digests) => pinned.push((origin, digests)),
+            Err(error) => tracing::warn!(%source, error = %crate::chain(&error), "cannot read pins"),
         }
     }
     pinned
-}
-
-/// The name of a pin.
-fn name(revision: &Revision) -> String {
-    revision.commit().as_str().to_owned()
 }
 
 /// The revisions that objects name.
 fn named(context: &Context) -> BTreeSet<String> {
     // Thousands of Syncs name few revisions.
     let mut revisions: BTreeSet<String> = BTreeSet::new();
-    for source in context.sources.select(|_| true) {
+    for source in context.objects.sources.select(|_| true) {
         revisions.extend(source.status.as_ref().map(|status| status.revision.clone()));
     }
-    for sync in context.syncs.select(|_| true) {
+    for sync in context.objects.syncs.select(|_| true) {
         if !revisions.contains(&sync.spec.revision) {
             revisions.insert(sync.spec.revision.clone());
         }
@@ -163,13 +123,14 @@ fn named(context: &Context) -> BTreeSet<String> {
                 .map(|status| status.last_applied_revision.clone()),
         );
     }
-    for group in context.groups.select(|_| true) {
+    for group in context.objects.groups.select(|_| true) {
         revisions.extend(group.status.iter().flat_map(rolled).cloned());
     }
     revisions
 }
 
-/// The revisions that a group rolls, or may roll by itself or by somebody's leave: what was good, what waits for its turn, what is held.
+/// The revisions that a group rolls or may roll: of the rollout, the last known good release, queued releases and the
+/// held release.
 fn rolled(status: &SyncGroupStatus) -> impl Iterator<Item = &String> {
     let rolls = status.rollout.iter().flat_map(|rollout| &rollout.revisions);
     let good = status.last_known_good.iter().chain(&status.queue);
@@ -178,16 +139,20 @@ fn rolled(status: &SyncGroupStatus) -> impl Iterator<Item = &String> {
     rolls.chain(later).chain(held).map(|entry| &entry.revision)
 }
 
-/// The revisions of all releases that groups keep, whatever their spec says today: `starling rollback --revision` may name each.
-async fn kept(context: &Context) -> Result<BTreeSet<String>, NotTold> {
-    let groups = context.groups.select(|_| true);
+/// The revisions of all releases that groups keep, whatever their spec says today: `starling rollback --revision` may
+/// name each.
+async fn kept(context: &Context) -> Result<BTreeSet<String>, SweepError> {
+    let groups = context.objects.groups.select(|_| true);
     let namespaces: BTreeSet<String> = groups.iter().filter_map(|group| group.namespace()).collect();
     let mut revisions = BTreeSet::new();
     for namespace in namespaces {
         let found: Vec<ControllerRevision> = context.hub.list(&namespace, &ListParams::default()).await?;
-        for release in found.iter().filter(|found| releases::is_of_a_group(found)) {
-            let read =
-                releases::revisions_of(release).ok_or_else(|| NotTold::Unreadable(ObjectKey::of(release)))?;
+        for release in found
+            .iter()
+            .filter(|found| release_snapshots::is_of_a_group(found))
+        {
+            let read = release_snapshots::revisions_of(release)
+                .ok_or_else(|| SweepError::Unreadable(ObjectKey::of(release)))?;
             revisions.extend(read.into_iter().map(|entry| entry.revision));
         }
     }
@@ -200,9 +165,9 @@ mod tests {
 
     use super::*;
 
-    /// What waits for its turn or is held was offered once, and nothing else may name it by the time it rolls.
+    /// A queued or held release was the newest once, and nothing else may name its revisions by the time it rolls.
     #[test]
-    fn what_a_group_may_roll_yet_is_kept() {
+    fn revisions_that_a_group_may_roll_are_needed() {
         let release =
             |revision: &str| json!({"release": "r", "revisions": [{"sync": "app", "revision": revision}]});
         let mut rollout = release("rolls");

@@ -1,32 +1,29 @@
-//! What the controller stands on: everything that reads a clock, opens a connection, starts a thread or a process.
+//! The ports of the controller: everything that reads a clock, opens a connection, starts a thread or a process.
 //!
-//! Outside simulations these are the adapters of this crate. A simulation hands in others that keep to simulated time and
-//! draw nothing from the machine, so that the same seed gives the same history (ADR 27).
+//! Outside simulations these are the adapters of this crate. A simulation hands in others that keep to simulated time
+//! and draw nothing from the machine, so that the same seed gives the same history (ADR 27).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use starling_core::apply::Record;
 use starling_core::journal::Entry;
-use starling_core::object::ObjectKey;
-
-use super::renders::{RenderFailure, RenderJob, Rendered};
-use crate::clock::Clock;
-use crate::git::{GitError, GitStore, RepoAccess};
-use crate::ledger::{
+use starling_core::object::ObjectId;
+use starling_ledger::{
     Admission, AdmissionKey, AdmissionOutcome, Attempt, AttemptEnd, AttemptId, AttemptRecord, Due,
     LedgerError, NewEntry, QueueKey, Rollout, RolloutOutcome, RolloutRecord,
 };
-use crate::member::Network;
-use crate::render::Manifests;
-use crate::web::{Post, Reply, WebError};
+use starling_member::Network;
+use starling_net::clock::Clock;
+use starling_net::web::{Post, Reply, WebError};
 
-/// What a controller is started on.
+use super::artifacts::Artifacts;
+use super::manifests::ManifestBuilder;
+
+/// The adapters that a controller is started with.
 pub struct Ports {
     /// What time it is.
     pub clock: Clock,
@@ -34,25 +31,12 @@ pub struct Ports {
     pub network: Network,
     /// What is remembered over restarts.
     pub ledger: Arc<dyn Ledger>,
-    /// Where commits come from.
-    pub git: Arc<dyn Git>,
-    /// What makes manifests of them.
-    pub workshop: Arc<dyn Workshop>,
-    /// How servers are asked that stages wait for.
+    /// What Sources offer.
+    pub artifacts: Arc<dyn Artifacts>,
+    /// Builds manifests from artifacts.
+    pub manifest_builder: Arc<dyn ManifestBuilder>,
+    /// How the servers of gates are asked.
     pub web: Arc<dyn Web>,
-}
-
-/// Makes the manifests of a commit, and the bytes for a cluster of them.
-pub trait Workshop: Send + Sync {
-    /// The objects of a folder of a commit, before values are put in.
-    fn build<'a>(&'a self, job: RenderJob<'a>) -> BoxFuture<'a, Result<Arc<Manifests>, RenderFailure>>;
-
-    /// What a cluster with the values and owner of `job` gets of these manifests.
-    fn finish<'a>(
-        &'a self,
-        manifests: Arc<Manifests>,
-        job: RenderJob<'a>,
-    ) -> BoxFuture<'a, Result<Rendered, RenderFailure>>;
 }
 
 /// Declares a port, and that an adapter is one: each method is the adapter's of the same name, behind a pointer.
@@ -92,41 +76,16 @@ macro_rules! port {
 }
 
 port! {
-    /// The repositories, as [`GitStore`] describes each call.
-    Git is GitStore, failing with GitError {
-        /// Heads and tags of a repository.
-        fn list_refs(access: &'a RepoAccess, timeout: Duration) -> BTreeMap<String, String>;
-        /// Makes sure that a commit is at hand.
-        fn ensure_commit(
-            access: &'a RepoAccess,
-            refname: Option<&'a str>,
-            commit: &'a str,
-            timeout: Duration
-        ) -> ();
-        /// Whether a commit descends from another.
-        fn is_descendant(access: &'a RepoAccess, older: &'a str, newer: &'a str) -> Option<bool>;
-        /// Keeps a commit.
-        fn pin(access: &'a RepoAccess, name: &'a str, commit: &'a str) -> ();
-        /// Ends that.
-        fn unpin(access: &'a RepoAccess, name: &'a str) -> ();
-        /// What is kept.
-        fn list_pins(access: &'a RepoAccess) -> BTreeMap<String, String>;
-    }
-    /// Deletes what is at hand of all other repositories.
-    fn retain(keep: BTreeSet<String>) => io::Result<usize>;
-}
-
-port! {
-    /// Servers that users name, as [`crate::web::Web`] describes it.
-    Web is crate::web::Web, failing with WebError {
+    /// Servers that users name, as [`starling_net::web::Web`] describes it.
+    Web is starling_net::web::Web, failing with WebError {
         /// Sends a request and reads its answer.
         fn post(post: &'a Post) -> Reply;
     }
 }
 
 port! {
-    /// What is remembered, as [`crate::ledger::Ledger`] describes each call.
-    Ledger is crate::ledger::Ledger, failing with LedgerError {
+    /// What is remembered, as [`starling_ledger::Ledger`] describes each call.
+    Ledger is starling_ledger::Ledger, failing with LedgerError {
         /// Records that targets are admitted.
         fn record_admissions(admissions: &'a [Admission]) -> ();
         /// Records how an admission ended.
@@ -160,19 +119,19 @@ port! {
         /// The journal of a group, from its newest whole entry on.
         fn journal_tail(group_uid: &'a str) -> Vec<Entry>;
         /// What is remembered of objects on a cluster.
-        fn load_records(cluster_id: &'a str, owner: &'a str) -> BTreeMap<ObjectKey, Record>;
+        fn load_records(cluster_id: &'a str, owner: &'a str) -> BTreeMap<ObjectId, Record>;
         /// Who else has objects on a cluster.
         fn other_owners(
             cluster_id: &'a str,
             owner: &'a str,
-            objects: &'a BTreeSet<ObjectKey>
-        ) -> BTreeMap<ObjectKey, Vec<String>>;
+            objects: &'a BTreeSet<ObjectId>
+        ) -> BTreeMap<ObjectId, Vec<String>>;
         /// Forgets and remembers objects.
         fn save_records(
             cluster_id: &'a str,
             owner: &'a str,
-            upserts: &'a BTreeMap<ObjectKey, Record>,
-            deletes: &'a BTreeSet<ObjectKey>
+            upserts: &'a BTreeMap<ObjectId, Record>,
+            deletes: &'a BTreeSet<ObjectId>
         ) -> ();
         /// Forgets an owner's objects on a cluster.
         fn drop_owner_records(cluster_id: &'a str, owner: &'a str) -> ();

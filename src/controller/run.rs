@@ -6,56 +6,55 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kube::Client;
+use starling_git::{GitLimits, GitStore};
+use starling_ledger::{Ledger, LedgerError};
+use starling_member::Network;
+use starling_net::clock::Clock;
+use starling_net::web::Web;
+use starling_render::{BuildTool, RenderError, RenderLimits, Renderer, Sops};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::cache::{Cache, Change, ObjectKey};
-use super::context::{Checks, Context, Departures, Dependents, Queues};
+use super::artifacts::ArtifactStores;
+use super::cache::{Change, ObjectKey};
+use super::caches::renders::RenderCache;
+use super::caches::sync_index::SyncCache;
+use super::caches::{Caches, ObjectCaches};
+use super::context::{Adapters, Context};
 use super::events::Events;
-use super::gates::Gates;
-use super::healths::Healths;
+use super::exported_trees::ExportedTrees;
 use super::hub::{Hub, HubError};
-use super::journals::Journals;
 use super::lanes::Lanes;
-use super::members::Members;
-use super::objects::{cluster_of, group_of_action, group_of_approval, identity_of};
 use super::pace::Pace;
-use super::pins::{self, Pins};
+use super::pins;
 use super::ports::Ports;
-use super::releases::Releases;
-use super::renders::Renders;
-use super::repositories::Repositories;
+use super::queues::{Loop, Queues};
 use super::restart;
-use super::roster::Syncs;
-use super::selection::Selections;
 use super::shares::Limits;
-use super::standing::Standings;
-use super::targets::Targets;
-use super::trees::Trees;
-use super::unsure::Unsure;
 use super::wake::By;
 use super::watch::follow;
-use super::work::{Crew, Loop, Schedule};
+use super::work::{Crew, Schedule};
 use super::workqueue::{LaneRules, Workqueue};
-use crate::clock::Clock;
-use crate::git::{GitLimits, GitStore};
-use crate::ledger::{Ledger, LedgerError};
-use crate::member::Network;
-use crate::render::{BuildTool, RenderError, RenderLimits, Renderer, Sops};
-use crate::web::Web;
 
 /// How long a stop waits for attempts that have begun.
 const GRACE: Duration = Duration::from_secs(20);
 /// How often the queue's times go into the ledger. They spare work after a restart and nothing else depends on
 /// them, so a second of them may be lost.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
-/// How often what is no longer used is let go.
+/// How often what is no longer used is dropped.
 const TIDY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What the operator sets.
+/// Workers of the Source loop: they mostly wait for git hosts.
+const SOURCE_WORKERS: usize = 8;
+/// Workers of the Cluster loop: they mostly wait for members, some of which do not answer before a timeout.
+const CLUSTER_WORKERS: usize = 32;
+/// Workers of the SyncGroup loop: they read caches, compute, and write a little.
+const GROUP_WORKERS: usize = 4;
+
+/// The settings of a controller.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The one namespace that is looked at; `None`: all.
+    /// The one namespace that is watched; `None`: all.
     pub namespace: Option<String>,
     /// Where ledger and mirrors are.
     pub data_dir: PathBuf,
@@ -116,14 +115,7 @@ impl Controller {
         let mut tasks = JoinSet::new();
         let resumed = Arc::new(AtomicBool::new(false));
         follow_all(&context, settings.namespace.as_ref(), &resumed, &stop, &mut tasks);
-        tokio::join!(
-            context.sources.synced(),
-            context.clusters.synced(),
-            context.syncs.synced(),
-            context.groups.synced(),
-            context.approvals.synced(),
-            context.actions.synced(),
-        );
+        context.objects.synced().await;
         // From here on changes wake. One that comes between the list and this line is in the caches, which `resume`
         // reads afterwards.
         resumed.store(true, Ordering::SeqCst);
@@ -133,12 +125,12 @@ impl Controller {
         let mut workers = JoinSet::new();
         for of in Loop::ALL {
             let crew = Arc::new(Crew::new(of, context.clone(), schedule.clone()));
-            for _ in 0..hands(of, &settings) {
+            for _ in 0..workers_of(of, &settings) {
                 workers.spawn(crew.clone().work(stop.clone()));
             }
         }
         tasks.spawn(keep(context.clone(), schedule.clone(), stop.clone()));
-        tracing::info!("the controller works");
+        tracing::info!("controller ready");
         Ok(Self {
             context,
             schedule,
@@ -155,24 +147,24 @@ impl Controller {
         let drained =
             tokio::time::timeout(GRACE, async { while self.workers.join_next().await.is_some() {} });
         if drained.await.is_err() {
-            tracing::warn!("attempts that did not end in time are cut; the next start makes them again");
+            tracing::warn!("attempts did not end in time; the next start retries them");
             self.workers.shutdown().await;
         }
-        self.context.gates.stop();
+        self.context.caches.group.gate_tasks.stop();
         self.schedule.save(&self.context).await;
         self.tasks.shutdown().await;
-        self.context.ledger.close().await;
-        tracing::info!("the controller has stopped");
+        self.context.adapters.ledger.close().await;
+        tracing::info!("controller stopped");
     }
 }
 
-/// Workers per loop. Sources and clusters mostly wait for answers; groups read caches and write a little.
-fn hands(of: Loop, settings: &Settings) -> usize {
+/// How many workers a loop has.
+fn workers_of(of: Loop, settings: &Settings) -> usize {
     match of {
-        Loop::Source => 8,
-        Loop::Cluster => 32,
+        Loop::Source => SOURCE_WORKERS,
+        Loop::Cluster => CLUSTER_WORKERS,
         Loop::Sync => settings.concurrency.max(1),
-        Loop::SyncGroup => 4,
+        Loop::SyncGroup => GROUP_WORKERS,
     }
 }
 
@@ -182,79 +174,64 @@ async fn open(settings: &Settings) -> Result<Ports, StartError> {
     tracing::info!(?opened, "ledger open");
     let tool = BuildTool::discover(settings.kustomize.clone()).map_err(StartError::Kustomize)?;
     let sops = Sops::discover(settings.sops.clone()).map_err(StartError::Sops)?;
-    tracing::info!(?tool, ?sops, "manifests are built with");
-    let git = GitStore::new(settings.data_dir.join("git"), GitLimits::default());
+    tracing::info!(?tool, ?sops, "build tools found");
+    let artifacts = ArtifactStores {
+        git: GitStore::new(settings.data_dir.join("git"), GitLimits::default()),
+    };
     let renderer = Renderer::new(tool, RenderLimits::default()).with_sops(sops);
     Ok(Ports {
         clock: Clock::system(),
         network: Network::system(),
         ledger: Arc::new(ledger),
-        workshop: Arc::new(Trees::new(git.clone(), renderer)),
-        git: Arc::new(git),
+        manifest_builder: Arc::new(ExportedTrees::new(artifacts.clone(), renderer)),
+        artifacts: Arc::new(artifacts),
         web: Arc::new(Web::default()),
     })
 }
 
 async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Context, StartError> {
+    let hub = Hub::new(client);
+    let installation = hub.installation().await?;
+    Ok(assemble(ports, hub, installation, settings))
+}
+
+/// What the loops share, with empty caches.
+pub(super) fn assemble(ports: Ports, hub: Hub, installation: String, settings: &Settings) -> Context {
     let Ports {
         clock,
         network,
         ledger,
-        git,
-        workshop,
+        artifacts,
+        manifest_builder,
         web,
     } = ports;
-    let hub = Hub::new(client);
-    let installation = hub.installation().await?;
-    let (syncs, lanes) = (
-        Arc::new(Cache::indexed_by(cluster_of)),
-        Arc::new(Lanes::new(clock.clone())),
-    );
+    let (objects, caches) = (ObjectCaches::default(), Caches::new(clock.clone()));
     let queues = Queues {
-        syncs: Workqueue::with_lanes(lane_rules(settings, &syncs, &lanes)),
+        syncs: Workqueue::with_lanes(lane_rules(settings, &objects.syncs, &caches.cluster.lanes)),
         ..Queues::default()
     };
-    Ok(Context {
+    Context {
         events: Events::new(hub.client(), clock.clone()),
         clock,
-        departures: Departures::default(),
-        unsure: Unsure::default(),
         hub,
-        sources: Arc::new(Cache::default()),
-        clusters: Arc::new(Cache::indexed_by(identity_of)),
-        syncs,
-        groups: Arc::new(Cache::default()),
-        approvals: Arc::new(Cache::indexed_by(group_of_approval)),
-        actions: Arc::new(Cache::indexed_by(group_of_action)),
         queues,
-        renders: Renders::new(workshop),
-        network,
-        gates: Arc::new(Gates::default()),
-        web,
-        git,
-        repositories: Repositories::default(),
-        releases: Releases::default(),
-        pins: Pins::default(),
-        members: Members::default(),
-        lanes,
-        ledger,
+        objects,
+        caches,
+        renders: RenderCache::new(manifest_builder),
+        adapters: Adapters {
+            artifacts,
+            network,
+            web,
+            ledger,
+        },
         pace: Pace::default(),
-        checks: Checks::default(),
-        dependents: Dependents::default(),
-        renewals: Checks::default(),
-        healths: Healths::default(),
-        standings: Standings::default(),
-        selections: Selections::default(),
-        targets: Targets::default(),
-        journals: Journals::default(),
-        reports: Checks::default(),
         installation,
         allow_insecure_sources: settings.allow_insecure_sources,
-    })
+    }
 }
 
 /// One lane per cluster in the queue of Syncs: what one cluster, or all bad ones together, may hold of the workers.
-fn lane_rules(settings: &Settings, syncs: &Arc<Syncs>, lanes: &Arc<Lanes>) -> LaneRules {
+fn lane_rules(settings: &Settings, syncs: &Arc<SyncCache>, lanes: &Arc<Lanes>) -> LaneRules {
     let (syncs, lanes) = (syncs.clone(), lanes.clone());
     LaneRules {
         lane_of: Box::new(move |key| {
@@ -262,7 +239,7 @@ fn lane_rules(settings: &Settings, syncs: &Arc<Syncs>, lanes: &Arc<Lanes>) -> La
             Some(ObjectKey::new(&key.namespace, &sync.spec.cluster_ref.name))
         }),
         is_suspect: Box::new(move |cluster| lanes.is_suspect(cluster)),
-        limits: Limits::of(hands(Loop::Sync, settings)),
+        limits: Limits::of(workers_of(Loop::Sync, settings)),
     }
 }
 
@@ -279,40 +256,41 @@ fn follow_all(
             tasks.spawn(follow(
                 context.hub.clone(),
                 namespace.cloned(),
-                context.$cache.clone(),
+                context.objects.$cache.clone(),
                 move |change: Change<_>| {
                     if resumed.load(Ordering::SeqCst) {
-                        wakes.$wake(&change, By::Others);
+                        wakes.wake().$wake(&change, By::Others);
                     }
                 },
                 stop.clone(),
             ));
         }};
     }
-    follow_kind!(sources, wake_for_source);
-    follow_kind!(clusters, wake_for_cluster);
-    follow_kind!(syncs, wake_for_sync);
-    follow_kind!(groups, wake_for_group);
-    follow_kind!(approvals, wake_for_approval);
-    follow_kind!(actions, wake_for_action);
+    follow_kind!(sources, for_source);
+    follow_kind!(clusters, for_cluster);
+    follow_kind!(syncs, for_sync);
+    follow_kind!(groups, for_group);
+    follow_kind!(approvals, for_approval);
+    follow_kind!(actions, for_action);
 }
 
-/// Deletes mirrors of Sources that are gone and of credentials that were replaced.
-async fn drop_unused_mirrors(context: &Context) {
+/// Deletes the content of Sources that are gone and of credentials that were replaced.
+async fn drop_unused_artifacts(context: &Context) {
     let sources: Vec<_> = context
+        .objects
         .sources
         .select(|_| true)
         .iter()
         .map(|source| ObjectKey::of(&**source))
         .collect();
-    // A Source that was not addressed yet may need a mirror that is there.
-    let Some(keep) = context.repositories.fingerprints(&sources) else {
+    // A Source that was not addressed yet may need what is there.
+    let Some(keep) = context.caches.source.origins.fingerprints(&sources) else {
         return;
     };
-    match context.git.retain(keep).await {
+    match context.adapters.artifacts.retain(keep).await {
         Ok(0) => {}
-        Ok(count) => tracing::info!(count, "unused mirrors deleted"),
-        Err(error) => tracing::warn!(%error, "unused mirrors not deleted"),
+        Ok(count) => tracing::info!(count, "unused artifacts deleted"),
+        Err(error) => tracing::warn!(%error, "cannot delete unused artifacts"),
     }
 }
 
@@ -327,7 +305,8 @@ async fn keep(context: Arc<Context>, schedule: Arc<Schedule>, stop: Cancellation
             _ = save.tick() => schedule.save(&context).await,
             _ = tidy.tick() => {
                 context.pace.tidy();
-                drop_unused_mirrors(&context).await;
+                context.caches.forget_gone(&context.objects);
+                drop_unused_artifacts(&context).await;
                 pins::end_unneeded(&context).await;
             }
         }

@@ -1,14 +1,20 @@
 //! How many workers a lane may hold, and all suspect lanes together.
 //!
-//! A key whose lane has its share waits here, outside the queue, so that neither a worker nor the keys behind it
-//! wait with it. It goes back to the queue, with its place in line, as soon as its lane has room. Each key is moved once
-//! into a lane and once out of it for each time that it is looked at, whatever waits beside it.
+//! A key whose lane has its share waits here, outside the queue, so that neither a worker nor the keys behind it wait
+//! with it. It goes back to the queue, with its place in line, as soon as its lane has room. Each key is moved once
+//! into a lane and once out of it for each reconcile, whatever waits beside it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use tokio::time::Instant;
 
 use super::cache::ObjectKey;
+
+/// One cluster may hold one worker in so many, which is one of the default `--concurrency`: so many clusters are worked
+/// on at once.
+const WORKERS_PER_LANE: usize = 20;
+/// All suspect clusters together may hold one worker in so many. The other half is left for the clusters that answer.
+const WORKERS_PER_SUSPECT: usize = 2;
 
 /// A place in line: the time that a key is due, and a number for the order among equal times.
 pub(super) type Place = (Instant, u64);
@@ -27,8 +33,8 @@ impl Limits {
     #[must_use]
     pub fn of(workers: usize) -> Self {
         Self {
-            lane: (workers / 20).max(1),
-            suspects: (workers / 2).max(1),
+            lane: (workers / WORKERS_PER_LANE).max(1),
+            suspects: (workers / WORKERS_PER_SUSPECT).max(1),
         }
     }
 }
@@ -104,7 +110,7 @@ impl Shares {
         }
         self.suspects -= usize::from(suspect);
         let mut free: Vec<_> = self.first_of(&lane).into_iter().collect();
-        // Whoever gives back: the last that left may have been suspect no longer when it began.
+        // Whichever lane gives it back: the last one may have been suspect no longer when it began.
         if self.suspects < self.limits.suspects {
             free.extend(self.first_held_back());
         }

@@ -1,35 +1,54 @@
-//! Who is looked at when something changed.
+//! Which objects are reconciled when another one changed.
 
 use kube::ResourceExt;
 use starling_api::{
     Cluster, DeletionPolicy, FINALIZER, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource,
 };
-use starling_core::backoff::look_pause;
+use starling_core::backoff::replan_delay;
 
 use super::cache::{Change, ObjectKey};
-use super::context::Context;
+use super::caches::ObjectCaches;
+use super::caches::waiting_syncs::WaitingSyncs;
+use super::queues::Queues;
 
-/// Who changed an object: an event of the watch may be a person's edit, an answer to our own write is not.
+/// Who changed an object: an event of the watch may be a user's edit, an answer to our own write is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Somebody else, as far as is known.
+    /// Another writer, as far as is known.
     Others,
-    /// The reconciler of the object itself. What others changed before it, and its answer holds, is theirs all the same.
+    /// The reconciler of the object itself. What others changed before it, and its answer holds, is theirs all the
+    /// same.
     Us,
 }
 
 impl By {
-    /// Whether the reconciler of an object has to look at it because of a change.
+    /// Whether an object has to be reconciled because of its own change.
     fn concerns_itself<K>(self, change: &Change<K>) -> bool {
         self == Self::Others || change.is_edit()
     }
 }
 
-impl Context {
+/// The queues, and the objects that lead from one key to another.
+#[derive(Clone, Copy)]
+pub struct Wake<'a> {
+    /// The objects.
+    pub objects: &'a ObjectCaches,
+    /// The queues.
+    pub queues: &'a Queues,
+    /// The Syncs that wait for others.
+    pub waiting: &'a WaitingSyncs,
+}
+
+impl Wake<'_> {
+    /// Wakes a Cluster.
+    pub fn cluster(&self, cluster: ObjectKey) {
+        self.queues.clusters.add(cluster);
+    }
+
     /// Wakes a Source (unless it wrote itself), the groups that roll it, and the Syncs that follow it.
-    pub fn wake_for_source(&self, change: &Change<Source>, by: By) {
+    pub fn for_source(&self, change: &Change<Source>, by: By) {
         let key = ObjectKey::of(&**change.object());
-        for group in self.groups.in_namespace(&key.namespace) {
+        for group in self.objects.groups.in_namespace(&key.namespace) {
             if group
                 .spec
                 .syncs
@@ -39,7 +58,7 @@ impl Context {
                 self.queues.groups.add(ObjectKey::of(&*group));
             }
         }
-        for sync in self.syncs.in_namespace(&key.namespace) {
+        for sync in self.objects.syncs.in_namespace(&key.namespace) {
             if sync.spec.group_ref.is_none() && sync.spec.template.source_ref.name == key.name {
                 self.queues.syncs.add(ObjectKey::of(&*sync));
             }
@@ -51,10 +70,10 @@ impl Context {
 
     /// Wakes a Cluster (unless it wrote itself), its Syncs, and the groups of its namespace: any of them may select
     /// it now, or no longer.
-    pub fn wake_for_cluster(&self, change: &Change<Cluster>, by: By) {
+    pub fn for_cluster(&self, change: &Change<Cluster>, by: By) {
         let key = ObjectKey::of(&**change.object());
-        self.wake_syncs_of(&key);
-        for group in self.groups.in_namespace(&key.namespace) {
+        self.syncs_of(&key);
+        for group in self.objects.groups.in_namespace(&key.namespace) {
             self.queues.groups.add(ObjectKey::of(&*group));
         }
         if by.concerns_itself(change) {
@@ -63,24 +82,24 @@ impl Context {
     }
 
     /// Wakes the Syncs on a Cluster.
-    pub fn wake_syncs_of(&self, cluster: &ObjectKey) {
-        for sync in self.syncs.indexed(cluster) {
+    pub fn syncs_of(&self, cluster: &ObjectKey) {
+        for sync in self.objects.syncs.indexed(cluster) {
             self.queues.syncs.add(ObjectKey::of(&*sync));
         }
     }
 
     /// Wakes a Sync (unless it wrote itself), its group, and the Syncs that wait for it.
-    pub fn wake_for_sync(&self, change: &Change<SyncResource>, by: By) {
+    pub fn for_sync(&self, change: &Change<SyncResource>, by: By) {
         let sync = change.object();
         let key = ObjectKey::of(&**sync);
-        for waiting in self.dependents.take(&key) {
+        for waiting in self.waiting.take(&key) {
             self.queues.syncs.add(waiting);
         }
         if matches!(change, Change::Deleted(_)) || sync.metadata.deletion_timestamp.is_some() {
-            self.wake_what_waits_for(sync);
+            self.what_waits_for(sync);
         }
         if let Some(group) = &sync.spec.group_ref {
-            self.wake_group_soon(ObjectKey::new(&key.namespace, &group.name));
+            self.group_soon(ObjectKey::new(&key.namespace, &group.name));
         }
         if by.concerns_itself(change) {
             self.queues.syncs.add(key);
@@ -88,53 +107,54 @@ impl Context {
     }
 
     /// Wakes a group because of one of its Syncs, together with what changes in the next moment.
-    fn wake_group_soon(&self, group: ObjectKey) {
-        let under_way = self
+    fn group_soon(&self, group: ObjectKey) {
+        let in_flight = self
+            .objects
             .groups
             .get(&group)
             .and_then(|group| Some(group.status.as_ref()?.clusters.progressing));
-        let pause = look_pause(self.clusters.len(), under_way.unwrap_or_default());
-        self.queues.groups.add_after(group, pause);
+        let delay = replan_delay(self.objects.clusters.len(), in_flight.unwrap_or_default());
+        self.queues.groups.add_after(group, delay);
     }
 
     /// Wakes the Syncs that wait for this one to be gone.
-    fn wake_what_waits_for(&self, gone: &SyncResource) {
+    fn what_waits_for(&self, gone: &SyncResource) {
         let namespace = gone.metadata.namespace.clone().unwrap_or_default();
         for on in &gone.spec.template.depends_on {
             let key = ObjectKey::new(&namespace, &on.name);
             let waits = |sync: &SyncResource| sync.metadata.deletion_timestamp.is_some();
-            if self.syncs.get(&key).is_some_and(|sync| waits(&sync)) {
+            if self.objects.syncs.get(&key).is_some_and(|sync| waits(&sync)) {
                 self.queues.syncs.add(key);
             }
         }
     }
 
-    /// Wakes the group that is approved.
-    pub fn wake_for_approval(&self, change: &Change<RolloutApproval>, _by: By) {
+    /// Wakes the group of an approval.
+    pub fn for_approval(&self, change: &Change<RolloutApproval>, _by: By) {
         let approval = change.object();
-        self.wake_group_of(&**approval, &approval.spec.group);
+        self.group_of(&**approval, &approval.spec.group);
     }
 
-    /// Wakes the group of which something is asked.
-    pub fn wake_for_action(&self, change: &Change<RolloutAction>, _by: By) {
+    /// Wakes the group of an operator action.
+    pub fn for_action(&self, change: &Change<RolloutAction>, _by: By) {
         let action = change.object();
-        self.wake_group_of(&**action, &action.spec.group);
+        self.group_of(&**action, &action.spec.group);
     }
 
-    fn wake_group_of<K: ResourceExt>(&self, said: &K, group: &str) {
-        let namespace = said.namespace().unwrap_or_default();
+    fn group_of<K: ResourceExt>(&self, about: &K, group: &str) {
+        let namespace = about.namespace().unwrap_or_default();
         self.queues.groups.add(ObjectKey::new(namespace, group));
     }
 
-    /// Wakes a SyncGroup, unless it wrote itself; and those of its Syncs that an edit of it concerns: their deletions wait
-    /// for a person, who may have approved them on the group, or their finalizer is no longer as its policy wants it.
-    pub fn wake_for_group(&self, change: &Change<SyncGroup>, by: By) {
+    /// Wakes a SyncGroup, unless it wrote itself; and those of its Syncs that an edit of it concerns: their deletions
+    /// wait for an approval, which may stand on the group now, or their finalizer is no longer as its policy wants it.
+    pub fn for_group(&self, change: &Change<SyncGroup>, by: By) {
         if !by.concerns_itself(change) {
             return;
         }
         let key = ObjectKey::of(&**change.object());
         let deletes = change.object().spec.deletion_policy == DeletionPolicy::Delete;
-        for sync in self.syncs.roster(&key).with_copies() {
+        for sync in self.objects.syncs.of_group(&key).with_copies() {
             let waits = sync
                 .status
                 .as_ref()

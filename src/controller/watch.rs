@@ -12,18 +12,21 @@ use kube::runtime::watcher::{self, watcher};
 use starling_core::backoff;
 use tokio_util::sync::CancellationToken;
 
-use super::cache::{Beside, Cache, Change};
+use super::cache::{Cache, Change, SecondaryIndex};
 use super::hub::{Hub, Kind};
 
 /// Wait after the first failure of a watch; doubles.
 const FIRST_WAIT: Duration = Duration::from_millis(800);
-/// The longest wait. client-go's is three times as long; but whoever is told late that the management cluster is back,
-/// or has forgotten history, works on what is no longer so.
+/// The longest wait. client-go's is three times as long; but a cache that learns late that the management cluster is
+/// back, or has compacted its history, is out of date for as long.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// How long a watch must go without a failure for its waits to begin anew: one that lists and then fails, again and
 /// again, would list in a loop.
 const STEADY: Duration = Duration::from_secs(60);
+
+/// The least wait after a failure, whatever the backoff says: it keeps the loop from spinning.
+const LEAST_WAIT: Duration = Duration::from_millis(10);
 
 /// How long to wait after each failure in a row.
 struct Away {
@@ -67,7 +70,7 @@ pub(super) async fn follow<K, B>(
     stop: CancellationToken,
 ) where
     K: Kind + Send + Sync + 'static,
-    B: Beside<K>,
+    B: SecondaryIndex<K>,
 {
     let api: Api<DeserializeGuard<K>> = match &namespace {
         Some(namespace) => Api::namespaced(hub.client(), namespace),
@@ -83,8 +86,8 @@ pub(super) async fn follow<K, B>(
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
-                // What the first list brings is no news: whoever starts looks at all of it, at its own pace. The cache counts as
-                // complete before these changes are told, so who is told has to know nothing of the start.
+                // What the first list brings wakes nobody: a start reconciles all of it, at its own pace. The cache
+                // counts as complete before its changes are reported, so `on_change` need not know of the start.
                 let is_news = cache.is_synced();
                 let changes = cache.observe_event(event);
                 if is_news {
@@ -93,8 +96,7 @@ pub(super) async fn follow<K, B>(
             }
             Err(error) => {
                 tracing::warn!(kind = %kind, error = %crate::chain(&error), "watch interrupted");
-                // The backoff delays the next try; this only keeps the loop from spinning should it not.
-                tokio::time::sleep(Duration::from_millis(10)).await;
+                tokio::time::sleep(LEAST_WAIT).await;
             }
         }
     }
@@ -123,8 +125,8 @@ mod tests {
         api.patch(name, &params, &Patch::Apply(&source)).await.unwrap();
     }
 
-    /// Guards against a herd at a start: the changes of the first list woke everything that there is, where telling them took
-    /// longer than the rest of the start.
+    /// Guards against a herd at a start: the changes of the first list woke everything that there is, where telling
+    /// them took longer than the rest of the start.
     #[tokio::test(flavor = "multi_thread")]
     async fn what_the_first_list_brings_wakes_nobody() {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
@@ -153,7 +155,7 @@ mod tests {
             Arc::new(Mutex::new(Vec::new())),
         );
         let stop = CancellationToken::new();
-        let tell = {
+        let report = {
             let woken = Arc::clone(&woken);
             move |change: Change<Source>| woken.lock().unwrap().push(change.object().name_any())
         };
@@ -161,12 +163,12 @@ mod tests {
             Hub::new(client),
             None,
             Arc::clone(&cache),
-            tell,
+            report,
             stop.clone(),
         ));
         cache.synced().await;
         put(&api, "d").await;
-        let found = wait::until(Duration::from_secs(30), "d to be told", async || {
+        let found = wait::until(Duration::from_secs(30), "d to be reported", async || {
             let woken = woken.lock().unwrap().clone();
             woken.iter().any(|name| name == "d").then_some(woken)
         });

@@ -1,4 +1,4 @@
-//! Workers: take a key, hand it to its loop, note when it wants to be looked at again.
+//! Workers: take a key, hand it to its loop, note when it is due again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::panic::AssertUnwindSafe;
@@ -8,58 +8,38 @@ use std::time::Duration;
 use futures::FutureExt;
 use jiff::{SignedDuration, Timestamp};
 use starling_core::backoff;
+use starling_ledger::{Due, QueueKey};
 use tokio_util::sync::CancellationToken;
 
 use super::cache::ObjectKey;
 use super::context::{Context, Next};
+use super::queues::Loop;
 use super::reconcile::{self, ReconcileError};
-use super::workqueue::Workqueue;
-use crate::ledger::{Due, QueueKey};
 
 /// Wait after a reconcile that could not even report, or that panicked; doubles.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The four kinds, as the ledger names them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Loop {
-    Source,
-    Cluster,
-    Sync,
-    SyncGroup,
-}
+/// The longest of those waits. It is about what is wrong around an object, not about its own backoff, so an object that
+/// is well again is reconciled within a minute.
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
-impl Loop {
-    pub(super) const ALL: [Self; 4] = [Self::Source, Self::Cluster, Self::Sync, Self::SyncGroup];
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Source => "Source",
-            Self::Cluster => "Cluster",
-            Self::Sync => "Sync",
-            Self::SyncGroup => "SyncGroup",
-        }
+/// Hands a key to its loop.
+async fn reconcile(of: Loop, context: &Context, key: &ObjectKey) -> Result<Next, ReconcileError> {
+    // Absence means something only in a complete list, and no worker starts before there is one. No other worker
+    // has this key, so nothing of the object is under way.
+    if !context.objects.contains(of, key) {
+        context.caches.forget(of, key);
+        return Ok(Next::OnEvent);
     }
-
-    pub(super) fn queue(self, context: &Context) -> &Workqueue {
-        match self {
-            Self::Source => &context.queues.sources,
-            Self::Cluster => &context.queues.clusters,
-            Self::Sync => &context.queues.syncs,
-            Self::SyncGroup => &context.queues.groups,
-        }
-    }
-
-    async fn reconcile(self, context: &Context, key: &ObjectKey) -> Result<Next, ReconcileError> {
-        match self {
-            Self::Source => reconcile::source::reconcile(context, key).await,
-            Self::Cluster => reconcile::cluster::reconcile(context, key).await,
-            Self::Sync => reconcile::sync::reconcile(context, key).await,
-            Self::SyncGroup => reconcile::sync_group::reconcile(context, key).await,
-        }
+    match of {
+        Loop::Source => reconcile::source::reconcile(context.of_source(), key).await,
+        Loop::Cluster => reconcile::cluster::reconcile(context.of_cluster(), key).await,
+        Loop::Sync => reconcile::sync::reconcile(context.of_sync(), key).await,
+        Loop::SyncGroup => reconcile::sync_group::reconcile(context.of_group(), key).await,
     }
 }
 
-/// Times that the ledger does not know yet; a `None` is a key that waits for no time.
+/// Times that are not in the ledger yet; `None`: the key waits for no time.
 #[derive(Default)]
 pub(super) struct Schedule(Mutex<BTreeMap<(Loop, ObjectKey), Option<Timestamp>>>);
 
@@ -90,9 +70,12 @@ impl Schedule {
         if set.is_empty() && gone.is_empty() {
             return;
         }
-        let (saved, removed) = tokio::join!(context.ledger.save_due(&set), context.ledger.remove_due(&gone));
+        let (saved, removed) = tokio::join!(
+            context.adapters.ledger.save_due(&set),
+            context.adapters.ledger.remove_due(&gone)
+        );
         for error in [saved, removed].into_iter().filter_map(Result::err) {
-            tracing::warn!(error = %crate::chain(&error), "the queue was not written to the ledger");
+            tracing::warn!(error = %crate::chain(&error), "cannot write the queue to the ledger");
         }
     }
 }
@@ -120,14 +103,14 @@ impl Crew {
 
     /// One worker, until `stop`; what it has begun it finishes.
     pub(super) async fn work(self: Arc<Self>, stop: CancellationToken) {
-        let queue = self.of.queue(&self.context);
+        let queue = self.of.queue(&self.context.queues);
         loop {
             let key = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
                 key = queue.next() => key,
             };
-            let next = self.look(&key).await;
+            let next = self.reconcile(&key).await;
             let wait = self.wait(&key, next);
             let due = wait.map(|wait| {
                 self.context
@@ -143,20 +126,20 @@ impl Crew {
         }
     }
 
-    /// One bad object must not end the process, nor a worker.
-    async fn look(&self, key: &ObjectKey) -> Next {
+    /// Reconciles an object. One bad object must end neither the process nor a worker.
+    async fn reconcile(&self, key: &ObjectKey) -> Next {
         let kind = self.of.as_str();
-        let looked = AssertUnwindSafe(self.of.reconcile(&self.context, key))
+        let result = AssertUnwindSafe(reconcile(self.of, &self.context, key))
             .catch_unwind()
             .await;
-        match looked {
+        match result {
             Ok(Ok(next)) => next,
             Ok(Err(error)) => {
                 tracing::warn!(kind, object = %key, error = %crate::chain(&error), "reconcile failed");
                 Next::Retry(RETRY)
             }
             Err(_) => {
-                tracing::error!(kind, object = %key, "reconcile panicked; this object is tried again later");
+                tracing::error!(kind, object = %key, "reconcile panicked; retrying later");
                 Next::Retry(RETRY)
             }
         }
@@ -168,9 +151,8 @@ impl Crew {
             Next::Retry(start) => {
                 let count = failures.entry(key.clone()).or_insert(0);
                 *count = count.saturating_add(1);
-                // A minute at most: this is about what is wrong around an object, not about its own backoff.
                 let wait = backoff::delay(start, *count, &key.to_string());
-                Some(wait.min(Duration::from_secs(60).max(start)))
+                Some(wait.min(LONGEST_RETRY.max(start)))
             }
             Next::After(wait) => {
                 failures.remove(key);
@@ -183,3 +165,6 @@ impl Crew {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,12 +1,12 @@
-//! The requeue table: which objects are looked at next, and when.
+//! The work queue: which objects are reconciled next, and when.
 //!
 //! The rules are those of client-go's workqueue, which controllers of this field are written against: a key
 //! waits once however often it is added; the earlier of two times wins; a key that is added while it is being
 //! worked on is worked on again afterwards, never twice at a time. An activation carries no data, so adding a
-//! key once too often costs a look and nothing else.
+//! key once too often costs one reconcile and nothing else.
 //!
-//! A queue may have lanes: a key whose lane holds its share of the workers waits without holding one, and without holding
-//! up the keys behind it ([`super::shares`]). Its time and its place in line stay as they were.
+//! A queue may have lanes: a key whose lane holds its share of the workers waits without holding one, and without
+//! holding up the keys behind it ([`super::shares`]). Its time and its place in line stay as they were.
 //!
 //! kube's own `Controller` is not used: it opens a watch per trigger and hides deletions from shared streams,
 //! and here one watch per kind serves all reconcilers (ADR 0006).
@@ -179,12 +179,12 @@ impl Workqueue {
         }
     }
 
-    /// Looks at `key` as soon as a worker is free.
+    /// Adds `key`: it is reconciled as soon as a worker is free.
     pub fn add(&self, key: ObjectKey) {
         self.add_at(key, Instant::now());
     }
 
-    /// Looks at `key` after `delay`, or earlier if it is asked for earlier.
+    /// Adds `key` for after `delay`, or earlier if it was added for earlier.
     pub fn add_after(&self, key: ObjectKey, delay: Duration) {
         self.add_at(key, Instant::now() + delay);
     }
@@ -370,7 +370,7 @@ mod tests {
         assert!(taken(&queue).is_empty());
         queue.done(&key("s2-1"));
         assert_eq!(taken(&queue), ["s3-1"]);
-        // It has become well: the next time that somebody asks for it, it is as good as any.
+        // It is not suspect any more: the next time that it is added, it is taken.
         suspects.store(false, Ordering::SeqCst);
         queue.add(key("s4-1"));
         assert_eq!(taken(&queue), ["s4-1"]);
@@ -380,7 +380,7 @@ mod tests {
         assert_eq!((taken(&queue), queue.len()), (vec![], (0, 0)));
     }
 
-    /// Guards against a key that waits for suspects which are none any more: nobody would give it a worker.
+    /// Guards against a key that waits for suspects which are none any more: it would never get a worker.
     #[tokio::test(start_paused = true)]
     async fn who_waited_for_suspects_goes_on_when_they_are_well() {
         let suspects = suspicion();

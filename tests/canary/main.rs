@@ -1,13 +1,13 @@
-//! Secrets do not travel: values that must not be seen are put wherever the program handles secrets, everything that
-//! can go wrong around them is made to go wrong, and then everything that the program wrote anywhere is searched for
-//! them, in every encoding of [`starling_testkit::canary`].
+//! Secrets do not leak: canary values are used for every secret that the program handles, failures are provoked around
+//! them, and then everything that the program wrote is searched for them, in every encoding of
+//! [`starling_testkit::canary`].
 
 // Clippy's exception for tests does not reach the functions that they share.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod echo;
-mod places;
-mod sealed;
+mod encrypted;
+mod search;
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -22,33 +22,30 @@ use serde_json::json;
 use starling_api::{REQUESTED_AT, Source, SyncResource};
 use starling_controlplane::{Process, free_port};
 use starling_testkit::canary::Canary;
-use starling_testkit::{Fault, Fleet, FleetOptions, GitRepo, Match, wait};
+use starling_testkit::{Fault, Fleet, FleetOptions, GitRepo, Match, program, wait};
 
-use places::Places;
-use sealed::Sealed;
+use encrypted::EncryptedSource;
+use search::Search;
 
-/// The program under test.
-const PROGRAM: &str = env!("CARGO_BIN_EXE_starling");
-
-/// What must not be seen. The last stands in manifests of a repository; the others are seen by nobody.
+/// The secret values. The last is in manifests of a repository, the others are in no output at all.
 struct Canaries {
     member: Canary,
     password: Canary,
     bearer: Canary,
     identity: Canary,
-    sealed: Canary,
+    encrypted: Canary,
     manifest: Canary,
 }
 
 impl Canaries {
-    /// Credentials, and what was encrypted, have no business on disk, not even for a moment.
+    /// Returns the values that must never be on disk, not even briefly: credentials and decrypted values.
     fn never_on_disk(&self) -> Vec<&Canary> {
         vec![
             &self.member,
             &self.password,
             &self.bearer,
             &self.identity,
-            &self.sealed,
+            &self.encrypted,
         ]
     }
 
@@ -60,8 +57,8 @@ impl Canaries {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn t52_t53_t54_no_secret_is_seen_in_any_log_status_event_metric_ledger_page_or_temporary_file()
--> Result<()> {
+async fn t52_t53_t54_no_secret_is_in_any_log_status_event_metric_ledger_page_or_temporary_file() -> Result<()>
+{
     let options = FleetOptions {
         members: 1,
         proxied: true,
@@ -69,14 +66,14 @@ async fn t52_t53_t54_no_secret_is_seen_in_any_log_status_event_metric_ledger_pag
     };
     let fleet = Fleet::start(options).await?;
     let children = fleet.folder().join("children");
-    let sealed = Sealed::install(&fleet, &children)?;
+    let encrypted = EncryptedSource::install(&fleet, &children)?;
     let token = fleet.plane("m1")?.token().reveal().to_owned();
     let canaries = Canaries {
         member: Canary::of("token of the member", token),
         password: Canary::new("password of git"),
         bearer: Canary::new("bearer token of git"),
-        identity: Canary::of("age identity", sealed.key.identity().to_owned()),
-        sealed: Canary::new("value of an encrypted Secret in git"),
+        identity: Canary::of("age identity", encrypted.key.identity().to_owned()),
+        encrypted: Canary::new("value of an encrypted Secret in git"),
         manifest: Canary::new("value of a Secret in git"),
     };
     fleet.add_cluster("m1", &[]).await?;
@@ -85,22 +82,24 @@ async fn t52_t53_t54_no_secret_is_seen_in_any_log_status_event_metric_ledger_pag
     std::fs::create_dir_all(&temp)?;
     let kustomize = wrapped_kustomize(&fleet, &children)?;
     let listen = format!("127.0.0.1:{}", free_port()?);
-    let programs = ["--kustomize", &kustomize, "--sops", &sealed.script];
-    let launch = fleet.launch(PROGRAM, &listen, "trace", &programs)?;
+    let programs = ["--kustomize", &kustomize, "--sops", &encrypted.script];
+    let launch = fleet.launch(program(), &listen, "trace", &programs)?;
     let controller = Process::start(&launch.env("TMPDIR", &temp))?;
-    let places = Places::watch(&fleet, &temp, canaries.never_on_disk());
+    let search_places = Search::watch(&fleet, &temp, canaries.never_on_disk());
 
-    git_servers_that_repeat_what_they_are_told(&fleet, &canaries).await?;
-    manifests_in_trouble(&fleet, &canaries).await?;
-    sealed::in_trouble(&fleet, &sealed, &canaries.sealed).await?;
+    git_servers_that_echo_credentials(&fleet, &canaries).await?;
+    plain_manifests_with_failures(&fleet, &canaries).await?;
+    encrypted::reconcile_with_failures(&fleet, &encrypted, &canaries.encrypted).await?;
 
-    let seen = places.search(&fleet, &listen, &children, &canaries.all()).await?;
+    let found = search_places
+        .search(&fleet, &listen, &children, &canaries.all())
+        .await?;
     drop(controller);
-    assert!(seen.is_empty(), "{seen:#?}");
+    assert!(found.is_empty(), "{found:#?}");
     Ok(())
 }
 
-/// A kustomize that writes down what it was given: its arguments and its environment.
+/// A wrapper of kustomize that logs its arguments and its environment.
 fn wrapped_kustomize(fleet: &Fleet, children: &Path) -> Result<String> {
     let real = fleet
         .planes()
@@ -118,8 +117,8 @@ fn wrapped_kustomize(fleet: &Fleet, children: &Path) -> Result<String> {
     Ok(script.to_string_lossy().into_owned())
 }
 
-/// Two Sources at a server that refuses everybody and repeats their credentials in every part of its answer.
-async fn git_servers_that_repeat_what_they_are_told(fleet: &Fleet, canaries: &Canaries) -> Result<()> {
+/// Two Sources at a server that rejects them and repeats their credentials in every part of its response.
+async fn git_servers_that_echo_credentials(fleet: &Fleet, canaries: &Canaries) -> Result<()> {
     let echo = echo::Echo::start().await?;
     let password = json!({"username": "git", "password": canaries.password.value});
     let bearer = json!({"bearerToken": canaries.bearer.value});
@@ -139,18 +138,18 @@ async fn git_servers_that_repeat_what_they_are_told(fleet: &Fleet, canaries: &Ca
         };
         fleet.until(name, "Ready=False", failed).await?;
     }
-    // The server has seen them: it had something to repeat.
-    let asked = echo.authorizations();
-    assert_eq!(asked.len(), 2, "both credentials reached the server");
+    // The server has received the credentials.
+    let received = echo.authorizations();
+    assert_eq!(received.len(), 2, "both credentials reached the server");
     Ok(())
 }
 
-/// One Sync whose Secret goes through everything that makes a program talk about an object.
-async fn manifests_in_trouble(fleet: &Fleet, canaries: &Canaries) -> Result<()> {
+/// One Sync whose Secret is in every situation that causes messages about an object.
+async fn plain_manifests_with_failures(fleet: &Fleet, canaries: &Canaries) -> Result<()> {
     let repo = GitRepo::init()?;
     let value = &canaries.manifest.value;
-    let good = manifest(&format!("stringData:\n  password: {value}\n"), "");
-    repo.commit(&[("app/secret.yaml", &good)], "a Secret")?;
+    let valid = manifest(&format!("stringData:\n  password: {value}\n"), "");
+    repo.commit(&[("app/secret.yaml", &valid)], "a Secret")?;
     fleet
         .put_source("repo", &repo.url(), json!({"branch": "main"}))
         .await?;
@@ -167,8 +166,8 @@ async fn manifests_in_trouble(fleet: &Fleet, canaries: &Canaries) -> Result<()> 
     secrets
         .patch("canary", &PatchParams::default(), &Patch::Merge(edit))
         .await?;
-    look(fleet).await?;
-    wait::until(starling_testkit::fleet::PATIENCE, "repaired", async || {
+    reconcile(fleet).await?;
+    wait::until(starling_testkit::fleet::TIMEOUT, "repaired", async || {
         let secret = secrets.get("canary").await.map_err(|e| e.to_string())?;
         let data = secret.data.unwrap_or_default();
         (data.get("password").is_some_and(|v| v.0 == value.as_bytes()))
@@ -177,7 +176,7 @@ async fn manifests_in_trouble(fleet: &Fleet, canaries: &Canaries) -> Result<()> 
     })
     .await?;
 
-    // What an API server, and an admission webhook in its place, say of a Secret that they refuse.
+    // The errors of an API server and of an admission webhook about a Secret.
     for (what, text) in [
         (
             "base64",
@@ -215,13 +214,13 @@ async fn manifests_in_trouble(fleet: &Fleet, canaries: &Canaries) -> Result<()> 
         until_attempted(fleet, "app", &repo).await?;
     }
     repo.commit(
-        &[("app/secret.yaml", &good.replace("password", "other"))],
+        &[("app/secret.yaml", &valid.replace("password", "other"))],
         "another key",
     )?;
     let proxy = fleet.proxy("m1")?;
-    let words = format!("admission webhook \"w\" denied the request: password {value} is too long");
+    let encoded = format!("admission webhook \"w\" denied the request: password {value} is too long");
     let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid", "code": 422,
-        "message": words, "details": {"name": "canary", "kind": "secrets", "causes": [{"reason": "FieldValueInvalid",
+        "message": encoded, "details": {"name": "canary", "kind": "secrets", "causes": [{"reason": "FieldValueInvalid",
             "message": format!("Invalid value: {value:?}"), "field": "data.password"}]}});
     let writes = || Match::writes().path_ends_with("/secrets/canary");
     for (code, body) in [
@@ -243,15 +242,15 @@ async fn manifests_in_trouble(fleet: &Fleet, canaries: &Canaries) -> Result<()> 
             body: body.into(),
         };
         let rule = proxy.on(writes().times(1), fault);
-        look(fleet).await?;
+        reconcile(fleet).await?;
         wait::until(
-            starling_testkit::fleet::PATIENCE,
+            starling_testkit::fleet::TIMEOUT,
             format!("{code} was answered"),
             async || rule.fired() > 0,
         )
         .await?;
     }
-    // A member that repeats our own token.
+    // A member that repeats the token of Starling.
     let body = format!("who is {}?", canaries.member.value);
     for code in [StatusCode::BAD_REQUEST, StatusCode::UNAUTHORIZED] {
         let fault = Fault::Status {
@@ -260,9 +259,9 @@ async fn manifests_in_trouble(fleet: &Fleet, canaries: &Canaries) -> Result<()> 
             body: body.clone().into(),
         };
         let rule = proxy.on(Match::any().times(1), fault);
-        look(fleet).await?;
+        reconcile(fleet).await?;
         wait::until(
-            starling_testkit::fleet::PATIENCE,
+            starling_testkit::fleet::TIMEOUT,
             format!("{code} was answered"),
             async || rule.fired() > 0,
         )
@@ -275,7 +274,7 @@ fn manifest(data: &str, metadata: &str) -> String {
     format!("apiVersion: v1\nkind: Secret\nmetadata:\n  name: canary\n  namespace: default\n{metadata}{data}")
 }
 
-async fn look(fleet: &Fleet) -> Result<()> {
+async fn reconcile(fleet: &Fleet) -> Result<()> {
     let annotations = json!({REQUESTED_AT: jiff::Timestamp::now().to_string()});
     for cluster in ["m1"] {
         fleet

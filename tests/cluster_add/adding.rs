@@ -1,4 +1,4 @@
-//! What is made on both sides, once and again.
+//! The objects that the command creates on both sides, in a first and a second run.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use starling_api::conditions::READY;
 use starling_api::{Source, SyncResource};
 use starling_testkit::GitRepo;
-use starling_testkit::fleet::PATIENCE;
+use starling_testkit::fleet::TIMEOUT;
 use starling_testkit::wait;
 
 use crate::world::{Scene, accounts_of, make_namespace, scene, snapshot};
@@ -49,12 +49,12 @@ where
     Ok(())
 }
 
-/// From a context to a Sync that holds its target through the new credential: a namespace, an object in it, and a role
-/// as operators have them.
+/// From a context to a Sync that is applied with the new credential: a namespace, an object in it, and a role as users
+/// have them.
 #[test]
 fn a_member_is_added_and_a_sync_applies_through_its_credential() -> Result<()> {
     scene("happy", async |scene| {
-        let said = scene
+        let output = scene
             .add("happy", "eu-1", &["--labels", "region=eu,tier=prod"])
             .await?;
         let account = scene.account("eu-1").await?;
@@ -66,7 +66,10 @@ fn a_member_is_added_and_a_sync_applies_through_its_credential() -> Result<()> {
             "cluster.starling.dev/eu-1 created".to_owned(),
             "Next: kubectl get cluster eu-1 -n happy".to_owned(),
         ] {
-            assert!(said.lines().any(|said| said == line), "{line} is not in\n{said}");
+            assert!(
+                output.lines().any(|output| output == line),
+                "{line} is not in\n{output}"
+            );
         }
         let cluster = scene.cluster("eu-1").await?;
         let labels: Vec<(&str, &str)> = cluster
@@ -89,7 +92,7 @@ fn a_member_is_added_and_a_sync_applies_through_its_credential() -> Result<()> {
         let sync = json!({"clusterRef": {"name": "eu-1"}, "sourceRef": {"name": "shop"}, "path": "./app", "wait": false});
         put::<SyncResource>(scene, json!({"metadata": {"name": "shop"}, "spec": sync})).await?;
         let syncs: Api<SyncResource> = Api::namespaced(scene.fleet().hub().clone(), scene.namespace);
-        wait::until(PATIENCE, "the Sync is Ready", async || {
+        wait::until(TIMEOUT, "the Sync is Ready", async || {
             let sync = syncs.get("shop").await.map_err(|e| e.to_string())?;
             let conditions = sync.status.unwrap_or_default().conditions;
             let ready = starling_api::conditions::find(&conditions, READY);
@@ -110,37 +113,37 @@ fn a_member_is_added_and_a_sync_applies_through_its_credential() -> Result<()> {
             roles.get("shop-operator").await?.rules.unwrap_or_default().len(),
             2
         );
-        // It was that account and nobody else.
+        // Only that account wrote.
         let user = format!("system:serviceaccount:starling-system:{account}");
         let events = scene.fleet().plane("m1")?.audit_events()?;
         assert!(
             events.iter().any(|event| event.is_write()
                 && event.user() == user
                 && event.uri().contains("/shop/configmaps/settings")),
-            "somebody else wrote"
+            "another account wrote"
         );
         Ok(())
     })
 }
 
-/// A second run renews the token and changes nothing else; it keeps the labels that it is not told about.
+/// A second run renews the token and changes nothing else; it keeps existing labels.
 #[test]
-fn again_renews_the_token_and_changes_nothing_else() -> Result<()> {
+fn a_second_run_renews_the_token_and_changes_nothing_else() -> Result<()> {
     scene("again", async |scene| {
         scene.add("shared", "eu-1", &["--labels", "region=eu"]).await?;
         let (before, token) = (
             scene.cluster("eu-1").await?,
             scene.stored_kubeconfig("eu-1").await?,
         );
-        let said = scene.add("shared", "eu-1", &[]).await?;
+        let output = scene.add("shared", "eu-1", &[]).await?;
         let account = scene.account("eu-1").await?;
-        let own: Vec<&str> = said.lines().filter(|line| line.contains(&account)).collect();
+        let own: Vec<&str> = output.lines().filter(|line| line.contains(&account)).collect();
         assert!(
             own.len() == 5 && own.iter().all(|line| line.ends_with(" unchanged")),
-            "{said}"
+            "{output}"
         );
-        assert!(said.contains("secret/eu-1-kubeconfig configured"), "{said}");
-        assert!(said.contains("cluster.starling.dev/eu-1 unchanged"), "{said}");
+        assert!(output.contains("secret/eu-1-kubeconfig configured"), "{output}");
+        assert!(output.contains("cluster.starling.dev/eu-1 unchanged"), "{output}");
         assert_eq!(scene.cluster("eu-1").await?.labels(), before.labels());
         assert_ne!(
             scene.stored_kubeconfig("eu-1").await?,
@@ -158,9 +161,9 @@ fn again_renews_the_token_and_changes_nothing_else() -> Result<()> {
     })
 }
 
-/// A choice that is taken back must not leave its rights behind.
+/// A changed choice must not leave the earlier permissions.
 #[test]
-fn another_choice_of_rights_takes_the_former_one_away() -> Result<()> {
+fn another_choice_of_permissions_replaces_the_earlier_one() -> Result<()> {
     scene("choice", async |scene| {
         let bindings: Api<ClusterRoleBinding> = Api::all(scene.member("shared").await?);
         let bound = async || -> Result<Option<String>> {
@@ -183,18 +186,18 @@ fn another_choice_of_rights_takes_the_former_one_away() -> Result<()> {
 }
 
 #[test]
-fn a_dry_run_prints_what_would_be_made_and_changes_nothing_on_either_side() -> Result<()> {
+fn a_dry_run_prints_the_new_objects_and_changes_nothing_on_either_side() -> Result<()> {
     scene("dry", async |scene| {
         let (hub, member) = (scene.fleet().hub().clone(), scene.member("dry").await?);
         let of_scene = |objects: std::collections::BTreeMap<String, String>| -> Vec<(String, String)> {
-            // Other tests write to the management cluster meanwhile, in namespaces of their own.
+            // Other tests write to the management cluster meanwhile, in other namespaces.
             objects
                 .into_iter()
                 .filter(|(key, _)| key.contains(" dry/") || key.ends_with("/dry"))
                 .collect()
         };
         let before = (of_scene(snapshot(&hub).await?), snapshot(&member).await?);
-        let said = scene
+        let output = scene
             .add(
                 "dry",
                 "eu-1",
@@ -204,7 +207,7 @@ fn a_dry_run_prints_what_would_be_made_and_changes_nothing_on_either_side() -> R
         let after = (of_scene(snapshot(&hub).await?), snapshot(&member).await?);
         assert_eq!(before, after);
 
-        let documents: Vec<Value> = serde_saphyr::from_multiple(&said)?;
+        let documents: Vec<Value> = serde_saphyr::from_multiple(&output)?;
         let printed: Vec<String> = documents
             .iter()
             .map(|d| {
@@ -231,25 +234,28 @@ fn a_dry_run_prints_what_would_be_made_and_changes_nothing_on_either_side() -> R
             "Cluster eu-1".to_owned(),
         ];
         assert_eq!(printed, expected);
-        // What was printed is what was made.
-        let made = snapshot(&member).await?;
-        let new: Vec<&String> = made.keys().filter(|key| !before.1.contains_key(*key)).collect();
+        // The printed objects are the created ones.
+        let created = snapshot(&member).await?;
+        let new: Vec<&String> = created
+            .keys()
+            .filter(|key| !before.1.contains_key(*key))
+            .collect();
         assert_eq!(new.len(), 7, "{new:?}");
         Ok(())
     })
 }
 
-/// Two namespaces, and two management clusters: each has an account of its own, and taking one away leaves the others.
+/// Two namespaces, and two management clusters: each has its own account, and removing one does not affect the others.
 #[test]
-fn two_namespaces_and_two_management_clusters_do_not_meet() -> Result<()> {
+fn two_namespaces_and_two_management_clusters_are_separate() -> Result<()> {
     scene("one", async |scene| {
         let hub = scene.fleet().hub().clone();
         make_namespace(&hub, "two").await?;
         scene.add("shared", "eu-1", &[]).await?;
-        let said = scene
+        let output = scene
             .starling(&["cluster", "add", "shared", "--name", "eu-1", "-n", "two"])
             .await?;
-        assert!(said.ok, "{}", said.last());
+        assert!(output.ok, "{}", output.last());
 
         // Another cluster as the management cluster, with namespace and name as on the first.
         let other = scene.member("hub-2").await?;
@@ -268,7 +274,7 @@ fn two_namespaces_and_two_management_clusters_do_not_meet() -> Result<()> {
         }
         make_namespace(&other, scene.namespace).await?;
         let clusters: Api<starling_api::Cluster> = Api::namespaced(other.clone(), scene.namespace);
-        wait::until(PATIENCE, "the definitions are served", async || {
+        wait::until(TIMEOUT, "the definitions are served", async || {
             clusters.list(&ListParams::default()).await.is_ok()
         })
         .await?;
@@ -283,13 +289,13 @@ fn two_namespaces_and_two_management_clusters_do_not_meet() -> Result<()> {
             "--hub-context",
             "hub-2",
         ];
-        let said = scene.starling(&arguments).await?;
-        assert!(said.ok, "{}", said.last());
+        let output = scene.starling(&arguments).await?;
+        assert!(output.ok, "{}", output.last());
 
         let accounts: Api<ServiceAccount> = Api::namespaced(scene.member("shared").await?, "starling-system");
-        let mut ours = scene.accounts_on("shared").await?;
-        ours.extend(accounts_of(&scene.member("shared").await?, "two").await?);
-        assert_eq!(ours.len(), 3, "{ours:?}");
+        let mut matching = scene.accounts_on("shared").await?;
+        matching.extend(accounts_of(&scene.member("shared").await?, "two").await?);
+        assert_eq!(matching.len(), 3, "{matching:?}");
 
         accounts
             .delete(&scene.account("eu-1").await?, &Default::default())

@@ -1,12 +1,9 @@
-//! `starling cluster add`, with the real program against real control planes: what it makes on both sides, for whatever
-//! sign-in, what that permits, and how its token is renewed.
+//! `starling cluster add`, with the real program against real control planes: the objects on both sides, the supported
+//! sign-ins, the permissions of the account, and the renewal of its token.
 
 mod adding;
-mod refusing;
+mod refusals;
 mod renewing;
 mod rights;
 mod sign_in;
 mod world;
-
-/// The program under test.
-pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_starling");

@@ -1,7 +1,7 @@
-//! The controller renews the token, in time, without a storm, and says so if it cannot.
+//! The controller renews the token in time, without repeated requests, and reports a failure.
 //!
-//! Servers give no token for less than ten minutes, so the tests do not wait for one to grow old: they make its
-//! annotations say that it is.
+//! Servers issue no token for less than ten minutes, so the tests do not wait for the expiry of a token, but change its
+//! annotations.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,15 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use starling_api::conditions::{CREDENTIALS_EXPIRING, READY};
 use starling_api::{TOKEN_EXPIRES_AT, TOKEN_ISSUED_AT, TOKEN_LIFETIME};
-use starling_testkit::fleet::PATIENCE;
+use starling_testkit::fleet::TIMEOUT;
 use starling_testkit::wait;
 
 use crate::world::{Scene, scene};
 
 const NAME: &str = "eu-1";
 
-/// Makes the Secret say that its token was issued and ends so long from now.
-async fn pretend(scene: &Scene, issued: SignedDuration, expires: SignedDuration) -> Result<()> {
+/// Sets the issue time and expiry of the token in the annotations of the Secret, relative to now.
+async fn set_token_times(scene: &Scene, issued: SignedDuration, expires: SignedDuration) -> Result<()> {
     let at =
         |offset: SignedDuration| -> Result<String> { Ok(Timestamp::now().checked_add(offset)?.to_string()) };
     let annotations = json!({TOKEN_ISSUED_AT: at(issued)?, TOKEN_EXPIRES_AT: at(expires)?});
@@ -46,7 +46,7 @@ fn token(kubeconfig: &str) -> Result<String> {
         .to_owned())
 }
 
-/// Requests for a token that Starling's own account made.
+/// Returns the number of token requests of Starling's account.
 async fn requests(scene: &Scene, user: &str) -> Result<usize> {
     let events = scene.fleet().plane("m2")?.audit_events()?;
     Ok(events
@@ -58,14 +58,14 @@ async fn requests(scene: &Scene, user: &str) -> Result<usize> {
 async fn renewed_once(scene: &Scene) -> Result<()> {
     let before = scene.stored_kubeconfig(NAME).await?;
     let annotations_before = scene.secret(NAME).await?.annotations().clone();
-    // A token in the first half of its life is left alone.
-    pretend(scene, SignedDuration::from_mins(-4), SignedDuration::from_mins(6)).await?;
-    scene.look_at(NAME).await?;
+    // A token in the first half of its lifetime is not renewed.
+    set_token_times(scene, SignedDuration::from_mins(-4), SignedDuration::from_mins(6)).await?;
+    scene.reconcile(NAME).await?;
     assert_eq!(scene.stored_kubeconfig(NAME).await?, before);
 
-    pretend(scene, SignedDuration::from_mins(-8), SignedDuration::from_mins(2)).await?;
-    scene.look_at(NAME).await?;
-    let after = wait::until(PATIENCE, "another token", async || {
+    set_token_times(scene, SignedDuration::from_mins(-8), SignedDuration::from_mins(2)).await?;
+    scene.reconcile(NAME).await?;
+    let after = wait::until(TIMEOUT, "another token", async || {
         let now = scene
             .stored_kubeconfig(NAME)
             .await
@@ -99,14 +99,14 @@ async fn renewed_once(scene: &Scene) -> Result<()> {
         "{granted:?}"
     );
     assert_eq!(annotations[TOKEN_LIFETIME], annotations_before[TOKEN_LIFETIME]);
-    // The new one is taken up and works.
-    scene.look_at(NAME).await?;
+    // The new token is used and works.
+    scene.reconcile(NAME).await?;
     scene.is_ready(NAME).await?;
     scene.as_starling(NAME).await?.apiserver_version().await?;
     assert_eq!(
         scene.stored_kubeconfig(NAME).await?,
         after,
-        "renewed once, not at every look"
+        "renewed once, not in every reconcile"
     );
     let log = std::fs::read_to_string(scene.fleet().log())?;
     assert!(log.contains("token renewed"));
@@ -116,47 +116,47 @@ async fn renewed_once(scene: &Scene) -> Result<()> {
     Ok(())
 }
 
-async fn refused_without_a_storm(scene: &Scene) -> Result<()> {
+async fn refused_without_repetition(scene: &Scene) -> Result<()> {
     let account = scene.account(NAME).await?;
     let user = format!("system:serviceaccount:starling-system:{account}");
     let bindings: Api<RoleBinding> = Api::namespaced(scene.member("renewed").await?, "starling-system");
     let binding = bindings.get(&account).await?;
     bindings.delete(&account, &Default::default()).await?;
     let client = scene.as_starling(NAME).await?;
-    // Rights of the default grant permit tokens too; without them it has its own Role only.
+    // The default grant permits token requests too; without it, the account has only its own Role.
     let maps: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::namespaced(client, "starling-system");
     wait::until(
-        PATIENCE,
+        TIMEOUT,
         "the loss of its rights",
         async || matches!(maps.get("x").await, Err(kube::Error::Api(status)) if status.code == 403),
     )
     .await?;
     let before = requests(scene, &user).await?;
-    pretend(scene, SignedDuration::from_mins(-8), SignedDuration::from_mins(2)).await?;
-    scene.look_at(NAME).await?;
+    set_token_times(scene, SignedDuration::from_mins(-8), SignedDuration::from_mins(2)).await?;
+    scene.reconcile(NAME).await?;
     let failing = scene
         .condition(NAME, CREDENTIALS_EXPIRING, "the renewal failed", |c| {
             c.is_some_and(|c| c.status == "True" && c.reason == "RenewalFailed")
         })
         .await?
         .context("the condition")?;
-    for told in ["eu-1-kubeconfig", &account, "forbidden", "starling cluster add"] {
+    for expected in ["eu-1-kubeconfig", &account, "forbidden", "starling cluster add"] {
         assert!(
-            failing.message.contains(told),
-            "{told} is not in {}",
+            failing.message.contains(expected),
+            "{expected} is not in {}",
             failing.message
         );
     }
-    // The old token goes on working, and further looks ask no more.
+    // The old token still works, and further reconciles send no requests.
     scene.is_ready(NAME).await?;
     for _ in 0..5 {
-        scene.look_at(NAME).await?;
+        scene.reconcile(NAME).await?;
     }
-    wait::until(PATIENCE, "the request is in the audit log", async || {
+    wait::until(TIMEOUT, "the request is in the audit log", async || {
         requests(scene, &user).await.is_ok_and(|count| count > before)
     })
     .await?;
-    assert_eq!(requests(scene, &user).await?, before + 1, "asked again and again");
+    assert_eq!(requests(scene, &user).await?, before + 1, "requested repeatedly");
     let still = scene
         .condition(NAME, CREDENTIALS_EXPIRING, "still there", |c| c.is_some())
         .await?;
@@ -166,13 +166,13 @@ async fn refused_without_a_storm(scene: &Scene) -> Result<()> {
 }
 
 async fn ended_and_added_again(scene: &Scene) -> Result<()> {
-    pretend(
+    set_token_times(
         scene,
         SignedDuration::from_mins(-20),
         SignedDuration::from_mins(-10),
     )
     .await?;
-    scene.look_at(NAME).await?;
+    scene.reconcile(NAME).await?;
     let ended = scene
         .condition(NAME, CREDENTIALS_EXPIRING, "the token has ended", |c| {
             c.is_some_and(|c| c.reason == "Expired")
@@ -192,7 +192,7 @@ async fn ended_and_added_again(scene: &Scene) -> Result<()> {
             &["--impersonate-only", "--token-lifetime", "10m"],
         )
         .await?;
-    scene.look_at(NAME).await?;
+    scene.reconcile(NAME).await?;
     scene
         .condition(NAME, CREDENTIALS_EXPIRING, "all is well again", |c| c.is_none())
         .await?;
@@ -203,7 +203,7 @@ async fn ended_and_added_again(scene: &Scene) -> Result<()> {
 }
 
 #[test]
-fn a_token_is_renewed_once_in_its_second_half_and_a_failure_is_told_without_a_storm() -> Result<()> {
+fn a_token_is_renewed_once_in_its_second_half_and_a_failed_renewal_is_not_repeated() -> Result<()> {
     scene("renewed", async |scene| {
         scene
             .add(
@@ -214,7 +214,7 @@ fn a_token_is_renewed_once_in_its_second_half_and_a_failure_is_told_without_a_st
             .await?;
         scene.is_ready(NAME).await?;
         renewed_once(scene).await?;
-        refused_without_a_storm(scene).await?;
+        refused_without_repetition(scene).await?;
         ended_and_added_again(scene).await
     })
 }

@@ -1,4 +1,4 @@
-//! What the account may do on the member: enough for Syncs, and nothing beyond.
+//! The permissions of the account on the member: enough for Syncs, and no more.
 
 use anyhow::Result;
 use k8s_openapi::api::authorization::v1::{
@@ -42,13 +42,13 @@ fn object<K: DeserializeOwned>(body: Value) -> Result<K> {
     Ok(serde_json::from_value(body)?)
 }
 
-/// Whether an answer is a 403.
+/// Whether a response is a 403.
 fn forbidden<T>(answer: kube::Result<T>) -> bool {
     matches!(answer, Err(kube::Error::Api(status)) if status.code == 403)
 }
 
 #[test]
-fn by_default_any_object_can_be_applied_and_no_rights_handed_out() -> Result<()> {
+fn by_default_any_object_can_be_applied_but_no_permissions_granted() -> Result<()> {
     scene("default-rights", async |scene| {
         scene.add("shared", "eu-1", &[]).await?;
         let client = scene.as_starling("eu-1").await?;
@@ -83,7 +83,7 @@ fn by_default_any_object_can_be_applied_and_no_rights_handed_out() -> Result<()>
                 "it may {verb} {resource}"
             );
         }
-        // The server's own word: no way to more than it has.
+        // The server itself refuses to grant more permissions than the account has.
         let binding = json!({
             "metadata": {"name": "more"},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
@@ -103,7 +103,7 @@ fn by_default_any_object_can_be_applied_and_no_rights_handed_out() -> Result<()>
 }
 
 #[test]
-fn with_impersonate_only_it_has_no_rights_but_those_it_borrows() -> Result<()> {
+fn with_impersonate_only_the_account_has_only_impersonated_permissions() -> Result<()> {
     scene("borrowed", async |scene| {
         scene.add("shared", "eu-1", &["--impersonate-only"]).await?;
         let (client, admin) = (scene.as_starling("eu-1").await?, scene.member("shared").await?);
@@ -154,7 +154,7 @@ fn with_impersonate_only_it_has_no_rights_but_those_it_borrows() -> Result<()> {
             Api::<Pod>::all(client).list(&ListParams::default()).await
         ));
 
-        // As an account of a tenant it may what that one may.
+        // When it impersonates the account of a tenant, it has the permissions of that account.
         let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), "default");
         accounts
             .create(
@@ -162,7 +162,7 @@ fn with_impersonate_only_it_has_no_rights_but_those_it_borrows() -> Result<()> {
                 &object(json!({"metadata": {"name": "deployer"}}))?,
             )
             .await?;
-        // The built-in roles are empty here: nobody aggregates them.
+        // The built-in roles are empty here, because no controller aggregates them.
         let tenant = json!({"metadata": {"name": "tenant"}, "rules": [
             {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create", "get"]},
         ]});
@@ -180,7 +180,7 @@ fn with_impersonate_only_it_has_no_rights_but_those_it_borrows() -> Result<()> {
         kubeconfig["users"][0]["user"]["as"] = "system:serviceaccount:default:deployer".into();
         let tenant = client_from_kubeconfig("tenant", &kubeconfig.to_string()).await?;
         starling_testkit::wait::until(
-            starling_testkit::fleet::PATIENCE,
+            starling_testkit::fleet::TIMEOUT,
             "the tenant's rights are known",
             async || {
                 may(&tenant, "create", "configmaps", "", "default")
@@ -199,7 +199,7 @@ fn with_impersonate_only_it_has_no_rights_but_those_it_borrows() -> Result<()> {
 }
 
 #[test]
-fn a_chosen_role_counts_and_the_rest_stays_away() -> Result<()> {
+fn a_chosen_role_is_bound_and_no_other_permissions_are_granted() -> Result<()> {
     scene("chosen", async |scene| {
         let reader = json!({"metadata": {"name": "pod-reader"}, "rules": [
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},

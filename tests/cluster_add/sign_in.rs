@@ -1,4 +1,4 @@
-//! Whatever the caller's sign-in: programs, certificates, files, several kubeconfigs.
+//! All kinds of sign-in of the caller: programs, certificates, files, several kubeconfigs.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -12,11 +12,11 @@ use starling_controlplane::Token;
 
 use crate::world::scene;
 
-/// An authority whose client certificates all servers of the world accept.
+/// An authority whose client certificates all test servers accept.
 pub(crate) struct ClientAuthority {
     folder: tempfile::TempDir,
     issuer: CertifiedIssuer<'static, KeyPair>,
-    /// What the sign-in program prints when it fails.
+    /// The token that the sign-in program prints when it fails.
     exec_token: Token,
 }
 
@@ -59,9 +59,9 @@ impl ClientAuthority {
     }
 }
 
-/// EKS, GKE and AKS sign in by programs; the Secret has a token of its own, which works without any.
+/// EKS, GKE and AKS sign in with programs; the Secret has its own token, which needs no program.
 #[test]
-fn a_sign_in_program_of_the_caller_is_fine() -> Result<()> {
+fn a_sign_in_program_of_the_caller_is_supported() -> Result<()> {
     scene("exec", async |scene| {
         let script = scene.folder().join("login");
         let token = scene.fleet().plane("m3")?.token().reveal().to_owned();
@@ -79,7 +79,7 @@ fn a_sign_in_program_of_the_caller_is_fine() -> Result<()> {
         let stored = scene.stored_kubeconfig("by-exec").await?;
         assert!(
             !stored.contains("exec") && !stored.contains(&token),
-            "the Secret holds the caller's own sign-in"
+            "the Secret contains the sign-in of the caller"
         );
         scene.as_starling("by-exec").await?.apiserver_version().await?;
         Ok(())
@@ -87,32 +87,33 @@ fn a_sign_in_program_of_the_caller_is_fine() -> Result<()> {
 }
 
 #[test]
-fn a_sign_in_program_that_fails_is_named_and_what_it_printed_is_not_shown() -> Result<()> {
+fn a_failing_sign_in_program_is_named_and_its_output_is_not_shown() -> Result<()> {
     scene("exec-fails", async |scene| {
         let script = scene.folder().join("login");
-        let told = scene.world.authority.exec_token();
-        std::fs::write(&script, format!("#!/bin/sh\necho '{told}'\nexit 3\n"))?;
+        let expected = scene.world.authority.exec_token();
+        std::fs::write(&script, format!("#!/bin/sh\necho '{expected}'\nexit 3\n"))?;
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
         let mut kubeconfig = scene.kubeconfig()?;
         kubeconfig["users"][3] = json!({"name": "shared", "user": {"exec": {
             "apiVersion": "client.authentication.k8s.io/v1", "command": "./login", "interactiveMode": "Never",
         }}});
         scene.write_kubeconfig("config", &kubeconfig)?;
-        let said = scene.try_add("shared", "by-exec", &[]).await?;
-        assert!(!said.ok);
+        let output = scene.try_add("shared", "by-exec", &[]).await?;
+        assert!(!output.ok);
         assert!(
-            said.err
+            output
+                .err
                 .contains("login): the sign-in program of the kubeconfig failed (exit status: 3)"),
             "{}",
-            said.err
+            output.err
         );
         Ok(())
     })
 }
 
-/// Certificates and the authority in files beside the kubeconfig, and member and management cluster in two files.
+/// Certificates and the authority in files beside the kubeconfig, and member and management cluster in two kubeconfigs.
 #[test]
-fn certificates_in_files_and_several_kubeconfigs_are_fine() -> Result<()> {
+fn certificates_in_files_and_several_kubeconfigs_are_supported() -> Result<()> {
     scene("files", async |scene| {
         let (certificate, key) = scene.world.authority.client("system:masters")?;
         std::fs::create_dir(scene.folder().join("eu"))?;
@@ -143,11 +144,11 @@ fn certificates_in_files_and_several_kubeconfigs_are_fine() -> Result<()> {
             "-n",
             scene.namespace,
         ];
-        // As kubectl does: the first file that says something is right, and one that is not there is left out.
-        let said = scene
+        // As in kubectl: the first file with a value takes precedence, and a missing file is skipped.
+        let output = scene
             .starling_with("config:nowhere:eu/config", &arguments)
             .await?;
-        assert!(said.ok, "{}", said.last());
+        assert!(output.ok, "{}", output.last());
         let stored = scene.stored_kubeconfig("by-certificate").await?;
         assert!(
             !stored.contains("jane") && !stored.contains("client-"),
@@ -200,13 +201,14 @@ fn the_management_cluster_may_be_in_a_kubeconfig_of_its_own() -> Result<()> {
             &more[..],
         ]
         .concat();
-        let said = scene.starling_with("nowhere", &arguments).await?;
-        assert!(said.ok, "{}", said.last());
+        let output = scene.starling_with("nowhere", &arguments).await?;
+        assert!(output.ok, "{}", output.last());
         assert!(
-            said.out
+            output
+                .out
                 .contains("kubectl --context hub get cluster apart -n two-files"),
             "{}",
-            said.out
+            output.out
         );
         assert_eq!(
             scene.cluster("apart").await?.metadata.name.as_deref(),

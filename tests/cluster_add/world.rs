@@ -1,7 +1,7 @@
 //! One management cluster, members, and one controller, shared by all tests; a namespace and a kubeconfig each.
 //!
-//! A test that needs the controller to work on a member has a member of its own: two Clusters that lead to one member are
-//! a conflict of identities.
+//! A test that needs the controller to work on a member has its own member: two Clusters with the same member are a
+//! conflict of identities.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,21 +17,20 @@ use serde_json::{Value, json};
 use starling_api::conditions::{self, Condition};
 use starling_api::{Cluster, REQUESTED_AT};
 use starling_controlplane::{Process, client_from_kubeconfig};
-use starling_testkit::fleet::{MANAGEMENT, PATIENCE};
-use starling_testkit::{Fleet, FleetOptions, wait};
+use starling_testkit::fleet::{MANAGEMENT, TIMEOUT};
+use starling_testkit::{Fleet, FleetOptions, program, wait};
 use tokio::process::Command;
 use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
 
-use crate::PROGRAM;
 use crate::sign_in::ClientAuthority;
 
 #[expect(clippy::expect_used, reason = "without a runtime there is nothing to test")]
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a runtime"));
 static WORLD: LazyLock<Mutex<Weak<World>>> = LazyLock::new(Default::default);
 
-/// Contexts of the members and their control planes. Tests that compare all of a member, or have the controller work on
-/// it, have it for themselves; `shared` is for the others.
+/// Contexts of the members and their control planes. Tests that compare all objects of a member, or need the controller
+/// to work on it, have their own; `shared` is for the others.
 pub(crate) const MEMBERS: [(&str, &str); 5] = [
     ("happy", "m1"),
     ("renewed", "m2"),
@@ -41,7 +40,7 @@ pub(crate) const MEMBERS: [(&str, &str); 5] = [
 ];
 
 pub(crate) struct World {
-    /// The first field, so that it ends before the clusters that it works on.
+    /// The first field, so that the controller stops before its clusters.
     _controller: Process,
     pub(crate) fleet: Fleet,
     pub(crate) authority: ClientAuthority,
@@ -62,7 +61,7 @@ impl World {
         })
         .await?;
         // A definition is established a moment before its objects can be listed.
-        wait::until(PATIENCE, "Clusters are served", async || {
+        wait::until(TIMEOUT, "Clusters are served", async || {
             fleet
                 .api::<Cluster>()
                 .list(&ListParams::default())
@@ -70,7 +69,7 @@ impl World {
                 .map(|_| ())
         })
         .await?;
-        let controller = fleet.controller(PROGRAM, &[])?;
+        let controller = fleet.controller(program(), &[])?;
         let world = Arc::new(Self {
             _controller: controller,
             fleet,
@@ -108,16 +107,16 @@ pub(crate) async fn make_namespace(client: &Client, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What a call of the program printed.
+/// The output of a call of the program.
 #[derive(Debug)]
-pub(crate) struct Said {
+pub(crate) struct CommandOutput {
     pub(crate) ok: bool,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-impl Said {
-    /// What a call that failed ended with. The log is around it: a background task may still write there.
+impl CommandOutput {
+    /// Returns the error line of a failed call. Log lines may be before and after it.
     pub(crate) fn last(&self) -> &str {
         let words = self.err.lines().rfind(|line| line.starts_with("starling: "));
         words.unwrap_or(&self.err)
@@ -152,7 +151,7 @@ impl Scene {
         self.fleet().member(Self::plane_of(context)).await
     }
 
-    /// A kubeconfig with all clusters, as an administrator has it: the management cluster is the current context.
+    /// Returns a kubeconfig of an administrator with all clusters; the management cluster is the current context.
     pub(crate) fn kubeconfig(&self) -> Result<Value> {
         let mut all = json!({"apiVersion": "v1", "kind": "Config", "current-context": "hub",
             "clusters": [], "users": [], "contexts": []});
@@ -176,17 +175,17 @@ impl Scene {
     }
 
     /// Calls the program with the scene's kubeconfig.
-    pub(crate) async fn starling(&self, arguments: &[&str]) -> Result<Said> {
+    pub(crate) async fn starling(&self, arguments: &[&str]) -> Result<CommandOutput> {
         self.starling_with("config", arguments).await
     }
 
-    /// Calls the program; `kubeconfig` is what the environment says, relative to the scene's folder.
-    pub(crate) async fn starling_with(&self, kubeconfig: &str, arguments: &[&str]) -> Result<Said> {
+    /// Calls the program; `kubeconfig` is the value of the environment variable, relative to the folder of the scene.
+    pub(crate) async fn starling_with(&self, kubeconfig: &str, arguments: &[&str]) -> Result<CommandOutput> {
         let files: Vec<PathBuf> = kubeconfig
             .split(':')
             .map(|file| self.folder().join(file))
             .collect();
-        let output = Command::new(PROGRAM)
+        let output = Command::new(program())
             .args(["--log-filter", "trace"])
             .args(arguments)
             .env("KUBECONFIG", std::env::join_paths(files)?)
@@ -195,24 +194,24 @@ impl Scene {
             .kill_on_drop(true)
             .output()
             .await?;
-        let said = Said {
+        let output = CommandOutput {
             ok: output.status.success(),
             out: String::from_utf8(output.stdout)?,
             err: String::from_utf8(output.stderr)?,
         };
-        self.no_token_in(&said).await?;
-        Ok(said)
+        self.no_token_in(&output).await?;
+        Ok(output)
     }
 
-    /// Adds a member to the scene's namespace and demands success.
+    /// Adds a member to the scene's namespace and asserts success.
     pub(crate) async fn add(&self, context: &str, name: &str, more: &[&str]) -> Result<String> {
-        let said = self.try_add(context, name, more).await?;
-        ensure!(said.ok, "{}\n{}", said.out, said.last());
-        Ok(said.out)
+        let output = self.try_add(context, name, more).await?;
+        ensure!(output.ok, "{}\n{}", output.out, output.last());
+        Ok(output.out)
     }
 
     /// Adds a member to the scene's namespace.
-    pub(crate) async fn try_add(&self, context: &str, name: &str, more: &[&str]) -> Result<Said> {
+    pub(crate) async fn try_add(&self, context: &str, name: &str, more: &[&str]) -> Result<CommandOutput> {
         let arguments = [
             &["cluster", "add", context, "--name", name, "-n", self.namespace],
             more,
@@ -221,8 +220,8 @@ impl Scene {
         self.starling(&arguments).await
     }
 
-    /// Neither a token that is in a Secret of a Cluster nor one of an administrator is ever printed or logged.
-    async fn no_token_in(&self, said: &Said) -> Result<()> {
+    /// Asserts that neither the token of a Cluster nor one of an administrator is printed or logged.
+    async fn no_token_in(&self, output: &CommandOutput) -> Result<()> {
         let mut tokens = vec![self.world.authority.exec_token().to_owned()];
         for plane in self.fleet().planes().iter() {
             tokens.push(plane.token().reveal().to_owned());
@@ -243,11 +242,15 @@ impl Scene {
         }
         for token in tokens.iter().filter(|token| !token.is_empty()) {
             ensure!(
-                !said.out.contains(token),
+                !output.out.contains(token),
                 "the output holds a token: {}",
-                said.out
+                output.out
             );
-            ensure!(!said.err.contains(token), "the log holds a token: {}", said.err);
+            ensure!(
+                !output.err.contains(token),
+                "the log holds a token: {}",
+                output.err
+            );
         }
         Ok(())
     }
@@ -265,7 +268,7 @@ impl Scene {
         what: &str,
         satisfied: impl Fn(Option<&Condition>) -> bool,
     ) -> Result<Option<Condition>> {
-        let found = wait::until(PATIENCE, format!("Cluster {name}: {what}"), async || {
+        let found = wait::until(TIMEOUT, format!("Cluster {name}: {what}"), async || {
             let cluster = self.cluster(name).await.map_err(|e| format!("{e:#}"))?;
             let found = cluster.status.unwrap_or_default().conditions;
             let condition = conditions::find(&found, type_).cloned();
@@ -287,14 +290,14 @@ impl Scene {
         Ok(())
     }
 
-    /// Asks the controller for a look at a Cluster and waits until it was taken.
-    pub(crate) async fn look_at(&self, name: &str) -> Result<()> {
+    /// Requests a reconcile of a Cluster and waits until it is done.
+    pub(crate) async fn reconcile(&self, name: &str) -> Result<()> {
         let asked = jiff::Timestamp::now().to_string();
         let patch = json!({"metadata": {"annotations": {REQUESTED_AT: asked}}});
         let api: Api<Cluster> = Api::namespaced(self.fleet().hub().clone(), self.namespace);
         api.patch(name, &PatchParams::default(), &Patch::Merge(patch))
             .await?;
-        wait::until(PATIENCE, format!("a look at Cluster {name}"), async || {
+        wait::until(TIMEOUT, format!("a look at Cluster {name}"), async || {
             let cluster = self.cluster(name).await.map_err(|e| format!("{e:#}"))?;
             let handled = cluster.status.unwrap_or_default().last_handled_reconcile_at;
             if handled == asked { Ok(()) } else { Err(handled) }
@@ -308,19 +311,19 @@ impl Scene {
         Ok(api.get(&format!("{name}-kubeconfig")).await?)
     }
 
-    /// The kubeconfig that the Secret of a Cluster holds.
+    /// The kubeconfig in the Secret of a Cluster.
     pub(crate) async fn stored_kubeconfig(&self, name: &str) -> Result<String> {
         let secret = self.secret(name).await?;
         let value = secret.data.unwrap_or_default().remove("value").context("value")?;
         Ok(String::from_utf8(value.0)?)
     }
 
-    /// A client with the credentials that the Secret of a Cluster holds.
+    /// A client with the credentials in the Secret of a Cluster.
     pub(crate) async fn as_starling(&self, name: &str) -> Result<Client> {
         Ok(client_from_kubeconfig(name, &self.stored_kubeconfig(name).await?).await?)
     }
 
-    /// The accounts on a member that were made for Clusters of this scene, of whatever management cluster.
+    /// The accounts on a member for Clusters of this scene, in any management cluster.
     pub(crate) async fn accounts_on(&self, context: &str) -> Result<Vec<String>> {
         accounts_of(&self.member(context).await?, self.namespace).await
     }
@@ -336,24 +339,24 @@ impl Scene {
     }
 }
 
-/// The accounts on a member that were made for Clusters of a namespace.
+/// The accounts on a member for Clusters of a namespace.
 pub(crate) async fn accounts_of(member: &Client, namespace: &str) -> Result<Vec<String>> {
     let api: Api<ServiceAccount> = Api::namespaced(member.clone(), "starling-system");
-    let told = format!("Cluster {namespace}/");
-    let ours = |account: &ServiceAccount| {
+    let expected = format!("Cluster {namespace}/");
+    let matching = |account: &ServiceAccount| {
         let text = account.annotations().get("kubernetes.io/description");
-        text.is_some_and(|text| text.contains(&told))
+        text.is_some_and(|text| text.contains(&expected))
     };
     let all = api.list(&ListParams::default()).await?;
     Ok(all
         .iter()
-        .filter(|account| ours(account))
+        .filter(|account| matching(account))
         .map(ResourceExt::name_any)
         .collect())
 }
 
-/// Every object of a cluster that can be listed, by kind, namespace and name, with its version. What the servers
-/// themselves keep writing is left out.
+/// Returns every object of a cluster that can be listed, by kind, namespace and name, with its version, without objects
+/// that the servers themselves write continuously.
 pub(crate) async fn snapshot(client: &Client) -> Result<BTreeMap<String, String>> {
     let mut objects = BTreeMap::new();
     let discovery = kube::Discovery::new(client.clone()).run().await?;
@@ -375,9 +378,9 @@ pub(crate) async fn snapshot(client: &Client) -> Result<BTreeMap<String, String>
 
 async fn list(client: &Client, resource: &ApiResource) -> Result<Vec<(String, String)>> {
     let api: Api<kube::core::DynamicObject> = Api::all_with(client.clone(), resource);
-    // An API server that has just learned of a kind answers 429 until its cache of it is filled.
+    // An API server responds with 429 for a new kind until its cache is filled.
     let found = wait::until(
-        PATIENCE,
+        TIMEOUT,
         format!("{} can be listed", resource.plural),
         async || {
             let list = api.list_metadata(&ListParams::default()).await;

@@ -1,5 +1,4 @@
-//! What the embedded API server answers, held against a real kube-apiserver: requests, written and random ones, and
-//! `kubectl`.
+//! Compares the embedded API server with a real kube-apiserver: written and random requests, and `kubectl`.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What conditions promise: `Ready` is about the present generation, what is not built yet says so.
+//! The guarantees of conditions: `Ready` refers to the current generation, and unimplemented fields are reported.
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, pin_mut};
@@ -7,7 +7,7 @@ use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 use starling_api::conditions::{self, Condition, READY, STALLED};
 use starling_api::{Cluster, RolloutPhase, Source, SyncGroup, SyncResource};
-use starling_testkit::fleet::{Kind, NAMESPACE, PATIENCE};
+use starling_testkit::fleet::{Kind, NAMESPACE, TIMEOUT};
 use starling_testkit::{GitRepo, wait};
 
 use crate::running::{Running, config_map, on_the_fleet};
@@ -18,10 +18,10 @@ fn conditions_of<K: serde::Serialize>(object: &K) -> Result<Vec<Condition>> {
     Ok(serde_json::from_value(object["status"]["conditions"].clone()).unwrap_or_default())
 }
 
-/// Edits an object while the program stands still, lets it go on, and returns the object of the first event that
-/// says `Ready=True` about the new generation: the earliest moment at which `kubectl wait` can return.
+/// Edits an object while the program is frozen, resumes it, and returns the object of the first event with `Ready=True`
+/// for the new generation: the earliest time at which `kubectl wait` can return.
 ///
-/// While the program stands still `kubectl wait` must not return, though Ready was True for the old generation.
+/// While the program is frozen, `kubectl wait` must not return, although Ready was True for the old generation.
 async fn first_ready_after<K>(running: &Running, name: &str, patch: Value) -> Result<K>
 where
     K: Kind + Resource<DynamicType = ()>,
@@ -34,7 +34,7 @@ where
     let (edited, early) = (edited?, early?);
     anyhow::ensure!(
         !early,
-        "{name}: kubectl wait returned before anybody had looked at the edit"
+        "{name}: kubectl wait returned before the edit was reconciled"
     );
     let generation = edited.meta().generation.context("a generation")?;
     let since = edited.resource_version().context("a version")?;
@@ -52,7 +52,7 @@ where
         }
         anyhow::bail!("the watch of {name} ended")
     };
-    let object = tokio::time::timeout(PATIENCE, first)
+    let object = tokio::time::timeout(TIMEOUT, first)
         .await
         .with_context(|| format!("{name} Ready"))??;
     let status = serde_json::to_value(&object)?["status"].clone();
@@ -92,7 +92,7 @@ fn select_m1() -> Value {
 }
 
 #[test]
-fn kubectl_wait_right_after_an_edit_does_not_return_early() -> Result<()> {
+fn kubectl_wait_immediately_after_an_edit_does_not_return_early() -> Result<()> {
     on_the_fleet(|running| async move {
         let fleet = &running.fleet;
         let repo = GitRepo::init()?;
@@ -171,7 +171,7 @@ async fn value(running: &Running, name: &str) -> Result<String> {
 
 async fn every_condition_carries_its_generation(running: &Running) -> Result<()> {
     let all = running.kubectl.json(&["get", "starling", "-A"]).await?;
-    let mut seen = std::collections::BTreeSet::new();
+    let mut kinds = std::collections::BTreeSet::new();
     for object in all["items"].as_array().context("items")? {
         let name = format!("{} {}", object["kind"], object["metadata"]["name"]);
         let generation = object["metadata"]["generation"]
@@ -185,23 +185,23 @@ async fn every_condition_carries_its_generation(running: &Running) -> Result<()>
                 !condition["reason"].as_str().unwrap_or_default().is_empty(),
                 "{name}: {condition}"
             );
-            seen.insert(object["kind"].as_str().unwrap_or_default().to_owned());
+            kinds.insert(object["kind"].as_str().unwrap_or_default().to_owned());
         }
     }
     assert_eq!(
-        seen.into_iter().collect::<Vec<_>>(),
+        kinds.into_iter().collect::<Vec<_>>(),
         ["Cluster", "Source", "Sync", "SyncGroup"]
     );
     Ok(())
 }
 
-/// A metric that no Prometheus is asked for, as its test cannot be run.
-fn senseless_stage() -> Value {
+/// A metric whose expression is invalid, so that Prometheus is never queried.
+fn invalid_stage() -> Value {
     let metric = json!({"url": "http://prometheus:9090", "query": "up", "test": "valu < 1.0"});
     json!([{"name": "canary", "beforeStageTasks": [{"type": "Metric", "metric": metric}]}])
 }
 
-/// (spec of a group, words that must be said), one for each thing that no schema can say.
+/// Specs of groups with the expected message, one for each rule that a schema cannot express.
 fn group_cases(source: &str) -> Vec<(Value, &'static str)> {
     let entry = json!({"name": "app", "sourceRef": {"name": source}, "path": "./one"});
     let group = json!({"clusterSelector": select_m1(), "syncs": [entry]});
@@ -216,7 +216,7 @@ fn group_cases(source: &str) -> Vec<(Value, &'static str)> {
     let path = "spec.rolloutStrategy.stages[canary].beforeStageTasks[0]: ";
     vec![
         (
-            with(senseless_stage()),
+            with(invalid_stage()),
             "metric.test: there is no \"valu\" here; there are `value` and `result`",
         ),
         (
@@ -231,8 +231,8 @@ fn group_cases(source: &str) -> Vec<(Value, &'static str)> {
     ]
 }
 
-/// Waits until an object says that it stalls, and checks what goes with it.
-async fn stalled<K: Kind>(running: &Running, name: &str, reason: &str, words: &str) -> Result<K> {
+/// Waits until an object is stalled, and checks its conditions.
+async fn stalled<K: Kind>(running: &Running, name: &str, reason: &str, message: &str) -> Result<K> {
     let object: K = running
         .fleet
         .until(name, "Stalled", |object: &K| {
@@ -246,22 +246,26 @@ async fn stalled<K: Kind>(running: &Running, name: &str, reason: &str, words: &s
         assert_eq!(
             (condition.status.as_str(), condition.reason.as_str()),
             (status, reason),
-            "{words}"
+            "{message}"
         );
     }
-    assert!(stalled.message.contains(words), "{words}: {}", stalled.message);
-    assert_eq!(stalled.observed_generation, object.meta().generation, "{words}");
+    assert!(
+        stalled.message.contains(message),
+        "{message}: {}",
+        stalled.message
+    );
+    assert_eq!(stalled.observed_generation, object.meta().generation, "{message}");
     Ok(object)
 }
 
-/// As [`stalled`], for a field that is not built yet: its path, and not a longer one that begins with it.
-async fn unbuilt<K: Kind>(running: &Running, name: &str, field: &str) -> Result<K> {
-    let words = format!("not implemented yet: {field};");
-    stalled(running, name, "NotImplemented", &words).await
+/// As [`stalled`], for an unimplemented field: its exact path.
+async fn not_implemented<K: Kind>(running: &Running, name: &str, field: &str) -> Result<K> {
+    let message = format!("not implemented yet: {field};");
+    stalled(running, name, "NotImplemented", &message).await
 }
 
 #[test]
-fn what_makes_no_sense_or_is_not_built_yet_is_named_and_nothing_is_rolled() -> Result<()> {
+fn invalid_and_unimplemented_fields_are_named_and_nothing_rolls_out() -> Result<()> {
     on_the_fleet(|running| async move {
         let fleet = &running.fleet;
         let repo = GitRepo::init()?;
@@ -274,11 +278,11 @@ fn what_makes_no_sense_or_is_not_built_yet_is_named_and_nothing_is_rolled() -> R
         for (n, (spec, _)) in groups.iter().enumerate() {
             fleet.put_group(&format!("unbuilt-{n}"), spec.clone()).await?;
         }
-        for (n, (_, words)) in groups.iter().enumerate() {
-            let group: SyncGroup = stalled(&running, &format!("unbuilt-{n}"), "InvalidSpec", words).await?;
+        for (n, (_, message)) in groups.iter().enumerate() {
+            let group: SyncGroup = stalled(&running, &format!("unbuilt-{n}"), "InvalidSpec", message).await?;
             assert!(
                 group.status.unwrap_or_default().rollout.is_none(),
-                "{words}: a rollout was started"
+                "{message}: a rollout was started"
             );
         }
         for (n, (url, more, field)) in [
@@ -306,18 +310,18 @@ fn what_makes_no_sense_or_is_not_built_yet_is_named_and_nothing_is_rolled() -> R
             fleet
                 .put::<Source>(json!({"metadata": {"name": name}, "spec": spec}))
                 .await?;
-            let source: Source = unbuilt(&running, &name, field).await?;
+            let source: Source = not_implemented(&running, &name, field).await?;
             assert!(source.status.unwrap_or_default().revision.is_empty(), "{field}");
         }
-        let made = fleet.syncs().await?;
-        let of_ours = |sync: &&SyncResource| {
+        let syncs = fleet.syncs().await?;
+        let of_groups = |sync: &&SyncResource| {
             sync.spec
                 .group_ref
                 .as_ref()
                 .is_some_and(|group| group.name.starts_with("unbuilt"))
         };
         assert_eq!(
-            made.iter().filter(of_ours).count(),
+            syncs.iter().filter(of_groups).count(),
             0,
             "a group that stalls has Syncs"
         );
@@ -330,9 +334,10 @@ fn what_makes_no_sense_or_is_not_built_yet_is_named_and_nothing_is_rolled() -> R
     })
 }
 
-/// A group that has rolled and is then given such a field rolls nothing more, and goes on once it is taken out.
+/// A group that gets an invalid field after a rollout starts no further rollout, and continues once the field is
+/// removed.
 #[test]
-fn a_field_that_is_added_later_stops_the_group_until_it_is_gone() -> Result<()> {
+fn an_invalid_field_that_is_added_later_stops_the_group_until_it_is_removed() -> Result<()> {
     on_the_fleet(|running| async move {
         let fleet = &running.fleet;
         let repo = GitRepo::init()?;
@@ -346,10 +351,10 @@ fn a_field_that_is_added_later_stops_the_group_until_it_is_gone() -> Result<()> 
             .await?;
         wait_ready(&running, "syncgroup", "later").await?;
 
-        let field = json!({"spec": {"rolloutStrategy": {"stages": senseless_stage()}}});
+        let field = json!({"spec": {"rolloutStrategy": {"stages": invalid_stage()}}});
         fleet.patch::<SyncGroup>("later", field).await?;
-        let words = "spec.rolloutStrategy.stages[canary].beforeStageTasks[0]: metric.test";
-        stalled::<SyncGroup>(&running, "later", "InvalidSpec", words).await?;
+        let message = "spec.rolloutStrategy.stages[canary].beforeStageTasks[0]: metric.test";
+        stalled::<SyncGroup>(&running, "later", "InvalidSpec", message).await?;
         let second = repo.commit(&[("one/a.yaml", &config_map("later", "two"))], "two")?;
         fleet
             .until("later", "the second commit is offered", |source: &Source| {
@@ -359,7 +364,7 @@ fn a_field_that_is_added_later_stops_the_group_until_it_is_gone() -> Result<()> 
                     .is_some_and(|status| status.revision.ends_with(&second))
             })
             .await?;
-        // The group has looked again after the Source moved once it echoes a request that was made after that.
+        // The group has reconciled after the change of the Source once it echoes a later request.
         let asked = json!({"metadata": {"annotations": {"starling.dev/requested-at": "later"}}});
         fleet.patch::<SyncGroup>("later", asked).await?;
         let group: SyncGroup = fleet
@@ -381,7 +386,7 @@ fn a_field_that_is_added_later_stops_the_group_until_it_is_gone() -> Result<()> 
         fleet.patch::<SyncGroup>("later", field).await?;
         fleet.rollout("later", &second, RolloutPhase::Succeeded).await?;
         assert_eq!(value(&running, "later").await?, "two");
-        wait::until(PATIENCE, "no longer Stalled", async || {
+        wait::until(TIMEOUT, "no longer Stalled", async || {
             let group: SyncGroup = fleet.get("later").await.map_err(|e| e.to_string())?;
             let found = conditions_of(&group).map_err(|e| e.to_string())?;
             if conditions::find(&found, STALLED).is_none() {

@@ -1,4 +1,4 @@
-//! `deploy/manifests`: a server takes them, and what they permit is enough and not more.
+//! `deploy/manifests`: a server accepts the manifests, and their permissions are sufficient and minimal.
 
 use std::path::{Path, PathBuf};
 
@@ -9,21 +9,20 @@ use kube::Api;
 use kube::api::ListParams;
 use serde_json::{Value, json};
 use starling_api::{RolloutPhase, SyncGroup};
-use starling_testkit::fleet::{MANAGEMENT, NAMESPACE, PATIENCE};
-use starling_testkit::{Fleet, FleetOptions, GitRepo, Launch, Process, wait};
+use starling_testkit::fleet::{MANAGEMENT, NAMESPACE, TIMEOUT};
+use starling_testkit::{Fleet, FleetOptions, GitRepo, Launch, Process, program, wait};
 
-use crate::PROGRAM;
 use crate::kubectl::Kubectl;
-use crate::refused::lay;
+use crate::refusal_cases::lay;
 use crate::running::config_map;
 
 const ACCOUNT: &str = "system:serviceaccount:starling-system:starling";
 
 fn manifests() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/manifests")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/manifests")
 }
 
-/// A rollout by the program that has the token of the manifests' ServiceAccount and nothing else.
+/// A rollout by the program with only the token of the ServiceAccount in the manifests.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rollout_with_the_rights_of_the_manifests() -> Result<()> {
     let fleet = Fleet::start(FleetOptions {
@@ -55,10 +54,10 @@ async fn a_rollout_with_the_rights_of_the_manifests() -> Result<()> {
     fleet.rollout("shop", &first, RolloutPhase::Succeeded).await?;
     let second = repo.commit(&[("app/a.yaml", &config_map("settings", "two"))], "two")?;
     fleet.rollout("shop", &second, RolloutPhase::Succeeded).await?;
-    what_is_forgotten_goes(&fleet, &kubectl, &repo).await?;
-    // The end of the group: finalizers, a look at what else goes, events.
+    old_actions_approvals_and_releases_are_deleted(&fleet, &kubectl, &repo).await?;
+    // The deletion of the group: finalizers, other deleted objects, events.
     fleet.delete::<SyncGroup>("shop").await?;
-    wait::until(PATIENCE, "the group is gone", async || {
+    wait::until(TIMEOUT, "the group is gone", async || {
         let found = fleet.api::<SyncGroup>().get_opt("shop").await;
         match found.map_err(|e| e.to_string())? {
             None => Ok(()),
@@ -76,7 +75,7 @@ async fn a_rollout_with_the_rights_of_the_manifests() -> Result<()> {
     fleet
         .group_status("shop", "no cluster is left", |status| status.clusters.total == 0)
         .await?;
-    wait::until(PATIENCE, "its Sync is gone", async || {
+    wait::until(TIMEOUT, "its Sync is gone", async || {
         let syncs = fleet.syncs().await.map_err(|e| e.to_string())?;
         if syncs.is_empty() {
             Ok(())
@@ -92,7 +91,7 @@ async fn a_rollout_with_the_rights_of_the_manifests() -> Result<()> {
     assert!(
         own.iter()
             .any(|event| event.is_write() && event.resource() == "syncs"),
-        "it was somebody else"
+        "another user wrote"
     );
     for (verb, resource) in [
         ("patch", "syncgroups"),
@@ -117,13 +116,18 @@ async fn a_rollout_with_the_rights_of_the_manifests() -> Result<()> {
     no_more_than_needed(&kubectl).await
 }
 
-/// Twenty rollouts later nothing is left of what people said to the first two, and of the releases the newest.
-async fn what_is_forgotten_goes(fleet: &Fleet, kubectl: &Kubectl, repo: &GitRepo) -> Result<()> {
+/// After twenty more rollouts, the actions and approvals of the first two are deleted, and only the newest releases are
+/// kept.
+async fn old_actions_approvals_and_releases_are_deleted(
+    fleet: &Fleet,
+    kubectl: &Kubectl,
+    repo: &GitRepo,
+) -> Result<()> {
     let whoami = kubectl.json(&["auth", "whoami"]).await?;
     let me = whoami["status"]["userInfo"]["username"]
         .as_str()
         .context("a name")?;
-    let say = async |kind: &str, rollout: i64, more: Value| -> Result<String> {
+    let create_for = async |kind: &str, rollout: i64, more: Value| -> Result<String> {
         let mut spec = json!({"group": "shop", "rollout": rollout, "by": me, "reason": "to be forgotten"});
         lay(&mut spec, &more);
         let object = json!({"apiVersion": "starling.dev/v1alpha1", "kind": kind,
@@ -135,14 +139,14 @@ async fn what_is_forgotten_goes(fleet: &Fleet, kubectl: &Kubectl, repo: &GitRepo
     };
     let resume = json!({"action": "Resume"});
     let approve = json!({"stage": "canary", "releaseDigest": format!("sha256:{}", "a".repeat(64))});
-    let mut old = Vec::new();
+    let mut first_two = Vec::new();
     for rollout in [1, 2] {
-        old.push(say("RolloutAction", rollout, resume.clone()).await?);
-        old.push(say("RolloutApproval", rollout, approve.clone()).await?);
+        first_two.push(create_for("RolloutAction", rollout, resume.clone()).await?);
+        first_two.push(create_for("RolloutApproval", rollout, approve.clone()).await?);
     }
     let kept = [
-        say("RolloutAction", 3, resume).await?,
-        say("RolloutApproval", 3, approve).await?,
+        create_for("RolloutAction", 3, resume).await?,
+        create_for("RolloutApproval", 3, approve).await?,
     ];
     for rollout in 3..=22 {
         let commit = repo.commit(
@@ -152,8 +156,8 @@ async fn what_is_forgotten_goes(fleet: &Fleet, kubectl: &Kubectl, repo: &GitRepo
         let status = fleet.rollout("shop", &commit, RolloutPhase::Succeeded).await?;
         assert_eq!(status.rollout.map(|rollout| rollout.id), Some(rollout));
     }
-    wait::until(PATIENCE, "what was said to the first two is gone", async || {
-        let said = kubectl
+    wait::until(TIMEOUT, "what was said to the first two is gone", async || {
+        let listed = kubectl
             .run(&[
                 "-n",
                 NAMESPACE,
@@ -164,16 +168,16 @@ async fn what_is_forgotten_goes(fleet: &Fleet, kubectl: &Kubectl, repo: &GitRepo
             ])
             .await
             .map_err(|error| error.to_string())?;
-        let left = old.iter().any(|name| said.contains(name.as_str()));
-        if left { Err(said) } else { Ok(()) }
+        let remaining = first_two.iter().any(|name| listed.contains(name.as_str()));
+        if remaining { Err(listed) } else { Ok(()) }
     })
     .await?;
     for name in &kept {
         kubectl.run(&["-n", NAMESPACE, "get", name]).await?;
     }
     let releases: Api<ControllerRevision> = fleet.api();
-    // The one that rolls, which is also the last known good, and the ten before it.
-    wait::until(PATIENCE, "the newest releases are left", async || {
+    // The current release, which is also the last known good, and the ten releases before it.
+    wait::until(TIMEOUT, "the newest releases are left", async || {
         let kept = releases.list(&ListParams::default()).await;
         let mut kept: Vec<i64> = kept
             .map_err(|error| error.to_string())?
@@ -197,7 +201,7 @@ async fn no_more_than_needed(kubectl: &Kubectl) -> Result<()> {
         Ok(kubectl.call(&call, "").await?.out.trim() == "yes")
     };
     assert!(may(&["get", "secrets", "-n", "fleet"]).await?);
-    // A renewed token is written back; a Secret is never made.
+    // A renewed token is written back; a Secret is never created.
     assert!(may(&["patch", "secrets", "-n", "fleet"]).await?);
     for arguments in [
         &["list", "secrets", "-n", "fleet"][..],
@@ -233,7 +237,7 @@ fn start(fleet: &Fleet, token: &str) -> Result<Process> {
     let file = fleet.folder().join("service-account.kubeconfig");
     std::fs::write(&file, kubeconfig.to_string())?;
     let port = starling_controlplane::free_port()?;
-    let mut launch = Launch::new("starling", PROGRAM, fleet.log())
+    let mut launch = Launch::new("starling", program(), fleet.log())
         .args(["controller", "--allow-insecure-sources", "--listen"])
         .arg(format!("127.0.0.1:{port}"))
         .arg("--kubeconfig")
@@ -246,9 +250,9 @@ fn start(fleet: &Fleet, token: &str) -> Result<Process> {
     Ok(Process::start(&launch)?)
 }
 
-/// The Deployment calls the program with arguments that it takes, and Pod Security's `restricted` would admit it.
+/// The Deployment uses existing arguments of the program, and the Pod Security level `restricted` admits it.
 #[test]
-fn the_deployment_is_restricted_and_its_arguments_are_real() -> Result<()> {
+fn the_deployment_is_restricted_and_its_arguments_exist() -> Result<()> {
     let text = std::fs::read_to_string(manifests().join("20-controller.yaml"))?;
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text)?;
     let deployment = documents
@@ -275,7 +279,7 @@ fn the_deployment_is_restricted_and_its_arguments_are_real() -> Result<()> {
         .filter_map(Value::as_str)
         .collect();
     // `--help` last: every argument before it is parsed, and an unknown one is an error.
-    let output = std::process::Command::new(PROGRAM)
+    let output = std::process::Command::new(program())
         .args(&arguments)
         .arg("--help")
         .output()?;
@@ -292,10 +296,10 @@ fn the_deployment_is_restricted_and_its_arguments_are_real() -> Result<()> {
         let name = argument.split('=').next().unwrap_or_default();
         assert!(help.contains(&format!("--{name}")), "--{name} is not in the help");
     }
-    let wrong = std::process::Command::new(PROGRAM)
+    let unknown = std::process::Command::new(program())
         .args(&arguments)
         .arg("--no-such-thing")
         .output()?;
-    assert!(!wrong.status.success());
+    assert!(!unknown.status.success());
     Ok(())
 }

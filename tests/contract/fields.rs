@@ -1,4 +1,4 @@
-//! Every field of the contract is there, keeps its value, and has the documented default.
+//! Every field of the contract exists, keeps its value, and has the documented default.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, SyncGroup, S
 use crate::server::Server;
 
 const ALL_FIELDS: &str = include_str!("all-fields.yaml");
-/// The fleet of the documentation: one repository, two clusters, one group, and a Sync as the group makes it.
+/// The fleet of the documentation: one repository, two clusters, one group, and a Sync as the group creates it.
 const GIT_TO_CLUSTERS: &str = include_str!("git-to-clusters.yaml");
 /// A release train: stages, windows, gates.
 const STAGED_ROLLOUT: &str = include_str!("staged-rollout.yaml");
@@ -16,12 +16,12 @@ fn documents(yaml: &str) -> Result<Vec<Value>> {
     Ok(serde_saphyr::from_multiple(yaml)?)
 }
 
-/// Paths at which `kept` lacks or changes something of `given`; what the server adds does not count.
-fn lost(given: &Value, kept: &Value, path: &str, found: &mut Vec<String>) {
+/// Collects the paths at which `kept` lacks or changes a value of `given`. Values that the server adds do not count.
+fn dropped(given: &Value, kept: &Value, path: &str, found: &mut Vec<String>) {
     match (given, kept) {
         (Value::Object(given), Value::Object(kept)) => {
             for (key, value) in given {
-                lost(
+                dropped(
                     value,
                     kept.get(key).unwrap_or(&Value::Null),
                     &format!("{path}.{key}"),
@@ -31,7 +31,7 @@ fn lost(given: &Value, kept: &Value, path: &str, found: &mut Vec<String>) {
         }
         (Value::Array(given), Value::Array(kept)) if given.len() == kept.len() => {
             for (n, (given, kept)) in given.iter().zip(kept).enumerate() {
-                lost(given, kept, &format!("{path}[{n}]"), found);
+                dropped(given, kept, &format!("{path}[{n}]"), found);
             }
         }
         (given, kept) if given == kept => {}
@@ -39,7 +39,7 @@ fn lost(given: &Value, kept: &Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// The same object after the program's own type has read and written it.
+/// Returns the object after a round trip through the type of the program.
 fn through_types(object: &Value) -> Result<Value> {
     let kind = object["kind"].as_str().context("kind")?;
     let object = object.clone();
@@ -63,7 +63,7 @@ async fn round_trip(server: &Server, given: &Value) -> Result<Value> {
         .kubectl
         .feed(&[&namespace[..], &apply].concat(), &text)
         .await?;
-    // What people say has no status: it is said once and for all.
+    // Actions and approvals have no status.
     if given.get("status").is_some() {
         let status = [&apply[..], &["--subresource=status", "--force-conflicts"]].concat();
         server
@@ -90,16 +90,16 @@ async fn every_field_survives_the_server_and_the_program() -> Result<()> {
         let kept = round_trip(&server, given)
             .await
             .with_context(|| kind.to_owned())?;
-        lost(given, &kept, kind, &mut found);
+        dropped(given, &kept, kind, &mut found);
         let read = through_types(&kept)?;
-        // Both ways: the program must not drop a field either, status included.
-        lost(
+        // The program must not drop a field either, status included.
+        dropped(
             &given["spec"],
             &read["spec"],
             &format!("{kind} in the program: spec"),
             &mut found,
         );
-        lost(
+        dropped(
             &given["status"],
             &read["status"],
             &format!("{kind} in the program: status"),
@@ -110,7 +110,7 @@ async fn every_field_survives_the_server_and_the_program() -> Result<()> {
     Ok(())
 }
 
-/// The other direction: a property of the schema that the file does not set would be tested by nobody.
+/// The other direction: every property of the schema must be set in the file, or it would not be tested.
 #[tokio::test]
 async fn no_field_of_the_specs_is_missing_in_the_file() -> Result<()> {
     let documents = documents(ALL_FIELDS)?;
@@ -118,7 +118,7 @@ async fn no_field_of_the_specs_is_missing_in_the_file() -> Result<()> {
         let kind = definition.spec.names.kind.clone();
         let schema = serde_json::to_value(&definition.spec.versions[0].schema)?;
         let schema = &schema["openAPIV3Schema"]["properties"]["spec"]["properties"];
-        // Of what cannot be set together there are several objects.
+        // There are several objects for fields that exclude each other.
         let objects = documents.iter().filter(|object| object["kind"] == kind.as_str());
         let mut missing = objects
             .map(|object| {
@@ -128,7 +128,7 @@ async fn no_field_of_the_specs_is_missing_in_the_file() -> Result<()> {
             })
             .reduce(|one, other| one.into_iter().filter(|path| other.contains(path)).collect())
             .context("a document")?;
-        // One policy at a time: the others of these are in the table of refusals and in staged-rollout.yaml.
+        // Only one policy is set here: the others are in the table of refusals and in staged-rollout.yaml.
         missing
             .retain(|path| !["spec.ref.semver", "spec.ref.tag", "spec.ref.commit"].contains(&path.as_str()));
         assert!(missing.is_empty(), "{kind}: {missing:?} not in all-fields.yaml");
@@ -142,7 +142,7 @@ fn unset(properties: &Value, value: &Value, path: &str, found: &mut Vec<String>)
         let path = format!("{path}.{name}");
         match &value[name] {
             Value::Null => found.push(path),
-            // Label selectors and what is in them are Kubernetes' own.
+            // Label selectors are types of Kubernetes.
             Value::Object(_) if name.ends_with("Selector") => {}
             inner @ Value::Object(_) => unset(&schema["properties"], inner, &path, found),
             Value::Array(items) => {
@@ -187,7 +187,7 @@ async fn the_examples_of_the_documentation_are_accepted() -> Result<()> {
                 .await?;
             let mut found = Vec::new();
             if kind != "Secret" {
-                lost(
+                dropped(
                     &given["spec"],
                     &kept["spec"],
                     &format!("{kind} {object}"),
@@ -201,7 +201,7 @@ async fn the_examples_of_the_documentation_are_accepted() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_is_left_out_has_its_documented_default() -> Result<()> {
+async fn missing_fields_have_their_documented_defaults() -> Result<()> {
     let server = Server::start("defaults").await?;
     let template = json!({
         "path": "./", "prune": true, "allowEmpty": false, "wait": true, "timeout": "5m", "interval": "10m",
@@ -249,7 +249,7 @@ async fn what_is_left_out_has_its_documented_default() -> Result<()> {
             .json(&["-n", server.namespace.as_str(), "get", kind, "almost-empty"])
             .await?;
         assert_eq!(same(&kept["spec"]), same(&wanted), "{kind}");
-        // Where no server has put them in, the program's own defaults are the same.
+        // Without defaulting by a server, the defaults of the program are the same.
         let read = through_types(&object)?;
         assert_eq!(
             same(&read["spec"]),
@@ -260,7 +260,7 @@ async fn what_is_left_out_has_its_documented_default() -> Result<()> {
     Ok(())
 }
 
-/// `1m` and `60s` are one duration: the server keeps what is written, and both are documented.
+/// `1m` and `60s` are the same duration: the server keeps the written form, and both are documented.
 fn same(spec: &Value) -> Value {
     match spec {
         Value::String(text) => match text.parse::<starling_api::Duration>() {

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
+use starling_testkit::program;
 
-use crate::PROGRAM;
 use crate::server::crds;
 
 fn files(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
@@ -22,7 +22,7 @@ fn files(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
 #[test]
 fn the_checked_in_definitions_are_the_generated_ones() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let done = Command::new(PROGRAM)
+    let done = Command::new(program())
         .args(["crds", "--dir"])
         .arg(folder.path())
         .status()?;
@@ -34,7 +34,7 @@ fn the_checked_in_definitions_are_the_generated_ones() -> Result<()> {
     for (name, bytes) in &generated {
         assert!(
             kept.get(name) == Some(bytes),
-            "crds/{name} is not what the types say; write it anew with: cargo run -- crds --dir crds"
+            "crds/{name} differs from the types; regenerate it with: cargo run -- crds --dir crds"
         );
     }
     Ok(())

@@ -1,8 +1,8 @@
-//! The guides of `docs/guides`: every command runs, every reason is explained.
+//! The guides of `docs/guides`: every command runs, every reason is documented.
 //!
-//! In a guide, a block marked `sh` is run, in order, each by itself; one marked `sh controller` or
-//! `sh server` is started and left running. A block marked `output` after it is what it printed, where `…` stands for any one word. Blocks with
-//! other marks are only shown.
+//! In a guide, blocks marked `sh` run in order, each in its own shell; a block marked `sh controller` or `sh server` is
+//! started and keeps running. A following block marked `output` is its expected output, in which `…` matches any one
+//! word. Blocks with other marks do not run.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
@@ -11,12 +11,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use starling_controlplane::{Assets, ControlPlanes, Options, free_port};
-use starling_testkit::{Launch, Process, SopsTools, wait};
+use starling_testkit::{Launch, Process, SopsTools, program, wait};
 use tokio::process::Command;
 
-use crate::PROGRAM;
-
-/// In the order in which a reader goes through them; all of them in one folder, on one fleet.
+/// The guides in reading order; all of them run in one folder, on one fleet.
 const GUIDES: [&str; 13] = [
     "getting-started.md",
     "clusters.md",
@@ -32,11 +30,11 @@ const GUIDES: [&str; 13] = [
     "troubleshooting.md",
     "standalone.md",
 ];
-/// Limit of one block; the waits in them have their own.
+/// Time limit of one block; waits in a block have their own.
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 fn guide(name: &str) -> Result<String> {
@@ -70,14 +68,14 @@ fn blocks(markdown: &str) -> Vec<Block> {
     blocks
 }
 
-/// Where the commands run: a folder with the kubeconfigs, and a `PATH` with the programs.
-struct Desk {
+/// The environment of the commands: a folder with the kubeconfigs, and a `PATH` with the programs.
+struct Workspace {
     folder: tempfile::TempDir,
     path: String,
     port: u16,
 }
 
-impl Desk {
+impl Workspace {
     fn new(planes: &ControlPlanes) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         for plane in planes.iter() {
@@ -91,7 +89,7 @@ impl Desk {
         }
         let bin = folder.path().join("bin");
         std::fs::create_dir(&bin)?;
-        symlink(PROGRAM, bin.join("starling"))?;
+        symlink(program(), bin.join("starling"))?;
         symlink(planes.assets().kubectl(), bin.join("kubectl"))?;
         symlink(
             planes.assets().kustomize().context("kustomize")?,
@@ -108,7 +106,7 @@ impl Desk {
         })
     }
 
-    /// Runs a block and returns what it printed.
+    /// Runs a block and returns its output.
     async fn run(&self, text: &str) -> Result<String> {
         let command = Command::new("bash")
             .args(["-euo", "pipefail", "-c", text])
@@ -129,13 +127,13 @@ impl Desk {
         Ok(out)
     }
 
-    /// Starts a block that goes on running, at a port that is free here.
+    /// Starts a block that keeps running, on a free port.
     fn start(&self, text: &str, log: &Path) -> Result<Process> {
         ensure!(text.contains(":8080"), "the block names no port: {text}");
         self.launch(&text.replace(":8080", &format!(":{}", self.port)), log)
     }
 
-    /// Starts a block that goes on running, and waits until it says that it serves.
+    /// Starts a block that keeps running, and waits until it serves.
     async fn serve(&self, text: &str) -> Result<Process> {
         let process = self.launch(text, &self.folder.path().join("server.log"))?;
         let serves = wait::until(LIMIT, "the server serves", async || {
@@ -151,7 +149,7 @@ impl Desk {
     }
 
     fn launch(&self, text: &str, log: &Path) -> Result<Process> {
-        // `exec`: the process that is ended is the program and not a shell around it.
+        // `exec`, so that the stopped process is the program and not a shell.
         let script = format!("cd '{}' && exec {text}", self.folder.path().display());
         let launch = Launch::new("controller", "bash", log)
             .args(["-c", &script])
@@ -167,18 +165,18 @@ fn words(text: &str) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// Whether a text ends with what a guide says, `…` standing for any word. What the commands before the last one
-/// print is not shown in guides.
-fn is_as_told(told: &str, printed: &str) -> bool {
-    let (told, mut printed) = (words(told), words(printed));
-    let printed = printed.split_off(printed.len().saturating_sub(told.len()));
-    told.len() == printed.len()
-        && told.iter().zip(&printed).all(|(told, printed)| {
-            told.len() == printed.len()
-                && told
+/// Whether a text ends with the output in a guide, in which `…` matches any word. Guides do not show the output of the
+/// commands before the last one.
+fn matches_output(expected: &str, printed: &str) -> bool {
+    let (expected, mut printed) = (words(expected), words(printed));
+    let printed = printed.split_off(printed.len().saturating_sub(expected.len()));
+    expected.len() == printed.len()
+        && expected.iter().zip(&printed).all(|(expected, printed)| {
+            expected.len() == printed.len()
+                && expected
                     .iter()
                     .zip(printed)
-                    .all(|(told, word)| *told == "…" || told == word)
+                    .all(|(expected, word)| *expected == "…" || expected == word)
         })
 }
 
@@ -186,8 +184,8 @@ fn is_as_told(told: &str, printed: &str) -> bool {
 async fn every_command_of_the_guides_works() -> Result<()> {
     let names = ["management", "eu-1", "us-1"];
     let planes = ControlPlanes::start(&Assets::find()?, &names, Options::default()).await?;
-    let desk = Desk::new(&planes)?;
-    let log = desk.folder.path().join("controller.log");
+    let workspace = Workspace::new(&planes)?;
+    let log = workspace.folder.path().join("controller.log");
     let mut controller = None;
     let mut server = None;
     let (mut ran, mut compared) = (0, 0);
@@ -196,17 +194,17 @@ async fn every_command_of_the_guides_works() -> Result<()> {
         for block in blocks(&guide(name)?) {
             match block.mark.as_str() {
                 "sh" => {
-                    printed = desk.run(&block.text).await.with_context(|| {
-                        let told = std::fs::read_to_string(&log).unwrap_or_default();
-                        format!("{name}:\n{}\nthe controller's log:\n{told}", block.text)
+                    printed = workspace.run(&block.text).await.with_context(|| {
+                        let expected = std::fs::read_to_string(&log).unwrap_or_default();
+                        format!("{name}:\n{}\nthe controller's log:\n{expected}", block.text)
                     })?;
                     ran += 1;
                 }
-                "sh server" => server = Some(desk.serve(&block.text).await?),
-                "sh controller" => controller = Some(desk.start(&block.text, &log)?),
+                "sh server" => server = Some(workspace.serve(&block.text).await?),
+                "sh controller" => controller = Some(workspace.start(&block.text, &log)?),
                 "output" => {
                     assert!(
-                        is_as_told(&block.text, &printed),
+                        matches_output(&block.text, &printed),
                         "{name} tells\n{}and it printed\n{printed}",
                         block.text
                     );
@@ -216,7 +214,7 @@ async fn every_command_of_the_guides_works() -> Result<()> {
             }
         }
     }
-    // A slip in a mark would silently run nothing.
+    // With a wrong mark, a block would silently not run.
     assert!(
         ran >= 10 && compared >= 6,
         "{ran} blocks ran, {compared} outputs were compared"
@@ -235,6 +233,8 @@ fn sources_of_reasons() -> Result<Vec<PathBuf>> {
         core.join("plan/types.rs"),
         core.join("plan/stages.rs"),
         core.join("progress.rs"),
+        core.join("rollout/status.rs"),
+        core.join("rollout/step.rs"),
         core.join("step.rs"),
         core.join("revision/advance.rs"),
     ];
@@ -252,8 +252,8 @@ fn sources_of_reasons() -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// CamelCase literals that are no reasons: kinds, values of conditions, the action and the types of events.
-const OTHERS: [&str; 11] = [
+/// CamelCase literals that are not reasons: kinds, values of conditions, the action and the types of events.
+const NOT_REASONS: [&str; 11] = [
     "Reconcile",
     "Normal",
     "Warning",
@@ -270,17 +270,17 @@ const OTHERS: [&str; 11] = [
 fn reasons_in(code: &str) -> BTreeSet<String> {
     let code = code.split("#[cfg(test)]").next().unwrap_or_default();
     code.lines()
-        // The name of a type, for a `Debug` of its own, is no reason either.
+        // The name of a type in a `Debug` implementation is not a reason either.
         .filter(|line| !line.trim_start().starts_with("//") && !line.contains("debug_struct("))
         .flat_map(|line| line.split('"').skip(1).step_by(2))
         .filter(|text| text.starts_with(char::is_uppercase) && text.chars().all(|c| c.is_ascii_alphabetic()))
-        .filter(|text| text.chars().any(char::is_lowercase) && !OTHERS.contains(text))
+        .filter(|text| text.chars().any(char::is_lowercase) && !NOT_REASONS.contains(text))
         .map(str::to_owned)
         .collect()
 }
 
 #[test]
-fn every_reason_is_explained_and_none_is_invented() -> Result<()> {
+fn every_reason_is_documented_and_no_other() -> Result<()> {
     let page = guide("troubleshooting.md")?;
     let mut reasons = BTreeSet::new();
     for file in sources_of_reasons()? {
@@ -295,16 +295,16 @@ fn every_reason_is_explained_and_none_is_invented() -> Result<()> {
     let rows = page
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split('`').next());
-    let invented: Vec<_> = rows.filter(|row| !reasons.contains(*row)).collect();
+    let undocumented_rows: Vec<_> = rows.filter(|row| !reasons.contains(*row)).collect();
     assert!(
-        invented.is_empty(),
-        "in troubleshooting.md and not in the code: {invented:?}"
+        undocumented_rows.is_empty(),
+        "in troubleshooting.md and not in the code: {undocumented_rows:?}"
     );
     Ok(())
 }
 
 #[test]
-fn links_between_guides_lead_somewhere() -> Result<()> {
+fn links_between_guides_are_valid() -> Result<()> {
     for name in GUIDES {
         let page = guide(name)?;
         for target in page.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {

@@ -1,4 +1,4 @@
-//! What a server says about the definitions, and what `kubectl` shows of the kinds.
+//! The conditions of the definitions on a server, and the output of `kubectl` for the kinds.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ async fn definitions_are_established_and_structural() -> Result<()> {
         let definition = server.kubectl.json(&["get", "crd", name]).await?;
         let mut found = conditions(&definition);
         found.sort();
-        // A schema that is not structural, or whose names are taken, has a third condition or one of these False.
+        // A schema that is not structural, or whose names conflict, has a third condition or one of these False.
         let wanted = [("Established", "True"), ("NamesAccepted", "True")];
         assert_eq!(found, wanted.map(|(a, b)| (a.to_owned(), b.to_owned())), "{name}");
         let version = &definition["spec"]["versions"][0];
@@ -38,14 +38,14 @@ async fn definitions_are_established_and_structural() -> Result<()> {
         assert_ne!(definition["spec"]["preserveUnknownFields"], json!(true), "{name}");
         let mut open = Vec::new();
         open_fields(&version["schema"]["openAPIV3Schema"], "", &mut open);
-        // The template of a Job is Kubernetes' own: the API server checks it when the Job is made.
+        // The template of a Job is a type of Kubernetes: the API server checks it when the Job is created.
         open.retain(|path| !path.ends_with("StageTasks.job.template"));
         assert!(open.is_empty(), "{name} lets anything in at {open:?}");
     }
     Ok(())
 }
 
-/// Paths at which a schema lets in what it does not name.
+/// Collects the paths at which a schema allows unknown fields.
 fn open_fields(schema: &Value, path: &str, found: &mut Vec<String>) {
     if schema["x-kubernetes-preserve-unknown-fields"] == json!(true) {
         found.push(path.to_owned());
@@ -72,9 +72,9 @@ fn properties(schema: &Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// T51: what is in another namespace cannot even be named, so nothing tells whether it is there.
+/// T51: objects in another namespace cannot be referenced, so their existence does not leak.
 #[test]
-fn t51_no_reference_has_a_field_for_another_namespace() -> Result<()> {
+fn t51_no_reference_has_a_namespace_field() -> Result<()> {
     let mut references = 0;
     for definition in starling_api::definitions() {
         let definition = serde_json::to_value(&definition)?;
@@ -87,7 +87,7 @@ fn t51_no_reference_has_a_field_for_another_namespace() -> Result<()> {
             .iter()
             .filter(|path| path.to_lowercase().ends_with("namespace"))
             .collect();
-        // A namespace of the member: where manifests go, and which of them an ignore rule is about.
+        // Namespaces of the member: the target namespace, and the selector of an ignore rule.
         let of_members = |path: &&&String| {
             path.ends_with(".targetNamespace") || path.ends_with(".ignore.target.namespace")
         };
@@ -97,11 +97,11 @@ fn t51_no_reference_has_a_field_for_another_namespace() -> Result<()> {
             "{namespaces:?}"
         );
     }
-    assert!(references >= 8, "{references} references were looked at");
+    assert!(references >= 8, "{references} references were checked");
     Ok(())
 }
 
-/// The words of a header line.
+/// Returns the columns of a header line.
 fn columns(table: &str) -> Vec<&str> {
     table
         .lines()
@@ -213,17 +213,20 @@ spec: {clusterRef: {name: eu-1}, sourceRef: {name: shop}}
 #[tokio::test]
 async fn kubectl_explains_the_fields() -> Result<()> {
     let server = Server::start("explained").await?;
-    for (field, words) in [
-        ("source.spec.ref", "exactly one of branch, semver, tag, commit"),
+    for (field, expected) in [
+        (
+            "source.spec.ref",
+            "Exactly one of branch, semver, tag and commit must be set",
+        ),
         ("cluster.spec.kubeConfig", "kubeconfig"),
-        ("sync.spec.substitute", "$(cluster.labels.x)"),
+        ("sync.spec.substitute", "$(cluster.labels.KEY)"),
         (
             "syncgroup.spec.rolloutStrategy.maxFailures",
-            "nothing more starts",
+            "Maximum number of failed clusters",
         ),
         (
             "syncgroup.status.rollout.blockedBy",
-            "Why nothing more starts right now",
+            "Reasons why no more clusters start",
         ),
     ] {
         // The server publishes its OpenAPI document a moment after the definition is established.
@@ -241,7 +244,7 @@ async fn kubectl_explains_the_fields() -> Result<()> {
         })
         .await?;
         let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(flat.contains(words), "{field}: {text}");
+        assert!(flat.contains(expected), "{field}: {text}");
     }
     Ok(())
 }

@@ -15,8 +15,8 @@ pub(crate) struct Kubectl {
     kubeconfig: PathBuf,
 }
 
-/// What a call answered.
-pub(crate) struct Answer {
+/// The output of a call.
+pub(crate) struct CommandOutput {
     pub(crate) ok: bool,
     pub(crate) out: String,
     pub(crate) err: String,
@@ -30,12 +30,12 @@ impl Kubectl {
         }
     }
 
-    /// Calls it; `input` goes to its standard input.
-    pub(crate) async fn call(&self, arguments: &[&str], input: &str) -> Result<Answer> {
+    /// Runs kubectl; `input` is its standard input.
+    pub(crate) async fn call(&self, arguments: &[&str], input: &str) -> Result<CommandOutput> {
         let mut child = Command::new(&self.program)
             .arg("--kubeconfig")
             .arg(&self.kubeconfig)
-            // Past the folder of cached discovery that tests would share.
+            // Without the discovery cache, which tests would share.
             .args(["--cache-dir", "/dev/null/none"])
             .args(arguments)
             .stdin(Stdio::piped())
@@ -46,20 +46,20 @@ impl Kubectl {
             .with_context(|| format!("start {}", self.program.display()))?;
         let mut stdin = child.stdin.take().context("stdin")?;
         let text = input.to_owned();
-        // A command that does not read its input closes it: no failure of the call.
+        // A command that does not read its input closes it, which is not an error.
         let feed = tokio::spawn(async move {
             let _ = stdin.write_all(text.as_bytes()).await;
         });
         let output = child.wait_with_output().await?;
         feed.await?;
-        Ok(Answer {
+        Ok(CommandOutput {
             ok: output.status.success(),
             out: String::from_utf8(output.stdout)?,
             err: String::from_utf8(output.stderr)?,
         })
     }
 
-    /// Calls it and demands success; returns what it printed.
+    /// Runs kubectl, asserts success, and returns its output.
     pub(crate) async fn run(&self, arguments: &[&str]) -> Result<String> {
         self.feed(arguments, "").await
     }
@@ -71,7 +71,7 @@ impl Kubectl {
         Ok(answer.out)
     }
 
-    /// Calls it with `-o json` and reads what it printed.
+    /// Runs kubectl with `-o json` and parses its output.
     pub(crate) async fn json(&self, arguments: &[&str]) -> Result<Value> {
         let text = self.run(&[arguments, &["-o", "json"]].concat()).await?;
         Ok(serde_json::from_str(&text)?)

@@ -1,5 +1,5 @@
-//! The contract of `starling.dev/v1alpha1` as users meet it: with the real `kubectl`, on a real kube-apiserver, and
-//! with the program running on it.
+//! The contract of `starling.dev/v1alpha1` for users: with the real `kubectl`, a real kube-apiserver, and the running
+//! program.
 
 mod conditions;
 mod deployment;
@@ -8,13 +8,10 @@ mod generated;
 mod guides;
 mod kinds;
 mod kubectl;
-mod people;
+mod operators;
+mod refusal_cases;
 mod refusals;
-mod refused;
 mod running;
 mod secrets;
 mod server;
 mod unreadable;
-
-/// The program under test.
-pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_starling");

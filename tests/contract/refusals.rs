@@ -1,12 +1,12 @@
-//! What the server refuses, and with which words.
+//! Objects that the server refuses, with the messages.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::refused::{cases, lay, valid};
+use crate::refusal_cases::{cases, lay, valid};
 use crate::server::Server;
 
-/// Makes an object in a request of its own: kube's create has no parameter for strict validation.
+/// Creates an object with a raw request: kube's create has no parameter for strict validation.
 async fn create(server: &Server, kind: &str, body: &Value) -> Result<kube::Result<Value>> {
     let uri = format!(
         "/apis/starling.dev/v1alpha1/namespaces/{}/{}s?fieldValidation=Strict",
@@ -20,7 +20,7 @@ async fn create(server: &Server, kind: &str, body: &Value) -> Result<kube::Resul
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused_with_words_that_help() -> Result<()> {
+async fn invalid_objects_are_refused_with_a_helpful_message() -> Result<()> {
     let server = Server::start("refusals").await?;
     for kind in [
         "Source",
@@ -34,32 +34,40 @@ async fn what_makes_no_sense_is_refused_with_words_that_help() -> Result<()> {
             .await?
             .with_context(|| format!("a valid {kind}"))?;
     }
-    let mut wrong = Vec::new();
-    for (kind, over, words) in cases() {
+    let mut failures = Vec::new();
+    for (kind, over, expected) in cases() {
         let mut body = valid(kind);
         lay(&mut body["spec"], &over);
         match create(&server, kind, &body).await? {
-            Ok(_) => wrong.push(format!("{kind} {over} is accepted")),
-            Err(error) if error.to_string().contains(words) => {}
-            Err(error) => wrong.push(format!(
-                "{kind} {over} is refused with: {error}\n  and not with {words:?}"
+            Ok(_) => failures.push(format!("{kind} {over} is accepted")),
+            Err(error) if error.to_string().contains(expected) => {}
+            Err(error) => failures.push(format!(
+                "{kind} {over} is refused with: {error}\n  and not with {expected:?}"
             )),
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
     Ok(())
 }
 
-/// Every way to change whose a Sync is.
+/// Every change of the group of a Sync is refused.
 #[tokio::test]
-async fn a_sync_belongs_to_its_group_for_life() -> Result<()> {
+async fn the_group_of_a_sync_is_immutable() -> Result<()> {
     let server = Server::start("groupref").await?;
-    let mine = json!({"name": "shop", "entry": "app"});
+    let group_ref = json!({"name": "shop", "entry": "app"});
     for (what, before, after) in [
-        ("changed", mine.clone(), json!({"name": "shop", "entry": "db"})),
-        ("moved", mine.clone(), json!({"name": "other", "entry": "app"})),
-        ("removed", mine.clone(), Value::Null),
-        ("added", Value::Null, mine.clone()),
+        (
+            "changed",
+            group_ref.clone(),
+            json!({"name": "shop", "entry": "db"}),
+        ),
+        (
+            "moved",
+            group_ref.clone(),
+            json!({"name": "other", "entry": "app"}),
+        ),
+        ("removed", group_ref.clone(), Value::Null),
+        ("added", Value::Null, group_ref.clone()),
     ] {
         let mut body = valid("Sync");
         lay(&mut body["spec"], &json!({"groupRef": before}));
@@ -83,7 +91,7 @@ async fn a_sync_belongs_to_its_group_for_life() -> Result<()> {
             "{what}: {}",
             answer.err
         );
-        // The rest of the spec is not bound by that rule.
+        // Other fields of the spec are mutable.
         let patch = json!({"spec": {"suspend": true}}).to_string();
         let arguments = [
             "-n",
@@ -100,7 +108,7 @@ async fn a_sync_belongs_to_its_group_for_life() -> Result<()> {
     Ok(())
 }
 
-/// An explicit null means what absence means; kept as null it could not be read by the controller.
+/// An explicit null is the same as a missing field; the controller could not read a stored null.
 #[tokio::test]
 async fn null_is_the_default() -> Result<()> {
     let server = Server::start("nulls").await?;

@@ -1,25 +1,24 @@
-//! One fleet with the program running, shared by the tests that need nothing of their own.
+//! One fleet with the running program, shared by the tests that need no separate fleet.
 
 use std::future::Future;
 use std::sync::{Arc, LazyLock, Weak};
 
 use anyhow::{Context, Result};
 use starling_testkit::fleet::MANAGEMENT;
-use starling_testkit::{Fleet, FleetOptions, Process};
+use starling_testkit::{Fleet, FleetOptions, Process, program};
 use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
 
-use crate::PROGRAM;
 use crate::kubectl::Kubectl;
 
-/// Clients live on the runtime that they were made on, so tests that share a fleet share it too.
+/// A client is tied to its runtime, so tests that share a fleet share the runtime too.
 static RUNTIME: LazyLock<std::io::Result<Runtime>> = LazyLock::new(Runtime::new);
-/// The fleet while any test uses it; the last one ends it.
+/// The fleet while a test uses it; the last test stops it.
 static RUNNING: Mutex<Weak<Running>> = Mutex::const_new(Weak::new());
 
-/// A fleet with one member `m1`, registered, and the program working on it.
+/// A fleet with one registered member `m1` and the running program.
 pub(crate) struct Running {
-    /// Dropped before the fleet that it works on.
+    /// Dropped before the fleet.
     pub(crate) controller: Process,
     pub(crate) fleet: Fleet,
     pub(crate) kubectl: Kubectl,
@@ -49,7 +48,7 @@ async fn running() -> Result<Arc<Running>> {
     .await?;
     fleet.add_cluster("m1", &[("name", "m1")]).await?;
     let kubectl = Kubectl::new(fleet.planes().assets(), &*fleet.plane(MANAGEMENT)?);
-    let controller = fleet.controller(PROGRAM, &[])?;
+    let controller = fleet.controller(program(), &[])?;
     let running = Arc::new(Running {
         controller,
         fleet,

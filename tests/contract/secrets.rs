@@ -1,4 +1,4 @@
-//! Kubeconfigs that are refused, and credentials that must show up nowhere.
+//! Refused kubeconfigs, and credentials that must not leak.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Secret;
@@ -10,10 +10,10 @@ use starling_testkit::fleet::{MANAGEMENT, NAMESPACE};
 
 use crate::running::{Running, on_the_fleet};
 
-/// Stands in every credential of this module. It must show up in no status, no event and no log.
+/// Part of every credential of this module. It must not be in any status, event or log.
 const CANARY: &str = "canary-5e1f3bd0c7a94c1e";
 
-/// A kubeconfig of a server that would answer, with changes laid into its cluster and user.
+/// Returns a kubeconfig of a reachable server, with changes of its cluster and user.
 fn kubeconfig(running: &Running, change: impl Fn(&mut Value)) -> Result<String> {
     let plane = running.fleet.plane(MANAGEMENT)?;
     let mut json: Value = serde_saphyr::from_str(&plane.kubeconfig_yaml())?;
@@ -22,7 +22,7 @@ fn kubeconfig(running: &Running, change: impl Fn(&mut Value)) -> Result<String> 
     Ok(json.to_string())
 }
 
-/// What is done to the kubeconfig, and the field that the refusal must name.
+/// A change of the kubeconfig, and the field that the error must name.
 type Case = (&'static str, &'static str, Value, &'static str);
 
 fn cases() -> Vec<Case> {
@@ -95,7 +95,7 @@ async fn add(running: &Running, name: &str, text: &str) -> Result<()> {
     running.fleet.add_cluster_at(name, text, &[]).await
 }
 
-/// The Ready condition of a Cluster once there is one that is not of a cluster that works.
+/// Waits until a Cluster is not ready, and returns its Ready condition.
 async fn refusal(running: &Running, name: &str) -> Result<Condition> {
     let find = |cluster: &Cluster| {
         let found = cluster
@@ -161,8 +161,8 @@ async fn kubeconfigs_that_are_refused(running: &Running) -> Result<()> {
     Ok(())
 }
 
-async fn secrets_that_are_not_there(running: &Running) -> Result<()> {
-    for (name, secret_ref, reason, words) in [
+async fn missing_secrets(running: &Running) -> Result<()> {
+    for (name, secret_ref, reason, expected) in [
         ("missing", json!({"name": "nowhere"}), "SecretNotFound", "nowhere"),
         (
             "unnamed",
@@ -193,12 +193,12 @@ async fn secrets_that_are_not_there(running: &Running) -> Result<()> {
             ("False", reason),
             "{name}"
         );
-        assert!(ready.message.contains(words), "{name}: {}", ready.message);
+        assert!(ready.message.contains(expected), "{name}: {}", ready.message);
     }
     Ok(())
 }
 
-/// Credentials that are used and do not help: the answers of servers go into conditions too.
+/// Invalid credentials that are sent: the responses of servers are part of conditions too.
 async fn credentials_that_are_wrong(running: &Running) -> Result<()> {
     add(running, "wrong-token", &kubeconfig(running, |_| {})?).await?;
     let ready = refusal(running, "wrong-token").await?;
@@ -239,7 +239,7 @@ async fn credentials_that_are_wrong(running: &Running) -> Result<()> {
     Ok(())
 }
 
-async fn nothing_is_given_away(running: &Running) -> Result<()> {
+async fn assert_no_leaks(running: &Running) -> Result<()> {
     let all = running.kubectl.json(&["get", "starling", "-A"]).await?;
     let items = all["items"].as_array().context("items")?;
     assert!(items.len() > 20, "the objects of this test");
@@ -260,9 +260,9 @@ async fn nothing_is_given_away(running: &Running) -> Result<()> {
                 object["metadata"]["name"]
             );
         }
-        let told: Vec<&str> = log.lines().filter(|line| line.contains(secret)).collect();
-        assert!(told.is_empty(), "the log tells: {told:?}");
-        assert!(!events.contains(secret), "an event tells");
+        let leaked: Vec<&str> = log.lines().filter(|line| line.contains(secret)).collect();
+        assert!(leaked.is_empty(), "the log contains: {leaked:?}");
+        assert!(!events.contains(secret), "an event contains a secret");
     }
     Ok(())
 }
@@ -271,10 +271,10 @@ async fn nothing_is_given_away(running: &Running) -> Result<()> {
 fn refused_credentials_are_named_by_field_and_never_shown() -> Result<()> {
     on_the_fleet(|running| async move {
         kubeconfigs_that_are_refused(&running).await?;
-        secrets_that_are_not_there(&running).await?;
+        missing_secrets(&running).await?;
         credentials_that_are_wrong(&running).await?;
-        nothing_is_given_away(&running).await?;
-        // Other tests share the fleet: Clusters that lead nowhere must not stay in it.
+        assert_no_leaks(&running).await?;
+        // Other tests share the fleet, so unreachable Clusters must be removed.
         running
             .kubectl
             .run(&[

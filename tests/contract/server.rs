@@ -1,4 +1,5 @@
-//! One kube-apiserver with the definitions of `crds/`, shared by the tests that only write objects; a namespace each.
+//! One kube-apiserver with the definitions of `crds/`, shared by the tests that only write objects, each in its own
+//! namespace.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -19,10 +20,10 @@ pub(crate) const DEFINITIONS: [&str; 4] = [
 
 /// The folder of the checked-in definitions.
 pub(crate) fn crds() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("crds")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds")
 }
 
-/// The server while any test uses it; the last one ends it.
+/// The server while a test uses it; the last test stops it.
 static RUNNING: Mutex<Weak<ControlPlanes>> = Mutex::const_new(Weak::new());
 
 /// A server with the definitions, and a namespace of this test alone.

@@ -1,4 +1,4 @@
-//! Objects that a laxer definition let in do not stop their neighbours.
+//! Objects that an earlier, laxer definition allowed do not affect other objects.
 
 use anyhow::Result;
 use kube::api::{DynamicObject, GroupVersionKind, Patch, PatchParams};
@@ -6,16 +6,15 @@ use kube::core::ApiResource;
 use kube::{Api, Resource};
 use serde_json::{Value, json};
 use starling_api::{RolloutPhase, Source, SyncGroup, SyncResource};
-use starling_testkit::fleet::{MANAGEMENT, NAMESPACE, PATIENCE};
-use starling_testkit::{Fleet, FleetOptions, GitRepo, wait};
+use starling_testkit::fleet::{MANAGEMENT, NAMESPACE, TIMEOUT};
+use starling_testkit::{Fleet, FleetOptions, GitRepo, program, wait};
 
-use crate::PROGRAM;
 use crate::kubectl::Kubectl;
 use crate::running::config_map;
 use crate::server::{DEFINITIONS, install};
 
-/// Takes every rule out of a definition.
-async fn loosen(kubectl: &Kubectl, name: &str) -> Result<()> {
+/// Removes every validation rule from a definition.
+async fn remove_validation(kubectl: &Kubectl, name: &str) -> Result<()> {
     let anything = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let patch =
         json!([{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema", "value": anything}]);
@@ -25,7 +24,7 @@ async fn loosen(kubectl: &Kubectl, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Stores an object that the real definition refuses, once the server goes by the lax one.
+/// Stores an object that the real definition refuses, once the server uses the lax one.
 async fn store(fleet: &Fleet, kind: &str, spec: &Value) -> Result<()> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("starling.dev", "v1alpha1", kind));
     let api: Api<DynamicObject> = Api::namespaced_with(fleet.hub().clone(), NAMESPACE, &resource);
@@ -34,7 +33,7 @@ async fn store(fleet: &Fleet, kind: &str, spec: &Value) -> Result<()> {
     });
     let params = PatchParams::apply("tests").force();
     wait::until(
-        PATIENCE,
+        TIMEOUT,
         &format!("a {kind} that makes no sense is stored"),
         async || {
             let stored = api.patch("unreadable", &params, &Patch::Apply(&body)).await;
@@ -52,7 +51,7 @@ async fn store(fleet: &Fleet, kind: &str, spec: &Value) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_read_does_not_stop_its_neighbours() -> Result<()> {
+async fn unreadable_objects_do_not_affect_others() -> Result<()> {
     let fleet = Fleet::start(FleetOptions {
         members: 1,
         ..FleetOptions::default()
@@ -60,7 +59,7 @@ async fn what_cannot_be_read_does_not_stop_its_neighbours() -> Result<()> {
     .await?;
     let kubectl = Kubectl::new(fleet.planes().assets(), &*fleet.plane(MANAGEMENT)?);
     for name in DEFINITIONS {
-        loosen(&kubectl, name).await?;
+        remove_validation(&kubectl, name).await?;
     }
     let git = json!({"url": "https://h/r", "ref": {"branch": "main"}, "interval": "banana"});
     store(&fleet, "Source", &git).await?;
@@ -96,11 +95,11 @@ async fn what_cannot_be_read_does_not_stop_its_neighbours() -> Result<()> {
     fleet
         .put_group("shop", json!({"clusterSelector": {}, "syncs": [entry]}))
         .await?;
-    let lost = json!({"name": "app", "sourceRef": {"name": "unreadable"}, "path": "./lost"});
+    let unaffected = json!({"name": "app", "sourceRef": {"name": "unreadable"}, "path": "./lost"});
     fleet
-        .put_group("lost", json!({"clusterSelector": {}, "syncs": [lost]}))
+        .put_group("lost", json!({"clusterSelector": {}, "syncs": [unaffected]}))
         .await?;
-    let controller = fleet.controller(PROGRAM, &[])?;
+    let controller = fleet.controller(program(), &[])?;
 
     let status = fleet.rollout("shop", &first, RolloutPhase::Succeeded).await?;
     assert_eq!(
@@ -110,7 +109,7 @@ async fn what_cannot_be_read_does_not_stop_its_neighbours() -> Result<()> {
     );
     let second = repo.commit(&[("app/a.yaml", &config_map("settings", "two"))], "two")?;
     fleet.rollout("shop", &second, RolloutPhase::Succeeded).await?;
-    // A group that needs what cannot be read says so.
+    // A group that needs an unreadable object reports it.
     fleet
         .until("lost", "not Ready", |group: &SyncGroup| {
             let conditions = group
@@ -125,15 +124,18 @@ async fn what_cannot_be_read_does_not_stop_its_neighbours() -> Result<()> {
         .await?;
     assert!(controller.exit_status()?.is_none(), "the program has ended");
     let log = std::fs::read_to_string(fleet.log())?;
-    let told = log
+    let unreadable_lines = log
         .lines()
         .filter(|line| line.contains("cannot be read as its kind"));
     assert!(
-        told.filter(|line| line.contains("fleet/unreadable")).count() >= 4,
+        unreadable_lines
+            .filter(|line| line.contains("fleet/unreadable"))
+            .count()
+            >= 4,
         "one line for each: {log}"
     );
 
-    // Corrected, it is taken up without a restart.
+    // After a correction, the object is used without a restart.
     let good = json!({"spec": {"url": repo.url(), "interval": "1s"}});
     let patch = [
         "-n",

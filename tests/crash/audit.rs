@@ -1,4 +1,4 @@
-//! The independent checker: reads what the members themselves have logged, and knows nothing of Starling's code.
+//! The independent checker: reads the audit logs of the members, and shares no code with Starling.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,35 +6,37 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use starling_controlplane::AuditEvent;
 
-/// What the program's requests to members carry.
+/// The user agent of the program's requests to members.
 const USER_AGENT: &str = "starling/";
 /// Namespace of the objects of the tests.
 const NAMESPACE: &str = "default";
 
-/// What one member was made to do so far.
+/// The writes to one member so far.
 #[derive(Debug, Default)]
 pub(crate) struct Writes {
-    /// Successful writes, those that changed nothing included, dry runs not.
+    /// Successful writes, including those without a change, but no dry runs.
     pub(crate) total: usize,
-    /// Those of them that made a new version of an object.
+    /// Writes that created a new version of an object.
     pub(crate) changing: usize,
-    /// Applies that were repeated and changed nothing.
+    /// Repeated applies without a change.
     pub(crate) repeated: usize,
-    /// Names of the objects of the tests that were deleted.
+    /// Names of the deleted objects of the tests.
     pub(crate) deleted: BTreeSet<String>,
-    /// Names of those whose deletion the server did not answer, with what it logged. Who asks and dies ends the request (504, "context
-    /// canceled"), and the server's own write to etcd may have been done by then: of 114 deletions that were carried out while their
-    /// connections were cut, a kube-apiserver logged 22 so. The object is gone, and the next process has nothing to delete.
+    /// Names of objects with an unconfirmed deletion, with the log entry. A client that dies cancels its request (504,
+    /// "context canceled"), although the server may already have written to etcd: of 114 deletions that were done while
+    /// their connections were cut, a kube-apiserver logged 22 in this way. The object is gone, and the next process has
+    /// nothing to delete.
     pub(crate) cut: BTreeMap<String, String>,
 }
 
-/// An API server answers with this, or logs it, where a request was ended before its answer: 5xx, or no status at all.
-const UNANSWERED: u64 = 500;
+/// The status that an API server returns or logs for a request that ended before its response: 5xx, or no status at
+/// all.
+const FIRST_UNCONFIRMED_STATUS: u64 = 500;
 
 /// One object at one value.
 type Body = (String, String);
 
-/// Reads a member's log and checks what must hold at any time:
+/// Reads the log of a member and checks the invariants:
 ///
 /// - the same body applied twice to an object finds it at the version that the first apply made;
 /// - an object with a generation has one generation for each body;
@@ -58,9 +60,9 @@ pub(crate) fn check(member: &str, events: &[AuditEvent]) -> Result<Writes> {
             continue;
         }
         let body = body(event).with_context(|| format!("{member}: {object}"))?;
-        let answer = event.response_object().context("an apply without answer")?;
-        let version: u64 = text(answer, "/metadata/resourceVersion").parse()?;
-        if let Some(generation) = answer.pointer("/metadata/generation").and_then(Value::as_i64) {
+        let response = event.response_object().context("an apply without answer")?;
+        let version: u64 = text(response, "/metadata/resourceVersion").parse()?;
+        if let Some(generation) = response.pointer("/metadata/generation").and_then(Value::as_i64) {
             let known = generations.entry(object.clone()).or_default();
             let before = known.insert(generation, body.clone());
             ensure!(
@@ -106,8 +108,10 @@ fn is_ours(event: &AuditEvent) -> bool {
 
 fn cut_deletion(event: &AuditEvent) -> Option<(String, String)> {
     let of_tests = event.user_agent().starts_with(USER_AGENT) && event.namespace() == NAMESPACE;
-    let unanswered = event.status().is_none_or(|status| status >= UNANSWERED);
-    (event.verb() == "delete" && of_tests && unanswered)
+    let is_unconfirmed = event
+        .status()
+        .is_none_or(|status| status >= FIRST_UNCONFIRMED_STATUS);
+    (event.verb() == "delete" && of_tests && is_unconfirmed)
         .then(|| (event.name().to_owned(), event.raw()["responseStatus"].to_string()))
 }
 
@@ -121,7 +125,7 @@ fn body(event: &AuditEvent) -> Result<String> {
     Ok(body.to_string())
 }
 
-/// The round that a body is of, from the text `round-0007` in it; 0 for an object that no round changes.
+/// Returns the round of a body, from the text `round-0007` in it; 0 for an object that no round changes.
 fn round(body: &str) -> Result<u32> {
     body.split_once("round-").map_or(Ok(0), |(_, rest)| {
         let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
@@ -133,7 +137,7 @@ fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A checker that finds nothing must be able to find something.
+/// The checker itself is tested with violations.
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -161,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_apply_that_changed_nothing_and_one_delete_are_in_order() {
+    fn a_repeated_apply_without_a_change_and_one_delete_are_accepted() {
         let events = [
             apply("a", "round-0001", 5, None),
             apply("a", "round-0001", 5, None),
@@ -173,21 +177,25 @@ mod tests {
     }
 
     #[test]
-    fn a_deletion_without_an_answer_is_told_apart() {
-        let answered = |name: &str, code: u64| {
+    fn an_unconfirmed_deletion_is_distinguished() {
+        let with_status = |name: &str, code: u64| {
             let mut event = delete(name, "default").raw().clone();
             event["responseStatus"]["code"] = code.into();
             AuditEvent::from_json(event)
         };
-        let events = [delete("a", "default"), answered("b", 500), answered("c", 404)];
+        let events = [
+            delete("a", "default"),
+            with_status("b", 500),
+            with_status("c", 404),
+        ];
         let writes = check("m", &events).unwrap();
         assert_eq!(writes.deleted, BTreeSet::from(["a".to_owned()]));
         assert_eq!(writes.cut.into_keys().collect::<Vec<_>>(), ["b"]);
     }
 
     #[test]
-    fn each_thing_that_must_not_be_is_found() {
-        let wrong: [(&str, Vec<AuditEvent>); 6] = [
+    fn each_violation_is_found() {
+        let violations: [(&str, Vec<AuditEvent>); 6] = [
             (
                 "was changed 2 times",
                 vec![
@@ -222,7 +230,7 @@ mod tests {
             ),
             ("not the tests' to delete", vec![delete("b", "starling-system")]),
         ];
-        for (what, events) in wrong {
+        for (what, events) in violations {
             let error = check("m", &events).unwrap_err().to_string();
             assert!(error.contains(what), "{what}: {error}");
         }

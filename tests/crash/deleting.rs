@@ -1,4 +1,5 @@
-//! The program is killed while it deletes what a Sync has: the next one goes on, deletes the rest, and nothing else.
+//! The program is killed while it deletes the objects of a Sync: the next process continues, and deletes only the
+//! remaining objects.
 
 use anyhow::{Context, Result, ensure};
 use http::Method;
@@ -8,14 +9,14 @@ use kube::{Client, ResourceExt};
 use serde_json::json;
 use starling_api::SyncResource;
 use starling_api::conditions::{READY, find};
-use starling_testkit::fleet::{MANAGEMENT, PATIENCE};
+use starling_testkit::fleet::{MANAGEMENT, TIMEOUT};
 use starling_testkit::{Fault, Fleet, FleetOptions, GitRepo, Match, Stage, wait};
 
-use crate::TURN;
+use crate::ONE_AT_A_TIME;
 use crate::supervisor::Supervisor;
 
 const SYNC: &str = "shop";
-/// As many objects as are not deleted in one breath: a member takes fewer requests at once.
+/// More objects than concurrent requests to a member, so that they are not all deleted at once.
 const OBJECTS: usize = 30;
 
 fn name(number: usize) -> String {
@@ -27,7 +28,7 @@ fn map(name: &str) -> String {
         .to_string()
 }
 
-/// Where it dies: what, on which server, at which request.
+/// When the program is killed: description, server and request.
 fn moments() -> [(&'static str, &'static str, Match); 4] {
     let delete = || Match::method(Method::DELETE).path_contains("/namespaces/default/configmaps/o");
     let inventory = Match::method(Method::DELETE).path_contains("/starling-inventory-");
@@ -43,8 +44,8 @@ fn moments() -> [(&'static str, &'static str, Match); 4] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deletion_goes_on_after_a_kill_at_any_moment() -> Result<()> {
-    let _turn = TURN.lock().await;
+async fn a_deletion_continues_after_a_kill_at_any_time() -> Result<()> {
+    let _guard = ONE_AT_A_TIME.lock().await;
     let fleet = Fleet::start(FleetOptions {
         members: 1,
         proxied: true,
@@ -62,33 +63,33 @@ async fn a_deletion_goes_on_after_a_kill_at_any_moment() -> Result<()> {
         .put_source(SYNC, &repo.url(), json!({"branch": "main"}))
         .await?;
     let member = fleet.member("m1").await?;
-    let theirs = serde_json::from_str(&map("theirs"))?;
+    let foreign = serde_json::from_str(&map("theirs"))?;
     Api::<ConfigMap>::namespaced(member.clone(), "default")
-        .create(&PostParams::default(), &theirs)
+        .create(&PostParams::default(), &foreign)
         .await?;
     let program = Supervisor::default();
     program.start(&fleet)?;
     for (what, server, request) in moments() {
         for stage in [Stage::Before, Stage::After] {
             let what = format!("{stage:?} the delete of {what}");
-            die(&fleet, &program, (server, request.clone(), stage), &what)
+            kill_and_continue(&fleet, &program, (server, request.clone(), stage), &what)
                 .await
                 .with_context(|| what.clone())?;
-            let left = left(&member).await?;
-            ensure!(left == ["theirs"], "{what}: {left:?}");
+            let remaining = remaining(&member).await?;
+            ensure!(remaining == ["theirs"], "{what}: {remaining:?}");
         }
     }
     let deletes = fleet.proxy("m1")?.requests();
-    let blind = deletes.iter().find(|request| {
+    let unconditional = deletes.iter().find(|request| {
         let object = request.method == Method::DELETE && request.path.contains("/namespaces/default/");
         object && !String::from_utf8_lossy(&request.body).contains("\"uid\"")
     });
-    ensure!(blind.is_none(), "without precondition: {blind:?}");
+    ensure!(unconditional.is_none(), "without precondition: {unconditional:?}");
     Ok(())
 }
 
-/// One life of the Sync, in whose end the program dies once.
-async fn die(
+/// Creates and deletes the Sync; the program is killed once during the deletion.
+async fn kill_and_continue(
     fleet: &Fleet,
     program: &Supervisor,
     (server, request, stage): (&str, Match, Stage),
@@ -105,24 +106,24 @@ async fn die(
     };
     fleet.until(SYNC, "Ready", ready).await?;
     let proxy = fleet.proxy(server)?;
-    let killer = program.clone();
+    let supervisor = program.clone();
     let hook = Fault::hook(move |now, _| {
         if now == stage {
-            // Whether it was this kill is told by the process, which is waited for.
-            drop(killer.kill());
+            // The wait for the process determines whether this kill ended it.
+            drop(supervisor.kill());
         }
     });
     let kill = proxy.on(request.clone(), hook);
     if stage == Stage::Before {
-        // Rules strike in their order: by now the program is dead, and its last words are not delivered.
+        // Rules apply in order: the program is already dead, and its pending requests are not delivered.
         proxy.on(request, Fault::CutBefore);
     }
     fleet.delete::<SyncResource>(SYNC).await?;
     program.ended(what).await?;
-    ensure!(kill.fired() > 0, "{what}: it ended by itself");
+    ensure!(kill.fired() > 0, "{what}: the deletion ended before the kill");
     proxy.clear();
     program.start(fleet)?;
-    wait::until(PATIENCE, format!("{what}: the Sync is gone"), async || {
+    wait::until(TIMEOUT, format!("{what}: the Sync is gone"), async || {
         let found = fleet.api::<SyncResource>().get_opt(SYNC).await;
         match found.map_err(|e| e.to_string())? {
             None => Ok(()),
@@ -133,14 +134,14 @@ async fn die(
     Ok(())
 }
 
-/// Names of what is in the namespace, and of the inventories.
-async fn left(member: &Client) -> Result<Vec<String>> {
-    let mut left = Vec::new();
+/// Returns the names of the objects in the namespace, and of the inventories.
+async fn remaining(member: &Client) -> Result<Vec<String>> {
+    let mut remaining = Vec::new();
     for namespace in ["default", "starling-system"] {
         let maps: Api<ConfigMap> = Api::namespaced(member.clone(), namespace);
         let maps = maps.list(&ListParams::default()).await?;
-        left.extend(maps.iter().map(ResourceExt::name_any));
+        remaining.extend(maps.iter().map(ResourceExt::name_any));
     }
-    left.retain(|name| name != "kube-root-ca.crt");
-    Ok(left)
+    remaining.retain(|name| name != "kube-root-ca.crt");
+    Ok(remaining)
 }

@@ -1,4 +1,4 @@
-//! The effects: every write of the program that somebody else can see. `docs/effects.md` is this table for people.
+//! The effects: every write of the program that other programs can see. `docs/effects.md` documents this table.
 
 use http::Method;
 use starling_testkit::Match;
@@ -6,116 +6,111 @@ use starling_testkit::fleet::MANAGEMENT;
 
 use crate::world::Round;
 
-/// When an effect comes about.
+/// When an effect occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Occasion {
+pub(crate) enum Trigger {
     /// Once per installation or per member, in the first round.
     FirstRound,
     /// In every round.
     Push,
     /// When the third member leaves the fleet.
     Leave,
-    /// When it comes back.
+    /// When it joins again.
     Join,
 }
 
 /// One effect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effect {
-    /// As `docs/effects.md` calls it.
+    /// The name in `docs/effects.md`.
     pub(crate) name: &'static str,
-    /// The server that it is written to.
+    /// The server of the write.
     pub(crate) server: &'static str,
-    /// When it comes about.
-    pub(crate) occasion: Occasion,
-    /// Its request in a round.
+    /// When the effect occurs.
+    pub(crate) trigger: Trigger,
+    /// The request of the effect in a round.
     pub(crate) request: fn(&Round) -> Match,
 }
 
-/// All effects, in the order in which a round brings them about.
-pub(crate) const EFFECTS: [Effect; 19] = [
+/// All effects, in the order in which they occur in a round.
+pub(crate) const EFFECTS: [Effect; 18] = [
     Effect {
         name: "installation ID",
         server: MANAGEMENT,
-        occasion: Occasion::FirstRound,
+        trigger: Trigger::FirstRound,
         request: |_| Match::method(Method::POST).path_ends_with("/namespaces/starling-system/configmaps"),
     },
     Effect {
         name: "system namespace",
         server: "m2",
-        occasion: Occasion::FirstRound,
+        trigger: Trigger::FirstRound,
         request: |_| patch("/api/v1/namespaces/starling-system"),
     },
     Effect {
         name: "Source status",
         server: MANAGEMENT,
-        occasion: Occasion::Push,
+        trigger: Trigger::Push,
         request: |round| patch("/sources/shop/status").body_contains(round.commit.clone()),
     },
     Effect {
-        name: "release kept",
+        name: "release snapshot",
         server: MANAGEMENT,
-        occasion: Occasion::Push,
+        trigger: Trigger::Push,
         request: |_| Match::method(Method::POST).path_ends_with("/controllerrevisions"),
     },
     Effect {
         name: "rollout start",
         server: MANAGEMENT,
-        occasion: Occasion::Push,
-        request: |round| group_status(round, "Pending"),
+        trigger: Trigger::Push,
+        // The status with the rollout also has the result of its first plan.
+        request: |round| group_status(round, "Progressing").nth(1),
     },
     Effect {
         name: "admission, first",
         server: MANAGEMENT,
-        occasion: Occasion::Push,
+        trigger: Trigger::Push,
         request: |round| admission(round).nth(1),
     },
     Effect {
         name: "admission, second",
         server: MANAGEMENT,
-        occasion: Occasion::Push,
+        trigger: Trigger::Push,
         request: |round| admission(round).nth(2),
     },
     Effect {
         name: "admission, into a freed slot",
         server: MANAGEMENT,
-        occasion: Occasion::Push,
+        trigger: Trigger::Push,
         request: |round| admission(round).nth(3),
-    },
-    Effect {
-        name: "group status, progress",
-        server: MANAGEMENT,
-        occasion: Occasion::Push,
-        request: |round| group_status(round, "Progressing"),
     },
     Effect {
         name: "inventory claim",
         server: "m2",
-        occasion: Occasion::Push,
+        trigger: Trigger::Push,
         request: |round| inventory(round.added()).body_contains(round.removed()),
     },
     Effect {
         name: "object apply, new object",
         server: "m2",
-        occasion: Occasion::Push,
+        trigger: Trigger::Push,
         request: |round| object("configmaps", &round.added()),
     },
     Effect {
         name: "object apply, changed object",
         server: "m2",
-        occasion: Occasion::Push,
+        trigger: Trigger::Push,
         request: |_| object("configmaps", "one"),
     },
     Effect {
         name: "object apply, workload",
         server: "m2",
-        occasion: Occasion::Push,
+        trigger: Trigger::Push,
         request: |_| object("deployments", "web"),
     },
     Effect {
         name: "prune delete",
         server: "m2",
-        occasion: Occasion::Push,
+        trigger: Trigger::Push,
         request: |round| {
             Match::method(Method::DELETE).path_ends_with(format!("/configmaps/{}", round.removed()))
         },
@@ -123,7 +118,7 @@ pub(crate) const EFFECTS: [Effect; 19] = [
     Effect {
         name: "inventory shrink",
         server: "m2",
-        occasion: Occasion::Push,
+        trigger: Trigger::Push,
         request: |round| {
             let removed = round.removed();
             inventory(round.added())
@@ -133,25 +128,25 @@ pub(crate) const EFFECTS: [Effect; 19] = [
     Effect {
         name: "Sync status",
         server: MANAGEMENT,
-        occasion: Occasion::Push,
+        trigger: Trigger::Push,
         request: |round| patch("/syncs/shop-app-m2/status").body_contains(round.commit.clone()),
     },
     Effect {
         name: "group status, end",
         server: MANAGEMENT,
-        occasion: Occasion::Push,
+        trigger: Trigger::Push,
         request: |round| group_status(round, "Succeeded"),
     },
     Effect {
         name: "Sync delete",
         server: MANAGEMENT,
-        occasion: Occasion::Leave,
+        trigger: Trigger::Leave,
         request: |_| Match::method(Method::DELETE).path_ends_with("/syncs/shop-app-m3"),
     },
     Effect {
         name: "Cluster status",
         server: MANAGEMENT,
-        occasion: Occasion::Join,
+        trigger: Trigger::Join,
         request: |_| patch("/clusters/m3/status"),
     },
 ];

@@ -1,36 +1,36 @@
-//! SIGTERM, and what the health endpoints say meanwhile.
+//! SIGTERM, and the health endpoints meanwhile.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use http::Method;
-use starling::ledger::AttemptOutcome;
 use starling_controlplane::free_port;
-use starling_testkit::fleet::{MANAGEMENT, PATIENCE};
-use starling_testkit::{Fault, Match, wait};
+use starling_ledger::AttemptOutcome;
+use starling_testkit::fleet::{MANAGEMENT, TIMEOUT};
+use starling_testkit::{Fault, Match, program, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::ONE_AT_A_TIME;
 use crate::world::{CONCURRENCY, MEMBERS, World};
-use crate::{PROGRAM, TURN};
 
-/// How long a stop may take at most: the program's own grace is 20 s.
+/// The maximum duration of a stop: the grace period of the program is 20 s.
 const GRACE: Duration = Duration::from_secs(25);
 
-/// The status that the program answers; an error while nobody listens.
+/// Returns the status of a health endpoint; an error if the program does not listen.
 async fn status_of(address: &str, path: &str) -> Result<u16> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    let code = answer.split(' ').nth(1).context("no HTTP answer")?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await?;
+    let code = response.split(' ').nth(1).context("no HTTP answer")?;
     Ok(code.parse()?)
 }
 
 async fn until_status(address: &str, path: &str, code: u16) -> Result<()> {
     wait::until(
-        PATIENCE,
+        TIMEOUT,
         format!("{path} answers {code}"),
         async || match status_of(address, path).await {
             Ok(found) if found == code => Ok(()),
@@ -43,8 +43,8 @@ async fn until_status(address: &str, path: &str, code: u16) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_start_without_a_management_cluster_is_alive_but_not_ready_and_stops_when_asked() -> Result<()> {
-    let _turn = TURN.lock().await;
+async fn a_start_without_a_management_cluster_is_healthy_but_not_ready_and_stops_on_sigterm() -> Result<()> {
+    let _guard = ONE_AT_A_TIME.lock().await;
     let world = World::start().await?;
     let hub = world.fleet.proxy(MANAGEMENT)?;
     let address = format!("127.0.0.1:{}", free_port()?);
@@ -52,7 +52,7 @@ async fn a_start_without_a_management_cluster_is_alive_but_not_ready_and_stops_w
     hub.black_hole(true);
     world
         .supervisor
-        .adopt(world.fleet.controller_at(PROGRAM, &address, &[])?)?;
+        .adopt(world.fleet.controller_at(program(), &address, &[])?)?;
     until_status(&address, "/healthz", 200).await?;
     until_status(&address, "/readyz", 503).await?;
     let status = world.supervisor.stop(GRACE).await?;
@@ -63,7 +63,7 @@ async fn a_start_without_a_management_cluster_is_alive_but_not_ready_and_stops_w
 
     world
         .supervisor
-        .adopt(world.fleet.controller_at(PROGRAM, &address, &[])?)?;
+        .adopt(world.fleet.controller_at(program(), &address, &[])?)?;
     until_status(&address, "/readyz", 503).await?;
     hub.black_hole(false);
     until_status(&address, "/readyz", 200).await?;
@@ -74,17 +74,17 @@ async fn a_start_without_a_management_cluster_is_alive_but_not_ready_and_stops_w
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn asked_to_stop_while_it_applies_it_ends_what_it_has_begun_and_begins_nothing() -> Result<()> {
-    let _turn = TURN.lock().await;
+async fn a_stop_during_an_apply_finishes_running_attempts_and_starts_none() -> Result<()> {
+    let _guard = ONE_AT_A_TIME.lock().await;
     let mut world = World::start().await?;
     let address = format!("127.0.0.1:{}", free_port()?);
     world
         .supervisor
-        .adopt(world.fleet.controller_at(PROGRAM, &address, &[])?)?;
+        .adopt(world.fleet.controller_at(program(), &address, &[])?)?;
     world.push_next()?;
     world.settled().await?;
 
-    // Slow members: the stop comes in the middle of two attempts, with the third cluster still waiting.
+    // Slow members: the stop is during two attempts, and the third cluster is still waiting.
     let applies = || Match::method(Method::PATCH).path_contains("/namespaces/default/");
     let slow: Vec<_> = MEMBERS
         .iter()
@@ -94,7 +94,7 @@ async fn asked_to_stop_while_it_applies_it_ends_what_it_has_begun_and_begins_not
         })
         .collect::<Result<_>>()?;
     let round = world.push_next()?;
-    wait::until(PATIENCE, "applies on two members", async || {
+    wait::until(TIMEOUT, "applies on two members", async || {
         let begun = slow.iter().filter(|rule| rule.fired() > 0).count();
         if begun == CONCURRENCY {
             Ok(())
@@ -104,17 +104,17 @@ async fn asked_to_stop_while_it_applies_it_ends_what_it_has_begun_and_begins_not
     })
     .await?;
     let process = world.supervisor.process()?;
-    let asked = Instant::now();
+    let stop_sent = Instant::now();
     process.terminate()?;
     until_status(&address, "/readyz", 503).await?;
     until_status(&address, "/healthz", 200).await?;
     ensure!(
         process.exit_status()?.is_none(),
-        "it did not wait for what it had begun"
+        "it did not wait for the running attempts"
     );
     let status = process.wait(GRACE).await?;
     ensure!(status.success(), "{status:?}");
-    eprintln!("stopped {:?} after SIGTERM", asked.elapsed());
+    eprintln!("stopped {:?} after SIGTERM", stop_sent.elapsed());
     world.clear_faults()?;
 
     let attempts = world.read_attempts().await?;

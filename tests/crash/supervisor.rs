@@ -5,22 +5,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use starling_testkit::fleet::{Fleet, PATIENCE};
-use starling_testkit::{Process, wait};
+use starling_testkit::fleet::{Fleet, TIMEOUT};
+use starling_testkit::{Process, program, wait};
 
-use crate::PROGRAM;
-
-/// The one process of the program; shared with the hooks that kill it.
+/// The process of the program; shared with the hooks that kill it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Supervisor(Arc<Mutex<Option<Arc<Process>>>>);
 
 impl Supervisor {
-    /// Starts the program; the one before must have ended.
+    /// Starts the program; the previous process must have exited.
     pub(crate) fn start(&self, fleet: &Fleet) -> Result<()> {
-        self.adopt(fleet.controller(PROGRAM, &[])?)
+        self.adopt(fleet.controller(program(), &[])?)
     }
 
-    /// Takes over a program that was started elsewhere.
+    /// Uses a program that was started elsewhere.
     pub(crate) fn adopt(&self, process: Process) -> Result<()> {
         let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(before) = &*slot
@@ -32,14 +30,13 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The process that was started last.
+    /// The last started process.
     pub(crate) fn process(&self) -> Result<Arc<Process>> {
         let slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         slot.clone().context("the program was never started")
     }
 
-    /// SIGKILL; the process is gone when this returns. One that has ended before is an error: whoever kills
-    /// relies on having been the cause of death.
+    /// Sends SIGKILL and waits for the exit. Fails if the process has already exited, because callers rely on the kill.
     pub(crate) fn kill(&self) -> Result<()> {
         let process = self.process()?;
         if let Some(status) = process.exit_status()? {
@@ -49,7 +46,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// SIGTERM, and the end of the process; `None` if it had to be killed.
+    /// Sends SIGTERM and waits for the exit; `None` if the process had to be killed.
     pub(crate) async fn stop(&self, within: Duration) -> Result<Option<ExitStatus>> {
         let process = self.process()?;
         process.terminate()?;
@@ -62,11 +59,11 @@ impl Supervisor {
         }
     }
 
-    /// Waits until the process has ended, whatever ended it.
+    /// Waits until the process has exited for any reason.
     pub(crate) async fn ended(&self, what: &str) -> Result<()> {
         let process = self.process()?;
         wait::until(
-            PATIENCE,
+            TIMEOUT,
             format!("the end of the program: {what}"),
             async || match process.exit_status() {
                 Ok(Some(_)) => Ok(()),

@@ -1,4 +1,4 @@
-//! A fleet, a repository whose commits are rounds, and what has to be true after each round.
+//! A fleet, a repository whose commits are rounds, and the checks after each round.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,23 +8,23 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use starling::ledger::{AttemptRecord, Ledger, LedgerView, Rollout, RolloutOutcome};
 use starling_api::{OWNER_LABEL, RolloutPhase, SyncGroup, SyncResource};
 use starling_core::journal::verify;
-use starling_testkit::fleet::{Fleet, MANAGEMENT, NAMESPACE, PATIENCE};
+use starling_ledger::{AttemptRecord, Ledger, LedgerView, Rollout, RolloutOutcome};
+use starling_testkit::fleet::{Fleet, MANAGEMENT, NAMESPACE, TIMEOUT};
 use starling_testkit::{Change, FleetOptions, GitRepo, wait};
 
 use crate::audit::{self, Writes};
-use crate::bound::Bound;
+use crate::concurrency::ConcurrencyWatch;
 use crate::supervisor::Supervisor;
 
-/// The SyncGroup, and the Source that it follows.
+/// The name of the SyncGroup and its Source.
 pub(crate) const GROUP: &str = "shop";
-/// Clusters that may be in flight at one time.
+/// Maximum clusters in flight.
 pub(crate) const CONCURRENCY: usize = 2;
 /// Members of the fleet: one more than may be in flight.
 pub(crate) const MEMBERS: [&str; 3] = ["m1", "m2", "m3"];
-/// Where a round is committed before it is pushed to `main`.
+/// The branch of a round before it is pushed to `main`.
 const NEXT: &str = "next";
 
 /// One commit: what it changes, adds and removes.
@@ -61,19 +61,19 @@ pub(crate) struct World {
     pub(crate) fleet: Fleet,
     pub(crate) supervisor: Supervisor,
     repo: GitRepo,
-    bound: Bound,
+    bound: ConcurrencyWatch,
     /// Clusters that are registered.
     clusters: BTreeSet<String>,
-    /// The round that was pushed last; number 0 before the first.
+    /// The last pushed round; number 0 before the first.
     last: Round,
     /// Rollout ID of the last round that was checked.
     rollout: i64,
-    /// Rounds that were pushed since. All but the last may be skipped by the program.
+    /// Rounds that were pushed since. The program may skip all but the last.
     pushed: Vec<Round>,
     /// Commits of rounds that the program may have skipped or superseded.
-    skipped: BTreeSet<String>,
-    /// What rounds added that were on all members for sure.
-    made: BTreeSet<String>,
+    skippable: BTreeSet<String>,
+    /// Objects of rounds that were certainly applied to all members.
+    created: BTreeSet<String>,
 }
 
 impl World {
@@ -93,7 +93,7 @@ impl World {
         fleet
             .put_source(GROUP, &repo.url(), json!({"branch": "main"}))
             .await?;
-        // Nothing runs the Deployment, so it never becomes healthy.
+        // No controller runs the Deployment, so it never becomes healthy.
         let entry = json!({"name": "app", "sourceRef": {"name": GROUP}, "path": "./app", "wait": false});
         let strategy = json!({"maxConcurrency": CONCURRENCY});
         fleet
@@ -102,7 +102,7 @@ impl World {
                 json!({"clusterSelector": {}, "rolloutStrategy": strategy, "syncs": [entry]}),
             )
             .await?;
-        let bound = Bound::watch(&fleet, CONCURRENCY);
+        let bound = ConcurrencyWatch::watch(&fleet, CONCURRENCY);
         Ok(Self {
             fleet,
             supervisor: Supervisor::default(),
@@ -115,12 +115,12 @@ impl World {
             },
             rollout: 0,
             pushed: Vec::new(),
-            skipped: BTreeSet::new(),
-            made: BTreeSet::new(),
+            skippable: BTreeSet::new(),
+            created: BTreeSet::new(),
         })
     }
 
-    /// Commits the next round where nobody looks: its commit is known before it is pushed.
+    /// Commits the next round to another branch, so that its commit is known before the push.
     pub(crate) fn prepare(&self) -> Result<Round> {
         let number = self.last.number + 1;
         let files = [
@@ -131,12 +131,12 @@ impl World {
             (extra(number), config_map(&extra(number), &value(number))),
         ]
         .map(|(name, text)| (format!("app/{name}.yaml"), text));
-        let gone = format!("app/{}.yaml", extra(number - 1));
+        let deleted_objects = format!("app/{}.yaml", extra(number - 1));
         let mut changes: Vec<_> = files
             .iter()
             .map(|(path, text)| Change::Write(path, text.as_bytes()))
             .collect();
-        changes.push(Change::Remove(&gone));
+        changes.push(Change::Remove(&deleted_objects));
         let commit = self.repo.commit_to(NEXT, &changes, &value(number))?;
         Ok(Round { number, commit })
     }
@@ -156,14 +156,14 @@ impl World {
         Ok(round)
     }
 
-    /// Takes a cluster out of the fleet; what is on it stays.
+    /// Removes a cluster from the fleet; its objects stay on the member.
     pub(crate) async fn leave(&mut self, cluster: &str) -> Result<()> {
         self.fleet.delete::<starling_api::Cluster>(cluster).await?;
         self.clusters.remove(cluster);
         Ok(())
     }
 
-    /// Brings a cluster back.
+    /// Adds a cluster again.
     pub(crate) async fn join(&mut self, cluster: &str) -> Result<()> {
         self.fleet.add_cluster(cluster, &[]).await?;
         self.clusters.insert(cluster.to_owned());
@@ -175,7 +175,7 @@ impl World {
         self.supervisor.start(&self.fleet)
     }
 
-    /// Takes all faults away.
+    /// Removes all faults.
     pub(crate) fn clear_faults(&self) -> Result<()> {
         for name in MEMBERS.iter().chain([&MANAGEMENT]) {
             self.fleet.proxy(name)?.clear();
@@ -183,11 +183,12 @@ impl World {
         Ok(())
     }
 
-    /// Waits until the last round is on all members, and checks what has to be true then and at any time.
+    /// Waits until the last round is applied to all members, and checks the state and the invariants.
     pub(crate) async fn settled(&mut self) -> Result<()> {
         let status = self.rolled_out().await?;
         let rollout = status.rollout.context("a status without rollout")?;
-        // No new round (a cluster left or joined): no new rollout. Otherwise at least one and at most one each.
+        // Without a new round (a cluster left or joined), there is no new rollout. Otherwise there is at least one, and
+        // at most one for each round.
         let new = rollout.id - self.rollout;
         let pushed = i64::try_from(self.pushed.len())?;
         ensure!(
@@ -199,9 +200,9 @@ impl World {
         );
         self.rollout = rollout.id;
         if self.pushed.pop().is_some() {
-            self.made.insert(self.last.added());
+            self.created.insert(self.last.added());
         }
-        self.skipped
+        self.skippable
             .extend(self.pushed.drain(..).map(|round| round.commit));
         self.check_syncs().await?;
         for member in &self.clusters {
@@ -228,8 +229,8 @@ impl World {
 
     /// Every admitted target is applied, and every cluster of the group has one.
     async fn check_syncs(&self) -> Result<()> {
-        // A cluster that left counts no more at once, and its Sync goes a moment later.
-        let syncs = wait::until(PATIENCE, "one Sync for each cluster", async || {
+        // A cluster that left does not count immediately, and its Sync is deleted a moment later.
+        let syncs = wait::until(TIMEOUT, "one Sync for each cluster", async || {
             let syncs = self.fleet.syncs().await.map_err(|e| e.to_string())?;
             let clusters: BTreeSet<_> = syncs
                 .iter()
@@ -256,7 +257,7 @@ impl World {
         Ok(())
     }
 
-    /// The member holds exactly what git has, as far as Starling has ever made it.
+    /// The objects of Starling on the member are exactly those in git.
     async fn check_member(&self, member: &str) -> Result<()> {
         let number = self.last.number;
         let client = self.fleet.member(member).await?;
@@ -285,7 +286,7 @@ impl World {
         Ok(())
     }
 
-    /// What the members' audit logs say, by member, after the checks of [`audit::check`].
+    /// Returns the writes from the audit logs, by member, after the checks of [`audit::check`].
     pub(crate) fn writes(&self) -> Result<BTreeMap<String, Writes>> {
         MEMBERS
             .iter()
@@ -296,20 +297,21 @@ impl World {
             .collect()
     }
 
-    /// Checks the members' logs against everything that was removed so far.
+    /// Checks the audit logs of the members against all removed objects so far.
     pub(crate) async fn check_writes(&self) -> Result<BTreeMap<String, Writes>> {
         let removed: BTreeSet<String> = (1..self.last.number).map(extra).collect();
-        let gone: BTreeSet<String> = self.made.intersection(&removed).cloned().collect();
-        // A server answers before it logs.
-        wait::until(PATIENCE, "every removed object in the audit logs", async || {
+        let deleted_objects: BTreeSet<String> = self.created.intersection(&removed).cloned().collect();
+        // A server responds before it logs.
+        wait::until(TIMEOUT, "every removed object in the audit logs", async || {
             let writes = self.writes().map_err(|error| format!("{error:#}"))?;
             for (member, writes) in writes {
-                let told = |name: &&String| writes.deleted.contains(*name) || writes.cut.contains_key(*name);
-                let untold: Vec<_> = gone.iter().filter(|name| !told(name)).collect();
-                let unasked: Vec<_> = writes.deleted.difference(&removed).collect();
-                if !untold.is_empty() || !unasked.is_empty() {
+                let logged =
+                    |name: &&String| writes.deleted.contains(*name) || writes.cut.contains_key(*name);
+                let missing: Vec<_> = deleted_objects.iter().filter(|name| !logged(name)).collect();
+                let unexpected: Vec<_> = writes.deleted.difference(&removed).collect();
+                if !missing.is_empty() || !unexpected.is_empty() {
                     return Err(format!(
-                        "{member}: no deletion of {untold:?}, nobody removed {unasked:?}"
+                        "{member}: no deletion of {missing:?}, unexpected deletion of {unexpected:?}"
                     ));
                 }
             }
@@ -319,8 +321,8 @@ impl World {
         self.writes()
     }
 
-    /// Asks for a look at every Sync, and waits for the answers.
-    pub(crate) async fn look_at_all(&self, asked: &str) -> Result<()> {
+    /// Requests a reconcile of every Sync, and waits until all are done.
+    pub(crate) async fn reconcile_all(&self, asked: &str) -> Result<()> {
         let names: Vec<String> = self
             .fleet
             .syncs()
@@ -334,7 +336,7 @@ impl World {
         }
         for name in &names {
             self.fleet
-                .until::<SyncResource>(name, "an answered look", |sync| {
+                .until::<SyncResource>(name, "a completed reconcile", |sync| {
                     let status = sync.status.clone().unwrap_or_default();
                     status.last_handled_reconcile_at == asked
                 })
@@ -343,8 +345,7 @@ impl World {
         Ok(())
     }
 
-    /// Opens the ledger of the stopped program: nothing may be open in it. Returns the attempts by
-    /// cluster.
+    /// Opens the ledger of the stopped program and checks that nothing in it is open. Returns the attempts by cluster.
     pub(crate) async fn check_ledger(&self) -> Result<BTreeMap<String, Vec<AttemptRecord>>> {
         let (ledger, _) = Ledger::open(&self.fleet.data_dir()).await?;
         let open = ledger.interrupted_attempts().await?;
@@ -368,7 +369,7 @@ impl World {
         Ok(attempts)
     }
 
-    /// What `starling verify` would say of the journal: every plan that was carried out is in it, and follows on the one before.
+    /// Verifies the journal as `starling verify` does: it contains every executed plan, and the chain is valid.
     async fn check_journal(&self, group_uid: &str) -> Result<()> {
         let mut view = LedgerView::open(&self.fleet.data_dir()).await?;
         let journals = view.journals(NAMESPACE, GROUP).await?;
@@ -384,10 +385,10 @@ impl World {
         rollout
             .revisions
             .values()
-            .all(|revision| self.skipped.iter().any(|commit| revision.ends_with(commit)))
+            .all(|revision| self.skippable.iter().any(|commit| revision.ends_with(commit)))
     }
 
-    /// Opens the ledger of the stopped program. Returns the attempts by cluster, whatever else is in it.
+    /// Opens the ledger of the stopped program, without checks. Returns the attempts by cluster.
     pub(crate) async fn read_attempts(&self) -> Result<BTreeMap<String, Vec<AttemptRecord>>> {
         let (ledger, _) = Ledger::open(&self.fleet.data_dir()).await?;
         let attempts = self.attempts(&ledger).await?;
@@ -404,12 +405,12 @@ impl World {
         Ok(attempts)
     }
 
-    /// The most clusters that were in flight at one time.
+    /// Returns the maximum number of clusters in flight.
     pub(crate) fn most_in_flight(&self) -> Result<usize> {
         self.bound.check()
     }
 
-    /// The round that was pushed last.
+    /// Returns the last pushed round.
     pub(crate) fn round(&self) -> &Round {
         &self.last
     }
@@ -423,7 +424,7 @@ fn config_map(name: &str, value: &str) -> String {
     .to_string()
 }
 
-/// A kind whose API server counts its changes; nothing runs it.
+/// A kind with a generation, which no controller runs.
 fn deployment(name: &str, image: &str) -> String {
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment",

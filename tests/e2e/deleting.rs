@@ -1,4 +1,4 @@
-//! What goes with a Sync, a cluster that leaves, or a group; and what stays.
+//! Deletions of a Sync, of a cluster that leaves, and of a group: which objects are deleted and which stay.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,16 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use starling_api::{ABANDON, Cluster, FINALIZER, SyncGroup, SyncResource, SyncStatus};
-use starling_testkit::fleet::{Kind, NAMESPACE, PATIENCE};
+use starling_testkit::fleet::{Kind, NAMESPACE, TIMEOUT};
 use starling_testkit::{Change, wait};
 
-use crate::world::{Scene, all, alone, along, sync_ready};
+use crate::world::{Scene, all, exclusive_scene, shared_scene, sync_ready};
 
 const MEMBERS: [&str; 3] = ["m1", "m2", "m3"];
 
-/// A Sync alone of the folder `app` on a cluster, with these fields more; applied.
-async fn alone_on(scene: &Scene, name: &str, cluster: &str, fields: Value) -> Result<String> {
+/// Creates a Sync without group for the folder `app` on a cluster, with additional fields, and waits until it is
+/// applied.
+async fn sync_on(scene: &Scene, name: &str, cluster: &str, fields: Value) -> Result<String> {
     let mut spec =
         json!({"clusterRef": {"name": cluster}, "sourceRef": {"name": scene.name}, "path": "./app"});
     if let (Some(spec), Value::Object(fields)) = (spec.as_object_mut(), fields) {
@@ -35,7 +36,7 @@ async fn alone_on(scene: &Scene, name: &str, cluster: &str, fields: Value) -> Re
 }
 
 async fn until_gone<K: Kind>(scene: &Scene, name: &str) -> Result<()> {
-    wait::until(PATIENCE, format!("{name} is gone"), async || {
+    wait::until(TIMEOUT, format!("{name} is gone"), async || {
         let found = scene
             .fleet()
             .api::<K>()
@@ -48,7 +49,7 @@ async fn until_gone<K: Kind>(scene: &Scene, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Reasons of the events about an object, with their notes.
+/// Returns the reasons of the events about an object, with their notes.
 async fn events(scene: &Scene, name: &str) -> Result<BTreeMap<String, String>> {
     let api: Api<Event> = Api::namespaced(scene.fleet().hub().clone(), NAMESPACE);
     let events = api.list(&ListParams::default()).await?;
@@ -63,7 +64,7 @@ async fn events(scene: &Scene, name: &str) -> Result<BTreeMap<String, String>> {
 }
 
 pub(crate) async fn until_event(scene: &Scene, name: &str, reason: &str) -> Result<String> {
-    let note = wait::until(PATIENCE, format!("{reason} of {name}"), async || {
+    let note = wait::until(TIMEOUT, format!("{reason} of {name}"), async || {
         let events = events(scene, name).await.map_err(|e| format!("{e:#}"))?;
         events.get(reason).cloned().ok_or(format!("{events:?}"))
     })
@@ -71,7 +72,7 @@ pub(crate) async fn until_event(scene: &Scene, name: &str, reason: &str) -> Resu
     Ok(note)
 }
 
-/// Names of the inventories on a member that list an object of this scene.
+/// Returns the names of the inventories on a member that contain an object of this scene.
 async fn inventories(scene: &Scene, member: &str) -> Result<Vec<String>> {
     let api: Api<ConfigMap> = Api::namespaced(scene.fleet().member(member).await?, "starling-system");
     let maps = api.list(&ListParams::default()).await?;
@@ -94,12 +95,12 @@ fn deletes_of(scene: &Scene, member: &str, name: &str) -> Result<usize> {
 }
 
 #[test]
-fn the_deletion_policy_of_a_sync_decides_over_its_objects() -> Result<()> {
-    along("ending", async |scene| {
+fn the_deletion_policy_of_a_sync_applies_to_its_objects() -> Result<()> {
+    shared_scene("ending", async |scene| {
         scene.commit(&[("a", "one"), ("b", "one")])?;
         scene.follow_main().await?;
-        let orphans = alone_on(scene, "orphans", "m1", json!({})).await?;
-        let deletes = alone_on(scene, "deletes", "m2", json!({"deletionPolicy": "Delete"})).await?;
+        let orphans = sync_on(scene, "orphans", "m1", json!({})).await?;
+        let deletes = sync_on(scene, "deletes", "m2", json!({"deletionPolicy": "Delete"})).await?;
         let finalizers = async |name: &str| -> Result<Vec<String>> {
             let sync: SyncResource = scene.fleet().get(name).await?;
             Ok(sync.finalizers().to_vec())
@@ -122,10 +123,10 @@ fn the_deletion_policy_of_a_sync_decides_over_its_objects() -> Result<()> {
         assert!(note.contains("cluster m2"), "{note}");
         assert!(events(scene, &orphans).await?.is_empty());
         for request in scene.proxy("m2")?.requests() {
-            let ours = request.path.contains(&scene.own("")) && request.method == Method::DELETE;
+            let is_of_scene = request.path.contains(&scene.own("")) && request.method == Method::DELETE;
             let body = String::from_utf8_lossy(&request.body).into_owned();
             assert!(
-                !ours || body.contains("\"uid\""),
+                !is_of_scene || body.contains("\"uid\""),
                 "without precondition: {request:?}"
             );
         }
@@ -134,11 +135,11 @@ fn the_deletion_policy_of_a_sync_decides_over_its_objects() -> Result<()> {
 }
 
 #[test]
-fn a_policy_that_changes_puts_the_finalizer_on_and_takes_it_off() -> Result<()> {
-    along("wavering", async |scene| {
+fn a_changed_policy_adds_and_removes_the_finalizer() -> Result<()> {
+    shared_scene("wavering", async |scene| {
         scene.commit(&[("a", "one")])?;
         scene.follow_main().await?;
-        let sync = alone_on(scene, "sync", "m1", json!({})).await?;
+        let sync = sync_on(scene, "sync", "m1", json!({})).await?;
         for (policy, expected) in [("Delete", 1), ("Orphan", 0), ("Delete", 1)] {
             let patch = json!({"spec": {"deletionPolicy": policy}});
             scene.fleet().patch::<SyncResource>(&sync, patch).await?;
@@ -153,8 +154,8 @@ fn a_policy_that_changes_puts_the_finalizer_on_and_takes_it_off() -> Result<()> 
 }
 
 #[test]
-fn a_group_that_says_delete_takes_all_objects_along() -> Result<()> {
-    along("closing", async |scene| {
+fn a_group_with_policy_delete_deletes_all_objects() -> Result<()> {
+    shared_scene("closing", async |scene| {
         let commit = scene.commit(&[("a", "one"), ("b", "one")])?;
         scene.follow_main().await?;
         scene.select(&MEMBERS).await?;
@@ -180,8 +181,8 @@ fn a_group_that_says_delete_takes_all_objects_along() -> Result<()> {
 }
 
 #[test]
-fn a_group_that_says_orphan_wins_over_entries_that_say_delete() -> Result<()> {
-    along("sparing", async |scene| {
+fn orphan_of_the_group_overrides_delete_of_its_entries() -> Result<()> {
+    shared_scene("sparing", async |scene| {
         let commit = scene.commit(&[("a", "one")])?;
         scene.follow_main().await?;
         scene.select(&MEMBERS).await?;
@@ -201,10 +202,10 @@ fn a_group_that_says_orphan_wins_over_entries_that_say_delete() -> Result<()> {
     })
 }
 
-/// A Sync of a group that somebody deletes by hand goes as its own spec says, and the group makes it anew.
+/// A manually deleted Sync of a group is deleted by the policy of its spec, and the group recreates it.
 #[test]
-fn a_groups_sync_that_is_deleted_by_hand_is_cleaned_up_and_made_anew() -> Result<()> {
-    along("remaking", async |scene| {
+fn a_manually_deleted_sync_of_a_group_is_cleaned_up_and_recreated() -> Result<()> {
+    shared_scene("remaking", async |scene| {
         let commit = scene.commit(&[("a", "one")])?;
         scene.follow_main().await?;
         scene.select(&MEMBERS[..1]).await?;
@@ -215,17 +216,17 @@ fn a_groups_sync_that_is_deleted_by_hand_is_cleaned_up_and_made_anew() -> Result
         let before = scene.sync("m1", "there", |_| true).await?;
         let uid = scene.map("m1", "a").await?.context("a")?.uid();
         scene.fleet().delete::<SyncResource>(&before.name_any()).await?;
-        let anew = |sync: &SyncResource| sync.uid() != before.uid() && sync_ready(sync).0 == "True";
-        scene.sync("m1", "made anew", anew).await?;
+        let recreated = |sync: &SyncResource| sync.uid() != before.uid() && sync_ready(sync).0 == "True";
+        scene.sync("m1", "recreated", recreated).await?;
         let after = scene.map("m1", "a").await?.context("a")?.uid();
-        assert_ne!(after, uid, "it was deleted and made anew");
+        assert_ne!(after, uid, "it was deleted and recreated");
         Ok(())
     })
 }
 
 #[test]
-fn when_unselected_decides_over_a_cluster_that_leaves() -> Result<()> {
-    along("leavers", async |scene| {
+fn when_unselected_applies_to_a_cluster_that_leaves() -> Result<()> {
+    shared_scene("leavers", async |scene| {
         let commit = scene.commit(&[("a", "one")])?;
         scene.follow_main().await?;
         scene.select(&MEMBERS).await?;
@@ -249,8 +250,8 @@ fn when_unselected_decides_over_a_cluster_that_leaves() -> Result<()> {
 }
 
 #[test]
-fn a_protected_object_survives_the_prune_and_the_deletion() -> Result<()> {
-    along("guarded", async |scene| {
+fn a_protected_object_is_neither_pruned_nor_deleted() -> Result<()> {
+    shared_scene("guarded", async |scene| {
         let annotated = |name: &str| {
             crate::world::config_map(&scene.own(name), "one").replace(
                 "metadata:\n",
@@ -265,8 +266,8 @@ fn a_protected_object_survives_the_prune_and_the_deletion() -> Result<()> {
         scene.repo.commit(&files, "two that stay")?;
         scene.commit(&[("goes", "one"), ("byhand", "one")])?;
         scene.follow_main().await?;
-        let sync = alone_on(scene, "sync", "m1", json!({"deletionPolicy": "Delete"})).await?;
-        // An annotation that somebody sets on the member counts as well.
+        let sync = sync_on(scene, "sync", "m1", json!({"deletionPolicy": "Delete"})).await?;
+        // An annotation on the member counts as well.
         let api: Api<ConfigMap> = Api::namespaced(scene.fleet().member("m1").await?, "default");
         let patch = json!({"metadata": {"annotations": {"starling.dev/prune": "disabled"}}});
         api.patch(
@@ -298,17 +299,17 @@ fn a_protected_object_survives_the_prune_and_the_deletion() -> Result<()> {
 }
 
 #[test]
-fn what_depends_on_a_sync_goes_before_it() -> Result<()> {
-    along("reversed", async |scene| {
+fn dependents_of_a_sync_are_deleted_first() -> Result<()> {
+    shared_scene("reversed", async |scene| {
         let maps = |name: &str| crate::world::config_map(&scene.own(name), "one");
         let (base, top) = (maps("base"), maps("top"));
         let files = [("base/a.yaml", base.as_str()), ("top/a.yaml", top.as_str())];
         scene.repo.commit(&files, "two folders")?;
         scene.follow_main().await?;
         let fields = |path: &str| json!({"path": path, "deletionPolicy": "Delete"});
-        let base = alone_on(scene, "base", "m1", fields("./base")).await?;
-        let top = alone_on(scene, "top", "m1", fields("./top")).await?;
-        // The object of the dependent holds its own deletion up.
+        let base = sync_on(scene, "base", "m1", fields("./base")).await?;
+        let top = sync_on(scene, "top", "m1", fields("./top")).await?;
+        // A finalizer blocks the deletion of the dependent's object.
         let api: Api<ConfigMap> = Api::namespaced(scene.fleet().member("m1").await?, "default");
         let hold = |finalizers: Value| Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
         let params = PatchParams::default();
@@ -339,10 +340,10 @@ fn what_depends_on_a_sync_goes_before_it() -> Result<()> {
     })
 }
 
-/// The same within a group, whose entries name each other.
+/// The same within a group, between its entries.
 #[test]
-fn the_entries_of_a_group_go_in_the_reverse_of_dependson() -> Result<()> {
-    along("receding", async |scene| {
+fn entries_of_a_group_are_deleted_in_reverse_order_of_depends_on() -> Result<()> {
+    shared_scene("receding", async |scene| {
         let map = |name: &str| crate::world::config_map(&scene.own(name), "one");
         let (base, top) = (map("base"), map("top"));
         let files = [("base/a.yaml", base.as_str()), ("top/a.yaml", top.as_str())];
@@ -374,26 +375,26 @@ fn the_entries_of_a_group_go_in_the_reverse_of_dependson() -> Result<()> {
 
 #[test]
 fn an_unreachable_cluster_keeps_the_finalizer_until_it_is_abandoned() -> Result<()> {
-    alone("stranded", async |scene| {
+    exclusive_scene("stranded", async |scene| {
         scene.commit(&[("a", "one")])?;
         scene.follow_main().await?;
         let fields = || json!({"deletionPolicy": "Delete"});
-        let given_up = alone_on(scene, "given-up", "m4", fields()).await?;
-        let waited_for = alone_on(scene, "waited-for", "m5", fields()).await?;
+        let abandoned = sync_on(scene, "given-up", "m4", fields()).await?;
+        let waited_for = sync_on(scene, "waited-for", "m5", fields()).await?;
         for member in ["m4", "m5"] {
             scene.proxy(member)?.refuse(true).await?;
             scene.world.look_at(member).await?;
             let away = |cluster: &Cluster| !crate::world::is_ready(cluster);
             scene.fleet().until(member, "away", away).await?;
         }
-        for name in [&given_up, &waited_for] {
+        for name in [&abandoned, &waited_for] {
             scene.fleet().delete::<SyncResource>(name).await?;
             let waits =
                 |sync: &SyncResource| sync_ready(sync) == ("Unknown".into(), "ClusterNotReady".into());
             let sync = scene.fleet().until(name, "waits for its cluster", waits).await?;
             let status: SyncStatus = sync.status.clone().unwrap_or_default();
             let message = &status.conditions[0].message;
-            // It may still be what the Sync said before it was deleted.
+            // The message may still be from before the deletion.
             if !message.contains(ABANDON) {
                 let names = |sync: &SyncResource| status_message(sync).contains(ABANDON) && waits(sync);
                 scene.fleet().until(name, "names the way out", names).await?;
@@ -402,9 +403,9 @@ fn an_unreachable_cluster_keeps_the_finalizer_until_it_is_abandoned() -> Result<
         }
 
         let patch = json!({"metadata": {"annotations": {ABANDON: "true"}}});
-        scene.fleet().patch::<SyncResource>(&given_up, patch).await?;
-        until_gone::<SyncResource>(scene, &given_up).await?;
-        let note = until_event(scene, &given_up, "ObjectsOrphaned").await?;
+        scene.fleet().patch::<SyncResource>(&abandoned, patch).await?;
+        until_gone::<SyncResource>(scene, &abandoned).await?;
+        let note = until_event(scene, &abandoned, "ObjectsOrphaned").await?;
         assert!(note.contains("m4") && note.contains("abandoned"), "{note}");
         let sync: SyncResource = scene.fleet().get(&waited_for).await?;
         assert_eq!(sync.finalizers(), [FINALIZER]);
@@ -427,8 +428,8 @@ fn status_message(sync: &SyncResource) -> String {
 }
 
 #[test]
-fn a_group_takes_away_what_it_can_reach_and_waits_for_the_rest() -> Result<()> {
-    alone("dispersing", async |scene| {
+fn a_deleted_group_deletes_reachable_syncs_and_waits_for_the_others() -> Result<()> {
+    exclusive_scene("dispersing", async |scene| {
         let commit = scene.commit(&[("a", "one")])?;
         scene.follow_main().await?;
         scene.select(&["m4", "m5"]).await?;
@@ -444,14 +445,14 @@ fn a_group_takes_away_what_it_can_reach_and_waits_for_the_rest() -> Result<()> {
 
         until_gone::<SyncResource>(scene, &scene.sync_name("m4")).await?;
         assert_eq!(scene.value("m4", "a").await?, None);
-        let stranded = scene.sync_name("m5");
+        let unreachable_sync = scene.sync_name("m5");
         let waits = |group: &SyncGroup| {
             let status = group.status.clone().unwrap_or_default();
             let ready = starling_api::conditions::find(&status.conditions, "Ready");
             ready.is_some_and(|ready| {
                 ready.reason == "Deleting"
                     && ready.message.starts_with("1 Syncs")
-                    && ready.message.contains(&stranded)
+                    && ready.message.contains(&unreachable_sync)
                     && ready.message.contains(ABANDON)
             })
         };
@@ -462,8 +463,11 @@ fn a_group_takes_away_what_it_can_reach_and_waits_for_the_rest() -> Result<()> {
         assert_eq!(group.finalizers(), [FINALIZER]);
 
         let patch = json!({"metadata": {"annotations": {ABANDON: "true"}}});
-        scene.fleet().patch::<SyncResource>(&stranded, patch).await?;
-        until_gone::<SyncResource>(scene, &stranded).await?;
+        scene
+            .fleet()
+            .patch::<SyncResource>(&unreachable_sync, patch)
+            .await?;
+        until_gone::<SyncResource>(scene, &unreachable_sync).await?;
         until_gone::<SyncGroup>(scene, scene.name).await?;
         scene.proxy("m5")?.refuse(false).await?;
         assert_eq!(scene.value("m5", "a").await?.as_deref(), Some("one"));
@@ -472,8 +476,8 @@ fn a_group_takes_away_what_it_can_reach_and_waits_for_the_rest() -> Result<()> {
 }
 
 #[test]
-fn objects_on_a_cluster_whose_cluster_object_is_gone_stay() -> Result<()> {
-    alone("struck", async |scene| {
+fn objects_of_a_deleted_cluster_object_stay() -> Result<()> {
+    exclusive_scene("struck", async |scene| {
         let commit = scene.commit(&[("a", "one")])?;
         scene.follow_main().await?;
         scene.select(&MEMBERS).await?;
@@ -487,7 +491,7 @@ fn objects_on_a_cluster_whose_cluster_object_is_gone_stay() -> Result<()> {
         let sync = scene.sync_name("m3");
         until_gone::<SyncResource>(scene, &sync).await?;
         let note = until_event(scene, &sync, "ObjectsOrphaned").await?;
-        assert!(note.contains("its Cluster is gone"), "{note}");
+        assert!(note.contains("the Cluster was deleted"), "{note}");
         assert_eq!(scene.values(&MEMBERS, "a").await?, all("one", 3));
         scene.fleet().add_cluster("m3", &[]).await?;
         scene
@@ -498,10 +502,10 @@ fn objects_on_a_cluster_whose_cluster_object_is_gone_stay() -> Result<()> {
     })
 }
 
-/// An entry that gets another name: the objects are the same ones, before, during and after.
+/// A renamed entry: its objects are never recreated.
 #[test]
-fn a_renamed_entry_hands_its_objects_over() -> Result<()> {
-    along("renaming", async |scene| {
+fn a_renamed_entry_hands_over_its_objects() -> Result<()> {
+    shared_scene("renaming", async |scene| {
         let commit = scene.commit(&[("a", "one"), ("b", "one")])?;
         scene.follow_main().await?;
         scene.select(&MEMBERS[..2]).await?;
@@ -538,7 +542,7 @@ async fn uids(scene: &Scene, names: &[&str]) -> Result<Vec<Option<String>>> {
     Ok(uids)
 }
 
-/// The file `m.yaml` goes from the folder `x` to `y`, in one commit.
+/// Moves the file `m.yaml` from the folder `x` to `y`, in one commit.
 fn move_file(scene: &Scene, text: &str) -> Result<String> {
     let changes = [
         Change::Remove("x/m.yaml"),
@@ -550,7 +554,7 @@ fn move_file(scene: &Scene, text: &str) -> Result<String> {
 /// One commit moves a file from the folder of one entry to that of another.
 #[test]
 fn an_object_that_moves_between_entries_is_handed_over() -> Result<()> {
-    along("swapping", async |scene| {
+    shared_scene("swapping", async |scene| {
         let map = |name: &str| crate::world::config_map(&scene.own(name), "one");
         let (x, y, moves) = (map("x"), map("y"), map("moves"));
         let files = [
@@ -566,7 +570,7 @@ fn an_object_that_moves_between_entries_is_handed_over() -> Result<()> {
         scene.fleet().put_group(scene.name, spec).await?;
         scene.succeeded(&first).await?;
         let before = uids(scene, &["moves", "x", "y"]).await?;
-        // The one that takes over is slow: the one that hands over must not be faster with a delete.
+        // The Sync that takes over is slow: the other Sync must not delete the object meanwhile.
         let body = format!("\"name\":\"{}\"", scene.own("moves"));
         for member in &MEMBERS[..2] {
             let slow = scene.writes_of("moves").body_contains(body.clone());
@@ -579,7 +583,7 @@ fn an_object_that_moves_between_entries_is_handed_over() -> Result<()> {
         for member in &MEMBERS[..2] {
             assert_eq!(deletes_of(scene, member, "moves")?, 0);
         }
-        // It belongs to y now: what y no longer renders goes.
+        // y owns the object now: when y no longer renders it, it is pruned.
         let third = scene.repo.remove(&["y/m.yaml"], "nowhere")?;
         scene.succeeded(&third).await?;
         assert_eq!(scene.values(&MEMBERS[..2], "moves").await?, [None, None]);
@@ -587,10 +591,10 @@ fn an_object_that_moves_between_entries_is_handed_over() -> Result<()> {
     })
 }
 
-/// The same between two Syncs that have no group.
+/// The same between two Syncs without a group.
 #[test]
-fn an_object_that_moves_between_syncs_alone_is_handed_over() -> Result<()> {
-    along("trading", async |scene| {
+fn an_object_that_moves_between_syncs_without_group_is_handed_over() -> Result<()> {
+    shared_scene("trading", async |scene| {
         let map = |name: &str| crate::world::config_map(&scene.own(name), "one");
         let (x, y, moves) = (map("x"), map("y"), map("moves"));
         let files = [
@@ -600,11 +604,11 @@ fn an_object_that_moves_between_syncs_alone_is_handed_over() -> Result<()> {
         ];
         scene.repo.commit(&files, "in x")?;
         scene.follow_main().await?;
-        let from = alone_on(scene, "x", "m1", json!({"path": "./x"})).await?;
-        let to = alone_on(scene, "y", "m1", json!({"path": "./y"})).await?;
+        let from = sync_on(scene, "x", "m1", json!({"path": "./x"})).await?;
+        let to = sync_on(scene, "y", "m1", json!({"path": "./y"})).await?;
         let uid = scene.map("m1", "moves").await?.context("moves")?.uid();
         let suspend = |yes: bool| json!({"spec": {"suspend": yes}});
-        // Suspended it takes nothing over yet; it is about to all the same.
+        // While suspended, the Sync takes over nothing yet, but still counts as a sibling that is about to.
         scene.fleet().patch::<SyncResource>(&to, suspend(true)).await?;
         let second = move_file(scene, &moves)?;
         let at = |sync: &SyncResource| {

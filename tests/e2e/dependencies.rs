@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use starling_api::{SyncGroup, SyncResource};
 
-use crate::world::{Scene, along, config_map, ready, sync_ready};
+use crate::world::{Scene, config_map, ready, shared_scene, sync_ready};
 
 const MEMBERS: [&str; 2] = ["m1", "m2"];
 
@@ -51,8 +51,8 @@ async fn created(scene: &Scene, member: &str, name: &str) -> Result<jiff::Timest
 }
 
 #[test]
-fn an_entry_waits_for_what_it_depends_on_at_the_same_release() -> Result<()> {
-    along("depends", async |scene| {
+fn an_entry_waits_for_its_dependencies_at_the_same_release() -> Result<()> {
+    shared_scene("depends", async |scene| {
         let first = commit(scene, "one", true)?;
         scene.follow_main().await?;
         scene.select(&MEMBERS).await?;
@@ -62,19 +62,19 @@ fn an_entry_waits_for_what_it_depends_on_at_the_same_release() -> Result<()> {
             assert!(created(scene, member, "base").await? <= created(scene, member, "app").await?);
         }
 
-        // The base of the second commit fails everywhere. It was ready with the first one, which must not count.
+        // The base of the second commit fails on every cluster. It was ready at the first commit, which must not count.
         commit(scene, "two", false)?;
         for member in MEMBERS {
             let waits = |sync: &SyncResource| {
                 let status = sync.status.clone().unwrap_or_default();
-                let words = status
+                let message = status
                     .conditions
                     .iter()
                     .map(|c| c.message.clone())
                     .collect::<String>();
                 sync_ready(sync).1 == "DependencyNotReady"
-                    && words.contains(&scene.own(&format!("base-{member}")))
-                    && words.contains("fails")
+                    && message.contains(&scene.own(&format!("base-{member}")))
+                    && message.contains("fails")
             };
             scene.sync(member, "waits, and names what for", waits).await?;
         }
@@ -103,7 +103,7 @@ fn an_entry_waits_for_what_it_depends_on_at_the_same_release() -> Result<()> {
 
 #[test]
 fn a_cycle_of_entries_stalls_the_group_and_is_named() -> Result<()> {
-    along("circle", async |scene| {
+    shared_scene("circle", async |scene| {
         commit(scene, "one", true)?;
         scene.follow_main().await?;
         scene.select(&MEMBERS).await?;
@@ -118,7 +118,7 @@ fn a_cycle_of_entries_stalls_the_group_and_is_named() -> Result<()> {
         };
         scene.fleet().until(scene.name, "Stalled", stalled).await?;
         assert_eq!(scene.values(&MEMBERS, "app").await?, [None, None]);
-        // Without the cycle it goes on by itself.
+        // Without the cycle, the group continues automatically.
         group(scene, &[]).await?;
         let done =
             |group: &SyncGroup| ready(&group.status.clone().unwrap_or_default().conditions).0 == "True";
@@ -128,8 +128,8 @@ fn a_cycle_of_entries_stalls_the_group_and_is_named() -> Result<()> {
 }
 
 #[test]
-fn syncs_alone_wait_for_each_other_and_a_cycle_of_them_stalls_each() -> Result<()> {
-    along("alone", async |scene| {
+fn syncs_without_group_wait_for_dependencies_and_a_cycle_stalls_each() -> Result<()> {
+    shared_scene("alone", async |scene| {
         commit(scene, "one", true)?;
         scene.follow_main().await?;
         let put = async |name: &str, folder: &str, on: &str| {
@@ -148,15 +148,15 @@ fn syncs_alone_wait_for_each_other_and_a_cycle_of_them_stalls_each() -> Result<(
             .until(&scene.own("app"), "waits for one that is not there", missing)
             .await?;
         put("base", "./base", "app").await?;
-        for (name, way) in [
+        for (name, cycle) in [
             ("app", "alone-app → alone-base → alone-app"),
             ("base", "alone-base → alone-app → alone-base"),
         ] {
             let stalled = |sync: &SyncResource| {
                 let conditions = sync.status.clone().unwrap_or_default().conditions;
-                conditions
-                    .iter()
-                    .any(|c| c.type_ == "Stalled" && c.reason == "DependencyCycle" && c.message.contains(way))
+                conditions.iter().any(|c| {
+                    c.type_ == "Stalled" && c.reason == "DependencyCycle" && c.message.contains(cycle)
+                })
             };
             scene.fleet().until(&scene.own(name), "Stalled", stalled).await?;
         }

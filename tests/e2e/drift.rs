@@ -1,4 +1,4 @@
-//! What somebody changes on a member by hand is put right.
+//! Manual changes on a member are repaired.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -6,11 +6,11 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
-use crate::world::along;
+use crate::world::shared_scene;
 
 #[test]
-fn a_hand_edit_and_a_hand_delete_are_put_right() -> Result<()> {
-    along("drifting", async |scene| {
+fn a_manual_edit_and_a_manual_deletion_are_repaired() -> Result<()> {
+    shared_scene("drifting", async |scene| {
         let commit = scene.commit(&[("edited", "right"), ("deleted", "right")])?;
         scene.follow_main().await?;
         scene.select(&["m1", "m2"]).await?;
@@ -19,23 +19,23 @@ fn a_hand_edit_and_a_hand_delete_are_put_right() -> Result<()> {
         let other = scene.map("m2", "edited").await?.context("the map on m2")?;
 
         let api: Api<ConfigMap> = Api::namespaced(scene.fleet().member("m1").await?, "default");
-        let wrong = json!({"data": {"value": "wrong", "more": "mine"}});
+        let edited = json!({"data": {"value": "wrong", "more": "mine"}});
         let edit = PatchParams {
             field_manager: Some("somebody".into()),
             ..PatchParams::default()
         };
         let edited = api
-            .patch(&scene.own("edited"), &edit, &Patch::Merge(wrong))
+            .patch(&scene.own("edited"), &edit, &Patch::Merge(edited))
             .await?;
         assert_eq!(edited.data.context("data")?["value"], "wrong");
         api.delete(&scene.own("deleted"), &DeleteParams::default())
             .await?;
         scene.until_value("m1", "edited", Some("right")).await?;
         scene.until_value("m1", "deleted", Some("right")).await?;
-        // What git does not speak of is not its business.
-        let mended = scene.map("m1", "edited").await?.context("the map on m1")?;
+        // Fields that are not in git are not changed.
+        let repaired = scene.map("m1", "edited").await?.context("the map on m1")?;
         assert_eq!(
-            mended.data.unwrap_or_default().get("more").map(String::as_str),
+            repaired.data.unwrap_or_default().get("more").map(String::as_str),
             Some("mine")
         );
         let still = scene.map("m2", "edited").await?.context("the map on m2")?;

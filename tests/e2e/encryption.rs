@@ -1,4 +1,4 @@
-//! Encrypted Secrets: decrypted on the members, and nowhere else.
+//! Encrypted Secrets: decrypted on the members only.
 
 use std::path::Path;
 
@@ -10,9 +10,9 @@ use starling_api::SyncResource;
 use starling_api::conditions::{self, READY};
 use starling_testkit::SopsTools;
 
-use crate::world::{MEMBERS, Scene, along};
+use crate::world::{MEMBERS, Scene, shared_scene};
 
-/// Nothing that a program writes by itself.
+/// A text that no program writes by itself.
 const CANARY: &str = "correct-horse-battery-staple";
 
 fn manifest(scene: &Scene, value: &str) -> String {
@@ -54,7 +54,7 @@ async fn put_keys(scene: &Scene, name: &str, identities: &[&str]) -> Result<()> 
     scene.fleet().put::<Secret>(secret).await
 }
 
-/// Waits until a Sync alone says that it cannot decrypt, and returns its message.
+/// Waits until a Sync without group reports that it cannot decrypt, and returns its message.
 async fn refused(scene: &Scene, name: &str, decryption: serde_json::Value) -> Result<String> {
     let mut spec = json!({
         "clusterRef": {"name": "m1"}, "sourceRef": {"name": scene.name}, "path": "./app", "retryInterval": "1s",
@@ -79,7 +79,7 @@ async fn refused(scene: &Scene, name: &str, decryption: serde_json::Value) -> Re
     failed(&sync).context("a message")
 }
 
-/// Files below a folder that hold a text.
+/// Returns the files below a folder that contain a text.
 fn files_with(folder: &Path, text: &str) -> Result<Vec<String>> {
     let mut found = Vec::new();
     let mut ahead = vec![folder.to_owned()];
@@ -89,7 +89,7 @@ fn files_with(folder: &Path, text: &str) -> Result<Vec<String>> {
             if entry.file_type()?.is_dir() {
                 ahead.push(entry.path());
             } else if entry.file_type()?.is_file() {
-                // The ledger's journal may be gone again.
+                // The SQLite journal of the ledger may have been deleted meanwhile.
                 let bytes = std::fs::read(entry.path()).unwrap_or_default();
                 if bytes.windows(text.len()).any(|window| window == text.as_bytes()) {
                     found.push(entry.path().display().to_string());
@@ -101,8 +101,8 @@ fn files_with(folder: &Path, text: &str) -> Result<Vec<String>> {
 }
 
 #[test]
-fn an_encrypted_secret_reaches_five_members_decrypted_and_nothing_else() -> Result<()> {
-    along("sops", async |scene| {
+fn an_encrypted_secret_is_decrypted_on_five_members_only() -> Result<()> {
+    shared_scene("sops", async |scene| {
         let tools = SopsTools::find()?;
         let (key, other) = (tools.key()?, tools.key()?);
         let first = tools.encrypt_secret(&manifest(scene, CANARY), &[&key, &other])?;
@@ -121,13 +121,13 @@ fn an_encrypted_secret_reaches_five_members_decrypted_and_nothing_else() -> Resu
         scene.succeeded(&commit).await?;
         assert_eq!(passwords(scene).await?, vec![Some(CANARY.to_owned()); 5]);
 
-        // The plaintext is cached now: it is for those who have the keys to it.
+        // The plaintext is cached now: only Syncs with the keys may use it.
         put_keys(scene, "wrong", &[tools.key()?.identity()]).await?;
         let named = |name: &str| json!({"provider": "sops", "secretRef": {"name": name}});
-        let wrong = refused(scene, "wrong", named(&scene.own("wrong"))).await?;
+        let message = refused(scene, "wrong", named(&scene.own("wrong"))).await?;
         assert!(
-            wrong.contains("sops-db") && wrong.contains("none of the identities"),
-            "{wrong}"
+            message.contains("sops-db") && message.contains("none of the identities"),
+            "{message}"
         );
         let none = refused(scene, "none", json!(null)).await?;
         assert!(
@@ -137,7 +137,7 @@ fn an_encrypted_secret_reaches_five_members_decrypted_and_nothing_else() -> Resu
         let missing = refused(scene, "missing", named("nowhere")).await?;
         assert!(missing.contains("there is no Secret \"nowhere\""), "{missing}");
 
-        // Other keys from now on, in the same Secret.
+        // New keys in the same Secret.
         put_keys(scene, "age", &[other.identity(), tools.key()?.identity()]).await?;
         let second = tools.encrypt_secret(&manifest(scene, "second"), &[&other])?;
         let commit = scene.repo.commit(&[("app/db.yaml", &second)], "other keys")?;
@@ -158,7 +158,7 @@ fn an_encrypted_secret_reaches_five_members_decrypted_and_nothing_else() -> Resu
             );
             assert_eq!(files_with(&scene.fleet().data_dir(), hidden)?, [""; 0]);
             let log = std::fs::read_to_string(scene.fleet().log())?;
-            assert!(!log.contains(hidden), "the log tells");
+            assert!(!log.contains(hidden), "the log contains a secret");
         }
         Ok(())
     })

@@ -1,4 +1,4 @@
-//! Gates that somebody else decides: webhooks, queries of a Prometheus, Jobs.
+//! Gates that other systems decide: webhooks, queries of a Prometheus, Jobs.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,97 +15,96 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use starling_api::{GATE, RolloutPhase, SyncGroup, SyncGroupStatus, TaskStatus};
-use starling_testkit::fleet::{NAMESPACE, PATIENCE};
-use starling_testkit::{Fleet, FleetOptions, GitRepo, wait};
+use starling_testkit::fleet::{NAMESPACE, TIMEOUT};
+use starling_testkit::{Fleet, FleetOptions, GitRepo, program, wait};
 use tokio::net::TcpListener;
 
-use crate::PROGRAM;
+use crate::operator_actions::{canary, say};
 use crate::stages::{is_in, stage_status};
-use crate::steering::{canary, say};
-use crate::world::{MEMBERS, Scene, all, along, blocked_by, config_map, is_ready};
+use crate::world::{MEMBERS, Scene, all, blocked_by, config_map, is_ready, shared_scene};
 
-/// A request that was asked.
+/// A received request.
 #[derive(Clone, Debug)]
-struct Asked {
+struct ReceivedRequest {
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
 }
 
-impl Asked {
+impl ReceivedRequest {
     fn header(&self, name: &str) -> Result<&str> {
         let value = self.headers.get(name).with_context(|| format!("no {name}"))?;
         Ok(value.to_str()?)
     }
 }
 
-/// A server that answers what it is told to, and remembers what it was asked.
+/// A server with a configurable response that records its requests.
 #[derive(Clone, Default)]
-struct Oracle(Arc<Mutex<Told>>);
+struct GateServer(Arc<Mutex<ServerState>>);
 
 #[derive(Default)]
-struct Told {
-    answer: (u16, Value),
-    asked: Vec<Asked>,
+struct ServerState {
+    response: (u16, Value),
+    requests: Vec<ReceivedRequest>,
 }
 
-impl Oracle {
-    /// Starts with an answer; also returns its address.
-    async fn start(status: u16, answer: Value) -> Result<(Self, String)> {
-        let oracle = Self::default();
-        oracle.answers(status, answer);
-        let app = Router::new().fallback(Self::take).with_state(oracle.clone());
+impl GateServer {
+    /// Starts the server with a response; also returns its address.
+    async fn start(status: u16, response: Value) -> Result<(Self, String)> {
+        let server = Self::default();
+        server.respond_with(status, response);
+        let app = Router::new().fallback(Self::take).with_state(server.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}", listener.local_addr()?);
         tokio::spawn(async move { axum::serve(listener, app).await });
-        Ok((oracle, url))
+        Ok((server, url))
     }
 
     async fn take(
-        State(oracle): State<Self>,
+        State(server): State<Self>,
         uri: Uri,
         headers: HeaderMap,
         body: Bytes,
     ) -> (StatusCode, String) {
-        let mut told = oracle.told();
-        told.asked.push(Asked { uri, headers, body });
-        let (status, body) = told.answer.clone();
+        let mut state = server.state();
+        state.requests.push(ReceivedRequest { uri, headers, body });
+        let (status, body) = state.response.clone();
         (StatusCode::from_u16(status).unwrap_or_default(), body.to_string())
     }
 
-    fn answers(&self, status: u16, answer: Value) {
-        self.told().answer = (status, answer);
+    fn respond_with(&self, status: u16, response: Value) {
+        self.state().response = (status, response);
     }
 
-    fn asked(&self) -> Vec<Asked> {
-        self.told().asked.clone()
+    fn requests(&self) -> Vec<ReceivedRequest> {
+        self.state().requests.clone()
     }
 
     /// The keys of all requests.
     fn keys(&self) -> Result<BTreeSet<String>> {
-        let asked = self.asked();
-        let keys = asked
+        let requests = self.requests();
+        let keys = requests
             .iter()
-            .map(|asked| asked.header("idempotency-key").map(str::to_owned));
+            .map(|requests| requests.header("idempotency-key").map(str::to_owned));
         keys.collect()
     }
 
-    /// Waits until it was asked more often than this.
-    async fn asked_more_than(&self, times: usize) -> Result<()> {
-        wait::until(PATIENCE, format!("more than {times} requests"), async || {
-            let asked = self.asked().len();
-            (asked > times).then_some(()).ok_or(format!("{asked}"))
+    /// Waits until the server has received more than this number of requests.
+    async fn until_requests_exceed(&self, times: usize) -> Result<()> {
+        wait::until(TIMEOUT, format!("more than {times} requests"), async || {
+            let requests = self.requests().len();
+            (requests > times).then_some(()).ok_or(format!("{requests}"))
         })
         .await?;
         Ok(())
     }
 
-    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
+    fn state(&self) -> std::sync::MutexGuard<'_, ServerState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// HMAC-SHA256 as RFC 2104 has it, apart from what the program uses.
+/// HMAC-SHA256 by RFC 2104, independent of the program's implementation.
 fn hmac(key: &[u8], message: &[u8]) -> String {
     let mut block = [0u8; 64];
     block[..key.len()].copy_from_slice(key);
@@ -132,87 +131,92 @@ fn webhook(url: &str, secret: &str) -> Value {
     json!({"type": "Webhook", "interval": "1s", "webhook": {"url": format!("{url}/gate"), "secretRef": {"name": secret}}})
 }
 
-/// The task after the canary that began last.
+/// Returns the last started task after the canary.
 fn last_task(status: &SyncGroupStatus) -> Option<&TaskStatus> {
     stage_status(status, "canary")?.after_stage_tasks.last()
 }
 
-fn is_stopped_by(status: &SyncGroupStatus, words: &str) -> bool {
+fn is_stopped_by(status: &SyncGroupStatus, expected: &str) -> bool {
     let paused = status
         .rollout
         .as_ref()
         .is_some_and(|rollout| rollout.phase == RolloutPhase::Paused);
-    let said = last_task(status).is_some_and(|task| task.result.is_some() && task.message.contains(words));
+    let said = last_task(status).is_some_and(|task| task.result.is_some() && task.message.contains(expected));
     paused && said && blocked_by(status).contains("GateFailed")
 }
 
 #[test]
-fn a_webhook_holds_a_stage_until_its_answer_is_passed() -> Result<()> {
-    along("asked", async |scene| {
-        let (oracle, url) = Oracle::start(503, json!({"message": "restarting"})).await?;
+fn a_webhook_blocks_a_stage_until_its_response_is_passed() -> Result<()> {
+    shared_scene("asked", async |scene| {
+        let (server, url) = GateServer::start(503, json!({"message": "restarting"})).await?;
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
         let secret = scene.own("gates");
         let task = json!({"afterStageTasks": [webhook(&url, &secret)]});
         canary(scene, json!({}), task).await?;
-        // Nothing is asked before there is something to sign with, and status says so.
+        // Nothing is sent before the signing key exists, and the status reports it.
         scene
             .status("the Secret is missing", |status| {
                 last_task(status).is_some_and(|task| task.message.contains("there is no Secret"))
             })
             .await?;
-        assert!(oracle.asked().is_empty());
+        assert!(server.requests().is_empty());
         put_secret(scene.fleet(), &secret, json!({"token": format!("{TOKEN}\n")})).await?;
         scene
             .status("it is in trouble", |status| {
                 last_task(status).is_some_and(|task| task.message.contains("503: restarting"))
             })
             .await?;
-        oracle.answers(200, json!({"result": "Pending", "message": "smoke tests run"}));
+        server.respond_with(200, json!({"result": "Pending", "message": "smoke tests run"}));
         let status = scene
             .status("it is pending", |status| {
                 last_task(status).is_some_and(|task| task.message == "smoke tests run")
                     && is_in(status, &first, "canary", "AwaitingWebhook")
             })
             .await?;
-        oracle.asked_more_than(oracle.asked().len() + 1).await?;
+        server.until_requests_exceed(server.requests().len() + 1).await?;
         assert_eq!(scene.values(&MEMBERS[1..], "settings").await?, vec![None; 4]);
-        for asked in oracle.asked() {
-            let signed = [asked.header("starling-timestamp")?.as_bytes(), b".", &asked.body].concat();
+        for requests in server.requests() {
+            let signed = [
+                requests.header("starling-timestamp")?.as_bytes(),
+                b".",
+                &requests.body,
+            ]
+            .concat();
             assert_eq!(
-                asked.header("starling-signature")?,
+                requests.header("starling-signature")?,
                 format!("v1={}", hmac(TOKEN.as_bytes(), &signed))
             );
-            assert_eq!(asked.uri, "/gate");
-            let body: Value = serde_json::from_slice(&asked.body)?;
+            assert_eq!(requests.uri, "/gate");
+            let body: Value = serde_json::from_slice(&requests.body)?;
             let rollout = status.rollout.as_ref().context("a rollout")?;
-            let told = json!({
+            let state = json!({
                 "namespace": NAMESPACE, "group": scene.name, "rollout": rollout.id, "release": rollout.release,
                 "revisions": rollout.revisions, "direction": "Forward", "stage": "canary",
                 "list": "afterStageTasks", "task": 0,
                 "startTime": last_task(&status).context("the task")?.start_time,
                 "clusters": {"total": 1, "updated": 1, "failed": 0},
             });
-            assert_eq!(body, told);
+            assert_eq!(body, state);
         }
-        oracle.answers(200, json!({"result": "Passed"}));
+        server.respond_with(200, json!({"result": "Passed"}));
         scene.succeeded(&first).await?;
-        assert_eq!(oracle.keys()?.len(), 1, "one gate, one key");
+        assert_eq!(server.keys()?.len(), 1, "one gate, one key");
 
-        // The gate of another rollout is another one.
+        // Another rollout has another gate.
         let second = scene.commit(&[("settings", "two")])?;
         scene.succeeded(&second).await?;
         assert_eq!(scene.values(&MEMBERS, "settings").await?, all("two", 5));
-        assert_eq!(oracle.keys()?.len(), 2);
+        assert_eq!(server.keys()?.len(), 2);
         Ok(())
     })
 }
 
 #[test]
-fn a_webhook_that_fails_stops_the_rollout_until_it_is_tried_again() -> Result<()> {
-    along("failing", async |scene| {
-        let (oracle, url) =
-            Oracle::start(200, json!({"result": "Failed", "message": "3 of 9 tests"})).await?;
+fn a_failed_webhook_stops_the_rollout_until_a_retry() -> Result<()> {
+    shared_scene("failing", async |scene| {
+        let (server, url) =
+            GateServer::start(200, json!({"result": "Failed", "message": "3 of 9 tests"})).await?;
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
         let secret = scene.own("gates");
@@ -223,24 +227,24 @@ fn a_webhook_that_fails_stops_the_rollout_until_it_is_tried_again() -> Result<()
             .status("stopped", |status| is_stopped_by(status, "3 of 9 tests"))
             .await?;
         assert_eq!(
-            oracle.asked().len(),
+            server.requests().len(),
             1,
-            "what has failed is not asked again by itself"
+            "a failed gate is not called again automatically"
         );
         assert_eq!(scene.values(&MEMBERS[1..], "settings").await?, vec![None; 4]);
-        oracle.answers(204, Value::Null);
+        server.respond_with(204, Value::Null);
         say(
             scene,
             &["retry", scene.name, "--stage", "canary", "--reason", "flaky"],
         )
         .await?;
         scene.succeeded(&first).await?;
-        assert_eq!(oracle.keys()?.len(), 2, "the gate began anew");
+        assert_eq!(server.keys()?.len(), 2, "the gate was started again");
         Ok(())
     })
 }
 
-/// An answer as the page "HTTP API" of Prometheus' documentation shows it.
+/// A response as in the page "HTTP API" of the documentation of Prometheus.
 fn vector(value: &str) -> Value {
     json!({"status": "success", "data": {"resultType": "vector", "result": [
         {"metric": {"__name__": "errors", "job": "shop"}, "value": [1_435_781_451.781, value]}]}})
@@ -248,8 +252,8 @@ fn vector(value: &str) -> Value {
 
 #[test]
 fn a_metric_is_queried_until_its_test_is_true() -> Result<()> {
-    along("measured", async |scene| {
-        let (oracle, url) = Oracle::start(200, vector("0.5")).await?;
+    shared_scene("measured", async |scene| {
+        let (server, url) = GateServer::start(200, vector("0.5")).await?;
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
         let secret = scene.own("prometheus");
@@ -265,13 +269,13 @@ fn a_metric_is_queried_until_its_test_is_true() -> Result<()> {
             })
             .await?;
         assert_eq!(scene.values(&MEMBERS[1..], "settings").await?, vec![None; 4]);
-        for asked in oracle.asked() {
-            assert_eq!(asked.uri, "/prometheus/api/v1/query");
-            assert_eq!(asked.header("authorization")?, format!("Bearer {TOKEN}"));
-            assert_eq!(&asked.body[..], b"query=errors%7Bjob%3D%22shop%22%7D");
+        for requests in server.requests() {
+            assert_eq!(requests.uri, "/prometheus/api/v1/query");
+            assert_eq!(requests.header("authorization")?, format!("Bearer {TOKEN}"));
+            assert_eq!(&requests.body[..], b"query=errors%7Bjob%3D%22shop%22%7D");
         }
-        // What a server repeats of what it was signed in with does not get into status.
-        oracle.answers(
+        // Credentials that a server repeats are not in the status.
+        server.respond_with(
             503,
             json!({"status": "error", "errorType": "timeout", "error": format!("not for {TOKEN}")}),
         );
@@ -280,7 +284,7 @@ fn a_metric_is_queried_until_its_test_is_true() -> Result<()> {
                 last_task(status).is_some_and(|task| task.message.contains("not for ***"))
             })
             .await?;
-        oracle.answers(200, vector("0.05"));
+        server.respond_with(200, vector("0.05"));
         scene.succeeded(&first).await?;
         assert_eq!(scene.values(&MEMBERS, "settings").await?, all("one", 5));
         Ok(())
@@ -288,8 +292,8 @@ fn a_metric_is_queried_until_its_test_is_true() -> Result<()> {
 }
 
 #[test]
-fn a_test_that_makes_no_sense_is_said_before_anything_rolls() -> Result<()> {
-    along("senseless", async |scene| {
+fn an_invalid_test_is_reported_before_any_rollout() -> Result<()> {
+    shared_scene("senseless", async |scene| {
         scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
         let metric = json!({"url": "http://prometheus:9090", "query": "up", "test": "valu < 1.0"});
@@ -311,7 +315,7 @@ fn a_test_that_makes_no_sense_is_said_before_anything_rolls() -> Result<()> {
     })
 }
 
-/// The Jobs of a scene that have not ended.
+/// Returns the running Jobs of a scene.
 async fn jobs(scene: &Scene) -> Result<Vec<Job>> {
     let jobs = scene.fleet().api::<Job>().list(&ListParams::default()).await?;
     let open = |job: &Job| {
@@ -322,9 +326,9 @@ async fn jobs(scene: &Scene) -> Result<Vec<Job>> {
     Ok(jobs.items.into_iter().filter(open).collect())
 }
 
-/// Waits until there is one Job that has not ended.
+/// Waits until there is one running Job.
 async fn job(scene: &Scene) -> Result<Job> {
-    let found = wait::until(PATIENCE, format!("a Job of {}", scene.name), async || {
+    let found = wait::until(TIMEOUT, format!("a Job of {}", scene.name), async || {
         let mut jobs = jobs(scene).await.map_err(|e| format!("{e:#}"))?;
         match jobs.len() {
             1 => jobs.pop().ok_or_else(|| "none".to_owned()),
@@ -335,8 +339,8 @@ async fn job(scene: &Scene) -> Result<Job> {
     Ok(found)
 }
 
-/// Ends a Job. There are neither nodes nor a controller of Jobs here: this is the status that the latter writes once the pods of
-/// the Job have succeeded, or failed too often.
+/// Ends a Job. There are no nodes and no Job controller here: this writes the status that the controller would write
+/// after the pods have succeeded, or failed too often.
 async fn end_job(scene: &Scene, job: &Job, succeeds: bool) -> Result<()> {
     let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let condition = |type_: &str, reason: &str| {
@@ -371,7 +375,7 @@ async fn end_job(scene: &Scene, job: &Job, succeeds: bool) -> Result<()> {
 
 #[test]
 fn a_job_has_to_succeed_before_the_next_stage() -> Result<()> {
-    along("running", async |scene| {
+    shared_scene("running", async |scene| {
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
         let pod = |policy: &str| json!({"spec": {policy: "Never", "containers": [{"name": "smoke", "image": "example.com/smoke:1"}]}});
@@ -385,7 +389,7 @@ fn a_job_has_to_succeed_before_the_next_stage() -> Result<()> {
         };
         let retry = ["retry", scene.name, "--stage", "canary", "--reason", "mended"];
 
-        // A field that the API server does not know is no Job.
+        // A template with an unknown field is invalid.
         canary(scene, json!({}), task("restartPolcy", json!({}))).await?;
         scene
             .status("the template is wrong", |status| {
@@ -420,11 +424,15 @@ fn a_job_has_to_succeed_before_the_next_stage() -> Result<()> {
 
         say(scene, &retry).await?;
         let passing = job(scene).await?;
-        assert_ne!(passing.name_any(), failing.name_any(), "the gate began anew");
+        assert_ne!(
+            passing.name_any(),
+            failing.name_any(),
+            "the gate was started again"
+        );
         end_job(scene, &passing, true).await?;
         scene.succeeded(&first).await?;
 
-        // One that does not end in its time is deleted; what ended is kept.
+        // A Job that exceeds its timeout is deleted; finished Jobs are kept.
         canary(scene, json!({}), task("restartPolicy", json!({"timeout": "3s"}))).await?;
         scene.commit(&[("settings", "two")])?;
         let slow = job(scene).await?;
@@ -453,10 +461,10 @@ fn a_job_has_to_succeed_before_the_next_stage() -> Result<()> {
         // A newer release waits for other gates.
         canary(scene, json!({}), task("restartPolicy", json!({}))).await?;
         scene.commit(&[("settings", "three")])?;
-        let overtaken = job(scene).await?;
+        let superseded = job(scene).await?;
         scene.commit(&[("settings", "four")])?;
-        wait::until(PATIENCE, "the Job of the overtaken release is gone", async || {
-            let found = scene.fleet().api::<Job>().get_opt(&overtaken.name_any()).await;
+        wait::until(TIMEOUT, "the Job of the overtaken release is gone", async || {
+            let found = scene.fleet().api::<Job>().get_opt(&superseded.name_any()).await;
             let found = found.map_err(|e| e.to_string())?;
             found.map_or(Ok(()), |job| Err(format!("{:?}", job.status)))
         })
@@ -465,9 +473,9 @@ fn a_job_has_to_succeed_before_the_next_stage() -> Result<()> {
     })
 }
 
-/// What a gate has begun goes on after a crash as the same gate.
+/// A running gate continues after a crash as the same gate.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_webhook_that_is_pending_is_asked_the_same_after_a_crash() -> Result<()> {
+async fn a_pending_webhook_is_called_with_the_same_key_after_a_crash() -> Result<()> {
     let fleet = Fleet::start(FleetOptions {
         members: 2,
         ..FleetOptions::default()
@@ -481,23 +489,23 @@ async fn a_webhook_that_is_pending_is_asked_the_same_after_a_crash() -> Result<(
         .put_source("shop", &repo.url(), json!({"branch": "main"}))
         .await?;
     put_secret(&fleet, "gates", json!({"token": TOKEN})).await?;
-    let (oracle, url) = Oracle::start(200, json!({"result": "Pending"})).await?;
+    let (server, url) = GateServer::start(200, json!({"result": "Pending"})).await?;
     let stage = json!({"name": "canary", "clusterSelector": {"matchLabels": {"stage": "canary"}},
         "afterStageTasks": [webhook(&url, "gates")]});
     let spec = json!({"clusterSelector": {}, "syncs": [{"name": "app", "sourceRef": {"name": "shop"}, "path": "./app"}],
         "rolloutStrategy": {"maxConcurrency": "100%", "stages": [stage]}});
     fleet.put_group("shop", spec).await?;
-    let controller = fleet.controller(PROGRAM, &[])?;
+    let controller = fleet.controller(program(), &[])?;
     fleet.until("m1", "Ready", is_ready).await?;
-    oracle.asked_more_than(1).await?;
+    server.until_requests_exceed(1).await?;
     controller.kill9()?;
-    let before = oracle.asked().len();
-    let controller = fleet.controller(PROGRAM, &[])?;
-    oracle.asked_more_than(before + 1).await?;
-    assert_eq!(oracle.keys()?.len(), 1, "it is the same gate");
-    oracle.answers(200, json!({"result": "Passed"}));
+    let before = server.requests().len();
+    let controller = fleet.controller(program(), &[])?;
+    server.until_requests_exceed(before + 1).await?;
+    assert_eq!(server.keys()?.len(), 1, "it is the same gate");
+    server.respond_with(200, json!({"result": "Passed"}));
     fleet.rollout("shop", &commit, RolloutPhase::Succeeded).await?;
-    assert_eq!(oracle.keys()?.len(), 1);
+    assert_eq!(server.keys()?.len(), 1);
     drop(controller);
     Ok(())
 }

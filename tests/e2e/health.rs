@@ -1,5 +1,5 @@
-//! `wait`: a rollout stays at a cluster until what it applied is healthy there. Nothing runs workloads on these members, so
-//! the tests write the statuses that controllers would.
+//! `wait`: a cluster is in flight until the applied objects are healthy there. These members run no workloads, so the
+//! tests write the statuses of the controllers.
 
 use anyhow::{Context, Result, ensure};
 use http::Method;
@@ -8,8 +8,10 @@ use kube::Api;
 use serde_json::{Value, json};
 use starling_api::conditions::{HEALTHY, READY, find};
 use starling_api::{REQUESTED_AT, RolloutPhase, SyncGroup, SyncResource, SyncStatus};
+use starling_testkit::fleet::TIMEOUT;
+use starling_testkit::wait;
 
-use crate::world::{Scene, along, blocked_by, problems, ready, sync_ready};
+use crate::world::{Scene, blocked_by, problems, ready, shared_scene, sync_ready};
 
 const DEPLOYMENT: &str = "apps/v1 Deployment";
 
@@ -29,7 +31,7 @@ fn deployment(name: &str, image: &str) -> String {
     .to_string()
 }
 
-/// What the Deployment controller writes: so many of the one replica are there, as of this generation.
+/// The status that the Deployment controller writes: the number of available replicas (of one), at this generation.
 fn available(count: u32, generation: i64) -> Value {
     let (status, reason) = if count > 0 {
         ("True", "NewReplicaSetAvailable")
@@ -54,7 +56,7 @@ fn gave_up(generation: i64) -> Value {
     status
 }
 
-/// Status and reason of Healthy.
+/// Returns status and reason of Healthy.
 fn healthy(sync: &SyncResource) -> (String, String) {
     let conditions = sync.status.as_ref().map(|status| status.conditions.as_slice());
     find(conditions.unwrap_or_default(), HEALTHY)
@@ -62,8 +64,8 @@ fn healthy(sync: &SyncResource) -> (String, String) {
         .unwrap_or_default()
 }
 
-/// Reason and object of each problem.
-fn troubles(sync: &SyncResource) -> Vec<(String, String)> {
+/// Returns reason and object of each problem.
+fn problems_of_sync(sync: &SyncResource) -> Vec<(String, String)> {
     let problems = sync.status.iter().flat_map(|status| &status.problems);
     problems
         .map(|problem| (problem.reason.clone(), problem.object.clone()))
@@ -82,8 +84,8 @@ fn has_failed(sync: &SyncResource) -> bool {
     is(&sync_ready(sync), "False", "HealthCheckFailed") && is(&healthy(sync), "False", "HealthCheckFailed")
 }
 
-/// Ready and healthy, with the target that it holds.
-fn is_well(sync: &SyncResource) -> bool {
+/// Whether a Sync is ready and healthy with its applied target.
+fn is_healthy(sync: &SyncResource) -> bool {
     let status = sync.status.clone().unwrap_or_default();
     is(&sync_ready(sync), "True", "Succeeded")
         && is(&healthy(sync), "True", "Succeeded")
@@ -114,8 +116,8 @@ impl Scene {
         web.metadata.generation.context("its generation")
     }
 
-    /// Plays the Deployment controller of a member.
-    async fn web_is(&self, member: &str, status: Value) -> Result<()> {
+    /// Acts as the Deployment controller of a member.
+    async fn set_web_status(&self, member: &str, status: Value) -> Result<()> {
         let name = self.own("web");
         self.fleet()
             .patch_status(member, DEPLOYMENT, ("default", &name), status)
@@ -129,12 +131,17 @@ impl Scene {
             (status.clusters.progressing, status.clusters.pending) == (1, 1)
         })
         .await?;
-        let first: SyncResource = self
-            .fleet()
-            .get(&self.sync_name("m1"))
-            .await
-            .or_else(|_| blank())?;
-        let (first, second) = if at(&first) { ("m1", "m2") } else { ("m2", "m1") };
+        // The status comes before the admission that it counts.
+        let admitted = wait::until(TIMEOUT, "one cluster is admitted", async || {
+            for pair in [("m1", "m2"), ("m2", "m1")] {
+                let sync = self.fleet().get::<SyncResource>(&self.sync_name(pair.0)).await;
+                if sync.is_ok_and(|sync| at(&sync)) {
+                    return Some(pair);
+                }
+            }
+            None
+        });
+        let (first, second) = admitted.await?;
         self.sync(first, "applied, and waiting for health", |sync| {
             at(sync)
                 && is_waiting(sync)
@@ -147,76 +154,71 @@ impl Scene {
         Ok((first, second))
     }
 
-    /// Requests that read this scene's Deployment as a whole.
-    fn readings_of_web(&self, member: &str) -> Result<usize> {
+    /// Counts the requests that read the complete Deployment of this scene.
+    fn reads_of_web(&self, member: &str) -> Result<usize> {
         let path_end = format!("/deployments/{}", self.own("web"));
         Ok(self.proxy(member)?.count(&Method::GET, &path_end))
     }
 }
 
-/// A Sync that was not admitted to anything.
-fn blank() -> Result<SyncResource> {
-    Ok(serde_json::from_value(json!({
-        "apiVersion": "starling.dev/v1alpha1", "kind": "Sync", "metadata": {"name": "none"},
-        "spec": {"clusterRef": {"name": ""}, "sourceRef": {"name": ""}},
-    }))?)
-}
-
 #[test]
-fn a_slot_ends_when_the_deployment_is_available_with_this_very_revision() -> Result<()> {
-    along("awaits", async |scene| {
+fn a_slot_is_freed_when_the_deployment_is_available_at_this_revision() -> Result<()> {
+    shared_scene("awaits", async |scene| {
         let first = scene.commit_web("one")?;
         scene.follow_main().await?;
         scene.select(&["m1", "m2"]).await?;
         scene.group(json!({"maxConcurrency": 1}), json!({})).await?;
 
-        let (leader, follower) = scene.one_waits(&first).await?;
-        let waiting: SyncResource = scene.fleet().get(&scene.sync_name(leader)).await?;
+        let (first_member, waiting_member) = scene.one_waits(&first).await?;
+        let waiting: SyncResource = scene.fleet().get(&scene.sync_name(first_member)).await?;
         let web = format!("Deployment default/{}", scene.own("web"));
-        assert_eq!(troubles(&waiting), [("InProgress".to_owned(), web.clone())]);
+        assert_eq!(
+            problems_of_sync(&waiting),
+            [("InProgress".to_owned(), web.clone())]
+        );
         assert!(waiting.status.unwrap_or_default().healthy_since.is_empty());
         let group: SyncGroup = scene.fleet().get(scene.name).await?;
         let status = group.status.context("a status")?;
         assert!(blocked_by(&status).contains("NoSlot"), "{status:?}");
         assert!(
-            scene.web(follower).await?.is_none(),
-            "{follower} has it before its turn"
+            scene.web(waiting_member).await?.is_none(),
+            "{waiting_member} has it before its turn"
         );
 
-        scene.web_is(leader, available(1, 1)).await?;
-        scene.sync(leader, "healthy", is_well).await?;
-        scene.sync(follower, "its turn", is_waiting).await?;
-        scene.web_is(follower, available(1, 1)).await?;
+        scene.set_web_status(first_member, available(1, 1)).await?;
+        scene.sync(first_member, "healthy", is_healthy).await?;
+        scene.sync(waiting_member, "its turn", is_waiting).await?;
+        scene.set_web_status(waiting_member, available(1, 1)).await?;
         let status = scene.succeeded(&first).await?;
         assert_eq!(status.clusters.updated, 2);
 
-        // The statuses still say available, but of the generation before: that is no health of this revision.
+        // The statuses are still available, but for the previous generation, which does not count for this revision.
         let second = scene.commit_web("two")?;
-        let (leader, follower) = scene.one_waits(&second).await?;
-        let behind: SyncResource = scene.fleet().get(&scene.sync_name(follower)).await?;
+        let (first_member, waiting_member) = scene.one_waits(&second).await?;
+        let behind: SyncResource = scene.fleet().get(&scene.sync_name(waiting_member)).await?;
         assert!(behind.spec.revision.ends_with(&first), "{:?}", behind.spec);
-        for member in [leader, follower] {
+        for member in [first_member, waiting_member] {
             scene.sync(member, "waiting", is_waiting).await?;
             let generation = scene.generation(member).await?;
             ensure!(generation > 1, "{member} has no new generation");
-            scene.web_is(member, available(1, generation)).await?;
+            scene.set_web_status(member, available(1, generation)).await?;
         }
         scene.succeeded(&second).await?;
 
-        // A commit that does not touch it asks again, and needs nobody.
+        // A commit that does not change the Deployment reads its health again, and needs no new status.
         let third = scene.commit(&[("settings", "v")])?;
         scene.succeeded(&third).await?;
         for member in ["m1", "m2"] {
             let sync: SyncResource = scene.fleet().get(&scene.sync_name(member)).await?;
-            assert!(is_well(&sync), "{sync:?}");
+            assert!(is_healthy(&sync), "{sync:?}");
         }
         Ok(())
     })
 }
 
 #[test]
-fn what_is_not_healthy_in_time_fails_and_recovers_without_being_applied_again() -> Result<()> {
-    along("tardy", async |scene| {
+fn a_sync_that_is_not_healthy_in_time_fails_and_recovers_without_another_apply() -> Result<()> {
+    shared_scene("tardy", async |scene| {
         let commit = scene.commit_web("one")?;
         scene.follow_main().await?;
         scene.select(&["m1"]).await?;
@@ -224,7 +226,7 @@ fn what_is_not_healthy_in_time_fails_and_recovers_without_being_applied_again() 
         scene.group(json!({}), fields).await?;
         let failed = scene.sync("m1", "HealthCheckFailed", has_failed).await?;
         let status = failed.status.clone().unwrap_or_default();
-        assert_eq!((status.attempts, troubles(&failed).len()), (0, 1));
+        assert_eq!((status.attempts, problems_of_sync(&failed).len()), (0, 1));
         assert!(
             !status.next_attempt_time.is_empty(),
             "when it is looked at again: {status:?}"
@@ -238,8 +240,8 @@ fn what_is_not_healthy_in_time_fails_and_recovers_without_being_applied_again() 
         );
         assert_eq!(group.rollout.context("a rollout")?.phase, RolloutPhase::Failed);
 
-        scene.web_is("m1", available(1, 1)).await?;
-        scene.sync("m1", "recovered", is_well).await?;
+        scene.set_web_status("m1", available(1, 1)).await?;
+        scene.sync("m1", "recovered", is_healthy).await?;
         scene.succeeded(&commit).await?;
         let path_end = format!("/deployments/{}", scene.own("web"));
         assert_eq!(scene.proxy("m1")?.count(&Method::PATCH, &path_end), 1);
@@ -248,8 +250,8 @@ fn what_is_not_healthy_in_time_fails_and_recovers_without_being_applied_again() 
 }
 
 #[test]
-fn a_job_that_failed_is_not_waited_for() -> Result<()> {
-    along("jobless", async |scene| {
+fn a_failed_job_is_not_awaited() -> Result<()> {
+    shared_scene("jobless", async |scene| {
         let name = scene.own("once");
         let job = json!({
             "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": "default"},
@@ -261,7 +263,7 @@ fn a_job_that_failed_is_not_waited_for() -> Result<()> {
         scene.repo.commit(&[("app/job.yaml", &job)], "job")?;
         scene.follow_main().await?;
         scene.select(&["m1"]).await?;
-        // Far longer than this test is patient.
+        // Far longer than the timeout of this test.
         scene.group(json!({}), json!({"timeout": "1h"})).await?;
         scene.sync("m1", "waiting for the Job", is_waiting).await?;
         let time = "2026-01-01T00:00:00Z";
@@ -280,26 +282,26 @@ fn a_job_that_failed_is_not_waited_for() -> Result<()> {
             .await?;
         let failed = scene.sync("m1", "failed at once", has_failed).await?;
         let expected = ("Failed".to_owned(), format!("Job default/{name}"));
-        assert_eq!(troubles(&failed), [expected]);
+        assert_eq!(problems_of_sync(&failed), [expected]);
         Ok(())
     })
 }
 
 #[test]
-fn what_breaks_at_rest_is_told_and_the_rollout_stays_done() -> Result<()> {
-    along("breaks", async |scene| {
+fn a_later_health_problem_is_reported_and_the_rollout_stays_done() -> Result<()> {
+    shared_scene("breaks", async |scene| {
         let commit = scene.commit_web("one")?;
         scene.follow_main().await?;
         scene.select(&["m1"]).await?;
         let fields = json!({"interval": "2s", "retryInterval": "1s"});
         scene.group(json!({"maxFailures": 0}), fields).await?;
         scene.sync("m1", "waiting", is_waiting).await?;
-        scene.web_is("m1", available(1, 1)).await?;
+        scene.set_web_status("m1", available(1, 1)).await?;
         let before = scene.succeeded(&commit).await?;
         let rollout = before.rollout.context("a rollout")?;
 
-        // On its way: the Sync says so, and has its timeout to get better.
-        scene.web_is("m1", available(0, 1)).await?;
+        // In progress: the Sync reports it, and may recover within its timeout.
+        scene.set_web_status("m1", available(0, 1)).await?;
         let broken = scene.sync("m1", "not healthy any more", is_waiting).await?;
         assert!(broken.status.unwrap_or_default().healthy_since.is_empty());
         assert_eq!(
@@ -307,8 +309,8 @@ fn what_breaks_at_rest_is_told_and_the_rollout_stays_done() -> Result<()> {
             Some(commit.as_str()),
             "still the same"
         );
-        // Given up: the group is not Ready, and its rollout is still over.
-        scene.web_is("m1", gave_up(1)).await?;
+        // Failed: the group is not Ready, and its rollout is still done.
+        scene.set_web_status("m1", gave_up(1)).await?;
         scene.sync("m1", "failed", has_failed).await?;
         let degraded = |group: &SyncGroup| is(&group_ready(group), "False", "Degraded");
         let group = scene.fleet().until(scene.name, "Degraded", degraded).await?;
@@ -321,10 +323,13 @@ fn what_breaks_at_rest_is_told_and_the_rollout_stays_done() -> Result<()> {
         let after = status.rollout.context("a rollout")?;
         assert_eq!((after.id, after.phase), (rollout.id, RolloutPhase::Succeeded));
 
-        scene.web_is("m1", available(1, 1)).await?;
-        scene.sync("m1", "well again", is_well).await?;
-        let well = |group: &SyncGroup| is(&group_ready(group), "True", "Succeeded");
-        let group: SyncGroup = scene.fleet().until(scene.name, "Ready again", well).await?;
+        scene.set_web_status("m1", available(1, 1)).await?;
+        scene.sync("m1", "well again", is_healthy).await?;
+        let healthy_again = |group: &SyncGroup| is(&group_ready(group), "True", "Succeeded");
+        let group: SyncGroup = scene
+            .fleet()
+            .until(scene.name, "Ready again", healthy_again)
+            .await?;
         assert_eq!(
             group.status.and_then(|s| s.rollout).map(|r| r.id),
             Some(rollout.id)
@@ -341,7 +346,7 @@ fn what_breaks_at_rest_is_told_and_the_rollout_stays_done() -> Result<()> {
 
 #[test]
 fn without_wait_nothing_is_read_and_applied_is_ready() -> Result<()> {
-    along("hasty", async |scene| {
+    shared_scene("hasty", async |scene| {
         let commit = scene.commit_web("one")?;
         scene.follow_main().await?;
         scene.select(&["m1"]).await?;
@@ -350,12 +355,12 @@ fn without_wait_nothing_is_read_and_applied_is_ready() -> Result<()> {
         let asked = json!({"metadata": {"annotations": {REQUESTED_AT: "2026-01-01T00:00:00Z"}}});
         let name = scene.sync_name("m1");
         scene.fleet().patch::<SyncResource>(&name, asked).await?;
-        let answered = |sync: &SyncResource| {
+        let reconciled = |sync: &SyncResource| {
             sync.status
                 .as_ref()
                 .is_some_and(|s| s.last_handled_reconcile_at == "2026-01-01T00:00:00Z")
         };
-        let sync = scene.sync("m1", "looked at", answered).await?;
+        let sync = scene.sync("m1", "looked at", reconciled).await?;
         assert!(is(&sync_ready(&sync), "True", "Succeeded"), "{sync:?}");
         let SyncStatus {
             healthy_since,
@@ -365,20 +370,20 @@ fn without_wait_nothing_is_read_and_applied_is_ready() -> Result<()> {
         } = sync.status.unwrap_or_default();
         assert!(find(&conditions, HEALTHY).is_none() && find(&conditions, READY).is_some());
         assert_eq!((healthy_since.as_str(), last_healthy_target.as_str()), ("", ""));
-        assert_eq!(scene.readings_of_web("m1")?, 0);
+        assert_eq!(scene.reads_of_web("m1")?, 0);
 
-        // The same with wait, as a control: the counter counts.
+        // The same with `wait`, to test the counter.
         scene.group(json!({}), json!({"wait": true})).await?;
         scene.sync("m1", "waiting", is_waiting).await?;
-        assert!(scene.readings_of_web("m1")? > 0);
+        assert!(scene.reads_of_web("m1")? > 0);
         Ok(())
     })
 }
 
-/// A kind that nobody knows, by the conditions that kstatus looks for.
+/// An unknown kind, by the conditions that kstatus evaluates.
 #[test]
-fn a_custom_resource_is_as_healthy_as_its_conditions_say() -> Result<()> {
-    along("custom", async |scene| {
+fn the_health_of_a_custom_resource_follows_its_conditions() -> Result<()> {
+    shared_scene("custom", async |scene| {
         let definition = json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
             "metadata": {"name": "gadgets.health.example.com"},
@@ -409,8 +414,8 @@ fn a_custom_resource_is_as_healthy_as_its_conditions_say() -> Result<()> {
         scene.select(&["m1"]).await?;
         let fields = json!({"interval": "2s", "retryInterval": "1s"});
         scene.group(json!({}), fields).await?;
-        // Without conditions it is as its spec says; the definition was waited for.
-        scene.sync("m1", "applied and healthy", is_well).await?;
+        // Without conditions, the object is healthy; the definition was awaited.
+        scene.sync("m1", "applied and healthy", is_healthy).await?;
         let gadget_is = async |conditions: Value| {
             let place = ("default", name.as_str());
             let status = json!({"conditions": conditions});
@@ -431,7 +436,7 @@ fn a_custom_resource_is_as_healthy_as_its_conditions_say() -> Result<()> {
         let failed = scene.sync("m1", "stalled", has_failed).await?;
         assert_eq!(failed.status.unwrap_or_default().problems[0].message, "no power");
         gadget_is(json!([{"type": "Ready", "status": "True"}])).await?;
-        scene.sync("m1", "well again", is_well).await?;
+        scene.sync("m1", "well again", is_healthy).await?;
         Ok(())
     })
 }

@@ -1,4 +1,4 @@
-//! What a bad cluster costs: itself.
+//! A faulty cluster affects only itself.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use serde_json::json;
 use starling_api::{Cluster, SyncResource};
 use starling_testkit::{Fault, FaultProxy, Match, RequestInfo, wait};
 
-use crate::world::{Scene, all, alone, is_ready, problems, ready, sync_ready};
+use crate::world::{Scene, all, exclusive_scene, is_ready, problems, ready, sync_ready};
 
-const BAD: &str = "m5";
-const GOOD: [&str; 4] = ["m1", "m2", "m3", "m4"];
+const FAULTY_MEMBER: &str = "m5";
+const HEALTHY_MEMBERS: [&str; 4] = ["m1", "m2", "m3", "m4"];
 const MEMBERS: [&str; 5] = ["m1", "m2", "m3", "m4", "m5"];
-/// How long is waited for what a probe period or two have to pass for.
+/// The timeout of conditions that need one or two probe periods.
 const PERIODS: Duration = Duration::from_secs(180);
 
 /// A first commit on all five members.
-async fn settled(scene: &Scene) -> Result<()> {
+async fn first_rollout(scene: &Scene) -> Result<()> {
     let first = scene.commit(&[("settings", "v1")])?;
     scene.follow_main().await?;
     scene.select(&MEMBERS).await?;
@@ -31,8 +31,9 @@ async fn settled(scene: &Scene) -> Result<()> {
     Ok(())
 }
 
-/// Pushes a value; the four good members get it, and the group knows, while the bad one does not.
-async fn others_get(scene: &Scene, value: &str) -> Result<()> {
+/// Pushes a value, and waits until the four healthy members have it, and the status of the group reports it, while the
+/// faulty member does not.
+async fn until_healthy_members_have(scene: &Scene, value: &str) -> Result<()> {
     let commit = scene.commit(&[("settings", value)])?;
     scene
         .status("four updated, one not", |status| {
@@ -41,8 +42,11 @@ async fn others_get(scene: &Scene, value: &str) -> Result<()> {
             status.clusters.updated == 4 && rolled.is_some_and(|rolled| rolled.revision.ends_with(&commit))
         })
         .await?;
-    assert_eq!(scene.values(&GOOD, "settings").await?, all(value, 4));
-    assert_eq!(scene.value(BAD, "settings").await?.as_deref(), Some("v1"));
+    assert_eq!(scene.values(&HEALTHY_MEMBERS, "settings").await?, all(value, 4));
+    assert_eq!(
+        scene.value(FAULTY_MEMBER, "settings").await?.as_deref(),
+        Some("v1")
+    );
     Ok(())
 }
 
@@ -51,22 +55,25 @@ fn cluster_ready(cluster: &Cluster) -> (String, String) {
     ready(conditions.unwrap_or_default())
 }
 
-/// The members' share of the workers is not the bad one's: nobody waits for it, and it is caught up when it is back.
+/// The faulty member does not use the workers of the others: no other member waits for it, and it catches up when it is
+/// reachable again.
 #[test]
-fn t13_others_finish_while_a_black_holed_member_is_still_waited_for() -> Result<()> {
-    alone("blackhole", async |scene| {
-        settled(scene).await?;
-        let bad = scene.proxy(BAD)?;
+fn t13_other_members_finish_during_the_timeout_of_a_black_holed_member() -> Result<()> {
+    exclusive_scene("blackhole", async |scene| {
+        first_rollout(scene).await?;
+        let bad = scene.proxy(FAULTY_MEMBER)?;
         bad.black_hole(true);
-        others_get(scene, "v2").await?;
+        until_healthy_members_have(scene, "v2").await?;
         let status = scene
-            .status("the bad one named", |status| problems(status).contains_key(BAD))
+            .status("the faulty member reported", |status| {
+                problems(status).contains_key(FAULTY_MEMBER)
+            })
             .await?;
         assert_eq!(
             status.clusters.failed, 0,
-            "it is lost, which is no failure of the revision"
+            "unreachable, which is not a failure of the revision"
         );
-        others_get(scene, "v3").await?;
+        until_healthy_members_have(scene, "v3").await?;
         bad.black_hole(false);
         scene
             .status("all updated", |status| status.clusters.updated == 5)
@@ -77,18 +84,18 @@ fn t13_others_finish_while_a_black_holed_member_is_still_waited_for() -> Result<
 }
 
 #[test]
-fn t14_a_member_that_answers_each_call_after_29_seconds_slows_nobody_else() -> Result<()> {
-    alone("slow", async |scene| {
-        settled(scene).await?;
-        let bad = scene.proxy(BAD)?;
+fn t14_a_member_with_a_latency_of_29_seconds_slows_no_other() -> Result<()> {
+    exclusive_scene("slow", async |scene| {
+        first_rollout(scene).await?;
+        let bad = scene.proxy(FAULTY_MEMBER)?;
         let slow = bad.on(Match::any(), Fault::Latency(Duration::from_secs(29)));
         for value in ["v2", "v3"] {
-            others_get(scene, value).await?;
+            until_healthy_members_have(scene, value).await?;
         }
-        assert!(slow.fired() > 0, "it was asked");
-        // Longer than an answer may take to begin: as good as none.
+        assert!(slow.fired() > 0, "it received requests");
+        // Longer than the timeout for the head of a response.
         let lost = |cluster: &Cluster| cluster_ready(cluster) == ("Unknown".into(), "Unreachable".into());
-        scene.fleet().until(BAD, "Unreachable", lost).await?;
+        scene.fleet().until(FAULTY_MEMBER, "Unreachable", lost).await?;
         bad.remove(&slow);
         scene
             .status("all updated", |status| status.clusters.updated == 5)
@@ -98,38 +105,47 @@ fn t14_a_member_that_answers_each_call_after_29_seconds_slows_nobody_else() -> R
     })
 }
 
-/// Every request to the bad member since a moment.
+/// Returns every request to the faulty member since a time.
 fn since(proxy: &FaultProxy, from: Timestamp) -> Vec<RequestInfo> {
     let requests = proxy.requests().into_iter();
     requests.filter(|request| request.when >= from).collect()
 }
 
 #[test]
-fn t15_an_open_breaker_lets_one_probe_through_per_period_and_the_first_answer_closes_it() -> Result<()> {
-    alone("breaker", async |scene| {
-        settled(scene).await?;
-        let bad = scene.proxy(BAD)?;
+fn t15_an_open_breaker_allows_one_probe_per_period_and_the_first_response_closes_it() -> Result<()> {
+    exclusive_scene("breaker", async |scene| {
+        first_rollout(scene).await?;
+        let bad = scene.proxy(FAULTY_MEMBER)?;
         let cut = bad.on(Match::any(), Fault::CutBefore);
-        others_get(scene, "v2").await?;
-        // One attempt failed, and the probe after it.
+        until_healthy_members_have(scene, "v2").await?;
+        // One attempt and the following probe have failed.
         let lost = |cluster: &Cluster| cluster_ready(cluster) == ("Unknown".into(), "Unreachable".into());
-        scene.fleet().until(BAD, "Unreachable", lost).await?;
+        scene.fleet().until(FAULTY_MEMBER, "Unreachable", lost).await?;
         let open = Timestamp::now();
-        // More work for it does not become more requests.
+        // More work for the member does not cause more requests.
         for value in ["v3", "v4"] {
-            others_get(scene, value).await?;
+            until_healthy_members_have(scene, value).await?;
         }
         wait::until(PERIODS, "two more probes", async || since(&bad, open).len() >= 2).await?;
         let whens: Vec<Timestamp> = since(&bad, open).iter().map(|request| request.when).collect();
         assert!(since(&bad, open).iter().all(|request| request.path == "/version"));
         for pair in whens.windows(2) {
-            let gap = pair[1].duration_since(pair[0]);
-            assert!(gap >= SignedDuration::from_secs(30), "{gap:?} between two probes");
+            let interval = pair[1].duration_since(pair[0]);
+            assert!(
+                interval >= SignedDuration::from_secs(30),
+                "{interval:?} between two probes"
+            );
         }
         let healed = Timestamp::now();
         bad.remove(&cut);
         wait::until(PERIODS, "caught up", async || {
-            scene.value(BAD, "settings").await.ok().flatten().as_deref() == Some("v4")
+            scene
+                .value(FAULTY_MEMBER, "settings")
+                .await
+                .ok()
+                .flatten()
+                .as_deref()
+                == Some("v4")
         })
         .await?;
         let first = since(&bad, healed).into_iter().next().context("a request")?;
@@ -139,14 +155,14 @@ fn t15_an_open_breaker_lets_one_probe_through_per_period_and_the_first_answer_cl
             waited <= SignedDuration::from_secs(60),
             "{waited:?}: two probe periods"
         );
-        // v2 was admitted before it was lost; v3 came and went meanwhile.
-        let sent = scene.values_sent(BAD, "settings", &["v1", "v2", "v3", "v4"])?;
+        // v2 was admitted before the member was lost; v3 was superseded meanwhile.
+        let sent = scene.values_sent(FAULTY_MEMBER, "settings", &["v1", "v2", "v3", "v4"])?;
         assert!(sent == ["v1", "v2", "v4"] || sent == ["v1", "v4"], "{sent:?}");
         Ok(())
     })
 }
 
-/// A second valid token of a member: that of a ServiceAccount that may do everything.
+/// A second valid token of a member, for a ServiceAccount with all permissions.
 async fn another_token(scene: &Scene, member: &str) -> Result<String> {
     let client = scene.fleet().member(member).await?;
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
@@ -164,28 +180,28 @@ async fn another_token(scene: &Scene, member: &str) -> Result<String> {
 }
 
 #[test]
-fn t16_a_token_that_expires_within_an_attempt_is_not_used_again_and_the_next_one_goes_on() -> Result<()> {
-    alone("expiry", async |scene| {
+fn t16_a_token_that_expires_during_an_attempt_is_not_reused_and_the_next_attempt_continues() -> Result<()> {
+    exclusive_scene("expiry", async |scene| {
         let names: Vec<String> = (0..8).map(|n| format!("n{n}")).collect();
         let maps = |value: &'static str| -> Vec<(&str, &str)> {
             names.iter().map(|name| (name.as_str(), value)).collect()
         };
         let first = scene.commit(&maps("v1"))?;
         scene.follow_main().await?;
-        scene.select(&[BAD]).await?;
+        scene.select(&[FAULTY_MEMBER]).await?;
         scene.group(json!({}), json!({})).await?;
         scene.succeeded(&first).await?;
 
-        let bad = scene.proxy(BAD)?;
-        let plane = scene.fleet().plane(BAD)?;
+        let bad = scene.proxy(FAULTY_MEMBER)?;
+        let plane = scene.fleet().plane(FAULTY_MEMBER)?;
         let old = plane.token().reveal().to_owned();
         let is_old = {
             let old = old.clone();
             move |request: &RequestInfo| request.has_token(&old)
         };
-        let new = another_token(scene, BAD).await?;
-        // The inventory is read and three objects are written; then the token is worth nothing. The answers take a
-        // while, so that what was sent beside them is not mistaken for what is sent after them.
+        let new = another_token(scene, FAULTY_MEMBER).await?;
+        // The inventory is read and three objects are written; then the token is invalid. The responses are delayed, so
+        // that concurrent requests are not mistaken for later ones.
         let begun = Timestamp::now();
         let from_fifth = |skip: usize| {
             let is_old = is_old.clone();
@@ -199,7 +215,7 @@ fn t16_a_token_that_expires_within_an_attempt_is_not_used_again_and_the_next_one
         let expired = bad.on(from_fifth(4), Fault::status(StatusCode::UNAUTHORIZED));
         let second = scene.commit(&maps("v2"))?;
         let refused = |c: &Cluster| cluster_ready(c) == ("False".into(), "AuthFailed".into());
-        scene.fleet().until(BAD, "AuthFailed", refused).await?;
+        scene.fleet().until(FAULTY_MEMBER, "AuthFailed", refused).await?;
         assert!(expired.fired() > 0);
         let requests = since(&bad, begun);
         let first_401 = requests
@@ -222,14 +238,13 @@ fn t16_a_token_that_expires_within_an_attempt_is_not_used_again_and_the_next_one
         let before = written("v2");
         assert!(!before.is_empty() && before.len() < names.len(), "{before:?}");
 
-        // The group is told another revision meanwhile by nobody; the Secret is renewed, and nobody asks for a look.
-        let kubeconfig = scene.fleet().kubeconfig(BAD)?.replace(&old, &new);
-        let secret =
-            json!({"metadata": {"name": format!("{BAD}-kubeconfig")}, "stringData": {"value": kubeconfig}});
+        // There is no new revision meanwhile; the Secret is renewed, without a requested reconcile.
+        let kubeconfig = scene.fleet().kubeconfig(FAULTY_MEMBER)?.replace(&old, &new);
+        let secret = json!({"metadata": {"name": format!("{FAULTY_MEMBER}-kubeconfig")}, "stringData": {"value": kubeconfig}});
         scene.fleet().put::<Secret>(secret).await?;
         scene.succeeded(&second).await?;
         wait::until(PERIODS, "caught up", async || {
-            let values = scene.value(BAD, "n7").await;
+            let values = scene.value(FAULTY_MEMBER, "n7").await;
             values.ok().flatten().as_deref() == Some("v2")
         })
         .await?;
@@ -239,9 +254,9 @@ fn t16_a_token_that_expires_within_an_attempt_is_not_used_again_and_the_next_one
             .filter(|request| is_old(request))
             .count();
         assert!(late <= 2, "{late} calls with the old token after the first 401");
-        scene.fleet().until(BAD, "Ready", is_ready).await?;
+        scene.fleet().until(FAULTY_MEMBER, "Ready", is_ready).await?;
         let mut after = written("v2");
-        assert!(after.starts_with(&before), "what was done is not done again");
+        assert!(after.starts_with(&before), "completed writes are not repeated");
         after.sort();
         let count = after.len();
         after.dedup();
@@ -251,15 +266,15 @@ fn t16_a_token_that_expires_within_an_attempt_is_not_used_again_and_the_next_one
             "each object once"
         );
 
-        // As it was, for the scenes that follow.
+        // Restore the state for the following scenes.
         bad.clear();
-        let secret = json!({"metadata": {"name": format!("{BAD}-kubeconfig")},
-            "stringData": {"value": scene.fleet().kubeconfig(BAD)?}});
+        let secret = json!({"metadata": {"name": format!("{FAULTY_MEMBER}-kubeconfig")},
+            "stringData": {"value": scene.fleet().kubeconfig(FAULTY_MEMBER)?}});
         scene.fleet().put::<Secret>(secret).await
     })
 }
 
-/// A refusal with `Retry-After`.
+/// An error response with `Retry-After`.
 fn busy(code: StatusCode, seconds: u32) -> Fault {
     match Fault::status(code) {
         Fault::Status {
@@ -275,8 +290,8 @@ fn busy(code: StatusCode, seconds: u32) -> Fault {
 }
 
 #[test]
-fn t17_a_storm_of_429_and_503_gives_the_slot_back_and_is_no_failure() -> Result<()> {
-    alone("storm", async |scene| {
+fn t17_429_and_503_responses_free_the_slot_and_are_not_failures() -> Result<()> {
+    exclusive_scene("storm", async |scene| {
         let names: Vec<String> = (0..10).map(|n| format!("n{n}")).collect();
         let maps = |value: &'static str| -> Vec<(&str, &str)> {
             names.iter().map(|name| (name.as_str(), value)).collect()
@@ -288,9 +303,10 @@ fn t17_a_storm_of_429_and_503_gives_the_slot_back_and_is_no_failure() -> Result<
             .group(json!({"maxConcurrency": "100%", "maxFailures": 0}), json!({}))
             .await?;
         scene.succeeded(&first).await?;
-        let bad = scene.proxy(BAD)?;
+        let bad = scene.proxy(FAULTY_MEMBER)?;
         let begun = Timestamp::now();
-        // The first pause is long enough to be seen; then a third of the calls, until the storm is over.
+        // The first pause is long enough to be observed; then every third request is throttled, until the limit of the
+        // rule.
         let work = || Match::any().path_contains("/configmaps/");
         let every = |n: usize| {
             let seen = std::sync::atomic::AtomicUsize::new(0);
@@ -298,10 +314,10 @@ fn t17_a_storm_of_429_and_503_gives_the_slot_back_and_is_no_failure() -> Result<
         };
         bad.on(work().times(1), busy(StatusCode::TOO_MANY_REQUESTS, 8));
         bad.on(every(6).times(8), busy(StatusCode::SERVICE_UNAVAILABLE, 1));
-        let storm = bad.on(every(3).times(16), busy(StatusCode::TOO_MANY_REQUESTS, 1));
+        let throttling = bad.on(every(3).times(16), busy(StatusCode::TOO_MANY_REQUESTS, 1));
         let second = scene.commit(&maps("v2"))?;
         let throttled = |sync: &SyncResource| sync_ready(sync) == ("Unknown".into(), "Throttled".into());
-        let sync = scene.sync(BAD, "Throttled", throttled).await?;
+        let sync = scene.sync(FAULTY_MEMBER, "Throttled", throttled).await?;
         let status = sync.status.unwrap_or_default();
         assert_eq!(status.attempts, 0, "no failure of the revision");
         let until: Timestamp = status.next_attempt_time.parse()?;
@@ -309,7 +325,7 @@ fn t17_a_storm_of_429_and_503_gives_the_slot_back_and_is_no_failure() -> Result<
 
         let status = scene.succeeded(&second).await?;
         assert_eq!((status.clusters.updated, status.clusters.failed), (5, 0));
-        assert!(storm.fired() > 0, "there was a storm");
+        assert!(throttling.fired() > 0, "requests were throttled");
         for name in &names {
             assert_eq!(scene.values(&MEMBERS, name).await?, all("v2", 5));
         }

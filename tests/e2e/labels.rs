@@ -1,4 +1,4 @@
-//! Labels decide who is in the group, and what a cluster's own values are; they may change while a rollout runs.
+//! Labels select the clusters of a group and their parameters; they may change during a rollout.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use serde_json::json;
 use starling_api::{RolloutPhase, SyncResource};
 use starling_testkit::{Fault, wait};
 
-use crate::world::{Scene, all, along, problems, ready};
+use crate::world::{Scene, all, problems, ready, shared_scene};
 
 #[test]
 fn clusters_join_and_leave_while_a_rollout_runs() -> Result<()> {
-    along("moving", async |scene| {
+    shared_scene("moving", async |scene| {
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
         scene.select(&["m1", "m2", "m3", "m4"]).await?;
@@ -19,13 +19,13 @@ fn clusters_join_and_leave_while_a_rollout_runs() -> Result<()> {
         scene.succeeded(&first).await?;
 
         let proxy = scene.proxy("m1")?;
-        let held_up = proxy.on(
+        let delay = proxy.on(
             scene.writes_of("settings"),
             Fault::Latency(Duration::from_secs(3)),
         );
         let second = scene.commit(&[("settings", "two")])?;
         wait::until(Duration::from_secs(30), "m1 is written to", async || {
-            held_up.fired() > 0
+            delay.fired() > 0
         })
         .await?;
         scene.label("m3", scene.name, None).await?;
@@ -44,7 +44,7 @@ fn clusters_join_and_leave_while_a_rollout_runs() -> Result<()> {
             all("two", 4)
         );
 
-        // m3 was not reached yet when it left: what it had it keeps, and nobody looks after it.
+        // m3 left before it was admitted: it keeps its objects, which are no longer reconciled.
         assert_eq!(scene.value("m3", "settings").await?.as_deref(), Some("one"));
         wait::until(Duration::from_secs(30), "its Sync is gone", async || {
             let syncs = scene.fleet().api::<SyncResource>();
@@ -72,8 +72,8 @@ async fn versions(scene: &Scene, members: &[&str]) -> Result<Vec<Option<String>>
 }
 
 #[test]
-fn a_changed_label_rolls_again_where_its_value_is_used_and_nowhere_else() -> Result<()> {
-    along("zones", async |scene| {
+fn a_changed_label_rolls_out_only_where_its_value_is_used() -> Result<()> {
+    shared_scene("zones", async |scene| {
         let members = ["m1", "m2", "m3"];
         let commit = commit_place(scene)?;
         scene.follow_main().await?;
@@ -85,7 +85,7 @@ fn a_changed_label_rolls_again_where_its_value_is_used_and_nowhere_else() -> Res
         scene.group(json!({}), substitute).await?;
         let before = scene.succeeded(&commit).await?;
         scene.until_value("m2", "place", Some("m2 in north")).await?;
-        let untouched = versions(scene, &["m1", "m3"]).await?;
+        let versions_before = versions(scene, &["m1", "m3"]).await?;
 
         scene.label("m2", "zone", Some("south")).await?;
         scene.until_value("m2", "place", Some("m2 in south")).await?;
@@ -97,14 +97,14 @@ fn a_changed_label_rolls_again_where_its_value_is_used_and_nowhere_else() -> Res
             before.rollout.map(|r| r.id),
             "the release is the same"
         );
-        assert_eq!(versions(scene, &["m1", "m3"]).await?, untouched);
+        assert_eq!(versions(scene, &["m1", "m3"]).await?, versions_before);
         Ok(())
     })
 }
 
 #[test]
-fn a_cluster_that_lacks_a_value_is_held_and_the_others_are_done() -> Result<()> {
-    along("lacking", async |scene| {
+fn a_cluster_without_a_parameter_is_on_hold_and_the_others_are_done() -> Result<()> {
+    shared_scene("lacking", async |scene| {
         let commit = commit_place(scene)?;
         scene.follow_main().await?;
         scene.select(&["m1", "m2", "m3"]).await?;

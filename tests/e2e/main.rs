@@ -1,32 +1,29 @@
 //! End to end: the program, real control planes, real git, real kustomize.
 
-mod accounts;
-mod bounds;
-mod building;
-mod contests;
+mod build_failures;
+mod concurrency;
 mod deleting;
+mod deletion_approvals;
 mod dependencies;
 mod drift;
+mod drift_fights;
 mod encryption;
+mod external_deletions;
 mod gates;
 mod health;
-mod held;
 mod hostile;
+mod impersonation;
 mod isolation;
 mod labels;
-mod looks;
+mod operator_actions;
 mod ordering;
 mod outages;
+mod ownership;
 mod policies;
 mod pruning;
-mod relist;
+mod read_commands;
 mod rollout;
-mod sharing;
 mod stages;
-mod steering;
-mod surroundings;
 mod suspension;
+mod watch_recovery;
 mod world;
-
-/// The program under test.
-pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_starling");

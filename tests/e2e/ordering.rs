@@ -1,16 +1,16 @@
-//! Definitions and their objects in one commit; fields that cannot be changed.
+//! Definitions and their objects in one commit; immutable fields.
 
 use anyhow::{Context, Result};
 use http::Method;
 use serde_json::json;
 use starling_api::SyncResource;
 
-use crate::world::{along, sync_ready};
+use crate::world::{shared_scene, sync_ready};
 
 /// T35: a definition and an object of its kind in one commit: one attempt, one write of the object.
 #[test]
 fn t35_a_definition_and_its_object_in_one_commit() -> Result<()> {
-    along("defined", async |scene| {
+    shared_scene("defined", async |scene| {
         let definition = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: gears.defined.example.test}\nspec:\n  group: defined.example.test\n  scope: Namespaced\n  names: {plural: gears, singular: gear, kind: Gear, listKind: GearList}\n  versions:\n  - name: v1\n    served: true\n    storage: true\n    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}}}}}}\n";
         let gear = "apiVersion: defined.example.test/v1\nkind: Gear\nmetadata: {name: one, namespace: default}\nspec: {size: 1}\n";
         let commit = scene.repo.commit(
@@ -37,10 +37,10 @@ fn t35_a_definition_and_its_object_in_one_commit() -> Result<()> {
     })
 }
 
-/// T64: an immutable ConfigMap. Named without `force`, made anew with it.
+/// T64: an immutable ConfigMap is named without `force`, and recreated with it.
 #[test]
-fn t64_an_immutable_object_is_named_and_made_anew_with_force() -> Result<()> {
-    along("fixed", async |scene| {
+fn t64_an_immutable_object_is_named_and_recreated_with_force() -> Result<()> {
+    shared_scene("fixed", async |scene| {
         let text = |value: &str| {
             let map = crate::world::config_map(&scene.own("fixed"), value);
             format!("{map}immutable: true\n")
@@ -76,8 +76,8 @@ fn t64_an_immutable_object_is_named_and_made_anew_with_force() -> Result<()> {
             .await?;
         scene.succeeded(&second).await?;
         scene.until_value("m1", "fixed", Some("two")).await?;
-        let anew = scene.map("m1", "fixed").await?.context("the map")?;
-        assert_ne!(anew.metadata.uid, before.metadata.uid);
+        let recreated = scene.map("m1", "fixed").await?.context("the map")?;
+        assert_ne!(recreated.metadata.uid, before.metadata.uid);
         Ok(())
     })
 }

@@ -1,4 +1,4 @@
-//! Clusters that go away: before, during, because of a revision, or for want of a credential.
+//! Unreachable clusters: before and during a rollout, because of a revision, or because of a credential.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,9 @@ use starling_api::conditions::{self, READY};
 use starling_api::{Cluster, RolloutPhase};
 use starling_testkit::{Fault, Stage, wait};
 
-use crate::world::{MEMBERS, Scene, all, alone, blocked_by, is_ready, problems, ready};
+use crate::world::{MEMBERS, Scene, all, blocked_by, exclusive_scene, is_ready, problems, ready};
 
-const OTHERS: [&str; 4] = ["m1", "m2", "m3", "m4"];
+const REACHABLE_MEMBERS: [&str; 4] = ["m1", "m2", "m3", "m4"];
 
 fn cluster_ready(cluster: &Cluster) -> (String, String) {
     cluster
@@ -29,15 +29,15 @@ fn handled(cluster: &Cluster) -> String {
         .unwrap_or_default()
 }
 
-/// Waits until the Cluster is known to be unreachable.
-async fn known_lost(scene: &Scene, cluster: &str) -> Result<()> {
+/// Waits until the Cluster is reported as unreachable.
+async fn until_unreachable(scene: &Scene, cluster: &str) -> Result<()> {
     scene.world.look_at(cluster).await?;
     let unknown = |c: &Cluster| cluster_ready(c).0 == "Unknown";
     scene.fleet().until(cluster, "Ready=Unknown", unknown).await?;
     Ok(())
 }
 
-async fn back(scene: &Scene, cluster: &str) -> Result<()> {
+async fn until_reachable(scene: &Scene, cluster: &str) -> Result<()> {
     let proxy = scene.proxy(cluster)?;
     proxy.refuse(false).await?;
     proxy.clear();
@@ -47,10 +47,10 @@ async fn back(scene: &Scene, cluster: &str) -> Result<()> {
 }
 
 #[test]
-fn a_member_that_is_down_at_the_start_is_caught_up_once_to_the_newest() -> Result<()> {
-    alone("down", async |scene| {
+fn a_member_that_is_down_at_the_start_gets_only_the_newest_revision_later() -> Result<()> {
+    exclusive_scene("down", async |scene| {
         scene.proxy("m5")?.refuse(true).await?;
-        known_lost(scene, "m5").await?;
+        until_unreachable(scene, "m5").await?;
         let first = scene.commit(&[("settings", "v1")])?;
         scene.follow_main().await?;
         scene.select(&MEMBERS).await?;
@@ -61,9 +61,9 @@ fn a_member_that_is_down_at_the_start_is_caught_up_once_to_the_newest() -> Resul
         assert_eq!(ready(&status.conditions).0, "True");
         let second = scene.commit(&[("settings", "v2")])?;
         scene.succeeded(&second).await?;
-        assert_eq!(scene.values(&OTHERS, "settings").await?, all("v2", 4));
+        assert_eq!(scene.values(&REACHABLE_MEMBERS, "settings").await?, all("v2", 4));
 
-        back(scene, "m5").await?;
+        until_reachable(scene, "m5").await?;
         scene
             .status("all updated", |status| status.clusters.updated == 5)
             .await?;
@@ -75,8 +75,8 @@ fn a_member_that_is_down_at_the_start_is_caught_up_once_to_the_newest() -> Resul
 }
 
 #[test]
-fn a_member_that_dies_in_the_middle_keeps_its_slot_and_is_caught_up_after_two_revisions() -> Result<()> {
-    alone("middle", async |scene| {
+fn a_member_that_fails_during_a_rollout_keeps_its_slot_and_catches_up_after_two_revisions() -> Result<()> {
+    exclusive_scene("middle", async |scene| {
         let first = scene.commit(&[("settings", "v1")])?;
         scene.follow_main().await?;
         scene.select(&MEMBERS).await?;
@@ -85,15 +85,15 @@ fn a_member_that_dies_in_the_middle_keeps_its_slot_and_is_caught_up_after_two_re
             .await?;
         scene.succeeded(&first).await?;
 
-        // Every byte to m1 is lost from the moment on at which its write arrives, before the server has seen it.
-        let dying = scene.proxy("m1")?;
-        let cut = dying.on(scene.writes_of("settings").times(1), Fault::CutBefore);
+        // Every byte to m1 is lost from the arrival of its write on, before the server receives the write.
+        let failing_member = scene.proxy("m1")?;
+        let cut = failing_member.on(scene.writes_of("settings").times(1), Fault::CutBefore);
         let refused = async {
             wait::until(Duration::from_secs(30), "m1 is written to", async || {
                 cut.fired() > 0
             })
             .await?;
-            dying.refuse(true).await?;
+            failing_member.refuse(true).await?;
             anyhow::Ok(())
         };
         let second = scene.commit(&[("settings", "v2")])?;
@@ -114,7 +114,7 @@ fn a_member_that_dies_in_the_middle_keeps_its_slot_and_is_caught_up_after_two_re
         assert_eq!((status.clusters.updated, status.clusters.unreachable), (4, 1));
         let fourth = scene.commit(&[("settings", "v4")])?;
         scene.succeeded(&fourth).await?;
-        back(scene, "m1").await?;
+        until_reachable(scene, "m1").await?;
         scene
             .status("all updated", |status| status.clusters.updated == 5)
             .await?;
@@ -128,30 +128,30 @@ fn a_member_that_dies_in_the_middle_keeps_its_slot_and_is_caught_up_after_two_re
 }
 
 #[test]
-fn what_was_written_without_an_answer_is_not_taken_for_what_was_there_before() -> Result<()> {
-    alone("unanswered", async |scene| {
+fn an_unconfirmed_write_is_not_mistaken_for_the_earlier_state() -> Result<()> {
+    exclusive_scene("unanswered", async |scene| {
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
         scene.select(&["m1"]).await?;
         scene.group(json!({}), json!({})).await?;
         scene.succeeded(&first).await?;
 
-        // The server takes the write, however often it is tried; nobody is told.
+        // The server accepts every write, but no response arrives.
         let writes = scene.writes_of("settings").body_contains("two");
         scene.proxy("m1")?.on(writes, Fault::CutAfter);
         scene.commit(&[("settings", "two")])?;
         scene.until_value("m1", "settings", Some("two")).await?;
-        // Whoever goes back pushes what was applied before, to the letter.
-        let back = scene.commit(&[("settings", "one")])?;
-        scene.succeeded(&back).await?;
+        // A revert pushes exactly the earlier content.
+        let until_reachable = scene.commit(&[("settings", "one")])?;
+        scene.succeeded(&until_reachable).await?;
         assert_eq!(scene.value("m1", "settings").await?.as_deref(), Some("one"));
         Ok(())
     })
 }
 
 #[test]
-fn a_revision_that_cuts_its_clusters_off_stops_after_max_concurrency_and_max_failures() -> Result<()> {
-    alone("cutoff", async |scene| {
+fn a_revision_that_disconnects_clusters_stops_after_max_concurrency_and_max_failures() -> Result<()> {
+    exclusive_scene("cutoff", async |scene| {
         let first = scene.commit(&[("settings", "good")])?;
         scene.follow_main().await?;
         scene.select(&MEMBERS).await?;
@@ -159,7 +159,7 @@ fn a_revision_that_cuts_its_clusters_off_stops_after_max_concurrency_and_max_fai
         scene.group(strategy, json!({"timeout": "3s"})).await?;
         scene.succeeded(&first).await?;
 
-        // Whoever holds the bad value has no network any more: the server takes the write, its answer is lost.
+        // A cluster with the bad value has no network any more: the server accepts the write, and the response is lost.
         for member in MEMBERS {
             let proxy = scene.proxy(member)?;
             let itself = std::sync::Arc::downgrade(&proxy);
@@ -170,25 +170,25 @@ fn a_revision_that_cuts_its_clusters_off_stops_after_max_concurrency_and_max_fai
             });
             proxy.on(scene.writes_of("settings").body_contains("bad"), cut_off);
         }
-        // The next probe of its own accord is most of a minute away: what is found out sooner, the attempts found out.
+        // The next scheduled probe is most of a minute away: earlier results are from the attempts.
         for member in MEMBERS {
             let before: Cluster = scene.fleet().get(member).await?;
             scene.world.look_at(member).await?;
-            let looked = |c: &Cluster| handled(c) != handled(&before) && is_ready(c);
-            scene.fleet().until(member, "probed", looked).await?;
+            let probed = |c: &Cluster| handled(c) != handled(&before) && is_ready(c);
+            scene.fleet().until(member, "probed", probed).await?;
         }
         let pushed = Instant::now();
         let bad = scene.commit(&[("settings", "bad")])?;
         let status = scene
             .status("paused, with lost clusters", |status| {
-                let lost = problems(status)
+                let unreachable = problems(status)
                     .values()
                     .filter(|r| *r == "LostAfterAdmission")
                     .count();
                 let rollout = status.rollout.as_ref();
                 rollout.is_some_and(|r| {
                     r.phase == RolloutPhase::Paused && r.revisions[0].revision.ends_with(&bad)
-                }) && lost > 1
+                }) && unreachable > 1
                     && status.clusters.progressing == 0
             })
             .await?;
@@ -208,7 +208,7 @@ fn a_revision_that_cuts_its_clusters_off_stops_after_max_concurrency_and_max_fai
 
         let good = scene.commit(&[("settings", "better")])?;
         for member in MEMBERS {
-            back(scene, member).await?;
+            until_reachable(scene, member).await?;
         }
         let status = scene
             .status("all at the fixed revision", |status| {
@@ -224,15 +224,15 @@ fn a_revision_that_cuts_its_clusters_off_stops_after_max_concurrency_and_max_fai
 }
 
 #[test]
-fn a_wrong_token_is_named_and_passed_over_until_the_secret_is_right() -> Result<()> {
-    alone("token", async |scene| {
-        let right = scene.fleet().kubeconfig("m5")?;
+fn an_invalid_token_is_reported_and_its_cluster_skipped_until_the_secret_is_valid() -> Result<()> {
+    exclusive_scene("token", async |scene| {
+        let valid_kubeconfig = scene.fleet().kubeconfig("m5")?;
         let token = scene.fleet().plane("m5")?.token().reveal().to_owned();
-        let wrong = right.replace(&token, "not-the-token");
-        assert_ne!(right, wrong);
+        let invalid_kubeconfig = valid_kubeconfig.replace(&token, "not-the-token");
+        assert_ne!(valid_kubeconfig, invalid_kubeconfig);
         let secret =
             |text: &str| json!({"metadata": {"name": "m5-kubeconfig"}, "stringData": {"value": text}});
-        scene.fleet().put::<Secret>(secret(&wrong)).await?;
+        scene.fleet().put::<Secret>(secret(&invalid_kubeconfig)).await?;
         scene.world.look_at("m5").await?;
         let refused = |c: &Cluster| cluster_ready(c) == ("False".into(), "AuthFailed".into());
         let cluster = scene.fleet().until("m5", "AuthFailed", refused).await?;
@@ -246,11 +246,11 @@ fn a_wrong_token_is_named_and_passed_over_until_the_secret_is_right() -> Result<
         let status = scene.succeeded(&commit).await?;
         assert_eq!((status.clusters.updated, status.clusters.failed), (4, 0));
         assert_eq!(problems(&status)["m5"], "AuthFailed");
-        assert_eq!(scene.values(&OTHERS, "settings").await?, all("one", 4));
+        assert_eq!(scene.values(&REACHABLE_MEMBERS, "settings").await?, all("one", 4));
         assert_eq!(scene.value("m5", "settings").await?, None);
 
-        // Nobody asks for a look: the next probe finds the Secret renewed.
-        scene.fleet().put::<Secret>(secret(&right)).await?;
+        // Without a requested reconcile: the next probe uses the renewed Secret.
+        scene.fleet().put::<Secret>(secret(&valid_kubeconfig)).await?;
         scene
             .status("all updated", |status| status.clusters.updated == 5)
             .await?;
@@ -260,8 +260,8 @@ fn a_wrong_token_is_named_and_passed_over_until_the_secret_is_right() -> Result<
 }
 
 #[test]
-fn a_suspended_cluster_is_held_and_caught_up_when_it_is_resumed() -> Result<()> {
-    alone("resting", async |scene| {
+fn a_suspended_cluster_is_on_hold_and_catches_up_when_it_is_resumed() -> Result<()> {
+    exclusive_scene("resting", async |scene| {
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
         scene.select(&MEMBERS).await?;
@@ -297,7 +297,7 @@ fn a_suspended_cluster_is_held_and_caught_up_when_it_is_resumed() -> Result<()> 
     })
 }
 
-/// How often a member was sent the ConfigMap.
+/// Counts the writes of the ConfigMap to a member.
 fn writes(scene: &Scene, member: &str) -> Result<usize> {
     let path_end = format!("/configmaps/{}", scene.own("settings"));
     Ok(scene.proxy(member)?.count(&http::Method::PATCH, &path_end))

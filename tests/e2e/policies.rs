@@ -1,11 +1,11 @@
-//! Which revision a Source yields, seen on a member: a Sync by hand for each policy.
+//! The revision of a Source for each policy, observed on a member through a Sync without group.
 
 use anyhow::Result;
 use serde_json::{Value, json};
 use starling_api::{Source, SyncResource};
 use starling_testkit::Change;
 
-use crate::world::{Scene, along, config_map, ready};
+use crate::world::{Scene, config_map, ready, shared_scene};
 
 /// A Source with this policy, and a Sync of it on m1 that writes the ConfigMap of this name.
 async fn follow(scene: &Scene, name: &str, reference: Value) -> Result<()> {
@@ -34,8 +34,8 @@ fn commit(scene: &Scene, branch: &str, value: &str) -> Result<String> {
         .commit_to(branch, &[Change::Write("app/map.yaml", text.as_bytes())], value)?)
 }
 
-/// Waits until a Source says this about itself, and returns the revision that it offers.
-async fn says(scene: &Scene, name: &str, status: &str, reason: &str) -> Result<String> {
+/// Waits until a Source has this condition, and returns its revision.
+async fn until_condition(scene: &Scene, name: &str, status: &str, reason: &str) -> Result<String> {
     let source = scene
         .fleet()
         .until::<Source>(&scene.own(name), &format!("Ready={status} {reason}"), |source| {
@@ -46,16 +46,16 @@ async fn says(scene: &Scene, name: &str, status: &str, reason: &str) -> Result<S
     Ok(source.status.unwrap_or_default().revision)
 }
 
-/// Waits until a Source offers this revision.
-async fn offers(scene: &Scene, name: &str, revision: &str) -> Result<()> {
+/// Waits until a Source has this revision.
+async fn until_revision(scene: &Scene, name: &str, revision: &str) -> Result<()> {
     let offered = |source: &Source| source.status.as_ref().is_some_and(|s| s.revision == revision);
     scene.fleet().until(&scene.own(name), revision, offered).await?;
     Ok(())
 }
 
 #[test]
-fn branch_tag_and_commit_yield_what_they_name() -> Result<()> {
-    along("refs", async |scene| {
+fn branch_tag_and_commit_resolve_to_their_commit() -> Result<()> {
+    shared_scene("refs", async |scene| {
         let first = commit(scene, "main", "first")?;
         scene.repo.tag("release", &first)?;
         let side = commit(scene, "side/branch", "side")?;
@@ -71,13 +71,13 @@ fn branch_tag_and_commit_yield_what_they_name() -> Result<()> {
         ] {
             scene.until_value("m1", name, Some(value)).await?;
         }
-        offers(scene, "side", &format!("side/branch@sha1:{side}")).await?;
-        offers(scene, "tag", &format!("release@sha1:{first}")).await?;
+        until_revision(scene, "side", &format!("side/branch@sha1:{side}")).await?;
+        until_revision(scene, "tag", &format!("release@sha1:{first}")).await?;
 
         let second = commit(scene, "main", "second")?;
         scene.until_value("m1", "main", Some("second")).await?;
-        offers(scene, "main", &format!("main@sha1:{second}")).await?;
-        // The others stay: of what follows a tag and a commit, nothing has moved.
+        until_revision(scene, "main", &format!("main@sha1:{second}")).await?;
+        // The others are unchanged: the tag and the commit have not moved.
         for (name, value) in [("side", "side"), ("tag", "first"), ("commit", "first")] {
             assert_eq!(scene.value("m1", name).await?.as_deref(), Some(value), "{name}");
         }
@@ -86,8 +86,8 @@ fn branch_tag_and_commit_yield_what_they_name() -> Result<()> {
 }
 
 #[test]
-fn a_semver_range_yields_its_highest_tag_and_no_prerelease() -> Result<()> {
-    along("semver", async |scene| {
+fn a_semver_range_resolves_to_its_highest_tag_without_prereleases() -> Result<()> {
+    shared_scene("semver", async |scene| {
         for (tag, value) in [("v1.2.0", "1.2.0"), ("v1.10.0", "1.10.0"), ("v2.0.0", "2.0.0")] {
             let made = commit(scene, "main", value)?;
             scene.repo.annotated_tag(tag, &made, "release")?;
@@ -101,24 +101,24 @@ fn a_semver_range_yields_its_highest_tag_and_no_prerelease() -> Result<()> {
         scene.repo.tag("v1.12.0-rc.1", &prerelease)?;
         let inside = commit(scene, "main", "1.11.0")?;
         scene.repo.tag("v1.11.0", &inside)?;
-        // The tag that is in the range was made last: when it is seen, the two others were.
-        offers(scene, "range", &format!("v1.11.0@sha1:{inside}")).await?;
+        // The tag in the range was created last: when the Source has it, it has read the two others as well.
+        until_revision(scene, "range", &format!("v1.11.0@sha1:{inside}")).await?;
         scene.until_value("m1", "range", Some("1.11.0")).await
     })
 }
 
 #[test]
-fn a_ref_that_vanished_keeps_the_last_good_revision_and_says_so() -> Result<()> {
-    along("vanished", async |scene| {
+fn a_deleted_ref_keeps_the_last_revision_and_is_reported() -> Result<()> {
+    shared_scene("vanished", async |scene| {
         let made = commit(scene, "doomed", "one")?;
         follow(scene, "doomed", json!({"branch": "doomed"})).await?;
         scene.until_value("m1", "doomed", Some("one")).await?;
         let before = scene.map("m1", "doomed").await?;
 
         scene.repo.delete_ref("refs/heads/doomed")?;
-        let kept = says(scene, "doomed", "False", "RefNotFound").await?;
+        let kept = until_condition(scene, "doomed", "False", "RefNotFound").await?;
         assert_eq!(kept, format!("doomed@sha1:{made}"));
-        // The Sync goes on holding the kept revision: it puts right what somebody takes away.
+        // The Sync keeps applying the kept revision: it repairs a deleted object.
         let interval = json!({"spec": {"interval": "1s"}});
         scene
             .fleet()
@@ -142,22 +142,22 @@ fn a_ref_that_vanished_keeps_the_last_good_revision_and_says_so() -> Result<()> 
         assert_eq!(version(&before), version(&after), "the member was written to");
 
         scene.repo.branch("doomed", &made)?;
-        says(scene, "doomed", "True", "Succeeded").await?;
+        until_condition(scene, "doomed", "True", "Succeeded").await?;
         commit(scene, "doomed", "two")?;
         scene.until_value("m1", "doomed", Some("two")).await
     })
 }
 
 #[test]
-fn a_tag_that_moved_is_held_until_following_is_asked_for() -> Result<()> {
-    along("moved", async |scene| {
+fn a_moved_tag_is_not_followed_until_requested() -> Result<()> {
+    shared_scene("moved", async |scene| {
         let first = commit(scene, "main", "one")?;
         scene.repo.tag("stable", &first)?;
         follow(scene, "tag", json!({"tag": "stable"})).await?;
         scene.until_value("m1", "tag", Some("one")).await?;
         let second = commit(scene, "main", "two")?;
         scene.repo.tag("stable", &second)?;
-        let kept = says(scene, "tag", "False", "TagMoved").await?;
+        let kept = until_condition(scene, "tag", "False", "TagMoved").await?;
         assert_eq!(kept, format!("stable@sha1:{first}"));
         assert_eq!(scene.value("m1", "tag").await?.as_deref(), Some("one"));
         let follow_it = json!({"spec": {"onRewrite": "Follow"}});
@@ -166,6 +166,6 @@ fn a_tag_that_moved_is_held_until_following_is_asked_for() -> Result<()> {
             .patch::<Source>(&scene.own("tag"), follow_it)
             .await?;
         scene.until_value("m1", "tag", Some("two")).await?;
-        offers(scene, "tag", &format!("stable@sha1:{second}")).await
+        until_revision(scene, "tag", &format!("stable@sha1:{second}")).await
     })
 }

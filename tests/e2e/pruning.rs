@@ -1,16 +1,16 @@
-//! What left the repository leaves the members, but only where that is beyond doubt.
+//! Objects that left the repository are pruned, but only if that is certain.
 
 use anyhow::Result;
 use serde_json::json;
 use starling_api::SyncGroupStatus;
 
-use crate::world::{all, along, problems, sync_ready};
+use crate::world::{all, problems, shared_scene, sync_ready};
 
 const MEMBERS: [&str; 2] = ["m1", "m2"];
 
 #[test]
-fn an_object_that_left_the_repository_leaves_the_members() -> Result<()> {
-    along("leaving", async |scene| {
+fn an_object_that_left_the_repository_is_pruned() -> Result<()> {
+    shared_scene("leaving", async |scene| {
         let first = scene.commit(&[("stays", "one"), ("goes", "one")])?;
         scene.follow_main().await?;
         scene.select(&MEMBERS).await?;
@@ -30,7 +30,7 @@ fn an_object_that_left_the_repository_leaves_the_members() -> Result<()> {
 
 #[test]
 fn with_prune_off_an_object_that_left_the_repository_stays() -> Result<()> {
-    along("keeping", async |scene| {
+    shared_scene("keeping", async |scene| {
         let first = scene.commit(&[("stays", "one"), ("goes", "one")])?;
         scene.follow_main().await?;
         scene.select(&MEMBERS).await?;
@@ -44,8 +44,8 @@ fn with_prune_off_an_object_that_left_the_repository_stays() -> Result<()> {
 }
 
 #[test]
-fn an_empty_folder_prunes_nothing_and_says_so() -> Result<()> {
-    along("emptied", async |scene| {
+fn an_empty_folder_prunes_nothing_and_is_reported() -> Result<()> {
+    shared_scene("emptied", async |scene| {
         scene
             .repo
             .commit(&[("app/README.md", "What runs here.\n")], "text")?;
@@ -66,7 +66,7 @@ fn an_empty_folder_prunes_nothing_and_says_so() -> Result<()> {
             assert_eq!(scene.values(&MEMBERS, name).await?, all("one", 2), "{name}");
         }
 
-        // Somebody says that it is meant.
+        // A user allows it.
         scene.group(json!({}), json!({"allowEmpty": true})).await?;
         scene
             .status("all updated", |status| status.clusters.updated == 2)

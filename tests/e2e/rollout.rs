@@ -1,4 +1,4 @@
-//! A commit rolls through a group; a newer one takes over; several Sources roll as one.
+//! A commit rolls out through a group; a newer one supersedes it; several Sources roll out together.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use serde_json::json;
 use starling_api::RolloutPhase;
 use starling_testkit::{Fault, GitRepo};
 
-use crate::world::{GHOST, MEMBERS, all, along, config_map, problems, ready};
+use crate::world::{MEMBERS, UNREACHABLE, all, config_map, problems, ready, shared_scene};
 
 #[test]
 fn a_commit_rolls_through_the_group_and_the_next_one_follows() -> Result<()> {
-    along("simple", async |scene| {
+    shared_scene("simple", async |scene| {
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
         scene.select(&MEMBERS).await?;
@@ -35,13 +35,13 @@ fn a_commit_rolls_through_the_group_and_the_next_one_follows() -> Result<()> {
 }
 
 #[test]
-fn a_cluster_at_which_nobody_listens_is_passed_over_and_is_no_failure() -> Result<()> {
-    along("ghosted", async |scene| {
+fn an_unreachable_cluster_is_skipped_and_is_not_a_failure() -> Result<()> {
+    shared_scene("ghosted", async |scene| {
         let commit = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
         scene.select(&MEMBERS).await?;
-        scene.select(&[GHOST]).await?;
-        // Not one failure is allowed: were the ghost one, nothing would start.
+        scene.select(&[UNREACHABLE]).await?;
+        // No failure is allowed: if the unreachable cluster were a failure, nothing would start.
         scene.group(json!({"maxFailures": 0}), json!({})).await?;
         let status = scene.succeeded(&commit).await?;
         let counts = status.clusters;
@@ -50,15 +50,15 @@ fn a_cluster_at_which_nobody_listens_is_passed_over_and_is_no_failure() -> Resul
             (6, 5, 1, 0)
         );
         assert_eq!(ready(&status.conditions), ("True".into(), "Succeeded".into()));
-        assert_eq!(problems(&status)[GHOST], "Unreachable");
+        assert_eq!(problems(&status)[UNREACHABLE], "Unreachable");
         assert_eq!(scene.values(&MEMBERS, "settings").await?, all("one", 5));
         Ok(())
     })
 }
 
 #[test]
-fn pushes_in_a_row_end_at_the_newest_and_skip_what_was_overtaken() -> Result<()> {
-    along("overtaken", async |scene| {
+fn successive_pushes_end_at_the_newest_and_skip_superseded_ones() -> Result<()> {
+    shared_scene("overtaken", async |scene| {
         let first = scene.commit(&[("settings", "v1")])?;
         scene.follow_main().await?;
         scene.select(&MEMBERS).await?;
@@ -98,7 +98,7 @@ fn pushes_in_a_row_end_at_the_newest_and_skip_what_was_overtaken() -> Result<()>
         assert_eq!(status.clusters.updated, 5);
         assert_eq!(status.rollout.context("a rollout")?.id, 4);
         assert_eq!(scene.values(&MEMBERS, "settings").await?, all("v4", 5));
-        // Busy with the second while the third came and went, m1 never saw it.
+        // m1 was applying the second while the third was superseded, so it never received the third.
         let pushed = ["v1", "v2", "v3", "v4"];
         assert_eq!(scene.values_sent("m1", "settings", &pushed)?, ["v1", "v2", "v4"]);
         for member in MEMBERS {
@@ -113,8 +113,8 @@ fn pushes_in_a_row_end_at_the_newest_and_skip_what_was_overtaken() -> Result<()>
 }
 
 #[test]
-fn two_sources_that_move_together_are_one_rollout() -> Result<()> {
-    along("pair", async |scene| {
+fn two_sources_that_change_together_are_one_rollout() -> Result<()> {
+    shared_scene("pair", async |scene| {
         let other = GitRepo::init()?;
         let other_map = |value: &str| config_map(&scene.own("base"), value);
         scene.commit(&[("settings", "one")])?;

@@ -1,4 +1,4 @@
-//! Stages: one after the other, each by what it did with this very release; soak, waits, approvals, windows.
+//! Stages: in order, each by its result with this exact release; soak, waits, approvals, windows.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use starling_api::conditions::{self, Condition, IMPLICIT_STAGE, STAGES_OVERLAP};
 use starling_api::{ADMITTED_AT, RolloutPhase, StageStatus, SyncGroupStatus, SyncResource};
 use starling_testkit::{Fault, wait};
 
-use crate::steering::say;
-use crate::world::{MEMBERS, Scene, all, along, blocked_by, problems};
+use crate::operator_actions::say;
+use crate::world::{MEMBERS, Scene, all, blocked_by, problems, shared_scene};
 
 /// A stage of the clusters with this value of the scene's label `…-stage`.
 fn stage(scene: &Scene, name: &str, more: Value) -> Value {
@@ -22,8 +22,8 @@ fn stage(scene: &Scene, name: &str, more: Value) -> Value {
     stage
 }
 
-/// m1 is the canary, m2 and m3 are eu, m4 and m5 are of no stage.
-async fn place(scene: &Scene) -> Result<()> {
+/// m1 is the canary, m2 and m3 are eu, m4 and m5 have no stage.
+async fn assign_stages(scene: &Scene) -> Result<()> {
     scene.select(&MEMBERS).await?;
     for (member, stage) in [("m1", "canary"), ("m2", "eu"), ("m3", "eu")] {
         scene.label(member, &scene.own("stage"), Some(stage)).await?;
@@ -60,18 +60,18 @@ pub(crate) fn is_in(status: &SyncGroupStatus, commit: &str, name: &str, phase: &
 }
 
 #[test]
-fn stages_go_one_after_the_other_and_clusters_of_none_come_last() -> Result<()> {
-    along("staged", async |scene| {
+fn stages_roll_out_in_order_and_clusters_without_stage_last() -> Result<()> {
+    shared_scene("staged", async |scene| {
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
-        place(scene).await?;
+        assign_stages(scene).await?;
         let stages = json!([stage(scene, "canary", json!({})), stage(scene, "eu", json!({}))]);
         scene
             .group(json!({"maxConcurrency": "100%", "stages": stages}), json!({}))
             .await?;
         scene.succeeded(&first).await?;
 
-        // The canary is slow: whoever looked at the health of the release before would go on.
+        // The canary is slow: an implementation that used the health of the previous release would continue.
         let slow = scene.proxy("m1")?;
         let rule = slow.on(
             scene.writes_of("settings"),
@@ -118,18 +118,18 @@ fn stages_go_one_after_the_other_and_clusters_of_none_come_last() -> Result<()> 
 }
 
 #[test]
-fn a_stage_soaks_and_waits_before_the_next_one_goes() -> Result<()> {
-    along("soaked", async |scene| {
+fn a_stage_soaks_and_waits_before_the_next_one_starts() -> Result<()> {
+    shared_scene("soaked", async |scene| {
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
-        place(scene).await?;
+        assign_stages(scene).await?;
         let wait = json!({"afterStageTasks": [{"type": "TimedWait", "waitTime": "3s"}]});
         let stages = json!([stage(scene, "canary", wait)]);
         let strategy = json!({"maxConcurrency": "100%", "minSuccessTime": "3s", "stages": stages});
         scene.group(strategy, json!({})).await?;
         scene.succeeded(&first).await?;
         let second = scene.commit(&[("settings", "two")])?;
-        // First its cluster soaks, then the whole stage does.
+        // First the cluster soaks, then the whole stage.
         let status = scene
             .status("the cluster soaks", |status| {
                 is_in(status, &second, "canary", "Soaking")
@@ -166,8 +166,8 @@ fn a_stage_soaks_and_waits_before_the_next_one_goes() -> Result<()> {
 }
 
 #[test]
-fn a_closed_window_holds_its_clusters_and_no_slot() -> Result<()> {
-    along("windowed", async |scene| {
+fn a_closed_window_blocks_its_clusters_and_uses_no_slot() -> Result<()> {
+    shared_scene("windowed", async |scene| {
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
         scene.select(&MEMBERS[..3]).await?;
@@ -196,11 +196,11 @@ fn a_closed_window_holds_its_clusters_and_no_slot() -> Result<()> {
 }
 
 #[test]
-fn a_cluster_that_joins_goes_to_its_stage() -> Result<()> {
-    along("joining", async |scene| {
+fn a_new_cluster_joins_its_stage() -> Result<()> {
+    shared_scene("joining", async |scene| {
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
-        place(scene).await?;
+        assign_stages(scene).await?;
         scene.label("m5", scene.name, None).await?;
         let canary = json!({"afterStageTasks": [{"type": "TimedWait", "waitTime": "1h"}]});
         let plain = json!([stage(scene, "canary", json!({}))]);
@@ -218,14 +218,15 @@ fn a_cluster_that_joins_goes_to_its_stage() -> Result<()> {
                 is_in(status, &second, "canary", "Soaking")
             })
             .await?;
-        // It is of the last stage, which waits: it gets what is known to be good there.
+        // It joins the last stage, which waits: it gets the last known good release.
         scene.label("m5", scene.name, Some("yes")).await?;
         scene.until_value("m5", "settings", Some("one")).await?;
-        // Of the canary, which is open: it gets what rolls.
+        // It joins the canary, which has started: it gets the current release.
         scene.label("m4", &scene.own("stage"), Some("canary")).await?;
         scene.until_value("m4", "settings", Some("two")).await?;
         assert_eq!(scene.value("m5", "settings").await?.as_deref(), Some("one"));
-        // The strategy governs the rollout under way: without the wait the rest goes, and nobody starts anew.
+        // A changed strategy applies to the current rollout: without the wait, the rest starts, and no cluster
+        // restarts.
         let before = admitted_at(scene, "m1").await?;
         scene.group(json!({"maxConcurrency": "100%"}), json!({})).await?;
         scene.succeeded(&second).await?;
@@ -236,11 +237,11 @@ fn a_cluster_that_joins_goes_to_its_stage() -> Result<()> {
 }
 
 #[test]
-fn a_stage_whose_budget_is_overdrawn_stops_the_rollout_at_itself() -> Result<()> {
-    along("overdrawn", async |scene| {
+fn a_stage_above_its_failure_limit_stops_the_rollout() -> Result<()> {
+    shared_scene("overdrawn", async |scene| {
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
-        place(scene).await?;
+        assign_stages(scene).await?;
         let stages = json!([stage(scene, "canary", json!({"maxFailures": 0}))]);
         scene
             .group(
@@ -275,10 +276,10 @@ fn a_stage_whose_budget_is_overdrawn_stops_the_rollout_at_itself() -> Result<()>
     })
 }
 
-/// Nobody passes no stage. The first cluster finds the gate before it, and what it is asked to approve.
+/// An empty group passes no stage. For the first cluster, the gate is open, with the digest to approve.
 #[test]
-fn a_group_that_was_there_before_its_clusters_rolls_in_stages() -> Result<()> {
-    along("before", async |scene| {
+fn a_group_older_than_its_clusters_rolls_out_in_stages() -> Result<()> {
+    shared_scene("before", async |scene| {
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
         let approval = json!({"beforeStageTasks": [{"type": "Approval"}]});
@@ -325,13 +326,13 @@ fn a_group_that_was_there_before_its_clusters_rolls_in_stages() -> Result<()> {
     })
 }
 
-/// A cluster that two stages select is rolled with the first, and the group says so for as long as that is the case.
+/// A cluster that two stages select rolls out with the first, and the group reports the overlap as long as it exists.
 #[test]
-fn a_cluster_of_two_stages_belongs_to_the_first_and_a_condition_says_so() -> Result<()> {
-    along("overlapping", async |scene| {
+fn a_cluster_of_two_stages_belongs_to_the_first_and_is_reported() -> Result<()> {
+    shared_scene("overlapping", async |scene| {
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
-        place(scene).await?;
+        assign_stages(scene).await?;
         let labelled = json!({"matchExpressions": [{"key": scene.own("stage"), "operator": "Exists"}]});
         let stages = json!([
             stage(scene, "canary", json!({})),
@@ -344,20 +345,20 @@ fn a_cluster_of_two_stages_belongs_to_the_first_and_a_condition_says_so() -> Res
         let overlap =
             |status: &SyncGroupStatus| conditions::find(&status.conditions, STAGES_OVERLAP).cloned();
         let Condition {
-            status: holds,
+            status: overlaps,
             reason,
             message,
             ..
         } = overlap(&status).context("StagesOverlap")?;
         assert_eq!(
-            (holds.as_str(), reason.as_str()),
+            (overlaps.as_str(), reason.as_str()),
             ("True", "ClusterInSeveralStages")
         );
         assert!(
             message.ends_with(": m1 to canary, and not to labelled"),
             "{message}"
         );
-        // It counts in the first alone; clusters of no stage are in the implicit last one, for all to see.
+        // It counts in the first only; clusters without a stage are in the implicit last one, which is in the status.
         let totals: Vec<(String, u32)> = status
             .rollout
             .as_ref()

@@ -1,10 +1,10 @@
-//! A Sync by hand, and what it means to suspend each kind.
+//! A Sync without group, and the suspension of each kind.
 
 use anyhow::Result;
 use serde_json::{Value, json};
 use starling_api::{REQUESTED_AT, RolloutPhase, Source, SyncGroup, SyncResource};
 
-use crate::world::{Scene, all, along, ready, sync_ready};
+use crate::world::{Scene, all, ready, shared_scene, sync_ready};
 
 const MEMBERS: [&str; 2] = ["m1", "m2"];
 
@@ -23,8 +23,8 @@ async fn by_hand(scene: &Scene) -> Result<String> {
 }
 
 #[test]
-fn a_sync_by_hand_follows_its_source_and_holds_still_while_suspended() -> Result<()> {
-    along("hand", async |scene| {
+fn a_sync_without_group_follows_its_source_and_applies_nothing_while_suspended() -> Result<()> {
+    shared_scene("hand", async |scene| {
         scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
         let sync = by_hand(scene).await?;
@@ -58,21 +58,25 @@ fn a_sync_by_hand_follows_its_source_and_holds_still_while_suspended() -> Result
             .fleet()
             .until(scene.name, "at the third commit", moved)
             .await?;
-        // The Sync is woken by its Source and answers the question, and still applies nothing.
-        ask::<SyncResource>(scene, &sync, "2026-01-01T00:00:00Z").await?;
-        let answered = |sync: &SyncResource| {
+        // The Sync is reconciled on a change of its Source and on request, and still applies nothing.
+        request_reconcile::<SyncResource>(scene, &sync, "2026-01-01T00:00:00Z").await?;
+        let reconciled = |sync: &SyncResource| {
             sync.status
                 .as_ref()
                 .is_some_and(|s| s.last_handled_reconcile_at == "2026-01-01T00:00:00Z")
         };
-        scene.fleet().until(&sync, "answered", answered).await?;
+        scene.fleet().until(&sync, "answered", reconciled).await?;
         assert_eq!(scene.value("m1", "settings").await?.as_deref(), Some("two"));
         scene.fleet().patch::<SyncResource>(&sync, suspend(false)).await?;
         scene.until_value("m1", "settings", Some("three")).await
     })
 }
 
-async fn ask<K: starling_testkit::fleet::Kind>(scene: &Scene, name: &str, when: &str) -> Result<()> {
+async fn request_reconcile<K: starling_testkit::fleet::Kind>(
+    scene: &Scene,
+    name: &str,
+    when: &str,
+) -> Result<()> {
     let patch = json!({"metadata": {"annotations": {REQUESTED_AT: when}}});
     scene.fleet().patch::<K>(name, patch).await?;
     Ok(())
@@ -80,7 +84,7 @@ async fn ask<K: starling_testkit::fleet::Kind>(scene: &Scene, name: &str, when: 
 
 #[test]
 fn a_suspended_source_keeps_its_revision_and_a_suspended_group_starts_nothing() -> Result<()> {
-    along("paused", async |scene| {
+    shared_scene("paused", async |scene| {
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
         scene.select(&MEMBERS).await?;
@@ -96,17 +100,17 @@ fn a_suspended_source_keeps_its_revision_and_a_suspended_group_starts_nothing() 
         };
         scene.fleet().until(scene.name, "Suspended", suspended).await?;
         let second = scene.commit(&[("settings", "two")])?;
-        ask::<Source>(scene, scene.name, "2026-01-01T00:00:01Z").await?;
-        let answered = |source: &Source| {
+        request_reconcile::<Source>(scene, scene.name, "2026-01-01T00:00:01Z").await?;
+        let reconciled = |source: &Source| {
             source
                 .status
                 .as_ref()
                 .is_some_and(|s| s.last_handled_reconcile_at == "2026-01-01T00:00:01Z")
         };
-        let source = scene.fleet().until(scene.name, "answered", answered).await?;
+        let source = scene.fleet().until(scene.name, "answered", reconciled).await?;
         assert!(source.status.unwrap_or_default().revision.ends_with(&first));
 
-        // The group is suspended before the Source goes on: the new revision is known, and rolls nowhere.
+        // The group is suspended before the Source is resumed: the new revision is known, and does not roll out.
         scene
             .fleet()
             .patch::<SyncGroup>(scene.name, suspend(true))
@@ -130,8 +134,8 @@ fn a_suspended_source_keeps_its_revision_and_a_suspended_group_starts_nothing() 
 }
 
 #[test]
-fn a_suspended_sync_of_a_group_is_held_alone_and_the_suspension_is_left_to_people() -> Result<()> {
-    along("single", async |scene| {
+fn only_the_suspended_sync_of_a_group_is_on_hold_and_its_suspension_is_not_reset() -> Result<()> {
+    shared_scene("single", async |scene| {
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
         scene.select(&MEMBERS).await?;

@@ -1,9 +1,9 @@
-//! One management cluster, five members, one Cluster at which nobody listens, and one controller, shared by the
-//! tests that run at the same time: starting it takes ten times as long as most of them.
+//! One management cluster, five members, one unreachable Cluster, and one controller, shared by concurrent tests:
+//! starting them takes ten times as long as most tests.
 //!
-//! Each test is a [`Scene`]: its name is a label on the clusters that it uses and the first part of the name of
-//! everything that it makes, so scenes do not meet. One that takes clusters away from the others runs
-//! [`alone`]; all others run [`along`].
+//! Each test is a [`Scene`]: its name is a label on its clusters and the prefix of the names of its objects, so scenes
+//! are independent. A test that makes clusters unavailable is an [`exclusive_scene`]; all others are a
+//! [`shared_scene`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
@@ -20,30 +20,28 @@ use serde_json::{Value, json};
 use starling_api::conditions::{self, Condition, READY};
 use starling_api::{Cluster, REQUESTED_AT, RolloutPhase, Source, SyncGroup, SyncGroupStatus, SyncResource};
 use starling_controlplane::{Assets, Process};
-use starling_testkit::fleet::{Kind, MANAGEMENT, PATIENCE};
-use starling_testkit::{FaultProxy, Fleet, FleetOptions, GitRepo, Match, SopsTools, wait};
+use starling_testkit::fleet::{Kind, MANAGEMENT, TIMEOUT};
+use starling_testkit::{FaultProxy, Fleet, FleetOptions, GitRepo, Match, SopsTools, program, wait};
 use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
 
-use crate::PROGRAM;
-
 /// The five members.
 pub(crate) const MEMBERS: [&str; 5] = ["m1", "m2", "m3", "m4", "m5"];
-/// The Cluster at which nobody listens.
-pub(crate) const GHOST: &str = "ghost";
+/// The unreachable Cluster.
+pub(crate) const UNREACHABLE: &str = "ghost";
 
-/// All tests run on one runtime, because what they share must not end with the first of them.
+/// All tests run on one runtime, because the shared world must not end with the first test.
 #[expect(clippy::expect_used, reason = "without a runtime there is nothing to test")]
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a runtime"));
-/// The world, as long as a test uses it: the last one takes it down.
+/// The world while a test uses it; the last test stops it.
 static WORLD: LazyLock<tokio::sync::Mutex<Weak<World>>> = LazyLock::new(Default::default);
 
 pub(crate) struct World {
-    /// The first field, so that it ends before the clusters that it works on.
+    /// The first field, so that the controller stops before its clusters.
     controller: Process,
     pub(crate) fleet: Fleet,
-    kustomize: HalfWay,
-    turns: RwLock<()>,
+    kustomize: FailingKustomize,
+    scenes_lock: RwLock<()>,
 }
 
 impl World {
@@ -67,16 +65,16 @@ impl World {
         for name in MEMBERS {
             fleet.add_cluster(name, &[]).await?;
         }
-        fleet.add_unreachable(GHOST, &[]).await?;
-        let kustomize = HalfWay::install(fleet.folder())?;
+        fleet.add_unreachable(UNREACHABLE, &[]).await?;
+        let kustomize = FailingKustomize::install(fleet.folder())?;
         let script = kustomize.script.to_string_lossy().into_owned();
-        // Only one scene needs it, and says so if it is missing.
+        // Only one scene needs sops, and fails if it is missing.
         let sops = SopsTools::find()
             .ok()
             .map(|tools| tools.sops().to_string_lossy().into_owned());
         let mut more = vec!["--kustomize", &script];
         more.extend(sops.iter().flat_map(|path| ["--sops", path]));
-        let controller = fleet.controller(PROGRAM, &more)?;
+        let controller = fleet.controller(program(), &more)?;
         for name in MEMBERS {
             fleet.until(name, "Ready", is_ready).await?;
         }
@@ -84,11 +82,11 @@ impl World {
             controller,
             fleet,
             kustomize,
-            turns: RwLock::new(()),
+            scenes_lock: RwLock::new(()),
         })
     }
 
-    /// What the controller said lately about one scene.
+    /// Returns the last log lines of the controller about one scene.
     fn log_of(&self, scene: &str) -> String {
         let tail = self.controller.log_tail(3_000).unwrap_or_default();
         let lines: Vec<&str> = tail.lines().filter(|line| line.contains(scene)).collect();
@@ -96,28 +94,31 @@ impl World {
     }
 }
 
-/// Runs a test beside others.
-pub(crate) fn along(name: &'static str, test: impl AsyncFnOnce(&Scene) -> Result<()>) -> Result<()> {
+/// Runs a test concurrently with others.
+pub(crate) fn shared_scene(name: &'static str, test: impl AsyncFnOnce(&Scene) -> Result<()>) -> Result<()> {
     RUNTIME.block_on(async {
         let world = World::shared().await?;
-        let _turn = world.turns.read().await;
-        Scene::play(&world, name, test).await
+        let _guard = world.scenes_lock.read().await;
+        Scene::run_scene(&world, name, test).await
     })
 }
 
-/// Runs a test that takes clusters away, with no other beside it.
-pub(crate) fn alone(name: &'static str, test: impl AsyncFnOnce(&Scene) -> Result<()>) -> Result<()> {
+/// Runs a test that makes clusters unavailable, without concurrent tests.
+pub(crate) fn exclusive_scene(
+    name: &'static str,
+    test: impl AsyncFnOnce(&Scene) -> Result<()>,
+) -> Result<()> {
     RUNTIME.block_on(async {
         let world = World::shared().await?;
-        let _turn = world.turns.write().await;
-        let result = Scene::play(&world, name, test).await;
+        let _guard = world.scenes_lock.write().await;
+        let result = Scene::run_scene(&world, name, test).await;
         let healed = world.heal().await;
         result.and(healed)
     })
 }
 
 impl World {
-    /// All members are back and known to be.
+    /// Waits until all members are reachable and reported as such.
     async fn heal(&self) -> Result<()> {
         self.fleet.proxy(MANAGEMENT)?.clear();
         for name in MEMBERS {
@@ -134,7 +135,7 @@ impl World {
         Ok(())
     }
 
-    /// Asks for a probe of a cluster now.
+    /// Requests a probe of a cluster.
     pub(crate) async fn look_at(&self, cluster: &str) -> Result<()> {
         let patch = json!({"metadata": {"annotations": {REQUESTED_AT: jiff::Timestamp::now().to_string()}}});
         self.fleet.patch::<Cluster>(cluster, patch).await?;
@@ -150,7 +151,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    async fn play(
+    async fn run_scene(
         world: &Arc<World>,
         name: &'static str,
         test: impl AsyncFnOnce(&Self) -> Result<()>,
@@ -160,25 +161,25 @@ impl Scene {
             name,
             repo: GitRepo::init()?,
         };
-        // A failed assertion must not keep the world from being put in order for the tests that follow.
+        // After a failed assertion, the world must still be cleaned up for the following tests.
         let result = AssertUnwindSafe(test(&scene)).catch_unwind().await;
         let result = result.unwrap_or_else(|_| Err(anyhow::anyhow!("an assertion failed, see above")));
         let result = result.map_err(|error| {
             let log = world.log_of(name);
             error.context(format!("scene {name}; of it the controller logged\n{log}\n"))
         });
-        let tidied = scene.tidy().await;
-        result.and(tidied)
+        let cleaned_up = scene.clean_up().await;
+        result.and(cleaned_up)
     }
 
-    /// Takes away what would go on working beside the next tests. The objects on the members stay.
-    async fn tidy(&self) -> Result<()> {
-        self.take_away::<SyncGroup>().await?;
-        self.take_away::<SyncResource>().await?;
-        self.take_away::<Source>().await
+    /// Deletes the objects of the scene on the management cluster. The objects on the members stay.
+    async fn clean_up(&self) -> Result<()> {
+        self.delete_all::<SyncGroup>().await?;
+        self.delete_all::<SyncResource>().await?;
+        self.delete_all::<Source>().await
     }
 
-    async fn take_away<K: Kind>(&self) -> Result<()> {
+    async fn delete_all<K: Kind>(&self) -> Result<()> {
         let api = self.fleet().api::<K>();
         for object in api.list(&ListParams::default()).await? {
             let name = object.name_any();
@@ -186,7 +187,7 @@ impl Scene {
                 continue;
             }
             match api.delete(&name, &DeleteParams::default()).await {
-                // What a group has on its clusters goes with the group, while this goes through the list.
+                // The Syncs of a group are deleted with it, concurrently with this loop.
                 Err(kube::Error::Api(status)) if status.is_not_found() => {}
                 deleted => drop(deleted?),
             }
@@ -202,12 +203,12 @@ impl Scene {
         self.fleet().proxy(member)
     }
 
-    /// The name of something of this scene.
+    /// Returns a name with the prefix of this scene.
     pub(crate) fn own(&self, name: &str) -> String {
         format!("{}-{name}", self.name)
     }
 
-    /// The group's name, and the Sync's on a cluster.
+    /// Returns the name of the group's Sync on a cluster.
     pub(crate) fn sync_name(&self, cluster: &str) -> String {
         format!("{}-app-{cluster}", self.name)
     }
@@ -222,14 +223,14 @@ impl Scene {
         Ok(self.repo.commit(&files, "change")?)
     }
 
-    /// Makes the Source of this scene follow `main`.
+    /// Creates the Source of this scene, which follows `main`.
     pub(crate) async fn follow_main(&self) -> Result<()> {
         self.fleet()
             .put_source(self.name, &self.repo.url(), json!({"branch": "main"}))
             .await
     }
 
-    /// Lets the scene's selector find these clusters.
+    /// Labels the clusters for the scene's selector.
     pub(crate) async fn select(&self, clusters: &[&str]) -> Result<()> {
         for cluster in clusters {
             self.label(cluster, self.name, Some("yes")).await?;
@@ -237,7 +238,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Sets or takes away a label of a Cluster.
+    /// Sets or removes a label of a Cluster.
     pub(crate) async fn label(&self, cluster: &str, key: &str, value: Option<&str>) -> Result<()> {
         let patch = json!({"metadata": {"labels": {key: value}}});
         self.fleet().patch::<Cluster>(cluster, patch).await?;
@@ -249,7 +250,7 @@ impl Scene {
         json!({"matchLabels": {self.name: "yes"}})
     }
 
-    /// Applies the scene's group over the selected clusters: one entry, the folder `app`, with these fields more.
+    /// Applies the scene's group for the selected clusters: one entry, the folder `app`, with additional fields.
     pub(crate) async fn group(&self, strategy: Value, entry_fields: Value) -> Result<()> {
         let mut entry = json!({"name": "app", "sourceRef": {"name": self.name}, "path": "./app"});
         merge(&mut entry, entry_fields);
@@ -257,7 +258,7 @@ impl Scene {
         self.fleet().put_group(self.name, spec).await
     }
 
-    /// Waits until the scene's group has this commit on every cluster that it can reach.
+    /// Waits until the scene's group has rolled out this commit to every reachable cluster.
     pub(crate) async fn succeeded(&self, commit: &str) -> Result<SyncGroupStatus> {
         self.fleet()
             .rollout(self.name, commit, RolloutPhase::Succeeded)
@@ -306,14 +307,14 @@ impl Scene {
         Ok(values)
     }
 
-    /// Waits until a ConfigMap on a member has this value, or is not there.
+    /// Waits until a ConfigMap on a member has this value, or does not exist.
     pub(crate) async fn until_value(&self, member: &str, name: &str, value: Option<&str>) -> Result<()> {
         let what = format!("{} = {value:?} on {member}", self.own(name));
-        wait::until(PATIENCE, what, async || {
-            let seen = self.value(member, name).await.map_err(|e| format!("{e:#}"))?;
-            (seen.as_deref() == value)
+        wait::until(TIMEOUT, what, async || {
+            let value_now = self.value(member, name).await.map_err(|e| format!("{e:#}"))?;
+            (value_now.as_deref() == value)
                 .then_some(())
-                .ok_or(format!("{seen:?}"))
+                .ok_or(format!("{value_now:?}"))
         })
         .await?;
         Ok(())
@@ -324,7 +325,7 @@ impl Scene {
         Match::writes().path_ends_with(format!("/configmaps/{}", self.own(name)))
     }
 
-    /// The values that a member was sent for a ConfigMap of this scene, repetitions left out.
+    /// Returns the values of a ConfigMap of this scene that were sent to a member, without repetitions.
     pub(crate) fn values_sent(&self, member: &str, name: &str, candidates: &[&str]) -> Result<Vec<String>> {
         let path_end = format!("/configmaps/{}", self.own(name));
         let mut sent: Vec<String> = Vec::new();
@@ -344,21 +345,21 @@ impl Scene {
         Ok(sent)
     }
 
-    /// From now on kustomize prints half of the output and fails, for renders with this scene's objects.
+    /// Makes kustomize print half of its output and fail, for renders with objects of this scene.
     pub(crate) fn break_kustomize(&self, broken: bool) -> Result<()> {
         self.world.kustomize.set(self.name, broken)
     }
 }
 
-/// A kustomize that stops half-way on demand.
-struct HalfWay {
+/// A kustomize that fails halfway on demand.
+struct FailingKustomize {
     script: PathBuf,
     markers: PathBuf,
 }
 
-impl HalfWay {
-    /// The script sees its output only: a marker file per scene tells which renders break. It runs without PATH, so it
-    /// is made of what the shell brings along.
+impl FailingKustomize {
+    /// The script only knows the output: a marker file per scene selects the renders that fail. It runs without PATH,
+    /// so it uses shell built-ins only.
     fn install(folder: &Path) -> Result<Self> {
         let assets = Assets::find()?;
         let kustomize = assets.kustomize().context("kustomize among the built programs")?;
@@ -407,7 +408,7 @@ pub(crate) fn all(value: &str, count: usize) -> Vec<Option<String>> {
     vec![Some(value.to_owned()); count]
 }
 
-/// Whether a Cluster is Ready, as of its present generation.
+/// Whether a Cluster is Ready at its current generation.
 pub(crate) fn is_ready(cluster: &Cluster) -> bool {
     let generation = cluster.metadata.generation.unwrap_or(0);
     let status = cluster.status.as_ref();
@@ -427,13 +428,13 @@ pub(crate) fn sync_ready(sync: &SyncResource) -> (String, String) {
     ready(conditions.unwrap_or_default())
 }
 
-/// Clusters in trouble with their reasons.
+/// Returns the clusters with problems, and their reasons.
 pub(crate) fn problems(status: &SyncGroupStatus) -> BTreeMap<String, String> {
     let problems = status.problems.iter();
     problems.map(|p| (p.cluster.clone(), p.reason.clone())).collect()
 }
 
-/// What keeps the clusters that wait.
+/// Returns the reasons that block the waiting clusters.
 pub(crate) fn blocked_by(status: &SyncGroupStatus) -> BTreeSet<String> {
     let blockers = status.rollout.iter().flat_map(|rollout| &rollout.blocked_by);
     blockers.map(|blocker| blocker.reason.clone()).collect()

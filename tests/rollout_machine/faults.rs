@@ -1,91 +1,136 @@
-//! What can go wrong at an effect.
+//! The faults of an effect.
+
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use proptest::prelude::*;
 
-/// What happens at one effect: a write to the ledger or to the management API.
+/// A fault of one effect, which is a call of the ledger or of the management API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The process dies before it.
     Before,
     /// The process dies after it.
     After,
-    /// It is done, and an error comes back.
-    AnswerLost,
+    /// The effect is done, and the call returns an error.
+    ResponseLost,
+    /// The effect is not done, and the call returns an error.
+    Refused,
 }
 
-/// All of them.
-pub(crate) const FAULTS: [Fault; 3] = [Fault::Before, Fault::After, Fault::AnswerLost];
+/// All faults.
+pub(crate) const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::ResponseLost, Fault::Refused];
 
 pub(crate) fn fault() -> impl Strategy<Value = Fault> {
     prop::sample::select(&FAULTS[..])
 }
 
-/// Why a look did not come to its end.
+/// Why a pass was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interrupted {
-    /// The process is dead, and with it what it knew.
+    /// The process died, and lost its memory.
     Crashed,
-    /// An error came back.
+    /// A call returned an error.
     Failed,
 }
 
-/// Which effects go wrong, by their number since the beginning.
+/// The faults, by the number of the effect since the start. The ledger and the management API share one count.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Faults(Arc<Mutex<State>>);
+
 #[derive(Debug, Default)]
-pub(crate) struct Faults {
-    /// Effects that were reached so far.
+struct State {
+    /// The number of effects so far.
     reached: usize,
     armed: Option<(usize, Fault)>,
-    /// Faults that happened.
-    pub(crate) struck: usize,
+    injected: usize,
+    /// Whether the process has died. The interpreter continues after some errors; its further calls have no effect.
+    is_dead: bool,
 }
 
 impl Faults {
-    /// One fault, at an effect by its number from the very first.
+    /// One fault, at the effect with this number since the start.
     pub(crate) fn at(effect: usize, fault: Fault) -> Self {
-        Self {
-            armed: Some((effect, fault)),
-            ..Self::default()
-        }
+        let faults = Self::default();
+        faults.arm(effect, fault);
+        faults
     }
 
-    /// A fault some effects from now.
-    pub(crate) fn arm(&mut self, from_now: usize, fault: Fault) {
-        self.armed = Some((self.reached + from_now, fault));
+    /// Injects a fault some effects from now.
+    pub(crate) fn arm(&self, from_now: usize, fault: Fault) {
+        let mut state = self.state();
+        state.armed = Some((state.reached + from_now, fault));
     }
 
-    /// What was armed and did not happen does not happen any more.
-    pub(crate) fn disarm(&mut self) {
-        self.armed = None;
+    /// Removes a fault that has not happened yet.
+    pub(crate) fn disarm(&self) {
+        self.state().armed = None;
     }
 
-    /// How many effects were reached.
+    /// The number of effects so far.
     pub(crate) fn reached(&self) -> usize {
-        self.reached
+        self.state().reached
     }
 
-    /// An effect is about to be done.
-    pub(crate) fn enter(&mut self) -> Result<Passage, Interrupted> {
-        let strikes = self.armed.take_if(|(at, _)| *at == self.reached);
-        self.reached += 1;
-        self.struck += usize::from(strikes.is_some());
-        match strikes.map(|(_, fault)| fault) {
-            Some(Fault::Before) => Err(Interrupted::Crashed),
-            other => Ok(Passage(other)),
+    /// The number of injected faults.
+    pub(crate) fn injected(&self) -> usize {
+        self.state().injected
+    }
+
+    /// Whether the process has died.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.state().is_dead
+    }
+
+    /// A new process starts.
+    pub(crate) fn revive(&self) {
+        self.state().is_dead = false;
+    }
+
+    /// Called before an effect.
+    pub(crate) fn enter(&self) -> Result<Passage, Interrupted> {
+        let mut state = self.state();
+        if state.is_dead {
+            return Err(Interrupted::Crashed);
         }
+        let reached = state.reached;
+        let injected_fault = state.armed.take_if(|(at, _)| *at == reached);
+        state.reached += 1;
+        state.injected += usize::from(injected_fault.is_some());
+        match injected_fault.map(|(_, fault)| fault) {
+            Some(Fault::Before) => {
+                state.is_dead = true;
+                Err(Interrupted::Crashed)
+            }
+            Some(Fault::Refused) => Err(Interrupted::Failed),
+            fault @ (Some(Fault::After | Fault::ResponseLost) | None) => Ok(Passage {
+                faults: self.clone(),
+                fault,
+            }),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
     }
 }
 
 /// An effect that is being done.
 #[must_use]
-pub(crate) struct Passage(Option<Fault>);
+pub(crate) struct Passage {
+    faults: Faults,
+    fault: Option<Fault>,
+}
 
 impl Passage {
-    /// It was done.
+    /// Called after the effect.
     pub(crate) fn leave(self) -> Result<(), Interrupted> {
-        match self.0 {
-            Some(Fault::After) => Err(Interrupted::Crashed),
-            Some(Fault::AnswerLost) => Err(Interrupted::Failed),
-            Some(Fault::Before) | None => Ok(()),
+        match self.fault {
+            Some(Fault::After) => {
+                self.faults.state().is_dead = true;
+                Err(Interrupted::Crashed)
+            }
+            Some(Fault::ResponseLost) => Err(Interrupted::Failed),
+            Some(Fault::Before | Fault::Refused) | None => Ok(()),
         }
     }
 }

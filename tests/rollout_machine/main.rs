@@ -1,16 +1,18 @@
-//! The rollout engine, the ledger and the order of effects between them, as a state machine: a driver does what the controller's
-//! loop over a group does, in the same order, on a real ledger with its journal, and on a model of the management API and of the
-//! clusters. Every effect may not be done, be done by somebody who dies at once, or be done and answered with an error.
+//! The rollout machine, its interpreter and the ledger together. At each effect of a pass, the process may die before
+//! or after the effect, or the call may return an error although the effect was done or because it was refused.
 //!
-//! The laws (`law`) are about the world and not about plans: they count for themselves who is at work, and look into the ledger and
-//! its journal before each write. In the end the journal is verified. Membership and deletions are not part of it (`tests/e2e`,
-//! `tests/crash`), nor are repeated tries of failed clusters.
+//! The machine (`starling_core::rollout`) and the interpreter (`starling::controller::interpreter`) are those of the
+//! controller. The ledger is a real one with its journal; the management API and the clusters are a model (`world`).
 //!
-//! Each kind has a watch of its own, which may lag behind; what was answered is known at once, and what was answered with an
-//! error is read anew before anything else is decided.
+//! The invariants (`invariants`) are about the world and not about plans: they count the clusters in flight themselves,
+//! and read the ledger and its journal before each write. In the end, the journal is verified. Controllers with another
+//! order of effects (`order`) show that an invariant detects the error.
+//!
+//! Each kind has its own watch, which may lag behind. The result of a successful write is known immediately, and an
+//! object with a failed write is read again before the next decision.
 
 // clippy.toml lets tests unwrap, but does not count the functions that tests share.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 #[expect(
     dead_code,
@@ -18,16 +20,25 @@
 )]
 #[path = "../../crates/core/tests/plan_properties/arbitrary/mod.rs"]
 mod arbitrary;
-mod fair;
+mod basic;
 mod faults;
+mod hub;
+mod idle;
+mod invariants;
 mod journal;
-mod law;
+mod ledger;
 mod machine;
+mod memory;
+mod observed;
+mod order;
 mod random;
-mod small;
+mod recorded_successes;
+mod removals;
+mod retries;
+mod scenario;
 mod world;
 
-/// The ledger's writer is a task: it needs a runtime, and nothing here needs a second thread.
+/// The writer of the ledger is a task, so it needs a runtime; one thread is sufficient.
 fn block_on<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.unwrap().block_on(work)

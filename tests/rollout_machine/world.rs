@@ -1,65 +1,153 @@
-//! The management API and the clusters, as they are: what survives every crash.
+//! The actual state of the management API and the clusters, which survives every crash.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use starling::ledger::AdmissionRecord;
 use starling_api::{
-    ActionType, OnNewRevision, RollbackType, RolloutAction, RolloutActionSpec, RolloutApproval,
-    RolloutApprovalSpec, RolloutStatus, SyncGroupStatus,
+    ActionType, EntryRevision, IntOrPercent, OnNewRevision, RollbackType, RolloutAction, RolloutActionSpec,
+    RolloutApproval, RolloutApprovalSpec, RolloutPhase, RolloutStatus, SyncEntry, SyncGroupStatus,
 };
-use starling_core::plan::Strategy;
+use starling_core::journal::RecordedPlan;
+use starling_core::membership::{Departure, Members, departure};
+use starling_core::plan::{Progress, Strategy};
+use starling_core::rollout::{ReleaseSnapshot, Removal};
 use starling_core::simulate::Member;
+use starling_ledger::AdmissionRecord;
 
-use crate::law::{self, Broken};
+use crate::invariants::{self, Violation};
 
 /// The name of the group.
 pub(crate) const GROUP: &str = "shop";
 /// Its UID.
 pub(crate) const UID: &str = "uid-of-shop";
-/// Its one entry: how many there are decides nothing here.
+/// Its only entry: the number of entries is irrelevant here.
 pub(crate) const ENTRY: &str = "app";
 
-/// What a person wrote into the spec of the group.
+/// The name of the Sync on a cluster.
+pub(crate) fn sync_name(cluster: &str) -> String {
+    format!("{GROUP}-{ENTRY}-{cluster}")
+}
+
+/// A release. Its digest is its revision, and its target on every cluster: its content is irrelevant here.
+pub(crate) fn snapshot(digest: &str) -> Arc<ReleaseSnapshot> {
+    let entry = serde_json::json!({"name": ENTRY, "sourceRef": {"name": "s"}, "path": "./app"});
+    let entry: SyncEntry = serde_json::from_value(entry).unwrap();
+    Arc::new(ReleaseSnapshot {
+        digest: digest.to_owned(),
+        revisions: vec![EntryRevision {
+            sync: ENTRY.to_owned(),
+            revision: digest.to_owned(),
+        }],
+        entries: vec![entry],
+    })
+}
+
+/// The spec of the group.
 #[derive(Clone, Debug)]
 pub(crate) struct Spec {
     pub(crate) strategy: Strategy,
     pub(crate) on_new_revision: OnNewRevision,
     pub(crate) rollback: RollbackType,
+    pub(crate) max_unselected: IntOrPercent,
 }
 
 /// A cluster, with its Sync.
 #[derive(Clone, Debug)]
 pub(crate) struct Cluster {
     pub(crate) member: Member,
-    /// Its stage, as a place in the strategy.
+    /// Its stage, as an index in the strategy.
     pub(crate) stage: usize,
-    /// The rollout that its Sync names.
+    /// The rollout in its Sync.
     pub(crate) rollout: i64,
+    /// Whether the group selects it. A cluster that is not selected has no Cluster object any more.
+    pub(crate) is_selected: bool,
 }
 
-/// What the management API holds.
+impl Cluster {
+    /// A selected cluster without a Sync.
+    pub(crate) fn new(member: Member, stage: usize) -> Self {
+        Self {
+            member,
+            stage,
+            rollout: 0,
+            is_selected: true,
+        }
+    }
+
+    /// Removes its Sync.
+    pub(crate) fn drop_sync(&mut self) {
+        self.member.observed = None;
+        self.rollout = 0;
+    }
+}
+
+/// The objects of the management API.
 #[derive(Clone, Debug)]
 pub(crate) struct Api {
-    /// What the Source offers.
+    /// The revision of the Source.
     pub(crate) offered: String,
     pub(crate) status: SyncGroupStatus,
-    /// Releases that are kept.
-    pub(crate) kept: BTreeSet<String>,
+    /// The approved departure, an annotation of the group.
+    pub(crate) approved_departure: String,
+    /// Releases that are stored.
+    pub(crate) stored: BTreeSet<String>,
     pub(crate) clusters: BTreeMap<String, Cluster>,
     pub(crate) actions: Vec<RolloutAction>,
     pub(crate) approvals: Vec<RolloutApproval>,
+}
+
+impl Api {
+    /// The clusters that are selected.
+    pub(crate) fn selected(&self) -> impl Iterator<Item = (&String, &Cluster)> {
+        self.clusters.iter().filter(|(_, cluster)| cluster.is_selected)
+    }
+
+    /// The clusters that leave the group.
+    pub(crate) fn departure(&self, allowed: IntOrPercent) -> Departure {
+        let with_sync = self
+            .clusters
+            .iter()
+            .filter(|(_, cluster)| cluster.member.observed.is_some());
+        departure(Members {
+            previous: &with_sync.map(|(name, _)| name.clone()).collect(),
+            selected: &self.selected().map(|(name, _)| name.clone()).collect(),
+            unknown: &BTreeSet::new(),
+            allowed,
+            approved: &self.approved_departure,
+        })
+    }
+
+    /// Copies the Sync of a cluster from `other`.
+    pub(crate) fn take_sync(&mut self, other: &Self, name: &str) {
+        if let (Some(here), Some(there)) = (self.clusters.get_mut(name), other.clusters.get(name)) {
+            here.member.observed.clone_from(&there.member.observed);
+            here.rollout = there.rollout;
+        }
+    }
+
+    /// Copies the Cluster objects from `other`.
+    pub(crate) fn take_clusters(&mut self, other: &Self) {
+        for (name, there) in &other.clusters {
+            if let Some(here) = self.clusters.get_mut(name) {
+                here.is_selected = there.is_selected;
+                here.member.reach.clone_from(&there.member.reach);
+            }
+        }
+    }
 }
 
 /// A Sync as the controller writes it.
 #[derive(Clone, Debug)]
 pub(crate) struct Written {
     pub(crate) cluster: String,
-    /// The digest of the release is the target: what a release holds decides nothing here.
+    /// The digest of the release is the target.
     pub(crate) release: String,
     pub(crate) rollout: i64,
     pub(crate) at: Timestamp,
+    /// The request of the retry.
+    pub(crate) retried_for: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug)]
@@ -67,14 +155,22 @@ pub(crate) struct World {
     pub(crate) now: Timestamp,
     pub(crate) spec: Spec,
     pub(crate) api: Api,
-    /// Laws that were broken so far.
-    pub(crate) broken: Vec<Broken>,
+    /// Violated invariants so far.
+    pub(crate) violations: Vec<Violation>,
+    /// Rollouts that the status reported as succeeded.
+    pub(crate) succeeded: BTreeSet<i64>,
+    /// Every release that was ever stored.
+    pub(crate) releases: BTreeSet<String>,
+    /// Successful writes of the controller to the management API.
+    pub(crate) writes: usize,
+    /// Whether a cluster has left the group, so that there may be fewer slots.
+    pub(crate) has_shrunk: bool,
     serial: u32,
-    releases: u32,
+    offers: u32,
 }
 
 impl World {
-    /// A group that has nothing yet.
+    /// Creates a group without a rollout.
     pub(crate) fn new(now: Timestamp, spec: Spec, clusters: BTreeMap<String, Cluster>) -> Self {
         Self {
             now,
@@ -82,14 +178,19 @@ impl World {
             api: Api {
                 offered: "r0".to_owned(),
                 status: SyncGroupStatus::default(),
-                kept: BTreeSet::new(),
+                approved_departure: String::new(),
+                stored: BTreeSet::new(),
                 clusters,
                 actions: Vec::new(),
                 approvals: Vec::new(),
             },
-            broken: Vec::new(),
+            violations: Vec::new(),
+            succeeded: BTreeSet::new(),
+            releases: BTreeSet::new(),
+            writes: 0,
+            has_shrunk: false,
             serial: 0,
-            releases: 0,
+            offers: 0,
         }
     }
 
@@ -97,16 +198,54 @@ impl World {
         self.api.status.rollout.as_ref()
     }
 
-    // ------------------------------------------------------------------ what the controller does
-
-    pub(crate) fn write_status(&mut self, after: &SyncGroupStatus) {
-        self.broken.extend(law::of_status(self, after));
-        self.api.status = after.clone();
+    pub(crate) fn is_selected(&self, cluster: &str) -> bool {
+        let cluster = self.api.clusters.get(cluster);
+        cluster.is_some_and(|cluster| cluster.is_selected)
     }
 
-    /// `intents` are what the ledger has of this rollout.
-    pub(crate) fn write_sync(&mut self, written: &Written, intents: &[AdmissionRecord]) {
-        self.broken.extend(law::of_sync(self, written, intents));
+    // ------------------------------------------------------------------ what the controller does
+
+    pub(crate) fn store_release(&mut self, release: &str) {
+        self.api.stored.insert(release.to_owned());
+        self.releases.insert(release.to_owned());
+    }
+
+    /// `cache` is the state that the controller knew.
+    pub(crate) fn write_status(&mut self, after: &SyncGroupStatus, cache: &Api) {
+        self.writes += 1;
+        self.violations.extend(invariants::of_status(self, after, cache));
+        let before = std::mem::replace(&mut self.api.status, after.clone());
+        if let Some(rollout) = after.rollout.as_ref()
+            && rollout.phase == RolloutPhase::Succeeded
+            && after.clusters.total > 0
+        {
+            self.succeeded.insert(rollout.id);
+        }
+        // It had succeeded when the next one started.
+        if let Some(finished) = before.rollout
+            && before.last_known_good != after.last_known_good
+            && after
+                .last_known_good
+                .as_ref()
+                .is_some_and(|good| good.release == finished.release)
+        {
+            self.succeeded.insert(finished.id);
+        }
+    }
+
+    /// `intents` are those of this rollout in the ledger, `journal` is its newest entry, `cache` the state that the
+    /// controller knew.
+    pub(crate) fn write_sync(
+        &mut self,
+        written: &Written,
+        intents: &[AdmissionRecord],
+        journal: Option<&(i64, RecordedPlan)>,
+        cache: &Api,
+    ) {
+        self.writes += 1;
+        self.violations
+            .extend(invariants::of_sync(self, written, intents, cache));
+        self.violations.extend(invariants::of_journal(written, journal));
         let Some(cluster) = self.api.clusters.get_mut(&written.cluster) else {
             return;
         };
@@ -117,17 +256,47 @@ impl World {
             .as_mut()
             .filter(|sync| sync.target.as_ref() == Some(&written.release));
         match same {
-            // The spec stays as it is, and so does the work at it.
-            Some(sync) => sync.admitted_at = Some(written.at),
+            // The spec is unchanged, and so is its progress, unless it is retried.
+            Some(sync) => {
+                sync.admitted_at = Some(written.at);
+                if written.retried_for.is_some() && matches!(sync.progress, Progress::Failing { .. }) {
+                    sync.progress = Progress::Working;
+                }
+            }
             None => cluster.member.admit(&written.release, written.at),
         }
+        if let Some(sync) = &mut cluster.member.observed {
+            sync.retried_for = written.retried_for;
+        }
         cluster.member.live(self.now);
-        self.broken.extend(law::of_room(self));
+        self.violations.extend(invariants::of_room(self, written, cache));
+    }
+
+    /// `admissions` are those of the Sync's rollout in the ledger, `journal` is its newest entry.
+    pub(crate) fn remove_sync(
+        &mut self,
+        removal: &Removal,
+        admissions: &[AdmissionRecord],
+        journal: Option<&(i64, RecordedPlan)>,
+        cache: &Api,
+    ) {
+        self.writes += 1;
+        self.violations
+            .extend(invariants::of_removal(self, removal, admissions, journal, cache));
+        if let Some(cluster) = self.api.clusters.get_mut(&removal.cluster) {
+            cluster.drop_sync();
+        }
+    }
+
+    /// Deletes releases that are not named.
+    pub(crate) fn collect_garbage(&mut self, unique_name: &BTreeSet<String>) {
+        self.violations.extend(invariants::of_garbage(self, unique_name));
+        self.api.stored.retain(|release| unique_name.contains(release));
     }
 
     // ------------------------------------------------------------------ what others do
 
-    /// Time goes on.
+    /// Advances the time.
     pub(crate) fn go_to(&mut self, now: Timestamp) {
         self.now = now;
         for cluster in self.api.clusters.values_mut() {
@@ -135,13 +304,45 @@ impl World {
         }
     }
 
-    fn named(&mut self, what: &str) -> String {
+    /// Selects or deselects a cluster.
+    pub(crate) fn select(&mut self, cluster: &str, is_selected: bool) {
+        if let Some(cluster) = self.api.clusters.get_mut(cluster) {
+            cluster.is_selected = is_selected;
+            self.has_shrunk |= !is_selected;
+        }
+    }
+
+    /// Approves the departure of the deselected clusters.
+    pub(crate) fn approve_departure(&mut self) {
+        if let Departure::Held(held) = self.api.departure(self.spec.max_unselected) {
+            self.api.approved_departure = held.digest;
+        }
+    }
+
+    /// Makes the next attempt of a cluster succeed.
+    pub(crate) fn repair(&mut self, cluster: &str) {
+        if let Some(cluster) = self.api.clusters.get_mut(cluster) {
+            cluster.member.fates.clear();
+        }
+    }
+
+    /// Deletes a stored release.
+    pub(crate) fn delete_release(&mut self, release: &str) {
+        self.api.stored.remove(release);
+    }
+
+    /// API servers use whole seconds as creation time.
+    fn creation_time(&self) -> Time {
+        Time(Timestamp::from_second(self.now.as_second()).unwrap())
+    }
+
+    fn unique_name(&mut self, what: &str) -> String {
         self.serial += 1;
         format!("{what}-{}", self.serial)
     }
 
-    /// A person says something about the rollout that rolls.
-    pub(crate) fn say(&mut self, action: ActionType, cluster: Option<String>, stage: Option<String>) {
+    /// Creates an operator action for the current rollout.
+    pub(crate) fn add_action(&mut self, action: ActionType, cluster: Option<String>, stage: Option<String>) {
         let Some(rollout) = self.rollout().map(|rollout| rollout.id) else {
             return;
         };
@@ -155,19 +356,19 @@ impl World {
             by: "jane".into(),
             reason: "so".into(),
         };
-        let mut said = RolloutAction::new(&self.named("action"), spec);
-        said.metadata.creation_timestamp = Some(Time(self.now));
-        said.metadata.resource_version = Some(self.serial.to_string());
-        self.api.actions.push(said);
+        let mut action_object = RolloutAction::new(&self.unique_name("action"), spec);
+        action_object.metadata.creation_timestamp = Some(self.creation_time());
+        action_object.metadata.resource_version = Some(self.serial.to_string());
+        self.api.actions.push(action_object);
     }
 
-    /// A person approves a stage of what rolls, if it is known what that renders to.
-    pub(crate) fn approve(&mut self, stage: &str) {
+    /// Approves a stage of the current rollout, if its release digest is known. Returns whether it is.
+    pub(crate) fn approve(&mut self, stage: &str) -> bool {
         let Some(rollout) = self
             .rollout()
             .filter(|rollout| !rollout.release_digest.is_empty())
         else {
-            return;
+            return false;
         };
         let spec = RolloutApprovalSpec {
             group: GROUP.into(),
@@ -177,15 +378,16 @@ impl World {
             by: "jane".into(),
             reason: "seen".into(),
         };
-        let mut said = RolloutApproval::new(&self.named("approval"), spec);
-        said.metadata.creation_timestamp = Some(Time(self.now));
-        self.api.approvals.push(said);
+        let mut action_object = RolloutApproval::new(&self.unique_name("approval"), spec);
+        action_object.metadata.creation_timestamp = Some(self.creation_time());
+        self.api.approvals.push(action_object);
+        true
     }
 
-    /// Something new is offered; its digest.
+    /// Offers a new release; returns its digest.
     pub(crate) fn offer_new(&mut self) -> String {
-        self.releases += 1;
-        self.api.offered = format!("r{}", self.releases);
+        self.offers += 1;
+        self.api.offered = format!("r{}", self.offers);
         self.api.offered.clone()
     }
 }

@@ -1,4 +1,4 @@
-//! `kill -9` at random moments while many write: every answered write is there afterwards.
+//! `kill -9` at random times during many writes: every acknowledged write exists afterwards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,8 +15,8 @@ use crate::world::World;
 
 /// Rounds unless `STARLING_CRASH_ROUNDS` says otherwise.
 const ROUNDS: u32 = 20;
-/// The longest time that writers have before the kill.
-const LONGEST: u64 = 400;
+/// The maximum time of writers before the kill.
+const MAX_DELAY: u64 = 400;
 const CLUSTERS: [&str; 3] = ["management", "c1", "c2"];
 const WRITERS: usize = 12;
 
@@ -33,23 +33,23 @@ impl Random {
     }
 }
 
-/// The object of a writer, as far as the writer knows it.
+/// The state of a writer's object, as the writer knows it.
 #[derive(Debug, Clone, PartialEq)]
-enum Known {
+enum State {
     Absent,
-    /// What the server answered.
+    /// The last response of the server.
     Present(Value),
 }
 
-/// Writes one object again and again, and remembers what it was told.
+/// Writes one object repeatedly, and remembers the responses.
 #[derive(Debug)]
 struct Writer {
     cluster: usize,
     name: String,
-    /// The last answer.
-    known: Known,
-    /// What was asked for and not answered: the count in the object, or its deletion.
-    asked: Option<Option<u64>>,
+    /// The last response.
+    state: State,
+    /// The unconfirmed write: the count in the object, or its deletion.
+    pending: Option<Option<u64>>,
     count: u64,
 }
 
@@ -58,54 +58,54 @@ impl Writer {
         format!("/api/v1/namespaces/default/configmaps/{}", self.name)
     }
 
-    /// Writes until the server is gone.
-    async fn run(mut self, client: Client, answered: Arc<AtomicU64>) -> Self {
+    /// Writes until the server is killed.
+    async fn run(mut self, client: Client, acknowledged: Arc<AtomicU64>) -> Self {
         loop {
             self.count += 1;
             let count = self.count;
             let body = json!({"metadata": {"name": self.name}, "data": {"count": count.to_string()}});
-            let (method, path, body) = match (&self.known, count % 5) {
-                (Known::Absent, _) => ("POST", "/api/v1/namespaces/default/configmaps".to_owned(), body),
+            let (method, path, body) = match (&self.state, count % 5) {
+                (State::Absent, _) => ("POST", "/api/v1/namespaces/default/configmaps".to_owned(), body),
                 (_, 0) => ("DELETE", self.path(), Value::Null),
                 _ => ("PUT", self.path(), body),
             };
-            self.asked = Some((method != "DELETE").then_some(count));
+            self.pending = Some((method != "DELETE").then_some(count));
             let Ok((code, object)) = send(&client, method, &path, &body).await else {
                 return self;
             };
             assert!(code < 300, "{method} {path}: {object}");
-            self.known = match method {
-                "DELETE" => Known::Absent,
-                _ => Known::Present(object),
+            self.state = match method {
+                "DELETE" => State::Absent,
+                _ => State::Present(object),
             };
-            self.asked = None;
-            answered.fetch_add(1, Ordering::Relaxed);
+            self.pending = None;
+            acknowledged.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Compares what is there with what was answered.
+    /// Compares the object on the server with the last response.
     async fn check(&mut self, client: &Client) -> Result<()> {
         let (code, object) = send(client, "GET", &self.path(), &Value::Null).await?;
         let found = match code {
-            200 => Known::Present(object),
-            404 => Known::Absent,
+            200 => State::Present(object),
+            404 => State::Absent,
             _ => anyhow::bail!("{code} {object}"),
         };
-        let as_answered = found == self.known;
-        let as_asked = match (&found, &self.asked) {
-            (Known::Absent, Some(None)) => true,
-            (Known::Present(object), Some(Some(count))) => {
+        let is_acknowledged = found == self.state;
+        let is_pending = match (&found, &self.pending) {
+            (State::Absent, Some(None)) => true,
+            (State::Present(object), Some(Some(count))) => {
                 object["data"]["count"] == json!(count.to_string())
             }
             _ => false,
         };
-        ensure!(as_answered || as_asked, "{self:?}: found {found:?}");
-        (self.known, self.asked) = (found, None);
+        ensure!(is_acknowledged || is_pending, "{self:?}: found {found:?}");
+        (self.state, self.pending) = (found, None);
         Ok(())
     }
 
     fn revision(&self) -> u64 {
-        let Known::Present(object) = &self.known else {
+        let State::Present(object) = &self.state else {
             return 0;
         };
         let revision = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
@@ -113,7 +113,7 @@ impl Writer {
     }
 }
 
-/// Sends a request. The error is that of a server that is gone.
+/// Sends a request. Fails if the server is killed.
 async fn send(client: &Client, method: &str, path: &str, body: &Value) -> Result<(u16, Value)> {
     let bytes = if body.is_null() {
         Vec::new()
@@ -151,7 +151,7 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_at_random_moments_every_answered_write_is_there() -> Result<()> {
+async fn random_kills_lose_no_acknowledged_write() -> Result<()> {
     let seed = match setting("STARLING_CRASH_SEED") {
         Some(seed) => seed,
         None => u64::try_from(jiff::Timestamp::now().as_microsecond())?,
@@ -164,20 +164,20 @@ async fn killed_at_random_moments_every_answered_write_is_there() -> Result<()> 
         .map(|index| Writer {
             cluster: index % CLUSTERS.len(),
             name: format!("w{index}"),
-            known: Known::Absent,
-            asked: None,
+            state: State::Absent,
+            pending: None,
             count: 0,
         })
         .collect();
-    let answered = Arc::new(AtomicU64::new(0));
+    let acknowledged = Arc::new(AtomicU64::new(0));
     let mut revisions = [0; CLUSTERS.len()];
     for round in 1..=rounds {
         let what = format!("round {round}, seed {seed}");
         let arguments = ["--no-controller", "--cluster", "c1", "--cluster", "c2"];
         if round > 1 && random.below(4) == 0 {
-            // Also while it comes back. The moment is the point: nothing is waited for here.
+            // Also during the restart. The time of the kill is random, so this does not wait for a condition.
             world.launch(&arguments)?;
-            tokio::time::sleep(Duration::from_millis(random.below(LONGEST))).await;
+            tokio::time::sleep(Duration::from_millis(random.below(MAX_DELAY))).await;
             world.kill()?;
         }
         world.start(&arguments).await.context(what.clone())?;
@@ -197,10 +197,10 @@ async fn killed_at_random_moments_every_answered_write_is_there() -> Result<()> 
             .drain(..)
             .map(|writer| {
                 let client = clients[writer.cluster].clone();
-                tokio::spawn(writer.run(client, Arc::clone(&answered)))
+                tokio::spawn(writer.run(client, Arc::clone(&acknowledged)))
             })
             .collect();
-        tokio::time::sleep(Duration::from_millis(random.below(LONGEST))).await;
+        tokio::time::sleep(Duration::from_millis(random.below(MAX_DELAY))).await;
         world.kill()?;
         for task in tasks {
             let writer = task.await?;
@@ -209,11 +209,11 @@ async fn killed_at_random_moments_every_answered_write_is_there() -> Result<()> 
             writers.push(writer);
         }
     }
-    let answered = answered.load(Ordering::Relaxed);
+    let acknowledged = acknowledged.load(Ordering::Relaxed);
     ensure!(
-        answered > u64::from(rounds),
-        "{answered} writes were answered: nothing was tried"
+        acknowledged > u64::from(rounds),
+        "only {acknowledged} writes were acknowledged"
     );
-    eprintln!("{rounds} kills, {answered} writes were answered");
+    eprintln!("{rounds} kills, {acknowledged} writes were acknowledged");
     Ok(())
 }

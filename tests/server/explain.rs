@@ -1,4 +1,4 @@
-//! `starling why`, `history` and `verify`, while a rollout goes on, after a crash, and after somebody edited the journal.
+//! `starling why`, `history` and `verify`, during a rollout, after a crash, and after the journal was edited.
 
 use std::path::Path;
 
@@ -6,15 +6,16 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Connection};
-use starling::ledger::LedgerView;
-use starling_core::journal::{Body, Entry, Look, Whole, hash};
+use starling_core::journal::{Body, Entry, RecordedPlan, Whole, hash};
 use starling_core::plan::{Decision, HoldReason, To};
-use starling_testkit::{GitRepo, wait};
+use starling_ledger::LedgerView;
+use starling_testkit::{GitRepo, program, wait};
 use tokio::process::Command;
 
-use crate::world::{PATIENCE, PROGRAM, World};
+use crate::world::{TIMEOUT, World};
 
-/// Clusters and their tiers: a canary that is approved, two that go one after the other, one whose window never opens.
+/// Clusters and their tiers: a canary that is approved, two clusters that roll out sequentially, one whose window never
+/// opens.
 const MEMBERS: [(&str, &str); 4] = [
     ("eu-1", "canary"),
     ("eu-2", "prod"),
@@ -28,9 +29,9 @@ fn settings(color: &str) -> String {
     )
 }
 
-/// What a command of a person printed, and how it ended.
+/// Returns the exit code and output of a command of a user.
 async fn starling(world: &World, arguments: &[&str]) -> Result<(Option<i32>, String)> {
-    let output = Command::new(PROGRAM)
+    let output = Command::new(program())
         .args(arguments)
         .env("KUBECONFIG", world.kubeconfig())
         .env("HOME", world.path())
@@ -40,8 +41,8 @@ async fn starling(world: &World, arguments: &[&str]) -> Result<(Option<i32>, Str
     Ok((output.status.code(), String::from_utf8(text)?))
 }
 
-/// What a command that ended well printed.
-async fn said(world: &World, arguments: &[&str]) -> Result<String> {
+/// Returns the output of a successful command.
+async fn stdout(world: &World, arguments: &[&str]) -> Result<String> {
     let (code, text) = starling(world, arguments).await?;
     ensure!(code == Some(0), "starling {arguments:?}: {text}");
     Ok(text)
@@ -98,9 +99,9 @@ async fn apply_fleet(world: &World, url: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a field of the group is as it should be.
+/// Waits until the group satisfies a predicate.
 async fn group_until(world: &World, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
-    let look = async || {
+    let check = async || {
         let get = ["-n", "fleet", "get", "syncgroup", "shop", "-o", "json"];
         let text = world
             .kubectl(&get, "")
@@ -113,7 +114,7 @@ async fn group_until(world: &World, what: &str, is_so: impl Fn(&Value) -> bool) 
             Err(text)
         }
     };
-    Ok(wait::until(PATIENCE, what, look).await?)
+    Ok(wait::until(TIMEOUT, what, check).await?)
 }
 
 fn waits_for_approval(rollout: i64) -> impl Fn(&Value) -> bool {
@@ -136,7 +137,7 @@ async fn of_sync(world: &World, cluster: &str) -> Result<Value> {
     Ok(sync.context("a Sync")?["metadata"].clone())
 }
 
-/// When a cluster was admitted last.
+/// Returns when a cluster was last admitted.
 async fn admitted_at(world: &World, cluster: &str) -> Result<String> {
     let metadata = of_sync(world, cluster).await?;
     let at = metadata["annotations"]["starling.dev/admitted-at"].as_str();
@@ -156,7 +157,7 @@ fn contains(text: &str, parts: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rollout_is_explained_told_and_verified() -> Result<()> {
+async fn a_rollout_is_explained_recorded_and_verified() -> Result<()> {
     let repo = GitRepo::init()?;
     repo.commit(&[("deploy/settings.yaml", &settings("blue"))], "blue")?;
     let mut world = World::new()?;
@@ -171,41 +172,41 @@ async fn a_rollout_is_explained_told_and_verified() -> Result<()> {
         let all = [&ask(arguments)[..], &["--data-dir", data]].concat();
         all.into_iter().map(str::to_owned).collect()
     };
-    let told = async |world: &World, arguments: Vec<String>| {
-        said(world, &arguments.iter().map(String::as_str).collect::<Vec<_>>()).await
+    let recorded_output = async |world: &World, arguments: Vec<String>| {
+        stdout(world, &arguments.iter().map(String::as_str).collect::<Vec<_>>()).await
     };
 
-    // It waits for a person: the group, and a cluster that has more before it.
+    // The rollout waits for an approval: the group, and a cluster with further obstacles.
     group_until(&world, "the canary waits", waits_for_approval(1)).await?;
-    let why = said(&world, &ask(&["why", "shop"])).await?;
+    let why = stdout(&world, &ask(&["why", "shop"])).await?;
     contains(
         &why,
         &[
-            "in stage canary: 1 of 4 clusters hold this release, 3 waiting",
+            "stage canary: 1 of 4 clusters are on this release, 3 waiting",
             "1. stage canary waits for an approval (eu-2, us-1, us-2) [AwaitingApproval]",
-            "until somebody approves it: starling approve shop --stage canary --reason \"…\"",
-            "there is no estimate: it waits for something that time alone does not bring",
+            "until the stage is approved: starling approve shop --stage canary --reason \"…\"",
+            "No ETA: waiting for a person or a cluster",
         ],
     );
-    let why = said(&world, &ask(&["why", "cluster/us-2"])).await?;
+    let why = stdout(&world, &ask(&["why", "cluster/us-2"])).await?;
     contains(
         &why,
         &[
             "1. stage canary waits for an approval [AwaitingApproval]",
-            "2. then the window \"deny 00:00-24:00 UTC\" keeps it closed for weeks [WindowClosed]",
-            "3. then a slot: 0 of 1 are taken now [NoSlot]",
+            "2. then the window \"deny 00:00-24:00 UTC\" blocks starts for weeks [WindowClosed]",
+            "3. then a slot: 0 of 1 in use now [NoSlot]",
         ],
     );
 
-    // Somebody approves. The two go one after the other, the last one stays behind.
-    said(
+    // A user approves. Two clusters roll out sequentially, and the last one is still blocked.
+    stdout(
         &world,
         &ask(&["approve", "shop", "--stage", "canary", "--reason", "looks good"]),
     )
     .await?;
     let done = |status: &Value| status["clusters"]["updated"] == 3;
     group_until(&world, "three of four have it", done).await?;
-    let why = said(&world, &ask(&["why", "cluster/us-2", "-o", "json"])).await?;
+    let why = stdout(&world, &ask(&["why", "cluster/us-2", "-o", "json"])).await?;
     let why: Value = serde_json::from_str(&why)?;
     assert_eq!(
         why[0]["explanation"]["chain"][0]["reason"], "WindowClosed",
@@ -219,10 +220,10 @@ async fn a_rollout_is_explained_told_and_verified() -> Result<()> {
         .next()
         .context("a Sync")?
         .replace("sync.starling.dev", "sync");
-    let why = said(&world, &["why", &sync, "-n", "fleet"]).await?;
-    contains(&why, &["holds this release"]);
+    let why = stdout(&world, &["why", &sync, "-n", "fleet"]).await?;
+    contains(&why, &["is on this release"]);
 
-    // The past, from the journal of a controller that is at work.
+    // The past, from the journal of a running controller.
     let (first, second) = (
         admitted_at(&world, "eu-2").await?,
         admitted_at(&world, "us-1").await?,
@@ -231,20 +232,20 @@ async fn a_rollout_is_explained_told_and_verified() -> Result<()> {
     let mut past = recorded(&["why", "cluster/us-1"]);
     past.extend(["--at".to_owned(), first.clone()]);
     contains(
-        &told(&world, past).await?,
-        &["1. all slots are taken, 1 (maxConcurrency): eu-2 [NoSlot]"],
+        &recorded_output(&world, past).await?,
+        &["1. all slots are in use (maxConcurrency 1): eu-2 [NoSlot]"],
     );
     let mut past = recorded(&["why"]);
     past.insert(1, sync_of(&world, "us-1").await?);
     past.extend(["--at".to_owned(), first.clone()]);
     contains(
-        &told(&world, past).await?,
-        &["1. all slots are taken, 1 (maxConcurrency): eu-2 [NoSlot]"],
+        &recorded_output(&world, past).await?,
+        &["1. all slots are in use (maxConcurrency 1): eu-2 [NoSlot]"],
     );
     let mut past = recorded(&["why", "shop"]);
     past.extend(["--at".to_owned(), second.clone()]);
     contains(
-        &told(&world, past).await?,
+        &recorded_output(&world, past).await?,
         &[
             "eu-1      canary   app",
             "healthy since",
@@ -260,7 +261,7 @@ async fn a_rollout_is_explained_told_and_verified() -> Result<()> {
         recorded(&["history", "shop"]),
     ] {
         contains(
-            &told(&world, history).await?,
+            &recorded_output(&world, history).await?,
             &[
                 "ROLLOUT   STARTED",
                 "3/4",
@@ -270,16 +271,19 @@ async fn a_rollout_is_explained_told_and_verified() -> Result<()> {
             ],
         );
     }
-    let verified = told(&world, recorded(&["verify", "shop"])).await?;
-    contains(&verified, &["hold: the chain fits, and no plan breaks a rule"]);
+    let verified = recorded_output(&world, recorded(&["verify", "shop"])).await?;
+    contains(
+        &verified,
+        &["verified: the hash chain is intact, and no plan violates a rule"],
+    );
 
-    // A crash in the middle of another one: the journal goes on where it was.
+    // A crash during another rollout: the journal continues.
     repo.commit(&[("deploy/settings.yaml", &settings("green"))], "green")?;
     group_until(&world, "the second rollout waits", waits_for_approval(2)).await?;
     let before = entries(&world).await?;
     world.kill()?;
     world.start(&[]).await?;
-    said(
+    stdout(
         &world,
         &ask(&["approve", "shop", "--stage", "canary", "--reason", "again"]),
     )
@@ -287,11 +291,12 @@ async fn a_rollout_is_explained_told_and_verified() -> Result<()> {
     group_until(&world, "three of four have the second", done).await?;
     let after = entries(&world).await?;
     assert_eq!(&after[..before.len()], &before[..]);
-    let wholes = after.iter().filter(|entry| entry.body.starts_with("{\"whole\""));
+    let is_whole = |entry: &&Entry| matches!(Body::read(&entry.body), Ok(Body::Whole(_)));
+    let wholes = after.iter().filter(is_whole);
     let wholes: Vec<i64> = wholes.map(|entry| entry.rollout).collect();
     assert_eq!(wholes, [1, 2], "a new process goes on with what changed");
-    told(&world, recorded(&["verify", "shop"])).await?;
-    let history = told(&world, recorded(&["history", "shop", "-o", "json"])).await?;
+    recorded_output(&world, recorded(&["verify", "shop"])).await?;
+    let history = recorded_output(&world, recorded(&["history", "shop", "-o", "json"])).await?;
     let history: Value = serde_json::from_str(&history)?;
     assert_eq!(
         (&history[0]["rollout"], &history[1]["rollout"]),
@@ -304,35 +309,39 @@ async fn a_rollout_is_explained_told_and_verified() -> Result<()> {
 
     let verify = ["verify", "shop", "-n", "fleet", "--data-dir", data];
     for (tamper, expected) in [
-        (
-            Tamper::Edit,
-            "entry 2 is not what was written there: its hash does not fit",
-        ),
+        (Tamper::Edit, "entry 2 was altered: its hash does not match"),
         (Tamper::Forge, "the plan breaks a rule"),
     ] {
-        let sound = tempfile::tempdir()?;
+        let copy = tempfile::tempdir()?;
         let ledger = world.data().join("controller/ledger.db");
-        std::fs::copy(&ledger, sound.path().join("ledger.db"))?;
-        tamper.with(sound.path(), &after).await?;
-        let folder = sound.path().to_str().context("a path")?;
+        std::fs::copy(&ledger, copy.path().join("ledger.db"))?;
+        tamper.with(copy.path(), &after).await?;
+        let folder = copy.path().to_str().context("a path")?;
         let mut verify = verify;
         verify[5] = folder;
         let (code, text) = starling(&world, &verify).await?;
         assert_eq!(code, Some(1), "{text}");
-        contains(&text, &[expected, "the journal of fleet/shop does not hold: "]);
+        contains(&text, &[expected, "journal of fleet/shop is invalid: "]);
         if matches!(tamper, Tamper::Forge) {
             assert!(!text.contains("hash"), "the chain fits: {text}");
-            // It was in the first rollout; of the second there is nothing to be said.
+            // The change was in the first rollout; the second is valid.
             for (rollout, expected) in [("1", Some(1)), ("2", Some(0))] {
                 let (code, text) = starling(&world, &[&verify[..], &["--rollout", rollout]].concat()).await?;
                 assert_eq!(code, expected, "rollout {rollout}: {text}");
             }
         }
     }
-    contains(&said(&world, &verify).await?, &["hold: the chain fits"]);
-    let told: Value = serde_json::from_str(&said(&world, &[&verify[..], &["-o", "json"]].concat()).await?)?;
+    contains(
+        &stdout(&world, &verify).await?,
+        &["verified: the hash chain is intact"],
+    );
+    let recorded_output: Value =
+        serde_json::from_str(&stdout(&world, &[&verify[..], &["-o", "json"]].concat()).await?)?;
     let newest = after.last().context("an entry")?;
-    assert_eq!(told["journals"][0]["newestHash"], newest.hash, "{told:#}");
+    assert_eq!(
+        recorded_output["journals"][0]["newestHash"], newest.hash,
+        "{recorded_output:#}"
+    );
     let (code, text) = starling(&world, &[&verify[..], &["--rollout", "99"]].concat()).await?;
     assert_eq!(code, Some(2), "{text}");
     contains(&text, &["has no entry of rollout 99"]);
@@ -346,12 +355,12 @@ async fn entries(world: &World) -> Result<Vec<Entry>> {
     Ok(journals.pop().context("a journal")?.entries)
 }
 
-/// What somebody does to the file.
+/// A manipulation of the file.
 #[derive(Clone, Copy)]
 enum Tamper {
     /// Changes one entry.
     Edit,
-    /// Admits a cluster that had to wait for a slot, and computes every hash anew.
+    /// Admits a cluster that had to wait for a slot, and recomputes every hash.
     Forge,
 }
 
@@ -369,21 +378,21 @@ impl Tamper {
                 let edit = "UPDATE journal SET entry = replace(entry, 'shop', 'shop ') || ' ' WHERE seq = 2";
                 sqlx::query(edit).execute(&mut file).await?;
             }
-            Self::Forge => forge(&mut file, entries).await?,
+            Self::Forge => forge_plan(&mut file, entries).await?,
         }
         file.close().await?;
         Ok(())
     }
 }
 
-async fn forge(file: &mut SqliteConnection, entries: &[Entry]) -> Result<()> {
-    let (mut before, mut known): (String, Option<Look>) =
+async fn forge_plan(file: &mut SqliteConnection, entries: &[Entry]) -> Result<()> {
+    let (mut before, mut previous): (String, Option<RecordedPlan>) =
         (starling_core::journal::BEGINNING.to_owned(), None);
-    let mut forged = false;
+    let mut changed = false;
     for entry in entries {
-        let look = Look::after(known, Body::read(&entry.body)?)?;
+        let recorded = RecordedPlan::after(previous, Body::read(&entry.body)?)?;
         let mut entry = entry.clone();
-        let waits = look.plan.decisions.iter().find(|(_, decision)| {
+        let waits = recorded.plan.decisions.iter().find(|(_, decision)| {
             matches!(
                 decision,
                 Decision::Hold {
@@ -392,16 +401,20 @@ async fn forge(file: &mut SqliteConnection, entries: &[Entry]) -> Result<()> {
                 }
             )
         });
-        if let (false, Some((name, _))) = (forged, waits) {
-            let mut look = look.clone();
+        if let (false, Some((name, _))) = (changed, waits) {
+            let mut recorded = recorded.clone();
             let start = Decision::Start {
                 entries: vec!["app".to_owned()],
                 to: To::Release,
             };
-            look.plan.decisions.insert(name.clone(), start);
+            recorded.plan.decisions.insert(name.clone(), start);
             let beginning_lost = false;
-            entry.body = serde_json::to_string(&Body::Whole(Whole { beginning_lost, look }))?;
-            forged = true;
+            entry.body = Body::Whole(Whole {
+                beginning_lost,
+                recorded,
+            })
+            .write()?;
+            changed = true;
         }
         entry.hash = hash(&before, &entry);
         sqlx::query("UPDATE journal SET entry = ?2, hash = ?3 WHERE seq = ?1")
@@ -410,9 +423,9 @@ async fn forge(file: &mut SqliteConnection, entries: &[Entry]) -> Result<()> {
             .bind(&entry.hash)
             .execute(&mut *file)
             .await?;
-        (before, known) = (entry.hash, Some(look));
+        (before, previous) = (entry.hash, Some(recorded));
     }
-    ensure!(forged, "nobody had to wait for a slot");
+    ensure!(changed, "nobody had to wait for a slot");
     sqlx::query("UPDATE journal_chains SET last_hash = ?1")
         .bind(&before)
         .execute(file)

@@ -1,7 +1,7 @@
-//! `starling server --embedded`: a management cluster in one process and one folder, and its next life.
+//! `starling server --embedded`: a management cluster in one process and one folder, and its restart.
 
 mod crash;
 mod explain;
-mod refuse;
+mod refusals;
 mod restart;
 mod world;

@@ -1,16 +1,16 @@
-//! A fleet, `kill -9`, and the same fleet.
+//! A fleet after `kill -9`.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
-use starling_testkit::{GitRepo, wait};
+use starling_testkit::{GitRepo, program, wait};
 
-use crate::world::{PATIENCE, PROGRAM, World};
+use crate::world::{TIMEOUT, World};
 
 const MEMBERS: [&str; 2] = ["eu-1", "us-1"];
 const CLUSTERS: [&str; 5] = ["--cluster", "eu-1", "--cluster", "us-1", "--no-controller"];
-/// Lists of everything on the management cluster that this test has to do with.
+/// Lists of all objects on the management cluster that this test uses.
 const LISTS: [&str; 8] = [
     "/api/v1/namespaces",
     "/api/v1/secrets",
@@ -80,7 +80,7 @@ async fn apply_fleet(world: &World, url: &str) -> Result<()> {
 
 async fn rolled_out(world: &World, color: &str) -> Result<()> {
     for member in MEMBERS {
-        let look = async || {
+        let check = async || {
             let path = "/api/v1/namespaces/default/configmaps/settings";
             let found = world
                 .raw(member, path)
@@ -93,7 +93,7 @@ async fn rolled_out(world: &World, color: &str) -> Result<()> {
                 Err(found)
             }
         };
-        wait::until(PATIENCE, format!("{color} is on {member}"), look).await?;
+        wait::until(TIMEOUT, format!("{color} is on {member}"), check).await?;
     }
     let ready = [
         "-n",
@@ -115,7 +115,7 @@ async fn lists(world: &World) -> Result<Vec<String>> {
     Ok(lists)
 }
 
-/// Kind-independent identity of the items of a list.
+/// Returns the names and UIDs of the items of a list.
 fn uids(list: &str) -> Result<Vec<(String, String)>> {
     let list: Value = serde_json::from_str(list)?;
     let items = list["items"].as_array().context("items")?;
@@ -128,8 +128,8 @@ fn uids(list: &str) -> Result<Vec<(String, String)>> {
         .collect())
 }
 
-/// Lets the controller look at every Sync now, and waits until it has.
-async fn look_at_all(world: &World, mark: &str) -> Result<()> {
+/// Requests a reconcile of every Sync, and waits until all are done.
+async fn reconcile_all(world: &World, mark: &str) -> Result<()> {
     let annotation = format!("starling.dev/requested-at={mark}");
     let all = [
         "-n",
@@ -141,7 +141,7 @@ async fn look_at_all(world: &World, mark: &str) -> Result<()> {
         &annotation,
     ];
     world.kubectl(&all, "").await?;
-    let look = async || {
+    let check = async || {
         let path = "-o=jsonpath={range .items[*]}{.status.lastHandledReconcileAt} {end}";
         let handled = world
             .kubectl(&["-n", "fleet", "get", "syncs.starling.dev", path], "")
@@ -151,7 +151,7 @@ async fn look_at_all(world: &World, mark: &str) -> Result<()> {
             other => Err(format!("{other:?}")),
         }
     };
-    wait::until(PATIENCE, "the controller has looked at every Sync", look).await?;
+    wait::until(TIMEOUT, "the controller has reconciled every Sync", check).await?;
     Ok(())
 }
 
@@ -163,7 +163,7 @@ async fn revisions(world: &World) -> Result<Vec<u64>> {
     Ok(revisions)
 }
 
-/// A copy of the kubeconfig, as somebody has it on another machine.
+/// Copies the kubeconfig, as for another machine.
 fn copied(world: &World) -> Result<PathBuf> {
     let copy = world.path().join("copied");
     std::fs::copy(world.kubeconfig(), &copy)?;
@@ -171,31 +171,31 @@ fn copied(world: &World) -> Result<PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fleet_goes_on_after_kill_9() -> Result<()> {
+async fn a_fleet_continues_after_kill_9() -> Result<()> {
     let repo = GitRepo::init()?;
     repo.commit(&[("deploy/settings.yaml", &settings("blue"))], "blue")?;
     let mut world = World::new()?;
     world.start(&CLUSTERS[..4]).await?;
     let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(world.kubeconfig())?.permissions());
-    assert_eq!(mode & 0o777, 0o600, "it holds tokens");
+    assert_eq!(mode & 0o777, 0o600, "it contains tokens");
     let copy = copied(&world)?;
     apply_fleet(&world, &repo.url()).await?;
     rolled_out(&world, "blue").await?;
-    look_at_all(&world, "before").await?;
-    let (known, members) = (lists(&world).await?, revisions(&world).await?);
+    reconcile_all(&world, "before").await?;
+    let (state, members) = (lists(&world).await?, revisions(&world).await?);
     world.kill()?;
 
-    // Nobody but the server writes now.
+    // Only the server writes now.
     world.start(&["--no-controller"]).await?;
     let after = lists(&world).await?;
-    for ((path, before), after) in LISTS.iter().zip(&known).zip(&after) {
+    for ((path, before), after) in LISTS.iter().zip(&state).zip(&after) {
         assert_eq!(uids(before)?, uids(after)?, "{path}");
     }
-    // What the controller does not write is what it was, to the byte but for the revision of the list.
+    // Objects that the controller does not write are unchanged, except for the revision of the list.
     for place in [0, 1, 2, 3] {
         let items =
             |text: &String| -> Result<Value> { Ok(serde_json::from_str::<Value>(text)?["items"].take()) };
-        assert_eq!(items(&known[place])?, items(&after[place])?, "{}", LISTS[place]);
+        assert_eq!(items(&state[place])?, items(&after[place])?, "{}", LISTS[place]);
     }
     assert_eq!(revisions(&world).await?, members);
     let old = world
@@ -208,17 +208,17 @@ async fn a_fleet_goes_on_after_kill_9() -> Result<()> {
     world.kill()?;
 
     world.start(&["--no-controller"]).await?;
-    assert_eq!(lists(&world).await?, after, "coming back writes nothing");
+    assert_eq!(lists(&world).await?, after, "a restart writes nothing");
     world.kill()?;
 
-    // The controller is back: it finds everything in step, and writes nothing to the members.
+    // With the controller: everything is in step, and nothing is written to the members.
     world.start(&[]).await?;
-    look_at_all(&world, "after").await?;
+    reconcile_all(&world, "after").await?;
     assert_eq!(revisions(&world).await?, members);
 
     repo.commit(&[("deploy/settings.yaml", &settings("green"))], "green")?;
     rolled_out(&world, "green").await?;
-    // A kubeconfig of the first life is as good as ever.
+    // A kubeconfig from before the restart is still valid.
     let shown = world
         .kubectl_with(
             &copy,
@@ -230,7 +230,7 @@ async fn a_fleet_goes_on_after_kill_9() -> Result<()> {
     world.stop().await
 }
 
-/// `git` in a repository; whether it did well.
+/// Runs `git` in a repository; returns whether it succeeded.
 fn git(repo: &GitRepo, arguments: &[&str]) -> Result<bool> {
     let git = std::process::Command::new("git")
         .arg("-C")
@@ -240,7 +240,7 @@ fn git(repo: &GitRepo, arguments: &[&str]) -> Result<bool> {
     Ok(git.status.success())
 }
 
-/// Where the mirror of the repository has its pins.
+/// Returns the folder of the pins in the mirror of the repository.
 fn pins(folder: &Path) -> Result<PathBuf> {
     let mut below = vec![folder.to_owned()];
     while let Some(folder) = below.pop() {
@@ -255,10 +255,10 @@ fn pins(folder: &Path) -> Result<PathBuf> {
     anyhow::bail!("there is no mirror with pins")
 }
 
-/// What was good, and what rolled before it, can be rendered again though their commits are nowhere upstream any more, and the process
-/// that had rendered them is gone.
+/// The last known good release, and the one before it, can be rendered again although their commits no longer exist
+/// upstream, and the process was restarted.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_good_is_gone_back_to_though_its_history_was_rewritten() -> Result<()> {
+async fn a_rollback_works_after_the_history_was_rewritten() -> Result<()> {
     let repo = GitRepo::init()?;
     let base = repo.commit(&[("deploy/settings.yaml", &settings("white"))], "white")?;
     let older = repo.commit(&[("deploy/settings.yaml", &settings("grey"))], "grey")?;
@@ -266,7 +266,7 @@ async fn what_was_good_is_gone_back_to_though_its_history_was_rewritten() -> Res
     world.start(&CLUSTERS[..4]).await?;
     apply_fleet(&world, &repo.url()).await?;
     rolled_out(&world, "grey").await?;
-    // What is good does not come after it: nothing but its own pin keeps it.
+    // The new history does not contain the good commit: only its pin keeps it.
     let follow = r#"{"spec":{"onRewrite":"Follow"}}"#;
     let patch = [
         "-n",
@@ -293,29 +293,31 @@ async fn what_was_good_is_gone_back_to_though_its_history_was_rewritten() -> Res
     }
     world.kill()?;
     let pins = pins(&world.data())?;
-    // Nothing has ever needed this one.
+    // This pin was never needed.
     std::fs::write(pins.join(&base), format!("{base}\n"))?;
 
     repo.force_reset("main", &base)?;
-    repo.commit(&[("deploy/settings.yaml", &settings("green"))], "green")?;
+    let newest = repo.commit(&[("deploy/settings.yaml", &settings("green"))], "green")?;
     anyhow::ensure!(git(&repo, &["gc", "--prune=now", "--quiet"])?);
     for gone in [&older, &good] {
         anyhow::ensure!(!git(&repo, &["cat-file", "-e", gone])?, "{gone} is gone upstream");
     }
 
     world.start(&[]).await?;
-    let waits = [
-        &fleet[..],
-        &["wait", "syncgroup/shop", "--timeout=60s"],
-        &["--for=jsonpath={.status.rollout.stages[0].phase}=Soaking"],
-    ];
-    world.kubectl(&waits.concat(), "").await?;
+    // The stage may also soak with the previous release.
+    for until in [
+        &*format!("--for=jsonpath={{.status.rollout.revisions[0].revision}}=main@sha1:{newest}"),
+        "--for=jsonpath={.status.rollout.stages[0].phase}=Soaking",
+    ] {
+        let wait = ["wait", "syncgroup/shop", "--timeout=60s", until];
+        world.kubectl(&[&fleet[..], &wait].concat(), "").await?;
+    }
     let ended = async || {
         Some(())
             .filter(|()| !pins.join(&base).exists())
             .ok_or("it is still there")
     };
-    wait::until(PATIENCE, "the pin that nothing needs is ended", ended).await?;
+    wait::until(TIMEOUT, "the pin that nothing needs is ended", ended).await?;
     for kept in [&older, &good] {
         anyhow::ensure!(pins.join(kept).is_file(), "{kept} is not kept");
     }
@@ -330,7 +332,7 @@ async fn what_was_good_is_gone_back_to_though_its_history_was_rewritten() -> Res
         ("green".into(), "blue".into())
     );
     for (more, color) in [(&[][..], "blue"), (&["--revision", &older], "grey")] {
-        let back = tokio::process::Command::new(PROGRAM)
+        let back = tokio::process::Command::new(program())
             .args(["rollback", "shop", "-n", "fleet", "--reason", "it was rewritten"])
             .args(more)
             .env("KUBECONFIG", world.kubeconfig())

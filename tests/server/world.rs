@@ -1,4 +1,4 @@
-//! The program in a folder, and kubectl with the kubeconfig that it wrote.
+//! The program in a folder, and kubectl with its kubeconfig.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -7,15 +7,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use starling_controlplane::{Assets, Launch, Process};
-use starling_testkit::wait;
+use starling_testkit::{program, wait};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
-pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_starling");
 /// Limit of each wait.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A folder, and the program while it runs in it.
+/// A folder, and the program that runs in it.
 pub(crate) struct World {
     folder: tempfile::TempDir,
     kubectl: PathBuf,
@@ -49,7 +48,7 @@ impl World {
     pub(crate) fn launch(&mut self, arguments: &[&str]) -> Result<()> {
         self.starts += 1;
         let log = self.folder.path().join(format!("log-{}", self.starts));
-        let launch = Launch::new("server", PROGRAM, log)
+        let launch = Launch::new("server", program(), log)
             .args(["server", "--embedded", "--allow-insecure-sources", "--data-dir"])
             .arg(self.data())
             .args(arguments);
@@ -57,7 +56,7 @@ impl World {
         Ok(())
     }
 
-    /// Starts the program and waits until it says that it serves.
+    /// Starts the program and waits until it serves.
     pub(crate) async fn start(&mut self, arguments: &[&str]) -> Result<()> {
         self.launch(arguments)?;
         self.serves().await
@@ -65,15 +64,15 @@ impl World {
 
     pub(crate) async fn serves(&self) -> Result<()> {
         let process = self.process()?;
-        let look = async || {
-            let said = process.log_tail(200).unwrap_or_default();
-            if said.contains("kubectl get starling") {
+        let check = async || {
+            let stdout = process.log_tail(200).unwrap_or_default();
+            if stdout.contains("kubectl get starling") {
                 Ok(())
             } else {
-                Err(said)
+                Err(stdout)
             }
         };
-        wait::until(PATIENCE, "the server serves", look).await?;
+        wait::until(TIMEOUT, "the server serves", check).await?;
         Ok(())
     }
 
@@ -88,16 +87,16 @@ impl World {
         Ok(())
     }
 
-    /// SIGTERM, and the end in order.
+    /// Sends SIGTERM and waits for a clean exit.
     pub(crate) async fn stop(&mut self) -> Result<()> {
         let process = self.process()?;
-        let status = process.stop(PATIENCE).await?;
+        let status = process.stop(TIMEOUT).await?;
         ensure!(status.success(), "{status}: {}", process.log_tail(30)?);
         self.process = None;
         Ok(())
     }
 
-    /// Runs kubectl; `input` goes to its standard input.
+    /// Runs kubectl; `input` is its standard input.
     pub(crate) async fn kubectl(&self, arguments: &[&str], input: &str) -> Result<String> {
         self.kubectl_with(&self.kubeconfig(), arguments, input).await
     }
@@ -131,7 +130,7 @@ impl World {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// An answer as it is on the wire, from one of the clusters.
+    /// Returns the raw response of one of the clusters.
     pub(crate) async fn raw(&self, cluster: &str, path: &str) -> Result<String> {
         self.kubectl(&["--context", cluster, "get", "--raw", path], "")
             .await

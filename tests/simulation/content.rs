@@ -1,17 +1,17 @@
-//! What the repository holds at each revision, and what a member that has one of them holds.
+//! The content of the repository at each revision, and the expected content of a member.
 
 use serde_json::{Value, json};
 use starling_apiserver::server::ClusterHandle;
 
-use crate::twins::git::Tree;
+use crate::fakes::git::Tree;
 
 /// The folder that is rolled out.
 pub(crate) const FOLDER: &str = "deploy";
-/// How many revisions there are.
+/// Number of revisions.
 pub(crate) const REVISIONS: usize = 3;
 
-/// The tree of a revision, counted from 1: a namespace, a setting, a program; the second has one object more than the others,
-/// and where it is bad another one that no member takes.
+/// Returns the tree of a revision, counted from 1: a namespace, a ConfigMap, a Deployment; the second revision has one
+/// more object than the others, and if it is bad, another object that no member accepts.
 pub(crate) fn tree(revision: usize, is_bad: bool) -> Tree {
     let mut objects = vec![
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}),
@@ -37,7 +37,7 @@ fn setting(name: &str, revision: usize) -> Value {
         "data": {"revision": revision.to_string(), "cluster": "${CLUSTER}"}})
 }
 
-/// What keeps a member from holding the newest revision; `None`: it holds it.
+/// Returns the first difference of a member from the newest revision; `None`: the newest revision is applied.
 pub(crate) fn missing(member: &ClusterHandle) -> Option<String> {
     let newest = REVISIONS.to_string();
     let read = |table: &str, key: &str| member.stored(table, key).map(|stored| stored.read());

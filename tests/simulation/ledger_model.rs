@@ -1,4 +1,4 @@
-//! The ledger in memory against SQLite: the same calls, the same answers, also after a crash.
+//! Compares the ledger in memory with SQLite: the same calls return the same results, also after a crash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -7,24 +7,24 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use starling::controller::ports::Ledger as Port;
-use starling::ledger::{
+use starling_apiserver::random::Random;
+use starling_core::apply::{ManagementState, Record};
+use starling_core::journal::check_chain;
+use starling_core::object::ObjectId;
+use starling_ledger::{
     Admission, AdmissionKey, AdmissionOutcome, Attempt, AttemptEnd, AttemptId, AttemptOutcome, Due, Ledger,
     LedgerError, LedgerView, NewEntry, ObjectCounts, QueueKey, Rollout, RolloutOutcome,
 };
-use starling_apiserver::random::Random;
-use starling_core::apply::{Record, Terms};
-use starling_core::journal::check_chain;
-use starling_core::object::ObjectKey;
 use starling_testkit::wait;
 
-use crate::twins::ledger::{Disk, MemoryLedger};
+use crate::fakes::ledger::{Disk, MemoryLedger};
 
-/// Sequences of calls.
+/// Number of sequences of calls.
 const SEQUENCES: u64 = 200;
-/// Calls of a sequence: enough for more attempts and rollouts than are kept.
+/// Calls of a sequence: enough to exceed the limits of attempts and rollouts.
 const CALLS: usize = 110;
 
-/// What may be called. Names are few, so that they meet.
+/// A call. There are few names, so that calls concern the same rows.
 #[derive(Clone, Debug)]
 enum Call {
     Admit(Vec<Admission>),
@@ -35,19 +35,19 @@ enum Call {
     BeginRollout(Rollout),
     EndRollout(String, String, RolloutOutcome, Timestamp),
     Journal(NewEntry),
-    Save(String, String, BTreeMap<ObjectKey, Record>, BTreeSet<ObjectKey>),
+    Save(String, String, BTreeMap<ObjectId, Record>, BTreeSet<ObjectId>),
     DropOwner(String, String),
     Due(Vec<Due>),
     NotDue(Vec<QueueKey>),
-    /// The process ends in order, and another one begins.
+    /// An orderly restart of the process.
     Restart,
-    /// It dies.
+    /// A crash of the process.
     Crash,
 }
 
-struct Draw(Random);
+struct Generator(Random);
 
-impl Draw {
+impl Generator {
     fn below(&mut self, limit: u64) -> u64 {
         self.0.below(limit)
     }
@@ -60,7 +60,7 @@ impl Draw {
         format!("{of}{}", self.below(3))
     }
 
-    /// Finer than what is kept.
+    /// Returns a time with a finer resolution than the stored one.
     fn time(&mut self) -> Timestamp {
         let nanos = 1_700_000_000_000_000_000 + i128::from(self.below(50)) * 1_000_000_123;
         Timestamp::from_nanosecond(nanos).unwrap()
@@ -127,8 +127,8 @@ impl Draw {
         }
     }
 
-    fn object(&mut self) -> ObjectKey {
-        ObjectKey {
+    fn object(&mut self) -> ObjectId {
+        ObjectId {
             group: self.one(&[String::new(), "apps".to_owned()]),
             kind: self.name("K"),
             namespace: self.one(&[String::new(), "ns".to_owned()]),
@@ -142,7 +142,7 @@ impl Draw {
             resource_version: self.below(100).to_string(),
             fields_digest: self.name("f"),
             uid: self.name("u"),
-            terms: Terms {
+            terms: ManagementState {
                 left_alone: self.below(2) == 0,
                 owner: self.one(&[String::new(), "o1".to_owned()]),
                 released: String::new(),
@@ -150,7 +150,7 @@ impl Draw {
         }
     }
 
-    fn many<T>(&mut self, most: u64, mut draw: impl FnMut(&mut Self) -> T) -> Vec<T> {
+    fn several<T>(&mut self, most: u64, mut draw: impl FnMut(&mut Self) -> T) -> Vec<T> {
         (0..self.below(most)).map(|_| draw(self)).collect()
     }
 
@@ -173,7 +173,7 @@ impl Draw {
                 body: format!("{:?}", self.text()),
                 is_whole: self.below(4) == 0,
             }),
-            0..=6 => Call::Admit(self.many(4, Self::admission)),
+            0..=6 => Call::Admit(self.several(4, Self::admission)),
             7..=10 => {
                 let outcome = self.one(&[
                     AdmissionOutcome::Applied,
@@ -197,14 +197,19 @@ impl Draw {
                 release: self.name("rel"),
                 revisions: [("app".to_owned(), self.name("r"))].into(),
                 started_at: self.time(),
+                previous: self.one(&[
+                    None,
+                    Some(RolloutOutcome::Succeeded),
+                    Some(RolloutOutcome::Failed),
+                ]),
             }),
             30 | 31 => {
                 let outcome = self.one(&[RolloutOutcome::Succeeded, RolloutOutcome::Superseded]);
                 Call::EndRollout("g0".to_owned(), self.below(25).to_string(), outcome, self.time())
             }
             32..=34 => {
-                let upserts = self.many(5, |draw| (draw.object(), draw.record()));
-                let deletes = self.many(4, Self::object);
+                let upserts = self.several(5, |draw| (draw.object(), draw.record()));
+                let deletes = self.several(4, Self::object);
                 let upserts = upserts.into_iter().collect();
                 Call::Save(
                     self.name("c"),
@@ -215,54 +220,56 @@ impl Draw {
             }
             35 => Call::DropOwner(self.name("c"), self.name("o")),
             36 => {
-                let due = self.many(4, |draw| Due {
+                let due = self.several(4, |draw| Due {
                     key: draw.queue_key(),
                     at: draw.time(),
                 });
                 Call::Due(due)
             }
-            37 => Call::NotDue(self.many(3, Self::queue_key)),
+            37 => Call::NotDue(self.several(3, Self::queue_key)),
             38 => Call::Restart,
             _ => Call::Crash,
         }
     }
 }
 
-fn shown<T: Debug>(answer: Result<T, LedgerError>) -> String {
-    // What SQLite says of it is its own.
-    answer.map_or_else(|_| "refused".to_owned(), |answer| format!("{answer:?}"))
+fn text_of<T: Debug>(result: Result<T, LedgerError>) -> String {
+    // The error texts of SQLite differ.
+    result.map_or_else(|_| "refused".to_owned(), |result| format!("{result:?}"))
 }
 
-async fn ask(ledger: &dyn Port, call: &Call) -> String {
+async fn run_call(ledger: &dyn Port, call: &Call) -> String {
     match call {
-        Call::Admit(admissions) => shown(ledger.record_admissions(admissions).await),
+        Call::Admit(admissions) => text_of(ledger.record_admissions(admissions).await),
         Call::Settle(key, outcome, reason, at) => {
-            shown(ledger.settle_admission(key, *outcome, reason, *at).await)
+            text_of(ledger.settle_admission(key, *outcome, reason, *at).await)
         }
-        Call::Begin(attempt) => shown(ledger.begin_attempt(attempt).await),
-        Call::Finish(id, end) => shown(ledger.finish_attempt(*id, end).await),
-        Call::CloseInterrupted(at) => shown(ledger.close_interrupted(*at).await),
-        Call::BeginRollout(rollout) => shown(ledger.begin_rollout(rollout).await),
-        Call::EndRollout(group, id, outcome, at) => shown(ledger.end_rollout(group, id, *outcome, *at).await),
-        Call::Journal(entry) => shown(ledger.append_journal(entry).await),
+        Call::Begin(attempt) => text_of(ledger.begin_attempt(attempt).await),
+        Call::Finish(id, end) => text_of(ledger.finish_attempt(*id, end).await),
+        Call::CloseInterrupted(at) => text_of(ledger.close_interrupted(*at).await),
+        Call::BeginRollout(rollout) => text_of(ledger.begin_rollout(rollout).await),
+        Call::EndRollout(group, id, outcome, at) => {
+            text_of(ledger.end_rollout(group, id, *outcome, *at).await)
+        }
+        Call::Journal(entry) => text_of(ledger.append_journal(entry).await),
         Call::Save(cluster, owner, upserts, deletes) => {
-            shown(ledger.save_records(cluster, owner, upserts, deletes).await)
+            text_of(ledger.save_records(cluster, owner, upserts, deletes).await)
         }
-        Call::DropOwner(cluster, owner) => shown(ledger.drop_owner_records(cluster, owner).await),
-        Call::Due(due) => shown(ledger.save_due(due).await),
-        Call::NotDue(keys) => shown(ledger.remove_due(keys).await),
+        Call::DropOwner(cluster, owner) => text_of(ledger.drop_owner_records(cluster, owner).await),
+        Call::Due(due) => text_of(ledger.save_due(due).await),
+        Call::NotDue(keys) => text_of(ledger.remove_due(keys).await),
         Call::Restart | Call::Crash => String::new(),
     }
 }
 
-/// All that can be read through the port.
+/// Returns everything that the port can read.
 async fn contents(ledger: &dyn Port) -> Vec<String> {
     let mut all = vec![
-        shown(ledger.interrupted_attempts().await),
-        shown(ledger.load_queue().await),
+        text_of(ledger.interrupted_attempts().await),
+        text_of(ledger.load_queue().await),
     ];
-    let objects: BTreeSet<ObjectKey> = (0..3)
-        .map(|n| ObjectKey {
+    let objects: BTreeSet<ObjectId> = (0..3)
+        .map(|n| ObjectId {
             group: "apps".to_owned(),
             kind: "K1".to_owned(),
             namespace: "ns".to_owned(),
@@ -270,21 +277,21 @@ async fn contents(ledger: &dyn Port) -> Vec<String> {
         })
         .collect();
     for n in 0..3 {
-        all.push(shown(ledger.rollouts(&format!("g{n}")).await));
-        all.push(shown(ledger.journal_tail(&format!("g{n}")).await));
+        all.push(text_of(ledger.rollouts(&format!("g{n}")).await));
+        all.push(text_of(ledger.journal_tail(&format!("g{n}")).await));
         for m in 0..3 {
             let (cluster, owner) = (format!("c{n}"), format!("o{m}"));
-            all.push(shown(ledger.load_records(&cluster, &owner).await));
-            all.push(shown(ledger.other_owners(&cluster, &owner, &objects).await));
+            all.push(text_of(ledger.load_records(&cluster, &owner).await));
+            all.push(text_of(ledger.other_owners(&cluster, &owner, &objects).await));
         }
     }
     all
 }
 
-/// What only people read.
-async fn histories(sqlite: &Ledger, twin: &MemoryLedger, folder: &Path) -> (Vec<String>, Vec<String>) {
+/// Returns the histories that only commands read.
+async fn histories(sqlite: &Ledger, fake: &MemoryLedger, folder: &Path) -> (Vec<String>, Vec<String>) {
     let (mut one, mut other) = (Vec::new(), Vec::new());
-    // Beside the one that has it open, as `starling verify` does.
+    // While the ledger is open elsewhere, as `starling verify` does.
     let mut journals = LedgerView::open(folder)
         .await
         .unwrap()
@@ -294,30 +301,30 @@ async fn histories(sqlite: &Ledger, twin: &MemoryLedger, folder: &Path) -> (Vec<
     journals.sort_by(|one, other| one.group_uid.cmp(&other.group_uid));
     for journal in journals {
         assert_eq!(check_chain(&journal.chain, &journal.entries), []);
-        other.push(shown(twin.journal(&journal.group_uid)));
-        one.push(shown(Ok::<_, LedgerError>(Some(journal))));
+        other.push(text_of(fake.journal(&journal.group_uid)));
+        one.push(text_of(Ok::<_, LedgerError>(Some(journal))));
     }
     for n in 0..3 {
         let (group, sync) = (format!("g{n}"), format!("s{n}"));
-        one.push(shown(sqlite.attempts(&sync).await));
-        other.push(shown(twin.attempts(&sync)));
-        one.push(shown(sqlite.open_admissions(&group).await));
-        other.push(shown(twin.open_admissions(&group)));
+        one.push(text_of(sqlite.attempts(&sync).await));
+        other.push(text_of(fake.attempts(&sync)));
+        one.push(text_of(sqlite.open_admissions(&group).await));
+        other.push(text_of(fake.open_admissions(&group)));
         for rollout in 0..25 {
             let rollout = rollout.to_string();
-            one.push(shown(sqlite.admissions(&group, &rollout).await));
-            other.push(shown(twin.admissions(&group, &rollout)));
+            one.push(text_of(sqlite.admissions(&group, &rollout).await));
+            other.push(text_of(fake.admissions(&group, &rollout)));
         }
     }
     (one, other)
 }
 
 async fn compare(seed: u64) -> anyhow::Result<()> {
-    let mut draw = Draw(Random::named(seed, "ledger"));
+    let mut draw = Generator(Random::named(seed, "ledger"));
     let folder = tempfile::tempdir()?;
     let disk = Disk::default();
     let mut sqlite = Ledger::open(folder.path()).await?.0;
-    let mut twin = MemoryLedger::open(&disk, Duration::ZERO);
+    let mut fake = MemoryLedger::open(&disk, Duration::ZERO);
     let mut calls = Vec::new();
     for _ in 0..CALLS {
         let call = draw.call();
@@ -325,18 +332,21 @@ async fn compare(seed: u64) -> anyhow::Result<()> {
         match &call {
             Call::Restart => {
                 sqlite.close().await;
-                Port::close(&twin).await;
-                let closed = (ask(&sqlite, &calls[0]).await, ask(&twin, &calls[0]).await);
+                Port::close(&fake).await;
+                let closed = (
+                    run_call(&sqlite, &calls[0]).await,
+                    run_call(&fake, &calls[0]).await,
+                );
                 anyhow::ensure!(closed.0 == closed.1, "seed {seed}, closed: {closed:?}");
                 drop(sqlite);
             }
             // Its writer ends a little after it is dropped.
             Call::Crash => drop(sqlite),
             _ => {
-                let answers = (ask(&sqlite, &call).await, ask(&twin, &call).await);
+                let results = (run_call(&sqlite, &call).await, run_call(&fake, &call).await);
                 anyhow::ensure!(
-                    answers.0 == answers.1,
-                    "seed {seed}: {answers:#?} to the last of {calls:#?}"
+                    results.0 == results.1,
+                    "seed {seed}: {results:#?} to the last of {calls:#?}"
                 );
                 continue;
             }
@@ -346,13 +356,13 @@ async fn compare(seed: u64) -> anyhow::Result<()> {
         })
         .await?
         .0;
-        twin = MemoryLedger::open(&disk, Duration::ZERO);
-        let all = (contents(&sqlite).await, contents(&twin).await);
+        fake = MemoryLedger::open(&disk, Duration::ZERO);
+        let all = (contents(&sqlite).await, contents(&fake).await);
         anyhow::ensure!(all.0 == all.1, "seed {seed}: after {calls:#?}\n{all:#?}");
     }
-    let all = (contents(&sqlite).await, contents(&twin).await);
+    let all = (contents(&sqlite).await, contents(&fake).await);
     anyhow::ensure!(all.0 == all.1, "seed {seed}: after {calls:#?}\n{all:#?}");
-    let histories = histories(&sqlite, &twin, folder.path()).await;
+    let histories = histories(&sqlite, &fake, folder.path()).await;
     anyhow::ensure!(
         histories.0 == histories.1,
         "seed {seed}: after {calls:#?}\n{histories:#?}"
@@ -362,7 +372,7 @@ async fn compare(seed: u64) -> anyhow::Result<()> {
 }
 
 #[test]
-fn the_ledger_in_memory_answers_as_the_one_on_disk_does() -> anyhow::Result<()> {
+fn the_ledger_in_memory_behaves_like_sqlite() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

@@ -1,24 +1,25 @@
-//! Starling under simulated time and network: the real controller, embedded API servers, everything else in memory. The same
-//! seed gives the same history, to the byte.
+//! Starling under simulated time and network: the real controller and embedded API servers, everything else in memory.
+//! The same seed gives the same history, byte for byte.
 //!
-//! `STARLING_SEED=N` runs one seed and shows its log; `STARLING_SEEDS=N` sets how many are run, and `STARLING_SEEDS=M..N` which.
+//! `STARLING_SEED=N` runs one seed and prints its log; `STARLING_SEEDS=N` sets the number of seeds, and
+//! `STARLING_SEEDS=M..N` the range.
 
 #![expect(
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its own functions too"
 )]
-#![expect(clippy::print_stderr, reason = "a long run says how far it is")]
+#![expect(clippy::print_stderr, reason = "a long run prints its progress")]
 
-mod chronicle;
 mod content;
+mod evaluation;
+mod fakes;
 mod judge;
 mod ledger_model;
 mod net;
-mod person;
+mod operator;
 mod script;
 mod staged;
 mod trace;
-mod twins;
 mod user;
 mod world;
 
@@ -31,15 +32,15 @@ use std::time::{Duration, Instant};
 
 use script::Script;
 
-/// Seeds that are run where nobody says how many: a few minutes on two cores. One takes from four to twenty seconds of a core where
-/// nothing is optimised.
+/// Default number of seeds: a few minutes on two cores. One seed takes from four to twenty seconds of a core in an
+/// unoptimised build.
 const SEEDS: u64 = if cfg!(debug_assertions) { 16 } else { 300 };
 
-/// How often a long run says how far it is.
-const TOLD_EACH: u64 = 500;
+/// Number of seeds between two progress messages.
+const PROGRESS_EACH: u64 = 500;
 
-/// How long one seed may take. It is for those that never end: no machine is that slow.
-const PATIENCE: Duration = Duration::from_mins(10);
+/// Time limit of one seed. It is for seeds that never end: no machine is that slow.
+const TIMEOUT: Duration = Duration::from_mins(10);
 
 fn log() {
     let _ = tracing_subscriber::fmt()
@@ -49,7 +50,7 @@ fn log() {
         .try_init();
 }
 
-/// What is known of a run that failed, with the one command that runs it again.
+/// Returns the report of a failed run, with the command that runs it again.
 fn failed(seed: u64, what: &str, trace: Option<&str>) -> String {
     let kept = trace.map_or(String::new(), |trace| match trace::keep(seed, trace) {
         Ok(path) => format!("\nits history is in {}", path.display()),
@@ -60,7 +61,7 @@ fn failed(seed: u64, what: &str, trace: Option<&str>) -> String {
     )
 }
 
-/// Runs these seeds, and returns what went wrong with which.
+/// Runs these seeds, and returns the failures by seed.
 fn check_all(seeds: Range<u64>) -> BTreeMap<u64, String> {
     let Range { start, end } = seeds;
     let next = AtomicU64::new(start);
@@ -68,14 +69,14 @@ fn check_all(seeds: Range<u64>) -> BTreeMap<u64, String> {
     let began = Instant::now();
     let under_way: Mutex<BTreeMap<u64, Instant>> = Mutex::default();
     let (working, ended) = mpsc::channel();
-    let hands = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= end {
                 return;
             }
-            if seed > start && seed.is_multiple_of(TOLD_EACH) {
+            if seed > start && seed.is_multiple_of(PROGRESS_EACH) {
                 eprintln!("at seed {seed} after {:?}", began.elapsed());
             }
             under_way.lock().unwrap().insert(seed, Instant::now());
@@ -87,7 +88,7 @@ fn check_all(seeds: Range<u64>) -> BTreeMap<u64, String> {
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..hands {
+        for _ in 0..threads {
             let working = working.clone();
             scope.spawn(|| {
                 let _until_over = working;
@@ -95,20 +96,20 @@ fn check_all(seeds: Range<u64>) -> BTreeMap<u64, String> {
             });
         }
         drop(working);
-        end_with_what_does_not_end(&under_way, &ended);
+        exit_if_a_seed_does_not_end(&under_way, &ended);
     });
     eprintln!("{} seeds in {:?}", end.saturating_sub(start), began.elapsed());
     failures.into_inner().unwrap()
 }
 
-/// Ends the process with the first seed that takes longer than [`PATIENCE`]; returns when nobody is left who could run one.
+/// Ends the process with the first seed that takes longer than [`TIMEOUT`]; returns when no thread runs seeds any more.
 ///
-/// Simulated time stands still while somebody works. A controller that looks at the same thing over and over, because it takes what
-/// lies ahead for past, never lets it pass, and nothing in the simulation can tell.
-fn end_with_what_does_not_end(under_way: &Mutex<BTreeMap<u64, Instant>>, ended: &mpsc::Receiver<()>) {
-    while ended.recv_timeout(PATIENCE / 10) == Err(RecvTimeoutError::Timeout) {
+/// Simulated time stands still while a task works. A controller that reconciles the same object forever, because it
+/// takes a future time for a past one, never lets time pass, and nothing in the simulation can detect that.
+fn exit_if_a_seed_does_not_end(under_way: &Mutex<BTreeMap<u64, Instant>>, ended: &mpsc::Receiver<()>) {
+    while ended.recv_timeout(TIMEOUT / 10) == Err(RecvTimeoutError::Timeout) {
         let under_way = under_way.lock().unwrap();
-        let mut late = under_way.iter().filter(|(_, began)| began.elapsed() > PATIENCE);
+        let mut late = under_way.iter().filter(|(_, began)| began.elapsed() > TIMEOUT);
         if let Some((seed, _)) = late.next() {
             eprintln!("{}", failed(*seed, "it does not end", None));
             std::process::exit(1);
@@ -119,7 +120,7 @@ fn end_with_what_does_not_end(under_way: &Mutex<BTreeMap<u64, Instant>>, ended: 
 /// Runs a seed.
 ///
 /// # Errors
-/// What went wrong, for people.
+/// A description of the failure.
 fn check(seed: u64) -> Result<world::Run, String> {
     let script = Script::of(seed);
     let ran = std::panic::catch_unwind(|| world::run(seed, &script));
@@ -128,11 +129,11 @@ fn check(seed: u64) -> Result<world::Run, String> {
         Ok(Err(error)) => return Err(failed(seed, &format!("{error:#}"), None)),
         Err(_) => return Err(failed(seed, "it panicked", None)),
     };
-    let complaints = match complaints(&run, &script) {
-        Ok(complaints) => complaints,
+    let problems = match problems(&run, &script) {
+        Ok(problems) => problems,
         Err(error) => return Err(failed(seed, &format!("{error:#}"), None)),
     };
-    if complaints.is_empty() {
+    if problems.is_empty() {
         return Ok(run);
     }
     let events: Vec<String> = script
@@ -142,20 +143,20 @@ fn check(seed: u64) -> Result<world::Run, String> {
         .collect();
     let what = format!(
         "{}\nscript:\n{}\n{:?}",
-        complaints.join("\n"),
+        problems.join("\n"),
         events.join("\n"),
         script.staged
     );
     Err(failed(seed, &what, Some(&trace::of(&run.world))))
 }
 
-/// All that is wrong with a run.
-fn complaints(run: &world::Run, script: &Script) -> anyhow::Result<Vec<String>> {
-    let mut all = run.complaints.clone();
-    all.extend(chronicle::repetitions(run)?);
-    let violations = chronicle::verdict(run, script)?;
+/// Returns all problems of a run.
+fn problems(run: &world::Run, script: &Script) -> anyhow::Result<Vec<String>> {
+    let mut all = run.problems.clone();
+    all.extend(evaluation::repetitions(run)?);
+    let violations = evaluation::violations(run, script)?;
     all.extend(violations.iter().map(ToString::to_string));
-    all.extend(chronicle::flaws(run));
+    all.extend(evaluation::journal_errors(run));
     Ok(all)
 }
 
@@ -163,25 +164,25 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Which seeds are run: `N` for the first ones, `M..N` for a part of many.
+/// Parses the seeds to run: `N` for the first N, `M..N` for a range.
 ///
 /// # Errors
-/// What would be right, for people.
-fn seeds(asked: Option<&str>) -> Result<Range<u64>, String> {
-    let Some(asked) = asked else {
+/// A description of the allowed values.
+fn seeds(value: Option<&str>) -> Result<Range<u64>, String> {
+    let Some(value) = value else {
         return Ok(0..SEEDS);
     };
-    let (from, to) = asked.split_once("..").unwrap_or(("0", asked));
+    let (from, to) = value.split_once("..").unwrap_or(("0", value));
     match (from.parse(), to.parse()) {
         (Ok(from), Ok(to)) => Ok(from..to),
         _ => Err(format!(
-            "STARLING_SEEDS={asked}: write how many, such as 1000, or which, such as 1000..2000"
+            "STARLING_SEEDS={value}: write how many, such as 1000, or which, such as 1000..2000"
         )),
     }
 }
 
 #[test]
-fn seeds_are_counted_or_named() {
+fn seeds_are_a_count_or_a_range() {
     assert_eq!(seeds(None), Ok(0..SEEDS));
     assert_eq!(seeds(Some("40")), Ok(0..40));
     assert_eq!(seeds(Some("40..60")), Ok(40..60));
@@ -189,12 +190,12 @@ fn seeds_are_counted_or_named() {
 }
 
 #[test]
-fn without_trouble_three_revisions_roll_through_the_fleet() -> anyhow::Result<()> {
+fn three_revisions_roll_out_without_faults() -> anyhow::Result<()> {
     log();
-    let script = Script::calm(1);
+    let script = Script::without_faults(1);
     let run = world::run(1, &script)?;
     assert_eq!(
-        complaints(&run, &script)?,
+        problems(&run, &script)?,
         Vec::<String>::new(),
         "{:?}",
         run.world.log
@@ -203,13 +204,13 @@ fn without_trouble_three_revisions_roll_through_the_fleet() -> anyhow::Result<()
 }
 
 #[test]
-fn without_trouble_three_revisions_roll_through_stages() -> anyhow::Result<()> {
+fn three_revisions_roll_out_through_stages_without_faults() -> anyhow::Result<()> {
     log();
     for seed in number("STARLING_SEED").map_or(vec![1, 2, 3, 4], |seed| vec![seed]) {
-        let script = Script::calm_with_stages(seed);
+        let script = Script::without_faults_with_stages(seed);
         let run = world::run(seed, &script)?;
         assert_eq!(
-            complaints(&run, &script)?,
+            problems(&run, &script)?,
             Vec::<String>::new(),
             "seed {seed}: {script:?} {:?}",
             run.world.log
@@ -218,8 +219,8 @@ fn without_trouble_three_revisions_roll_through_stages() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// In each of these a host goes down in the middle of what it does: many connections end at once, and which of them first must
-/// not depend on what else the process has done.
+/// In each of these seeds a host stops during its work: many connections end at once, and their order must not depend
+/// on other work of the process.
 #[test]
 fn the_same_seed_gives_the_same_history() -> anyhow::Result<()> {
     for seed in number("STARLING_SEED").map_or(vec![1, 2, 35, 52], |seed| vec![seed]) {
@@ -239,15 +240,15 @@ fn the_same_seed_gives_the_same_history() -> anyhow::Result<()> {
                 other.lines().nth(at).unwrap_or("(none)")
             );
         }
-        assert!(one.lines().count() > 300, "hardly anything was written");
+        assert!(one.lines().count() > 300, "the history is too short");
     }
     Ok(())
 }
 
-/// A cluster asks for a pause, and the controller's clock is past its end before it has passed: it looked at that cluster's Sync without
-/// a pause of its own, for ever.
+/// A cluster requests a pause, and the controller's clock jumps past its end before the pause is over: the controller
+/// reconciled the Sync of that cluster forever, without a pause.
 #[test]
-fn a_pause_of_a_cluster_passes_whatever_the_clock_shows() {
+fn a_rate_limit_pause_ends_after_a_clock_jump() {
     assert_eq!(check_all(3292..3293), BTreeMap::new());
 }
 
@@ -264,8 +265,8 @@ fn every_seed_converges() {
         );
         return;
     }
-    let asked = std::env::var("STARLING_SEEDS").ok();
-    let Range { start, end } = seeds(asked.as_deref()).unwrap_or_else(|what| panic!("{what}"));
+    let value = std::env::var("STARLING_SEEDS").ok();
+    let Range { start, end } = seeds(value.as_deref()).unwrap_or_else(|what| panic!("{what}"));
     let failures = check_all(start..end);
     let count = end.saturating_sub(start);
     let seeds: Vec<_> = failures.keys().collect();

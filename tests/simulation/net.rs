@@ -1,4 +1,4 @@
-//! The simulated network: streams of turmoil's, without TLS, for URLs that say https.
+//! The simulated network: streams of turmoil without TLS, also for https URLs.
 
 use std::cell::RefCell;
 use std::io;
@@ -13,35 +13,35 @@ use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt as _};
 use kube::config::AuthInfo;
-use starling::clock::Clock;
 use starling::controller::ports::Web;
-use starling::member::{Network, Stream};
-use starling::web::{Post, Reply, WebError};
+use starling_member::{Network, Stream};
+use starling_net::clock::Clock;
+use starling_net::web::{Post, Reply, WebError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tower::{Layer as _, ServiceExt as _};
 use turmoil::net::TcpStream;
 
-/// The port that every API server listens on.
+/// The port of every API server.
 pub(crate) const PORT: u16 = 443;
 
 async fn dial(uri: Uri) -> io::Result<Stream> {
     let host = uri.host().unwrap_or_default().to_owned();
     let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(PORT))).await?;
-    Ok(Stream::new(Line(Some(stream))))
+    Ok(Stream::new(OrderedStream(Some(stream))))
 }
 
 thread_local! {
-    /// The streams of a controller that goes down, while it does.
-    static CUT: RefCell<Option<Vec<(SocketAddr, TcpStream)>>> = const { RefCell::new(None) };
+    /// The streams of a controller while it stops.
+    static CLOSED: RefCell<Option<Vec<(SocketAddr, TcpStream)>>> = const { RefCell::new(None) };
 }
 
-/// A stream of the controller's. Where the controller goes down, its streams end in the order of their ports.
+/// A stream of the controller. When the controller stops, its streams end in the order of their ports.
 ///
-/// The end of a stream is a message, and what a message takes on its way is drawn: so the order matters. Left to itself it is that
-/// in which tokio drops the tasks of a runtime, and that depends on how many tasks the process has had so far.
-struct Line(Option<TcpStream>);
+/// The end of a stream is a message, and the latency of a message is random: so the order matters. Without this type it
+/// is the order in which tokio drops the tasks of a runtime, which depends on how many tasks the process has had.
+struct OrderedStream(Option<TcpStream>);
 
-impl Line {
+impl OrderedStream {
     fn stream(self: Pin<&mut Self>) -> io::Result<Pin<&mut TcpStream>> {
         let stream = self.get_mut().0.as_mut();
         stream
@@ -50,7 +50,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for OrderedStream {
     fn drop(&mut self) {
         let Some((stream, local)) = self.0.take().and_then(|stream| {
             let local = stream.local_addr().ok()?;
@@ -58,14 +58,14 @@ impl Drop for Line {
         }) else {
             return;
         };
-        CUT.with_borrow_mut(|cut| match cut {
-            Some(cut) => cut.push((local, stream)),
+        CLOSED.with_borrow_mut(|closed| match closed {
+            Some(closed) => closed.push((local, stream)),
             None => drop(stream),
         });
     }
 }
 
-impl AsyncRead for Line {
+impl AsyncRead for OrderedStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -75,7 +75,7 @@ impl AsyncRead for Line {
     }
 }
 
-impl AsyncWrite for Line {
+impl AsyncWrite for OrderedStream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.stream()?.poll_write(context, bytes)
     }
@@ -89,28 +89,29 @@ impl AsyncWrite for Line {
     }
 }
 
-/// Held by the first task of the controller, which is the last to be dropped when the controller goes down.
+/// Held by the first task of the controller, which is dropped last when the controller stops.
 pub(crate) struct LastTask;
 
 impl Drop for LastTask {
     fn drop(&mut self) {
-        // What is cut later than this finds the list there and is left in it: see `go_down`.
-        let mut cut = CUT.with_borrow_mut(|cut| cut.as_mut().map(std::mem::take).unwrap_or_default());
-        cut.sort_by_key(|(local, _)| *local);
-        for (_, stream) in cut {
+        // Streams that end later are added to the list and remain there: see `shut_down`.
+        let mut closed =
+            CLOSED.with_borrow_mut(|closed| closed.as_mut().map(std::mem::take).unwrap_or_default());
+        closed.sort_by_key(|(local, _)| *local);
+        for (_, stream) in closed {
             drop(stream);
         }
     }
 }
 
-/// Has the streams of the controller end in order while it goes down.
+/// Ends the streams of the controller in order while it stops.
 ///
 /// # Panics
-/// If streams are left over: the controller ran without a [`LastTask`], or something of it was dropped after that.
-pub(crate) fn go_down(crash: impl FnOnce()) {
-    CUT.set(Some(Vec::new()));
+/// If streams remain: the controller ran without a [`LastTask`], or a part of it was dropped after that.
+pub(crate) fn shut_down(crash: impl FnOnce()) {
+    CLOSED.set(Some(Vec::new()));
     crash();
-    let left = CUT.take().unwrap_or_default();
+    let left = CLOSED.take().unwrap_or_default();
     assert!(
         left.is_empty(),
         "{} streams of the controller never ended",
@@ -118,12 +119,12 @@ pub(crate) fn go_down(crash: impl FnOnce()) {
     );
 }
 
-/// How the controller reaches its members.
+/// Returns the network of the controller.
 pub(crate) fn network(clock: Clock) -> Network {
     Network::of(|uri| dial(uri).boxed(), clock)
 }
 
-/// Nobody's webhook and no Prometheus is in the simulation: no script has a stage that waits for one.
+/// The simulation has no webhooks and no Prometheus: no script has a stage that waits for one.
 pub(crate) struct NoWeb;
 
 impl Web for NoWeb {
@@ -132,12 +133,12 @@ impl Web for NoWeb {
     }
 }
 
-/// Where a cluster is.
+/// Returns the URL of a cluster.
 pub(crate) fn url(cluster: &str) -> String {
     format!("https://{cluster}:{PORT}/clusters/{cluster}")
 }
 
-/// A client of a cluster, as the program makes its own: no retries.
+/// Creates a client of a cluster as the program does: without retries.
 pub(crate) fn client(cluster: &str, token: &str) -> anyhow::Result<kube::Client> {
     let mut config = kube::Config::new(url(cluster).parse()?);
     config.auth_info = AuthInfo {

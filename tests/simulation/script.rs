@@ -1,64 +1,64 @@
-//! What happens in a run and when, drawn from its seed before it begins.
+//! The events of a run with their times, drawn from the seed before the run starts.
 
 use std::time::Duration;
 
 use starling_apiserver::faults::{Effect, Fault};
 use starling_apiserver::random::Random;
 
-use crate::staged::{Staged, Word, any_stage, any_word};
+use crate::staged::{Staged, UserAction, any_action, any_stage};
 
 /// Members of the fleet.
 pub(crate) const MEMBERS: usize = 8;
 /// No fault begins or ends after this.
-pub(crate) const TROUBLE: Duration = Duration::from_secs(120);
+pub(crate) const FAULT_PERIOD: Duration = Duration::from_secs(120);
 
-/// With stages a run takes longer, and so do its troubles.
-const LONG_TROUBLE: Duration = Duration::from_secs(220);
+/// With stages a run takes longer, and so does its period of faults.
+const LONG_FAULT_PERIOD: Duration = Duration::from_secs(220);
 
-/// Troubles in a run at most.
-const TROUBLES: u64 = 16;
-/// Further ones, in the second half of a run with stages.
-const LATE_TROUBLES: u64 = 8;
-/// Words of people in a run with stages at most.
-const WORDS: u64 = 8;
+/// Maximum number of faults in a run.
+const MAX_FAULTS: u64 = 16;
+/// Maximum number of further faults, in the second half of a run with stages.
+const MAX_LATE_FAULTS: u64 = 8;
+/// Maximum number of operator actions in a run with stages.
+const MAX_ACTIONS: u64 = 8;
 
-/// The name of a member.
+/// Returns the name of a member.
 pub(crate) fn member(number: usize) -> String {
     format!("m{number}")
 }
 
-/// Something that happens.
+/// An event.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// The next revision is pushed.
     Push,
-    /// A cluster's API server begins to do something wrong.
+    /// Starts a fault of a cluster's API server.
     Fault { cluster: String, fault: Fault },
-    /// It does nothing wrong any more.
+    /// Ends all faults of a cluster's API server.
     Clear { cluster: String },
-    /// A member's and the controller's messages are lost.
+    /// Messages between a member and the controller are lost.
     Partition { cluster: String },
-    /// They arrive again.
+    /// Messages between a member and the controller arrive again.
     Repair { cluster: String },
-    /// A cluster's and the controller's messages are held back.
+    /// Messages between a cluster and the controller are held back.
     Hold { cluster: String },
-    /// They arrive, all at once.
+    /// Held messages arrive, all at once.
     Release { cluster: String },
-    /// The controller dies.
+    /// The controller crashes.
     Crash,
-    /// It starts anew, with what is on its disk or on another disk.
+    /// The controller restarts, with its disk or an empty one.
     Start { loses_disk: bool },
-    /// A cluster's API server starts anew: its connections end, its objects stay.
+    /// A cluster's API server restarts: its connections end, its objects stay.
     Bounce { cluster: String },
-    /// The management cluster forgets the past: watches and lists of it get 410.
+    /// The management cluster compacts its history: watches and lists of older versions get 410.
     Compact,
-    /// The git server does not answer, or answers again.
+    /// The git server stops responding, or responds again.
     Git { away: bool },
     /// The controller's clock jumps by so many seconds.
     Jump { seconds: i64 },
     /// A Cluster loses the label by which it is selected, or gets it back.
     Label { cluster: String, selected: bool },
-    /// Somebody edits an object on a member.
+    /// An object on a member is edited.
     Edit { cluster: String },
     /// A Cluster is deleted, or added again.
     Cluster { cluster: String, present: bool },
@@ -66,24 +66,24 @@ pub(crate) enum Event {
     Move { cluster: String, stage: &'static str },
     /// The group gets its stages.
     Stages,
-    /// Somebody says something to the rollout under way.
-    Say(Word),
+    /// The operator creates an action for the current rollout.
+    Act(UserAction),
 }
 
-/// All that happens, by time.
+/// All events, by time.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) events: Vec<(Duration, Event)>,
-    /// At what pace; `None`: three at once, and no stages.
+    /// The strategy with stages; `None`: three at once, and no stages.
     pub(crate) staged: Option<Staged>,
 }
 
 impl Script {
-    /// The script of a seed.
+    /// Creates the script of a seed.
     pub(crate) fn of(seed: u64) -> Self {
         let mut draft = Draft::new(seed);
-        for _ in 0..draft.random.below(TROUBLES + 1) {
-            draft.trouble();
+        for _ in 0..draft.random.below(MAX_FAULTS + 1) {
+            draft.add_fault();
         }
         let staged = Staged::of(seed);
         if let Some(staged) = &staged {
@@ -92,27 +92,27 @@ impl Script {
         draft.finish(staged)
     }
 
-    /// Three revisions and no trouble.
-    pub(crate) fn calm(seed: u64) -> Self {
+    /// Creates a script with three revisions and no faults.
+    pub(crate) fn without_faults(seed: u64) -> Self {
         Draft::new(seed).finish(None)
     }
 
-    /// Three revisions through stages and no trouble but that of the strategy.
-    pub(crate) fn calm_with_stages(seed: u64) -> Self {
+    /// Creates a script with three revisions through stages, and no faults except those of the strategy.
+    pub(crate) fn without_faults_with_stages(seed: u64) -> Self {
         let mut draft = Draft::new(seed);
         let staged = Staged::draw(&mut Random::named(seed, "stages"));
         draft.random = Random::named(seed, "steering");
-        draft.push_later();
-        draft.get_stages(&staged);
-        draft.join(&staged);
+        draft.delay_pushes();
+        draft.set_stages(&staged);
+        draft.add_late_members(&staged);
         draft.finish(Some(staged))
     }
 }
 
 struct Draft {
     random: Random,
-    /// Between these times something happens.
-    during: (Duration, Duration),
+    /// The period of the next events.
+    period: (Duration, Duration),
     events: Vec<(Duration, Event)>,
 }
 
@@ -124,13 +124,13 @@ impl Draft {
         let push = |at| (Duration::from_millis(at), Event::Push);
         Self {
             events: vec![push(5_000 + second), push(6_000 + third)],
-            during: (Duration::ZERO, TROUBLE),
+            period: (Duration::ZERO, FAULT_PERIOD),
             random,
         }
     }
 
     fn finish(mut self, staged: Option<Staged>) -> Script {
-        // Stable: what was drawn first happens first.
+        // The sort is stable: of events at the same time, the one that was drawn first comes first.
         self.events.sort_by_key(|(at, _)| *at);
         Script {
             events: self.events,
@@ -138,37 +138,37 @@ impl Draft {
         }
     }
 
-    /// What happens in a run with stages besides: more of the same later, people who speak, clusters that come, go and move,
-    /// and clocks that jump further.
+    /// Adds the events of a run with stages: later faults, operator actions, clusters that join, leave and move, and
+    /// larger clock jumps.
     fn with_stages(&mut self, seed: u64, staged: &Staged) {
         self.random = Random::named(seed, "steering");
-        self.push_later();
-        self.get_stages(staged);
-        self.during = (TROUBLE, LONG_TROUBLE);
-        for _ in 0..self.random.below(LATE_TROUBLES + 1) {
-            self.trouble();
+        self.delay_pushes();
+        self.set_stages(staged);
+        self.period = (FAULT_PERIOD, LONG_FAULT_PERIOD);
+        for _ in 0..self.random.below(MAX_LATE_FAULTS + 1) {
+            self.add_fault();
         }
-        self.during = (Duration::from_secs(5), LONG_TROUBLE);
-        for _ in 0..self.random.below(WORDS + 1) {
-            let word = any_word(&mut self.random);
-            self.once(Event::Say(word));
+        self.period = (Duration::from_secs(5), LONG_FAULT_PERIOD);
+        for _ in 0..self.random.below(MAX_ACTIONS + 1) {
+            let action = any_action(&mut self.random);
+            self.add_event(Event::Act(action));
         }
-        self.join(staged);
+        self.add_late_members(staged);
         for _ in 0..self.random.below(5) {
             let cluster = self.any_member();
             let stage = any_stage(&mut self.random, 3);
-            self.once(Event::Move { cluster, stage });
+            self.add_event(Event::Move { cluster, stage });
         }
         if self.random.below(3) == 0 {
-            self.shrink();
+            self.deselect_many();
         }
         for _ in 0..self.random.below(3) {
-            self.jump_far();
+            self.jump_by_minutes();
         }
     }
 
-    /// A rollout through stages takes a minute or more: the revisions come at longer intervals.
-    fn push_later(&mut self) {
+    /// Increases the intervals between revisions: a rollout through stages takes a minute or more.
+    fn delay_pushes(&mut self) {
         let second = 35_000 + self.random.below(80_000);
         let third = second + self.random.below(120_000);
         for (place, at) in [second, third].into_iter().enumerate() {
@@ -176,26 +176,26 @@ impl Draft {
         }
     }
 
-    fn get_stages(&mut self, staged: &Staged) {
-        if staged.comes_later {
+    fn set_stages(&mut self, staged: &Staged) {
+        if staged.starts_without_stages {
             let at = self.between(22_000, 35_000);
             self.events.push((Duration::from_millis(at), Event::Stages));
         }
     }
 
-    /// Who is late joins.
-    fn join(&mut self, staged: &Staged) {
-        for &late in &staged.late {
+    /// Lets the late members join.
+    fn add_late_members(&mut self, staged: &Staged) {
+        for &late in &staged.late_members {
             let cluster = member(late);
-            self.once(Event::Cluster {
+            self.add_event(Event::Cluster {
                 cluster,
                 present: true,
             });
         }
     }
 
-    /// Many clusters are not selected any more, all at once, and come back.
-    fn shrink(&mut self) {
+    /// Deselects many clusters at once, and selects them again.
+    fn deselect_many(&mut self) {
         let (from, to) = self.span(60_000);
         let count = self.between(3, MEMBERS as u64) as usize;
         let first = self.random.below(MEMBERS as u64) as usize;
@@ -207,13 +207,13 @@ impl Draft {
         }
     }
 
-    /// The clock jumps by minutes, while the controller runs or between two of its lives.
-    fn jump_far(&mut self) {
+    /// Lets the clock jump by minutes, while the controller runs or is stopped.
+    fn jump_by_minutes(&mut self) {
         let far = i64::try_from(self.between(15, 300)).unwrap_or(0);
         let seconds = if self.random.below(2) == 0 { far } else { -far / 3 };
         let jump = Event::Jump { seconds };
         if self.random.below(2) == 0 {
-            self.once(jump);
+            self.add_event(jump);
             return;
         }
         let (from, to) = self.span(10_000);
@@ -222,26 +222,26 @@ impl Draft {
             .extend([(from, Event::Crash), (from, jump), (to, start)]);
     }
 
-    fn between(&mut self, least: u64, most: u64) -> u64 {
-        least + self.random.below(most - least + 1)
+    fn between(&mut self, min: u64, max: u64) -> u64 {
+        min + self.random.below(max - min + 1)
     }
 
-    /// A time of trouble: from when to when.
-    fn span(&mut self, longest: u64) -> (Duration, Duration) {
+    /// Draws a span within the period.
+    fn span(&mut self, max: u64) -> (Duration, Duration) {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let (begin, end) = (millis(self.during.0), millis(self.during.1));
+        let (begin, end) = (millis(self.period.0), millis(self.period.1));
         let from = begin + self.random.below(end - begin - 1000);
-        let to = (from + self.between(200, longest)).min(end);
+        let to = (from + self.between(200, max)).min(end);
         (Duration::from_millis(from), Duration::from_millis(to))
     }
 
-    fn pair(&mut self, longest: u64, begin: Event, end: Event) {
-        let (from, to) = self.span(longest);
+    fn add_pair(&mut self, max: u64, begin: Event, end: Event) {
+        let (from, to) = self.span(max);
         self.events.push((from, begin));
         self.events.push((to, end));
     }
 
-    fn once(&mut self, event: Event) {
+    fn add_event(&mut self, event: Event) {
         let (at, _) = self.span(1000);
         self.events.push((at, event));
     }
@@ -250,7 +250,7 @@ impl Draft {
         member(self.random.below(MEMBERS as u64) as usize)
     }
 
-    fn trouble(&mut self) {
+    fn add_fault(&mut self) {
         let cluster = self.any_member();
         match self.random.below(18) {
             0..=3 => {
@@ -259,7 +259,7 @@ impl Draft {
                     cluster: cluster.clone(),
                     fault,
                 };
-                self.pair(40_000, begin, Event::Clear { cluster });
+                self.add_pair(40_000, begin, Event::Clear { cluster });
             }
             4 | 5 => {
                 let cluster = crate::world::HUB.to_owned();
@@ -268,46 +268,46 @@ impl Draft {
                     cluster: cluster.clone(),
                     fault,
                 };
-                self.pair(20_000, begin, Event::Clear { cluster });
+                self.add_pair(20_000, begin, Event::Clear { cluster });
             }
             6 | 7 => {
                 let begin = Event::Partition {
                     cluster: cluster.clone(),
                 };
-                self.pair(60_000, begin, Event::Repair { cluster });
+                self.add_pair(60_000, begin, Event::Repair { cluster });
             }
             8 => {
                 let begin = Event::Hold {
                     cluster: cluster.clone(),
                 };
-                self.pair(30_000, begin, Event::Release { cluster });
+                self.add_pair(30_000, begin, Event::Release { cluster });
             }
             9 => {
                 let cluster = crate::world::HUB.to_owned();
                 let begin = Event::Hold {
                     cluster: cluster.clone(),
                 };
-                self.pair(20_000, begin, Event::Release { cluster });
+                self.add_pair(20_000, begin, Event::Release { cluster });
             }
             10 | 11 => {
                 let loses_disk = self.random.below(3) == 0;
-                self.pair(15_000, Event::Crash, Event::Start { loses_disk });
+                self.add_pair(15_000, Event::Crash, Event::Start { loses_disk });
             }
             12 => {
-                self.once(Event::Bounce { cluster });
-                self.once(Event::Compact);
+                self.add_event(Event::Bounce { cluster });
+                self.add_event(Event::Compact);
             }
-            13 => self.pair(30_000, Event::Git { away: true }, Event::Git { away: false }),
+            13 => self.add_pair(30_000, Event::Git { away: true }, Event::Git { away: false }),
             14 => {
                 let seconds = i64::try_from(self.random.below(241)).unwrap_or(0) - 120;
-                self.once(Event::Jump { seconds });
+                self.add_event(Event::Jump { seconds });
             }
-            15 | 16 => self.once(Event::Edit { cluster }),
-            _ => self.membership(&cluster),
+            15 | 16 => self.add_event(Event::Edit { cluster }),
+            _ => self.change_membership(&cluster),
         }
     }
 
-    fn membership(&mut self, cluster: &str) {
+    fn change_membership(&mut self, cluster: &str) {
         let (begin, end) = if self.random.below(2) == 0 {
             let label = |selected| Event::Label {
                 cluster: cluster.to_owned(),
@@ -321,7 +321,7 @@ impl Draft {
             };
             (present(false), present(true))
         };
-        self.pair(60_000, begin, end);
+        self.add_pair(60_000, begin, end);
     }
 
     fn member_fault(&mut self) -> Fault {
@@ -331,7 +331,7 @@ impl Draft {
             2 => Effect::Error(500),
             3 => Effect::Error(503),
             4 => Effect::Refuse,
-            5 | 6 => Effect::LoseAnswer,
+            5 | 6 => Effect::LoseResponse,
             7 => Effect::CutAnswer,
             8 => Effect::BlackHole,
             9 => Effect::Garbage,
@@ -346,7 +346,7 @@ impl Draft {
             1 => Effect::TooMany(u32::try_from(self.between(1, 5)).unwrap_or(1)),
             2 => Effect::Error(500),
             3 => Effect::Refuse,
-            4 | 5 => Effect::LoseAnswer,
+            4 | 5 => Effect::LoseResponse,
             6 => Effect::CutAnswer,
             7 => Effect::Garbage,
             8 => return Fault::always(Effect::CutWatch(self.between(0, 5) as u32)).on(&["watch"]),
@@ -355,7 +355,7 @@ impl Draft {
         self.some_of(effect)
     }
 
-    /// Of all requests or of one verb, of each or of some.
+    /// Creates a fault of all requests or of one verb, of every request or of some.
     fn some_of(&mut self, effect: Effect) -> Fault {
         let fault = Fault::always(effect);
         let fault = match self.random.below(5) {

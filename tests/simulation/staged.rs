@@ -1,89 +1,89 @@
-//! How a group is rolled in a run with stages, and what people say meanwhile: drawn from the seed before the run begins.
+//! The strategy of a run with stages, and the operator actions: drawn from the seed before the run starts.
 //!
-//! It has a stream of its own, so that the runs without stages are what they are.
+//! The random stream is a separate one, so that the runs without stages stay the same.
 
 use serde_json::{Value, json};
 use starling_apiserver::random::Random;
 
 use crate::script::MEMBERS;
 
-/// The label that says in which stage a cluster is.
+/// The label of a cluster's stage.
 pub(crate) const STAGE_LABEL: &str = "stage";
-/// Stages at most. A cluster with another label is in the last one, which nobody names.
+/// The names of stages. A cluster with another label is in the last one, which has no name.
 const STAGES: [&str; 3] = ["canary", "early", "main"];
 /// The label of clusters that no stage selects.
-const REST: &str = "rest";
+const UNMATCHED: &str = "rest";
 
 /// A strategy with stages.
 #[derive(Clone, Debug)]
 pub(crate) struct Staged {
     /// `rolloutStrategy`, as a user writes it.
     pub(crate) strategy: Value,
-    /// Whether the first revision is rolled without it, so that there soon is something to go back to.
-    pub(crate) comes_later: bool,
-    /// The stage of each member in the beginning.
+    /// Whether the first revision rolls out without stages, so that a rollback is possible early.
+    pub(crate) starts_without_stages: bool,
+    /// The initial stage of each member.
     pub(crate) stages: Vec<&'static str>,
-    /// Which members join later.
-    pub(crate) late: Vec<usize>,
-    /// Whether the second revision has an object that no member takes.
+    /// The members that join later.
+    pub(crate) late_members: Vec<usize>,
+    /// Whether the second revision has an object that no member accepts.
     pub(crate) is_bad: bool,
-    /// How long a person takes to approve, in seconds.
-    pub(crate) approves_after: u64,
+    /// Delay of an approval, in seconds.
+    pub(crate) approval_delay: u64,
 }
 
-/// What a person says to the rollout that is under way when it is said.
+/// An operator action for the rollout that is in progress at its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
-    /// The stage that waits may go on; with what the release before rendered to, which approves nothing.
-    ApproveOld,
-    /// Start nothing more.
+pub(crate) enum UserAction {
+    /// Approves the waiting stage with the digest of an earlier release, which approves nothing.
+    ApproveOldDigest,
+    /// Pauses the rollout.
     Pause,
-    /// Go on.
+    /// Resumes the rollout.
     Resume,
-    /// Give it up.
+    /// Aborts the rollout.
     Abort,
-    /// Try again what failed.
+    /// Retries failed clusters.
     Retry,
-    /// Pass over a cluster.
+    /// Skips a cluster.
     SkipCluster(String),
-    /// Pass over the stage that the rollout is in.
+    /// Skips the current stage.
     SkipStage,
-    /// Let the next stage go.
+    /// Promotes the current stage.
     Promote,
-    /// Go back to what was good.
+    /// Rolls back to the last known good release.
     Rollback,
-    /// Let go what is held.
+    /// Releases the held release.
     Release,
 }
 
 impl Staged {
-    /// The strategy of a seed; half of the seeds have none.
+    /// Returns the strategy of a seed; half of the seeds have none.
     pub(crate) fn of(seed: u64) -> Option<Self> {
         let mut random = Random::named(seed, "stages");
         let is_staged = random.below(2) == 0;
         is_staged.then(|| Self::draw(&mut random))
     }
 
-    /// A strategy of a seed.
+    /// Draws a strategy.
     pub(crate) fn draw(random: &mut Random) -> Self {
         let count = 2 + random.below(2) as usize;
         let stages = (0..MEMBERS).map(|_| any_stage(random, count)).collect();
-        let late = (0..MEMBERS).filter(|_| random.below(6) == 0).collect();
+        let late_members = (0..MEMBERS).filter(|_| random.below(6) == 0).collect();
         Self {
             strategy: strategy(random, count),
-            comes_later: random.below(4) > 0,
+            starts_without_stages: random.below(4) > 0,
             stages,
-            late,
+            late_members,
             is_bad: random.below(2) == 0,
-            approves_after: random.below(20),
+            approval_delay: random.below(20),
         }
     }
 }
 
-/// A stage that a cluster may be in.
+/// Draws a stage of a cluster.
 pub(crate) fn any_stage(random: &mut Random, count: usize) -> &'static str {
     let place = random.below(count as u64 + 1) as usize;
-    if place == count { REST } else { STAGES[place] }
+    if place == count { UNMATCHED } else { STAGES[place] }
 }
 
 fn strategy(random: &mut Random, count: usize) -> Value {
@@ -109,7 +109,7 @@ fn strategy(random: &mut Random, count: usize) -> Value {
     strategy
 }
 
-/// Runs begin at eight o'clock.
+/// Draws a window. Runs start at eight o'clock.
 fn window(random: &mut Random) -> Value {
     let from = 1 + random.below(3);
     let to = from + 1 + random.below(3);
@@ -133,7 +133,7 @@ fn stage(random: &mut Random, name: &str) -> Value {
     }
     let is_approval = |task: &Value| task["type"] == "Approval";
     let (before, mut after) = (tasks(random), tasks(random));
-    // A stage has one.
+    // A stage has at most one approval.
     if before.iter().any(is_approval) {
         after.retain(|task| !is_approval(task));
     }
@@ -161,18 +161,18 @@ fn one_of(random: &mut Random, values: &[Value]) -> Value {
     values[random.below(values.len() as u64) as usize].clone()
 }
 
-/// Something that a person says.
-pub(crate) fn any_word(random: &mut Random) -> Word {
+/// Draws an operator action.
+pub(crate) fn any_action(random: &mut Random) -> UserAction {
     match random.below(16) {
-        0 | 1 => Word::ApproveOld,
-        2..=4 => Word::Pause,
-        5 | 6 => Word::Resume,
-        7 => Word::Abort,
-        8 | 9 => Word::Retry,
-        10 => Word::SkipCluster(crate::script::member(random.below(MEMBERS as u64) as usize)),
-        11 => Word::SkipStage,
-        12 => Word::Promote,
-        13 | 14 => Word::Rollback,
-        _ => Word::Release,
+        0 | 1 => UserAction::ApproveOldDigest,
+        2..=4 => UserAction::Pause,
+        5 | 6 => UserAction::Resume,
+        7 => UserAction::Abort,
+        8 | 9 => UserAction::Retry,
+        10 => UserAction::SkipCluster(crate::script::member(random.below(MEMBERS as u64) as usize)),
+        11 => UserAction::SkipStage,
+        12 => UserAction::Promote,
+        13 | 14 => UserAction::Rollback,
+        _ => UserAction::Release,
     }
 }

@@ -1,4 +1,4 @@
-//! All that was written in a run, in order: what two runs of one seed are compared by, and what a failed one leaves behind.
+//! All writes of a run, in order. Two runs of one seed are compared by their traces, and a failed run leaves its trace.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use starling_apiserver::journal::Entry;
 use crate::script::{MEMBERS, member};
 use crate::world::{HUB, World};
 
-/// The writes of all clusters, one a line, in the order in which they were made.
+/// Returns the writes of all clusters, one per line, in order.
 pub(crate) fn of(world: &World) -> String {
     let mut entries: Vec<(String, Entry)> = Vec::new();
     for name in (0..MEMBERS).map(member).chain([HUB.to_owned()]) {
@@ -20,7 +20,7 @@ pub(crate) fn of(world: &World) -> String {
     let mut text = String::new();
     for (cluster, entry) in entries {
         let object = entry.object.read().to_string();
-        // The authority's key is the one thing that comes from the system's generator.
+        // The key of the certificate authority is the only value from the system's random generator.
         let object = if object.contains("BEGIN CERTIFICATE") {
             "…".to_owned()
         } else {
@@ -42,7 +42,7 @@ pub(crate) fn of(world: &World) -> String {
     text
 }
 
-/// Writes a trace where builds go. Returns where.
+/// Writes a trace into the build directory. Returns the path.
 pub(crate) fn keep(seed: u64, text: &str) -> std::io::Result<PathBuf> {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("simulation");
     std::fs::create_dir_all(&folder)?;

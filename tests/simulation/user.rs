@@ -1,5 +1,5 @@
-//! Whoever uses Starling in a run: sets the fleet up, takes Clusters out of it, puts them back and moves them between stages.
-//! What is said to rollouts is in [`crate::person`].
+//! The user of Starling in a run: sets the fleet up, removes Clusters, adds them again and moves them between stages.
+//! Actions on rollouts are in [`crate::operator`].
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -18,55 +18,55 @@ use starling_api::{Cluster, Source, SyncGroup};
 
 use crate::content::FOLDER;
 use crate::net;
-use crate::person::Person;
+use crate::operator::Operator;
 use crate::script::{Event, MEMBERS, member};
 use crate::staged::STAGE_LABEL;
 use crate::world::{HUB, World};
 
-/// Where everything is.
+/// The namespace of all objects.
 pub(crate) const NAMESPACE: &str = "fleet";
-/// The repository.
+/// The URL of the repository.
 pub(crate) const URL: &str = "https://git.example.com/shop.git";
-/// The group.
+/// The name of the group.
 pub(crate) const GROUP: &str = "shop";
-/// Pause between two tries, and between two looks for something to do.
+/// Pause between two attempts, and between two checks for tasks.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Sets the world up and runs errands.
-pub(crate) async fn live(world: Arc<World>) -> anyhow::Result<()> {
+/// Sets the fleet up and runs tasks.
+pub(crate) async fn act_as_user(world: Arc<World>) -> anyhow::Result<()> {
     // The server is up after its host's first tick.
     tokio::time::sleep(PAUSE).await;
     let hub = net::client(HUB, &world.cluster(HUB)?.token())?;
     set_up(&world, &hub).await?;
     world.ready.store(true, Ordering::SeqCst);
     let mut stages = first_stages(&world);
-    let mut person = Person::default();
+    let mut operator = Operator::default();
     loop {
-        let errand = world
-            .errands
+        let task = world
+            .tasks
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .front()
             .cloned();
-        if let Some(errand) = errand {
-            // The management cluster may do something wrong just now.
+        if let Some(task) = task {
+            // The management cluster may have a fault.
             let done = tokio::time::timeout(
                 Duration::from_secs(10),
-                run(&world, &hub, &errand, &mut stages, &mut person),
+                run_task(&world, &hub, &task, &mut stages, &mut operator),
             )
             .await;
             if matches!(done, Ok(Ok(()))) {
                 world
-                    .errands
+                    .tasks
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .pop_front();
                 continue;
             }
         } else if world.staged.is_some() {
-            let looked = tokio::time::timeout(Duration::from_secs(10), person.look(&world, &hub)).await;
-            if let Ok(Err(error)) = looked {
-                tracing::info!(error = %format!("{error:#}"), "the person could not say it");
+            let result = tokio::time::timeout(Duration::from_secs(10), operator.act(&world, &hub)).await;
+            if let Ok(Err(error)) = result {
+                tracing::info!(error = %format!("{error:#}"), "the operator could not act");
             }
         }
         tokio::time::sleep(PAUSE).await;
@@ -87,7 +87,7 @@ async fn set_up(world: &World, hub: &Client) -> anyhow::Result<()> {
         if world
             .staged
             .as_ref()
-            .is_some_and(|staged| staged.late.contains(&number))
+            .is_some_and(|staged| staged.late_members.contains(&number))
         {
             continue;
         }
@@ -98,12 +98,15 @@ async fn set_up(world: &World, hub: &Client) -> anyhow::Result<()> {
         "spec": {"url": URL, "ref": {"branch": "main"}, "interval": "5s",
             "timeout": "5s"}});
     put(&namespaced::<Source>(hub), &source).await?;
-    let has_stages = world.staged.as_ref().is_some_and(|staged| !staged.comes_later);
-    put(&namespaced::<SyncGroup>(hub), &shop(world, has_stages)).await
+    let has_stages = world
+        .staged
+        .as_ref()
+        .is_some_and(|staged| !staged.starts_without_stages);
+    put(&namespaced::<SyncGroup>(hub), &group_manifest(world, has_stages)).await
 }
 
-/// The group, with its stages or without any.
-fn shop(world: &World, has_stages: bool) -> Value {
+/// Returns the group, with or without stages.
+fn group_manifest(world: &World, has_stages: bool) -> Value {
     let pace = json!({"maxConcurrency": 3, "maxFailures": "100%"});
     let staged = world.staged.as_ref().filter(|_| has_stages);
     let strategy = staged.map_or(pace, |staged| staged.strategy.clone());
@@ -126,7 +129,7 @@ fn secret(world: &World, name: &str) -> anyhow::Result<Value> {
     )
 }
 
-/// The stage of each member, by name; none where there are no stages.
+/// The stage of each member, by name; none without stages.
 type Stages = BTreeMap<String, &'static str>;
 
 fn first_stages(world: &World) -> Stages {
@@ -151,20 +154,20 @@ fn cluster(name: &str, selected: bool, stages: &Stages) -> Value {
         "spec": {"kubeConfig": {"secretRef": {"name": format!("{name}-kubeconfig")}}}})
 }
 
-async fn run(
+async fn run_task(
     world: &World,
     hub: &Client,
-    errand: &Event,
+    task: &Event,
     stages: &mut Stages,
-    person: &mut Person,
+    operator: &mut Operator,
 ) -> anyhow::Result<()> {
     let clusters = namespaced::<Cluster>(hub);
-    match errand {
+    match task {
         Event::Label {
             cluster: name,
             selected,
         } => {
-            // One that is deleted just now is not to be made by its label.
+            // Setting a label must not recreate a deleted Cluster.
             if clusters.get_opt(name).await?.is_some() {
                 put(&clusters, &cluster(name, *selected, stages)).await?;
             }
@@ -186,13 +189,13 @@ async fn run(
         }
         Event::Move { cluster: name, stage } => {
             stages.insert(name.clone(), stage);
-            if let Some(known) = clusters.get_opt(name).await? {
-                let selected = known.labels().contains_key("fleet");
+            if let Some(existing) = clusters.get_opt(name).await? {
+                let selected = existing.labels().contains_key("fleet");
                 put(&clusters, &cluster(name, selected, stages)).await?;
             }
         }
-        Event::Stages => put(&namespaced::<SyncGroup>(hub), &shop(world, true)).await?,
-        Event::Say(word) => person.say(world, hub, word).await?,
+        Event::Stages => put(&namespaced::<SyncGroup>(hub), &group_manifest(world, true)).await?,
+        Event::Act(word) => operator.run(world, hub, word).await?,
         Event::Edit { cluster: name } => {
             let member = net::client(name, &world.cluster(name)?.token())?;
             let settings: Api<ConfigMap> = Api::namespaced(member, "shop");
@@ -205,7 +208,7 @@ async fn run(
                 other => drop(other?),
             }
         }
-        other => anyhow::bail!("{other:?} is nothing that a user does"),
+        other => anyhow::bail!("{other:?} is not a task of the user"),
     }
     Ok(())
 }
@@ -227,7 +230,7 @@ where
     Api::namespaced(hub.clone(), NAMESPACE)
 }
 
-/// The group as the management cluster has it.
+/// Returns the current group in the management cluster.
 pub(crate) fn group(world: &World) -> anyhow::Result<SyncGroup> {
     let stored = world
         .cluster(HUB)?
@@ -236,7 +239,7 @@ pub(crate) fn group(world: &World) -> anyhow::Result<SyncGroup> {
     Ok(serde_json::from_value(stored.read())?)
 }
 
-/// What the group's status says that is not the end of the last rollout.
+/// Returns the differences of the group's status from a finished last rollout.
 pub(crate) fn not_done(world: &World) -> Vec<String> {
     let group = match group(world) {
         Ok(group) => group,
@@ -245,20 +248,20 @@ pub(crate) fn not_done(world: &World) -> Vec<String> {
     let newest = world.git.head("main").unwrap_or_default();
     let status = group.status.clone().unwrap_or_default();
     let rollout = status.rollout.clone().unwrap_or_default();
-    let mut wrong = Vec::new();
+    let mut problems = Vec::new();
     if !rollout
         .revisions
         .iter()
         .any(|entry| entry.revision.ends_with(&newest))
     {
-        wrong.push(format!(
+        problems.push(format!(
             "{}: rolls {:?} and not {newest}",
             group.name_any(),
             rollout.revisions
         ));
     }
     if rollout.phase != starling_api::RolloutPhase::Succeeded {
-        wrong.push(format!(
+        problems.push(format!(
             "{}: {:?}, {:?}, {:?}, {:?}",
             group.name_any(),
             rollout.phase,
@@ -267,5 +270,5 @@ pub(crate) fn not_done(world: &World) -> Vec<String> {
             rollout.blocked_by
         ));
     }
-    wrong
+    problems
 }

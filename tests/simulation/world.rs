@@ -1,7 +1,8 @@
-//! One run: a management cluster, eight members, a git server, the controller, and somebody who uses them.
+//! One run: a management cluster, eight members, a git server, the controller, and a user.
 //!
-//! All virtual clusters are of one embedded API server, whose controllers run on a host of their own; each cluster has a host that
-//! serves it, so that the network to each can be cut apart. Time is turmoil's; nothing of the machine is asked for anything.
+//! One embedded API server has all virtual clusters, and its controllers run on a host of their own; each cluster has a
+//! host that serves it, so that the network to each can be partitioned. Time is that of turmoil; nothing depends on the
+//! machine.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -10,66 +11,66 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use jiff::{SignedDuration, Timestamp};
-use starling::clock::Clock;
 use starling::controller::ports::Ports;
 use starling::controller::{Controller, Settings};
 use starling_apiserver::controllers::Health;
 use starling_apiserver::journal::Keep;
 use starling_apiserver::server::{ClusterHandle, Options, Server};
+use starling_net::clock::Clock;
 use turmoil::Sim;
 use turmoil::net::TcpListener;
 
+use crate::fakes::builder::MemoryBuilder;
+use crate::fakes::git::{self, GitServer, Mirrors};
+use crate::fakes::ledger::{self, MemoryLedger};
 use crate::script::{Event, MEMBERS, Script, member};
 use crate::staged::Staged;
-use crate::twins::git::{self, GitServer, Mirrors};
-use crate::twins::ledger::{self, MemoryLedger};
-use crate::twins::workshop::Bench;
 use crate::{content, net, user};
 
 /// The management cluster.
 pub(crate) const HUB: &str = "hub";
 /// The host of the controller.
 const CONTROLLER: &str = "controller";
-/// Grain of simulated time: messages take one at least.
+/// Resolution of simulated time: a message takes at least one tick.
 const TICK: Duration = Duration::from_millis(50);
-/// How long the fleet may take to be in step once nothing goes wrong any more.
-const SETTLES_WITHIN: Duration = Duration::from_secs(20 * 60);
-/// The same with stages: three releases may have to go through all of them, with a clock that is minutes behind.
-const SETTLES_WITH_STAGES_WITHIN: Duration = Duration::from_secs(90 * 60);
-/// How long the fleet is watched in step: each Sync looks for drift once.
-const REST: Duration = Duration::from_secs(70);
-/// How long setting the world up may take.
-const SET_UP_WITHIN: Duration = Duration::from_secs(60);
+/// How long the fleet may take to converge after the last fault.
+const CONVERGENCE_TIMEOUT: Duration = Duration::from_secs(20 * 60);
+/// The same with stages: three releases may have to pass all stages, with a clock that is minutes behind.
+const STAGED_CONVERGENCE_TIMEOUT: Duration = Duration::from_secs(90 * 60);
+/// How long the converged fleet is watched: one drift check of each Sync.
+const IDLE_TIME: Duration = Duration::from_secs(70);
+/// Time limit of the setup.
+const SET_UP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a run is told and what it leaves behind, shared by its hosts.
+/// The inputs and outputs of a run, shared by its hosts.
 pub(crate) struct World {
     seed: u64,
     server: OnceLock<Server>,
     pub(crate) git: GitServer,
     mirror: git::Disk,
     pub(crate) ledger: ledger::Disk,
-    /// How far the controller's clock is off.
-    jumped: Arc<AtomicI64>,
-    /// The clusters have what they need for the controller to start.
+    /// Offset of the controller's clock, in seconds.
+    clock_offset: Arc<AtomicI64>,
+    /// Whether the setup is complete, so that the controller can start.
     pub(crate) ready: AtomicBool,
-    /// How the group is rolled, if by stages.
+    /// The strategy with stages, if any.
     pub(crate) staged: Option<Staged>,
-    /// Nothing goes wrong any more, and people see to what waits for them.
-    pub(crate) is_fair: AtomicBool,
-    /// What the user is to do.
-    pub(crate) errands: Mutex<VecDeque<Event>>,
-    /// Starts of the controller that failed.
+    /// Whether all faults have ended, so that the operator handles everything that waits.
+    pub(crate) faults_ended: AtomicBool,
+    /// The tasks of the user.
+    pub(crate) tasks: Mutex<VecDeque<Event>>,
+    /// Failed starts of the controller.
     pub(crate) log: Mutex<Vec<String>>,
 }
 
-/// How a run ended.
+/// The result of a run.
 pub(crate) struct Run {
     pub(crate) world: Arc<World>,
-    /// What is wrong; empty if nothing is.
-    pub(crate) complaints: Vec<String>,
+    /// Problems of the fleet; empty if it has converged.
+    pub(crate) problems: Vec<String>,
     pub(crate) elapsed: Duration,
-    /// Since when the fleet was in step.
-    pub(crate) settled: Option<Timestamp>,
+    /// When the fleet converged.
+    pub(crate) converged_at: Option<Timestamp>,
     pub(crate) ended: Timestamp,
     /// When the controller's clock jumped, and by how many seconds.
     pub(crate) jumps: Vec<(Timestamp, i64)>,
@@ -83,36 +84,36 @@ impl World {
             git: GitServer::default(),
             mirror: git::Disk::default(),
             ledger: ledger::Disk::default(),
-            jumped: Arc::default(),
+            clock_offset: Arc::default(),
             ready: AtomicBool::new(false),
             staged,
-            is_fair: AtomicBool::new(false),
-            errands: Mutex::default(),
+            faults_ended: AtomicBool::new(false),
+            tasks: Mutex::default(),
             log: Mutex::default(),
         })
     }
 
-    /// The server of all clusters, once there is one.
+    /// Returns the server of all clusters, once it runs.
     fn server(&self) -> anyhow::Result<&Server> {
         self.server.get().context("the API server does not run yet")
     }
 
-    /// A cluster.
+    /// Returns a cluster.
     pub(crate) fn cluster(&self, name: &str) -> anyhow::Result<ClusterHandle> {
         self.server()?
             .cluster(name)
             .with_context(|| format!("there is no cluster {name}"))
     }
 
-    fn say(&self, line: String) {
+    fn add_log_line(&self, line: String) {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     }
 
-    /// The clock of the controller.
+    /// Returns the clock of the controller.
     fn clock(&self) -> Clock {
-        let jumped = Arc::clone(&self.jumped);
+        let clock_offset = Arc::clone(&self.clock_offset);
         Clock::new(move || {
-            let off = SignedDuration::from_secs(jumped.load(Ordering::SeqCst));
+            let off = SignedDuration::from_secs(clock_offset.load(Ordering::SeqCst));
             now().checked_add(off).unwrap_or(Timestamp::MAX)
         })
     }
@@ -137,16 +138,18 @@ impl World {
     }
 
     /// Runs the controller until it crashes.
-    async fn control(self: Arc<Self>) -> anyhow::Result<()> {
+    async fn run_controller(self: Arc<Self>) -> anyhow::Result<()> {
         let _last = net::LastTask;
         while !self.ready.load(Ordering::SeqCst) {
             tokio::time::sleep(TICK).await;
         }
         loop {
-            // As with a pod: a start that fails is tried again.
+            // As with a pod, a failed start is repeated.
             match self.start_controller().await {
                 Ok(_running) => std::future::pending().await,
-                Err(error) => self.say(format!("{}: the controller does not start: {error:#}", now())),
+                Err(error) => {
+                    self.add_log_line(format!("{}: the controller does not start: {error:#}", now()));
+                }
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
@@ -159,8 +162,8 @@ impl World {
             network: net::network(clock.clone()),
             clock,
             ledger: Arc::new(MemoryLedger::open(&self.ledger, Duration::from_millis(2))),
-            workshop: Arc::new(Bench(mirrors.clone())),
-            git: Arc::new(mirrors),
+            manifest_builder: Arc::new(MemoryBuilder(mirrors.clone())),
+            artifacts: Arc::new(mirrors),
             web: Arc::new(net::NoWeb),
         };
         let settings = Settings {
@@ -176,12 +179,12 @@ impl World {
     }
 }
 
-/// What time it is where nothing is wrong with clocks.
+/// Returns the time without clock faults.
 pub(crate) fn now() -> Timestamp {
     at(turmoil::sim_elapsed().unwrap_or_default())
 }
 
-/// What time it is so long after the beginning.
+/// Returns the time after a span since the start.
 fn at(elapsed: Duration) -> Timestamp {
     const ORIGIN: i64 = 1_800_000_000;
     let elapsed = SignedDuration::try_from(elapsed).unwrap_or_default();
@@ -204,8 +207,8 @@ async fn serve(world: Arc<World>) -> anyhow::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;
         let server = world.server()?.clone();
-        // Not `tokio::spawn`: where the host goes down, its tasks end in an order that depends on how many the process has had so far
-        // (tokio keeps them in shards by their number), and so would what is broken off first.
+        // Not `tokio::spawn`: when the host stops, its tasks end in an order that depends on how many the process has
+        // had so far (tokio keeps them in shards by their number), and so would the order of interrupted requests.
         tokio::task::spawn_local(async move { server.serve(stream).await });
     }
 }
@@ -221,7 +224,7 @@ pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
         .tcp_capacity(4096)
         .simulation_duration(Duration::from_secs(24 * 3600))
         .build();
-    furnish(&mut simulation, &world);
+    set_up_hosts(&mut simulation, &world);
     world
         .git
         .push(at(Duration::ZERO), "main", content::tree(1, false));
@@ -231,26 +234,26 @@ pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
         pushed: 1,
         jumps: Vec::new(),
     };
-    let zero = stage.until(SET_UP_WITHIN, |world| world.ready.load(Ordering::SeqCst))?;
+    let zero = stage.until(SET_UP_TIMEOUT, |world| world.ready.load(Ordering::SeqCst))?;
     for (at, event) in &script.events {
         stage.until(*at + zero, |_| false)?;
-        stage.happen(event)?;
+        stage.apply_event(event)?;
     }
-    stage.heal()?;
-    let patience = match script.staged {
-        Some(_) => SETTLES_WITH_STAGES_WITHIN,
-        None => SETTLES_WITHIN,
+    stage.end_faults()?;
+    let timeout = match script.staged {
+        Some(_) => STAGED_CONVERGENCE_TIMEOUT,
+        None => CONVERGENCE_TIMEOUT,
     };
-    let limit = stage.simulation.elapsed() + patience;
-    stage.until(limit, |world| unsettled(world).is_empty())?;
-    let complaints = unsettled(&world);
-    let settled = complaints.is_empty().then(|| at(stage.simulation.elapsed()));
-    let rest = stage.simulation.elapsed() + REST;
-    stage.until(rest, |_| settled.is_none())?;
+    let limit = stage.simulation.elapsed() + timeout;
+    stage.until(limit, |world| problems_of(world).is_empty())?;
+    let problems = problems_of(&world);
+    let converged_at = problems.is_empty().then(|| at(stage.simulation.elapsed()));
+    let idle_end = stage.simulation.elapsed() + IDLE_TIME;
+    stage.until(idle_end, |_| converged_at.is_none())?;
     Ok(Run {
-        complaints,
+        problems,
         elapsed: stage.simulation.elapsed(),
-        settled,
+        converged_at,
         ended: at(stage.simulation.elapsed()),
         jumps: stage.jumps,
         world,
@@ -261,7 +264,7 @@ fn boxed(error: anyhow::Error) -> Box<dyn std::error::Error> {
     error.into()
 }
 
-fn furnish(simulation: &mut Sim<'_>, world: &Arc<World>) {
+fn set_up_hosts(simulation: &mut Sim<'_>, world: &Arc<World>) {
     let of = Arc::clone(world);
     simulation.client("machine", async move {
         of.start_server().map_err(boxed)?;
@@ -278,13 +281,13 @@ fn furnish(simulation: &mut Sim<'_>, world: &Arc<World>) {
     let of = Arc::clone(world);
     simulation.host(CONTROLLER, move || {
         let of = Arc::clone(&of);
-        async move { of.control().await.map_err(boxed) }
+        async move { of.run_controller().await.map_err(boxed) }
     });
     let of = Arc::clone(world);
-    simulation.client("user", async move { user::live(of).await.map_err(boxed) });
+    simulation.client("user", async move { user::act_as_user(of).await.map_err(boxed) });
 }
 
-/// A simulation that runs.
+/// A running simulation.
 struct Stage<'a> {
     world: Arc<World>,
     simulation: Sim<'a>,
@@ -293,15 +296,15 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// Goes on until a time, or until something holds. Returns when that was.
-    fn until(&mut self, limit: Duration, holds: impl Fn(&World) -> bool) -> anyhow::Result<Duration> {
-        let mut looked = self.simulation.elapsed();
+    /// Runs until a time, or until a condition is true. Returns the time.
+    fn until(&mut self, limit: Duration, condition: impl Fn(&World) -> bool) -> anyhow::Result<Duration> {
+        let mut checked = self.simulation.elapsed();
         while self.simulation.elapsed() < limit {
             self.simulation.step().map_err(|error| anyhow!("{error}"))?;
-            // Not each time: some of what is waited for costs a look at all objects.
-            if self.simulation.elapsed() - looked >= Duration::from_millis(500) {
-                looked = self.simulation.elapsed();
-                if holds(&self.world) {
+            // Not at each step: some conditions read all objects.
+            if self.simulation.elapsed() - checked >= Duration::from_millis(500) {
+                checked = self.simulation.elapsed();
+                if condition(&self.world) {
                     break;
                 }
             }
@@ -309,7 +312,7 @@ impl Stage<'_> {
         Ok(self.simulation.elapsed())
     }
 
-    fn happen(&mut self, event: &Event) -> anyhow::Result<()> {
+    fn apply_event(&mut self, event: &Event) -> anyhow::Result<()> {
         let simulation = &mut self.simulation;
         match event {
             Event::Push => {
@@ -328,52 +331,52 @@ impl Stage<'_> {
             Event::Repair { cluster } => simulation.repair(cluster.as_str(), CONTROLLER),
             Event::Hold { cluster } => simulation.hold(cluster.as_str(), CONTROLLER),
             Event::Release { cluster } => simulation.release(cluster.as_str(), CONTROLLER),
-            Event::Crash => net::go_down(|| simulation.crash(CONTROLLER)),
+            Event::Crash => net::shut_down(|| simulation.crash(CONTROLLER)),
             Event::Start { loses_disk } => {
                 if *loses_disk {
-                    self.world.ledger.lose();
-                    self.world.mirror.lose();
+                    self.world.ledger.replace();
+                    self.world.mirror.replace();
                 }
-                net::go_down(|| simulation.bounce(CONTROLLER));
+                net::shut_down(|| simulation.bounce(CONTROLLER));
             }
             Event::Bounce { cluster } => simulation.bounce(cluster.as_str()),
             Event::Compact => self.world.cluster(HUB)?.compact(),
-            Event::Git { away } => self.world.git.set_away(*away),
+            Event::Git { away } => self.world.git.set_unavailable(*away),
             Event::Jump { seconds } => {
                 self.jumps.push((at(simulation.elapsed()), *seconds));
-                self.world.jumped.fetch_add(*seconds, Ordering::SeqCst);
+                self.world.clock_offset.fetch_add(*seconds, Ordering::SeqCst);
             }
             Event::Label { .. }
             | Event::Cluster { .. }
             | Event::Edit { .. }
             | Event::Move { .. }
             | Event::Stages
-            | Event::Say(_) => {
-                let mut errands = self.world.errands.lock().unwrap_or_else(PoisonError::into_inner);
-                errands.push_back(event.clone());
+            | Event::Act(_) => {
+                let mut tasks = self.world.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+                tasks.push_back(event.clone());
             }
         }
         Ok(())
     }
 
-    /// Nothing is wrong any more.
-    fn heal(&mut self) -> anyhow::Result<()> {
+    /// Ends all faults.
+    fn end_faults(&mut self) -> anyhow::Result<()> {
         for name in (0..MEMBERS).map(member).chain([HUB.to_owned()]) {
             self.world.cluster(&name)?.faults().clear();
             self.simulation.repair(name.as_str(), CONTROLLER);
             self.simulation.release(name.as_str(), CONTROLLER);
         }
-        self.world.git.set_away(false);
-        self.world.is_fair.store(true, Ordering::SeqCst);
+        self.world.git.set_unavailable(false);
+        self.world.faults_ended.store(true, Ordering::SeqCst);
         if !self.simulation.is_host_running(CONTROLLER) {
-            net::go_down(|| self.simulation.bounce(CONTROLLER));
+            net::shut_down(|| self.simulation.bounce(CONTROLLER));
         }
         Ok(())
     }
 }
 
-/// What keeps the fleet from being in step.
-fn unsettled(world: &World) -> Vec<String> {
+/// Returns the reasons why the fleet has not converged.
+fn problems_of(world: &World) -> Vec<String> {
     let members = (0..MEMBERS).map(|number| {
         let name = member(number);
         match world.cluster(&name) {
@@ -381,14 +384,14 @@ fn unsettled(world: &World) -> Vec<String> {
             Err(error) => Some(error.to_string()),
         }
     });
-    let errands = world.errands.lock().unwrap_or_else(PoisonError::into_inner);
-    let errands: Vec<String> = errands
+    let tasks = world.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+    let tasks: Vec<String> = tasks
         .iter()
-        .map(|errand| format!("not done yet: {errand:?}"))
+        .map(|task| format!("not done yet: {task:?}"))
         .collect();
     members
         .flatten()
         .chain(user::not_done(world))
-        .chain(errands)
+        .chain(tasks)
         .collect()
 }

@@ -1,15 +1,16 @@
-//! Cluster: a target, with labels and credentials.
+//! Cluster: a Kubernetes cluster to apply manifests to, with labels and credentials.
 
-use kube::CustomResource;
+use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conditions::Condition;
 use crate::{SecretKeyRef, schema};
 
-/// A cluster that Starling keeps in step: how to reach it, and by its labels what it is.
+/// Desired state of a Cluster.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "starling.dev",
     version = "v1alpha1",
     kind = "Cluster",
@@ -31,45 +32,49 @@ use crate::{SecretKeyRef, schema};
     ),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "ID", type_ = "string", json_path = ".status.clusterID", priority = 1),
-    doc = "A cluster that is kept in step: how to reach it, and by its labels what it is"
+    doc = "Cluster is a Kubernetes cluster that Starling applies manifests to. SyncGroups select it by its labels."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterSpec {
-    /// Where its credentials are.
+    /// Credentials for the member.
     pub kube_config: KubeConfigRef,
-    /// Leave it alone: its connection is closed, nothing is deleted.
+    /// Whether to stop all work on this cluster. While true, the controller closes its connections to the
+    /// member, and applies and deletes nothing there. Defaults to false.
     #[serde(default)]
     pub suspend: bool,
 }
 
-/// Where the kubeconfig of a cluster is.
+/// Reference to a kubeconfig.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeConfigRef {
-    /// A Secret with a self-contained kubeconfig: no exec, no paths.
+    /// Secret in the same namespace that holds the kubeconfig. The kubeconfig must be self-contained: exec
+    /// plugins, auth providers and file paths are rejected.
     pub secret_ref: SecretKeyRef,
 }
 
-/// What the last probe found.
+/// Observed state of a Cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterStatus {
-    /// Generation of the spec that this status is about.
+    /// Generation of the spec that the controller observed last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// UID of its `kube-system` namespace.
+    /// Identity of the member: the UID of its `kube-system` namespace.
     #[serde(default, rename = "clusterID", skip_serializing_if = "String::is_empty")]
     pub cluster_id: String,
-    /// Version of its API server.
+    /// Kubernetes version of the API server of the member.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub version: String,
-    /// When its state was last written after a probe, RFC 3339. Not moved by probes that find nothing new.
+    /// Time of the last probe that was recorded, in RFC 3339 format. Probes that find no change are recorded
+    /// less often.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_probe_time: String,
-    /// The last value of `starling.dev/requested-at` that was acted upon.
+    /// Value of the annotation `starling.dev/requested-at` that the controller handled last.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_handled_reconcile_at: String,
-    /// Ready (Unknown when unreachable), IdentityConflict, CredentialsExpiring, Stalled.
+    /// Conditions of the Cluster. Known types are Ready (Unknown while the member is unreachable), Stalled,
+    /// IdentityConflict and CredentialsExpiring.
     #[serde(default)]
     #[schemars(with = "Vec<schema::Condition>", extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -1,47 +1,50 @@
-//! Conditions: their types, and how one is set without losing its transition time.
+//! Conditions: their types, and an update that keeps transition times.
 
 use jiff::Timestamp;
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-/// The object does what its spec says, as of the condition's `observedGeneration`.
+/// The object has reached the state that its spec describes, as of the condition's `observedGeneration`.
 pub const READY: &str = "Ready";
-/// Work is under way. Present only while true (abnormal-true, as kstatus reads it).
+/// The controller is working on the object. Present only while true (abnormal-true, as in kstatus).
 pub const RECONCILING: &str = "Reconciling";
-/// Nothing will change until somebody edits something. Present only while true.
+/// The object cannot make progress until somebody edits an object or a Secret. Present only while true.
 pub const STALLED: &str = "Stalled";
-/// A rollout is under way.
+/// A rollout is in progress.
 pub const PROGRESSING: &str = "Progressing";
-/// Two Clusters lead to the same cluster. Present only while true.
+/// Two Clusters refer to the same member. Present only while true.
 pub const IDENTITY_CONFLICT: &str = "IdentityConflict";
-/// The token of a cluster could not be renewed and ends soon, or has ended. Present only while true.
+/// The token of a member could not be renewed, and expires soon or has expired. Present only while true.
 pub const CREDENTIALS_EXPIRING: &str = "CredentialsExpiring";
-/// A plain folder was read without kustomize, because none is at hand. Present only while true.
+/// A plain directory was built without kustomize, because no kustomize is available. Present only while true.
 pub const RENDERED_PLAIN: &str = "RenderedPlain";
-/// All applied objects are healthy, as kstatus reads them. Present on a Sync with `wait`.
+/// All applied objects are healthy by the rules of kstatus. Present on a Sync with `wait`.
 pub const HEALTHY: &str = "Healthy";
-/// Objects that left the render are not deleted until a person approves. Present only while true.
+/// Objects that are no longer in git are not deleted until an operator approves it. Present only while true.
 pub const DELETION_HELD: &str = "DeletionHeld";
-/// Too many clusters left a group at once; nothing follows from that until a person approves. Present only while true.
+/// Too many clusters left a group at once. Nothing follows from it until an operator approves it. Present
+/// only while true.
 pub const MEMBERSHIP_HELD: &str = "MembershipHeld";
-/// Several stages select the same cluster; it belongs to the first. Present only while true.
+/// Several stages select the same cluster; it belongs to the first of them. Present only while true.
 pub const STAGES_OVERLAP: &str = "StagesOverlap";
-/// Clusters of a SyncGroup with stages that none of them selects. Present only while there are any.
+/// No stage selects some clusters of a SyncGroup that has stages; they form the implicit last stage. Present
+/// only while true.
 pub const IMPLICIT_STAGE: &str = "ImplicitStage";
-/// Somebody on the member keeps undoing what is applied. Present only while true.
+/// Another writer on the member keeps changing what Starling restores (a drift fight). Present only while
+/// true.
 pub const CONTESTED: &str = "Contested";
 
-/// Longest message of a condition or problem, in bytes.
+/// Maximum length of the message of a condition or problem, in bytes.
 pub const MESSAGE_LIMIT: usize = 512;
 
-/// The three values of a condition.
+/// The status of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionStatus {
-    /// It holds.
+    /// The condition holds.
     True,
-    /// It does not hold.
+    /// The condition does not hold.
     False,
-    /// It cannot be told now.
+    /// The status cannot be determined now.
     Unknown,
 }
 
@@ -57,33 +60,34 @@ impl ConditionStatus {
     }
 }
 
-/// What a reconciler says about one condition; the transition time is not its business.
+/// The state of one condition as a reconciler reports it. [`merge`] adds the transition time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionUpdate {
-    /// Its type, one of the constants of this module.
+    /// Type of the condition, one of the constants of this module.
     pub type_: &'static str,
-    /// Whether it holds.
+    /// Status of the condition.
     pub status: ConditionStatus,
-    /// One CamelCase word.
+    /// Reason in CamelCase.
     pub reason: String,
-    /// For people; cut at [`MESSAGE_LIMIT`].
+    /// Human-readable message; cut at [`MESSAGE_LIMIT`].
     pub message: String,
 }
 
-/// The condition of one type, if present.
+/// Returns the condition of one type, if present.
 #[must_use]
 pub fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
     conditions.iter().find(|c| c.type_ == type_)
 }
 
-/// Whether a condition is present and `True` for this generation or a later one.
+/// Returns whether a condition is present and `True` for this generation or a later one.
 #[must_use]
 pub fn is_true(conditions: &[Condition], type_: &str, generation: i64) -> bool {
     find(conditions, type_)
         .is_some_and(|c| c.status == "True" && c.observed_generation.unwrap_or(0) >= generation)
 }
 
-/// The conditions after `updates`: what is not named is gone, what kept its status keeps its transition time.
+/// Returns the conditions after an update. A condition that `updates` does not name is removed; one that
+/// keeps its status keeps its transition time.
 #[must_use]
 pub fn merge(
     before: &[Condition],
@@ -112,7 +116,7 @@ pub fn merge(
         .collect()
 }
 
-/// At most `limit` bytes of `text`, cut between characters, with an ellipsis where something is missing.
+/// Cuts `text` to at most `limit` bytes, between characters, with an ellipsis where something is missing.
 #[must_use]
 pub fn cut(text: &str, limit: usize) -> String {
     if text.len() <= limit {

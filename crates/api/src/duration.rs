@@ -1,4 +1,4 @@
-//! Lengths of time as Go writes them (`1m30s`), which is what every Kubernetes tool takes.
+//! Durations in the notation of Go (`1m30s`), which every Kubernetes tool uses.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,14 +7,15 @@ use std::str::FromStr;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What the schema admits: one or more of hours, minutes, seconds, milliseconds, each at most nine digits.
+/// Pattern of the schema: one or more numbers with a unit of hours, minutes, seconds or milliseconds, each
+/// number with at most nine digits before and after the point.
 const PATTERN: &str = r"^([0-9]{1,9}(\.[0-9]{1,9})?(h|m|s|ms))+$";
 
-/// A length of time, written `90s`, `1h30m`, `500ms`.
+/// A duration, written as `90s`, `1h30m` or `500ms`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Duration(std::time::Duration);
 
-/// Text that is not a length of time.
+/// A text that is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DurationError(String);
 
@@ -31,19 +32,19 @@ impl fmt::Display for DurationError {
 impl std::error::Error for DurationError {}
 
 impl Duration {
-    /// The duration of so many seconds.
+    /// Returns a duration of a number of seconds.
     #[must_use]
     pub const fn from_secs(seconds: u64) -> Self {
         Self(std::time::Duration::from_secs(seconds))
     }
 
-    /// The standard library's duration.
+    /// Returns the duration as a type of the standard library.
     #[must_use]
     pub const fn as_std(self) -> std::time::Duration {
         self.0
     }
 
-    /// Whether this is `0s`.
+    /// Returns whether the duration is `0s`.
     #[must_use]
     pub const fn is_zero(self) -> bool {
         self.0.is_zero()
@@ -81,9 +82,9 @@ impl FromStr for Duration {
     }
 }
 
-/// Nanoseconds of one unit, and what follows it.
+/// Returns the nanoseconds of the unit that a text starts with, and the rest of the text.
 fn split_unit(text: &str) -> Option<(u128, &str)> {
-    // `ms` before `m`: the longer spelling wins.
+    // `ms` before `m`: the longer unit wins.
     [
         ("ms", 1_000_000),
         ("h", 3_600_000_000_000),
@@ -94,7 +95,7 @@ fn split_unit(text: &str) -> Option<(u128, &str)> {
     .find_map(|(name, nanos)| text.strip_prefix(name).map(|tail| (nanos, tail)))
 }
 
-/// Nanoseconds of one `number` of `unit`; `None` where the number is malformed or absurdly long.
+/// Returns the nanoseconds of one `number` of `unit`; `None` if the number is malformed or too long.
 fn part(number: &str, unit: u128) -> Option<u128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() || whole.len() > 9 || fraction.len() > 9 || number.ends_with('.') {

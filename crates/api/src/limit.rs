@@ -1,4 +1,4 @@
-//! A number of clusters, or a share of them.
+//! A number or a percentage of clusters.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,16 +7,17 @@ use std::str::FromStr;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// `5` or `25%`. A percentage is of the selected clusters; whoever uses it says which way it rounds.
+/// A number of clusters such as `5`, or a percentage such as `25%`. The caller decides what the percentage is
+/// of, and how it rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IntOrPercent {
-    /// So many clusters.
+    /// A number of clusters.
     Int(u32),
-    /// So many of a hundred, 0 to 100.
+    /// A percentage, 0 to 100.
     Percent(u32),
 }
 
-/// Text that is neither a count nor a percentage.
+/// A text that is neither a number nor a percentage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitError(String);
 
@@ -33,7 +34,7 @@ impl fmt::Display for LimitError {
 impl std::error::Error for LimitError {}
 
 impl IntOrPercent {
-    /// Of `total`, rounded up: for what must never be nothing (`maxConcurrency`).
+    /// Returns the share of `total`, rounded up: for a limit that must not become 0 (`maxConcurrency`).
     #[must_use]
     pub fn of_rounded_up(self, total: usize) -> usize {
         match self {
@@ -42,7 +43,8 @@ impl IntOrPercent {
         }
     }
 
-    /// Of `total`, rounded down: for what must never be exceeded (`maxFailures`, `maxUnavailable`).
+    /// Returns the share of `total`, rounded down: for a limit that must not be exceeded (`maxFailures`,
+    /// `maxUnavailable`).
     #[must_use]
     pub fn of_rounded_down(self, total: usize) -> usize {
         match self {
@@ -110,9 +112,10 @@ impl JsonSchema for IntOrPercent {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        // `pattern` binds strings only, `minimum` and `maximum` numbers only. One spelling per percentage, so that
-        // a rule about `0%` cannot be passed by `00%`. Without `nullable: false` kube's rewriting makes it true: a null
-        // would then be stored in place of the default, and the object could not be read.
+        // `pattern` applies to strings only, `minimum` and `maximum` to numbers only. Each percentage has one
+        // spelling, so that `00%` cannot bypass a rule about `0%`. Without `nullable: false`, the schema rewriting
+        // of kube sets it to true: a null would then be stored in place of the default, and the object could not
+        // be decoded.
         json_schema!({
             "x-kubernetes-int-or-string": true,
             "nullable": false,

@@ -1,4 +1,4 @@
-//! References to objects of the same namespace. There is no field for another namespace, on purpose.
+//! References to objects in the same namespace. There is no field for another namespace, on purpose.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use schemars::JsonSchema;
@@ -6,58 +6,59 @@ use serde::{Deserialize, Serialize};
 
 use crate::schema;
 
-/// Names an object of the same namespace.
+/// Reference to an object in the same namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct LocalRef {
-    /// Name of the object; empty means none.
+    /// Name of the object. An empty name counts as no reference.
     #[serde(default)]
     pub name: String,
 }
 
 impl LocalRef {
-    /// A reference to `name`.
+    /// Returns a reference to `name`.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into() }
     }
 }
 
-/// The name behind an optional reference; an empty one counts as none.
+/// Returns the name in an optional reference; `None` if it is empty.
 #[must_use]
 pub fn referenced(reference: Option<&LocalRef>) -> Option<&str> {
     reference.map(|r| r.name.as_str()).filter(|name| !name.is_empty())
 }
 
-/// Names a Secret and, if the key is not the usual one, the key.
+/// Reference to a key of a Secret in the same namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SecretKeyRef {
     /// Name of the Secret.
     #[serde(default)]
     pub name: String,
-    /// Key of the Secret; empty: the first of `value`, `value.yaml`, `kubeconfig` that is there.
+    /// Key in the Secret. Defaults to the first of `value`, `value.yaml` and `kubeconfig` that exists.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub key: String,
 }
 
-/// Which of a Sync's objects something is about; what is empty matches all.
+/// Selector of objects of a Sync. An object must match every field that is set; an empty selector matches all
+/// objects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectSelector {
-    /// API group.
+    /// API group of the objects.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub group: String,
-    /// Version.
+    /// API version of the objects, without the group.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub version: String,
-    /// Kind.
+    /// Kind of the objects.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub kind: String,
-    /// Namespace.
+    /// Namespace of the objects.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// Name.
+    /// Name of the object.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Labels of the object.
+    /// Label selector that the labels of the objects must match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<schema::LabelSelector>")]
     pub label_selector: Option<LabelSelector>,

@@ -1,13 +1,16 @@
-//! RolloutApproval and RolloutAction: what people say to a rollout. Both are immutable, so that each says for ever who
+//! RolloutApproval and RolloutAction: approvals and operator actions. Both are immutable, so that each records who
 //! asked for what, and why.
 
-use kube::{CustomResource, KubeSchema};
+use kube_derive::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The answer to an Approval task: this release may go on behind this stage. Anything newer needs another one.
+/// Approval of one release to pass one stage of one rollout. A newer release requires a new approval. The
+/// spec is immutable.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "starling.dev",
     version = "v1alpha1",
     kind = "RolloutApproval",
@@ -20,35 +23,39 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "BY", type_ = "string", json_path = ".spec.by"),
     printcolumn(name = "REASON", type_ = "string", json_path = ".spec.reason"),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    doc = "The answer to an Approval task of a rollout"
+    doc = "RolloutApproval approves one release to pass one stage of a rollout that has an Approval task."
 )]
 #[x_kube(validation = Rule::new("self == oldSelf").message("an approval cannot be changed; delete it and make another one"))]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutApprovalSpec {
-    /// The SyncGroup, of this namespace.
+    /// Name of the SyncGroup in the same namespace.
     #[schemars(length(min = 1, max = 253))]
     pub group: String,
-    /// The rollout, as in the group's `status.rollout.id`.
+    /// Number of the rollout, as in `status.rollout.id` of the SyncGroup.
     #[schemars(range(min = 1))]
     pub rollout: i64,
-    /// The stage whose Approval task is answered.
+    /// Name of the stage whose Approval task is approved.
     #[schemars(length(min = 1, max = 63))]
     pub stage: String,
-    /// What is approved: the digest of the objects that the release renders to, as `starling plan` prints it.
+    /// Digest of all objects that the approved release renders to, as in `status.rollout.releaseDigest` of
+    /// the SyncGroup and in the output of `starling plan`.
     #[schemars(length(min = 1, max = 80))]
     pub release_digest: String,
-    /// Who approves. An admission policy in `deploy/` requires it to be the one who creates this.
+    /// User who approves. An admission policy in `deploy/` requires the name of the user who creates the
+    /// object.
     #[schemars(length(min = 1, max = 253))]
     pub by: String,
-    /// Why.
+    /// Human-readable reason. Defaults to none.
     #[serde(default)]
     #[schemars(length(max = 1024))]
     pub reason: String,
 }
 
-/// Something that a person asks of a rollout. It counts as long as it is there.
+/// Action of an operator on one rollout. It is in effect until the object is deleted. The spec is immutable.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "starling.dev",
     version = "v1alpha1",
     kind = "RolloutAction",
@@ -61,7 +68,7 @@ pub struct RolloutApprovalSpec {
     printcolumn(name = "BY", type_ = "string", json_path = ".spec.by"),
     printcolumn(name = "REASON", type_ = "string", json_path = ".spec.reason"),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    doc = "Something that a person asks of a rollout"
+    doc = "RolloutAction is an action of an operator on a rollout, such as to pause it or to roll back."
 )]
 #[x_kube(validation = Rule::new("self == oldSelf").message("an action cannot be changed; make another one"))]
 #[x_kube(validation = Rule::new("self.action == 'Promote' ? has(self.stage) && !has(self.cluster) : true").message("Promote needs a stage, and no cluster"))]
@@ -70,51 +77,54 @@ pub struct RolloutApprovalSpec {
 #[x_kube(validation = Rule::new("!has(self.revision) || self.action == 'Rollback'").message("only Rollback takes a revision"))]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutActionSpec {
-    /// The SyncGroup, of this namespace.
+    /// Name of the SyncGroup in the same namespace.
     #[schemars(length(min = 1, max = 253))]
     pub group: String,
-    /// The rollout, as in the group's `status.rollout.id`. It is not asked of another one.
+    /// Number of the rollout, as in `status.rollout.id` of the SyncGroup. The action has no effect on other
+    /// rollouts.
     #[schemars(range(min = 1))]
     pub rollout: i64,
-    /// What is asked.
+    /// Type of the action. Pause starts no more clusters; Resume reverts earlier pauses; Abort starts no more
+    /// clusters for good; Retry retries failed clusters and gates; Skip passes over a cluster or a stage;
+    /// Promote lets the next stage start; Rollback rolls back; Release lets a held release start again.
     pub action: ActionType,
-    /// Skip and Retry: the one cluster.
+    /// Name of the Cluster to skip or to retry. Allowed for Skip and Retry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub cluster: Option<String>,
-    /// Skip, Promote and Retry: the stage.
+    /// Name of the stage to skip, to promote or to retry. Required for Promote, allowed for Skip and Retry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub stage: Option<String>,
-    /// Rollback: the release that rolled with this revision; none: the last known good one.
+    /// Revision to roll back to. Allowed for Rollback. Defaults to the last known good release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub revision: Option<String>,
-    /// Who asks. An admission policy in `deploy/` requires it to be the one who creates this.
+    /// User who acts. An admission policy in `deploy/` requires the name of the user who creates the object.
     #[schemars(length(min = 1, max = 253))]
     pub by: String,
-    /// Why.
+    /// Human-readable reason.
     #[schemars(length(min = 1, max = 1024))]
     pub reason: String,
 }
 
-/// What may be asked of a rollout.
+/// Type of an operator action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ActionType {
-    /// Start nothing more; what has started finishes.
+    /// Start no more clusters. Clusters that have started finish.
     Pause,
-    /// Go on. Takes back the pauses before it.
+    /// Revert earlier pauses.
     Resume,
-    /// Start nothing of this release any more.
+    /// Start no more clusters of this rollout for good.
     Abort,
-    /// Try again what failed: clusters at once, tasks of stages anew.
+    /// Retry failed clusters at once, and failed gates from the beginning.
     Retry,
     /// Pass over a cluster or a stage.
     Skip,
-    /// Let the next stage go without this one being through.
+    /// Let the next stage start before this one has passed.
     Promote,
-    /// Go back.
+    /// Roll back to an earlier release.
     Rollback,
-    /// Let what was held after a rollback start again.
+    /// Let a held release start again.
     Release,
 }

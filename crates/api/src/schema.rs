@@ -1,7 +1,7 @@
-//! Schemas of the types of Kubernetes that fields have: `#[schemars(with = "…")]` names them there.
+//! Schemas of the Kubernetes types that fields have: `#[schemars(with = "…")]` refers to them.
 //!
-//! k8s-openapi has them too, and those of every other type of Kubernetes (its feature `schemars`), which nearly doubles the
-//! time in which it is built. The descriptions are Kubernetes' own.
+//! k8s-openapi provides them as well (feature `schemars`), together with the schemas of every other Kubernetes
+//! type, which nearly doubles its build time. The descriptions are those of Kubernetes.
 
 use std::borrow::Cow;
 
@@ -39,7 +39,7 @@ impl JsonSchema for LabelSelector {
     }
 }
 
-/// Stands for an object of Kubernetes that is handed on as it is.
+/// Stands for a Kubernetes object that is passed on unchanged.
 pub(crate) struct Anything;
 
 impl JsonSchema for Anything {

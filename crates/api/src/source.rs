@@ -1,15 +1,17 @@
-//! Source: a git repository and the policy that picks its revision.
+//! Source: a git repository and the policy that selects its revision.
 
-use kube::{CustomResource, KubeSchema};
+use kube_derive::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conditions::Condition;
 use crate::{Duration, LocalRef, schema};
 
-/// A git repository and the policy that picks one revision of it.
+/// Desired state of a Source.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "starling.dev",
     version = "v1alpha1",
     kind = "Source",
@@ -31,93 +33,104 @@ use crate::{Duration, LocalRef, schema};
     ),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "URL", type_ = "string", json_path = ".spec.url", priority = 1),
-    doc = "A git repository and the policy that picks one revision of it"
+    doc = "Source is a git repository and a policy that selects one revision of it."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct SourceSpec {
-    /// Where the repository is: https://, ssh://, git@host:path; http:// and file:// only where the
-    /// controller runs with --allow-insecure-sources. No credentials in it.
+    /// URL of the repository: https://, ssh:// or git@host:path. The schemes http:// and file:// require the
+    /// controller flag --allow-insecure-sources. The URL must not contain credentials.
     #[x_kube(validation = Rule::new("self.matches('^(https|http|ssh|file)://[^ ]+$') || self.matches('^[a-z0-9_.-]+@[^ :/]+:[^ ]+$')").message("url must be https://…, ssh://…, git@host:path, or with --allow-insecure-sources http://… or file://…"))]
     #[schemars(length(max = 2048))]
     pub url: String,
-    /// Which revision: exactly one of branch, semver, tag, commit.
+    /// Policy that selects the revision. Exactly one of branch, semver, tag and commit must be set.
     #[serde(rename = "ref")]
     pub reference: SourceRef,
-    /// How often the repository is asked; a webhook or `starling.dev/requested-at` makes it immediate.
+    /// Interval at which the repository is checked for a new revision. A webhook or the annotation
+    /// `starling.dev/requested-at` triggers a check at once. Defaults to 1m.
     #[serde(default = "default_interval")]
     pub interval: Duration,
-    /// Limit of one request to the repository.
+    /// Timeout of one request to the repository. Defaults to 1m.
     #[serde(default = "default_timeout")]
     pub timeout: Duration,
-    /// Ask no more; what is known stays.
+    /// Whether to stop checking the repository. While true, the last revision stays in use. Defaults to
+    /// false.
     #[serde(default)]
     pub suspend: bool,
-    /// Secret with username and password, or bearerToken, or identity and known_hosts; ca.crt.
+    /// Secret with the credentials of the repository: either `username` and `password`, or `bearerToken`, or
+    /// `identity` and `known_hosts`; optionally `ca.crt`. Defaults to no credentials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<LocalRef>,
-    /// History rewritten or a tag moved: go along, or hold the last revision. Default: Follow for branch,
-    /// Hold for tag and semver.
+    /// What to do when the history of the branch was rewritten or the tag was moved. Follow uses the new
+    /// commit; Hold keeps the last revision and reports the change. Defaults to Follow for a branch, and to
+    /// Hold for a tag or semver range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_rewrite: Option<OnRewrite>,
-    /// With semver: may the resolved version go down, as when a tag was deleted.
+    /// Whether a semver range may resolve to a lower version than before, for example after a tag was
+    /// deleted. Defaults to false.
     #[serde(default)]
     pub allow_downgrade: bool,
-    /// Lines in the syntax of .gitignore; a .sourceignore file in the repository counts too.
+    /// Patterns of files to exclude, one per line, in the syntax of .gitignore. A .sourceignore file in the
+    /// repository applies as well.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub ignore: String,
-    /// Signatures that are required.
+    /// Signatures that a revision must have. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<Verify>,
-    /// Secret with key `token` for the webhook receiver; without it the receiver answers 404.
+    /// Secret whose key `token` authenticates requests to the webhook receiver. Without it the receiver
+    /// answers 404.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook_secret_ref: Option<LocalRef>,
 }
 
-/// The policy: exactly one of its fields.
+/// Policy that selects the revision of a Source. Exactly one field must be set.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[x_kube(validation = Rule::new("[has(self.branch), has(self.semver), has(self.tag), has(self.commit)].filter(x, x).size() == 1").message("ref must have exactly one of branch, semver, tag, commit"))]
 #[serde(rename_all = "camelCase")]
 pub struct SourceRef {
-    /// Head of this branch.
+    /// Branch whose head is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     pub branch: Option<String>,
-    /// Highest tag of this range, as Masterminds/semver reads it.
+    /// Semantic version range. The highest matching tag is used. The syntax is that of Masterminds/semver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     pub semver: Option<String>,
-    /// This tag.
+    /// Tag to use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     pub tag: Option<String>,
-    /// This commit, all hex digits of it.
+    /// Commit to use, as a full SHA-1 or SHA-256 hash in lower-case hex digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[0-9a-f]{40}([0-9a-f]{24})?$"))]
     pub commit: Option<String>,
 }
 
-/// What to do when history was rewritten or a tag was moved.
+/// What to do when the history of the branch was rewritten or the tag was moved. Follow uses the new commit;
+/// Hold keeps the last revision and reports the change. Defaults to Follow for a branch, and to Hold for a
+/// tag or semver range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnRewrite {
-    /// Take the new commit.
+    /// Use the new commit.
     Follow,
-    /// Keep the last one and say so.
+    /// Keep the last revision and report the change.
     Hold,
 }
 
-/// Which signatures are required, and by whom.
+/// Requirements on the signatures of a revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Verify {
-    /// What must be signed.
+    /// Object whose signature is required: HEAD for the commit, Tag for the annotated tag, TagAndHEAD for
+    /// both. Defaults to HEAD.
     #[serde(default)]
     pub mode: VerifyMode,
-    /// Secret with GPG or SSH public keys.
+    /// Secret with the trusted GPG or SSH public keys.
     #[serde(default)]
     pub secret_ref: LocalRef,
 }
 
-/// What must be signed.
+/// Git object whose signature is required.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum VerifyMode {
     /// The commit.
@@ -126,31 +139,33 @@ pub enum VerifyMode {
     Head,
     /// The annotated tag.
     Tag,
-    /// Both.
+    /// The commit and the annotated tag.
     #[serde(rename = "TagAndHEAD")]
     TagAndHead,
 }
 
-/// What was found.
+/// Observed state of a Source.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceStatus {
-    /// Generation of the spec that this status is about.
+    /// Generation of the spec that the controller observed last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The last good revision, `main@sha1:…` or `v1.4.2@sha1:…`.
+    /// Latest revision of the Source, as `main@sha1:<commit>` or `v1.4.2@sha1:<commit>`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub revision: String,
-    /// When `revision` was first seen, RFC 3339: Sources that move together form one release.
+    /// Time at which the current revision was first observed, in RFC 3339 format. Sources whose revisions
+    /// change at about the same time form one release.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub revision_time: String,
-    /// URL and policy that `revision` belongs to, as a digest: another repository's history is not a rewrite.
+    /// Digest of the URL and the policy that the revision was resolved from. A change of either is a new
+    /// origin, not a rewritten history.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub revision_origin: String,
-    /// The last value of `starling.dev/requested-at` that was acted upon.
+    /// Value of the annotation `starling.dev/requested-at` that the controller handled last.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_handled_reconcile_at: String,
-    /// Ready, Reconciling, Stalled, Verified.
+    /// Conditions of the Source. Known types are Ready, Reconciling, Stalled and Verified.
     #[serde(default)]
     #[schemars(with = "Vec<schema::Condition>", extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -1,142 +1,167 @@
-//! `rolloutStrategy`: at what pace and in what order a release goes through a group.
+//! `rolloutStrategy`: how a release rolls out across the clusters of a group.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::KubeSchema;
+use kube_derive::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Duration, IntOrPercent, LocalRef, schema};
 
-/// At what pace, in what order, and what to do when it goes wrong.
+/// Strategy by which a release rolls out across the clusters of a group.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[x_kube(validation = Rule::new("type(self.maxConcurrency) == string ? self.maxConcurrency != '0%' : self.maxConcurrency > 0").message("maxConcurrency must be at least 1 or 1%"))]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutStrategy {
-    /// Clusters in flight at once; a percentage of the selected ones rounds up.
+    /// Maximum number of clusters in flight at the same time, as a number or as a percentage of the selected
+    /// clusters. A percentage rounds up, to at least 1. Defaults to 25%.
     #[serde(default = "quarter")]
     pub max_concurrency: IntOrPercent,
-    /// Failed clusters above which nothing more starts; a percentage rounds down.
+    /// Maximum number of failed clusters, as a number or as a percentage of the selected clusters. A
+    /// percentage rounds down. When more clusters have failed, `onFailure` applies. Defaults to 100%.
     #[serde(default = "all")]
     pub max_failures: IntOrPercent,
-    /// A cluster that is not done so long after its admission counts as failed.
+    /// Time that a cluster has to become healthy (without `wait`: to be applied) after its admission, not
+    /// counting the soak time. After that the cluster counts as failed. Defaults to 15m.
     #[serde(default = "default_deadline")]
     pub progress_deadline: Duration,
-    /// Spreads the starts over this time, before a slot is taken.
+    /// Time over which the starts of the clusters of a stage are spread. A cluster takes a slot only after
+    /// its share of the jitter has passed. Defaults to 0s.
     #[serde(default)]
     pub jitter: Duration,
-    /// Soak: a cluster is done once it has been healthy for so long.
+    /// Minimum time for which a cluster must stay healthy without interruption before it is done (soak time).
+    /// Defaults to 0s.
     #[serde(default)]
     pub min_success_time: Duration,
-    /// Reachable clusters that may be not healthy at once; a percentage rounds down.
+    /// Maximum number of reachable clusters that are in flight or not healthy at the same time, as a number
+    /// or as a percentage of the selected clusters. A percentage rounds down, to at least 1. Defaults to
+    /// 100%.
     #[serde(default = "all")]
     pub max_unavailable: IntOrPercent,
-    /// A newer release while one is under way.
+    /// What to do with a new release while a rollout is in progress. Replace starts it and supersedes the
+    /// current rollout; Finish completes the current rollout and then starts the latest release; Queue starts
+    /// every release in order. Defaults to Replace.
     #[serde(default)]
     pub on_new_revision: OnNewRevision,
-    /// More than maxFailures.
+    /// What to do when more than `maxFailures` clusters have failed or a gate has failed. Pause starts no
+    /// more clusters; Rollback rolls back to the last known good release; Continue goes on and counts a
+    /// failed gate as passed. Defaults to Pause.
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// A cluster that cannot be reached.
+    /// What to do with a cluster that is unreachable before its admission. Skip passes over it and admits it
+    /// once it is reachable again; Wait blocks its stage. Defaults to Skip.
     #[serde(default)]
     pub on_unreachable: OnUnreachable,
-    /// When clusters may start.
+    /// Time windows in which clusters may start. Clusters that have started finish outside a window, too.
+    /// Defaults to any time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub windows: Vec<Window>,
-    /// In what order; clusters that no stage selects form the last one.
+    /// Stages of the rollout, in order. Clusters that no stage selects form an implicit last stage. Defaults
+    /// to a single stage.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 50), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub stages: Vec<Stage>,
-    /// How to go back.
+    /// How a rollback proceeds.
     #[serde(default)]
     pub rollback: Rollback,
 }
 
-/// A newer release while one is under way.
+/// Reaction to a new release while a rollout is in progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnNewRevision {
-    /// It takes over; what it overtakes is skipped.
+    /// Start the new release and supersede the current rollout.
     #[default]
     Replace,
-    /// It waits until the one under way is through, then the newest is taken.
+    /// Complete the current rollout, then start the latest release.
     Finish,
-    /// Each gets its turn.
+    /// Start every release in order.
     Queue,
 }
 
-/// More clusters failed than `maxFailures` allows.
+/// Reaction to more failed clusters than `maxFailures`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnFailure {
-    /// Start nothing more.
+    /// Start no more clusters.
     #[default]
     Pause,
-    /// Go back to the last release that succeeded on the whole group.
+    /// Roll back to the last release that succeeded on the whole group.
     Rollback,
     /// Go on.
     Continue,
 }
 
-/// A cluster that cannot be reached.
+/// Reaction to an unreachable cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnUnreachable {
-    /// Pass over it, and catch up later, once, to the newest.
+    /// Pass over the cluster, and admit it to the latest release once it is reachable again.
     #[default]
     Skip,
-    /// The stage waits for it.
+    /// Block the stage until the cluster is reachable.
     Wait,
 }
 
-/// When clusters may start; exactly one of `allow` and `deny`.
+/// Time window in which clusters may start (`allow`) or may not start (`deny`). Exactly one of the two must
+/// be set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Window {
-    /// Such as `Mon-Fri 09:00-16:00`.
+    /// Days and times at which clusters may start, such as `Mon-Fri 09:00-16:00`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub allow: String,
-    /// Such as `Sat,Sun 00:00-24:00`.
+    /// Days and times at which no cluster may start, such as `Sat,Sun 00:00-24:00`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub deny: String,
-    /// IANA name; empty is UTC.
+    /// IANA time zone of the window, such as Europe/Berlin. Defaults to UTC.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub time_zone: String,
-    /// For which clusters; none means all.
+    /// Label selector of the clusters that the window applies to. Defaults to all clusters of the group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<schema::LabelSelector>")]
     pub cluster_selector: Option<LabelSelector>,
 }
 
-/// A part of the group that goes before the next one.
+/// Part of a group that rolls out before the next stage.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Stage {
-    /// Its name.
+    /// Name of the stage, unique within the group. The name `*` is reserved for the implicit last stage.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// Its clusters, of those that the group selects.
+    /// Label selector of the clusters of the stage, among the clusters of the group. A cluster that several
+    /// stages select belongs to the first of them.
     #[serde(default)]
     #[schemars(with = "schema::LabelSelector")]
     pub cluster_selector: LabelSelector,
-    /// As in the strategy, for this stage.
+    /// Maximum number of clusters of this stage in flight at the same time, as a number or as a percentage of
+    /// the clusters of the stage. Applies in addition to `maxConcurrency` of the strategy. Defaults to no
+    /// further limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrency: Option<IntOrPercent>,
-    /// As in the strategy, for this stage.
+    /// Maximum number of reachable clusters of this stage that are in flight or not healthy at the same time,
+    /// as a number or as a percentage of the clusters of the stage. Applies in addition to `maxUnavailable`
+    /// of the strategy. Defaults to no further limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<IntOrPercent>,
-    /// As in the strategy, for this stage.
+    /// Maximum number of failed clusters of this stage, as a number or as a percentage of the clusters of the
+    /// stage. Applies in addition to `maxFailures` of the strategy. Defaults to the limit of the strategy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_failures: Option<IntOrPercent>,
-    /// What must be done before its first cluster.
+    /// Gates that must pass before the first cluster of the stage starts. They run one after another, in
+    /// order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20), extend("x-kubernetes-list-type" = "atomic"))]
     pub before_stage_tasks: Vec<StageTask>,
-    /// What must be done after its last cluster.
+    /// Gates that must pass after the last cluster of the stage is done and before the next stage starts.
+    /// They run one after another, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20), extend("x-kubernetes-list-type" = "atomic"))]
     pub after_stage_tasks: Vec<StageTask>,
 }
 
-/// A gate before or after a stage.
+/// Gate before or after a stage.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[x_kube(validation = Rule::new("has(self.waitTime) == (self.type == 'TimedWait')").message("waitTime belongs to a TimedWait, which needs it"))]
 #[x_kube(validation = Rule::new("has(self.webhook) == (self.type == 'Webhook')").message("webhook belongs to a Webhook, which needs it"))]
 #[x_kube(validation = Rule::new("has(self.metric) == (self.type == 'Metric')").message("metric belongs to a Metric, which needs it"))]
@@ -145,100 +170,108 @@ pub struct Stage {
 #[x_kube(validation = Rule::new("!has(self.interval) || self.type in ['Webhook', 'Metric']").message("interval belongs to a Webhook or a Metric"))]
 #[serde(rename_all = "camelCase")]
 pub struct StageTask {
-    /// What is waited for.
+    /// Type of the gate: TimedWait, Approval, Webhook, Metric or Job.
     #[serde(rename = "type")]
     pub type_: StageTaskType,
-    /// TimedWait: how long.
+    /// Time to wait. Required for a TimedWait, not allowed for other types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_time: Option<Duration>,
-    /// Webhook: who is asked.
+    /// Webhook to call. Required for a Webhook, not allowed for other types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook: Option<WebhookTask>,
-    /// Metric: what is queried, and what it has to be.
+    /// Metric to query. Required for a Metric, not allowed for other types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<MetricTask>,
-    /// Job: what is run.
+    /// Job to run. Required for a Job, not allowed for other types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobTask>,
-    /// Webhook, Metric and Job: when it counts as failed, from when it began; default 5m, of a Job 1h.
+    /// Time after which the gate fails, counted from its start. Allowed for a Webhook, a Metric and a Job.
+    /// Defaults to 5m, or 1h for a Job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
-    /// Webhook and Metric: the pause between two tries; default 30s, at least 1s.
+    /// Interval between two attempts, at least 1s. Allowed for a Webhook and a Metric. Defaults to 30s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<Duration>,
 }
 
-/// A signed POST whose answer decides.
+/// Gate that sends a signed POST request and passes or fails by the response.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 pub struct WebhookTask {
-    /// Where it goes: http:// or https://, without credentials.
+    /// URL of the webhook, http:// or https://, without credentials.
     #[x_kube(validation = Rule::new("self.matches('^https?://[^ /?#@]+([/?][^ #]*)?$')").message("url must be http://… or https://…, without credentials and fragment"))]
     #[schemars(length(max = 2048))]
     pub url: String,
-    /// Secret with token, the key of the signature; ca.crt.
+    /// Secret whose key `token` signs the requests. Optionally, `ca.crt` holds the certificate authorities of
+    /// the server.
     pub secret_ref: LocalRef,
 }
 
-/// A query of a Prometheus, and what its result has to be.
+/// Gate that queries Prometheus and passes once the result meets a test.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 pub struct MetricTask {
-    /// The Prometheus, without /api/v1/query: http:// or https://, without credentials.
+    /// Base URL of the Prometheus server, http:// or https://, without credentials and without /api/v1/query.
     #[x_kube(validation = Rule::new("self.matches('^https?://[^ /?#@]+(/[^ ?#]*)?$')").message("url must be http://… or https://…, without credentials, query and fragment"))]
     #[schemars(length(max = 2048))]
     pub url: String,
-    /// In PromQL: an instant vector or a scalar.
+    /// PromQL query. Its result must be an instant vector or a scalar.
     #[schemars(length(min = 1, max = 4096))]
     pub query: String,
-    /// In CEL, true once it may go on: `value` is the number of the only series, `result` the list of all, each with
-    /// `metric`, its labels, and `value`.
+    /// CEL expression over the result. The gate passes once it is true. The variable `value` is the value of
+    /// the series if there is exactly one; `result` is the list of all series, each with its labels
+    /// (`metric`) and its `value`.
     #[schemars(length(min = 1, max = 4096))]
     pub test: String,
-    /// Secret with username and password, or bearerToken; ca.crt.
+    /// Secret with the credentials of the server: either `username` and `password`, or `bearerToken`;
+    /// optionally `ca.crt`. Defaults to no credentials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<LocalRef>,
 }
 
-/// A Job that has to succeed.
+/// Gate that runs a Job and passes once it has completed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct JobTask {
-    /// A JobTemplateSpec of batch/v1; the Job is made in the namespace of the group.
+    /// Template of the Job, a JobTemplateSpec of batch/v1. The Job is created in the namespace of the group,
+    /// on the management cluster.
     #[schemars(with = "schema::Anything")]
     pub template: serde_json::Value,
 }
 
-/// What a gate waits for.
+/// Type of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum StageTaskType {
-    /// Time.
+    /// Wait for a time.
     TimedWait,
-    /// A RolloutApproval.
+    /// Wait for a RolloutApproval.
     Approval,
-    /// The answer to a signed POST.
+    /// Wait for the response of a webhook.
     Webhook,
-    /// The result of a query.
+    /// Wait for the result of a Prometheus query.
     Metric,
-    /// The success of a Job.
+    /// Wait for a Job to complete.
     Job,
 }
 
-/// How to go back.
+/// Settings of a rollback.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Rollback {
-    /// By the same stages, or at once.
+    /// Pace of a rollback. Staged keeps the stages and limits of a rollout, without its gates; Immediate uses
+    /// a single stage, without soak time, windows, jitter and `maxUnavailable`. Defaults to Staged.
     #[serde(default, rename = "type")]
     pub type_: RollbackType,
 }
 
-/// By the same stages, or at once.
+/// Pace of a rollback.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RollbackType {
-    /// By the same stages.
+    /// The stages and limits of a rollout, without its gates.
     #[default]
     Staged,
-    /// At once.
+    /// A single stage, limited by `maxConcurrency`.
     Immediate,
 }
 

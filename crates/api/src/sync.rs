@@ -1,17 +1,19 @@
-//! Sync: one Source on one Cluster.
+//! Sync: the manifests of one Source, applied to one Cluster.
 
 use std::collections::BTreeMap;
 
-use kube::{CustomResource, KubeSchema};
+use kube_derive::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conditions::Condition;
 use crate::{Duration, LocalRef, ObjectSelector, schema};
 
-/// One Source kept on one Cluster: by itself, or as the part of a SyncGroup on that cluster.
+/// Desired state of a Sync.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "starling.dev",
     version = "v1alpha1",
     kind = "Sync",
@@ -29,111 +31,127 @@ use crate::{Duration, LocalRef, ObjectSelector, schema};
     printcolumn(name = "STATUS", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message"),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "WANTED", type_ = "string", json_path = ".spec.revision", priority = 1),
-    doc = "One Source kept on one Cluster: by itself, or as the part of a SyncGroup on that cluster"
+    doc = "Sync applies the manifests of one Source to one Cluster. It follows its Source, or belongs to a SyncGroup that decides when the Sync applies which revision."
 )]
 #[x_kube(validation = Rule::new("has(self.groupRef) == has(oldSelf.groupRef) && (!has(self.groupRef) || self.groupRef == oldSelf.groupRef)").message("groupRef is immutable: a Sync belongs to its SyncGroup, or to nobody, for life"))]
 #[serde(rename_all = "camelCase")]
 pub struct SyncSpec {
-    /// The SyncGroup and entry that this Sync is a part of; written by the group only.
+    /// SyncGroup and entry that the Sync belongs to. Set by the SyncGroup controller only, and immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_ref: Option<GroupRef>,
-    /// The Cluster.
+    /// Cluster to apply to.
     pub cluster_ref: LocalRef,
-    /// What to apply. With groupRef, empty means not admitted: nothing is applied. Without groupRef, empty
-    /// means the Source's revision.
+    /// Revision to apply. Without `groupRef`, an empty revision is the latest revision of the Source. With
+    /// `groupRef`, an empty revision means that the Sync is not admitted and applies nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub revision: String,
-    /// What, and how.
+    /// What to apply, and how.
     #[serde(flatten)]
     pub template: SyncTemplate,
 }
 
-/// The part of a SyncGroup that a Sync is.
+/// Reference from a Sync to its SyncGroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct GroupRef {
     /// Name of the SyncGroup.
     #[serde(default)]
     pub name: String,
-    /// Name of the entry in `syncs`.
+    /// Name of the entry in `spec.syncs` of the SyncGroup.
     #[serde(default)]
     pub entry: String,
 }
 
-/// What to apply and how: common to a Sync and to an entry of a SyncGroup.
+/// What to apply to a cluster, and how. Shared by a Sync and the entries of a SyncGroup.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 pub struct SyncTemplate {
-    /// The Source.
+    /// Source of the manifests.
     pub source_ref: LocalRef,
-    /// Folder in the repository: a kustomization, or plain YAML.
+    /// Directory in the repository, with a kustomization or with plain YAML files. May contain
+    /// `$(cluster.name)`, `$(cluster.labels.KEY)` and `$(cluster.annotations.KEY)`. Defaults to ./.
     #[serde(default = "default_path")]
     #[schemars(length(max = 1024))]
     pub path: String,
-    /// Namespace for every namespaced object.
+    /// Namespace that is set on every namespaced object. May contain the same variables as `path`. Defaults
+    /// to the namespaces in the manifests.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 63))]
     pub target_namespace: String,
-    /// Values for ${NAME} in the manifests; $(cluster.name), $(cluster.labels.x) and $(cluster.annotations.x)
-    /// stand for the cluster's own.
+    /// Variables to substitute in the manifests, by name: `${NAME}` is replaced by the value. Values may
+    /// contain `$(cluster.name)`, `$(cluster.labels.KEY)` and `$(cluster.annotations.KEY)`. Variables that
+    /// are not listed stay as they are.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub substitute: BTreeMap<String, String>,
-    /// Delete from the cluster what left the repository.
+    /// Whether to delete objects from the cluster that are no longer in the repository. Defaults to true.
     #[serde(default = "yes")]
     pub prune: bool,
-    /// May a render without objects prune everything.
+    /// Whether to prune all objects when the build yields none. Defaults to false, which reports an error
+    /// instead.
     #[serde(default)]
     pub allow_empty: bool,
-    /// Health of all applied objects belongs to Ready.
+    /// Whether the Sync becomes Ready only once all applied objects are healthy. Defaults to true.
     #[serde(default = "yes")]
     pub wait: bool,
-    /// Limit of one attempt, and with wait of the time until all objects are healthy.
+    /// Timeout of one attempt. With `wait`, also the time that the objects have to become healthy. Defaults
+    /// to 5m.
     #[serde(default = "default_timeout")]
     pub timeout: Duration,
-    /// How often drift is looked for, at least.
+    /// Maximum time between two checks for drift. Defaults to 10m.
     #[serde(default = "default_interval")]
     pub interval: Duration,
-    /// Start of the backoff after a failure; doubles to 10 minutes, with jitter.
+    /// Initial delay before a failed attempt is retried. The delay doubles with every failure up to 10m, with
+    /// jitter. Defaults to 30s.
     #[serde(default = "default_retry_interval")]
     pub retry_interval: Duration,
-    /// Recreate objects where a field is immutable.
+    /// Whether to delete and recreate an object when an immutable field changes. Defaults to false. The
+    /// annotation `starling.dev/force: enabled` does the same for one object.
     #[serde(default)]
     pub force: bool,
-    /// An existing object that is not ours, with fields owned by others: report it, or take it over.
+    /// What to do when an existing object outside the inventory has fields that other managers own. Report
+    /// fails with the object, fields and managers; Override takes ownership of the fields. Defaults to
+    /// Report.
     #[serde(default)]
     pub conflicts: ConflictPolicy,
-    /// Fields that others own on purpose.
+    /// Rules for fields that other writers own. An ignored field is set when its object is created, and
+    /// neither changed nor checked for drift after that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ignore: Vec<IgnoreRule>,
-    /// What must be Ready first: in a Sync, Syncs of this namespace; in a SyncGroup, entries of it.
+    /// Entries or Syncs that must be Ready before this one is applied: entries of the same SyncGroup, or, for
+    /// a Sync without a group, Syncs in the same namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends_on: Vec<LocalRef>,
-    /// ServiceAccount of the member that is impersonated for every request of this Sync.
+    /// ServiceAccount on the member to impersonate in all requests, in the namespace of the Sync. Defaults to
+    /// no impersonation.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub service_account_name: String,
-    /// How encrypted manifests are read; none: they are not.
+    /// How to decrypt manifests. Without it, encrypted manifests are an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decryption: Option<Decryption>,
-    /// What becomes of the objects when the Sync is deleted.
+    /// What to do with the objects on the cluster when the Sync is deleted. Orphan leaves them; Delete
+    /// deletes them. Defaults to Orphan.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
-    /// Leave the cluster as it is.
+    /// Whether to stop reconciling. While true, nothing is applied to, repaired on or deleted from the
+    /// cluster. Defaults to false.
     #[serde(default)]
     pub suspend: bool,
 }
 
-/// How encrypted manifests are read.
+/// Settings for encrypted manifests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Decryption {
-    /// The tool that they were encrypted with.
+    /// Tool that the manifests are encrypted with. Only sops is supported. Defaults to sops.
     #[serde(default)]
     pub provider: DecryptionProvider,
-    /// A Secret of this namespace on the management cluster; each key that ends in `.agekey` holds age identities.
+    /// Secret in the same namespace of the management cluster with the keys. Every key of its data whose name
+    /// ends in `.agekey` holds age identities.
     #[serde(default)]
     pub secret_ref: LocalRef,
 }
 
-/// A tool that manifests are encrypted with.
+/// Tool that manifests are encrypted with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum DecryptionProvider {
     /// SOPS, with age keys.
@@ -142,157 +160,176 @@ pub enum DecryptionProvider {
     Sops,
 }
 
-/// What to do with an existing object that is not ours where fields of it belong to others.
+/// Reaction to fields of an existing object that other managers own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ConflictPolicy {
-    /// Say which object, field and manager.
+    /// Fail, and name the object, fields and managers.
     #[default]
     Report,
-    /// Take the fields over.
+    /// Take ownership of the fields.
     Override,
 }
 
-/// What becomes of objects whose reason to be is gone.
+/// What to do with objects on a cluster when their owner goes away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum DeletionPolicy {
-    /// They stay.
+    /// Leave the objects on the cluster.
     #[default]
     Orphan,
-    /// They are deleted.
+    /// Delete the objects.
     Delete,
 }
 
-/// Fields that are left to others.
+/// Rule that leaves fields to other writers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct IgnoreRule {
-    /// JSON pointers, such as /spec/replicas.
+    /// Fields, as JSON pointers such as /spec/replicas.
     #[serde(default)]
     pub paths: Vec<String>,
-    /// In which objects; none means all.
+    /// Objects that the rule applies to. Defaults to all objects of the Sync.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<ObjectSelector>,
 }
 
-/// How far a Sync is.
+/// Observed state of a Sync.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SyncStatus {
-    /// Generation of the spec that this status is about.
+    /// Generation of the spec that the controller observed last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The last value of `starling.dev/requested-at` that was acted upon.
+    /// Value of the annotation `starling.dev/requested-at` that the controller handled last.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_handled_reconcile_at: String,
     /// Revision of the last attempt.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_attempted_revision: String,
-    /// Target of the last attempt: `attempts` counts failures of this one.
+    /// Target of the last attempt, the one that `attempts` refers to.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_attempted_target: String,
-    /// Revision that the cluster holds.
+    /// Last revision that was applied successfully.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_applied_revision: String,
-    /// What the cluster holds: digest of commit, resolved template and resolved parameters.
+    /// Last target that was applied successfully: a digest of the revision, the resolved template and the
+    /// resolved parameters.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_applied_target: String,
-    /// The cluster that holds it, by identity: a rebuilt cluster of the same name holds nothing.
+    /// Identity of the member that the last target was applied to: the UID of its `kube-system` namespace. A
+    /// member with another identity holds nothing of the Sync.
     #[serde(
         default,
         rename = "lastAppliedClusterID",
         skip_serializing_if = "String::is_empty"
     )]
     pub last_applied_cluster_id: String,
-    /// When it was applied, RFC 3339.
+    /// Time at which the last target was applied, in RFC 3339 format.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_applied_time: String,
-    /// The target with which all objects were healthy last; later trouble does not take it back.
+    /// Last target with which all objects were healthy. It is not cleared when an object becomes unhealthy.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_healthy_target: String,
-    /// Since when its objects are healthy, RFC 3339; empty while they are not.
+    /// Time since which all objects are healthy, in RFC 3339 format. Empty while they are not.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub healthy_since: String,
-    /// The longest time for which all objects were healthy with lastHealthyTarget, of those that have ended.
+    /// Longest completed period during which all objects were healthy with `lastHealthyTarget`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub longest_healthy: Option<Duration>,
-    /// Failed attempts in a row at this target.
+    /// Number of consecutive failed attempts at `lastAttemptedTarget`.
     #[serde(default)]
     pub attempts: u32,
-    /// When it is tried again, RFC 3339; empty where nothing is waited for.
+    /// Time of the next attempt after a failure, in RFC 3339 format. Empty if none is scheduled.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub next_attempt_time: String,
-    /// What the cluster holds of this Sync.
+    /// Summary of the inventory on the member.
     #[serde(default)]
     pub inventory: InventorySummary,
-    /// What the last attempt that wrote anything did.
+    /// Number of objects by what the last attempt that wrote to the cluster did with them.
     #[serde(default)]
     pub changes: Changes,
-    /// Deletions that wait for a person, while there are any.
+    /// Deletions that require an approval. Absent if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_deletions: Option<DeletionHold>,
-    /// Objects in trouble: ten at most.
+    /// Objects that are left alone. Absent if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_alone: Option<LeftAlone>,
+    /// Objects that failed or are not healthy, at most ten.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub problems: Vec<ObjectProblem>,
-    /// Ready, Reconciling, Stalled, Healthy, DeletionHeld, Contested.
+    /// Conditions of the Sync. Known types are Ready, Reconciling, Stalled, Healthy, DeletionHeld and
+    /// Contested.
     #[serde(default)]
     #[schemars(with = "Vec<schema::Condition>", extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
-/// Deletions that wait for a person.
+/// Deletions that require an approval.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeletionHold {
-    /// What `starling.dev/approve-deletions` has to name, on the Sync or on its SyncGroup.
+    /// Digest of the list of deletions. To approve them, set the annotation `starling.dev/approve-deletions`
+    /// of the Sync or its SyncGroup to this value.
     pub digest: String,
-    /// How many objects would be deleted.
+    /// Number of objects to be deleted.
     #[serde(default)]
     pub deletions: u32,
-    /// Of how many.
+    /// Number of objects in the inventory.
     #[serde(default)]
     pub of: u32,
-    /// Ten of them at most, those that take others along first.
+    /// Objects to be deleted, at most ten. Objects whose deletion deletes others come first.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub objects: Vec<String>,
 }
 
-/// The inventory on the member, in short.
+/// Objects that `starling.dev/reconcile: disabled` excludes from the apply, as the last check found them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LeftAlone {
+    /// Number of objects.
+    #[serde(default)]
+    pub count: u32,
+    /// Names of objects, at most three.
+    #[serde(default)]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub objects: Vec<String>,
+}
+
+/// Summary of the inventory of a Sync.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InventorySummary {
-    /// How many objects.
+    /// Number of objects in the inventory.
     #[serde(default)]
     pub objects: u32,
-    /// Digest over their keys.
+    /// Digest of the keys of the objects.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub digest: String,
 }
 
-/// How many objects an attempt did what with.
+/// Number of objects by what an attempt did with them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Changes {
-    /// Made.
+    /// Number of objects created.
     #[serde(default)]
     pub created: u32,
-    /// Changed.
+    /// Number of objects changed.
     #[serde(default)]
     pub configured: u32,
-    /// Found as wanted.
+    /// Number of objects that needed no change.
     #[serde(default)]
     pub unchanged: u32,
-    /// Pruned.
+    /// Number of objects pruned.
     #[serde(default)]
     pub deleted: u32,
 }
 
-/// An object in trouble.
+/// Problem with one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ObjectProblem {
-    /// Such as `Deployment shop/web`.
+    /// Kind, namespace and name of the object, such as `Deployment shop/web`.
     pub object: String,
-    /// One CamelCase word.
+    /// Reason in CamelCase.
     #[serde(default)]
     pub reason: String,
-    /// At most 512 bytes.
+    /// Human-readable message, at most 512 bytes.
     #[serde(default)]
     pub message: String,
 }

@@ -1,16 +1,18 @@
-//! SyncGroup: one Sync per entry and selected Cluster, rolled at the pace that it declares.
+//! SyncGroup: one Sync for each entry and selected Cluster, rolled out by a strategy.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::{CustomResource, KubeSchema};
+use kube_derive::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conditions::Condition;
 use crate::{DeletionPolicy, Duration, IntOrPercent, RolloutStrategy, StageTaskType, SyncTemplate, schema};
 
-/// A set of clusters by label, and what is kept on each of them.
+/// Desired state of a SyncGroup.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "starling.dev",
     version = "v1alpha1",
     kind = "SyncGroup",
@@ -62,31 +64,36 @@ use crate::{DeletionPolicy, Duration, IntOrPercent, RolloutStrategy, StageTaskTy
         json_path = ".status.conditions[?(@.type==\"Ready\")].message",
         priority = 1
     ),
-    doc = "A set of clusters by label, and what is kept on each of them"
+    doc = "SyncGroup rolls out the manifests of one or more Sources to every Cluster that a label selector matches. It creates one Sync for each entry and cluster."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct SyncGroupSpec {
-    /// Which Clusters of the namespace; empty selects all of them.
+    /// Label selector of the Clusters in the same namespace that the group rolls out to. An empty selector
+    /// selects all of them.
     #[schemars(with = "schema::LabelSelector")]
     pub cluster_selector: LabelSelector,
-    /// What is kept on each: one Sync per entry and cluster.
+    /// Entries of the group. The controller creates one Sync for each entry and selected cluster.
     #[serde(default)]
     #[schemars(length(max = 50), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub syncs: Vec<SyncEntry>,
-    /// What becomes of the objects on a cluster that leaves the selection.
+    /// What to do with the objects on a cluster that is no longer selected. Orphan leaves them; Delete
+    /// deletes them. Defaults to Orphan.
     #[serde(default)]
     pub when_unselected: DeletionPolicy,
-    /// How many of its clusters may leave the selection at once: more wait for a person (`MembershipHeld`), since a label that a script took
-    /// away looks the same. One may always; a percentage rounds down.
+    /// Maximum number of clusters that may leave the selection at once, as a number or as a percentage of the
+    /// clusters of the group. A percentage rounds down. If two or more clusters and more than this leave, the
+    /// change requires an approval (condition MembershipHeld), since a label that was removed by mistake
+    /// looks the same. Defaults to 20%.
     #[serde(default = "a_fifth")]
     pub max_unselected: IntOrPercent,
-    /// What becomes of the objects when the group is deleted.
+    /// What to do with the objects on all clusters when the group is deleted. Orphan leaves them; Delete
+    /// deletes them. Defaults to Orphan.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
-    /// At what pace.
+    /// Rollout strategy.
     #[serde(default)]
     pub rollout_strategy: RolloutStrategy,
-    /// Start nothing more; what has started finishes.
+    /// Whether to stop starting clusters. Clusters that have started finish. Defaults to false.
     #[serde(default)]
     pub suspend: bool,
 }
@@ -95,163 +102,168 @@ fn a_fifth() -> IntOrPercent {
     IntOrPercent::Percent(20)
 }
 
-/// One thing that is kept on every selected cluster.
+/// Entry of a SyncGroup: a source of manifests that is applied to every selected cluster.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 pub struct SyncEntry {
-    /// Its name within the group.
+    /// Name of the entry, unique within the group.
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')").message("name must be a DNS label: lower-case letters, digits and dashes, at most 20"))]
     #[schemars(length(min = 1, max = 20))]
     pub name: String,
-    /// What, and how.
+    /// What to apply, and how.
     #[serde(flatten)]
     pub template: SyncTemplate,
 }
 
-/// How far the group is.
+/// Observed state of a SyncGroup.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SyncGroupStatus {
-    /// Generation of the spec that this status is about.
+    /// Generation of the spec that the controller observed last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The last value of `starling.dev/requested-at` that was acted upon.
+    /// Value of the annotation `starling.dev/requested-at` that the controller handled last.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_handled_reconcile_at: String,
-    /// Every selected cluster counts once.
+    /// Number of selected clusters by state. Each cluster counts once.
     #[serde(default)]
     pub clusters: ClusterCounts,
-    /// The rollout under way, or the last one.
+    /// Current rollout, or the last one if none is in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutStatus>,
-    /// The last release that succeeded on the whole group.
+    /// Last release that succeeded on the whole group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_known_good: Option<ReleaseStatus>,
-    /// A release that was rolled back from: it does not start again until something newer is offered or a person lets it go.
+    /// Release that a rollback left behind. It does not start again until a newer release is available or an
+    /// operator releases it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_release: Option<HeldRelease>,
-    /// Releases that wait for their turn (`onNewRevision: Queue`), the oldest first.
+    /// Releases that wait for the current rollout to complete, oldest first. Used with `onNewRevision:
+    /// Queue`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub queue: Vec<ReleaseStatus>,
-    /// The worst ten.
+    /// Clusters with problems, the ten most severe.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub problems: Vec<ClusterProblem>,
-    /// Ready (every reachable cluster is done with this release), Progressing, Stalled, MembershipHeld,
-    /// DeletionHeld, StagesOverlap (a cluster belongs to the first stage that selects it, and several do), ImplicitStage (no stage selects
-    /// some clusters, which come last).
+    /// Conditions of the SyncGroup. Known types are Ready (every reachable cluster is done with the current
+    /// release), Progressing, Stalled, MembershipHeld, DeletionHeld, StagesOverlap (several stages select the
+    /// same cluster) and ImplicitStage (no stage selects some clusters).
     #[serde(default)]
     #[schemars(with = "Vec<schema::Condition>", extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
-/// Selected clusters by what they are doing; all but `total` add up to it.
+/// Number of selected clusters by state. The counts other than `total` add up to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClusterCounts {
-    /// Selected.
+    /// Number of selected clusters.
     #[serde(default)]
     pub total: u32,
-    /// Done with this release.
+    /// Number of clusters that are done with the current release.
     #[serde(default)]
     pub updated: u32,
-    /// Started, not done.
+    /// Number of clusters that have started and are not done.
     #[serde(default)]
     pub progressing: u32,
-    /// Waiting for their turn.
+    /// Number of clusters that have not started yet.
     #[serde(default)]
     pub pending: u32,
-    /// Started, and failed or in backoff.
+    /// Number of clusters that have started and failed, including those in backoff.
     #[serde(default)]
     pub failed: u32,
-    /// Cannot be reached: skipped, and caught up later.
+    /// Number of clusters that are unreachable. They catch up once they are reachable again.
     #[serde(default)]
     pub unreachable: u32,
-    /// Kept from starting by something that concerns this cluster: suspended, a parameter missing.
+    /// Number of clusters that are on hold for a reason of their own: skipped, suspended, or without a value
+    /// for a parameter.
     #[serde(default)]
     pub held: u32,
 }
 
-/// A rollout: a release on its way through the group.
+/// State of one rollout of a group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutStatus {
-    /// Counts up with each rollout of the group.
+    /// Number of the rollout, increasing with each rollout of the group.
     pub id: i64,
-    /// Digest of all entries' revisions and templates.
+    /// Digest of the revisions and templates of all entries.
     #[serde(default)]
     pub release: String,
     /// Revision of each entry.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub revisions: Vec<EntryRevision>,
-    /// Digest of everything that it renders to, on all clusters: what an approval is for.
+    /// Digest of all objects that the release renders to, on all clusters. An approval names this digest.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub release_digest: String,
-    /// Which way it goes.
+    /// Direction of the rollout: Forward, Back for a staged rollback, BackAtOnce for an immediate rollback.
+    /// Defaults to Forward.
     #[serde(default, skip_serializing_if = "RolloutDirection::is_forward")]
     pub direction: RolloutDirection,
-    /// How it stands.
+    /// Phase of the rollout: Pending, Progressing, Paused, RollingBack, Succeeded, Failed or Superseded.
     #[serde(default)]
     pub phase: RolloutPhase,
-    /// When it started, RFC 3339.
+    /// Time at which the rollout started, in RFC 3339 format.
     #[serde(default)]
     pub start_time: String,
-    /// The stage it is in.
+    /// Name of the current stage.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub stage: String,
-    /// Its stages.
+    /// State of each stage, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub stages: Vec<StageStatus>,
-    /// Why nothing more starts right now.
+    /// Reasons why no more clusters start. Empty if nothing blocks the rollout.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub blocked_by: Vec<Blocker>,
 }
 
-/// Which way a rollout goes.
+/// Direction of a rollout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RolloutDirection {
-    /// To what the Sources offer.
+    /// To the latest revisions of the Sources.
     #[default]
     Forward,
-    /// Back, by the same stages.
+    /// To an earlier release, by the same stages.
     Back,
-    /// Back, at once.
+    /// To an earlier release, at once.
     BackAtOnce,
 }
 
 impl RolloutDirection {
-    /// Whether it is the usual one.
+    /// Returns whether the rollout goes forward.
     #[must_use]
     pub fn is_forward(&self) -> bool {
         *self == Self::Forward
     }
 }
 
-/// A release that is not to start again by itself.
+/// Release that a rollback left behind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HeldRelease {
-    /// Its digest.
+    /// Digest of the release.
     #[serde(default)]
     pub release: String,
     /// Revision of each entry.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub revisions: Vec<EntryRevision>,
-    /// Why.
+    /// Reason of the rollback.
     #[serde(default)]
     pub reason: String,
-    /// Since when, RFC 3339.
+    /// Time since which the release is held, in RFC 3339 format.
     #[serde(default)]
     pub since: String,
 }
 
-/// A release that was.
+/// Release of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReleaseStatus {
-    /// Its digest.
+    /// Digest of the release.
     #[serde(default)]
     pub release: String,
     /// Revision of each entry.
@@ -260,132 +272,134 @@ pub struct ReleaseStatus {
     pub revisions: Vec<EntryRevision>,
 }
 
-/// The revision of one entry.
+/// Revision of one entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EntryRevision {
     /// Name of the entry.
     pub sync: String,
-    /// Its revision.
+    /// Revision of the entry.
     pub revision: String,
 }
 
-/// How a rollout stands.
+/// Phase of a rollout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RolloutPhase {
-    /// Nothing has started.
+    /// No cluster has started.
     #[default]
     Pending,
-    /// Under way.
+    /// The rollout is in progress.
     Progressing,
-    /// Held by people or by a failure budget.
+    /// An operator, a failure limit or a cluster on hold keeps the rollout from going on.
     Paused,
-    /// On the way back.
+    /// A rollback is in progress.
     RollingBack,
     /// Every reachable cluster is done.
     Succeeded,
-    /// Given up.
+    /// The rollout was aborted.
     Failed,
-    /// Overtaken by a newer release.
+    /// A newer release replaced the rollout before it completed.
     Superseded,
 }
 
-/// How a stage stands.
+/// State of one stage of a rollout.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StageStatus {
-    /// Its name; `*` is the implicit last one.
+    /// Name of the stage. The name `*` is that of the implicit last stage.
     pub name: String,
-    /// Clusters in it.
+    /// Number of clusters in the stage.
     #[serde(default)]
     pub total: u32,
-    /// Of these, done.
+    /// Number of clusters in the stage that are done.
     #[serde(default)]
     pub updated: u32,
-    /// Of these, failed.
+    /// Number of clusters in the stage that have failed.
     #[serde(default)]
     pub failed: u32,
-    /// What it is doing.
+    /// Phase of the stage: Pending, Progressing, Soaking, Succeeded, Skipped, or what the stage waits for,
+    /// such as AwaitingApproval.
     #[serde(default)]
     pub phase: String,
-    /// Until when, RFC 3339.
+    /// Time at which the soak time or the wait of the stage ends, in RFC 3339 format. Empty if the phase does
+    /// not end at a known time.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub until: String,
-    /// Since when its clusters may start, RFC 3339.
+    /// Time since which clusters of the stage may start, in RFC 3339 format.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub start_time: String,
-    /// When its clusters were through, RFC 3339.
+    /// Time at which the clusters of the stage were done, in RFC 3339 format.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub completion_time: String,
-    /// When it let the next stage go, RFC 3339.
+    /// Time at which the stage passed and the next stage could start, in RFC 3339 format.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub pass_time: String,
-    /// Its tasks before it, as far as they have begun.
+    /// Gates before the stage that have started, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub before_stage_tasks: Vec<TaskStatus>,
-    /// Its tasks after it, as far as they have begun.
+    /// Gates after the stage that have started, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub after_stage_tasks: Vec<TaskStatus>,
 }
 
-/// A task of a stage that has begun.
+/// State of a gate that has started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskStatus {
-    /// What is waited for.
+    /// Type of the gate: TimedWait, Approval, Webhook, Metric or Job.
     #[serde(rename = "type")]
     pub type_: StageTaskType,
-    /// TimedWait: how long.
+    /// Time to wait, for a TimedWait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_time: Option<Duration>,
-    /// When it became its turn, RFC 3339.
+    /// Time at which the gate started, in RFC 3339 format.
     pub start_time: String,
-    /// What was found, by a Webhook, a Metric or a Job.
+    /// Result of a Webhook, a Metric or a Job: Passed or Failed. Absent until there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<TaskResult>,
-    /// Why, for people.
+    /// Human-readable message about the result or the last attempt.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-/// What was found by a task.
+/// Result of a Webhook, a Metric or a Job: Passed or Failed. Absent until there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TaskResult {
-    /// It may go on.
+    /// The gate passed.
     Passed,
-    /// It may not.
+    /// The gate failed.
     Failed,
 }
 
-/// Something that keeps a rollout from starting more.
+/// Reason why no more clusters of a rollout start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Blocker {
-    /// One CamelCase word.
+    /// Reason in CamelCase.
     pub reason: String,
-    /// For people.
+    /// Human-readable message.
     #[serde(default)]
     pub message: String,
-    /// Since when, RFC 3339.
+    /// Time since which the reason holds, in RFC 3339 format.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub since: String,
-    /// When it is looked at again, RFC 3339; empty where an event is waited for.
+    /// Time of the next check, in RFC 3339 format. Empty if the rollout waits for an event.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub recheck_at: String,
 }
 
-/// A cluster in trouble.
+/// Problem with one cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClusterProblem {
     /// Name of the Cluster.
     pub cluster: String,
-    /// One CamelCase word.
+    /// Reason in CamelCase.
     pub reason: String,
-    /// For people.
+    /// Human-readable message.
     #[serde(default)]
     pub message: String,
-    /// Since when, RFC 3339.
+    /// Time since which the problem exists, in RFC 3339 format.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub since: String,
 }

@@ -1,7 +1,7 @@
-//! What a write costs, in memory and with a file: `cargo bench -p starling-apiserver --bench writes`.
+//! The cost of a write, in memory and with a data folder: `cargo bench -p starling-apiserver --bench writes`.
 //!
-//! Requests go over HTTP on streams in the process, without TLS. Each client writes a ConfigMap of 1 KiB again and
-//! again. A file is made in the folder of the environment variable `STARLING_BENCH_DIR`, else in the temporary one.
+//! Requests use HTTP over in-process streams, without TLS. Each client updates a ConfigMap of 1 KiB in a loop. The
+//! data folder is created in `STARLING_BENCH_DIR`, by default in the temporary folder.
 
 #![expect(
     clippy::unwrap_used,
@@ -21,9 +21,9 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use starling_apiserver::server::{Options, Server};
 
-/// How long each case is measured.
-const LASTS: Duration = Duration::from_secs(3);
-/// How many write at the same time, and over how many clusters.
+/// The duration of each case.
+const CASE_DURATION: Duration = Duration::from_secs(3);
+/// The number of concurrent clients, and of the clusters they share.
 const CASES: [(usize, usize); 4] = [(1, 1), (8, 8), (64, 8), (64, 64)];
 
 fn main() {
@@ -44,7 +44,7 @@ fn main() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// What the disk takes for a commit at least.
+/// Returns the time of one disk sync, the lower bound of a commit.
 fn sync_cost(folder: &Path) -> Duration {
     let mut file = File::create(folder.join("sync")).unwrap();
     let start = Instant::now();
@@ -70,7 +70,14 @@ async fn measure(folder: Option<&Path>, clients: usize, clusters: usize) -> Stri
     server.durable().await.unwrap();
     let start = Instant::now();
     let tasks: Vec<_> = (0..clients)
-        .map(|client| tokio::spawn(write(server.clone(), client, client % clusters, start + LASTS)))
+        .map(|client| {
+            tokio::spawn(write(
+                server.clone(),
+                client,
+                client % clusters,
+                start + CASE_DURATION,
+            ))
+        })
         .collect();
     let mut times = Vec::new();
     for task in tasks {
@@ -88,7 +95,7 @@ async fn measure(folder: Option<&Path>, clients: usize, clusters: usize) -> Stri
     )
 }
 
-/// Writes one object until the time is over; how long each write took.
+/// Updates one object until the time is over; returns the latency of each write.
 async fn write(server: Server, client: usize, cluster: usize, until: Instant) -> Vec<Duration> {
     let (ours, theirs) = tokio::io::duplex(64 * 1024);
     let handle = server.cluster(&format!("c{cluster}")).unwrap();

@@ -1,7 +1,7 @@
-//! Starts a real control plane and leaves it running, to look things up; prints the path of its kubeconfig.
+//! Starts a real control plane with a controller manager, to look up its behaviour; prints the path of its
+//! kubeconfig.
 //!
-//! `cargo run -p starling-apiserver --example kubernetes -- FOLDER`, ended by Ctrl-C. With a controller manager, so that
-//! what is seen is what a user of a cluster sees, without nodes.
+//! `cargo run -p starling-apiserver --example kubernetes -- FOLDER`; Ctrl-C ends it.
 
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 

@@ -1,4 +1,4 @@
-//! Serves virtual clusters until Ctrl-C and writes a kubeconfig for each into a folder.
+//! Serves virtual clusters until Ctrl-C, and writes a kubeconfig for each to a folder.
 //!
 //! `cargo run -p starling-apiserver --example serve -- FOLDER NAME...`
 

@@ -1,6 +1,6 @@
-//! What is wrong with a field, in the words of the API server.
+//! Causes: what is wrong with the fields of an object.
 //!
-//! The texts are those of apimachinery's `field.Error`; clients match on them.
+//! The texts are those of apimachinery's `field.Error`, since clients match on them.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use crate::value;
 
-/// One thing that is wrong with an object: an entry of `details.causes` of the answer.
+/// A cause of a rejected request: an entry of `details.causes` of the response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
-    /// Such as `FieldValueInvalid`.
+    /// The reason, such as `FieldValueInvalid`.
     pub reason: &'static str,
-    /// Path of the field, `<nil>` for the object as a whole.
+    /// The path of the field; `<nil>` for the whole object.
     pub field: String,
-    /// What is wrong, without the path.
+    /// The message, without the path.
     pub message: String,
 }
 
@@ -28,40 +28,40 @@ impl Cause {
         }
     }
 
-    /// A value that is not valid.
+    /// Returns the cause of an invalid value.
     pub fn invalid(field: impl Into<String>, bad: &Value, detail: impl AsRef<str>) -> Self {
         let message = with_detail(&with_value("Invalid value", bad), detail.as_ref());
         Self::new("FieldValueInvalid", field, message)
     }
 
-    /// A value that is not valid, and too large to be shown.
+    /// Returns the cause of an invalid value that is too large to be shown.
     pub fn invalid_unshown(field: impl Into<String>, detail: &str) -> Self {
         Self::new("FieldValueInvalid", field, with_detail("Invalid value", detail))
     }
 
-    /// A value that is not valid, as it is to be shown.
+    /// Returns the cause of an invalid value, shown as the given text.
     pub(crate) fn invalid_shown(field: impl Into<String>, shown: &str, detail: &str) -> Self {
         let message = with_detail(&format!("Invalid value: {shown}"), detail);
         Self::new("FieldValueInvalid", field, message)
     }
 
-    /// A value of another type.
+    /// Returns the cause of a value of the wrong type.
     pub fn type_invalid(field: impl Into<String>, bad: &Value, detail: &str) -> Self {
         let message = with_detail(&with_value("Invalid value", bad), detail);
         Self::new("FieldValueTypeInvalid", field, message)
     }
 
-    /// A field that has to be there.
+    /// Returns the cause of a missing field.
     pub fn required(field: impl Into<String>, detail: &str) -> Self {
         Self::new("FieldValueRequired", field, with_detail("Required value", detail))
     }
 
-    /// A field that may not be set.
+    /// Returns the cause of a field that must not be set.
     pub fn forbidden(field: impl Into<String>, detail: &str) -> Self {
         Self::new("FieldValueForbidden", field, with_detail("Forbidden", detail))
     }
 
-    /// A value that is none of those known.
+    /// Returns the cause of a value that is not one of the supported values.
     pub fn not_supported(
         field: impl Into<String>,
         bad: &Value,
@@ -80,37 +80,37 @@ impl Cause {
         Self::new("FieldValueNotSupported", field, message)
     }
 
-    /// A value that is there twice.
+    /// Returns the cause of a duplicate value.
     pub fn duplicate(field: impl Into<String>, bad: &Value) -> Self {
         Self::new("FieldValueDuplicate", field, with_value("Duplicate value", bad))
     }
 
-    /// A value that is there twice, and too large to be shown.
+    /// Returns the cause of a duplicate value that is too large to be shown.
     pub fn duplicate_unshown(field: impl Into<String>) -> Self {
         Self::new("FieldValueDuplicate", field, "Duplicate value".to_owned())
     }
 
-    /// A text that is too long.
+    /// Returns the cause of a string that is too long.
     pub fn too_long(field: impl Into<String>, most: i64) -> Self {
         let bytes = if most == 1 { "byte" } else { "bytes" };
         let message = format!("Too long: may not be more than {most} {bytes}");
         Self::new("FieldValueTooLong", field, message)
     }
 
-    /// A list or map with too many entries.
+    /// Returns the cause of a list or map with too many entries.
     pub fn too_many(field: impl Into<String>, count: usize, most: i64) -> Self {
         let items = if most == 1 { "item" } else { "items" };
         let message = format!("Too many: {count}: must have at most {most} {items}");
         Self::new("FieldValueTooMany", field, message)
     }
 
-    /// A failure that is not the client's.
+    /// Returns the cause of a server error.
     pub fn internal(field: impl Into<String>, detail: &str) -> Self {
         Self::new("InternalError", field, with_detail("Internal error", detail))
     }
 }
 
-/// As in the message of the answer.
+/// Writes the cause as it appears in the message of the response.
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.field, self.message)
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_read_as_in_the_servers_answers() {
+    fn causes_match_the_servers_texts() {
         for (cause, text) in [
             (
                 Cause::invalid("a.b", &json!("x\"y"), "why"),

@@ -1,4 +1,4 @@
-//! The switchboard of faults: what a cluster does wrong on purpose.
+//! The switchboard of faults: errors that a cluster makes on purpose.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,62 +6,63 @@ use std::time::Duration;
 
 use crate::random::Random;
 
-/// Which requests a fault is about. What is empty means any.
+/// The requests that a fault applies to. An empty field matches every request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Match {
-    /// Verbs as Kubernetes names them: get, list, watch, create, update, patch, delete, deletecollection; empty for
-    /// requests that are about no resource.
+    /// The Kubernetes verbs: get, list, watch, create, update, patch, delete, deletecollection; empty for requests
+    /// for no resource.
     pub verbs: Vec<String>,
-    /// Plurals of resources, with a slash and the subresource if it is about one: `deployments`, `deployments/status`.
+    /// The plural names of resources, with a slash and the subresource for those: `deployments`,
+    /// `deployments/status`.
     pub resources: Vec<String>,
-    /// Namespaces.
+    /// The namespaces.
     pub namespaces: Vec<String>,
-    /// Names.
+    /// The names of objects.
     pub names: Vec<String>,
 }
 
-/// What happens to a request.
+/// The effect of a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// It begins later.
+    /// Delays the request.
     Latency(Duration),
-    /// 429 with `Retry-After` in seconds.
+    /// Answers 429 with `Retry-After` in seconds.
     TooMany(u32),
-    /// An error of the server, such as 500 or 503.
+    /// Answers with a server error, such as 500 or 503.
     Error(u16),
-    /// The connection is closed before the request is looked at.
+    /// Closes the connection before the request is handled.
     Refuse,
-    /// The request is done; the connection is closed in place of an answer.
-    LoseAnswer,
-    /// The request is done; the connection is closed in the middle of the answer.
+    /// Handles the request and closes the connection instead of responding.
+    LoseResponse,
+    /// Handles the request and closes the connection in the middle of the response.
     CutAnswer,
-    /// Nothing ever comes.
+    /// Never responds.
     BlackHole,
-    /// The answer is no JSON.
+    /// Answers with invalid JSON.
     Garbage,
-    /// A read shows the state of so many writes ago, as far as it is still known.
+    /// Shows a read the state of this many writes ago, as far as the log reaches.
     Stale(u64),
-    /// A watch ends after so many events.
+    /// Ends a watch after this many events.
     CutWatch(u32),
-    /// A watch tells 410 after so many events.
+    /// Sends a watch a 410 event after this many events.
     ExpireWatch(u32),
 }
 
-/// A fault.
+/// A fault of a cluster.
 #[derive(Debug, Clone)]
 pub struct Fault {
-    /// Which requests.
+    /// The requests that the fault applies to.
     pub requests: Match,
-    /// What happens to them.
+    /// The effect on them.
     pub effect: Effect,
-    /// To how many of them; none for all.
+    /// The number of requests that the fault affects; `None` for all.
     pub times: Option<u32>,
-    /// To one in so many of them, by lot; 0 and 1 for each.
+    /// Affects one in this many requests at random; 0 and 1 affect every request.
     pub one_in: u32,
 }
 
 impl Fault {
-    /// A fault of each request.
+    /// Returns a fault that affects every request.
     pub fn always(effect: Effect) -> Self {
         Self {
             requests: Match::default(),
@@ -71,35 +72,35 @@ impl Fault {
         }
     }
 
-    /// Limits it to verbs.
+    /// Limits the fault to verbs.
     #[must_use]
     pub fn on(mut self, verbs: &[&str]) -> Self {
         self.requests.verbs = verbs.iter().map(|verb| (*verb).to_owned()).collect();
         self
     }
 
-    /// Limits it to resources.
+    /// Limits the fault to resources.
     #[must_use]
     pub fn of(mut self, resources: &[&str]) -> Self {
         self.requests.resources = resources.iter().map(|one| (*one).to_owned()).collect();
         self
     }
 
-    /// Limits it to names.
+    /// Limits the fault to names.
     #[must_use]
     pub fn named(mut self, names: &[&str]) -> Self {
         self.requests.names = names.iter().map(|one| (*one).to_owned()).collect();
         self
     }
 
-    /// Limits it to a number of requests.
+    /// Limits the fault to a number of requests.
     #[must_use]
     pub fn times(mut self, times: u32) -> Self {
         self.times = Some(times);
         self
     }
 
-    /// Leaves it to chance.
+    /// Limits the fault to one in `count` requests, at random.
     #[must_use]
     pub fn one_in(mut self, count: u32) -> Self {
         self.one_in = count;
@@ -107,16 +108,16 @@ impl Fault {
     }
 }
 
-/// Names a fault that has been set.
+/// The ID of a fault that has been added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FaultId(u64);
 
-/// What a request is, to the switchboard.
+/// The properties of a request by which faults select it.
 #[derive(Debug, Clone, Default)]
 pub struct RequestFacts {
-    /// The verb; empty for a request that is about no resource.
+    /// The verb; empty for a request for no resource.
     pub verb: &'static str,
-    /// The resource, with its subresource.
+    /// The resource with its subresource.
     pub resource: String,
     /// The namespace.
     pub namespace: String,
@@ -137,7 +138,7 @@ impl Match {
 /// The faults of a cluster.
 #[derive(Debug)]
 pub struct Switchboard {
-    /// Whether there is any fault, so that a cluster without pays nothing.
+    /// Whether there is any fault, so that a cluster without faults takes no lock.
     any: AtomicBool,
     next: AtomicU64,
     set: Mutex<Set>,
@@ -167,7 +168,7 @@ impl Switchboard {
         self.set.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets a fault, in addition to those that are set.
+    /// Adds a fault.
     pub fn add(&self, fault: Fault) -> FaultId {
         let id = FaultId(self.next.fetch_add(1, Ordering::Relaxed));
         self.set().faults.push((id, fault));
@@ -175,23 +176,23 @@ impl Switchboard {
         id
     }
 
-    /// Takes a fault away.
+    /// Removes a fault.
     pub fn remove(&self, id: FaultId) {
         self.set().faults.retain(|(other, _)| *other != id);
     }
 
-    /// Takes all faults away.
+    /// Removes all faults.
     pub fn clear(&self) {
         self.set().faults.clear();
         self.any.store(false, Ordering::Release);
     }
 
-    /// To how many requests something has happened.
+    /// Returns the number of requests that a fault has affected.
     pub fn hits(&self) -> u64 {
         self.set().hits
     }
 
-    /// What happens to a request.
+    /// Returns the effects of the faults on a request.
     pub(crate) fn effects(&self, facts: &RequestFacts) -> Vec<Effect> {
         if !self.any.load(Ordering::Acquire) {
             return Vec::new();
@@ -224,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_hits_what_it_is_about_as_often_as_it_is_told() {
+    fn a_fault_affects_matching_requests_as_often_as_configured() {
         let board = Switchboard::new(Random::new(1));
         let facts = RequestFacts {
             verb: "patch",

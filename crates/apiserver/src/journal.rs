@@ -1,4 +1,4 @@
-//! Every write of a cluster, in order: for tests, and for checks that trust nobody's word.
+//! The journal: every write of a cluster in order, for tests and for checkers that verify a history independently.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,55 +8,55 @@ use jiff::Timestamp;
 
 use crate::store::Stored;
 
-/// What a write did to its object.
+/// How a write changed its object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
-    /// The object is new, by a create, a replacement or an apply.
+    /// The object is new, by a create, an update or an apply.
     Create,
-    /// It was replaced.
+    /// An update replaced the object.
     Update,
-    /// It was changed by a patch.
+    /// A patch changed the object.
     Patch,
-    /// It was changed by a server-side apply.
+    /// A server-side apply changed the object.
     Apply,
-    /// Its deletion began: it waits for finalizers or for its grace period.
+    /// The deletion started; it waits for finalizers or for the grace period.
     DeleteBegins,
-    /// It is gone.
+    /// The object was removed.
     Delete,
 }
 
-/// A write that was committed. What was refused, changed nothing or was a dry run is none.
+/// A committed write. Requests that failed, changed nothing or were dry runs have no entry.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Its number among the writes of all clusters of the server.
+    /// The number of the write among those of all clusters of the server.
     pub number: u64,
-    /// When.
+    /// The time of the write.
     pub time: Timestamp,
-    /// What it did.
+    /// How the write changed the object.
     pub verb: Verb,
-    /// API group, empty for the core.
+    /// The API group, empty for the core.
     pub group: Box<str>,
-    /// Plural of the resource.
+    /// The plural name of the resource.
     pub resource: Box<str>,
-    /// Kind of the object.
+    /// The kind of the object.
     pub kind: Box<str>,
     /// The subresource that was written to; empty for the object itself.
     pub subresource: Box<str>,
-    /// Who wrote it.
+    /// The user who sent the request.
     pub user: Box<str>,
-    /// The field manager of the write, as given or made of the user agent.
+    /// The field manager: the given name, or one derived from the user agent.
     pub manager: Box<str>,
     /// The object after the write, or its last version.
     pub object: Arc<Stored>,
 }
 
 impl Entry {
-    /// The revision of the write.
+    /// Returns the revision of the write.
     pub fn revision(&self) -> u64 {
         self.object.revision
     }
 
-    /// `namespace/name`, or the name.
+    /// Returns `namespace/name`, or the name.
     pub fn key(&self) -> Box<str> {
         self.object.head.key()
     }
@@ -65,12 +65,12 @@ impl Entry {
 /// How many writes a journal keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Keep {
-    /// None; they are counted all the same.
+    /// No writes; the journal only counts them.
     #[default]
     Nothing,
-    /// The last ones.
+    /// The last writes.
     Last(usize),
-    /// All.
+    /// All writes.
     Everything,
 }
 
@@ -80,12 +80,12 @@ pub struct Journal {
     entries: VecDeque<Entry>,
     keep: Keep,
     written: u64,
-    /// Numbers the writes of all clusters.
+    /// The counter of the writes of all clusters.
     numbers: Arc<AtomicU64>,
 }
 
 impl Journal {
-    /// Returns an empty journal; clusters of one server share the numbers.
+    /// Returns an empty journal; the clusters of one server share the counter.
     pub fn new(keep: Keep, numbers: Arc<AtomicU64>) -> Self {
         Self {
             entries: VecDeque::new(),
@@ -109,17 +109,17 @@ impl Journal {
         }
     }
 
-    /// The writes that are kept, the oldest first.
+    /// Returns the writes that the journal keeps, the oldest first.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter()
     }
 
-    /// How many writes there have been, kept or not.
+    /// Returns the number of writes so far, kept or not.
     pub fn written(&self) -> u64 {
         self.written
     }
 
-    /// Forgets the entries; the count stays.
+    /// Removes the entries; the count stays.
     pub fn clear(&mut self) {
         self.entries.clear();
     }

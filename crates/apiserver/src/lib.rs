@@ -1,16 +1,23 @@
 //! The Kubernetes API in one process, for any number of virtual clusters.
 //!
-//! [`server`] is the edge: clusters with their addresses and credentials, and the clock. [`http`] reads requests;
-//! [`verbs`] does them on a cluster's [`state`], which is a [`store`] of objects and the [`kinds`] that are served;
-//! [`controllers`] does what follows. All below the edge is synchronous, has the time as a parameter and draws names
-//! from a seeded generator. [`journal`] has every write in order, [`faults`] what goes wrong on purpose.
+//! From the edge inwards:
 //!
-//! The heart decides what becomes of objects: [`schema`] knows how values of a kind merge, [`fields`] names fields and
-//! holds sets of them, [`typed`] compares and merges values, [`managed`] keeps `metadata.managedFields` (server-side
-//! apply, KEP-555), [`patch`] has the other patches and [`crd`] custom resources.
+//! - [`server`] has the clusters with their addresses, credentials and clock, and [`http`] reads requests and writes
+//!   responses;
+//! - [`controllers`] reconcile objects after writes, and [`verbs`] execute requests, both on the [`state`] of a
+//!   cluster;
+//! - [`state`] is a [`store`] of objects with the resources that the cluster serves ([`kinds`]); [`journal`] records
+//!   every write, [`persist`] stores the state on disk, [`faults`] injects errors;
+//! - [`schema`] defines how the values of a kind merge, [`fields`] has field paths and sets of them, [`typed`] compares
+//!   and merges values, [`managed`] maintains `metadata.managedFields` (server-side apply, KEP-555), [`patch`] has the
+//!   other patch types and [`crd`] custom resources.
 //!
-//! The specification is what Kubernetes 1.35 does. The heart is compared with its libraries, `tests/conformance` sends the
-//! same requests to a real kube-apiserver; `docs/apiserver-gaps.md` says what differs.
+//! Each module only uses those below it. Everything below the edge is synchronous, takes the time as a parameter and
+//! draws names from a seeded generator.
+//!
+//! The specification is the behaviour of Kubernetes 1.35. Tests compare merging, patching and validation with
+//! Kubernetes' libraries, and `tests/conformance` sends the same requests to a real kube-apiserver;
+//! `docs/apiserver-gaps.md` lists the differences.
 //!
 //! ```
 //! use serde_json::json;
@@ -50,9 +57,11 @@ pub mod state;
 pub mod status;
 pub mod store;
 pub mod table;
+pub mod target;
 pub mod typed;
 mod value;
 pub mod verbs;
+pub mod write;
 
 pub use cause::Cause;
 pub use value::settle_numbers;

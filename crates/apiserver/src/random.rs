@@ -1,15 +1,15 @@
-//! A generator of numbers with a seed: names and UIDs are the same in each run with the same requests.
+//! A seeded random generator: names and UIDs are the same in every run with the same requests.
 
-/// The letters of generated names: none that make words, none that look alike.
+/// The letters of generated names, as in Kubernetes: without vowels and characters that look alike.
 const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// How far two numbers in a row are apart inside.
+/// The increment of SplitMix64.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-/// How many numbers a generator leaves out that goes on after a restart: far more than can be drawn between two writes.
+/// How many numbers a generator skips after a restart: far more than can be drawn between two writes.
 const LEAP: u64 = 1 << 40;
 
-/// SplitMix64: small, quick, and good enough to keep names apart. Nothing here is a secret but tokens, and those come
-/// from the server's options or the system's generator.
+/// A SplitMix64 generator: small, fast, and good enough to keep names apart. Secrets do not come from it; tokens
+/// derive from the server's options or from the system's generator.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -19,7 +19,8 @@ impl Random {
         Self(seed)
     }
 
-    /// Returns the generator of a name under a seed, so that one cluster's writes do not change what another gets.
+    /// Returns the generator of a name under a seed, so that the writes of one cluster do not change the names of
+    /// another.
     pub fn named(seed: u64, name: &str) -> Self {
         // FNV-1a
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -30,15 +31,15 @@ impl Random {
         random
     }
 
-    /// Where the generator is: what [`Random::resumed`] takes.
-    pub fn place(&self) -> u64 {
+    /// Returns the position of the generator, for [`Random::resumed`].
+    pub fn position(&self) -> u64 {
         self.0
     }
 
-    /// Returns the generator that was at a place, behind everything that may have been drawn since that was written
-    /// down. All numbers of one generator differ, so nothing that has been given is given again.
-    pub fn resumed(place: u64) -> Self {
-        Self(place.wrapping_add(STEP.wrapping_mul(LEAP)))
+    /// Returns a generator that continues after a stored position, behind every number that may have been drawn
+    /// since. The numbers of one generator are distinct, so no number repeats.
+    pub fn resumed(position: u64) -> Self {
+        Self(position.wrapping_add(STEP.wrapping_mul(LEAP)))
     }
 
     /// Returns the next number.
@@ -55,7 +56,7 @@ impl Random {
         if limit == 0 { 0 } else { self.number() % limit }
     }
 
-    /// Returns a UUID of version 4.
+    /// Returns a version 4 UUID.
     pub fn uuid(&mut self) -> String {
         let (high, low) = (self.number(), self.number());
         let (high, low) = (
@@ -72,7 +73,7 @@ impl Random {
         )
     }
 
-    /// Returns what is put behind a `generateName`.
+    /// Returns the suffix that the server appends to a `generateName`.
     pub fn suffix(&mut self) -> String {
         (0..5)
             .map(|_| char::from(LETTERS[self.below(27) as usize % LETTERS.len()]))
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_gives_the_same_names_and_another_cluster_others() {
+    fn names_depend_on_the_seed_and_the_cluster() {
         let (mut one, mut again, mut other) = (
             Random::named(7, "a"),
             Random::named(7, "a"),
@@ -99,12 +100,12 @@ mod tests {
     }
 
     #[test]
-    fn a_generator_that_goes_on_gives_nothing_that_it_has_given() {
+    fn a_resumed_generator_repeats_no_number() {
         let mut before = Random::named(7, "a");
-        let place = before.place();
+        let position = before.position();
         let given: std::collections::BTreeSet<u64> = (0..10_000).map(|_| before.number()).collect();
-        let mut after = Random::resumed(place);
+        let mut after = Random::resumed(position);
         assert!((0..10_000).all(|_| !given.contains(&after.number())));
-        assert_ne!(Random::resumed(place).place(), place);
+        assert_ne!(Random::resumed(position).position(), position);
     }
 }

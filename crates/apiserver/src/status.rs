@@ -1,4 +1,4 @@
-//! Answers that are not what was asked for: the kind `Status`, worded as the API server words it.
+//! The kind `Status`: responses to requests that failed, with the texts of Kubernetes.
 
 use std::fmt;
 
@@ -6,46 +6,46 @@ use serde_json::{Map, Value, json};
 
 pub use crate::cause::Cause;
 
-/// Why a request got something else than what it asked for.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Status {
-    /// The HTTP code.
+    /// The HTTP status code.
     pub code: u16,
-    /// One of Kubernetes' reasons; empty if there is none.
+    /// The Kubernetes reason; empty if there is none.
     pub reason: &'static str,
-    /// For people.
+    /// The message.
     pub message: String,
-    /// What it is about.
+    /// The details of the failure.
     pub details: Details,
-    /// Where a list can go on that could not as it was asked for.
+    /// The token with which a client can continue a list whose resource version has been compacted.
     pub continuation: Option<String>,
-    /// Whether the answer is the message as plain text: of what knows nothing of the API.
+    /// Whether the response is the message as plain text, as for paths outside of the API.
     pub plain: bool,
-    /// What the client is warned of all the same.
+    /// The warnings for the client.
     pub warnings: Vec<String>,
 }
 
-/// What a [`Status`] is about.
+/// The details of a [`Status`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Details {
-    /// Name of the object.
+    /// The name of the object.
     pub name: String,
-    /// API group.
+    /// The API group.
     pub group: String,
-    /// Kind, or plural of the resource.
+    /// The kind, or the plural name of the resource.
     pub kind: String,
-    /// UID of the object.
+    /// The UID of the object.
     pub uid: String,
-    /// One for each thing that is wrong.
+    /// The causes, one for each error.
     pub causes: Vec<Cause>,
-    /// When to try again, 0 for nothing said.
+    /// The seconds after which to retry; 0 if unknown.
     pub retry_after: u32,
-    /// Whether to write details even if there are none, as the API server does before it knows the resource.
+    /// Whether to write empty details, as Kubernetes does before it knows the resource.
     pub empty: bool,
 }
 
 impl Cause {
-    /// A text that is none of those known.
+    /// Returns the cause of a string that is not one of the supported values.
     pub(crate) fn not_supported_text(field: impl Into<String>, bad: &str, supported: &[&str]) -> Self {
         Self::not_supported(field, &Value::String(bad.to_owned()), supported)
     }
@@ -59,7 +59,7 @@ impl fmt::Display for Status {
 
 impl std::error::Error for Status {}
 
-/// `deployments.apps`: a resource, or a kind, with its group.
+/// Returns a resource or a kind with its group, such as `deployments.apps`.
 pub(crate) fn qualified(what: &str, group: &str) -> String {
     if group.is_empty() {
         what.to_owned()
@@ -82,43 +82,43 @@ impl Status {
         }
     }
 
-    /// With what the client is warned of all the same.
+    /// Adds warnings for the client.
     #[must_use]
     pub fn warning(mut self, warnings: Vec<String>) -> Self {
         self.warnings.extend(warnings);
         self
     }
 
-    fn about(mut self, group: &str, kind: &str, name: &str) -> Self {
+    fn concerning(mut self, group: &str, kind: &str, name: &str) -> Self {
         self.details.group = group.to_owned();
         self.details.kind = kind.to_owned();
         self.details.name = name.to_owned();
         self
     }
 
-    /// No such object.
+    /// Returns the status for an object that does not exist.
     pub fn not_found(group: &str, plural: &str, name: &str) -> Self {
         let what = qualified(plural, group);
-        Self::new(404, "NotFound", format!("{what} {name:?} not found")).about(group, plural, name)
+        Self::new(404, "NotFound", format!("{what} {name:?} not found")).concerning(group, plural, name)
     }
 
-    /// A status that the API server writes before it knows what the request is about.
-    fn early(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+    /// Returns a status that Kubernetes returns before it knows the resource.
+    fn with_empty_details(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         let mut status = Self::new(code, reason, message);
         status.details.empty = true;
         status
     }
 
-    /// No such resource.
+    /// Returns the status for a resource that is not served.
     pub fn no_such_resource() -> Self {
-        Self::early(
+        Self::with_empty_details(
             404,
             "NotFound",
             "the server could not find the requested resource",
         )
     }
 
-    /// No such path.
+    /// Returns the status for a path that is not served.
     pub fn no_such_path() -> Self {
         Self {
             plain: true,
@@ -126,13 +126,14 @@ impl Status {
         }
     }
 
-    /// The name is taken.
+    /// Returns the status for a name that is taken.
     pub fn already_exists(group: &str, plural: &str, name: &str) -> Self {
         let what = qualified(plural, group);
-        Self::new(409, "AlreadyExists", format!("{what} {name:?} already exists")).about(group, plural, name)
+        Self::new(409, "AlreadyExists", format!("{what} {name:?} already exists"))
+            .concerning(group, plural, name)
     }
 
-    /// The object is not as the request supposes.
+    /// Returns the status for a precondition that failed.
     pub fn conflict(group: &str, plural: &str, name: &str, why: impl fmt::Display) -> Self {
         let what = qualified(plural, group);
         Self::new(
@@ -140,10 +141,10 @@ impl Status {
             "Conflict",
             format!("Operation cannot be fulfilled on {what} {name:?}: {why}"),
         )
-        .about(group, plural, name)
+        .concerning(group, plural, name)
     }
 
-    /// The object has been changed since the client read it.
+    /// Returns the status for an object that changed since the client read it.
     pub fn modified(group: &str, plural: &str, name: &str) -> Self {
         Self::conflict(
             group,
@@ -153,7 +154,7 @@ impl Status {
         )
     }
 
-    /// The object is not valid.
+    /// Returns the status for an invalid object.
     pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Self {
         let what = qualified(kind, group);
         let mut texts: Vec<String> = Vec::new();
@@ -168,37 +169,38 @@ impl Status {
             all => format!("[{}]", all.join(", ")),
         };
         let mut status = Self::new(422, "Invalid", format!("{what} {name:?} is invalid: {texts}"))
-            .about(group, kind, name);
+            .concerning(group, kind, name);
         status.details.causes = causes;
         status
     }
 
-    /// The request cannot be understood.
+    /// Returns the status for a request that cannot be read.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message)
     }
 
-    /// The request is understood and refused.
+    /// Returns the status for a request that is forbidden.
     pub fn forbidden(group: &str, plural: &str, name: &str, why: impl fmt::Display) -> Self {
         let what = qualified(plural, group);
-        Self::new(403, "Forbidden", format!("{what} {name:?} is forbidden: {why}")).about(group, plural, name)
+        Self::new(403, "Forbidden", format!("{what} {name:?} is forbidden: {why}"))
+            .concerning(group, plural, name)
     }
 
-    /// Who are you?
+    /// Returns the status for a request without valid credentials.
     pub fn unauthorized() -> Self {
         Self::new(401, "Unauthorized", "Unauthorized")
     }
 
-    /// The resource has no such verb.
+    /// Returns the status for a verb that the resource does not support.
     pub fn method_not_allowed() -> Self {
-        Self::early(
+        Self::with_empty_details(
             405,
             "MethodNotAllowed",
             "the server does not allow this method on the requested resource",
         )
     }
 
-    /// Kubernetes does this and this server does not.
+    /// Returns the status for a feature of Kubernetes that this server does not have.
     pub fn not_implemented(what: impl fmt::Display) -> Self {
         Self::new(
             501,
@@ -207,12 +209,12 @@ impl Status {
         )
     }
 
-    /// The revision is not known any more.
+    /// Returns the status for a resource version that has been compacted.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
     }
 
-    /// The client asks for a revision that is still to come.
+    /// Returns the status for a resource version that the cluster has not reached.
     pub fn too_large_revision(asked: u64, current: u64) -> Self {
         let mut status = Self::new(
             504,
@@ -228,7 +230,7 @@ impl Status {
         status
     }
 
-    /// The server does not know why.
+    /// Returns the status for a server error.
     pub fn internal(message: impl fmt::Display) -> Self {
         let mut status = Self::new(
             500,
@@ -243,21 +245,21 @@ impl Status {
         status
     }
 
-    /// No form of the answer that the client takes can be written.
+    /// Returns the status for an `Accept` header without a supported media type.
     pub fn not_acceptable() -> Self {
-        Self::early(
+        Self::with_empty_details(
             406,
             "NotAcceptable",
             "406: Not Acceptable\n\nAvailable representations: application/json, application/json;stream=watch",
         )
     }
 
-    /// The body is in a form that the server cannot read.
+    /// Returns the status for a body of an unsupported media type.
     pub fn unsupported_media_type() -> Self {
-        Self::early(415, "UnsupportedMediaType", "415: Unsupported Media Type")
+        Self::with_empty_details(415, "UnsupportedMediaType", "415: Unsupported Media Type")
     }
 
-    /// The patch is in a form that is not for custom resources.
+    /// Returns the status for a patch type that custom resources do not support.
     pub fn unsupported_patch() -> Self {
         Self::new(
             415,
@@ -266,12 +268,12 @@ impl Status {
         )
     }
 
-    /// An error of the API server that has no reason.
+    /// Returns the status for a server error without a reason.
     pub fn internal_plain(message: impl Into<String>) -> Self {
         Self::new(500, "", message)
     }
 
-    /// As on the wire.
+    /// Returns the status as JSON.
     pub fn to_value(&self) -> Value {
         let mut status = json!({
             "kind": "Status",
@@ -336,7 +338,7 @@ impl Cause {
     }
 }
 
-/// The answer to a deletion after which nothing is left.
+/// Returns the response to a deletion that removed the object.
 pub(crate) fn deleted(group: &str, plural: &str, name: &str, uid: &str) -> Value {
     let details = Details {
         name: name.to_owned(),

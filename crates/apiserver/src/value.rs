@@ -1,14 +1,14 @@
-//! How JSON values compare, and how the API server writes them in messages.
+//! The comparison of JSON values, and their text in messages.
 //!
-//! The order and the equality are those of structured-merge-diff's `value` package: an integer and a float of the same
-//! amount are equal. The texts are Go's, since messages quote values in Go's notation and clients match on them.
+//! Order and equality are those of structured-merge-diff's `value` package: an integer and a float of the same value
+//! are equal. The texts are those of Go, since messages quote values in Go syntax and clients match on them.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 
 use serde_json::{Map, Number, Value};
 
-/// A number as Go's decoder for objects holds it.
+/// A number as Go's decoder of objects represents it.
 #[derive(Clone, Copy)]
 enum Amount {
     Int(i64),
@@ -24,11 +24,8 @@ fn amount(number: &Number) -> Amount {
 
 fn as_float(amount: Amount) -> f64 {
     match amount {
-        // The same loss as in Go, where the comparison is between floats too.
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "the comparison is meant to be one of floats"
-        )]
+        // The same loss of precision as in Go, which compares floats here too.
+        #[expect(clippy::cast_precision_loss, reason = "Go compares floats here")]
         Amount::Int(int) => int as f64,
         Amount::Float(float) => float,
     }
@@ -43,7 +40,7 @@ fn compare_numbers(left: &Number, right: &Number) -> Ordering {
     }
 }
 
-/// The place of a kind of value in the order: numbers, strings, booleans, lists, maps, null.
+/// The rank of a type in the order: numbers, strings, booleans, lists, maps, null.
 fn rank(value: &Value) -> u8 {
     match value {
         Value::Number(_) => 0,
@@ -55,7 +52,7 @@ fn rank(value: &Value) -> u8 {
     }
 }
 
-/// Orders any two values.
+/// Compares any two values.
 pub(crate) fn compare(left: &Value, right: &Value) -> Ordering {
     match (left, right) {
         (Value::Number(left), Value::Number(right)) => compare_numbers(left, right),
@@ -85,7 +82,7 @@ fn compare_maps(left: &Map<String, Value>, right: &Map<String, Value>) -> Orderi
         .unwrap_or_else(|| left.len().cmp(&right.len()))
 }
 
-/// Says whether two values are the same; 1 and 1.0 are.
+/// Returns whether two values are equal; 1 and 1.0 are.
 pub(crate) fn equal(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::Number(left), Value::Number(right)) => compare_numbers(left, right).is_eq(),
@@ -103,7 +100,7 @@ pub(crate) fn equal(left: &Value, right: &Value) -> bool {
     }
 }
 
-/// Writes a value as it stands in a field path: `[name="web",port=80]`.
+/// Formats a value as part of a field path: `[name="web",port=80]`.
 pub(crate) fn in_path(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
@@ -118,7 +115,7 @@ pub(crate) fn in_path(value: &Value) -> String {
     }
 }
 
-/// Go's `%v`.
+/// Formats a value like Go's `%v`.
 pub(crate) fn plain(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
@@ -136,7 +133,7 @@ pub(crate) fn plain(value: &Value) -> String {
     }
 }
 
-/// Go's `%#v`.
+/// Formats a value like Go's `%#v`.
 pub(crate) fn go_syntax(value: &Value) -> String {
     match value {
         Value::Null => "interface {}(nil)".to_owned(),
@@ -157,7 +154,7 @@ pub(crate) fn go_syntax(value: &Value) -> String {
     }
 }
 
-/// Go's `%T` of a value decoded from JSON.
+/// Returns the type of a value like Go's `%T`.
 pub(crate) fn go_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",
@@ -172,7 +169,7 @@ pub(crate) fn go_type(value: &Value) -> &'static str {
     }
 }
 
-/// Encodes a value as Go's `json.Marshal` does, which escapes what could end a script in HTML.
+/// Encodes a value like Go's `json.Marshal`, which escapes the characters that are special in HTML.
 pub(crate) fn go_json(value: &Value) -> String {
     let mut out = String::new();
     write_go_json(&mut out, value);
@@ -210,7 +207,7 @@ fn write_go_json(out: &mut String, value: &Value) {
     }
 }
 
-/// Makes integers of the floats that are whole, as they are read back once they have been stored: Go writes 3.0 as 3.
+/// Converts whole floats to integers, as storing does: Go writes 3.0 as 3.
 pub fn settle_numbers(value: &mut Value) {
     match value {
         Value::Number(number) if !number.is_i64() => {
@@ -253,7 +250,7 @@ fn plain_number(number: &Number) -> String {
     }
 }
 
-/// Writes a number as Go's encoders of JSON do.
+/// Writes a number like Go's JSON encoders.
 pub(crate) fn write_json_number(out: &mut String, number: &Number) {
     match amount(number) {
         Amount::Int(int) => {
@@ -261,7 +258,7 @@ pub(crate) fn write_json_number(out: &mut String, number: &Number) {
         }
         Amount::Float(float) => {
             let text = go_float(float, -6, 21);
-            // JSON writes e-9 where the rest of Go writes e-09.
+            // Go's JSON encoder writes e-9 where Go's `strconv` writes e-09.
             match text.strip_suffix(|c: char| c.is_ascii_digit()) {
                 Some(head) if head.ends_with("e-0") => {
                     out.push_str(&head[..head.len() - 1]);
@@ -273,7 +270,7 @@ pub(crate) fn write_json_number(out: &mut String, number: &Number) {
     }
 }
 
-/// The shortest decimal of a float, with an exponent below `10^low` and from `10^high` on.
+/// Returns the shortest decimal form of a float, with an exponent below `10^low` and from `10^high` on.
 fn go_float(float: f64, low: i32, high: i32) -> String {
     let scientific = format!("{float:e}");
     let Some((digits, exponent)) = scientific.split_once('e') else {
@@ -287,7 +284,7 @@ fn go_float(float: f64, low: i32, high: i32) -> String {
     format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
-/// Quotes a string as Go's `%q` does.
+/// Quotes a string like Go's `%q`.
 pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -317,8 +314,8 @@ pub(crate) fn quoted(text: &str) -> String {
     out
 }
 
-/// Go's `unicode.IsPrint`, as near as the standard library of Rust knows it: unassigned characters and separators
-/// beyond ASCII are not printed.
+/// Returns what Go's `unicode.IsPrint` does, as far as Rust's standard library allows: unassigned characters and
+/// separators beyond ASCII do not print.
 pub(crate) fn is_print(char: char) -> bool {
     match char {
         ' '..='~' => true,
@@ -330,6 +327,17 @@ pub(crate) fn is_print(char: char) -> bool {
     }
 }
 
+/// Returns Go's message for invalid Base64.
+pub(crate) fn illegal_base64(text: &str, error: &base64::DecodeError) -> String {
+    let at = match error {
+        base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => *at,
+        base64::DecodeError::InvalidLength(_) | base64::DecodeError::InvalidPadding => {
+            text.len() - text.len() % 4
+        }
+    };
+    format!("illegal base64 data at input byte {at}")
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -337,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_as_in_go() {
+    fn numbers_are_formatted_as_in_go() {
         for (value, path, encoded) in [
             (json!(80), "80", "80"),
             (json!(80.0), "80", "80"),
@@ -358,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn an_integer_equals_the_float_of_its_amount() {
+    fn an_integer_equals_the_float_of_the_same_value() {
         assert!(equal(&json!({"a": [1, 2.0]}), &json!({"a": [1.0, 2]})));
         assert!(!equal(&json!(1), &json!("1")));
         assert_eq!(compare(&json!(80), &json!(443.0)), Ordering::Less);

@@ -1,4 +1,4 @@
-//! Compares server-side apply with what Kubernetes' own libraries say; `tests/oracle/apply` wrote their answers down.
+//! Compares server-side apply with recorded responses of Kubernetes' libraries, which `tests/oracle/apply` writes.
 
 #![expect(
     clippy::unwrap_used,
@@ -25,7 +25,7 @@ struct Corpus {
     runs: Vec<Run>,
 }
 
-/// A kind and what happens to one object of it.
+/// A kind, and a sequence of operations on one object of it.
 #[derive(Deserialize)]
 struct Run {
     #[serde(default)]
@@ -50,7 +50,7 @@ struct Step {
     reset: bool,
     #[serde(rename = "obj")]
     object: Value,
-    /// What the object is then, unless it is the one sent.
+    /// The object after the step, unless it is the one sent.
     #[serde(rename = "is")]
     result: Option<Value>,
     #[serde(default)]
@@ -71,7 +71,7 @@ enum Action {
     Update,
 }
 
-/// The kind that a run is about.
+/// The kind of a run.
 struct Subject {
     versions: Versions,
     names: Vec<String>,
@@ -139,7 +139,7 @@ struct State {
 }
 
 impl State {
-    /// What a run starts with. Entries that cannot be read count as none.
+    /// Returns the start of a run. Unreadable entries count as none.
     fn of(live: &Value) -> Self {
         let mut object = live.clone();
         let entries = object["metadata"]
@@ -153,10 +153,10 @@ impl State {
     }
 }
 
-/// What the library made of a step, and what this crate makes of it.
+/// The result of a step in the library or in this crate.
 struct Answer {
     outcome: Result<State, (u16, String)>,
-    /// Of an update that passes without its entries.
+    /// The error of an update that is accepted without entries.
     complaint: String,
 }
 
@@ -212,7 +212,7 @@ fn answer(subject: &Subject, live: Option<&State>, step: &Step, place: usize) ->
     }
 }
 
-/// The message and the causes, line by line in the order of the oracle.
+/// Returns the message and the causes, one a line, in the order of the oracle.
 fn text_of(error: &ApplyError) -> String {
     let mut text = error.to_string();
     if let ApplyError::Conflict(conflicts) = error {
@@ -229,7 +229,7 @@ fn sorted(text: &str) -> String {
     lines.join("\n")
 }
 
-/// The entries in the oracle's notation.
+/// Returns the entries in the notation of the oracle.
 fn notation(managed: &ManagedFields) -> Vec<Value> {
     let of_entry = |entry: &Entry| {
         json!([
@@ -244,7 +244,7 @@ fn notation(managed: &ManagedFields) -> Vec<Value> {
     managed.entries().iter().map(of_entry).collect()
 }
 
-/// How often each kind of step came, so that the corpus cannot shrink unseen.
+/// The number of steps of each kind, so that a shrinking corpus fails the test.
 #[derive(Debug, Default)]
 struct Seen {
     applied: usize,
@@ -304,7 +304,7 @@ fn compare(step: &Step, got: &Answer, seen: &mut Seen) -> Option<String> {
         object["metadata"]["uid"] = json!("u");
     }
     if let Some(wanted) = &step.result {
-        // The library leaves an object that stays the same in the version it was in.
+        // The library leaves an unchanged object in its previous version.
         object["apiVersion"] = wanted["apiVersion"].clone();
         if object != *wanted {
             return Some(format!("wanted {wanted}\n  got {object}"));
@@ -328,7 +328,7 @@ fn report(differences: &[String]) {
 }
 
 #[test]
-fn written_runs_end_as_in_kubernetes() {
+fn written_runs_match_kubernetes() {
     let corpus: Corpus = serde_json::from_str(include_str!("data/apply.json")).unwrap();
     let mut seen = Seen::default();
     let found = differences(&corpus, &mut seen);
@@ -337,7 +337,7 @@ fn written_runs_end_as_in_kubernetes() {
 }
 
 #[test]
-fn random_runs_end_as_in_kubernetes() {
+fn random_runs_match_kubernetes() {
     let corpus: Corpus = serde_json::from_str(include_str!("data/apply-random.json")).unwrap();
     let mut seen = Seen::default();
     let found = differences(&corpus, &mut seen);

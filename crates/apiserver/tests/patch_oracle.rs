@@ -1,4 +1,4 @@
-//! Compares patches with what Kubernetes' own libraries make of them; `tests/oracle/apply` wrote their answers down.
+//! Compares patches with recorded results of Kubernetes' libraries, which `tests/oracle/apply` writes.
 
 #![expect(
     clippy::unwrap_used,
@@ -13,7 +13,7 @@ use starling_apiserver::patch::{
     PatchError, StrategicType, json_patch, merge_patch, strategic_merge, unknown_in_json_patch,
 };
 
-/// A patch for an object, and what comes of it.
+/// A patch, its object and the result.
 #[derive(Deserialize)]
 struct Case {
     how: String,
@@ -25,7 +25,7 @@ struct Case {
     result: Option<Value>,
     #[serde(default)]
     code: u16,
-    /// Empty where clients do not see it, or where it is another one each time.
+    /// The error; empty if clients do not see it, or if it varies.
     #[serde(default)]
     error: String,
 }
@@ -71,7 +71,7 @@ impl Case {
 }
 
 #[test]
-fn patches_end_as_in_kubernetes() {
+fn patches_match_kubernetes() {
     let cases: Vec<Case> = serde_json::from_str(include_str!("data/patches.json")).unwrap();
     let mut seen: BTreeMap<(&str, u16), usize> = BTreeMap::new();
     for case in &cases {
@@ -101,7 +101,7 @@ fn patches_end_as_in_kubernetes() {
 }
 
 #[test]
-fn members_that_operations_do_not_have_are_named() {
+fn unknown_members_of_operations_are_reported() {
     let patch = serde_json::json!([{"op": "add", "path": "/x", "value": 1}, {"op": "test", "where": 1}]);
     assert_eq!(
         unknown_in_json_patch(&patch),

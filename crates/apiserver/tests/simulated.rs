@@ -1,4 +1,4 @@
-//! The server under a simulated network and clock: the same seed gives the same history, to the byte.
+//! The server under a simulated network and clock: the same seed gives the same history, byte for byte.
 
 #![expect(
     clippy::unwrap_used,
@@ -36,7 +36,7 @@ fn start() -> Server {
     Server::start(options).unwrap()
 }
 
-/// Sends a request over a connection of its own; none if the connection ends without an answer.
+/// Sends a request over its own connection; `None` if the connection ends without a response.
 async fn send(method: &str, path: &str, token: &str, body: Value) -> Option<(u16, Value)> {
     let stream = TcpStream::connect(("server", 80)).await.ok()?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
@@ -70,7 +70,7 @@ fn deployment(image: usize) -> Value {
             "spec": {"containers": [{"name": "c", "image": format!("nginx:{image}")}]}}}})
 }
 
-/// One run: three revisions are applied over a network that loses answers, each until it is healthy.
+/// Runs three revisions over a network that loses responses, each until it is healthy.
 fn run(seed: u64) -> (Vec<String>, Duration) {
     let mut simulation = turmoil::Builder::new()
         .rng_seed(seed)
@@ -86,7 +86,7 @@ fn run(seed: u64) -> (Vec<String>, Duration) {
             let cluster = server.create_cluster("member")?;
             cluster
                 .faults()
-                .add(Fault::always(Effect::LoseAnswer).on(&["patch"]).one_in(3));
+                .add(Fault::always(Effect::LoseResponse).on(&["patch"]).one_in(3));
             cluster.faults().add(
                 Fault::always(Effect::Latency(Duration::from_millis(700)))
                     .on(&["get"])
@@ -152,7 +152,7 @@ fn run(seed: u64) -> (Vec<String>, Duration) {
     (history, elapsed)
 }
 
-/// The token that a server with this secret gives, from a server that serves nothing.
+/// Returns the token that a server with this secret accepts.
 fn token() -> String {
     start()
         .create_cluster("member")

@@ -1,4 +1,4 @@
-//! The store against a naive model: a map for each revision.
+//! The store against a naive model: one map per revision.
 
 #![expect(
     clippy::unwrap_used,
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use starling_apiserver::store::{ChangeKind, History, Range, Store, TableName};
 
-/// What is done to the store.
+/// An operation on the store.
 #[derive(Debug, Clone)]
 enum Step {
     Put { namespace: u8, name: u8, value: u8 },
@@ -28,14 +28,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Names of which one is the beginning of another: the order of lists is that of the keys.
+/// Names of which one is a prefix of another, since lists are in the order of keys.
 fn names(namespace: u8, name: u8) -> (String, String) {
     let namespace = ["a", "a-b", "b"][usize::from(namespace)];
     let name = ["x", "x.y", "y", "z"][usize::from(name)];
     (namespace.to_owned(), name.to_owned())
 }
 
-/// Key, value and the revision that the object was written at.
+/// The value and revision of each object by key.
 type Snapshot = BTreeMap<String, (u8, u64)>;
 
 fn seen(stored: &starling_apiserver::store::Stored) -> (String, (u8, u64)) {
@@ -65,8 +65,8 @@ fn within(snapshot: &Snapshot, range: &Range<'_>) -> Vec<(String, (u8, u64))> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Lists of now and of the past, with and without a range, and what watchers see, follow the model; what is
-    /// compacted is said to be.
+    /// Lists at current and past revisions, with and without a range, and the events of watches match the model;
+    /// reading compacted revisions fails.
     #[test]
     fn the_store_follows_the_model(steps in prop::collection::vec(step(), 1..60), changes in 1..80usize) {
         let history = History { changes, bytes: usize::MAX };
@@ -125,7 +125,7 @@ proptest! {
                 let found = store.get_at("things", key, revision).unwrap().map(|stored| seen(&stored).1);
                 prop_assert_eq!(found, snapshot.get(key).copied());
             }
-            // Whoever watches from here on comes to the newest state, and so does who sees only some of the objects.
+            // A watch from any revision on reaches the current state, also one with a selector.
             let all = follow(&store, revision, snapshot, |_| true);
             prop_assert_eq!(&all, model.last().unwrap());
             let sees = |value: u8| value == 1;
@@ -140,7 +140,7 @@ proptest! {
     }
 }
 
-/// Applies what a watcher sees to what it had, and checks that it is told of things in the right way.
+/// Applies the events of a watch to a snapshot, and checks that each event type fits.
 fn follow(store: &Store, from: u64, begin: &Snapshot, sees: impl Fn(u8) -> bool) -> Snapshot {
     let mut state = begin.clone();
     let mut last = from;
@@ -148,7 +148,7 @@ fn follow(store: &Store, from: u64, begin: &Snapshot, sees: impl Fn(u8) -> bool)
         assert!(change.revision > last, "in order");
         last = change.revision;
         let value_of = |stored: &starling_apiserver::store::Stored| seen(stored).1.0;
-        let Some(kind) = change.seen(|stored| sees(value_of(stored))) else {
+        let Some(kind) = change.kind_for(|stored| sees(value_of(stored))) else {
             continue;
         };
         let (key, value) = seen(&change.object);
@@ -180,7 +180,7 @@ fn dependents_are_found_by_the_uid_of_their_owner() {
 }
 
 #[test]
-fn the_past_that_is_kept_is_limited_in_bytes_too() {
+fn the_history_is_limited_in_bytes_too() {
     let mut store = Store::new(
         0,
         History {

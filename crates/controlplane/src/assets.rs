@@ -1,4 +1,4 @@
-//! Finds the programs of a control plane, or has them built.
+//! Finds the programs of a control plane, or builds them.
 
 use std::env;
 use std::io::{self, BufRead, BufReader};
@@ -8,10 +8,10 @@ use std::process::{Command, ExitStatus, Stdio};
 /// The script that builds the programs, below the root of a checkout.
 const BUILD_SCRIPT: &str = "tests/controlplane/build.sh";
 
-/// The folder that the script fills, below cargo's target folder.
+/// The output folder of the script, below cargo's target folder.
 const BUILD_FOLDER: &str = "controlplane/bin";
 
-/// What went wrong while looking for the programs.
+/// Why the programs were not found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AssetsError {
@@ -19,13 +19,13 @@ pub enum AssetsError {
     #[error(
         "no {} in {}: run {BUILD_SCRIPT} in a checkout, or set KUBEBUILDER_ASSETS to a folder that has them",
         missing.join(", no "),
-        looked_in.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", "),
+        searched.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", "),
     )]
     Missing {
         /// Names of the programs.
         missing: Vec<&'static str>,
-        /// The folders that were looked at.
-        looked_in: Vec<PathBuf>,
+        /// The searched folders.
+        searched: Vec<PathBuf>,
     },
     /// There is no checkout with the script that builds the programs.
     #[error(
@@ -37,7 +37,7 @@ pub enum AssetsError {
     Run {
         /// The script.
         script: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -53,7 +53,7 @@ pub enum AssetsError {
     },
 }
 
-/// Where the programs of a control plane are.
+/// The paths of the programs of a control plane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assets {
     folder: PathBuf,
@@ -62,8 +62,8 @@ pub struct Assets {
     controller_manager: Option<PathBuf>,
 }
 
-/// What the search depends on, so that its rules can be tested without touching the environment.
-struct Surroundings {
+/// The inputs of the search, so that its rules can be tested without changing the environment.
+struct SearchContext {
     kubebuilder_assets: Option<PathBuf>,
     cargo_target_dir: Option<PathBuf>,
     workspace: Option<PathBuf>,
@@ -72,19 +72,19 @@ struct Surroundings {
 }
 
 impl Assets {
-    /// Looks for the programs.
+    /// Finds the programs.
     ///
-    /// `KUBEBUILDER_ASSETS` decides alone where it is set. Otherwise the folder that `tests/controlplane/build.sh`
-    /// fills is looked for in cargo's target folder: the one that `CARGO_TARGET_DIR` names, the one of the checkout, and the
-    /// one that the running program itself lies in.
+    /// If `KUBEBUILDER_ASSETS` is set, only that folder is used. Otherwise the output folder of
+    /// `tests/controlplane/build.sh` is searched in cargo's target folder: that of `CARGO_TARGET_DIR`, that of the
+    /// checkout, and that of the running program.
     ///
     /// # Errors
-    /// [`AssetsError::Missing`] names what is missing and what to do about it.
+    /// [`AssetsError::Missing`] names the missing programs and the remedy.
     pub fn find() -> Result<Self, AssetsError> {
-        Surroundings::of_this_process().find()
+        SearchContext::of_this_process().find()
     }
 
-    /// Looks for the programs and has the checkout build them if they are not there.
+    /// Finds the programs, or builds them in the checkout.
     ///
     /// `progress` receives each line that the build prints. A build takes about five minutes and blocks the calling
     /// thread.
@@ -93,21 +93,18 @@ impl Assets {
     /// As for [`Self::find`]; [`AssetsError::NoBuildScript`] if there is no checkout to build from,
     /// [`AssetsError::Build`] if the build fails.
     pub fn find_or_build(mut progress: impl FnMut(&str)) -> Result<Self, AssetsError> {
-        let surroundings = Surroundings::of_this_process();
-        match surroundings.find() {
-            Err(AssetsError::Missing { .. }) if surroundings.kubebuilder_assets.is_none() => {
-                let root = surroundings
-                    .workspace
-                    .as_deref()
-                    .ok_or(AssetsError::NoBuildScript)?;
+        let context = SearchContext::of_this_process();
+        match context.find() {
+            Err(AssetsError::Missing { .. }) if context.kubebuilder_assets.is_none() => {
+                let root = context.workspace.as_deref().ok_or(AssetsError::NoBuildScript)?;
                 build(&root.join(BUILD_SCRIPT), &mut progress)?;
-                surroundings.find()
+                context.find()
             }
             found => found,
         }
     }
 
-    /// Returns the folder that was chosen.
+    /// Returns the chosen folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -138,7 +135,7 @@ impl Assets {
     }
 }
 
-impl Surroundings {
+impl SearchContext {
     fn of_this_process() -> Self {
         let folder = |name| {
             env::var_os(name)
@@ -156,15 +153,15 @@ impl Surroundings {
 
     fn find(&self) -> Result<Assets, AssetsError> {
         let candidates = self.candidates();
-        let complete = candidates.iter().find_map(|folder| self.look_in(folder).ok());
+        let complete = candidates.iter().find_map(|folder| self.programs_in(folder).ok());
         complete.ok_or_else(|| AssetsError::Missing {
-            // The folder that comes closest says best what is missing.
+            // The error is that of the folder with the fewest missing programs.
             missing: candidates
                 .iter()
-                .filter_map(|folder| self.look_in(folder).err())
+                .filter_map(|folder| self.programs_in(folder).err())
                 .min_by_key(Vec::len)
                 .unwrap_or_else(|| vec!["etcd", "kube-apiserver", "kubectl"]),
-            looked_in: candidates,
+            searched: candidates,
         })
     }
 
@@ -194,8 +191,8 @@ impl Surroundings {
         folders
     }
 
-    /// Returns the programs of a folder, or the names of those that it lacks.
-    fn look_in(&self, folder: &Path) -> Result<Assets, Vec<&'static str>> {
+    /// Returns the programs of a folder, or the names of the missing ones.
+    fn programs_in(&self, folder: &Path) -> Result<Assets, Vec<&'static str>> {
         let in_folder = |name: &str| Some(folder.join(name)).filter(|file| file.is_file());
         let anywhere = |name: &str| {
             let on_path = || {
@@ -226,7 +223,8 @@ impl Surroundings {
     }
 }
 
-/// Finds the checkout: at or above the current folder, or where this crate was compiled if that still exists.
+/// Finds the checkout: at or above the current folder, or the folder in which this crate was compiled, if it still
+/// exists.
 fn workspace_root() -> Option<PathBuf> {
     let has_script = |folder: &&Path| folder.join(BUILD_SCRIPT).is_file();
     let current = env::current_dir().ok();
@@ -237,13 +235,13 @@ fn workspace_root() -> Option<PathBuf> {
     above.or_else(compiled).map(Path::to_owned)
 }
 
-/// Runs the script, handing on what it prints line by line.
+/// Runs the script, and forwards its output line by line.
 fn build(script: &Path, progress: &mut dyn FnMut(&str)) -> Result<(), AssetsError> {
     let failed = |source| AssetsError::Run {
         script: script.to_owned(),
         source,
     };
-    // One pipe for both streams keeps their order and cannot fill up unread.
+    // One pipe for both streams keeps their order and is always read.
     let (reader, writer) = io::pipe().map_err(failed)?;
     let mut command = Command::new("bash");
     command
@@ -252,7 +250,7 @@ fn build(script: &Path, progress: &mut dyn FnMut(&str)) -> Result<(), AssetsErro
         .stderr(writer.try_clone().map_err(failed)?)
         .stdout(writer);
     let mut child = command.spawn().map_err(failed)?;
-    // The command holds the write end; the reader sees the end only when it is gone.
+    // The command owns the write end; the reader reaches the end only after it is dropped.
     drop(command);
     let mut last = std::collections::VecDeque::new();
     for line in BufReader::new(reader).lines() {
@@ -289,8 +287,8 @@ mod tests {
         folder
     }
 
-    fn bare() -> Surroundings {
-        Surroundings {
+    fn bare() -> SearchContext {
+        SearchContext {
             kubebuilder_assets: None,
             cargo_target_dir: None,
             workspace: None,
@@ -303,7 +301,7 @@ mod tests {
     fn kubebuilder_assets_decides_alone_and_path_fills_in_clients() {
         let envtest = folder_with(&["etcd", "kube-apiserver"]);
         let clients = folder_with(&["kubectl", "kustomize", "kube-controller-manager"]);
-        let found = Surroundings {
+        let found = SearchContext {
             kubebuilder_assets: Some(envtest.path().to_owned()),
             path: vec![clients.path().to_owned()],
             ..bare()
@@ -316,12 +314,12 @@ mod tests {
             found.kustomize(),
             Some(clients.path().join("kustomize").as_path())
         );
-        // A server from elsewhere might be of another version.
+        // A server from another folder might have another version.
         assert_eq!(found.kube_controller_manager(), None);
     }
 
     #[test]
-    fn target_folders_are_tried_in_turn() {
+    fn target_folders_are_searched_in_order() {
         let target = tempfile::tempdir().unwrap();
         let bin = target.path().join(BUILD_FOLDER);
         fs::create_dir_all(&bin).unwrap();
@@ -329,7 +327,7 @@ mod tests {
             fs::write(bin.join(program), "").unwrap();
         }
         let empty = tempfile::tempdir().unwrap();
-        let through_executable = Surroundings {
+        let through_executable = SearchContext {
             cargo_target_dir: Some(empty.path().to_owned()),
             executable: Some(target.path().join("debug/deps/some_test")),
             ..bare()
@@ -338,9 +336,9 @@ mod tests {
     }
 
     #[test]
-    fn error_names_what_is_missing_and_the_way_out() {
+    fn the_error_names_missing_programs_and_the_remedy() {
         let partial = folder_with(&["etcd"]);
-        let error = Surroundings {
+        let error = SearchContext {
             kubebuilder_assets: Some(partial.path().to_owned()),
             ..bare()
         }
@@ -353,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn build_hands_on_lines_and_reports_failure() {
+    fn the_build_forwards_lines_and_reports_failure() {
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("build.sh");
         fs::write(&script, "echo one; echo two >&2; exit 3").unwrap();

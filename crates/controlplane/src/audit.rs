@@ -1,4 +1,4 @@
-//! The audit log of a kube-apiserver: who asked for what, and what was written.
+//! The audit log of a kube-apiserver: users, requests and written objects.
 
 use std::path::Path;
 
@@ -9,9 +9,9 @@ use crate::error::ControlPlaneError;
 /// File name of the log in the folder of a control plane.
 pub(crate) const LOG: &str = "audit.log";
 
-/// What is logged: writes with both bodies, reads without, nothing of the server's own traffic.
+/// The audit policy: writes with both bodies, reads without, and no requests of the server itself.
 ///
-/// `managedFields` are left out: they are longer than the objects and tests look at the objects.
+/// `managedFields` are omitted: they are longer than the objects, which the tests check.
 pub(crate) const POLICY: &str = r#"apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived, ResponseStarted]
@@ -26,14 +26,14 @@ rules:
 - level: Metadata
 "#;
 
-/// One answered request.
+/// One completed request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuditEvent {
     raw: Value,
 }
 
 impl AuditEvent {
-    /// An event from its JSON, as a line of the log has it: for tests of what reads logs.
+    /// Creates an event from a JSON line of the log, for tests of code that reads logs.
     pub fn from_json(raw: Value) -> Self {
         Self { raw }
     }
@@ -48,17 +48,17 @@ impl AuditEvent {
         self.text("/requestURI")
     }
 
-    /// Returns the user who asked.
+    /// Returns the user of the request.
     pub fn user(&self) -> &str {
         self.text("/user/username")
     }
 
-    /// Returns as whom the user asked, empty if as itself.
+    /// Returns the impersonated user, empty without impersonation.
     pub fn impersonated_user(&self) -> &str {
         self.text("/impersonatedUser/username")
     }
 
-    /// Returns the groups of whom the user asked as.
+    /// Returns the groups of the impersonated user.
     pub fn impersonated_groups(&self) -> Vec<&str> {
         let groups = self
             .raw
@@ -72,7 +72,7 @@ impl AuditEvent {
         self.text("/userAgent")
     }
 
-    /// Returns the plural name of the resource, empty for a path that is no resource.
+    /// Returns the plural name of the resource, empty for a path that is not a resource.
     pub fn resource(&self) -> &str {
         self.text("/objectRef/resource")
     }
@@ -92,12 +92,12 @@ impl AuditEvent {
         self.text("/objectRef/name")
     }
 
-    /// Returns the HTTP status of the answer.
+    /// Returns the HTTP status of the response.
     pub fn status(&self) -> Option<u64> {
         self.raw.pointer("/responseStatus/code").and_then(Value::as_u64)
     }
 
-    /// Tells whether the request was a write that may have changed something: a successful one, no dry run.
+    /// Whether the request was a write that may have changed an object: successful and not a dry run.
     pub fn is_write(&self) -> bool {
         matches!(
             self.verb(),
@@ -111,7 +111,7 @@ impl AuditEvent {
         self.raw.get("requestObject")
     }
 
-    /// Returns the answer to a write, without `managedFields`.
+    /// Returns the response to a write, without `managedFields`.
     pub fn response_object(&self) -> Option<&Value> {
         self.raw.get("responseObject")
     }
@@ -121,8 +121,8 @@ impl AuditEvent {
         self.text("/requestReceivedTimestamp")
     }
 
-    /// Returns when the answer was complete, as RFC 3339 text with microseconds.
-    pub fn answered_at(&self) -> &str {
+    /// Returns when the response was complete, as RFC 3339 text with microseconds.
+    pub fn completed_at(&self) -> &str {
         self.text("/stageTimestamp")
     }
 
@@ -149,7 +149,7 @@ pub(crate) fn read(name: &str, path: &Path) -> Result<Vec<AuditEvent>, ControlPl
 }
 
 fn parse(name: &str, bytes: &[u8]) -> Result<Vec<AuditEvent>, ControlPlaneError> {
-    // The last line may be half written.
+    // The last line may be incomplete.
     let complete = bytes
         .iter()
         .rposition(|byte| *byte == b'\n')
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_a_line_is_left_for_later_and_garbage_is_named() {
+    fn an_incomplete_line_is_skipped_and_an_invalid_one_is_named() {
         let events = parse("a", b"{\"verb\":\"get\"}\n{\"verb\":\"li").unwrap();
         assert_eq!(events.len(), 1);
         assert_eq!(events[0].verb(), "get");
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn dry_runs_and_refusals_are_no_writes() {
+    fn dry_runs_and_refusals_are_not_writes() {
         let event = |verb: &str, uri: &str, code: u64| AuditEvent {
             raw: serde_json::json!({"verb": verb, "requestURI": uri, "responseStatus": {"code": code}}),
         };

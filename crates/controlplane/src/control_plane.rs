@@ -1,4 +1,4 @@
-//! One control plane: a kube-apiserver and, where asked for, a kube-controller-manager.
+//! One control plane: a kube-apiserver and optionally a kube-controller-manager.
 
 use std::fs;
 use std::io::Write;
@@ -21,10 +21,10 @@ use crate::ports::free_port;
 use crate::process::{Launch, Process, Usage};
 use crate::readiness::{await_ready, probe_path};
 
-/// How long a server may take to end by itself; it normally takes a second.
+/// How long a server may take to stop; it normally takes a second.
 const STOP_GRACE: Duration = Duration::from_secs(15);
 
-/// What a control plane is made from.
+/// The parameters of a control plane.
 #[derive(Debug, Clone)]
 pub(crate) struct Blueprint {
     pub(crate) name: String,
@@ -32,7 +32,7 @@ pub(crate) struct Blueprint {
     pub(crate) etcd_url: String,
     pub(crate) audit: bool,
     pub(crate) extra_flags: Vec<String>,
-    pub(crate) ready_within: Duration,
+    pub(crate) ready_timeout: Duration,
 }
 
 /// A kube-apiserver with its own URL, authority, token and objects.
@@ -45,9 +45,9 @@ pub struct ControlPlane {
     ca_pem: String,
     token: Token,
     launch: Launch,
-    /// The server, running or ended. Replaced by a restart.
+    /// The server, running or stopped. Replaced by a restart.
     server: Mutex<Arc<Process>>,
-    /// The controller manager; empty if none was asked for.
+    /// The controller manager; empty if none was requested.
     controller_manager: Mutex<Option<Arc<Process>>>,
 }
 
@@ -134,7 +134,7 @@ impl ControlPlane {
         kubeconfig_yaml(self.name(), &self.url, &self.ca_pem, &self.token)
     }
 
-    /// Makes a client from [`Self::kubeconfig_yaml`]; one request of it is one request to the server.
+    /// Creates a client from [`Self::kubeconfig_yaml`], without retries: one call is one request to the server.
     ///
     /// # Errors
     /// As for [`client_from_kubeconfig`].
@@ -142,22 +142,22 @@ impl ControlPlane {
         client_from_kubeconfig(self.name(), &self.kubeconfig_yaml()).await
     }
 
-    /// Makes a client for another server that has a certificate of the same authority.
+    /// Creates a client for another server with a certificate of the same authority.
     pub(crate) async fn client_for(&self, url: &str) -> Result<kube::Client, ControlPlaneError> {
         let yaml = kubeconfig_yaml(self.name(), url, &self.ca_pem, &self.token);
         client_from_kubeconfig(self.name(), &yaml).await
     }
 
-    /// Asks the server to end, kills it if it does not within 15 s, and returns when it is gone.
+    /// Terminates the server, kills it after 15 s, and returns when it has exited.
     ///
     /// # Errors
-    /// [`ControlPlaneError::Process`] if a signal is refused. A server that has ended is no error.
+    /// [`ControlPlaneError::Process`] if a signal is refused. A stopped server is not an error.
     pub async fn stop(&self) -> Result<(), ControlPlaneError> {
         let outcome = self.server().stop(STOP_GRACE).await;
         outcome.map(drop).map_err(ControlPlaneError::process(self.name()))
     }
 
-    /// Kills the server (SIGKILL) and returns when it is gone. The controller manager, if any, goes on trying.
+    /// Kills the server (SIGKILL) and returns when it has exited. The controller manager, if any, continues to retry.
     ///
     /// # Errors
     /// As for [`Self::stop`].
@@ -180,7 +180,7 @@ impl ControlPlane {
         self.ready().await
     }
 
-    /// Freezes the server (SIGSTOP): connections are accepted by the kernel and nothing is answered.
+    /// Freezes the server (SIGSTOP): the kernel accepts connections, but there are no responses.
     ///
     /// # Errors
     /// [`ControlPlaneError::Process`] if the server has ended.
@@ -190,7 +190,7 @@ impl ControlPlane {
             .map_err(ControlPlaneError::process(self.name()))
     }
 
-    /// Lets a frozen server go on.
+    /// Resumes a frozen server.
     ///
     /// # Errors
     /// As for [`Self::pause`].
@@ -200,20 +200,20 @@ impl ControlPlane {
             .map_err(ControlPlaneError::process(self.name()))
     }
 
-    /// Waits until the server says that it is ready, at most as long as the options allow.
+    /// Waits until the server is ready, at most for the timeout of the options.
     ///
     /// # Errors
     /// [`ControlPlaneError::Ended`] or [`ControlPlaneError::NotReady`], with the end of the log.
     pub async fn ready(&self) -> Result<(), ControlPlaneError> {
         let client = self.client().await?;
         let server = self.server();
-        await_ready(&server, self.blueprint.ready_within, || {
+        await_ready(&server, self.blueprint.ready_timeout, || {
             probe_path(&client, "/readyz")
         })
         .await
     }
 
-    /// Returns the process of the server, running or ended.
+    /// Returns the process of the server, running or stopped.
     pub fn server(&self) -> Arc<Process> {
         Arc::clone(&self.server.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -243,9 +243,10 @@ impl ControlPlane {
             .map_err(ControlPlaneError::process(self.name()))
     }
 
-    /// Reads the audit log: one event for each request that was answered, in the order of the answers.
+    /// Reads the audit log: one event for each completed request, in the order of the responses.
     ///
-    /// Events of earlier runs in the same folder come first. The server writes an event just after the answer, so a test that has seen an answer waits for its event.
+    /// Events of earlier runs in the same folder come first. The server writes an event just after the response, so a
+    /// test has to wait for the event of a response.
     ///
     /// # Errors
     /// [`ControlPlaneError::NoAudit`] without the option, [`ControlPlaneError::File`] or
@@ -261,10 +262,10 @@ impl ControlPlane {
 
     /// Reads the server's own count of requests (`apiserver_request_total`) since its start.
     ///
-    /// See [`RequestCounts::by_verb`] for what is left out as the server's own traffic.
+    /// See [`RequestCounts::by_verb`] for the requests of the server itself, which do not count.
     ///
     /// # Errors
-    /// [`ControlPlaneError::Request`] if the server does not answer.
+    /// [`ControlPlaneError::Request`] if the server does not respond.
     pub async fn request_counts(&self) -> Result<RequestCounts, ControlPlaneError> {
         let failed = ControlPlaneError::request(self.name(), "metrics");
         let request = http::Request::get("/metrics")
@@ -284,7 +285,7 @@ impl ControlPlane {
         }
     }
 
-    /// Kills all processes and waits for their end.
+    /// Kills all processes and waits until they exit.
     pub(crate) fn kill_all(&self) {
         for process in self.controller_manager().into_iter().chain([self.server()]) {
             if let Err(error) = process.kill9() {
@@ -294,12 +295,12 @@ impl ControlPlane {
     }
 }
 
-/// Makes keys, certificates and a token, and writes what the servers read.
+/// Generates keys, certificates and a token, and writes the files of the servers.
 fn write_credentials(blueprint: &Blueprint) -> Result<(String, Token), ControlPlaneError> {
     let name = &blueprint.name;
     let failed = ControlPlaneError::credentials(name);
     let authority = Authority::new(name).map_err(&failed)?;
-    // The names under which a real API server is reached from inside its cluster.
+    // The names of a real API server inside its cluster.
     let names = [
         "kubernetes",
         "kubernetes.default",
@@ -323,7 +324,7 @@ fn write_credentials(blueprint: &Blueprint) -> Result<(String, Token), ControlPl
     Ok((authority.ca_pem(), token))
 }
 
-/// Writes a file that only its owner may read: most of them hold a secret.
+/// Writes a file that only its owner may read, because most files contain a secret.
 fn write(blueprint: &Blueprint, file: &str, content: &str) -> Result<(), ControlPlaneError> {
     let path = blueprint.dir.join(file);
     fs::File::options()
@@ -355,7 +356,7 @@ fn flags(blueprint: &Blueprint, port: u16) -> Vec<String> {
         "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
         "--authorization-mode=RBAC".to_owned(),
         "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
-        // Without a controller manager there is no default service account that a Pod could be given.
+        // Without a controller manager, there is no default service account for Pods.
         "--disable-admission-plugins=ServiceAccount".to_owned(),
         "--profiling=false".to_owned(),
     ];
@@ -369,7 +370,7 @@ fn flags(blueprint: &Blueprint, port: u16) -> Vec<String> {
 
 /// Writes a kubeconfig with one cluster, one user and one context, all data inline.
 ///
-/// `name` and `url` go into YAML as they are: a DNS label and a URL need no quotes.
+/// `name` and `url` are not quoted in the YAML: a DNS label and a URL need no quotes.
 pub fn kubeconfig_yaml(name: &str, url: &str, ca_pem: &str, token: &Token) -> String {
     format!(
         "apiVersion: v1\n\
@@ -394,10 +395,10 @@ pub fn kubeconfig_yaml(name: &str, url: &str, ca_pem: &str, token: &Token) -> St
     )
 }
 
-/// Makes a client from a kubeconfig, without the library's own retries.
+/// Creates a client from a kubeconfig, without the retries of the library.
 ///
-/// By default kube repeats what was answered 429, 503 or 504 up to fifteen times, unseen by the caller: a test
-/// would count other requests than it made and not see the answers that it provoked.
+/// By default, kube retries responses with status 429, 503 or 504 up to fifteen times, hidden from the caller: a test
+/// would count other requests than it sent, and not receive the responses that it provoked.
 ///
 /// # Errors
 /// [`ControlPlaneError::Kubeconfig`] or [`ControlPlaneError::Request`] if the kubeconfig cannot be used.

@@ -18,20 +18,20 @@ use crate::process::Process;
 /// How control planes are started.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Folder for data, keys and logs; empty means a temporary one that goes with the set.
+    /// Folder for data, keys and logs; empty means a temporary one that is removed with the set.
     ///
     /// A folder from an earlier run keeps its objects; ports and credentials are new each time.
     pub dir: Option<PathBuf>,
     /// Whether each server writes an audit log, see [`ControlPlane::audit_events`].
     pub audit: bool,
-    /// Names of the control planes that get a controller manager.
+    /// Names of the control planes with a controller manager.
     pub controller_manager_for: Vec<String>,
-    /// The controllers that it runs, [`DEFAULT_CONTROLLERS`] unless told otherwise.
+    /// The controllers of the controller manager; default: [`DEFAULT_CONTROLLERS`].
     pub controllers: Vec<String>,
     /// Further flags of each kube-apiserver.
     pub apiserver_flags: Vec<String>,
-    /// How long each server may take to get ready, counted from its own start.
-    pub ready_within: Duration,
+    /// How long each server may take to become ready, from its own start.
+    pub ready_timeout: Duration,
 }
 
 impl Default for Options {
@@ -45,13 +45,13 @@ impl Default for Options {
                 .map(|name| (*name).to_owned())
                 .collect(),
             apiserver_flags: Vec::new(),
-            // Ready in about two seconds on an idle machine; this leaves room for one that compiles meanwhile.
-            ready_within: Duration::from_secs(120),
+            // Ready in about two seconds on an idle machine; longer on one that compiles meanwhile.
+            ready_timeout: Duration::from_secs(120),
         }
     }
 }
 
-/// Control planes that share an etcd. Dropping the set kills every process of it.
+/// Control planes that share an etcd. Dropping the set kills all its processes.
 #[derive(Debug)]
 pub struct ControlPlanes {
     planes: BTreeMap<String, Arc<ControlPlane>>,
@@ -59,15 +59,15 @@ pub struct ControlPlanes {
     assets: Assets,
     options: Options,
     dir: PathBuf,
-    /// Removes a temporary folder; the last field, so that it goes after the processes.
+    /// Removes a temporary folder; the last field, so that it is removed after the processes have exited.
     _temporary: Option<tempfile::TempDir>,
 }
 
 impl ControlPlanes {
-    /// Starts etcd and one control plane for each name, side by side, and waits until all are ready.
+    /// Starts etcd and one control plane for each name, concurrently, and waits until all are ready.
     ///
     /// # Errors
-    /// The first error; whatever was started is ended again.
+    /// The first error; all started processes are stopped.
     pub async fn start(
         assets: &Assets,
         names: &[impl AsRef<str>],
@@ -81,7 +81,7 @@ impl ControlPlanes {
             }
         };
         std::fs::create_dir_all(&dir).map_err(ControlPlaneError::file("control planes", &dir))?;
-        let etcd = Etcd::start(assets, &dir, options.ready_within).await?;
+        let etcd = Etcd::start(assets, &dir, options.ready_timeout).await?;
         let mut set = Self {
             planes: BTreeMap::new(),
             etcd,
@@ -97,7 +97,7 @@ impl ControlPlanes {
     /// Starts one more control plane.
     ///
     /// # Errors
-    /// As for [`Self::start`]; the control planes that run are not affected.
+    /// As for [`Self::start`]; running control planes are not affected.
     pub async fn add(&mut self, name: &str) -> Result<&Arc<ControlPlane>, ControlPlaneError> {
         self.add_all(&[name]).await?;
         self.get(name)
@@ -125,41 +125,41 @@ impl ControlPlanes {
         &self.dir
     }
 
-    /// Returns the programs that run.
+    /// Returns the programs of the control planes.
     pub fn assets(&self) -> &Assets {
         &self.assets
     }
 
-    /// Returns the etcd that all control planes share: pausing it makes all of them hang.
+    /// Returns the etcd that all control planes share: pausing it blocks all of them.
     pub fn etcd(&self) -> &Process {
         &self.etcd.process
     }
 
-    /// Makes etcd forget all history up to now. An API server still serves from its own memory what it has seen; one
-    /// that is restarted refuses whoever goes on from before.
+    /// Compacts the history of etcd up to now. An API server still serves earlier revisions from its cache; a restarted
+    /// one rejects watches that continue from them.
     ///
     /// # Errors
     /// [`ControlPlaneError::Etcd`].
     pub async fn compact(&self) -> Result<(), ControlPlaneError> {
         let compacted = self.etcd.compact().await;
-        compacted.map_err(|answer| ControlPlaneError::Etcd { answer })
+        compacted.map_err(|response| ControlPlaneError::Etcd { response })
     }
 
     async fn add_all(&mut self, names: &[impl AsRef<str>]) -> Result<(), ControlPlaneError> {
-        // More at once would only make each of them slower: a start is all processor time.
+        // More concurrent starts would only make each slower, because a start is CPU-bound.
         let at_once = std::thread::available_parallelism().map_or(2, |n| n.get() * 2);
         let gate = Arc::new(Semaphore::new(at_once));
         let mut starts = JoinSet::new();
         for blueprint in self.blueprints(names)? {
             let (assets, options, gate) = (self.assets.clone(), self.options.clone(), Arc::clone(&gate));
             starts.spawn(async move {
-                // The gate is never closed, so a failed wait for it cannot happen and would do no harm.
+                // The semaphore is never closed, so the wait cannot fail.
                 let _slot = gate.acquire().await;
                 start_one(&assets, &options, blueprint).await
             });
         }
         let mut started = Vec::new();
-        // An early return drops the starts still going on and what is in `started`: their processes end.
+        // An early return drops the running starts and `started`, which stops their processes.
         while let Some(outcome) = starts.join_next().await {
             started.push(outcome.map_err(ControlPlaneError::Interrupted)??);
         }
@@ -175,7 +175,7 @@ impl ControlPlanes {
         let mut blueprints: Vec<Blueprint> = Vec::new();
         for name in names.iter().map(AsRef::as_ref) {
             let name = name.to_owned();
-            // The folder of etcd's data lies beside the folders of the control planes.
+            // The data folder of etcd is beside the folders of the control planes.
             if !is_dns_label(&name) || name == "etcd" {
                 return Err(ControlPlaneError::InvalidName { name });
             }
@@ -188,7 +188,7 @@ impl ControlPlanes {
                 etcd_url: self.etcd.client_url.clone(),
                 audit: self.options.audit,
                 extra_flags: self.options.apiserver_flags.clone(),
-                ready_within: self.options.ready_within,
+                ready_timeout: self.options.ready_timeout,
             });
         }
         Ok(blueprints)
@@ -197,15 +197,15 @@ impl ControlPlanes {
 
 impl Drop for ControlPlanes {
     fn drop(&mut self) {
-        // Somebody may still hold a control plane: it ends with the set all the same. All are killed before
-        // the first is waited for, so that they end side by side.
+        // Control planes with other references are stopped too. All are killed before the first is awaited, so that
+        // they exit concurrently.
         self.planes.values().for_each(|plane| plane.begin_kill());
         self.etcd.process.begin_kill();
         self.planes.values().for_each(|plane| plane.kill_all());
     }
 }
 
-/// Makes a path absolute: kubeconfigs and errors that name it are read from other folders.
+/// Makes a path absolute, because kubeconfigs and errors with this path are read from other folders.
 fn absolute(dir: &Path) -> Result<PathBuf, ControlPlaneError> {
     std::path::absolute(dir).map_err(ControlPlaneError::file("control planes", dir))
 }
@@ -220,7 +220,7 @@ async fn start_one(
     options: &Options,
     blueprint: Blueprint,
 ) -> Result<ControlPlane, ControlPlaneError> {
-    let within = options.ready_within;
+    let within = options.ready_timeout;
     let wants_manager = options.controller_manager_for.contains(&blueprint.name);
     let plane = ControlPlane::start(assets, blueprint).await?;
     if wants_manager {
@@ -230,7 +230,7 @@ async fn start_one(
     Ok(plane)
 }
 
-/// Tells whether a name fits a DNS label, and with it a folder and a key prefix.
+/// Whether a name is a DNS label, and therefore valid as a folder and a key prefix.
 fn is_dns_label(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     (1..=63).contains(&name.len())

@@ -10,10 +10,10 @@ use crate::ports::free_port;
 use crate::process::{Launch, Process};
 use crate::readiness::{await_ready, probe_path};
 
-/// The controllers that make an API server behave like a cluster without nodes: they delete namespaces, collect
-/// garbage by owner, aggregate ClusterRoles and make service accounts and their tokens.
+/// The controllers that make an API server behave like a cluster without nodes: they delete namespaces, collect garbage
+/// by owner, aggregate ClusterRoles and create service accounts and their tokens.
 ///
-/// Workload controllers are left out, so that a test writes the status of its Deployments itself.
+/// Workload controllers are disabled, so that a test writes the status of its Deployments itself.
 pub const DEFAULT_CONTROLLERS: &[&str] = &[
     "namespace-controller",
     "garbage-collector-controller",
@@ -69,7 +69,7 @@ async fn try_start(
         format!("--secure-port={port}"),
         format!("--controllers={}", controllers.join(",")),
         "--leader-elect=false".to_owned(),
-        // Nothing on this machine looks at a profile of it.
+        // The profile is not used.
         "--profiling=false".to_owned(),
     ]);
     let process = Process::start(&launch).map_err(ControlPlaneError::process(&name))?;

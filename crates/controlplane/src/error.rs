@@ -1,4 +1,4 @@
-//! The one error of starting, ending and asking control planes.
+//! Errors of control planes.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,11 +8,11 @@ use std::time::Duration;
 use crate::pki::PkiError;
 use crate::process::ProcessError;
 
-/// What went wrong with a control plane or a server of it.
+/// An error of a control plane or one of its servers.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlPlaneError {
-    /// A name cannot be a folder, a key prefix and a DNS label at once.
+    /// A name is not valid as a folder, a key prefix and a DNS label.
     #[error("control plane name {name:?} is not a DNS label")]
     InvalidName {
         /// The name.
@@ -24,11 +24,11 @@ pub enum ControlPlaneError {
         /// The name.
         name: String,
     },
-    /// etcd did not do what it was asked.
-    #[error("etcd refused: {answer}")]
+    /// etcd failed.
+    #[error("etcd failed: {response}")]
     Etcd {
-        /// What it said.
-        answer: String,
+        /// Its response.
+        response: String,
     },
     /// No control plane has this name.
     #[error("no control plane {name}")]
@@ -36,10 +36,10 @@ pub enum ControlPlaneError {
         /// The name.
         name: String,
     },
-    /// The assets lack a program that was asked for.
+    /// The assets lack a requested program.
     #[error("{name} needs {program}, which {folder} does not have")]
     MissingProgram {
-        /// The control plane concerned.
+        /// The control plane.
         name: String,
         /// The program.
         program: &'static str,
@@ -49,45 +49,45 @@ pub enum ControlPlaneError {
     /// A file of a server could not be read or written.
     #[error("{path} of {name}")]
     File {
-        /// The server concerned.
+        /// The server.
         name: String,
         /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// No port is free.
     #[error("no free port for {name}")]
     Port {
-        /// The server concerned.
+        /// The server.
         name: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Keys, certificates or tokens could not be made.
+    /// Keys, certificates or tokens could not be generated.
     #[error("credentials of {name}")]
     Credentials {
-        /// The server concerned.
+        /// The server.
         name: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: PkiError,
     },
-    /// A process could not be started, signalled or looked at.
+    /// A process could not be started, signalled or inspected.
     #[error("process of {name}")]
     Process {
-        /// The server concerned.
+        /// The server.
         name: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: ProcessError,
     },
-    /// A server ended while it was waited for.
+    /// A server exited before it was ready.
     #[error("{name} ended ({status}) before it was ready; the end of {log}:\n{tail}")]
     Ended {
-        /// The server concerned.
+        /// The server.
         name: String,
         /// How it ended.
         status: ExitStatus,
@@ -96,14 +96,14 @@ pub enum ControlPlaneError {
         /// The last lines of the log.
         tail: String,
     },
-    /// A server did not get ready in time.
+    /// A server did not become ready in time.
     #[error("{name} not ready after {waited:?} ({last}); the end of {log}:\n{tail}")]
     NotReady {
-        /// The server concerned.
+        /// The server.
         name: String,
-        /// How long it was waited for.
+        /// The timeout.
         waited: Duration,
-        /// What the last look found.
+        /// The result of the last probe.
         last: String,
         /// Its log.
         log: PathBuf,
@@ -113,59 +113,59 @@ pub enum ControlPlaneError {
     /// A task that started a server was cancelled or panicked.
     #[error("start of a control plane was interrupted")]
     Interrupted(#[source] tokio::task::JoinError),
-    /// A client could not be made from the kubeconfig.
+    /// A client could not be created from the kubeconfig.
     #[error("kubeconfig of {name}")]
     Kubeconfig {
-        /// The control plane concerned.
+        /// The control plane.
         name: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<kube::config::KubeconfigError>,
     },
-    /// A client could not be made or a request failed.
+    /// A client could not be created or a request failed.
     #[error("{what} of {name}")]
     Request {
-        /// The control plane concerned.
+        /// The control plane.
         name: String,
-        /// What was asked for.
+        /// The request.
         what: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<kube::Error>,
     },
     /// The server does not write an audit log.
     #[error("{name} was started without audit log")]
     NoAudit {
-        /// The control plane concerned.
+        /// The control plane.
         name: String,
     },
     /// The audit log has a line that is not an event.
     #[error("line {line} of the audit log of {name}")]
     AuditLine {
-        /// The control plane concerned.
+        /// The control plane.
         name: String,
         /// The line, counted from 1.
         line: usize,
-        /// Why.
+        /// The cause.
         #[source]
         source: serde_json::Error,
     },
 }
 
 impl ControlPlaneError {
-    /// Makes an adapter for errors of files.
+    /// Creates an adapter for errors of files.
     pub(crate) fn file(name: &str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let (name, path) = (name.to_owned(), path.into());
         move |source| Self::File { name, path, source }
     }
 
-    /// Makes an adapter for errors of processes.
+    /// Creates an adapter for errors of processes.
     pub(crate) fn process(name: &str) -> impl FnOnce(ProcessError) -> Self {
         let name = name.to_owned();
         move |source| Self::Process { name, source }
     }
 
-    /// Makes an adapter for errors of keys and certificates.
+    /// Creates an adapter for errors of keys and certificates.
     pub(crate) fn credentials(name: &str) -> impl Fn(PkiError) -> Self {
         let name = name.to_owned();
         move |source| Self::Credentials {
@@ -174,7 +174,7 @@ impl ControlPlaneError {
         }
     }
 
-    /// Makes an adapter for errors of requests.
+    /// Creates an adapter for errors of requests.
     pub(crate) fn request(name: &str, what: &'static str) -> impl FnOnce(kube::Error) -> Self {
         let name = name.to_owned();
         move |source| Self::Request {
@@ -184,7 +184,7 @@ impl ControlPlaneError {
         }
     }
 
-    /// Tells whether a server ended because another process has taken its port.
+    /// Whether a server exited because another process has taken its port.
     pub(crate) fn is_port_clash(&self) -> bool {
         matches!(self, Self::Ended { tail, .. } if tail.contains("address already in use"))
     }

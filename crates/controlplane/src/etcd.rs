@@ -15,10 +15,10 @@ use crate::readiness::await_ready;
 /// Name in errors and logs.
 const NAME: &str = "etcd";
 
-/// How often a start is tried with new ports when another process was faster.
+/// How often a start is retried with new ports after another process has taken them.
 pub(crate) const PORT_ATTEMPTS: usize = 5;
 
-/// A running etcd and where it listens.
+/// A running etcd and its port.
 #[derive(Debug)]
 pub(crate) struct Etcd {
     pub(crate) process: Process,
@@ -56,7 +56,7 @@ impl Etcd {
             format!("--listen-peer-urls={peer_url}"),
             format!("--initial-advertise-peer-urls={peer_url}"),
             format!("--initial-cluster=default={peer_url}"),
-            // The data shall survive the end of a process, not of the machine.
+            // The data has to survive a killed process, but not a crash of the machine.
             "--unsafe-no-fsync".to_owned(),
             "--log-level=warn".to_owned(),
             // Two gigabytes, the default, is little for many control planes in one store.
@@ -69,65 +69,65 @@ impl Etcd {
 }
 
 impl Etcd {
-    /// Forgets all history up to now: whoever goes on from an older revision is refused.
+    /// Compacts the history up to now: watches from an older revision are rejected.
     pub(crate) async fn compact(&self) -> Result<(), String> {
         let port = self.client_url.rsplit(':').next().unwrap_or_default();
         let port = port
             .parse()
             .map_err(|_| format!("no port in {}", self.client_url))?;
-        let answer = post(port, "/v3/kv/range", r#"{"key":"AA=="}"#).await?;
+        let response = post(port, "/v3/kv/range", r#"{"key":"AA=="}"#).await?;
         // `"header":{…,"revision":"123",…}`: numbers of 64 bits are strings here.
-        let revision = answer
+        let revision = response
             .split_once("\"revision\":\"")
             .and_then(|(_, rest)| rest.split_once('"'))
             .map(|(revision, _)| revision)
-            .ok_or_else(|| format!("no revision in {answer}"))?;
+            .ok_or_else(|| format!("no revision in {response}"))?;
         let body = format!(r#"{{"revision":"{revision}","physical":true}}"#);
-        let answer = post(port, "/v3/kv/compaction", &body).await?;
-        if answer.contains("\"header\"") {
+        let response = post(port, "/v3/kv/compaction", &body).await?;
+        if response.contains("\"header\"") {
             Ok(())
         } else {
-            Err(answer)
+            Err(response)
         }
     }
 }
 
 /// Calls etcd's JSON gateway.
 async fn post(port: u16, path: &str, body: &str) -> Result<String, String> {
-    let ask = async {
+    let exchange = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
         let request = format!(
             "POST {path} HTTP/1.0\r\nHost: etcd\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );
         stream.write_all(request.as_bytes()).await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        std::io::Result::Ok(answer)
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await?;
+        std::io::Result::Ok(response)
     };
-    let answer = ask.await.map_err(|error| error.to_string())?;
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer.as_str(), ""));
+    let response = exchange.await.map_err(|error| error.to_string())?;
+    let (head, body) = response.split_once("\r\n\r\n").unwrap_or((response.as_str(), ""));
     if head.lines().next().is_some_and(|line| line.contains(" 200 ")) {
         Ok(body.to_owned())
     } else {
-        Err(answer)
+        Err(response)
     }
 }
 
-/// Asks for `/health` in the plainest way; a client library for one request would be too much.
+/// Requests `/health` over a plain socket, without a client library.
 async fn probe(port: u16) -> Result<(), String> {
-    let ask = async {
+    let exchange = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
         stream
             .write_all(b"GET /health HTTP/1.0\r\nHost: etcd\r\n\r\n")
             .await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        std::io::Result::Ok(answer)
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await?;
+        std::io::Result::Ok(response)
     };
-    let answer = ask.await.map_err(|error| error.to_string())?;
-    if answer.contains(r#""health":"true""#) {
+    let response = exchange.await.map_err(|error| error.to_string())?;
+    if response.contains(r#""health":"true""#) {
         return Ok(());
     }
-    Err(answer.lines().next().unwrap_or("empty answer").to_owned())
+    Err(response.lines().next().unwrap_or("empty answer").to_owned())
 }

@@ -1,9 +1,8 @@
-//! Starts real Kubernetes control planes on this machine and ends them again.
+//! Starts and stops real Kubernetes control planes on this machine.
 //!
 //! One etcd serves any number of kube-apiservers, each with its own key prefix, port, authority and token; a
-//! kube-controller-manager is added where a test needs namespaces deleted or garbage collected. The
-//! `demo` command and the tests use the same launcher. It needs the programs that [`Assets`] finds, no
-//! container engine and no root.
+//! kube-controller-manager is added if a test needs deleted namespaces or garbage collection. The `demo` command and
+//! the tests use the same launcher. It needs the programs that [`Assets`] finds, no container engine and no root.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,7 +16,8 @@
 //! # }
 //! ```
 //!
-//! Every child ends with the value that started it, and on Linux with this process even if it is killed.
+//! Every child process is killed with the value that started it, and on Linux with this process, even if this process
+//! is killed.
 
 mod assets;
 mod audit;

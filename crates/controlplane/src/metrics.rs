@@ -1,49 +1,49 @@
-//! What a kube-apiserver says about the requests it has answered.
+//! The request metrics of a kube-apiserver.
 
 use std::collections::BTreeMap;
 
-/// The API groups in which the server itself keeps reading and writing while nobody else does.
+/// The API groups that the server itself reads and writes continuously.
 const OWN_GROUPS: &[&str] = &[
     "coordination.k8s.io",
     "flowcontrol.apiserver.k8s.io",
     "apiregistration.k8s.io",
 ];
 
-/// One series of `apiserver_request_total`: requests of one kind and how many there were.
+/// One series of `apiserver_request_total`: the number of requests with these labels.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestCount {
     /// `GET`, `LIST`, `WATCH`, `POST`, `PUT`, `PATCH`, `APPLY`, `DELETE`, `DELETECOLLECTION`, `CONNECT`.
     pub verb: String,
-    /// The API group, empty for the core group and for paths that are no resource.
+    /// The API group, empty for the core group and for paths that are not resources.
     pub group: String,
-    /// The plural name of the resource, empty for a path that is no resource.
+    /// The plural name of the resource, empty for a path that is not a resource.
     pub resource: String,
     /// The subresource, empty for the object itself.
     pub subresource: String,
     /// Whether it was a dry run.
     pub dry_run: bool,
-    /// The HTTP status of the answer.
+    /// The HTTP status of the response.
     pub code: u16,
-    /// How many such requests were answered.
+    /// The number of completed requests.
     pub count: u64,
 }
 
 /// The counts of a server at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestCounts {
-    /// All series, the server's own traffic included.
+    /// All series, including requests of the server itself.
     pub series: Vec<RequestCount>,
 }
 
 impl RequestCounts {
-    /// Adds up the requests by verb, without watches and without the server's own traffic.
+    /// Sums the requests by verb, without watches and without requests of the server itself.
     ///
-    /// The metric does not say who asked. What is left out is therefore told by kind: watches (one long request
-    /// each, reopened at random), paths that are no resource (probes, discovery, the reading of this metric) and the
-    /// groups of leases, flow control and aggregation, which the server itself polls. A test that counts leases
-    /// looks at [`Self::series`], one that needs to know who asked reads the audit log.
+    /// The metric has no user. Requests of the server itself are therefore excluded by kind: watches (one long request
+    /// each, reopened at random), paths that are not resources (probes, discovery, reads of this metric) and the groups
+    /// of leases, flow control and aggregation, which the server itself polls. A test that counts leases uses
+    /// [`Self::series`], and one that needs the user reads the audit log.
     ///
-    /// A server makes a few hundred requests to itself while it starts: take the difference of two moments with
+    /// A server sends a few hundred requests to itself while it starts: use the difference of two counts from
     /// [`Self::since`].
     pub fn by_verb(&self) -> BTreeMap<String, u64> {
         let mut verbs = BTreeMap::new();
@@ -53,10 +53,10 @@ impl RequestCounts {
         verbs
     }
 
-    /// Returns what was added since an earlier moment of the same run of the server; nothing that stayed the same.
+    /// Returns the increase since earlier counts of the same run of the server, without unchanged series.
     ///
-    /// A server that was restarted counts from zero: then there is nothing to compare with, and the counts of the
-    /// new run are returned where they are not above the earlier ones.
+    /// A restarted server counts from zero: counts of the new run that are not above the earlier ones are returned
+    /// unchanged.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let kind = |series: &RequestCount| RequestCount {
@@ -81,7 +81,7 @@ impl RequestCounts {
         }
     }
 
-    /// Reads the text format of Prometheus. Lines of other metrics are left out.
+    /// Parses the text format of Prometheus. Skips lines of other metrics.
     pub(crate) fn parse(text: &str) -> Self {
         Self {
             series: text.lines().filter_map(parse_line).collect(),
@@ -106,7 +106,7 @@ fn parse_line(line: &str) -> Option<RequestCount> {
             .find_map(|pair| pair.strip_prefix(name)?.strip_prefix("=\"")?.strip_suffix('"'))
             .unwrap_or_default()
     };
-    // Counts are written as floating point once they are large: 1.234567e+06.
+    // Large counts are written in scientific notation: 1.234567e+06.
     let count = count.trim().parse::<f64>().ok().filter(|count| *count >= 0.0)?;
     Some(RequestCount {
         verb: label("verb").to_owned(),
@@ -133,7 +133,7 @@ apiserver_request_duration_seconds_sum{verb="GET"} 4
 "#;
 
     #[test]
-    fn own_traffic_is_left_out() {
+    fn requests_of_the_server_itself_do_not_count() {
         let counts = RequestCounts::parse(TEXT);
         assert_eq!(counts.series.len(), 5);
         let expected = [("APPLY".to_owned(), 2), ("GET".to_owned(), 1_500_000)];
@@ -142,7 +142,7 @@ apiserver_request_duration_seconds_sum{verb="GET"} 4
     }
 
     #[test]
-    fn difference_drops_what_stayed() {
+    fn the_difference_has_changed_counts_only() {
         let earlier = RequestCounts::parse(TEXT);
         let later = RequestCounts::parse(&TEXT.replace("1.5e+06", "1500004"));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Certificate authorities, keys and tokens of control planes that live for a test or a demo.
+//! Certificate authorities, keys and tokens of temporary control planes.
 
 use std::fmt;
 use std::fs::File;
@@ -9,27 +9,27 @@ use rcgen::{
     IsCa, KeyPair, KeyUsagePurpose,
 };
 
-/// What went wrong with keys and certificates.
+/// An error of keys and certificates.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PkiError {
-    /// A key or a certificate could not be made.
+    /// A key or a certificate could not be generated.
     #[error("cannot make the {what} of {name}")]
     Certificate {
         /// Key or certificate.
         what: &'static str,
-        /// Whom it is for.
+        /// Its subject.
         name: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: rcgen::Error,
     },
-    /// The operating system gives no random bytes.
+    /// The operating system returned no random bytes.
     #[error("no random bytes")]
     Random(#[source] io::Error),
 }
 
-/// A certificate authority that vouches for servers on the loopback address.
+/// A certificate authority for servers on the loopback address.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
@@ -48,10 +48,10 @@ pub struct Identity {
 pub struct Token(String);
 
 impl Authority {
-    /// Makes an authority with a key of its own.
+    /// Creates an authority with its own key.
     ///
     /// # Errors
-    /// [`PkiError::Certificate`] if the key or the certificate cannot be made.
+    /// [`PkiError::Certificate`] if the key or the certificate cannot be generated.
     pub fn new(name: &str) -> Result<Self, PkiError> {
         let failed = |source| PkiError::Certificate {
             what: "authority",
@@ -67,7 +67,7 @@ impl Authority {
         Ok(Self { issuer })
     }
 
-    /// Returns the authority's own certificate as PEM: what clients trust.
+    /// Returns the certificate of the authority as PEM, which clients trust.
     pub fn ca_pem(&self) -> String {
         self.issuer.pem()
     }
@@ -75,7 +75,7 @@ impl Authority {
     /// Issues a server certificate for 127.0.0.1, localhost and further names or addresses.
     ///
     /// # Errors
-    /// [`PkiError::Certificate`] if a name is malformed or the certificate cannot be made.
+    /// [`PkiError::Certificate`] if a name is malformed or the certificate cannot be generated.
     pub fn issue(&self, name: &str, more_names: &[&str]) -> Result<Identity, PkiError> {
         let failed = |source| PkiError::Certificate {
             what: "certificate",
@@ -101,7 +101,7 @@ impl Authority {
 }
 
 impl Token {
-    /// Makes a token of 128 random bits.
+    /// Generates a token of 128 random bits.
     ///
     /// # Errors
     /// [`PkiError::Random`] if the operating system gives no random bytes.
@@ -139,7 +139,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The pair of keys with which service account tokens are signed and checked, as PEM.
+/// The key pair that signs and verifies service account tokens, as PEM.
 pub(crate) struct SigningKeys {
     pub(crate) private_pem: String,
     pub(crate) public_pem: String,

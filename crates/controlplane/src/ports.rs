@@ -7,25 +7,25 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::pki::random_bytes;
 
-/// Ports handed out lie below the range from which Linux takes ports of outgoing connections (32768 and up),
-/// so that nobody takes the port of a server that is down and shall come back, and below the node ports
-/// of Kubernetes (30000 and up).
+/// The first port of the range. All ports are below the range of outgoing connections on Linux (32768 and up), so that
+/// no connection takes the port of a server that is going to be restarted, and below the node ports of Kubernetes
+/// (30000 and up).
 const FIRST: u32 = 16_000;
 const SPAN: u32 = 14_000;
 
-/// Finds a port on 127.0.0.1 that nobody listens on.
+/// Finds a free port on 127.0.0.1.
 ///
-/// A port is handed out once per process. Another process may still take it before it is used: whoever
-/// starts a server on it has to try again on a clash.
+/// A port is returned once per process. Another process may take the port before it is used, so the caller has to retry
+/// with another port in that case.
 ///
 /// # Errors
-/// The last error of binding if every port of the range is taken, or if there is no source of randomness.
+/// The last error of binding if every port of the range is in use, or if the operating system returns no random bytes.
 pub fn free_port() -> io::Result<u16> {
     static START: OnceLock<u32> = OnceLock::new();
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let start = match START.get() {
         Some(start) => *start,
-        // Processes start at different places, or tests that run side by side would race for the same ports.
+        // Each process starts at a random port, because concurrent tests would otherwise compete for the same ports.
         None => {
             let seed = u32::from_le_bytes(random_bytes()?);
             *START.get_or_init(|| seed % SPAN)
@@ -45,7 +45,7 @@ pub fn free_port() -> io::Result<u16> {
     Err(last)
 }
 
-/// Listens for a moment to see whether the port is free.
+/// Listens briefly to check whether the port is free.
 fn try_bind(port: u16) -> io::Result<()> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map(drop)
 }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_differ_and_stay_in_their_range() {
+    fn ports_differ_and_are_in_their_range() {
         let ports: Vec<u16> = (0..200).map(|_| free_port().unwrap()).collect();
         assert_eq!(ports.iter().collect::<HashSet<_>>().len(), ports.len());
         assert!(
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_port_with_a_listener_is_not_free() {
-        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        assert!(try_bind(taken.local_addr().unwrap().port()).is_err());
+        let used = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        assert!(try_bind(used.local_addr().unwrap().port()).is_err());
     }
 }

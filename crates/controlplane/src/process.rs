@@ -9,48 +9,49 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-/// How often a wait looks whether the child has ended: short beside the seconds a server takes to stop.
+/// The interval at which a wait checks whether the child has exited: short compared with the seconds that a server
+/// takes to stop.
 const POLL: Duration = Duration::from_millis(20);
 
 /// Clock ticks per second in `/proc/PID/stat`. The kernel reports them as USER_HZ, which is 100 on every
 /// architecture that Kubernetes is built for.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// How much of a log's end is read to show its last lines.
+/// How many bytes at the end of a log are read for its last lines.
 const TAIL_BYTES: u64 = 8 * 1024;
 
-/// What went wrong with a child process.
+/// An error of a child process.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProcessError {
     /// The log file could not be opened or read.
     #[error("log {path} of {name}")]
     Log {
-        /// The process concerned.
+        /// The process.
         name: String,
         /// The log file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// The program could not be started.
     #[error("cannot start {name} ({program})")]
     Spawn {
-        /// The process concerned.
+        /// The process.
         name: String,
         /// The program file.
         program: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The process has ended, so it takes no signal and has no usage.
+    /// The process has exited, so it receives no signal and has no usage.
     #[error("{name} has ended ({status})")]
     Ended {
-        /// The process concerned.
+        /// The process.
         name: String,
         /// How it ended.
         status: ExitStatus,
@@ -58,25 +59,25 @@ pub enum ProcessError {
     /// The process did not end in time.
     #[error("{name} still runs after {waited:?}")]
     StillRunning {
-        /// The process concerned.
+        /// The process.
         name: String,
-        /// How long it was waited for.
+        /// The timeout.
         waited: Duration,
     },
-    /// The operating system refused a signal or a look at the process.
+    /// The operating system refused a signal or information about the process.
     #[error("cannot {what} {name}")]
     System {
-        /// The process concerned.
+        /// The process.
         name: String,
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
 }
 
-/// What to start and where its output goes.
+/// A program to start and its log file.
 #[derive(Debug, Clone)]
 pub struct Launch {
     /// Name in errors and logs.
@@ -136,14 +137,14 @@ pub struct Usage {
 
 /// A running child: killed and reaped on drop.
 ///
-/// The child has its own process group, so that an interrupt from the terminal reaches the parent alone,
-/// which then ends its children in the order it wants.
+/// The child has its own process group, so that an interrupt from the terminal reaches the parent alone, which then
+/// stops its children in its own order.
 #[derive(Debug)]
 pub struct Process {
     name: String,
     log: PathBuf,
     pid: Pid,
-    /// The lock keeps a signal from reaching a process number that was reaped and given to someone else.
+    /// The lock prevents a signal to a process number that was reaped and reused.
     child: Mutex<Child>,
 }
 
@@ -169,7 +170,7 @@ impl Process {
             .open(&launch.log)
             .map_err(log_error)?;
         let err = out.try_clone().map_err(log_error)?;
-        // With setpriv in between, a missing program would only show as setpriv ending at once.
+        // With setpriv, a missing program would only appear as an immediate exit of setpriv.
         if launch.program.components().count() > 1 {
             launch.program.metadata().map_err(spawn_error)?;
         }
@@ -223,17 +224,17 @@ impl Process {
         })
     }
 
-    /// Returns how the process ended, or nothing while it runs.
+    /// Returns the exit status of the process, or nothing while it runs.
     ///
     /// # Errors
-    /// [`ProcessError::System`] if the operating system does not tell.
+    /// [`ProcessError::System`] if the operating system does not report it.
     pub fn exit_status(&self) -> Result<Option<ExitStatus>, ProcessError> {
         self.lock()
             .try_wait()
             .map_err(|source| self.system("look at", source))
     }
 
-    /// Sends SIGKILL and returns when the process is gone. A process that has ended is left alone.
+    /// Sends SIGKILL and returns when the process has exited. Has no effect on a process that has already exited.
     ///
     /// Blocks for the few milliseconds that the kernel takes, also for a paused process.
     ///
@@ -246,7 +247,7 @@ impl Process {
         child.wait().map_err(|source| self.system("wait for", source))
     }
 
-    /// Sends SIGTERM: asks the process to end.
+    /// Sends SIGTERM.
     ///
     /// # Errors
     /// [`ProcessError::Ended`] if it has ended, [`ProcessError::System`] if the signal is refused.
@@ -254,15 +255,24 @@ impl Process {
         self.signal(Signal::TERM, "terminate")
     }
 
-    /// Stops the process in its tracks (SIGSTOP): it keeps its connections and answers nothing.
+    /// Freezes the process (SIGSTOP): it keeps its connections and does not respond.
+    ///
+    /// Blocks until every thread has stopped. On a busy machine a thread on another core runs on for a while after the
+    /// signal was sent, and could still answer a request.
     ///
     /// # Errors
     /// As for [`Self::terminate`].
     pub fn pause(&self) -> Result<(), ProcessError> {
-        self.signal(Signal::STOP, "pause")
+        self.signal(Signal::STOP, "pause")?;
+        // The kernel reports the stop once the whole thread group has stopped. NOWAIT: a process that was killed
+        // meanwhile is left for `exit_status`.
+        let events = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(self.pid), events)
+            .map(drop)
+            .map_err(|errno| self.system("wait for the stop of", errno.into()))
     }
 
-    /// Lets a paused process go on (SIGCONT).
+    /// Resumes a frozen process (SIGCONT).
     ///
     /// # Errors
     /// As for [`Self::terminate`].
@@ -290,10 +300,10 @@ impl Process {
         }
     }
 
-    /// Asks the process to end and kills it if it runs after `grace`.
+    /// Terminates the process, and kills it if it still runs after `grace`.
     ///
     /// # Errors
-    /// [`ProcessError::System`] if a signal is refused. A process that has ended is no error.
+    /// [`ProcessError::System`] if a signal is refused. A process that has exited is not an error.
     pub async fn stop(&self, grace: Duration) -> Result<ExitStatus, ProcessError> {
         match self.terminate() {
             Ok(()) => {}
@@ -316,7 +326,7 @@ impl Process {
         read_usage(self.pid()).map_err(|source| self.system("read the usage of", source))
     }
 
-    /// Sends SIGKILL without waiting for the end: a drop that ends many processes sends it to all of them first.
+    /// Sends SIGKILL without waiting for the exit, so that a drop can kill many processes concurrently.
     pub(crate) fn begin_kill(&self) {
         if let Err(error) = self.lock().kill() {
             tracing::warn!(name = self.name, %error, "process not killed");
@@ -368,7 +378,7 @@ impl Drop for Process {
 fn bound_command(program: &Path) -> Command {
     static SETPRIV: OnceLock<bool> = OnceLock::new();
     let bound = *SETPRIV.get_or_init(|| {
-        // Not every `setpriv` knows the option (BusyBox): ask it once.
+        // Not every `setpriv` has the option (BusyBox), so it is tested once.
         let known = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "true"])
             .stdin(Stdio::null())
@@ -392,8 +402,8 @@ fn bound_command(program: &Path) -> Command {
 
 /// Starts a command from one thread that lives as long as this process.
 ///
-/// The kernel ties a child's parent-death signal to the *thread* that started it, and a runtime's threads
-/// come and go: a blocking-pool thread that retires after ten idle seconds would take the servers with it.
+/// The kernel ties the parent-death signal of a child to the *thread* that started it, and a runtime ends idle threads:
+/// a thread of the blocking pool that ends after ten idle seconds would kill the servers.
 fn spawn_on_lasting_thread(command: Command) -> io::Result<Child> {
     type Job = (Command, mpsc::Sender<io::Result<Child>>);
     static SPAWNER: OnceLock<mpsc::Sender<Job>> = OnceLock::new();
@@ -403,7 +413,7 @@ fn spawn_on_lasting_thread(command: Command) -> io::Result<Child> {
             .name("process-spawner".to_owned())
             .spawn(move || {
                 for (mut command, answer) in inbox {
-                    // The asker waits for the answer; if it is gone, dropping the child is all that is left.
+                    // If the caller no longer waits, the child is dropped.
                     let _ = answer.send(command.spawn());
                 }
             });
@@ -413,15 +423,16 @@ fn spawn_on_lasting_thread(command: Command) -> io::Result<Child> {
         jobs
     });
     let (answer, outcome) = mpsc::channel();
-    let gone = || io::Error::other("the thread that starts processes is gone");
-    spawner.send((command, answer)).map_err(|_| gone())?;
-    outcome.recv().map_err(|_| gone())?
+    let ended = || io::Error::other("the thread that starts processes is gone");
+    spawner.send((command, answer)).map_err(|_| ended())?;
+    outcome.recv().map_err(|_| ended())?
 }
 
 fn read_usage(pid: i32) -> io::Result<Usage> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "unknown format");
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The program's name stands in parentheses and may contain anything: the fields start after the last one.
+    // The name of the program is in parentheses and may contain any character: the fields start after the last
+    // parenthesis.
     let (_, fields) = stat.rsplit_once(')').ok_or_else(malformed)?;
     // proc(5): utime is field 14 and stime field 15; the first one here is field 3.
     let ticks = fields

@@ -1,22 +1,22 @@
-//! Waits until a server answers.
+//! Waits until a server is ready.
 
 use std::time::{Duration, Instant};
 
 use crate::error::ControlPlaneError;
 use crate::process::Process;
 
-/// Pause between two looks: short beside the second that a server takes to start.
+/// Pause between two probes: short compared with the second that a server takes to start.
 const POLL: Duration = Duration::from_millis(50);
 
-/// A server that is starting may accept a connection and leave it unanswered.
+/// The timeout of a probe: a starting server may accept a connection and never respond.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How many lines of a log an error shows.
 const TAIL_LINES: usize = 15;
 
-/// Probes until the answer is `Ok`, the process ends, or `within` is over.
+/// Probes until the result is `Ok`, the process exits, or `within` has passed.
 ///
-/// `probe` tells in a word or two why the server is not ready.
+/// `probe` returns a short reason why the server is not ready.
 pub(crate) async fn await_ready<F>(
     process: &Process,
     within: Duration,
@@ -31,7 +31,7 @@ where
         let last = match tokio::time::timeout(PROBE_TIMEOUT, probe()).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(reason)) => reason,
-            Err(_) => "no answer".to_owned(),
+            Err(_) => "no response".to_owned(),
         };
         let log = || process.log_path().to_owned();
         let tail = || {
@@ -61,7 +61,7 @@ where
     }
 }
 
-/// Asks a path of a server and demands an answer below 400.
+/// Requests a path of a server, and fails unless the status is below 400.
 pub(crate) async fn probe_path(client: &kube::Client, path: &str) -> Result<(), String> {
     let request = http::Request::get(path)
         .body(Vec::new())

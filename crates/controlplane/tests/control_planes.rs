@@ -1,4 +1,4 @@
-//! Real servers: isolation, going away and coming back, what they tell about themselves.
+//! Real servers: isolation, stop and restart, audit log and metrics.
 //!
 //! Needs the programs that `tests/controlplane/build.sh` builds, or `KUBEBUILDER_ASSETS`.
 
@@ -34,10 +34,10 @@ fn config_map(name: &str) -> ConfigMap {
     .unwrap()
 }
 
-async fn await_some<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
+async fn await_some<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
-        if let Some(found) = look().await {
+        if let Some(found) = check().await {
             return found;
         }
         assert!(start.elapsed() < SOON, "never came: {what}");
@@ -46,7 +46,7 @@ async fn await_some<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
 }
 
 #[tokio::test]
-async fn planes_are_isolated_and_end_with_the_set() {
+async fn planes_are_isolated_and_stop_with_the_set() {
     let mut planes = start(&["east", "west"], Options::default()).await;
     let east = config_maps(planes.get("east").unwrap()).await;
     east.create(&PostParams::default(), &config_map("only-east"))
@@ -55,7 +55,7 @@ async fn planes_are_isolated_and_end_with_the_set() {
     let west = config_maps(planes.get("west").unwrap()).await;
     assert!(west.get_opt("only-east").await.unwrap().is_none());
 
-    // A token of one is worth nothing at the other.
+    // A token of one is not valid for the other.
     let (east, west) = (planes.get("east").unwrap(), planes.get("west").unwrap());
     let foreign = west
         .kubeconfig_yaml()
@@ -64,14 +64,14 @@ async fn planes_are_isolated_and_end_with_the_set() {
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default())
         .await
         .unwrap();
-    let intruder: Api<Namespace> = Api::all(config.try_into().unwrap());
-    let error = intruder.list(&Default::default()).await.unwrap_err();
+    let foreign_client: Api<Namespace> = Api::all(config.try_into().unwrap());
+    let error = foreign_client.list(&Default::default()).await.unwrap_err();
     assert!(
         matches!(&error, kube::Error::Api(status) if status.code == 401),
         "{error}"
     );
 
-    // The identity that tells clusters apart differs.
+    // The identities of the clusters differ.
     let mut uids = Vec::new();
     for plane in planes.iter() {
         let namespaces: Api<Namespace> = Api::all(plane.client().await.unwrap());
@@ -98,18 +98,18 @@ async fn planes_are_isolated_and_end_with_the_set() {
         .chain([planes.etcd().pid()])
         .collect();
     let dir = planes.dir().to_owned();
-    let held = planes.get("east").unwrap().clone();
+    let handle = planes.get("east").unwrap().clone();
     assert!(pids.iter().all(|pid| Path::new(&format!("/proc/{pid}")).exists()));
     drop(planes);
     for pid in pids {
         assert!(!Path::new(&format!("/proc/{pid}")).exists(), "{pid} is left");
     }
     assert!(!dir.exists());
-    assert!(held.server().exit_status().unwrap().is_some());
+    assert!(handle.server().exit_status().unwrap().is_some());
 }
 
 #[tokio::test]
-async fn killed_plane_comes_back_with_its_data() {
+async fn a_killed_plane_keeps_its_data() {
     let planes = start(&["east"], Options::default()).await;
     let east = planes.get("east").unwrap();
     let api = config_maps(east).await;
@@ -130,8 +130,8 @@ async fn killed_plane_comes_back_with_its_data() {
     api.get("kept").await.unwrap();
 
     east.pause().unwrap();
-    let unanswered = tokio::time::timeout(Duration::from_millis(500), api.get("kept")).await;
-    assert!(unanswered.is_err(), "a paused server answered");
+    let response = tokio::time::timeout(Duration::from_millis(500), api.get("kept")).await;
+    assert!(response.is_err(), "a paused server responded");
     east.resume().unwrap();
     tokio::time::timeout(SOON, api.get("kept"))
         .await
@@ -165,7 +165,7 @@ async fn folder_keeps_objects_between_runs() {
 }
 
 #[tokio::test]
-async fn audit_log_and_counts_tell_what_was_asked() {
+async fn audit_log_and_counts_match_the_requests() {
     let planes = start(
         &["east"],
         Options {
@@ -251,7 +251,7 @@ async fn audit_log_and_counts_tell_what_was_asked() {
 }
 
 #[tokio::test]
-async fn controller_manager_makes_a_cluster_of_a_server() {
+async fn a_controller_manager_deletes_namespaces_and_creates_accounts() {
     let options = Options {
         controller_manager_for: vec!["with".to_owned()],
         ..Options::default()
@@ -304,7 +304,7 @@ async fn controller_manager_makes_a_cluster_of_a_server() {
 async fn server_that_cannot_start_shows_its_log() {
     let options = Options {
         apiserver_flags: vec!["--no-such-flag".to_owned()],
-        ready_within: Duration::from_secs(30),
+        ready_timeout: Duration::from_secs(30),
         ..Options::default()
     };
     let error = ControlPlanes::start(&Assets::find().unwrap(), &["east"], options)

@@ -1,4 +1,4 @@
-//! Children end with their owner, whatever happens to it.
+//! Children exit with their owner in any case.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,15 +13,15 @@ use starling_controlplane::{Launch, Process, ProcessError};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Set in the process that plays the parent; names the file that receives the child's process number.
-const PLAY_PARENT: &str = "STARLING_TEST_PLAY_PARENT";
+/// Set in the process that acts as the parent; the file that receives the process number of the child.
+const ACT_AS_PARENT: &str = "STARLING_TEST_PLAY_PARENT";
 
 fn sleeper(dir: &Path) -> Process {
     Process::start(&Launch::new("sleeper", "sleep", dir.join("sleeper.log")).arg("600")).unwrap()
 }
 
 fn exists(pid: i32) -> bool {
-    // A zombie has a folder too; its state tells it apart.
+    // A zombie has a folder too; its state identifies it.
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
         stat.rsplit_once(") ")
             .is_some_and(|(_, fields)| !fields.starts_with('Z'))
@@ -48,8 +48,8 @@ fn drop_kills_and_reaps() {
 
 #[test]
 fn child_dies_with_a_killed_parent() {
-    if let Some(file) = std::env::var_os(PLAY_PARENT) {
-        // Started from a thread that ends, as a runtime's threads do: the child has to survive that.
+    if let Some(file) = std::env::var_os(ACT_AS_PARENT) {
+        // Started from a thread that ends, as threads of a runtime do: the child has to survive the end of the thread.
         let dir = Path::new(&file).parent().unwrap().to_owned();
         let process = std::thread::spawn(move || sleeper(&dir)).join().unwrap();
         std::fs::write(&file, format!("{}\n", process.pid())).unwrap();
@@ -61,7 +61,7 @@ fn child_dies_with_a_killed_parent() {
     let file = dir.path().join("pid");
     let mut parent = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_dies_with_a_killed_parent"])
-        .env(PLAY_PARENT, &file)
+        .env(ACT_AS_PARENT, &file)
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
@@ -69,7 +69,7 @@ fn child_dies_with_a_killed_parent() {
         std::fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n'))
     });
     let pid: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
-    // The name changes from setpriv to sleep when the signal has been arranged.
+    // The name changes from setpriv to sleep when the signal is set up.
     await_true("the child's program", || {
         std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "sleep")
     });
@@ -79,23 +79,23 @@ fn child_dies_with_a_killed_parent() {
 }
 
 #[tokio::test]
-async fn stop_asks_first_and_then_insists() {
+async fn stop_terminates_first_and_then_kills() {
     let dir = tempfile::tempdir().unwrap();
-    let polite = sleeper(dir.path());
-    assert!(!polite.stop(SOON).await.unwrap().success());
-    assert!(matches!(polite.pause(), Err(ProcessError::Ended { .. })));
-    assert!(matches!(polite.usage(), Err(ProcessError::Ended { .. })));
+    let terminable = sleeper(dir.path());
+    assert!(!terminable.stop(SOON).await.unwrap().success());
+    assert!(matches!(terminable.pause(), Err(ProcessError::Ended { .. })));
+    assert!(matches!(terminable.usage(), Err(ProcessError::Ended { .. })));
     // Stopping twice is no error.
-    polite.stop(SOON).await.unwrap();
+    terminable.stop(SOON).await.unwrap();
 
-    let deaf = Launch::new("deaf", "bash", dir.path().join("deaf.log"))
+    let unresponsive = Launch::new("deaf", "bash", dir.path().join("deaf.log"))
         .args(["-c", "trap '' TERM; echo deaf; while true; do sleep 1; done"]);
-    let deaf = Process::start(&deaf).unwrap();
-    await_true("the trap", || deaf.log_tail(1).unwrap() == "deaf");
-    let error = deaf.wait(Duration::from_millis(50)).await.unwrap_err();
+    let unresponsive = Process::start(&unresponsive).unwrap();
+    await_true("the trap", || unresponsive.log_tail(1).unwrap() == "deaf");
+    let error = unresponsive.wait(Duration::from_millis(50)).await.unwrap_err();
     assert!(matches!(error, ProcessError::StillRunning { .. }), "{error}");
-    deaf.stop(Duration::from_millis(200)).await.unwrap();
-    assert!(!exists(deaf.pid()));
+    unresponsive.stop(Duration::from_millis(200)).await.unwrap();
+    assert!(!exists(unresponsive.pid()));
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn usage_grows_with_work() {
     assert!(busy.usage().unwrap().rss_bytes > 100_000);
     busy.pause().unwrap();
     let state = || std::fs::read_to_string(format!("/proc/{}/stat", busy.pid())).unwrap();
-    await_true("the pause", || state().contains(") T "));
+    assert!(state().contains(") T "), "every thread has stopped: {}", state());
     busy.resume().unwrap();
     await_true("the resumption", || state().contains(") R "));
 }

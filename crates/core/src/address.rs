@@ -1,9 +1,9 @@
-//! Addresses at which no server of a user can be.
+//! Addresses that are never connected to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Metadata servers of clouds that are not link-local: AWS (IPv6), Alibaba, Azure, Oracle. What they answer are
-/// credentials of the machine that Starling runs on.
+/// Metadata servers of clouds that are not link-local: AWS (IPv6), Alibaba, Azure, Oracle. They return credentials of
+/// the machine that Starling runs on.
 const METADATA_V6: [Ipv6Addr; 1] = [Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)];
 const METADATA_V4: [Ipv4Addr; 3] = [
     Ipv4Addr::new(100, 100, 100, 200),
@@ -11,12 +11,12 @@ const METADATA_V4: [Ipv4Addr; 3] = [
     Ipv4Addr::new(192, 0, 0, 192),
 ];
 
-/// Link-local addresses (where clouds keep their metadata servers), other metadata servers, and addresses that are
-/// no host's: nothing is ever sent there, whatever a name or a kubeconfig says.
+/// Whether this is a link-local address (where clouds have their metadata servers), another metadata server, or an
+/// address without a host. Nothing is ever sent there, whatever a name or a kubeconfig says.
 ///
-/// Loopback and private networks are not among them: clusters live there.
+/// Loopback and private networks are allowed, since clusters are there.
 #[must_use]
-pub fn is_nobodys(address: IpAddr) -> bool {
+pub fn is_forbidden(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(v4) => {
             v4.is_link_local()
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobodys_addresses_are_recognised_in_every_spelling() {
+    fn forbidden_addresses_are_recognised_in_every_spelling() {
         for address in [
             "0.0.0.0",
             "0.1.2.3",
@@ -57,7 +57,7 @@ mod tests {
             "fd00:ec2::254",
             "::ffff:169.254.169.254",
         ] {
-            assert!(is_nobodys(address.parse().unwrap()), "{address}");
+            assert!(is_forbidden(address.parse().unwrap()), "{address}");
         }
         for address in [
             "127.0.0.1",
@@ -71,7 +71,7 @@ mod tests {
             "fd12::1",
             "::ffff:10.0.0.1",
         ] {
-            assert!(!is_nobodys(address.parse().unwrap()), "{address}");
+            assert!(!is_forbidden(address.parse().unwrap()), "{address}");
         }
     }
 }

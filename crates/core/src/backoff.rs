@@ -1,4 +1,4 @@
-//! When a failed attempt is tried again.
+//! The waits between attempts and plans.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use crate::digest::{hash64, spread};
 /// The longest wait between two attempts. Flux and client-go stop doubling in the same range.
 pub const CEILING: Duration = Duration::from_secs(600);
 
-/// The wait after the `attempts`-th failure in a row: `start` doubled each time up to [`CEILING`], of which the
-/// upper half is spread by a hash of `seed`, so that what failed together is not tried again together.
+/// Returns the wait after the `attempts`-th consecutive failure: `start`, doubled each time up to [`CEILING`]. The
+/// upper half is spread by a hash of `seed`, so that what failed together is not retried together.
 #[must_use]
 pub fn delay(start: Duration, attempts: u32, seed: &str) -> Duration {
     let doublings = attempts.saturating_sub(1).min(32);
@@ -18,14 +18,14 @@ pub fn delay(start: Duration, attempts: u32, seed: &str) -> Duration {
     full / 2 + spread(full / 2, hash64(&[seed, &attempts.to_string()]))
 }
 
-/// Time per object over which work that is due at a start is spread: two hundred a second, the rate at which
-/// attempts may start.
+/// The time per object over which the work after a start is spread: two hundred per second, the rate at which attempts
+/// may start.
 const START_PER_OBJECT: Duration = Duration::from_millis(5);
 /// The longest spread of a start.
 const START_LONGEST: Duration = Duration::from_secs(30);
 
-/// How long after a start one of `objects` is looked at: full jitter over a time that grows with their number, from
-/// a hash of `seed`, which names the object and the start.
+/// Returns the delay of the first reconcile of one of `objects` after a start: full jitter over a time that grows with
+/// their number, from a hash of `seed`, which names the object and the start.
 #[must_use]
 pub fn start_delay(objects: usize, seed: &str) -> Duration {
     let objects = u32::try_from(objects).unwrap_or(u32::MAX);
@@ -35,26 +35,27 @@ pub fn start_delay(objects: usize, seed: &str) -> Duration {
     )
 }
 
-/// Time per cluster of a fleet for which a group lets its Syncs go on before it looks again. A look costs a tenth of that per
-/// cluster, so looks take a bounded share of a core however many clusters there are.
-const LOOK_PER_CLUSTER: Duration = Duration::from_micros(200);
-/// The longest such pause.
-const LOOK_LONGEST: Duration = Duration::from_secs(1);
-/// The most clusters under way with which each that is done is waited for: one that ends makes room for the next.
+/// The time per cluster of the fleet between a change of a Sync and the next plan of its group. A plan costs a tenth of
+/// this per cluster, so plans take a bounded share of a core whatever the size of the fleet.
+const REPLAN_PER_CLUSTER: Duration = Duration::from_micros(200);
+/// The longest such delay.
+const REPLAN_LONGEST: Duration = Duration::from_secs(1);
+/// Up to this number of clusters in flight the group is planned at once: another cluster waits for each slot that is
+/// released.
 const FEW: u32 = 10;
-/// How many times as long the pause is where nothing is under way: then nobody waits for a look.
-const AT_REST: u32 = 2;
+/// The factor of the delay where nothing is in flight: no cluster waits for the plan.
+const IDLE_FACTOR: u32 = 2;
 
-/// How long after a change of one of its Syncs a group is looked at, so that one look serves many changes. With few clusters
-/// under way it is at once, as the next one waits for it.
+/// Returns the delay between a change of a Sync and the next plan of its group, so that one plan serves many changes.
+/// With few clusters in flight there is no delay, since the next cluster waits for their slots.
 #[must_use]
-pub fn look_pause(clusters: usize, under_way: u32) -> Duration {
+pub fn replan_delay(clusters: usize, in_flight: u32) -> Duration {
     let clusters = u32::try_from(clusters).unwrap_or(u32::MAX);
-    let pause = LOOK_PER_CLUSTER.saturating_mul(clusters).min(LOOK_LONGEST);
-    match under_way {
-        0 => pause * AT_REST,
+    let delay = REPLAN_PER_CLUSTER.saturating_mul(clusters).min(REPLAN_LONGEST);
+    match in_flight {
+        0 => delay * IDLE_FACTOR,
         1..=FEW => Duration::ZERO,
-        _ => pause,
+        _ => delay,
     }
 }
 
@@ -63,8 +64,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_pauses_by_the_size_of_the_fleet_unless_the_next_cluster_waits() {
-        for (clusters, under_way, pause) in [
+    fn the_delay_grows_with_the_fleet_unless_the_next_cluster_waits() {
+        for (clusters, in_flight, delay) in [
             (20, 0, 8),
             (20, 5, 0),
             (1_000, 250, 200),
@@ -74,9 +75,9 @@ mod tests {
             (100_000, 11, 1_000),
         ] {
             assert_eq!(
-                look_pause(clusters, under_way),
-                Duration::from_millis(pause),
-                "{clusters} {under_way}"
+                replan_delay(clusters, in_flight),
+                Duration::from_millis(delay),
+                "{clusters} {in_flight}"
             );
         }
     }
@@ -98,9 +99,9 @@ mod tests {
         assert!(delay(Duration::from_secs(3600), 4, "a") >= Duration::from_secs(1800));
     }
 
-    /// A restart with five thousand clusters must not be a herd.
+    /// A restart with five thousand clusters must not reconcile all of them at once.
     #[test]
-    fn a_start_is_spread_evenly_and_a_small_one_is_over_at_once() {
+    fn a_start_is_spread_evenly_and_a_small_one_is_quick() {
         let mut seconds = [0u32; 30];
         for n in 0..5_000 {
             let delay = start_delay(5_000, &format!("ns/c{n} boot"));
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_together_is_spread() {
+    fn simultaneous_failures_are_spread() {
         let start = Duration::from_secs(30);
         let waits: std::collections::BTreeSet<_> = (0..100)
             .map(|n| delay(start, 1, &n.to_string()).as_millis())

@@ -1,38 +1,39 @@
-//! The circuit breaker of one cluster: after some failures to reach it, nothing is sent there but a probe now and
-//! then, until one is answered.
+//! The circuit breaker of one cluster: after some failures to reach the cluster, nothing but an occasional probe is
+//! sent to it, until a probe succeeds.
 //!
-//! Times are those of a clock that only goes forward, counted from wherever the caller likes: a wall clock that
-//! jumps must not keep a cluster away.
+//! Times are those of a monotonic clock with any origin: a wall clock that jumps must not keep a cluster from being
+//! reached.
 
 use std::time::Duration;
 
 use crate::digest::{hash64, spread};
 
-/// Failures in a row that open the breaker.
+/// Consecutive failures that open the breaker.
 pub const THRESHOLD: u32 = 5;
-/// The least time from one probe of an open breaker to the next.
+/// The shortest time between two probes while the breaker is open.
 pub const PROBE_PERIOD: Duration = Duration::from_secs(30);
-/// What a wait for the next probe has on top at most, so that clusters that were lost together are not probed
-/// together. With a probe's own limit of ten seconds, two periods hold a probe that begins after the cluster healed.
+/// The longest time that is added to the wait for the next probe, so that clusters that were lost together are not
+/// probed together. With the limit of ten seconds per probe, two periods contain a probe that begins after the cluster
+/// recovered.
 const JITTER: Duration = Duration::from_secs(6);
-/// A probe that has not come back by then has come to nothing: whoever made it is gone.
+/// After this time a probe counts as failed: the process or task that made it has ended.
 const PROBE_LIMIT: Duration = Duration::from_secs(120);
-/// Mean time per request from which on a cluster is slow. An honest one answers within tens of milliseconds; six
-/// requests at a time that take three seconds each come to this.
+/// The mean time per request from which on a cluster is slow. A healthy cluster responds within tens of milliseconds;
+/// six concurrent requests that take three seconds each have this mean.
 const SLOW_REQUEST: Duration = Duration::from_millis(500);
-/// An attempt that is over sooner than this held nobody up.
+/// An attempt that takes less than this blocks no other.
 const SLOW_ATTEMPT: Duration = Duration::from_secs(5);
 
-/// What failed to reach the cluster, or did.
+/// The kind of request that reached the cluster, or failed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contact {
-    /// An attempt at the cluster's objects.
+    /// An attempt with the objects of the cluster.
     Work,
-    /// A look whether it is there.
+    /// A probe.
     Probe,
 }
 
-/// Whether a cluster is worked on, and when it is probed.
+/// Whether attempts are made on a cluster, and when it is probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Breaker {
     state: State,
@@ -40,17 +41,17 @@ pub struct Breaker {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Work goes on.
+    /// Attempts are made.
     Closed {
-        /// Attempts in a row that did not reach the cluster. A probe that does is no reason to forget them: what
-        /// answers probes only would never open the breaker.
+        /// Consecutive attempts that did not reach the cluster. A probe that does not reset the count: a cluster that
+        /// responds only to probes would never open the breaker.
         work: u32,
-        /// Probes in a row that did not.
+        /// Consecutive probes that did not reach the cluster.
         probes: u32,
     },
     /// Nothing is sent before `probe_at`, and then a probe.
     Open { probe_at: Duration },
-    /// A probe is under way; it counts as failed at `until`.
+    /// A probe is in progress; it counts as failed at `until`.
     HalfOpen { until: Duration },
 }
 
@@ -63,22 +64,22 @@ impl Default for Breaker {
 const CLOSED: State = State::Closed { work: 0, probes: 0 };
 
 impl Breaker {
-    /// Whether the cluster is not worked on.
+    /// Whether no attempts are made on the cluster.
     #[must_use]
     pub fn is_open(&self) -> bool {
         !matches!(self.state, State::Closed { .. })
     }
 
-    /// Whether anything failed to reach the cluster since it was last known to be well.
+    /// Whether a request failed to reach the cluster since it was last known to be healthy.
     #[must_use]
     pub fn is_suspect(&self) -> bool {
         self.state != CLOSED
     }
 
-    /// Begins a probe if it is time for one. While the breaker is open only one is under way.
+    /// Begins a probe if one is due. While the breaker is open, only one probe is in progress.
     ///
     /// # Errors
-    /// When to ask again.
+    /// The time at which a probe is due.
     pub fn begin_probe(&mut self, now: Duration) -> Result<(), Duration> {
         match self.state {
             State::Closed { .. } => Ok(()),
@@ -92,8 +93,8 @@ impl Breaker {
         }
     }
 
-    /// Lets the next probe begin at once: a person asked for it, or there are other credentials.
-    pub fn hurry(&mut self) {
+    /// Makes the next probe due at once: a user requested it, or the credentials changed.
+    pub fn probe_now(&mut self) {
         if self.is_open() {
             self.state = State::Open {
                 probe_at: Duration::ZERO,
@@ -101,7 +102,7 @@ impl Breaker {
         }
     }
 
-    /// Takes in that the cluster answered.
+    /// Records that the cluster responded.
     pub fn answered(&mut self, contact: Contact) {
         self.state = match (self.state, contact) {
             (State::Closed { work, .. }, Contact::Probe) => State::Closed { work, probes: 0 },
@@ -111,11 +112,11 @@ impl Breaker {
         };
     }
 
-    /// Takes in that the cluster did not answer. `seed` names the cluster.
+    /// Records that the cluster did not respond. `seed` names the cluster.
     pub fn failed(&mut self, contact: Contact, now: Duration, seed: &str) {
         let wait = || PROBE_PERIOD + spread(JITTER, hash64(&[seed, &now.as_millis().to_string()]));
         self.state = match (self.state, contact) {
-            // Nobody has looked yet, so a probe may follow at once.
+            // There was no probe yet, so one may follow at once.
             (State::Closed { work, probes }, Contact::Work) if work + probes + 1 >= THRESHOLD => {
                 State::Open { probe_at: now }
             }
@@ -132,13 +133,13 @@ impl Breaker {
             (_, Contact::Probe) => State::Open {
                 probe_at: now + wait(),
             },
-            // What was under way when it opened says nothing new.
+            // Attempts that were in progress when the breaker opened change nothing.
             (open @ (State::Open { .. } | State::HalfOpen { .. }), Contact::Work) => open,
         };
     }
 }
 
-/// Whether an attempt that took this long for so many requests shows a cluster that holds up its worker.
+/// Whether an attempt with this duration and number of requests shows a cluster that blocks its worker.
 #[must_use]
 pub fn is_slow(took: Duration, requests: u64) -> bool {
     let requests = u32::try_from(requests.max(1)).unwrap_or(u32::MAX);
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_opens_it() {
+    fn consecutive_failures_open_the_breaker() {
         for (failures, open) in [
             (&[][..], false),
             (&[Work], false),
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_in_between_start_the_count_anew_but_a_probe_forgets_no_failed_work() {
+    fn responses_reset_the_count_but_a_probe_keeps_failed_attempts() {
         for (contact, still_closed) in [(Work, true), (Probe, false)] {
             let mut breaker = after(&[Work; 4]);
             breaker.answered(contact);
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn while_open_one_probe_per_period_and_the_first_answer_closes_it() {
+    fn an_open_breaker_has_one_probe_per_period_and_the_first_response_closes_it() {
         let mut breaker = after(&[Work, Probe]);
         let mut now = at(100);
         let mut probes = 0;
@@ -212,7 +213,7 @@ mod tests {
             now += at(1);
         }
         assert!((20..=30).contains(&probes), "{probes} in 900 s");
-        // It has healed: the first probe comes within two periods.
+        // The cluster recovered: the first probe comes within two periods.
         let healed = now;
         while breaker.begin_probe(now).is_err() {
             now += at(1);
@@ -223,20 +224,20 @@ mod tests {
     }
 
     #[test]
-    fn work_that_opens_it_is_followed_by_a_probe_at_once() {
+    fn an_attempt_that_opens_the_breaker_is_followed_by_a_probe_at_once() {
         assert_eq!(after(&[Work; 5]).begin_probe(at(100)), Ok(()));
         let mut breaker = after(&[Probe; 5]);
         let next = breaker.begin_probe(at(100)).unwrap_err();
         assert!((at(130)..=at(136)).contains(&next), "{next:?}");
-        breaker.hurry();
+        breaker.probe_now();
         assert_eq!(breaker.begin_probe(at(100)), Ok(()));
     }
 
-    /// Guards against a prober that died with the breaker half open: nobody would ever probe again.
+    /// Guards against a prober that ends while the breaker is half open: no other probe would ever be made.
     #[test]
-    fn a_probe_that_never_came_back_does_not_hold_it_for_ever() {
+    fn a_probe_without_a_result_does_not_block_the_breaker_for_ever() {
         let mut breaker = after(&[Probe; 5]);
-        breaker.hurry();
+        breaker.probe_now();
         breaker.begin_probe(at(200)).unwrap();
         assert_eq!(breaker.begin_probe(at(210)), Err(at(200) + PROBE_LIMIT));
         assert_eq!(breaker.begin_probe(at(200) + PROBE_LIMIT), Ok(()));

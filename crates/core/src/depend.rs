@@ -1,34 +1,34 @@
-//! What must be done first: `dependsOn` among Syncs of a namespace, or among the entries of a SyncGroup.
+//! Dependencies: `dependsOn` among Syncs of a namespace, or among the entries of a SyncGroup.
 //!
-//! The words are Flux's. Unlike there, "ready" is not enough: what a Sync depends on must be done with what it is
-//! wanted to hold now, and within a group with the same release, or a dependency that was ready with the last commit
-//! would let the next one pass.
+//! The field names are those of Flux. Unlike in Flux, "ready" is not enough: a dependency must be done with its current
+//! target, and within a group with the same release. Otherwise a dependency that was ready with the previous commit
+//! would let its dependents start.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use starling_api::SyncEntry;
 
-/// How it stands with what a Sync depends on.
+/// The state of the dependencies of a Sync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Dependencies {
-    /// All of them are done; the same if there are none.
+    /// All dependencies are done, or there are none.
     #[default]
     Done,
-    /// One of them is not; this says which, and how it stands.
+    /// A dependency is not done.
     Waiting {
-        /// For people.
+        /// The dependency and its state.
         message: String,
     },
-    /// It depends on itself, by this way; its first name is its last.
+    /// The Sync depends on itself by this path, which begins and ends with it.
     Cycle {
-        /// The names along the way.
+        /// The names along the path.
         names: Vec<String>,
     },
 }
 
-/// The shortest way from `start` along the edges back to `start`; of several the first in the order of the edges.
+/// Returns the shortest path from `start` along the edges back to `start`; of several, the first in the order of edges.
 ///
-/// A name that leads into a cycle without being part of it is no cycle of its own: it waits.
+/// A name that leads to a cycle without being part of it has no cycle of its own: it waits.
 #[must_use]
 pub fn cycle<'a>(start: &'a str, edges: impl Fn(&str) -> Vec<&'a str>) -> Option<Vec<String>> {
     let mut seen: BTreeSet<&str> = BTreeSet::new();
@@ -47,17 +47,17 @@ pub fn cycle<'a>(start: &'a str, edges: impl Fn(&str) -> Vec<&'a str>) -> Option
     None
 }
 
-/// Why the entries of a SyncGroup cannot depend on each other as they say.
+/// Why the dependencies of the entries of a SyncGroup are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
-    /// An entry names one that is not there.
+    /// An entry depends on one that does not exist.
     #[error("syncs[{entry}].dependsOn: there is no entry {name:?}; it must name one of {known}")]
     Unknown {
         /// The entry.
         entry: String,
-        /// What it names.
+        /// The name of the dependency.
         name: String,
-        /// What it may name.
+        /// The names of the entries.
         known: String,
     },
     /// An entry depends on itself.
@@ -65,13 +65,13 @@ pub enum EntryError {
     Cycle {
         /// The entry.
         entry: String,
-        /// By which way.
+        /// The path.
         way: String,
     },
 }
 
 impl EntryError {
-    /// The reason of the condition.
+    /// Returns the reason of the condition.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -81,10 +81,10 @@ impl EntryError {
     }
 }
 
-/// Checks what the entries of a SyncGroup say of each other.
+/// Checks the dependencies among the entries of a SyncGroup.
 ///
 /// # Errors
-/// [`EntryError`] for the first entry that is wrong.
+/// The first [`EntryError`].
 pub fn check_entries(entries: &[SyncEntry]) -> Result<(), EntryError> {
     let edges = |name: &str| -> Vec<&str> {
         let entry = entries.iter().find(|entry| entry.name == name);
@@ -118,7 +118,7 @@ fn on(entry: &SyncEntry) -> Vec<&str> {
     names.filter(|name| !name.is_empty()).collect()
 }
 
-/// `a → b → a`, for people.
+/// Returns the path as text: `a → b → a`.
 #[must_use]
 pub fn way(names: &[String]) -> String {
     names.join(" → ")
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_is_named_by_those_who_are_part_of_it() {
+    fn a_cycle_is_reported_for_its_members() {
         let chain: &[(&str, &[&str])] = &[("a", &["b"]), ("b", &["c"]), ("c", &[])];
         let square: &[(&str, &[&str])] = &[("a", &["b", "c"]), ("b", &["d"]), ("c", &["d"]), ("d", &[])];
         let long: &[(&str, &[&str])] = &[("a", &["b"]), ("b", &["c"]), ("c", &["a"])];
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_name_each_other() {
+    fn dependencies_between_entries_are_checked() {
         let entries = |graph: &[(&str, &str)]| -> Vec<SyncEntry> {
             let entry = |(name, on): &(&str, &str)| {
                 let json = serde_json::json!({"name": name, "sourceRef": {"name": "s"}, "dependsOn": [{"name": on}]});
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(cycle.reason(), "DependencyCycle");
     }
 
-    /// Ways are counted by the names they reach, not by themselves: a lattice has 2^n of them.
+    /// Each name is visited once: a lattice has 2^n paths.
     #[test]
     fn a_lattice_is_walked_once() {
         let names: Vec<String> = (0..400).map(|n| n.to_string()).collect();

@@ -3,23 +3,23 @@
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-/// `sha256:` and 64 hex digits over the JSON of `value`. Maps must be ordered for the same value to give the
-/// same digest; everything that is digested here is made of structs, vectors and `BTreeMap`s.
+/// Returns `sha256:` and 64 hex digits over the JSON of `value`. Maps must be ordered, so that the same value has the
+/// same digest; all digested types consist of structs, vectors and `BTreeMap`s.
 #[must_use]
 pub fn of<T: Serialize>(value: &T) -> String {
-    // Serialising these types cannot fail (no non-string keys, no fallible `Serialize`); should it ever, the
-    // empty text gives a digest that equals no real one, which is seen as a change, never as "done".
+    // Serialising these types cannot fail (no non-string keys, no fallible `Serialize`). If it did, the empty text
+    // would have a digest that equals no real one, which counts as a change and never as "done".
     let json = serde_json::to_vec(value).unwrap_or_default();
     of_bytes(&json)
 }
 
-/// `sha256:` and 64 hex digits.
+/// Returns `sha256:` and 64 hex digits over bytes.
 #[must_use]
 pub fn of_bytes(bytes: &[u8]) -> String {
     format!("sha256:{}", hex::encode(Sha256::digest(bytes)))
 }
 
-/// The first 64 bits of a hash over `parts`, which are kept apart: ("ab", "c") differs from ("a", "bc").
+/// Returns the first 64 bits of a hash over `parts`, which are separated: ("ab", "c") differs from ("a", "bc").
 #[must_use]
 pub fn hash64(parts: &[&str]) -> u64 {
     let mut hasher = Sha256::new();
@@ -34,7 +34,7 @@ pub fn hash64(parts: &[&str]) -> u64 {
         .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
-/// A fraction of `span` given by a hash, uniform over `0..span`.
+/// Returns the fraction of `span` that a hash gives, uniform over `0..span`.
 #[must_use]
 pub fn spread(span: std::time::Duration, hash: u64) -> std::time::Duration {
     let nanos = (span.as_nanos() * u128::from(hash)) >> 64;

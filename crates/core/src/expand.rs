@@ -3,24 +3,24 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
-use kube::core::Selector;
+use kube_core::Selector;
 use starling_api::{Cluster, SyncTemplate};
 
 use crate::digest::hash64;
 
-/// What expansion knows of a Cluster.
+/// The facts about a Cluster that expansion uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterFacts {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its labels: what it is selected by, and `$(cluster.labels.x)`.
+    /// The labels: for selectors, and for `$(cluster.labels.x)`.
     pub labels: BTreeMap<String, String>,
-    /// Its annotations: `$(cluster.annotations.x)`.
+    /// The annotations, for `$(cluster.annotations.x)`.
     pub annotations: BTreeMap<String, String>,
 }
 
 impl ClusterFacts {
-    /// What a Cluster says of itself.
+    /// Returns the facts about a Cluster.
     #[must_use]
     pub fn of(cluster: &Cluster) -> Self {
         Self {
@@ -36,7 +36,7 @@ impl ClusterFacts {
 pub enum ParameterError {
     /// The cluster lacks the label or annotation.
     #[error(
-        "{field}: cluster {cluster} has no {kind} {key:?}; add it to the Cluster, or take $(cluster.{kind}s.{key}) out"
+        "{field}: cluster {cluster} has no {kind} {key:?}; add it to the Cluster, or remove $(cluster.{kind}s.{key})"
     )]
     Missing {
         /// The field of the entry.
@@ -45,17 +45,17 @@ pub enum ParameterError {
         cluster: String,
         /// `label` or `annotation`.
         kind: &'static str,
-        /// Its key.
+        /// The key of the label or annotation.
         key: String,
     },
-    /// `$(cluster.` with something else behind it.
+    /// `$(cluster.` followed by something unknown.
     #[error(
         "{field}: $({expression}) is unknown; write $(cluster.name), $(cluster.labels.KEY) or $(cluster.annotations.KEY)"
     )]
     Unknown {
         /// The field of the entry.
         field: String,
-        /// What stands between the parentheses.
+        /// The text between the parentheses.
         expression: String,
     },
     /// `$(cluster.` without an end.
@@ -64,20 +64,20 @@ pub enum ParameterError {
         /// The field of the entry.
         field: String,
     },
-    /// What is to be impersonated cannot be the name of a ServiceAccount.
+    /// The account to impersonate is not the name of a ServiceAccount.
     #[error(
         "{field}: {value:?} is not the name of a ServiceAccount: at most 253 lower-case letters, digits, `-` and `.`, a letter or digit at both ends"
     )]
-    NotAnAccount {
+    InvalidAccount {
         /// The field of the entry.
         field: String,
-        /// What it says, cut short.
+        /// The value, shortened.
         value: String,
     },
 }
 
-/// A template with every `$(cluster.*)` replaced by this cluster's values, in path, targetNamespace,
-/// serviceAccountName and the values of substitute. `$$(` stands for a literal `$(`.
+/// Returns a template with every `$(cluster.*)` replaced by the value of this cluster, in path, targetNamespace,
+/// serviceAccountName and the values of substitute. `$$(` is a literal `$(`.
 ///
 /// # Errors
 /// [`ParameterError`] for the first field that cannot be resolved.
@@ -94,8 +94,8 @@ pub fn resolve(template: &SyncTemplate, cluster: &ClusterFacts) -> Result<SyncTe
     Ok(resolved)
 }
 
-/// Whether a text can be the name of a ServiceAccount: a DNS subdomain (RFC 1123), as Kubernetes has it. Anything else
-/// could name another user in the header that it goes into.
+/// Whether a text can be the name of a ServiceAccount: a DNS subdomain (RFC 1123). Anything else could name another
+/// user in the impersonation header.
 #[must_use]
 pub fn is_account_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -108,12 +108,12 @@ pub fn is_account_name(name: &str) -> bool {
         })
 }
 
-/// Refuses an account that cannot be one; an empty one is nobody's, and nothing is impersonated.
+/// Rejects an invalid account. With an empty account, nothing is impersonated.
 fn check_account(field: &str, name: &str) -> Result<(), ParameterError> {
     if name.is_empty() || is_account_name(name) {
         return Ok(());
     }
-    Err(ParameterError::NotAnAccount {
+    Err(ParameterError::InvalidAccount {
         field: field.into(),
         value: name.chars().take(63).collect(),
     })
@@ -136,7 +136,7 @@ fn resolve_text(field: &str, text: &str, cluster: &ClusterFacts) -> Result<Strin
             out.push_str(lookup(field, &tail[2..end], cluster)?);
             rest = &tail[end + 1..];
         } else {
-            // `$(POD_NAME)` and the like are Kubernetes' own and not ours to touch.
+            // `$(POD_NAME)` and the like are expanded by Kubernetes.
             out.push_str(before);
             out.push_str("$(");
             rest = &tail[2..];
@@ -170,11 +170,11 @@ fn lookup<'c>(field: &str, expression: &str, cluster: &'c ClusterFacts) -> Resul
         })
 }
 
-/// The selector of a group, ready to be asked.
+/// Returns the selector of a group.
 ///
 /// # Errors
-/// The text of what is wrong with a requirement, so that a typing error selects nobody and says so. Empty
-/// `values` are refused here because kube takes `NotIn []` for "everybody", where Kubernetes calls it invalid.
+/// The text of what is wrong with a requirement, so that a typing error selects no cluster and is reported. Empty
+/// `values` are rejected here because kube reads `NotIn []` as "all", while Kubernetes rejects it.
 pub fn selector(selector: &LabelSelector) -> Result<Selector, String> {
     for requirement in selector.match_expressions.iter().flatten() {
         let LabelSelectorRequirement {
@@ -201,18 +201,18 @@ pub fn selector(selector: &LabelSelector) -> Result<Selector, String> {
     Selector::try_from(selector.clone()).map_err(|error| error.to_string())
 }
 
-/// Longest name of a Kubernetes object (RFC 1123 subdomain).
+/// The longest name of a Kubernetes object (RFC 1123 subdomain).
 const NAME_LIMIT: usize = 253;
 
-/// The name of a group's Sync: `<group>-<entry>-<cluster>`, with a hash where that is too long or `taken` by
-/// another identity.
+/// Returns the name of a Sync of a group: `<group>-<entry>-<cluster>`, with a hash if the name is too long or `taken`
+/// by another identity.
 #[must_use]
 pub fn sync_name(group: &str, entry: &str, cluster: &str, taken: impl Fn(&str) -> bool) -> String {
     let plain = format!("{group}-{entry}-{cluster}");
     if plain.len() <= NAME_LIMIT && !taken(&plain) {
         return plain;
     }
-    // Eight hex digits; the parts go in apart, so that a-b + c and a + b-c differ.
+    // Eight hex digits; the parts are hashed separately, so that a-b + c and a + b-c differ.
     let hash = format!("{:08x}", hash64(&[group, entry, cluster]) >> 32);
     let head = plain.get(..NAME_LIMIT - hash.len() - 1).unwrap_or(&plain);
     format!("{}-{hash}", head.trim_end_matches(['-', '.']))
@@ -220,7 +220,7 @@ pub fn sync_name(group: &str, entry: &str, cluster: &str, taken: impl Fn(&str) -
 
 #[cfg(test)]
 mod tests {
-    use kube::core::SelectorExt;
+    use kube_core::SelectorExt;
 
     use super::*;
 
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn cluster_values_are_resolved_and_others_left() {
+    fn cluster_values_are_resolved_and_others_are_kept() {
         for (text, expected) in [
             ("./clusters/$(cluster.name)", "./clusters/eu-1"),
             ("$(cluster.labels.region)-$(cluster.labels.a.b/c)", "eu-x"),
@@ -286,7 +286,7 @@ mod tests {
         ] {
             let error = account(text).unwrap_err();
             assert!(
-                matches!(error, ParameterError::NotAnAccount { .. }),
+                matches!(error, ParameterError::InvalidAccount { .. }),
                 "{text:?}: {error}"
             );
             assert!(error.to_string().starts_with("serviceAccountName: "), "{error}");
@@ -294,11 +294,11 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_resolved_names_field_cluster_and_key() {
+    fn an_error_names_field_cluster_and_key() {
         let error = resolve_text("substitute.R", "$(cluster.labels.zone)", &cluster()).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "substitute.R: cluster eu-1 has no label \"zone\"; add it to the Cluster, or take $(cluster.labels.zone) out"
+            "substitute.R: cluster eu-1 has no label \"zone\"; add it to the Cluster, or remove $(cluster.labels.zone)"
         );
         assert!(matches!(
             resolve_text("path", "$(cluster.nam)", &cluster()),
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_means_what_kubernetes_means() {
+    fn a_selector_has_the_meaning_of_kubernetes() {
         let parse = |json: &serde_json::Value| selector(&serde_json::from_value(json.clone()).unwrap());
         let labels = cluster().labels;
         let expression = |key: &str, operator: &str, values: &[&str]| serde_json::json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_gets_a_hash_where_it_is_taken_or_too_long() {
+    fn a_name_gets_a_hash_if_it_is_taken_or_too_long() {
         assert_eq!(sync_name("shop", "app", "eu-1", |_| false), "shop-app-eu-1");
         let hashed = sync_name("shop", "app", "eu-1", |name| name == "shop-app-eu-1");
         assert!(hashed.starts_with("shop-app-eu-1-") && hashed.len() == "shop-app-eu-1-".len() + 8);

@@ -1,7 +1,7 @@
-//! Sets of fields, as `metadata.managedFields` writes them (`fieldsV1`), and the JSON pointers that people write.
+//! Sets of fields in the format of `metadata.managedFields` (`fieldsV1`), and JSON pointers.
 //!
-//! A set is a tree of keys: `f:name` is a field, `k:{…}` an item of a list by its keys, `v:…` an item by its value,
-//! `i:0` one by its place, and `.` says that the node itself belongs to the set. A node without children does too.
+//! A set is a tree of keys: `f:name` is a field, `k:{…}` a list item by its keys, `v:…` an item by its value, `i:0` an
+//! item by its index, and `.` means that the node itself belongs to the set. So does a node without children.
 
 mod pointer;
 
@@ -11,19 +11,19 @@ use serde_json::{Map, Value};
 
 pub use self::pointer::{Pointer, PointerError, remove};
 
-/// The key of a node that belongs to the set beside its children.
+/// The key of a node that belongs to the set in addition to its children.
 const ITSELF: &str = ".";
 
-/// The fields that one manager holds.
+/// The fields that one manager owns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSet(Map<String, Value>);
 
-/// One field of a set: the keys that lead to it.
+/// One field of a set: the keys on its path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FieldPath(Vec<String>);
 
 impl FieldSet {
-    /// Reads `fieldsV1`; what is no mapping holds nothing.
+    /// Parses `fieldsV1`; a value that is no mapping is an empty set.
     #[must_use]
     pub fn new(fields: Value) -> Self {
         match fields {
@@ -32,19 +32,19 @@ impl FieldSet {
         }
     }
 
-    /// As `fieldsV1` has it.
+    /// Returns the set in the format of `fieldsV1`.
     #[must_use]
     pub fn to_json(&self) -> Value {
         Value::Object(self.0.clone())
     }
 
-    /// Whether a field, or something that it is a part of, is held.
+    /// Whether a field, or a field that contains it, is in the set.
     #[must_use]
-    pub fn holds(&self, path: &FieldPath) -> bool {
+    pub fn contains(&self, path: &FieldPath) -> bool {
         let mut node = &self.0;
         for (depth, key) in path.0.iter().enumerate() {
             match node.get(key).and_then(Value::as_object) {
-                // An atomic parent: whoever holds it holds all that is in it.
+                // An atomic parent contains all that is in it.
                 None => return depth > 0 && node.is_empty(),
                 Some(next) => node = next,
             }
@@ -52,27 +52,27 @@ impl FieldSet {
         is_member(node)
     }
 
-    /// The fields of this set that `now` does not hold, in order.
+    /// Returns the fields of this set that are not in `now`, in order.
     #[must_use]
     pub fn lost(&self, now: &Self) -> Vec<FieldPath> {
         let mut members = Vec::new();
         collect(&self.0, &mut Vec::new(), &mut members);
-        members.retain(|path| !now.holds(path));
+        members.retain(|path| !now.contains(path));
         members
     }
 
-    /// The set without a field and all that is in it. `object` is the object that was applied: it tells which item of
-    /// a list a number in the pointer stands for.
+    /// Returns the set without a field and all that is in it. `object` is the object that was applied: with it, a
+    /// number in the pointer is resolved to an item of a list.
     #[must_use]
     pub fn without(&self, pointer: &Pointer, object: &Value) -> Self {
         let mut fields = self.0.clone();
-        take_out(&mut fields, pointer.tokens(), object);
+        remove_at(&mut fields, pointer.tokens(), object);
         Self(fields)
     }
 }
 
 impl fmt::Display for FieldPath {
-    /// `.spec.template.spec.containers[name="main"].image`, as an API server names fields in conflicts.
+    /// Writes `.spec.template.spec.containers[name="main"].image`, as an API server names fields in conflicts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for key in &self.0 {
             match key.split_once(':') {
@@ -113,9 +113,9 @@ fn collect(node: &Map<String, Value>, path: &mut Vec<String>, members: &mut Vec<
     }
 }
 
-/// Takes out what the tokens lead to. A parent that holds nothing any more goes too: left behind without children it
-/// would read as a field that is held as a whole.
-fn take_out(fields: &mut Map<String, Value>, tokens: &[String], object: &Value) {
+/// Removes the field at the path of the tokens. A parent that becomes empty is removed too: without children it would
+/// be read as a field of its own.
+fn remove_at(fields: &mut Map<String, Value>, tokens: &[String], object: &Value) {
     let Some((token, rest)) = tokens.split_first() else {
         return;
     };
@@ -131,7 +131,7 @@ fn take_out(fields: &mut Map<String, Value>, tokens: &[String], object: &Value) 
         return;
     };
     let was_leaf = node.is_empty();
-    take_out(node, rest, inner);
+    remove_at(node, rest, inner);
     if node.is_empty() && !was_leaf {
         fields.remove(&key);
     }
@@ -146,7 +146,7 @@ fn child<'a>(object: &'a Value, token: &str) -> &'a Value {
     .unwrap_or(&Value::Null)
 }
 
-/// The key under which a set has the child of `object` that a token names.
+/// Returns the key under which a set has the child of `object` that a token names.
 fn child_key(fields: &Map<String, Value>, token: &str, object: &Value) -> Option<String> {
     if !object.is_array() {
         let key = format!("f:{token}");
@@ -159,7 +159,7 @@ fn child_key(fields: &Map<String, Value>, token: &str, object: &Value) -> Option
 fn names_item(key: &str, place: &str, item: &Value) -> bool {
     match key.split_once(':') {
         Some(("k", keys)) => serde_json::from_str::<Map<String, Value>>(keys).is_ok_and(|keys| {
-            // A key that the item leaves to its default (`protocol` of a port) does not speak against it.
+            // A key that has its default in the item (`protocol` of a port) is no mismatch.
             keys.iter()
                 .all(|(name, value)| item.get(name).is_none_or(|found| found == value))
         }),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_named_as_the_server_names_fields() {
+    fn lost_fields_are_named_as_the_server_names_them() {
         let (before, object) = deployment();
         let mut now = before.clone();
         for pointer in ["/spec/replicas", "/spec/template/spec/containers/0/image"] {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_an_atomic_field_is_held_with_it() {
+    fn a_part_of_an_atomic_field_is_in_the_set_with_it() {
         let part = &set(json!({"f:data": {"f:k": {}}})).lost(&FieldSet::default())[0];
         for (fields, held) in [
             (json!({"f:data": {"f:k": {}}}), true),
@@ -226,12 +226,12 @@ mod tests {
             (json!({"f:data": {"f:other": {}}}), false),
             (json!({}), false),
         ] {
-            assert_eq!(set(fields.clone()).holds(part), held, "{fields}");
+            assert_eq!(set(fields.clone()).contains(part), held, "{fields}");
         }
     }
 
     #[test]
-    fn a_pointer_takes_out_its_field_and_parents_left_empty() {
+    fn a_pointer_removes_its_field_and_empty_parents() {
         let object = json!({"spec": {"replicas": 3}, "data": {"a": "1", "b": "2"}});
         for (fields, pointer, expected) in [
             (json!({"f:spec": {"f:replicas": {}}}), "/spec/replicas", json!({})),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn items_of_lists_are_found_by_key_value_and_place() {
+    fn items_of_lists_are_found_by_key_value_and_index() {
         let (fields, object) = deployment();
         for (pointer, lost) in [
             (

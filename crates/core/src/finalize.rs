@@ -1,7 +1,7 @@
-//! What becomes of a Sync that is deleted, and of what it has on its cluster.
+//! The end of a Sync: what happens to its objects on the member, and when.
 //!
-//! The safe answer is to leave the objects where they are: it can be made good by hand. They are deleted only where
-//! somebody asked for that by policy and nothing says that the deletion is a side effect of something larger.
+//! The safe decision is to leave the objects on the member, since that can be corrected by hand. They are deleted only
+//! if the policy says so and nothing indicates that the deletion is the side effect of another one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,93 +10,93 @@ use starling_api::DeletionPolicy;
 /// Everything that the end of a Sync depends on.
 #[derive(Clone, Debug)]
 pub struct FinalizeInput<'a> {
-    /// What its spec says, or its group's where the group is being deleted.
+    /// The policy of the Sync, or of its group if the group is being deleted.
     pub policy: DeletionPolicy,
-    /// `suspend`: the cluster is left as it is.
+    /// Whether the Sync is suspended: the member is left as it is.
     pub suspended: bool,
-    /// Its group is gone without having taken it away: nobody can tell what was meant.
+    /// Whether the group is gone without having removed the Sync: the intention is unknown.
     pub group_lost: bool,
-    /// What else goes on the management cluster: the namespace, a definition.
-    pub surroundings: Surroundings,
-    /// Its Cluster.
+    /// Whether the namespace, or the definition of a kind, is being deleted.
+    pub parent: ParentDeletion,
+    /// The Cluster of the Sync.
     pub cluster: Target,
-    /// Somebody gave the cluster up by annotation.
+    /// Whether the Cluster is abandoned by annotation.
     pub abandoned: bool,
-    /// Syncs that depend on this one and are being deleted too: they go first.
+    /// Syncs that depend on this one and are being deleted too. They are finalized first.
     pub dependents: &'a [String],
 }
 
-/// What else goes on the management cluster, as it said when it was asked just now.
+/// Whether an object is deleted with its parent, by a current response of the management cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Surroundings {
-    /// Nothing: the Sync was deleted by itself.
-    Stay,
-    /// This goes, and the Sync with it.
-    Go(String),
-    /// It did not say: this is what happened instead.
+pub enum ParentDeletion {
+    /// No parent is being deleted.
+    None,
+    /// This parent is being deleted, and the object with it.
+    Deleting(String),
+    /// The management cluster did not respond, for this reason.
     Unknown(String),
 }
 
-/// The cluster that holds the objects.
+/// The member with the objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// It can be worked on.
+    /// The member is reachable.
     Ready,
-    /// Its Cluster exists and cannot be worked on, for this reason.
+    /// The Cluster exists, and the member is not reachable, for this reason.
     Unavailable(String),
-    /// There is no such Cluster, as the management cluster said just now.
+    /// The Cluster does not exist, by a current response of the management cluster.
     Gone,
 }
 
-/// What to do.
+/// What to do with a Sync that is being deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Finalize {
-    /// Let the Sync go; its objects stay.
+    /// Remove the finalizer; the objects stay.
     Orphan(Orphaned),
-    /// Not yet.
+    /// Wait.
     Wait(Waiting),
-    /// Delete the objects, then let the Sync go.
+    /// Delete the objects, then remove the finalizer.
     Delete,
 }
 
 /// Why the objects stay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Orphaned {
-    /// The policy is to leave them.
+    /// The policy is Orphan.
     Policy,
     /// The Sync is suspended.
     Suspended,
-    /// This goes, and the Sync with it.
-    Surroundings(String),
-    /// The group went without a word.
+    /// This parent is being deleted, and the Sync with it.
+    ParentDeleted(String),
+    /// The group is gone without having removed the Sync.
     GroupLost,
     /// The Cluster is gone.
     ClusterGone,
-    /// Somebody gave the cluster up.
+    /// The Cluster is abandoned.
     Abandoned,
 }
 
 /// What a Sync that is being deleted waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// The management cluster has to say what else goes.
-    Surroundings(String),
-    /// These go first.
+    /// The management cluster has to respond whether a parent is being deleted.
+    ParentUnknown(String),
+    /// These Syncs have to be finalized first.
     Dependents(Vec<String>),
-    /// The cluster has to be there, or to be given up.
+    /// The member has to be reachable, or its Cluster abandoned.
     Cluster(String),
 }
 
-/// Decides what becomes of a Sync that is being deleted.
+/// Decides what to do with a Sync that is being deleted.
 pub fn finalize(input: &FinalizeInput<'_>) -> Finalize {
     if input.policy == DeletionPolicy::Orphan {
         return Finalize::Orphan(Orphaned::Policy);
     }
-    match &input.surroundings {
-        Surroundings::Go(what) => return Finalize::Orphan(Orphaned::Surroundings(what.clone())),
-        Surroundings::Unknown(why) => return Finalize::Wait(Waiting::Surroundings(why.clone())),
-        Surroundings::Stay => {}
+    match &input.parent {
+        ParentDeletion::Deleting(what) => return Finalize::Orphan(Orphaned::ParentDeleted(what.clone())),
+        ParentDeletion::Unknown(why) => return Finalize::Wait(Waiting::ParentUnknown(why.clone())),
+        ParentDeletion::None => {}
     }
     if input.group_lost {
         return Finalize::Orphan(Orphaned::GroupLost);
@@ -107,7 +107,7 @@ pub fn finalize(input: &FinalizeInput<'_>) -> Finalize {
     match &input.cluster {
         Target::Gone => Finalize::Orphan(Orphaned::ClusterGone),
         Target::Unavailable(_) if input.abandoned => Finalize::Orphan(Orphaned::Abandoned),
-        // Named first: a cluster that is away keeps the dependents too, and this is what a person can do something about.
+        // The cluster comes first: an unreachable cluster also keeps the dependents, and a user can act on it.
         Target::Unavailable(why) => Finalize::Wait(Waiting::Cluster(why.clone())),
         Target::Ready if !input.dependents.is_empty() => {
             Finalize::Wait(Waiting::Dependents(input.dependents.to_vec()))
@@ -116,9 +116,10 @@ pub fn finalize(input: &FinalizeInput<'_>) -> Finalize {
     }
 }
 
-/// The Syncs that have to go before `name` does: those among the `leaving` that depend on it. In a cycle nobody waits.
+/// Returns the Syncs that have to be finalized before `name`: those among the `leaving` that depend on it. In a cycle,
+/// no Sync waits.
 ///
-/// `leaving` holds every Sync that is being deleted, with the Syncs that it depends on.
+/// `leaving` has every Sync that is being deleted, with its dependencies.
 #[must_use]
 pub fn dependents(name: &str, leaving: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let own = reach(name, leaving);
@@ -131,7 +132,7 @@ pub fn dependents(name: &str, leaving: &BTreeMap<String, Vec<String>>) -> Vec<St
         .collect()
 }
 
-/// Everything that `name` depends on, over any number of steps.
+/// Returns everything that `name` depends on, over any number of steps.
 fn reach<'a>(name: &'a str, leaving: &'a BTreeMap<String, Vec<String>>) -> BTreeSet<&'a str> {
     let mut seen = BTreeSet::new();
     let mut open = vec![name];
@@ -145,19 +146,19 @@ fn reach<'a>(name: &'a str, leaving: &'a BTreeMap<String, Vec<String>>) -> BTree
     seen
 }
 
-/// Names so ordered that each comes before what it depends on; what is in a cycle comes in the order of names.
+/// Returns the names in an order in which each comes before its dependencies; a cycle is in the order of names.
 #[must_use]
 pub fn dependents_first(syncs: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let mut left: BTreeMap<String, Vec<String>> = syncs.clone();
     let mut order = Vec::with_capacity(left.len());
-    let mut asked_for: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut dependents: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, on) in syncs {
         for on in on.iter().filter(|on| *on != name) {
-            asked_for.entry(on).or_default().push(name);
+            dependents.entry(on).or_default().push(name);
         }
     }
     let is_free = |name: &str, left: &BTreeMap<String, Vec<String>>| {
-        let Some(by) = asked_for.get(name) else {
+        let Some(by) = dependents.get(name) else {
             return true;
         };
         let mut by = by.iter().filter(|other| left.contains_key(**other)).peekable();
@@ -171,7 +172,7 @@ pub fn dependents_first(syncs: &BTreeMap<String, Vec<String>>) -> Vec<String> {
         for name in &free {
             left.remove(name);
         }
-        // Those in a cycle do not wait for each other, so somebody is always free.
+        // The members of a cycle do not wait for each other, so one is always free.
         if free.is_empty() {
             order.extend(std::mem::take(&mut left).into_keys());
         }
@@ -189,7 +190,7 @@ mod tests {
             policy: DeletionPolicy::Delete,
             suspended: false,
             group_lost: false,
-            surroundings: Surroundings::Stay,
+            parent: ParentDeletion::None,
             cluster: Target::Ready,
             abandoned: false,
             dependents: &[],
@@ -203,9 +204,9 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_deleted_only_where_all_says_so() {
+    fn objects_are_deleted_only_if_everything_allows_it() {
         assert_eq!(finalize(&input()), Finalize::Delete);
-        // An abandoned cluster that is there is cleaned up like any other.
+        // An abandoned cluster that is reachable is cleaned up.
         assert_eq!(decide(|i| i.abandoned = true), Finalize::Delete);
         let orphan = |why| Finalize::Orphan(why);
         assert_eq!(
@@ -220,28 +221,28 @@ mod tests {
         );
         let namespace = || "namespace fleet".to_owned();
         assert_eq!(
-            decide(|i| i.surroundings = Surroundings::Go(namespace())),
-            orphan(Orphaned::Surroundings(namespace()))
+            decide(|i| i.parent = ParentDeletion::Deleting(namespace())),
+            orphan(Orphaned::ParentDeleted(namespace()))
         );
     }
 
     #[test]
-    fn without_an_answer_nothing_is_deleted_and_nothing_let_go() {
+    fn without_a_response_nothing_is_deleted_or_released() {
         let why = || "no answer".to_owned();
         assert_eq!(
-            decide(|i| i.surroundings = Surroundings::Unknown(why())),
-            Finalize::Wait(Waiting::Surroundings(why()))
+            decide(|i| i.parent = ParentDeletion::Unknown(why())),
+            Finalize::Wait(Waiting::ParentUnknown(why()))
         );
-        // What would be left behind anyway needs no answer.
+        // Objects that stay in any case need no response.
         let orphaned = decide(|i| {
-            i.surroundings = Surroundings::Unknown(why());
+            i.parent = ParentDeletion::Unknown(why());
             i.policy = DeletionPolicy::Orphan;
         });
         assert_eq!(orphaned, Finalize::Orphan(Orphaned::Policy));
     }
 
     #[test]
-    fn an_unreachable_cluster_keeps_the_finalizer_until_it_is_given_up() {
+    fn an_unreachable_cluster_keeps_the_finalizer_until_it_is_abandoned() {
         let away = || Target::Unavailable("no route".into());
         assert_eq!(
             decide(|i| i.cluster = away()),
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn dependents_go_first_and_a_cycle_waits_for_nobody() {
+    fn dependents_are_first_and_a_cycle_does_not_wait() {
         let chain = leaving(&[("app", &["db", "crds"]), ("db", &["crds"]), ("crds", &[])]);
         assert_eq!(dependents("crds", &chain), ["app", "db"]);
         assert_eq!(dependents("db", &chain), ["app"]);

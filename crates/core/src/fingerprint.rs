@@ -1,8 +1,8 @@
-//! What a release renders to, in one digest: what a person approves.
+//! The release digest: what an approval names.
 //!
-//! It is over what is built (before a cluster's values are put in) and over the templates that say which values those are, so it
-//! is the same however many clusters there are, and another one as soon as a base somewhere else in the repository changes. What
-//! is decrypted is never digested: a short password could be guessed from the digest. The commit stands for it.
+//! The digest covers what is built (before values of clusters are substituted) and the templates that define these
+//! values. It is the same for any number of clusters, and changes with any base in the repository. Decrypted values are
+//! never digested, since a short password could be guessed from the digest; the commit takes their place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,20 +12,20 @@ use starling_api::SyncTemplate;
 
 use crate::digest;
 
-/// One entry of a release, as it is built.
+/// One entry of a release with its builds.
 #[derive(Clone, Debug, Serialize)]
 pub struct EntryBuild<'a> {
-    /// Its name.
+    /// The name of the entry.
     pub name: &'a str,
-    /// Its template, before parameters are resolved.
+    /// The template of the entry, before parameters are resolved.
     pub template: SyncTemplate,
-    /// The commit, where the entry has encrypted objects.
+    /// The commit, if the entry has encrypted objects.
     pub commit: Option<&'a str>,
-    /// [`of_manifests`] of each build. There is more than one where the path or the namespace has parameters.
+    /// The [`of_manifests`] of each build. There are several if the path or the namespace has parameters.
     pub builds: BTreeSet<String>,
 }
 
-/// The digest of a release. The order of the entries counts for nothing.
+/// Returns the digest of a release. The order of the entries does not matter.
 #[must_use]
 pub fn of_release(entries: &[EntryBuild<'_>]) -> String {
     let mut ordered: Vec<&EntryBuild<'_>> = entries.iter().collect();
@@ -33,7 +33,7 @@ pub fn of_release(entries: &[EntryBuild<'_>]) -> String {
     digest::of(&("rendered", ordered))
 }
 
-/// The digest of what a folder is built to. `decrypted`: the values of Secrets are left out.
+/// Returns the digest of the objects of a build. `decrypted`: the values of Secrets are left out.
 #[must_use]
 pub fn of_manifests(objects: &[Value], decrypted: bool) -> String {
     let canonical: Vec<Canonical<'_>> = objects
@@ -43,7 +43,7 @@ pub fn of_manifests(objects: &[Value], decrypted: bool) -> String {
     digest::of(&("manifests", canonical))
 }
 
-/// A value with its fields in order, whatever map it was read into.
+/// A value with its fields in order, whatever the order of the original map.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Canonical<'v> {
@@ -52,7 +52,7 @@ enum Canonical<'v> {
     Other(&'v Value),
 }
 
-/// Fields of a Secret that hold its values.
+/// The fields of a Secret with its values.
 const VALUES: [&str; 2] = ["data", "stringData"];
 
 fn canonical(value: &Value, is_secret: bool) -> Canonical<'_> {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_rendered_otherwise_has_another_digest() {
+    fn any_other_render_has_another_digest() {
         let base = of_release(&[entry("a", "./a", &["1"]), entry("b", "./b", &["2"])]);
         assert_eq!(
             base,
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_fields_counts_for_nothing_and_that_of_objects_does() {
+    fn the_order_of_objects_matters_and_that_of_fields_does_not() {
         let (a, b) = (
             json!({"kind": "A", "x": {"p": 1, "q": [1, 2]}}),
             json!({"kind": "B"}),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_decrypted_is_not_in_the_digest() {
+    fn decrypted_values_are_not_in_the_digest() {
         let secret =
             |value: &str| json!({"kind": "Secret", "metadata": {"name": "s"}, "data": {"key": value}});
         assert_eq!(

@@ -1,13 +1,13 @@
-//! Fields that others own on purpose (`ignore`), left out of what is applied.
+//! Ignored fields (`ignore`), which are left out of what is applied.
 //!
-//! An object is made with all of its fields; from then on the ignored ones are nobody's business here (ADR 12). So a
-//! rendered object has two bodies: the whole one, for making it, and the one without them, for all that follows. Both
-//! are worked out once per rendered set and shared by the clusters.
+//! An object is created with all of its fields; after that, the ignored ones are not applied (ADR 12). So a rendered
+//! object has two bodies: the whole one for its creation, and the one without ignored fields for later applies. Both
+//! are computed once per rendered set and shared by the clusters.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use kube::core::{Selector, SelectorExt};
+use kube_core::{Selector, SelectorExt};
 use serde_json::Value;
 use starling_api::{IgnoreRule, OWNER_LABEL, ObjectSelector};
 use thiserror::Error;
@@ -17,7 +17,7 @@ use crate::expand;
 use crate::fields::{self, Pointer, PointerError};
 use crate::object::{Ignored, RenderedObject, RenderedSet, set_digest};
 
-/// Fields that cannot be left to others: without them it is not known which object is meant, or whose it is.
+/// Fields that cannot be ignored: they are the identity and the owner of an object.
 const ESSENTIAL: [&[&str]; 5] = [
     &["apiVersion"],
     &["kind"],
@@ -26,7 +26,7 @@ const ESSENTIAL: [&[&str]; 5] = [
     &["metadata", "labels", OWNER_LABEL],
 ];
 
-/// The `ignore` of a Sync, checked.
+/// The validated `ignore` of a Sync.
 #[derive(Clone, Debug, Default)]
 pub struct IgnoreRules {
     rules: Vec<Rule>,
@@ -40,37 +40,37 @@ struct Rule {
     labels: Option<Selector>,
 }
 
-/// Why an `ignore` makes no sense; begins with the field.
+/// Why an `ignore` is invalid; the text begins with the field.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum IgnoreError {
-    /// A path is no pointer to a field.
+    /// A path is not a pointer to a field.
     #[error("ignore[{rule}].paths[{path}]: {text:?} {source}")]
     Path {
-        /// Which rule.
+        /// The index of the rule.
         rule: usize,
-        /// Which of its paths.
+        /// The index of the path.
         path: usize,
         /// The path as written.
         text: String,
         /// What is wrong.
         source: PointerError,
     },
-    /// A path names what Starling has to own.
+    /// A path names a field that Starling has to own.
     #[error(
-        "ignore[{rule}].paths[{path}]: {text:?} cannot be left to others: name, namespace, kind and the owner label are what an object is known by"
+        "ignore[{rule}].paths[{path}]: {text:?} cannot be ignored: name, namespace, kind and the owner label identify an object"
     )]
     Essential {
-        /// Which rule.
+        /// The index of the rule.
         rule: usize,
-        /// Which of its paths.
+        /// The index of the path.
         path: usize,
         /// The path as written.
         text: String,
     },
-    /// The label selector makes no sense.
+    /// The label selector is invalid.
     #[error("ignore[{rule}].target.labelSelector: {problem}")]
     Selector {
-        /// Which rule.
+        /// The index of the rule.
         rule: usize,
         /// What is wrong.
         problem: String,
@@ -78,7 +78,7 @@ pub enum IgnoreError {
 }
 
 impl IgnoreRules {
-    /// Checks the rules.
+    /// Validates the rules.
     ///
     /// # Errors
     /// [`IgnoreError`], which names the field.
@@ -99,28 +99,28 @@ impl IgnoreRules {
         })
     }
 
-    /// Whether there is nothing to leave out.
+    /// Whether nothing is ignored.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.iter().all(|rule| rule.pointers.is_empty())
     }
 
-    /// Digest of the rules; empty without any.
+    /// Returns the digest of the rules; empty without rules.
     #[must_use]
     pub fn digest(&self) -> &str {
         &self.digest
     }
 
-    /// The set with the ignored fields left out of its objects' bodies.
+    /// Returns the set without the ignored fields in the bodies of its objects.
     #[must_use]
-    pub fn leave_out(&self, set: RenderedSet) -> RenderedSet {
+    pub fn apply_to(&self, set: RenderedSet) -> RenderedSet {
         if self.is_empty() {
             return set;
         }
         let objects: Vec<_> = set
             .objects
             .into_iter()
-            .map(|object| self.leave_out_of(object))
+            .map(|object| self.without_ignored(object))
             .collect();
         RenderedSet {
             digest: set_digest(&objects),
@@ -128,12 +128,12 @@ impl IgnoreRules {
         }
     }
 
-    fn leave_out_of(&self, object: RenderedObject) -> RenderedObject {
-        let candidates: Vec<&Rule> = self.rules.iter().filter(|rule| rule.names(&object)).collect();
+    fn without_ignored(&self, object: RenderedObject) -> RenderedObject {
+        let candidates: Vec<&Rule> = self.rules.iter().filter(|rule| rule.matches(&object)).collect();
         if candidates.is_empty() {
             return object;
         }
-        // What was rendered is JSON; should it not be, it is applied whole.
+        // A rendered body is JSON; if it were not, it would be applied as a whole.
         let Ok(mut body) = serde_json::from_slice::<Value>(&object.body) else {
             return object;
         };
@@ -147,10 +147,10 @@ impl IgnoreRules {
             return object;
         }
         let reduced = Bytes::from(body.to_string());
-        let names: Vec<String> = pointers.iter().map(ToString::to_string).collect();
+        let paths: Vec<String> = pointers.iter().map(ToString::to_string).collect();
         let mut directives = object.directives;
         directives.ignored = Some(Ignored {
-            digest: digest::of(&names),
+            digest: digest::of(&paths),
             pointers,
             whole: object.body,
         });
@@ -164,8 +164,8 @@ impl IgnoreRules {
 }
 
 impl Rule {
-    /// Whether the object is one of those that the rule names, its labels aside.
-    fn names(&self, object: &RenderedObject) -> bool {
+    /// Whether the rule matches the object, except for its labels.
+    fn matches(&self, object: &RenderedObject) -> bool {
         let version = object
             .api_version
             .rsplit_once('/')
@@ -243,7 +243,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::object::ObjectKey;
+    use crate::object::ObjectId;
 
     fn rules(json: &Value) -> Result<IgnoreRules, IgnoreError> {
         let rules: Vec<IgnoreRule> = serde_json::from_value(json.clone()).unwrap();
@@ -256,7 +256,7 @@ mod tests {
             "spec": {"replicas": 3, "paused": false}});
         let body = Bytes::from(body.to_string());
         RenderedObject {
-            key: ObjectKey {
+            key: ObjectId {
                 group: "apps".into(),
                 kind: kind.into(),
                 namespace: "shop".into(),
@@ -269,13 +269,13 @@ mod tests {
         }
     }
 
-    /// What is left out of `Deployment shop/web`.
-    fn left_out(rule: &Value) -> Vec<String> {
+    /// Returns the ignored fields of `Deployment shop/web`.
+    fn ignored(rule: &Value) -> Vec<String> {
         let set = RenderedSet {
             digest: String::new(),
             objects: vec![object("Deployment", "web")],
         };
-        let set = rules(&json!([rule])).unwrap().leave_out(set);
+        let set = rules(&json!([rule])).unwrap().apply_to(set);
         let ignored = set.objects[0].directives.ignored.as_ref();
         ignored.map_or(Vec::new(), |ignored| {
             ignored.pointers.iter().map(ToString::to_string).collect()
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_target_tells_in_which_objects() {
+    fn the_target_selects_the_objects() {
         let paths = json!(["/spec/replicas", "/spec/none"]);
         for (target, applies) in [
             (json!(null), true),
@@ -301,14 +301,14 @@ mod tests {
             (json!({"labelSelector": {"matchLabels": {"app": "web"}}}), true),
             (json!({"labelSelector": {"matchLabels": {"app": "api"}}}), false),
         ] {
-            let found = left_out(&json!({"paths": paths, "target": target}));
+            let found = ignored(&json!({"paths": paths, "target": target}));
             let expected: &[&str] = if applies { &["/spec/replicas"] } else { &[] };
             assert_eq!(found, expected, "{target}");
         }
     }
 
     #[test]
-    fn an_object_keeps_both_bodies_and_others_stay_as_they_are() {
+    fn an_object_has_both_bodies_and_other_objects_are_unchanged() {
         let (web, job) = (object("Deployment", "web"), object("CronJob", "job"));
         let set = RenderedSet {
             digest: set_digest(&[web.clone(), job.clone()]),
@@ -316,7 +316,7 @@ mod tests {
         };
         let before = set.digest.clone();
         let rules = rules(&json!([{"paths": ["/spec/replicas"], "target": {"kind": "Deployment"}}])).unwrap();
-        let after = rules.leave_out(set);
+        let after = rules.apply_to(set);
         let reduced = &after.objects[0];
         let ignored = reduced.directives.ignored.as_ref().unwrap();
         assert_eq!(ignored.whole, web.body);
@@ -341,7 +341,7 @@ mod tests {
                 .replace("\"replicas\":3", &format!("\"replicas\":{replicas}"))
                 .into();
             object.digest = digest::of_bytes(&object.body);
-            rules.leave_out_of(object)
+            rules.without_ignored(object)
         };
         assert_eq!(with(3).digest, with(5).digest);
         assert_ne!(with(3).directives, with(5).directives, "the whole body differs");
@@ -357,28 +357,28 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_field() {
+    fn an_error_names_its_field() {
         for (rule, words) in [
             (
                 json!({"paths": ["/ok", "spec.replicas"]}),
-                "ignore[0].paths[1]: \"spec.replicas\" is no JSON pointer: it must begin with /",
+                "ignore[0].paths[1]: \"spec.replicas\" is not a JSON pointer: it must begin with /",
             ),
             (
                 json!({"paths": ["/a~b"]}),
-                "ignore[0].paths[0]: \"/a~b\" is no JSON pointer: ~ must",
+                "ignore[0].paths[0]: \"/a~b\" is not a JSON pointer: ~ must",
             ),
             (json!({"paths": [""]}), "ignore[0].paths[0]: \"\" names no field"),
             (
                 json!({"paths": ["/metadata"]}),
-                "ignore[0].paths[0]: \"/metadata\" cannot be left to others",
+                "ignore[0].paths[0]: \"/metadata\" cannot be ignored",
             ),
             (
                 json!({"paths": ["/metadata/labels"]}),
-                "ignore[0].paths[0]: \"/metadata/labels\" cannot be left",
+                "ignore[0].paths[0]: \"/metadata/labels\" cannot be ignored",
             ),
             (
                 json!({"paths": ["/kind"]}),
-                "ignore[0].paths[0]: \"/kind\" cannot be left",
+                "ignore[0].paths[0]: \"/kind\" cannot be ignored",
             ),
             (
                 json!({"paths": ["/a"], "target": {"labelSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}}),

@@ -1,8 +1,8 @@
-//! Who leaves a group: clusters that have a Sync of it and are no longer selected.
+//! Which clusters leave a group: those that have a Sync of the group and are no longer selected.
 //!
-//! One cluster that leaves is an everyday matter. Many that leave at once are a slip of the hand, a label that a script took
-//! away, or a list that was not complete; what follows from it can be the loss of everything on them. So then nothing
-//! follows until a person approves.
+//! A single cluster that leaves is normal. Many clusters that leave at once indicate a mistake, a script that removed a
+//! label, or an incomplete list, and all of their objects could be lost. So nothing follows from it without an
+//! approval.
 
 use std::collections::BTreeSet;
 
@@ -11,45 +11,45 @@ use starling_api::IntOrPercent;
 use crate::apply::budget::is_approved;
 use crate::digest;
 
-/// One cluster may always leave, whatever is allowed.
+/// One cluster may always leave, whatever the limit.
 const LEAST: usize = 1;
 
-/// What a group knows about who is in it.
+/// The clusters of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct Members<'a> {
     /// Clusters that have a Sync of the group.
     pub previous: &'a BTreeSet<String>,
     /// Clusters that are selected now.
     pub selected: &'a BTreeSet<String>,
-    /// Clusters of which that cannot be told: they have not left.
+    /// Clusters whose labels are unknown: they have not left.
     pub unknown: &'a BTreeSet<String>,
-    /// How many of the previous ones may leave at once: `spec.maxUnselected`.
+    /// How many of the previous clusters may leave at once: `spec.maxUnselected`.
     pub allowed: IntOrPercent,
-    /// The digests of departures that a person approved: see [`is_approved`].
+    /// The digests of approved departures: see [`is_approved`].
     pub approved: &'a str,
 }
 
 /// Clusters that leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Departure {
-    /// These may go; often none.
+    /// These clusters may leave; usually none.
     Free(BTreeSet<String>),
-    /// Too many at once.
+    /// Too many clusters leave at once.
     Held(HeldDeparture),
 }
 
-/// Clusters that left at once, and wait for a person.
+/// Clusters that left at once and require an approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldDeparture {
-    /// Their names.
+    /// The names of the clusters.
     pub lost: BTreeSet<String>,
-    /// How many clusters the group had.
+    /// The number of clusters of the group before.
     pub of: usize,
-    /// What an approval names: a digest over the names.
+    /// The digest over the names, which an approval names.
     pub digest: String,
 }
 
-/// Decides who leaves.
+/// Decides which clusters leave.
 #[must_use]
 pub fn departure(members: Members<'_>) -> Departure {
     let Members {
@@ -96,7 +96,7 @@ mod tests {
 
     /// T33: half of the list, all of it, a label typo.
     #[test]
-    fn t33_many_at_once_are_held_and_few_are_free() {
+    fn t33_many_at_once_are_held_and_few_may_leave() {
         let none = BTreeSet::new();
         for (of, lost, held) in [
             (500, 500, true),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn how_many_may_leave_is_set() {
+    fn the_limit_is_configurable() {
         for (allowed, of, lost, held) in [
             (IntOrPercent::Int(3), 100, 3, false),
             (IntOrPercent::Int(3), 100, 4, true),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn t33_what_cannot_be_told_has_not_left() {
+    fn t33_an_unknown_cluster_has_not_left() {
         assert_eq!(leave(5, 5, &names(0..5), ""), Departure::Free(BTreeSet::new()));
         assert_eq!(leave(5, 5, &names(1..5), ""), Departure::Free(names(0..1)));
     }

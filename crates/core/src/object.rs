@@ -1,4 +1,4 @@
-//! What is applied to a member: object keys, their order, rendered sets.
+//! The objects that are applied to a member: their IDs, their order, rendered sets.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use sha2::{Digest, Sha256};
 
 use crate::fields::Pointer;
 
-/// Names one object of a cluster, whatever version it is read in.
+/// The identity of an object on a cluster, independent of the API version, like `ObjMetadata` of cli-utils.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ObjectKey {
+pub struct ObjectId {
     /// API group; empty for the core group.
     pub group: String,
     /// Kind, such as `Deployment`.
@@ -21,8 +21,8 @@ pub struct ObjectKey {
     pub name: String,
 }
 
-impl fmt::Display for ObjectKey {
-    /// `Deployment shop/web`, as in `status.problems`.
+impl fmt::Display for ObjectId {
+    /// Writes `Deployment shop/web`, as in `status.problems`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.namespace.is_empty() {
             write!(f, "{} {}", self.kind, self.name)
@@ -32,26 +32,26 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// When an object is applied, relative to the others of its set. Pruning goes the other way round.
+/// When an object is applied, relative to the others of its set. Pruning has the opposite order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
-    /// CustomResourceDefinitions: others may be of their kind.
+    /// CustomResourceDefinitions, since other objects may be of their kind.
     Definitions,
-    /// Namespaces: others live in them.
+    /// Namespaces, since other objects are in them.
     Namespaces,
     /// Other cluster-scoped kinds (roles, classes, volumes).
     ClusterScoped,
-    /// Everything in a namespace.
+    /// All objects in a namespace.
     Namespaced,
-    /// Webhooks and aggregated APIs: they stand in the way of others, so they come last.
+    /// Webhooks and aggregated APIs. They can block other requests, so they come last.
     Interceptors,
 }
 
 impl Phase {
-    /// The phase of an object; an empty namespace means cluster-scoped. That a namespaced kind lacks its namespace is
-    /// found out when the object is addressed: it is then not written at all, so its phase does not matter.
+    /// Returns the phase of an object; an empty namespace means cluster-scoped. A namespaced kind without a namespace
+    /// is rejected when the object is written, so its phase does not matter.
     #[must_use]
-    pub fn of(key: &ObjectKey) -> Self {
+    pub fn of(key: &ObjectId) -> Self {
         match (key.group.as_str(), key.kind.as_str()) {
             ("apiextensions.k8s.io", "CustomResourceDefinition") => Self::Definitions,
             ("", "Namespace") => Self::Namespaces,
@@ -71,40 +71,40 @@ impl Phase {
     }
 }
 
-/// One object, serialised once and shared by every cluster that gets the same bytes.
+/// One object, serialised once and shared by every cluster with the same content.
 #[derive(Clone, Debug)]
 pub struct RenderedObject {
-    /// Which object it is.
-    pub key: ObjectKey,
+    /// The ID of the object.
+    pub key: ObjectId,
     /// `apiVersion` as written, such as `apps/v1`.
     pub api_version: String,
     /// The JSON body of the server-side apply, owner label included.
     pub body: Bytes,
     /// `sha256:` and 64 hex digits of `body`.
     pub digest: String,
-    /// How it is written, where that differs from the others.
+    /// How it is written, if that differs from other objects.
     pub directives: Directives,
 }
 
-/// What the object itself, or its Sync, asks for in the way it is written.
+/// How an object is written, by its annotations and its Sync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Directives {
-    /// It carries `starling.dev/reconcile: disabled`: neither applied nor repaired.
+    /// It has `starling.dev/reconcile: disabled`: it is neither applied nor repaired.
     pub left_alone: bool,
-    /// It carries `starling.dev/force: enabled`: made anew where a field is immutable.
+    /// It has `starling.dev/force: enabled`: it is recreated if a changed field is immutable.
     pub recreate: bool,
-    /// Fields that are left to others once it exists; `body` is without them.
+    /// Fields that are not applied once it exists; `body` is without them.
     pub ignored: Option<Ignored>,
 }
 
-/// The fields of one object that are left to others.
+/// The ignored fields of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ignored {
-    /// The fields, those alone that the object has.
+    /// The fields that the object has.
     pub pointers: Vec<Pointer>,
-    /// Digest of `pointers`: tells whether they were given up already.
+    /// The digest of `pointers`, by which it is known whether they were released already.
     pub digest: String,
-    /// The body with all fields, for making the object.
+    /// The body with all fields, to create the object.
     pub whole: Bytes,
 }
 
@@ -113,11 +113,11 @@ pub struct Ignored {
 pub struct RenderedSet {
     /// `sha256:` and 64 hex digits over the digests of all objects, in order.
     pub digest: String,
-    /// The objects; no key occurs twice.
+    /// The objects; no ID occurs twice.
     pub objects: Vec<RenderedObject>,
 }
 
-/// `sha256:` and 64 hex digits over the digests of all objects, in order.
+/// Returns `sha256:` and 64 hex digits over the digests of all objects, in order.
 #[must_use]
 pub fn set_digest(objects: &[RenderedObject]) -> String {
     let mut hash = Sha256::new();

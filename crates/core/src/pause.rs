@@ -1,4 +1,4 @@
-//! How long a busy cluster is left alone: `Retry-After`, read and bounded.
+//! How long a busy cluster gets no requests: `Retry-After`, parsed and limited.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use jiff::Timestamp;
 
 use crate::digest::{hash64, spread};
 
-/// A server that asks for a longer pause gets this one: what it says must not park a cluster.
+/// The longest pause: a server must not keep its cluster from being reconciled.
 pub const LONGEST: Duration = Duration::from_secs(60);
-/// The pause where the server does not say how long.
+/// The pause without `Retry-After`.
 pub const USUAL: Duration = Duration::from_secs(5);
 
-/// What a `Retry-After` header asks for, at most [`LONGEST`]: seconds, or a date (RFC 9110). `None` if it is
-/// neither. A date that has passed asks for no pause at all.
+/// Returns the pause of a `Retry-After` header, at most [`LONGEST`]: seconds, or a date (RFC 9110). `None`: it is
+/// neither. A date in the past is no pause.
 #[must_use]
 pub fn requested(header: &str, now: Timestamp) -> Option<Duration> {
     let header = header.trim();
     if !header.is_empty() && header.bytes().all(|byte| byte.is_ascii_digit()) {
-        // More digits than fit are more seconds than anybody waits.
+        // A number that is too large is limited anyway.
         let seconds = header.parse().unwrap_or(u64::MAX);
         return Some(bounded(Duration::from_secs(seconds)));
     }
@@ -27,14 +27,14 @@ pub fn requested(header: &str, now: Timestamp) -> Option<Duration> {
     ))
 }
 
-/// A pause, at most [`LONGEST`].
+/// Returns a pause of at most [`LONGEST`].
 #[must_use]
 pub fn bounded(pause: Duration) -> Duration {
     pause.min(LONGEST)
 }
 
-/// How long to wait: what was asked for or [`USUAL`], and up to a fifth more, given by a hash of `seed`, so that
-/// those who were sent away together do not come back together.
+/// Returns the wait: the requested pause or [`USUAL`], and up to a fifth more by a hash of `seed`, so that requests
+/// that were rejected together are not repeated together.
 #[must_use]
 pub fn wait(requested: Option<Duration>, seed: &str) -> Duration {
     let pause = bounded(requested.unwrap_or(USUAL)).max(Duration::from_secs(1));
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_at_least_what_was_asked_for_and_little_more() {
+    fn a_wait_is_at_least_the_requested_pause_and_little_more() {
         for n in 0..50 {
             let seed = n.to_string();
             let wait = |requested| wait(requested, &seed).as_secs_f64();

@@ -1,4 +1,4 @@
-//! What the status of a Sync says of a target: whether its cluster holds it, and how far it is with it.
+//! What the status of a Sync shows about a target: whether the member holds it, and its progress.
 
 use std::time::Duration;
 
@@ -6,32 +6,33 @@ use jiff::Timestamp;
 use starling_api::SyncStatus;
 use starling_api::conditions::{self, HEALTHY, READY, STALLED};
 
-use crate::plan::{Held, Progress, Trouble};
+use crate::plan::{Applied, Progress, Trouble};
 
-/// Reason of Ready and Healthy while objects that were applied are not healthy yet, and there is time left.
+/// The reason of Ready and Healthy while applied objects are not healthy yet and the timeout is not over.
 pub const PROGRESSING: &str = "Progressing";
 
-/// Reason of Ready and Healthy once an object has failed, or was not healthy within `timeout`.
+/// The reason of Ready and Healthy once an object failed, or was not healthy within `timeout`.
 pub const HEALTH_CHECK_FAILED: &str = "HealthCheckFailed";
 
-/// Whether a Sync's status says that this very cluster holds this very target. It does not where another target was
-/// tried since: what of that got there is not known.
+/// Whether the status of a Sync shows that this cluster holds this target. It does not if another target was attempted
+/// since, which may have been applied in part.
 #[must_use]
 pub fn holds(status: &SyncStatus, target: &str, cluster_id: &str) -> bool {
-    let tried_another = !status.last_attempted_target.is_empty() && status.last_attempted_target != target;
-    status.last_applied_target == target && status.last_applied_cluster_id == cluster_id && !tried_another
+    let attempted_another =
+        !status.last_attempted_target.is_empty() && status.last_attempted_target != target;
+    status.last_applied_target == target && status.last_applied_cluster_id == cluster_id && !attempted_another
 }
 
-/// Whether nothing is left to do for a target until the next check: it is held and, with `wait`, healthy.
+/// Whether nothing is left to do for a target until the next drift check: it is applied and, with `wait`, healthy.
 #[must_use]
 pub fn is_settled(status: &SyncStatus, wait: bool, target: &str, cluster_id: &str) -> bool {
     holds(status, target, cluster_id) && !(wait && status.healthy_since.is_empty())
 }
 
-/// How far a group's Sync is with the target of its own spec: what the planner asks.
+/// Returns the progress of a Sync of a group with the target of its spec.
 ///
-/// With `wait` it is done once the whole set was healthy with this very target, and stays so: what breaks later does
-/// not undo the rollout (ADR 10).
+/// With `wait`, a target is done once the whole set was healthy with it, and stays so: later failures do not undo the
+/// rollout (ADR 10).
 #[must_use]
 pub fn progress(
     status: &SyncStatus,
@@ -42,7 +43,7 @@ pub fn progress(
 ) -> Progress {
     if holds(status, target, cluster_id) {
         return if wait {
-            held(status, target)
+            applied(status, target)
         } else {
             let applied_at = status.last_applied_time.parse();
             Progress::healthy_since(applied_at.unwrap_or(Timestamp::UNIX_EPOCH))
@@ -61,9 +62,9 @@ pub fn progress(
     }
 }
 
-/// How far a Sync with `wait` is whose cluster holds the target. The verdict stands in Healthy, which outlasts the loss
-/// of the cluster: to lose sight of a failure is not to recover.
-fn held(status: &SyncStatus, target: &str) -> Progress {
+/// Returns the progress of a Sync with `wait` whose member holds the target. The verdict is in the condition Healthy,
+/// which remains when the cluster becomes unreachable: that is not a recovery.
+fn applied(status: &SyncStatus, target: &str) -> Progress {
     let was_healthy = status.last_healthy_target == target;
     let failed =
         conditions::find(&status.conditions, HEALTHY).filter(|healthy| healthy.reason == HEALTH_CHECK_FAILED);
@@ -74,7 +75,7 @@ fn held(status: &SyncStatus, target: &str) -> Progress {
             retry_at: status.next_attempt_time.parse().ok(),
         },
         None if !was_healthy => Progress::Working,
-        trouble => Progress::Held(Held {
+        trouble => Progress::Applied(Applied {
             since: status.healthy_since.parse().ok(),
             longest: status
                 .longest_healthy
@@ -106,8 +107,8 @@ pub(crate) mod tests {
         serde_json::from_value(base).unwrap()
     }
 
-    /// Holds what the Sync wants.
-    pub(crate) fn held(spec: &SyncSpec) -> SyncStatus {
+    /// Returns the status of a Sync whose target is applied.
+    pub(crate) fn applied(spec: &SyncSpec) -> SyncStatus {
         SyncStatus {
             last_applied_target: target::of_sync("main@sha1:a", &spec.template),
             last_applied_cluster_id: "id".into(),
@@ -115,12 +116,12 @@ pub(crate) mod tests {
         }
     }
 
-    /// The same, and is healthy with it.
+    /// Returns the status of a Sync whose target is applied and healthy.
     pub(crate) fn healthy(spec: &SyncSpec) -> SyncStatus {
         SyncStatus {
             healthy_since: "2026-01-01T11:00:00Z".into(),
             last_healthy_target: target::of_sync("main@sha1:a", &spec.template),
-            ..held(spec)
+            ..applied(spec)
         }
     }
 
@@ -141,7 +142,7 @@ pub(crate) mod tests {
         let status = healthy(&spec);
         assert!(matches!(
             progress(&status, true, &target, "id", 1),
-            Progress::Held(_)
+            Progress::Applied(_)
         ));
         assert_eq!(
             progress(&status, true, "sha256:other", "id", 1),
@@ -164,50 +165,50 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn with_wait_it_is_done_once_it_was_healthy_with_this_target_and_stays_so() {
+    fn with_wait_a_target_is_done_once_it_was_healthy_and_stays_so() {
         let spec = spec(serde_json::json!({"revision": "main@sha1:a"}));
         let target = target::of_spec(&spec).unwrap();
-        let told = |status: SyncStatus, conditions| {
+        let progress_with = |status: SyncStatus, conditions| {
             let status = SyncStatus { conditions, ..status };
             progress(&status, true, &target, "id", 1)
         };
         let failed = || verdict(ConditionStatus::False, HEALTH_CHECK_FAILED);
         let waiting = || verdict(ConditionStatus::False, PROGRESSING);
         // Applied, not healthy yet.
-        assert_eq!(told(held(&spec), Vec::new()), Progress::Working);
-        assert_eq!(told(held(&spec), waiting()), Progress::Working);
+        assert_eq!(progress_with(applied(&spec), Vec::new()), Progress::Working);
+        assert_eq!(progress_with(applied(&spec), waiting()), Progress::Working);
         assert!(matches!(
-            told(held(&spec), failed()),
+            progress_with(applied(&spec), failed()),
             Progress::Failing { reason, message, .. }
                 if reason == HEALTH_CHECK_FAILED && message == "Deployment shop/web: Available: 0/1"
         ));
-        // Healthy with the release before this one says nothing.
+        // Health with the previous release does not count.
         let older = SyncStatus {
             last_healthy_target: "sha256:other".into(),
-            ..held(&spec)
+            ..applied(&spec)
         };
-        assert_eq!(told(older, waiting()), Progress::Working);
+        assert_eq!(progress_with(older, waiting()), Progress::Working);
         // Healthy once, and broken since.
         let broken = || SyncStatus {
             healthy_since: String::new(),
             ..healthy(&spec)
         };
         assert!(matches!(
-            told(broken(), waiting()),
-            Progress::Held(Held {
+            progress_with(broken(), waiting()),
+            Progress::Applied(Applied {
                 since: None,
                 trouble: None,
                 ..
             })
         ));
         assert!(matches!(
-            told(broken(), failed()),
-            Progress::Held(Held { trouble: Some(_), .. })
+            progress_with(broken(), failed()),
+            Progress::Applied(Applied { trouble: Some(_), .. })
         ));
-        // Without wait health is not asked for.
+        // Without wait, health does not matter.
         assert!(matches!(
-            progress(&held(&spec), false, &target, "id", 1),
-            Progress::Held(_)
+            progress(&applied(&spec), false, &target, "id", 1),
+            Progress::Applied(_)
         ));
     }
 
@@ -216,8 +217,8 @@ pub(crate) mod tests {
         let spec = spec(serde_json::json!({"revision": "main@sha1:a"}));
         let target = target::of_spec(&spec).unwrap();
         for (status, wait, settled) in [
-            (held(&spec), true, false),
-            (held(&spec), false, true),
+            (applied(&spec), true, false),
+            (applied(&spec), false, true),
             (healthy(&spec), true, true),
             (SyncStatus::default(), false, false),
         ] {

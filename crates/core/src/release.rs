@@ -1,4 +1,4 @@
-//! When a SyncGroup's entries form a new release.
+//! When the entries of a SyncGroup form a new release.
 
 use std::time::Duration;
 
@@ -7,44 +7,44 @@ use starling_api::{EntryRevision, RolloutStatus, SyncTemplate};
 
 use crate::target;
 
-/// Sources that move within this time form one release: long enough for two repositories that one pipeline
-/// pushes to, short enough not to be noticed.
+/// Sources that change within this time form one release: long enough for two repositories that one pipeline pushes to,
+/// short enough not to be noticed.
 pub const SETTLE: Duration = Duration::from_secs(5);
 
-/// What one entry of the group wants now.
+/// One entry of the group with its latest revision.
 #[derive(Clone, Debug)]
 pub struct EntryWanted<'a> {
-    /// Its name.
+    /// The name of the entry.
     pub name: &'a str,
     /// The revision of its Source.
     pub revision: &'a str,
-    /// When the Source was first seen at that revision; `None`: not recorded, so long ago.
+    /// When the Source was first observed at that revision; `None`: not recorded, so long ago.
     pub revision_time: Option<Timestamp>,
-    /// Its template, `$(cluster.*)` unresolved.
+    /// The template, with unresolved `$(cluster.*)`.
     pub template: &'a SyncTemplate,
 }
 
-/// What to roll.
+/// What rolls out next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum ReleaseStep {
-    /// What is rolling already.
+    /// The current release.
     Keep,
     /// A new release.
     Start(Release),
-    /// What is rolling already, until then: another Source may be about to move too.
+    /// The current release until this time: another Source may be about to change.
     Settle {
         /// When the new release is formed.
         until: Timestamp,
     },
 }
 
-/// The immutable vector that a group rolls.
+/// A release: the revisions of all entries, immutable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// Its digest.
+    /// The digest.
     pub digest: String,
-    /// Revision of each entry, in the order of the group's `syncs`.
+    /// The revision of each entry, in the order of `syncs` in the spec of the group.
     pub revisions: Vec<EntryRevision>,
 }
 
@@ -67,8 +67,8 @@ pub fn next_release(
     }
 }
 
-/// Until when other Sources may join; `None` where nothing is waited for: one Source only, or a template that
-/// changed, which is somebody's doing and not half of a push.
+/// Returns until when other Sources may join the release; `None`: there is only one Source, or a template changed,
+/// which is an edit and not a part of a push.
 fn settles_at(current: &RolloutStatus, wanted: &[EntryWanted<'_>]) -> Option<Timestamp> {
     let first_source = &wanted.first()?.template.source_ref;
     if wanted
@@ -93,7 +93,7 @@ fn settles_at(current: &RolloutStatus, wanted: &[EntryWanted<'_>]) -> Option<Tim
     first_move.checked_add(SETTLE).ok()
 }
 
-/// The revision of an entry in the release that is rolling.
+/// Returns the revision of an entry in the current release.
 #[must_use]
 pub fn rolled_revision<'a>(current: &'a RolloutStatus, entry: &str) -> Option<&'a str> {
     current
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_release_and_a_move_of_the_only_source_start_at_once() {
+    fn the_first_release_and_a_change_of_the_only_source_start_at_once() {
         let a = template("a");
         let first = rolling(next_release(None, &[entry("app", "r1", 0, &a)], t(0)));
         assert_eq!(
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_that_move_within_five_seconds_form_one_release() {
+    fn sources_that_change_within_five_seconds_form_one_release() {
         let (a, b) = (template("a"), template("b"));
         let first = rolling(next_release(
             None,
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_template_is_a_release_and_is_not_waited_for() {
+    fn a_changed_template_is_a_release_at_once() {
         let (a, b) = (template("a"), template("b"));
         let first = rolling(next_release(
             None,

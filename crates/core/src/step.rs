@@ -1,4 +1,4 @@
-//! The next step of one Sync: a pure function from its spec, its status and what it depends on.
+//! The next step of one Sync: a pure function of its spec, its status, its dependencies and its Cluster.
 
 use jiff::Timestamp;
 use starling_api::{SyncSpec, SyncStatus};
@@ -8,126 +8,97 @@ use crate::plan::Reach;
 use crate::progress::holds;
 use crate::target;
 
-/// Reason of a Sync's Ready condition while its cluster cannot be worked on: no failure of the revision.
+/// The reason of the Ready condition of a Sync while its cluster is not ready, which is no failure of the revision.
 pub const CLUSTER_NOT_READY: &str = "ClusterNotReady";
 
 /// Everything that the next step depends on.
 #[derive(Clone, Debug)]
 pub struct StepInput<'a> {
-    /// The present.
+    /// The current time.
     pub now: Timestamp,
-    /// The Sync's spec.
+    /// The validated spec of the Sync: not suspended, without fields that are not implemented, parameters resolved.
     pub spec: &'a SyncSpec,
-    /// Its generation.
+    /// The generation of the Sync.
     pub generation: i64,
-    /// Its status as last written; the default if never.
+    /// The status as last written; the default if it was never written.
     pub status: &'a SyncStatus,
-    /// Fields that are set and not implemented.
-    pub not_implemented: &'a [String],
-    /// A parameter that cannot be resolved, if there is one.
-    pub invalid: Option<&'a str>,
-    /// The revision that its Source offers; `None` while it offers none.
+    /// The revision of the Source; `None`: it has none yet.
     pub source_revision: Option<&'a str>,
-    /// How it stands with what it depends on.
+    /// The state of the dependencies.
     pub dependencies: &'a Dependencies,
-    /// Its Cluster: reach and identity; `None`: there is no such Cluster.
-    pub cluster: Option<ClusterState<'a>>,
-    /// When it is next checked for drift; `None`: nobody knows, so now.
+    /// The Cluster of the Sync; `None`: it does not exist.
+    pub cluster: Option<SyncCluster<'a>>,
+    /// When the next drift check is due; `None`: unknown, so now.
     pub next_check: Option<Timestamp>,
-    /// Somebody asked for a look by annotation, and it was not yet answered.
+    /// Whether a reconcile was requested by annotation and not made yet.
     pub requested: bool,
 }
 
-/// What a Sync needs to know of its Cluster.
+/// The Cluster of a Sync.
 #[derive(Clone, Debug)]
-pub struct ClusterState<'a> {
-    /// Whether it can be worked on.
+pub struct SyncCluster<'a> {
+    /// Whether the cluster is reachable.
     pub reach: Reach,
-    /// UID of its `kube-system` namespace, from its status.
+    /// The UID of the `kube-system` namespace, from the status of the Cluster.
     pub id: &'a str,
 }
 
-/// What to do.
+/// The next step of a Sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Step {
-    /// Nothing: somebody holds it.
-    Suspended,
-    /// Nothing, until it is edited: these fields promise what is not there (I10).
-    NotImplemented {
-        /// Paths of the fields.
-        fields: Vec<String>,
-    },
-    /// Nothing, until it or its cluster is edited: a parameter cannot be resolved.
-    Invalid {
-        /// Which one, and why.
-        message: String,
-    },
-    /// Nothing, until one of them is edited: it depends on itself.
+    /// Nothing, until one of the Syncs is edited: the Sync depends on itself.
     DependencyCycle {
-        /// By which way.
+        /// The path of the dependency.
         message: String,
     },
-    /// Nothing: what it depends on is not done; that wakes it.
+    /// Nothing: a dependency is not done. The dependency wakes the Sync.
     DependencyNotReady {
-        /// Which one, and how it stands.
+        /// The dependency and its state.
         message: String,
     },
-    /// Nothing: its group has not admitted a revision.
+    /// Nothing: the group has not admitted a revision.
     AwaitingAdmission,
-    /// Nothing: its Source offers no revision yet.
+    /// Nothing: the Source has no revision yet.
     AwaitingSource,
-    /// Nothing: its Cluster does not exist.
+    /// Nothing: the Cluster does not exist.
     ClusterMissing,
-    /// Nothing: its Cluster cannot be worked on; the Cluster's status wakes it.
+    /// Nothing: the cluster is not ready. The status of the Cluster wakes the Sync.
     ClusterNotReady {
-        /// What the Cluster says.
+        /// The state of the Cluster.
         message: String,
     },
-    /// Nothing until then: the last attempt failed.
+    /// Nothing until this time: the last attempt failed.
     Backoff {
-        /// When it is tried again.
+        /// When the Sync retries.
         until: Timestamp,
     },
-    /// Make the cluster hold this.
+    /// Apply this target.
     Apply(Wanted),
-    /// The cluster holds this; look whether somebody changed it.
+    /// The target is applied: check for drift.
     CheckDrift(Wanted),
-    /// The cluster holds this, and not all of it was healthy when it was last looked at: look again.
+    /// The target is applied, and not all of it was healthy at the last health check: check its health.
     CheckHealth(Wanted),
-    /// The cluster holds this; nothing to do until then.
+    /// The target is applied: nothing until this time.
     Idle {
-        /// What is held.
+        /// The target.
         wanted: Wanted,
-        /// When drift is looked for.
+        /// When the next drift check is due.
         until: Timestamp,
     },
 }
 
-/// What a Sync shall hold.
+/// What a Sync has to apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// The revision.
     pub revision: String,
-    /// Its target.
+    /// The target.
     pub target: String,
 }
 
-/// Decides what one Sync does now.
+/// Returns the next step of a Sync.
 pub fn next_step(input: &StepInput<'_>) -> Step {
-    if input.spec.template.suspend {
-        return Step::Suspended;
-    }
-    if !input.not_implemented.is_empty() {
-        return Step::NotImplemented {
-            fields: input.not_implemented.to_vec(),
-        };
-    }
-    if let Some(message) = input.invalid {
-        return Step::Invalid {
-            message: message.to_owned(),
-        };
-    }
     if let Dependencies::Cycle { names } = input.dependencies {
         return Step::DependencyCycle {
             message: format!("spec.dependsOn: it depends on itself: {}", depend::way(names)),
@@ -160,7 +131,7 @@ pub fn next_step(input: &StepInput<'_>) -> Step {
 
 fn at_rest(input: &StepInput<'_>, wanted: Wanted) -> Step {
     match (backing_off(input, &wanted), input.next_check) {
-        // What somebody changed could not be put right: the failure stands until it is tried again.
+        // Drift could not be repaired: the failure remains until the retry.
         (Some(until), _) => Step::Backoff { until },
         (None, Some(until)) if until > input.now && !input.requested => {
             if input.spec.template.wait && input.status.healthy_since.is_empty() {
@@ -176,7 +147,7 @@ fn at_rest(input: &StepInput<'_>, wanted: Wanted) -> Step {
 fn to_do(input: &StepInput<'_>, wanted: Wanted) -> Step {
     match (backing_off(input, &wanted), input.dependencies) {
         (Some(until), _) => Step::Backoff { until },
-        // Only what is new waits: drift of what is held is repaired whatever the dependency does.
+        // Only a new target waits: drift of an applied target is repaired whatever the state of its dependencies.
         (None, Dependencies::Waiting { message }) => Step::DependencyNotReady {
             message: message.clone(),
         },
@@ -184,7 +155,7 @@ fn to_do(input: &StepInput<'_>, wanted: Wanted) -> Step {
     }
 }
 
-/// Until when nothing is tried because the last attempt at this very target failed.
+/// Returns until when nothing is attempted because the last attempt with this target failed.
 fn backing_off(input: &StepInput<'_>, wanted: &Wanted) -> Option<Timestamp> {
     let failed = input.status.last_attempted_target == wanted.target && input.status.attempts > 0;
     let until: Timestamp = input.status.next_attempt_time.parse().ok()?;
@@ -203,7 +174,7 @@ fn not_ready(reach: &Reach) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::progress::tests::{healthy, held, spec};
+    use crate::progress::tests::{applied, healthy, spec};
 
     const NOW: &str = "2026-01-01T12:00:00Z";
 
@@ -213,11 +184,9 @@ mod tests {
             spec,
             generation: 1,
             status,
-            not_implemented: &[],
-            invalid: None,
             source_revision: Some("main@sha1:a"),
             dependencies: &Dependencies::Done,
-            cluster: Some(ClusterState {
+            cluster: Some(SyncCluster {
                 reach: Reach::Ready,
                 id: "id",
             }),
@@ -259,14 +228,14 @@ mod tests {
             },
         ] {
             let step = step(&spec, &status, |i| {
-                i.cluster = Some(ClusterState { reach, id: "id" });
+                i.cluster = Some(SyncCluster { reach, id: "id" });
             });
             assert!(matches!(step, Step::ClusterNotReady { .. }));
         }
     }
 
     #[test]
-    fn what_is_held_is_left_alone_until_the_next_check() {
+    fn an_applied_target_is_idle_until_the_next_check() {
         let spec = spec(serde_json::json!({}));
         let status = healthy(&spec);
         assert!(matches!(step(&spec, &status, |_| {}), Step::Idle { .. }));
@@ -286,13 +255,13 @@ mod tests {
     }
 
     #[test]
-    fn a_repair_that_failed_is_not_taken_for_rest() {
+    fn a_failed_repair_is_retried() {
         let spec = spec(serde_json::json!({}));
         let broken = SyncStatus {
             last_attempted_target: target::of_sync("main@sha1:a", &spec.template),
             attempts: 1,
             next_attempt_time: "2026-01-01T12:00:30Z".into(),
-            ..held(&spec)
+            ..applied(&spec)
         };
         assert!(matches!(step(&spec, &broken, |_| {}), Step::Backoff { .. }));
         let later = |i: &mut StepInput<'_>| {
@@ -303,11 +272,11 @@ mod tests {
     }
 
     #[test]
-    fn another_cluster_under_the_same_name_holds_nothing() {
+    fn another_cluster_with_the_same_name_has_nothing_applied() {
         let spec = spec(serde_json::json!({}));
-        let status = held(&spec);
+        let status = applied(&spec);
         let rebuilt = step(&spec, &status, |i| {
-            i.cluster = Some(ClusterState {
+            i.cluster = Some(SyncCluster {
                 reach: Reach::Ready,
                 id: "other",
             });
@@ -336,41 +305,31 @@ mod tests {
     }
 
     #[test]
-    fn suspension_and_missing_features_come_first() {
-        let suspended = spec(serde_json::json!({"suspend": true}));
-        assert_eq!(step(&suspended, &SyncStatus::default(), |_| {}), Step::Suspended);
-        let spec = spec(serde_json::json!({}));
-        let fields = vec!["spec.force".to_owned()];
-        let missing = step(&spec, &SyncStatus::default(), |i| i.not_implemented = &fields);
-        assert!(matches!(missing, Step::NotImplemented { fields: named } if named == fields));
-    }
-
-    #[test]
-    fn what_is_new_waits_for_its_dependencies_and_a_cycle_stalls() {
+    fn a_new_target_waits_for_its_dependencies_and_a_cycle_stalls() {
         let spec = spec(serde_json::json!({"dependsOn": [{"name": "x"}]}));
         let message = String::from("Sync \"x\" is at work");
         let waiting = Dependencies::Waiting {
             message: message.clone(),
         };
         let status = SyncStatus::default();
-        let held = held(&spec);
+        let applied = applied(&spec);
         assert_eq!(
             step(&spec, &status, |i| i.dependencies = &waiting),
             Step::DependencyNotReady { message }
         );
         let due = |i: &mut StepInput<'_>| i.next_check = None;
-        let at_rest = step(&spec, &held, |i| {
+        let at_rest = step(&spec, &applied, |i| {
             i.dependencies = &waiting;
             due(i);
         });
         assert!(
             matches!(at_rest, Step::CheckDrift(_)),
-            "drift of what is held is repaired"
+            "drift of what is applied is repaired"
         );
         let cycle = Dependencies::Cycle {
             names: vec!["a".into(), "x".into(), "a".into()],
         };
-        for status in [&status, &held] {
+        for status in [&status, &applied] {
             let step = step(&spec, status, |i| i.dependencies = &cycle);
             assert!(
                 matches!(&step, Step::DependencyCycle { message } if message.ends_with("a → x → a")),
@@ -380,9 +339,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_healthy_is_looked_at_whenever_somebody_asks_and_drift_when_it_is_due() {
+    fn health_is_checked_on_request_and_drift_when_it_is_due() {
         let waits = spec(serde_json::json!({}));
-        let status = held(&waits);
+        let status = applied(&waits);
         assert!(matches!(
             step(&waits, &status, |_| {}),
             Step::CheckHealth(w) if w.revision == "main@sha1:a"
@@ -396,7 +355,7 @@ mod tests {
             Step::CheckDrift(_)
         ));
         let does_not = spec(serde_json::json!({"wait": false}));
-        let status = held(&does_not);
+        let status = applied(&does_not);
         assert!(matches!(step(&does_not, &status, |_| {}), Step::Idle { .. }));
     }
 

@@ -1,4 +1,4 @@
-//! Targets and releases: what "done" is a statement about.
+//! Targets and releases: what a Sync or a rollout is done with.
 
 use std::borrow::Cow;
 
@@ -6,24 +6,24 @@ use starling_api::{SyncSpec, SyncTemplate};
 
 use crate::digest;
 
-/// Digest of what one Sync shall hold: revision and template, parameters resolved. `suspend` is not part of
-/// it: holding still does not change what is held.
+/// Returns the digest of what one Sync has to apply: revision and template, parameters resolved. `suspend` is no part
+/// of it, since it does not change what is applied.
 #[must_use]
 pub fn of_sync(revision: &str, template: &SyncTemplate) -> String {
     digest::of(&("target", revision, without_suspend(template)))
 }
 
-/// The target that a Sync's own spec names; `None` while it names no revision.
+/// Returns the target in the spec of a Sync; `None`: the spec has no revision.
 #[must_use]
 pub fn of_spec(spec: &SyncSpec) -> Option<String> {
     (!spec.revision.is_empty()).then(|| of_sync(&spec.revision, &spec.template))
 }
 
-/// One entry of a release: its name, its revision, its template before anything is resolved.
+/// One entry of a release: its name, its revision, its template without resolved parameters.
 pub type ReleaseEntry<'a> = (&'a str, &'a str, &'a SyncTemplate);
 
-/// Digest of a release: the vector of all entries. The strategy is not part of it: it governs the release
-/// that is under way (ADR 0005).
+/// Returns the digest of a release over all its entries. The strategy is no part of it: it applies to the rollout in
+/// progress (ADR 5).
 #[must_use]
 pub fn of_release(entries: &[ReleaseEntry<'_>]) -> String {
     let entries: Vec<_> = entries
@@ -33,7 +33,7 @@ pub fn of_release(entries: &[ReleaseEntry<'_>]) -> String {
     digest::of(&("release", entries))
 }
 
-/// The owner label of a group's entry, or of a Sync alone: 32 hex digits, equal on all members.
+/// Returns the owner label of an entry of a group, or of a Sync without a group: 32 hex digits, equal on all members.
 #[must_use]
 pub fn owner(installation: &str, namespace: &str, owner: Owner<'_>) -> String {
     let digest = match owner {
@@ -45,19 +45,19 @@ pub fn owner(installation: &str, namespace: &str, owner: Owner<'_>) -> String {
     digest.trim_start_matches("sha256:").chars().take(32).collect()
 }
 
-/// Whose objects they are.
+/// The owner of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner<'a> {
-    /// An entry of a SyncGroup, whatever its Sync on a cluster is called.
+    /// An entry of a SyncGroup, independent of the names of its Syncs.
     Entry {
-        /// Name of the group.
+        /// The name of the group.
         group: &'a str,
-        /// Name of the entry.
+        /// The name of the entry.
         entry: &'a str,
     },
     /// A Sync without a group.
     Alone {
-        /// Its name.
+        /// The name of the Sync.
         sync: &'a str,
     },
 }

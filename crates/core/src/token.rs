@@ -1,7 +1,7 @@
-//! Tokens of members that Starling renews: what is known of one, and when the next one is asked for.
+//! The tokens of members that Starling renews: what is known of a token, and when it is renewed.
 //!
-//! `starling cluster add` makes the first token and writes down, on the Secret that holds it, whose it is and how long
-//! it lasts. From then on the controller renews it; a Secret without these annotations is somebody else's to renew.
+//! `starling cluster add` requests the first token, and records its account and lifetime in annotations of its Secret.
+//! From then on the controller renews the token. A Secret without these annotations is not renewed by Starling.
 
 use std::collections::BTreeMap;
 use std::time::Duration as StdDuration;
@@ -11,55 +11,55 @@ use starling_api::{Duration, TOKEN_EXPIRES_AT, TOKEN_ISSUED_AT, TOKEN_LIFETIME, 
 
 use crate::digest::{self, hash64, spread};
 
-/// The shortest lifetime that a kube-apiserver grants.
+/// The shortest lifetime that kube-apiserver grants.
 pub const SHORTEST_LIFETIME: StdDuration = StdDuration::from_secs(600);
-/// The longest life that is reckoned with; more only stands in annotations that somebody wrote by hand.
-const LONGEST_LIFE: StdDuration = StdDuration::from_secs(10 * 365 * 86_400);
-/// Bounds of the wait after a renewal that failed: at least a probe's interval, and often enough that a repaired
-/// member is noticed within the hour.
+/// The longest lifetime that is used; only annotations that were written by hand have more.
+const LONGEST_LIFETIME: StdDuration = StdDuration::from_secs(10 * 365 * 86_400);
+/// The limits of the wait after a failed renewal: at least the interval of probes, and at most an hour, so that a
+/// repaired member is noticed.
 const RETRY: (SignedDuration, SignedDuration) = (SignedDuration::from_mins(1), SignedDuration::from_hours(1));
 
 /// A token of a member, as the annotations of its Secret describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenLease {
-    /// Namespace of the ServiceAccount on the member.
+    /// The namespace of the ServiceAccount on the member.
     pub namespace: String,
-    /// Name of the ServiceAccount on the member.
+    /// The name of the ServiceAccount on the member.
     pub name: String,
-    /// The lifetime to ask for. A member may grant less.
+    /// The lifetime to request. A member may grant less.
     pub lifetime: Duration,
     /// When the token was issued.
     pub issued_at: Timestamp,
-    /// When it ends.
+    /// When the token expires.
     pub expires_at: Timestamp,
 }
 
-/// What is to be done about a token.
+/// What to do with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
-    /// Nothing until then.
+    /// Nothing until this time.
     NotBefore(Timestamp),
-    /// Another one is asked for; the present one still works.
+    /// Request another token; the present one is still valid.
     Due,
-    /// It has ended, so it cannot ask for another one.
+    /// The token has expired, so it cannot be used to request another one.
     Expired,
 }
 
-/// An annotation is there and cannot be read.
+/// An annotation that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("annotation {annotation}: {value:?} is not {expected}")]
 pub struct LeaseError {
-    /// Its key.
+    /// The key of the annotation.
     pub annotation: &'static str,
-    /// What stands there.
+    /// Its value.
     pub value: String,
-    /// What should.
+    /// The expected format.
     pub expected: &'static str,
 }
 
-/// The name of the ServiceAccount, and of what belongs to it, that one Cluster of one management cluster has on a
-/// member. `hub` is the UID of the management cluster's `kube-system`: two management clusters, or two namespaces of one,
-/// never share an account, so that taking one away leaves the other.
+/// Returns the name of the ServiceAccount, and of the objects that belong to it, that one Cluster of one management
+/// cluster has on a member. `hub` is the UID of the `kube-system` namespace of the management cluster: two management
+/// clusters, or two namespaces of one, never share an account, so that removing one keeps the other.
 #[must_use]
 pub fn account_name(hub: &str, namespace: &str, cluster: &str) -> String {
     let digest = digest::of(&("member-account", hub, namespace, cluster));
@@ -68,10 +68,10 @@ pub fn account_name(hub: &str, namespace: &str, cluster: &str) -> String {
 }
 
 impl TokenLease {
-    /// Reads the annotations of a Secret; `None`: it holds no token that Starling renews.
+    /// Parses the annotations of a Secret; `None`: the Secret has no token that Starling renews.
     ///
     /// # Errors
-    /// [`LeaseError`] names the annotation that cannot be read.
+    /// [`LeaseError`] with the annotation that cannot be parsed.
     pub fn of(annotations: &BTreeMap<String, String>) -> Result<Option<Self>, LeaseError> {
         let Some(account) = annotations.get(TOKEN_SERVICE_ACCOUNT) else {
             return Ok(None);
@@ -98,7 +98,7 @@ impl TokenLease {
         }))
     }
 
-    /// The annotations that [`Self::of`] reads.
+    /// Returns the annotations that [`Self::of`] parses.
     #[must_use]
     pub fn annotations(&self) -> BTreeMap<String, String> {
         [
@@ -111,17 +111,18 @@ impl TokenLease {
         .into()
     }
 
-    /// What is to be done at `now`. A token is renewed in the second half of its life; `seed` (the Cluster's UID) spreads
-    /// over a tenth of it what was issued together, so that a fleet that was added in a minute is not renewed in one.
+    /// Returns what to do at `now`. A token is renewed in the second half of its lifetime. `seed` (the UID of the
+    /// Cluster) spreads renewals over a tenth of the lifetime, so that clusters that were added together are not
+    /// renewed together.
     #[must_use]
     pub fn renewal(&self, now: Timestamp, seed: &str) -> Renewal {
         if now >= self.expires_at {
             return Renewal::Expired;
         }
-        let life = self.life();
+        let lifetime = self.lifetime();
         let due = later(
             self.issued_at,
-            life / 2 + spread(life / 10, hash64(&["token", seed])),
+            lifetime / 2 + spread(lifetime / 10, hash64(&["token", seed])),
         );
         if now >= due {
             Renewal::Due
@@ -130,8 +131,8 @@ impl TokenLease {
         }
     }
 
-    /// When a renewal that failed at `now` is tried again: after a tenth of what is left, within bounds. A member that
-    /// refuses is asked some dozens of times in a month, not once a minute.
+    /// Returns when a renewal that failed at `now` is retried: after a tenth of the remaining lifetime, within limits.
+    /// A member that rejects the request gets some dozens of requests per month, not one per minute.
     #[must_use]
     pub fn retry_at(&self, now: Timestamp) -> Timestamp {
         let left = self.expires_at.duration_since(now) / 10;
@@ -139,11 +140,11 @@ impl TokenLease {
             .unwrap_or(Timestamp::MAX)
     }
 
-    /// How long it lives; nothing where the annotations contradict each other, which makes it due at once.
-    fn life(&self) -> StdDuration {
+    /// Returns the lifetime of the token; zero if the annotations contradict each other, which makes the renewal due.
+    fn lifetime(&self) -> StdDuration {
         StdDuration::try_from(self.expires_at.duration_since(self.issued_at))
             .unwrap_or_default()
-            .min(LONGEST_LIFE)
+            .min(LONGEST_LIFETIME)
     }
 }
 
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_contradict_each_other_make_it_due_and_never_panic() {
+    fn contradicting_times_make_the_renewal_due() {
         let backwards = TokenLease {
             issued_at: time("2027-01-01T00:00:00Z"),
             ..lease()
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_answered_with_patience_that_shrinks_towards_the_end() {
+    fn the_wait_after_a_failed_renewal_becomes_shorter_towards_the_expiry() {
         for (now, wait) in [
             ("2026-11-16T00:00:00Z", "2026-11-16T01:00:00Z"),
             ("2026-11-30T20:00:00Z", "2026-11-30T20:24:00Z"),
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn an_error_names_the_annotation() {
         for (key, value) in [
             (TOKEN_SERVICE_ACCOUNT, "starling"),
             (TOKEN_SERVICE_ACCOUNT, "/starling"),

@@ -1,10 +1,10 @@
-//! Change windows: when a cluster may be started, in the wall-clock time of a zone.
+//! Windows: when clusters may start, in the civil time of a zone.
 //!
-//! Written as `Mon-Fri 09:00-16:00`: days, which may be left out, and times of the day. Several of each are separated by
-//! commas, days wrap around the week (`Fri-Mon`), and times around midnight (`22:00-04:00` belongs to the day it begins
-//! on). Where a clock change repeats an hour, a window that begins in it begins with the first pass and one that ends in
-//! it ends with the second; where a change leaves an hour out, what would begin or end in it does so when the hour is
-//! over.
+//! The format is `Mon-Fri 09:00-16:00`: days, which are optional, and times. Several of each are separated by commas.
+//! Days wrap around the week (`Fri-Mon`), and times around midnight (`22:00-04:00` belongs to the day on which it
+//! begins). If a clock change repeats an hour, a window that begins in this hour begins with its first occurrence, and
+//! one that ends in it ends with the second. If a clock change skips an hour, a window that would begin or end in it
+//! does so at the end of the hour.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,32 +16,32 @@ use serde::{Deserialize, Serialize};
 
 const MINUTES_OF_A_DAY: u16 = 24 * 60;
 const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
-/// How far ahead a change is looked for. A window that is there on some day of the week changes within a week and a
-/// day, and within two where a zone leaves out that very day (Samoa did).
+/// How many days ahead the next change is searched. A window changes within a week and a day, and within two weeks if a
+/// zone skips the day (as Samoa did).
 const AHEAD: i64 = 15;
 
-/// A window of the strategy, read.
+/// A parsed window of the strategy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Window {
-    /// Whether clusters may start while it is open; otherwise they may not.
+    /// Whether clusters may start while the window is open; otherwise they may not.
     pub allow: bool,
-    /// On which days it begins, Monday first.
+    /// The days on which it begins, Monday first.
     pub days: [bool; 7],
-    /// Minutes of the day, begin and end. One that does not end after it begins ends on the next day.
+    /// Begin and end, in minutes of the day. A range that does not end after its begin ends on the next day.
     pub ranges: Vec<(u16, u16)>,
-    /// In which zone.
+    /// The time zone.
     #[serde(with = "jiff::fmt::serde::tz::required")]
     pub zone: TimeZone,
 }
 
-/// Why a window makes no sense.
+/// Why a window is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WindowError {
     /// Neither or both of `allow` and `deny`.
     #[error("exactly one of allow and deny is needed")]
     AllowOrDeny,
-    /// Its text cannot be read.
+    /// The text cannot be parsed.
     #[error("{field}: {problem}; write it as \"Mon-Fri 09:00-16:00\" or \"Sat,Sun 00:00-24:00\"")]
     Text {
         /// `allow` or `deny`.
@@ -49,7 +49,7 @@ pub enum WindowError {
         /// What is wrong.
         problem: String,
     },
-    /// There is no such zone.
+    /// The zone does not exist.
     #[error("timeZone: there is no zone {name:?} in the IANA database; write one such as Europe/Berlin")]
     Zone {
         /// The name.
@@ -58,7 +58,7 @@ pub enum WindowError {
 }
 
 impl Window {
-    /// Reads a window.
+    /// Parses a window.
     ///
     /// # Errors
     /// [`WindowError`].
@@ -83,20 +83,20 @@ impl Window {
         })
     }
 
-    /// Whether it is open.
+    /// Whether the window is open.
     #[must_use]
     pub fn is_open(&self, at: Timestamp) -> bool {
         Calendar::of(self, at).is_open(at)
     }
 
-    /// When it next opens or closes; `None`: never.
+    /// Returns when the window next opens or closes; `None`: never.
     #[must_use]
     pub fn next_change(&self, after: Timestamp) -> Option<Timestamp> {
-        // Of one window alone: it changes when its opposite does, so it is all one whether it allows or denies.
+        // A single window changes when its opposite does, so it does not matter whether it allows or denies.
         combined(&[&Calendar::of(self, after)], after).changes_at
     }
 
-    /// The intervals that begin on the days around `today`.
+    /// Returns the intervals that begin on these days, relative to `today`.
     fn intervals(
         &self,
         today: Date,
@@ -113,14 +113,14 @@ impl Window {
 
     fn interval(&self, day: Date, (begin, end): (u16, u16)) -> Option<(Timestamp, Timestamp)> {
         let end_day = if end > begin { day } else { day.tomorrow().ok()? };
-        let begin = self.instant(at_minute(day, begin)?, Pass::First)?;
-        let end = self.instant(at_minute(end_day, end)?, Pass::Second)?;
-        // In an hour that the clock left out both are one instant, at which nothing is open.
+        let begin = self.instant(at_minute(day, begin)?, Occurrence::First)?;
+        let end = self.instant(at_minute(end_day, end)?, Occurrence::Second)?;
+        // In a skipped hour both are the same instant, at which nothing is open.
         Some((begin, end))
     }
 
-    /// The instant of a time on the clock on the wall.
-    fn instant(&self, time: DateTime, pass: Pass) -> Option<Timestamp> {
+    /// Returns the instant of a civil time.
+    fn instant(&self, time: DateTime, pass: Occurrence) -> Option<Timestamp> {
         let ambiguous = self.zone.to_ambiguous_timestamp(time);
         match (ambiguous.offset(), pass) {
             (AmbiguousOffset::Gap { after, .. }, _) => {
@@ -129,15 +129,15 @@ impl Window {
                 let transition = self.zone.following(before).next()?;
                 Some(transition.timestamp())
             }
-            (_, Pass::First) => ambiguous.earlier().ok(),
-            (_, Pass::Second) => ambiguous.later().ok(),
+            (_, Occurrence::First) => ambiguous.earlier().ok(),
+            (_, Occurrence::Second) => ambiguous.later().ok(),
         }
     }
 }
 
-/// Which of two passes of an hour that a clock change repeats.
+/// The first or second occurrence of an hour that a clock change repeats.
 #[derive(Clone, Copy)]
-enum Pass {
+enum Occurrence {
     First,
     Second,
 }
@@ -148,22 +148,22 @@ fn at_minute(day: Date, minute: u16) -> Option<DateTime> {
         .ok()
 }
 
-/// A window around a time: when it is open, from the day before yesterday to as far as is looked ahead. To find these
-/// intervals costs more than everything else about windows, so it is done once where many clusters ask.
+/// The intervals of a window around a time, from the day before yesterday to the last day that is searched. Computing
+/// these intervals costs more than everything else about windows, so it is done once for many clusters.
 #[derive(Clone, Debug)]
 pub struct Calendar {
     allow: bool,
     intervals: Vec<(Timestamp, Timestamp)>,
-    /// Nothing is known from here on.
+    /// When the intervals end.
     ends: Timestamp,
 }
 
 impl Calendar {
-    /// A window around a time.
+    /// Returns the intervals of a window around a time.
     #[must_use]
     pub fn of(window: &Window, at: Timestamp) -> Self {
         let today = at.to_zoned(window.zone.clone()).date();
-        // What began the day before may last until now, whatever the zone left out in between.
+        // An interval that began on the day before may last until now, even if the zone skips a day in between.
         let intervals = window.intervals(today, -2..=AHEAD).collect();
         let ends = at.checked_add(Duration::from_secs(AHEAD.unsigned_abs() * 24 * 60 * 60));
         Self {
@@ -179,16 +179,16 @@ impl Calendar {
             .any(|(begin, end)| *begin <= at && at < *end)
     }
 
-    /// Where it may open or close.
+    /// Returns the times at which the window may open or close.
     fn edges(&self) -> impl Iterator<Item = Timestamp> + '_ {
         self.intervals.iter().flat_map(|(begin, end)| [*begin, *end])
     }
 }
 
-/// Some windows taken together, at a time.
+/// The combined state of windows at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
-    /// Whether clusters may start: no `deny` is open, and one `allow`, if there are any.
+    /// Whether clusters may start: no `deny` window is open, and one `allow` window is, if there are any.
     pub is_open: bool,
     /// When that changes; `None`: not before the calendars end.
     pub changes_at: Option<Timestamp>,
@@ -197,7 +197,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Without windows clusters may always start.
+    /// Without windows, clusters may always start.
     pub const ALWAYS: Self = Self {
         is_open: true,
         changes_at: None,
@@ -205,16 +205,16 @@ impl Opening {
     };
 }
 
-/// Takes windows together.
+/// Combines windows.
 #[must_use]
 pub fn combined(calendars: &[&Calendar], at: Timestamp) -> Opening {
     let is_open = open_at(calendars, at);
     let known_until = calendars.iter().map(|calendar| calendar.ends).min();
-    let looked_at = at..known_until.unwrap_or(Timestamp::MAX);
+    let horizon = at..known_until.unwrap_or(Timestamp::MAX);
     let mut edges: Vec<Timestamp> = calendars
         .iter()
         .flat_map(|calendar| calendar.edges())
-        .filter(|edge| looked_at.contains(edge))
+        .filter(|edge| horizon.contains(edge))
         .collect();
     edges.sort_unstable();
     Opening {

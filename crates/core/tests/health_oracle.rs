@@ -1,4 +1,4 @@
-//! Compares the health of objects with what kstatus says of them; `tests/oracle` wrote the answers down.
+//! Compares the health of objects with the results of kstatus, which `tests/oracle` recorded.
 
 #![expect(
     clippy::unwrap_used,
@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 use starling_core::health::{self, Status};
-use starling_core::object::ObjectKey;
+use starling_core::object::ObjectId;
 
 #[derive(Deserialize)]
 struct Corpus {
@@ -26,7 +26,7 @@ struct Case {
     object: Value,
     #[serde(rename = "s")]
     status: String,
-    /// Empty where the library has no answer.
+    /// Empty if the library has no result.
     #[serde(rename = "m", default)]
     message: String,
 }
@@ -35,16 +35,16 @@ fn corpus() -> Corpus {
     serde_json::from_str(include_str!("data/health.json")).unwrap()
 }
 
-/// The times in the corpus are far away from this one on both sides.
+/// Returns a time that is far from all times in the corpus.
 fn now() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().unwrap()
 }
 
-fn key(object: &Value) -> ObjectKey {
+fn key(object: &Value) -> ObjectId {
     let text = |name: &str| object[name].as_str().unwrap_or_default().to_owned();
     let version = text("apiVersion");
     let group = version.split_once('/').map_or("", |(group, _)| group);
-    ObjectKey {
+    ObjectId {
         group: group.to_owned(),
         kind: text("kind"),
         namespace: String::new(),
@@ -83,7 +83,7 @@ fn report(cases: &[Case]) {
     );
 }
 
-/// Counts by status: a corpus that has become one-sided shows nothing.
+/// Returns counts by status: a one-sided corpus would show nothing.
 fn counts(cases: &[Case]) -> BTreeMap<&str, usize> {
     let mut counts = BTreeMap::new();
     for case in cases {
@@ -93,7 +93,7 @@ fn counts(cases: &[Case]) -> BTreeMap<&str, usize> {
 }
 
 #[test]
-fn written_objects_are_as_healthy_as_kstatus_says() {
+fn written_objects_have_the_health_of_kstatus() {
     let Corpus { library, written, .. } = corpus();
     assert!(library.starts_with("sigs.k8s.io/cli-utils v0.37."), "{library}");
     let counts = counts(&written);
@@ -110,7 +110,7 @@ fn written_objects_are_as_healthy_as_kstatus_says() {
 }
 
 #[test]
-fn damaged_objects_are_as_healthy_as_kstatus_says() {
+fn damaged_objects_have_the_health_of_kstatus() {
     let Corpus { random, .. } = corpus();
     let counts = counts(&random);
     for (status, least) in [
@@ -125,7 +125,7 @@ fn damaged_objects_are_as_healthy_as_kstatus_says() {
     report(&random);
 }
 
-/// kstatus gives the scheduler 15 seconds; the library itself cannot be asked about that without waiting.
+/// kstatus gives the scheduler 15 seconds; the library itself cannot be tested for that without waiting.
 #[test]
 fn a_pod_that_cannot_be_scheduled_fails_after_fifteen_seconds() {
     let pod = serde_json::json!({

@@ -1,4 +1,4 @@
-//! Compares version ranges with what Masterminds/semver says about them; `tests/oracle` wrote the answers down.
+//! Compares version ranges with the results of Masterminds/semver, which `tests/oracle` recorded.
 
 #![expect(
     clippy::unwrap_used,
@@ -12,13 +12,13 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use starling_core::range::{Range, is_full_version, parse_version, precedence};
 
-/// Written cases.
+/// Cases that were written by hand.
 #[derive(Deserialize)]
 struct Table {
     versions: Vec<String>,
     ranges: Vec<Judged>,
     parsing: Vec<Parsed>,
-    /// A row per version: how it compares with each version, one of `<`, `=` and `>`.
+    /// A row per version: the comparison with each version, one of `<`, `=` and `>`.
     order: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ struct Judged {
 struct Parsed {
     text: String,
     version: Option<String>,
-    /// Whether Flux takes it as a tag.
+    /// Whether Flux accepts it as a tag.
     full: bool,
 }
 
@@ -60,7 +60,7 @@ fn table() -> Table {
     read(include_str!("data/ranges.json"))
 }
 
-/// The verdict on a range in the oracle's notation: `!` if it is refused, else a digit per version.
+/// Returns the result for a range in the notation of the oracle: `!` if it is rejected, else a digit per version.
 fn verdict(range: &str, versions: &[String]) -> String {
     let Ok(range) = Range::parse(range) else {
         return "!".to_owned();
@@ -72,7 +72,7 @@ fn verdict(range: &str, versions: &[String]) -> String {
     versions.iter().map(digit).collect()
 }
 
-/// What differs, with the first few differences spelled out.
+/// Reports differences, the first few in full.
 fn report(total: usize, differences: &[String]) {
     let shown = differences
         .iter()
@@ -104,7 +104,7 @@ fn difference(range: &str, versions: &[String], wanted: &str) -> Option<String> 
 }
 
 #[test]
-fn written_ranges_mean_what_they_mean_in_flux() {
+fn written_ranges_have_the_meaning_of_flux() {
     let Table { versions, ranges, .. } = table();
     assert!(
         ranges.len() >= 400 && versions.len() >= 60,
@@ -120,7 +120,7 @@ fn written_ranges_mean_what_they_mean_in_flux() {
 }
 
 #[test]
-fn random_ranges_mean_what_they_mean_in_flux() {
+fn random_ranges_have_the_meaning_of_flux() {
     let Corpus { samples } = read(include_str!("data/ranges-random.json"));
     let verdicts: String = samples.iter().map(|sample| sample.verdict.as_str()).collect();
     for (verdict, least) in [('0', 5000), ('1', 2000), ('!', 500)] {
@@ -135,7 +135,7 @@ fn random_ranges_mean_what_they_mean_in_flux() {
 }
 
 #[test]
-fn versions_are_read_as_the_library_reads_them() {
+fn versions_are_parsed_as_by_the_library() {
     let Table { parsing, .. } = table();
     assert!(parsing.len() >= 120, "the table has shrunk");
     let differences: Vec<String> = parsing
@@ -154,7 +154,7 @@ fn versions_are_read_as_the_library_reads_them() {
 }
 
 #[test]
-fn versions_have_the_order_they_have_in_flux() {
+fn versions_have_the_order_of_flux() {
     let Table { versions, order, .. } = table();
     assert_eq!(order.len(), versions.len());
     let mut differences = Vec::new();

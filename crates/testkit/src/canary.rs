@@ -1,7 +1,7 @@
-//! Values that must not be seen, and finding them again however they were written down.
+//! Secret test values, and a search for them in any encoding.
 //!
-//! A program that leaks a secret seldom leaks it as it is: it is quoted in JSON, printed as bytes, put into a URL,
-//! or stored base64 in the middle of something else. A search for the plain text finds none of that.
+//! A leaked secret is rarely plain text: it is quoted in JSON, printed as bytes, part of a URL, or encoded in base64
+//! together with other data. A search for the plain text finds none of these forms.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 
-/// A value that must not be seen.
+/// A value that must not leak.
 #[derive(Clone, Debug)]
 pub struct Canary {
-    /// What it is, for the message of a failed test.
+    /// The name in the message of a failed test.
     pub name: &'static str,
     /// The value.
     pub value: String,
@@ -21,19 +21,19 @@ pub struct Canary {
 
 /// Where a canary was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sighting {
+pub struct CanaryMatch {
     /// [`Canary::name`].
     pub canary: &'static str,
-    /// How it was written.
+    /// The encoding of the value.
     pub encoding: &'static str,
-    /// Where.
+    /// The file or other place.
     pub place: String,
-    /// What stands before it, to find out who wrote it.
+    /// The preceding text, to determine who wrote it.
     pub before: String,
 }
 
 impl Canary {
-    /// A value like no other: letters and digits, so that any protocol takes it.
+    /// Creates a unique value of letters and digits, which any protocol accepts.
     #[must_use]
     pub fn new(name: &'static str) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -43,14 +43,14 @@ impl Canary {
         Self::of(name, format!("cAnArY{unique:032x}{count:04x}ZqX"))
     }
 
-    /// A given value.
+    /// Creates a canary with a given value.
     #[must_use]
     pub fn of(name: &'static str, value: String) -> Self {
         let needles = needles(value.as_bytes());
         Self { name, value, needles }
     }
 
-    /// How many encodings are looked for.
+    /// The number of encodings that are searched.
     #[must_use]
     pub fn encodings(&self) -> usize {
         let mut names: Vec<_> = self.needles.iter().map(|(name, _)| *name).collect();
@@ -58,7 +58,7 @@ impl Canary {
         names.len()
     }
 
-    /// The first encoding in which the value stands in `haystack`, and where.
+    /// Returns the first encoding of the value in `haystack`, and its position.
     #[must_use]
     pub fn find(&self, haystack: &[u8]) -> Option<(&'static str, usize)> {
         let mut found = self.needles.iter();
@@ -66,24 +66,24 @@ impl Canary {
     }
 }
 
-/// All sightings of canaries in one place.
+/// Returns all canaries in one place.
 #[must_use]
-pub fn sightings(canaries: &[&Canary], place: &str, haystack: &[u8]) -> Vec<Sighting> {
-    let seen = canaries.iter().filter_map(|canary| {
-        canary.find(haystack).map(|(encoding, at)| Sighting {
+pub fn canary_matches(canaries: &[&Canary], place: &str, haystack: &[u8]) -> Vec<CanaryMatch> {
+    let found_encoding = canaries.iter().filter_map(|canary| {
+        canary.find(haystack).map(|(encoding, at)| CanaryMatch {
             canary: canary.name,
             encoding,
             place: place.to_owned(),
             before: String::from_utf8_lossy(&haystack[at.saturating_sub(300)..at]).into_owned(),
         })
     });
-    seen.collect()
+    found_encoding.collect()
 }
 
-/// All sightings in the files below a folder. A file that goes away while it is read is one that is not there.
+/// Returns all canaries in the files below a folder. Files that disappear during the search are skipped.
 #[must_use]
-pub fn sightings_below(canaries: &[&Canary], folder: &Path) -> Vec<Sighting> {
-    let mut seen = Vec::new();
+pub fn canary_matches_in_folder(canaries: &[&Canary], folder: &Path) -> Vec<CanaryMatch> {
+    let mut found_encoding = Vec::new();
     let mut todo: Vec<PathBuf> = vec![folder.to_owned()];
     while let Some(path) = todo.pop() {
         let Ok(meta) = std::fs::symlink_metadata(&path) else {
@@ -95,10 +95,10 @@ pub fn sightings_below(canaries: &[&Canary], folder: &Path) -> Vec<Sighting> {
         } else if meta.is_file()
             && let Ok(bytes) = std::fs::read(&path)
         {
-            seen.extend(sightings(canaries, &path.display().to_string(), &bytes));
+            found_encoding.extend(canary_matches(canaries, &path.display().to_string(), &bytes));
         }
     }
-    seen
+    found_encoding
 }
 
 fn position(haystack: &[u8], needle: &[u8]) -> Option<usize> {
@@ -113,7 +113,7 @@ fn position(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     None
 }
 
-/// What the value looks like in each encoding. One that depends on what stands before it has several forms.
+/// Returns the value in each encoding. An encoding that depends on the preceding bytes has several forms.
 fn needles(value: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     let text = String::from_utf8_lossy(value);
     let each = |write: &dyn Fn(u8) -> String| {
@@ -136,7 +136,7 @@ fn needles(value: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
         ("UTF-16 BE", value.iter().flat_map(|byte| [0, *byte]).collect()),
     ];
     all.extend(base64_forms(value).into_iter().map(|form| ("base64", form)));
-    // Twice: the `data` of a Secret inside something that is itself encoded.
+    // Encoded twice, such as the `data` of a Secret in another encoded value.
     let twice = base64_forms(value)
         .into_iter()
         .flat_map(|form| base64_forms(&form))
@@ -150,8 +150,8 @@ fn list_of_bytes(value: &[u8]) -> Vec<u8> {
     numbers.join(", ").into_bytes()
 }
 
-/// Base64 of the value at each of the three places in a group, in both alphabets, without the characters at either
-/// end that depend on the neighbours.
+/// Returns the base64 forms of the value at each of the three offsets in a group, in both alphabets, without the
+/// characters at both ends that depend on adjacent bytes.
 fn base64_forms(value: &[u8]) -> Vec<Vec<u8>> {
     let mut forms = Vec::new();
     for before in 0..3 {
@@ -174,13 +174,13 @@ fn base64_forms(value: &[u8]) -> Vec<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn seen(haystack: impl AsRef<[u8]>) -> Option<&'static str> {
+    fn found_encoding(haystack: impl AsRef<[u8]>) -> Option<&'static str> {
         let canary = Canary::of("test", "cAnArY-0123/+x".into());
         canary.find(haystack.as_ref()).map(|(encoding, _)| encoding)
     }
 
     #[test]
-    fn a_value_is_found_in_every_encoding_and_in_the_middle_of_others() {
+    fn a_value_is_found_in_every_encoding_and_inside_other_text() {
         let value = b"cAnArY-0123/+x";
         assert!(Canary::new("test").encodings() >= 12);
         for (text, encoding) in [
@@ -197,37 +197,40 @@ mod tests {
                 "\\x",
             ),
         ] {
-            assert_eq!(seen(&text), Some(encoding), "{text}");
+            assert_eq!(found_encoding(&text), Some(encoding), "{text}");
         }
         for before in ["", "a", "ab", "abc", "abcd"] {
             let whole = format!("{before}cAnArY-0123/+x and more");
             for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
                 let once = engine.encode(&whole);
-                assert_eq!(seen(&once), Some("base64"), "{before}");
+                assert_eq!(found_encoding(&once), Some("base64"), "{before}");
                 assert_eq!(
-                    seen(STANDARD_NO_PAD.encode(format!("{before}{once}!"))),
+                    found_encoding(STANDARD_NO_PAD.encode(format!("{before}{once}!"))),
                     Some("base64 twice"),
                     "{before}"
                 );
             }
         }
         let wide: Vec<u8> = value.iter().flat_map(|byte| [*byte, 0]).collect();
-        assert_eq!(seen(wide), Some("UTF-16 LE"));
-        assert_eq!(seen("cAnArY-0124/+x and nothing else"), None);
-        assert_eq!(seen(""), None);
+        assert_eq!(found_encoding(wide), Some("UTF-16 LE"));
+        assert_eq!(found_encoding("cAnArY-0124/+x and nothing else"), None);
+        assert_eq!(found_encoding(""), None);
     }
 
     #[test]
-    fn files_are_searched_wherever_they_lie() -> anyhow::Result<()> {
+    fn files_in_subfolders_are_searched() -> anyhow::Result<()> {
         let folder = tempfile::tempdir()?;
         let canary = Canary::new("test");
         std::fs::create_dir_all(folder.path().join("a/b"))?;
         std::fs::write(folder.path().join("a/b/c"), hex::encode(&canary.value))?;
         std::fs::write(folder.path().join("a/d"), "nothing")?;
-        let seen = sightings_below(&[&canary], folder.path());
-        assert_eq!(seen.len(), 1, "{seen:?}");
+        let found_encoding = canary_matches_in_folder(&[&canary], folder.path());
+        assert_eq!(found_encoding.len(), 1, "{found_encoding:?}");
         assert_eq!(
-            (seen[0].encoding, seen[0].place.ends_with("a/b/c")),
+            (
+                found_encoding[0].encoding,
+                found_encoding[0].place.ends_with("a/b/c")
+            ),
             ("hex", true)
         );
         Ok(())

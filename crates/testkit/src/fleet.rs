@@ -23,12 +23,12 @@ use crate::wait;
 
 /// Name of the management cluster.
 pub const MANAGEMENT: &str = "management";
-/// Namespace of everything that the tests make on it.
+/// Namespace of all objects of the tests on the management cluster.
 pub const NAMESPACE: &str = "fleet";
-/// How long tests wait for what takes a second on an idle machine.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+/// How long tests wait for a condition that takes a second on an idle machine.
+pub const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// What a fleet is made of.
+/// The options of a fleet.
 #[derive(Clone, Debug, Default)]
 pub struct FleetOptions {
     /// Members `m1`, `m2`, …
@@ -37,9 +37,9 @@ pub struct FleetOptions {
     pub audit: bool,
     /// Further flags of each kube-apiserver.
     pub apiserver_flags: Vec<String>,
-    /// Whether the program reaches management cluster and members through fault proxies.
+    /// Whether the program connects to the management cluster and members through fault proxies.
     pub proxied: bool,
-    /// Control planes that also get a controller manager, so that their namespaces end and their garbage is collected.
+    /// Control planes with a controller manager, which deletes namespaces and collects garbage.
     pub managers: Vec<String>,
 }
 
@@ -52,10 +52,10 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts the control planes, installs the definitions, makes the namespace. Clusters are not registered yet.
+    /// Starts the control planes, installs the definitions, and creates the namespace. Clusters are not registered yet.
     ///
     /// # Errors
-    /// Whatever keeps a control plane from starting.
+    /// If a control plane cannot be started.
     pub async fn start(options: FleetOptions) -> Result<Self> {
         let assets = Assets::find()?;
         let members: Vec<String> = (1..=options.members).map(|n| format!("m{n}")).collect();
@@ -96,7 +96,7 @@ impl Fleet {
         }
         for definition in starling_api::definitions() {
             let name = definition.name_any();
-            wait::until(PATIENCE, &format!("{name} established"), async || {
+            wait::until(TIMEOUT, &format!("{name} established"), async || {
                 let found = api.get(&name).await.map_err(|e| e.to_string())?;
                 let conditions = found.status.and_then(|s| s.conditions).unwrap_or_default();
                 let established = conditions
@@ -114,7 +114,7 @@ impl Fleet {
         put(&Api::all(self.hub.clone()), &namespace).await
     }
 
-    /// A client of the management cluster, past the proxies.
+    /// A client of the management cluster without a proxy.
     #[must_use]
     pub fn hub(&self) -> &Client {
         &self.hub
@@ -145,7 +145,7 @@ impl Fleet {
             .with_context(|| format!("no proxy in front of {name}"))
     }
 
-    /// A client of a member, past the proxies.
+    /// A client of a member without a proxy.
     ///
     /// # Errors
     /// If there is none of that name.
@@ -153,13 +153,13 @@ impl Fleet {
         Ok(self.planes.get(name)?.client().await?)
     }
 
-    /// The folder that the program keeps its data in.
+    /// The data folder of the program.
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {
         self.folder.path().join("data")
     }
 
-    /// The kubeconfig through which the program reaches a control plane.
+    /// The kubeconfig of the program for a control plane.
     ///
     /// # Errors
     /// If there is none of that name.
@@ -173,15 +173,15 @@ impl Fleet {
     /// Registers a member with labels.
     ///
     /// # Errors
-    /// If the management cluster does not take it.
+    /// If the management cluster rejects the request.
     pub async fn add_cluster(&self, name: &str, labels: &[(&str, &str)]) -> Result<()> {
         self.add_cluster_at(name, &self.kubeconfig(name)?, labels).await
     }
 
-    /// Registers a Cluster with any kubeconfig.
+    /// Registers a Cluster with a given kubeconfig.
     ///
     /// # Errors
-    /// If the management cluster does not take it.
+    /// If the management cluster rejects the request.
     pub async fn add_cluster_at(&self, name: &str, kubeconfig: &str, labels: &[(&str, &str)]) -> Result<()> {
         let secret_name = format!("{name}-kubeconfig");
         let secret = json!({"metadata": {"name": secret_name}, "stringData": {"value": kubeconfig}});
@@ -194,23 +194,23 @@ impl Fleet {
         .await
     }
 
-    /// Registers a Cluster at which nobody listens.
+    /// Registers a Cluster whose address refuses connections.
     ///
     /// # Errors
-    /// If the management cluster does not take it.
+    /// If the management cluster rejects the request.
     pub async fn add_unreachable(&self, name: &str, labels: &[(&str, &str)]) -> Result<()> {
         let port = free_port()?;
-        let real = self.planes.get(MANAGEMENT)?;
-        let kubeconfig = real
+        let management = self.planes.get(MANAGEMENT)?;
+        let kubeconfig = management
             .kubeconfig_yaml()
-            .replace(real.url(), &format!("https://127.0.0.1:{port}"));
+            .replace(management.url(), &format!("https://127.0.0.1:{port}"));
         self.add_cluster_at(name, &kubeconfig, labels).await
     }
 
-    /// Applies a Source that is asked every second.
+    /// Applies a Source with an interval of one second.
     ///
     /// # Errors
-    /// If the management cluster does not take it.
+    /// If the management cluster rejects the request.
     pub async fn put_source(&self, name: &str, url: &str, reference: Value) -> Result<()> {
         let spec = json!({"url": url, "ref": reference, "interval": "1s"});
         self.put::<Source>(json!({"metadata": {"name": name}, "spec": spec}))
@@ -220,7 +220,7 @@ impl Fleet {
     /// Applies a SyncGroup.
     ///
     /// # Errors
-    /// If the management cluster does not take it.
+    /// If the management cluster rejects the request.
     pub async fn put_group(&self, name: &str, spec: Value) -> Result<()> {
         self.put::<SyncGroup>(json!({"metadata": {"name": name}, "spec": spec}))
             .await
@@ -229,7 +229,7 @@ impl Fleet {
     /// Applies an object of the fleet's namespace as a user would; apiVersion and kind are those of the type.
     ///
     /// # Errors
-    /// If it does not fit its type, or the management cluster does not take it.
+    /// If it does not match its type, or the management cluster rejects the request.
     pub async fn put<K: Kind>(&self, object_json: Value) -> Result<()> {
         let mut json = object_json;
         json["apiVersion"] = Value::String(K::api_version(&()).into_owned());
@@ -249,7 +249,7 @@ impl Fleet {
     /// Merges a patch into an object of the fleet's namespace.
     ///
     /// # Errors
-    /// If the management cluster does not take it.
+    /// If the management cluster rejects the request.
     pub async fn patch<K: Kind>(&self, name: &str, patch: Value) -> Result<K> {
         Ok(self
             .api::<K>()
@@ -260,7 +260,7 @@ impl Fleet {
     /// Deletes an object of the fleet's namespace.
     ///
     /// # Errors
-    /// If the management cluster does not take it.
+    /// If the management cluster rejects the request.
     pub async fn delete<K: Kind>(&self, name: &str) -> Result<()> {
         self.api::<K>().delete(name, &DeleteParams::default()).await?;
         Ok(())
@@ -283,7 +283,7 @@ impl Fleet {
     /// All Syncs of the fleet's namespace.
     ///
     /// # Errors
-    /// If the management cluster does not answer.
+    /// If the management cluster does not respond.
     pub async fn syncs(&self) -> Result<Vec<SyncResource>> {
         Ok(self
             .api::<SyncResource>()
@@ -295,7 +295,7 @@ impl Fleet {
     /// Waits until a group's rollout of this commit has this phase, and returns its status.
     ///
     /// # Errors
-    /// If it does not within [`PATIENCE`]; the error tells the last status.
+    /// On a timeout after [`TIMEOUT`]; the error contains the last status.
     pub async fn rollout(&self, group: &str, commit: &str, phase: RolloutPhase) -> Result<SyncGroupStatus> {
         self.group_status(group, &format!("{phase:?} at {commit}"), |status| {
             status.rollout.as_ref().is_some_and(|rollout| {
@@ -308,14 +308,14 @@ impl Fleet {
     /// Waits until a group's status satisfies a predicate, and returns it.
     ///
     /// # Errors
-    /// If it does not within [`PATIENCE`]; the error tells the last status.
+    /// On a timeout after [`TIMEOUT`]; the error contains the last status.
     pub async fn group_status(
         &self,
         group: &str,
         what: &str,
         satisfied: impl Fn(&SyncGroupStatus) -> bool,
     ) -> Result<SyncGroupStatus> {
-        let status = wait::until(PATIENCE, &format!("SyncGroup {group}: {what}"), async || {
+        let status = wait::until(TIMEOUT, &format!("SyncGroup {group}: {what}"), async || {
             let status = self
                 .get::<SyncGroup>(group)
                 .await
@@ -335,10 +335,10 @@ impl Fleet {
     /// Waits until an object of the fleet's namespace satisfies a predicate, and returns it.
     ///
     /// # Errors
-    /// If it does not within [`PATIENCE`]; the error tells the last state.
+    /// On a timeout after [`TIMEOUT`]; the error contains the last state.
     pub async fn until<K: Kind>(&self, name: &str, what: &str, satisfied: impl Fn(&K) -> bool) -> Result<K> {
         let kind = K::kind(&());
-        let object = wait::until(PATIENCE, &format!("{kind} {name}: {what}"), async || {
+        let object = wait::until(TIMEOUT, &format!("{kind} {name}: {what}"), async || {
             let object = self.get::<K>(name).await.map_err(|e| e.to_string())?;
             if satisfied(&object) {
                 Ok(object)
@@ -353,7 +353,7 @@ impl Fleet {
     /// The data of a ConfigMap on a member; `None` if there is none.
     ///
     /// # Errors
-    /// If the member does not answer.
+    /// If the member does not respond.
     pub async fn config_map(
         &self,
         member: &str,
@@ -364,11 +364,11 @@ impl Fleet {
         Ok(api.get_opt(name).await?.map(|map| map.data.unwrap_or_default()))
     }
 
-    /// Merges into the status of an object on a member, as its controller would: nothing runs workloads there.
-    /// `kind` is apiVersion and kind, such as `apps/v1 Deployment`.
+    /// Patches the status of an object on a member, as its controller would: members run no workloads. `kind` is
+    /// apiVersion and kind, such as `apps/v1 Deployment`.
     ///
     /// # Errors
-    /// If there is no such object, or the member does not take it.
+    /// If there is no such object, or the member rejects the request.
     pub async fn patch_status(
         &self,
         member: &str,
@@ -385,8 +385,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// Starts the program's controller on this fleet. `program` is `env!("CARGO_BIN_EXE_starling")`; `more` may
-    /// name another `--kustomize`.
+    /// Starts the controller for this fleet. `program` is the path from [`crate::program`]; `more` may contain another
+    /// `--kustomize`.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -394,7 +394,7 @@ impl Fleet {
         self.controller_at(program, &format!("127.0.0.1:{}", free_port()?), more)
     }
 
-    /// As [`Self::controller`], with the address at which the program serves its health.
+    /// As [`Self::controller`], with the address of the health endpoint.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -402,7 +402,7 @@ impl Fleet {
         Ok(Process::start(&self.launch(program, listen, "info", more)?)?)
     }
 
-    /// What [`Self::controller_at`] starts, with a log filter, for those who want to change something about it.
+    /// Returns the launch of [`Self::controller_at`] with a log filter, for callers that change it.
     ///
     /// # Errors
     /// If the kubeconfig cannot be written.
@@ -422,20 +422,20 @@ impl Fleet {
             .arg("--data-dir")
             .arg(self.data_dir());
         launch = launch.args(["--listen", listen]);
-        let chosen = more.contains(&"--kustomize");
-        if let Some(kustomize) = self.planes.assets().kustomize().filter(|_| !chosen) {
+        let has_kustomize = more.contains(&"--kustomize");
+        if let Some(kustomize) = self.planes.assets().kustomize().filter(|_| !has_kustomize) {
             launch = launch.arg("--kustomize").arg(kustomize);
         }
         Ok(launch.args(more))
     }
 
-    /// Where the program's log goes.
+    /// The log file of the program.
     #[must_use]
     pub fn log(&self) -> PathBuf {
         self.folder.path().join("starling.log")
     }
 
-    /// A folder for whatever a test needs on disk.
+    /// A folder for files of a test.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()

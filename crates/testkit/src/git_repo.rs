@@ -1,4 +1,4 @@
-//! A git repository to fetch from, made without the `git` program.
+//! A git repository to fetch from, created without the `git` program.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -8,30 +8,30 @@ use git2::{ErrorCode, Index, IndexEntry, IndexTime, ObjectType, Oid, Repository,
 /// The branch that [`GitRepo::commit`] writes to.
 const MAIN: &str = "main";
 
-/// Author and committer of everything.
+/// Author and committer of all commits and tags.
 const AUTHOR: (&str, &str) = ("Starling Test", "test@starling.dev");
 
-/// Time of the first commit: 2024-01-01T00:00:00Z. Each further object is a minute younger, so equal steps give
-/// equal commit IDs in every run.
+/// Time of the first commit: 2024-01-01T00:00:00Z. Each further object is one minute later, so equal steps give equal
+/// commit IDs in every run.
 const EPOCH: i64 = 1_704_067_200;
 
-/// What went wrong with the repository.
+/// An error of the test repository.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GitRepoError {
     /// There is no temporary folder.
     #[error("temporary folder for a repository")]
     Folder(#[source] std::io::Error),
-    /// git refused.
+    /// git failed.
     #[error("cannot {what} in the test repository")]
     Git {
-        /// What was tried.
+        /// The operation.
         what: String,
         /// Why.
         #[source]
         source: git2::Error,
     },
-    /// A commit ID is not 40 hex digits, or names no commit of this repository.
+    /// A commit ID is not 40 hex digits, or not a commit of this repository.
     #[error("no commit {0}")]
     NoCommit(String),
 }
@@ -45,7 +45,7 @@ pub enum Change<'a> {
     WriteExecutable(&'a str, &'a [u8]),
     /// A symbolic link to this target, which need not exist or stay inside the repository.
     Symlink(&'a str, &'a str),
-    /// A file that goes, or a folder with all below it. One that does not exist is ignored.
+    /// Removes a file, or a folder with all its files. A missing one is ignored.
     Remove(&'a str),
 }
 
@@ -60,7 +60,7 @@ pub struct GitRepo {
 }
 
 impl GitRepo {
-    /// Makes an empty repository whose HEAD names `main`.
+    /// Creates an empty repository whose HEAD is `main`.
     ///
     /// # Errors
     /// [`GitRepoError::Folder`] or [`GitRepoError::Git`].
@@ -70,7 +70,7 @@ impl GitRepo {
         let mut options = git2::RepositoryInitOptions::new();
         options.bare(true).initial_head(MAIN).external_template(false);
         let repository = Repository::init_opts(folder.path(), &options).map_err(git("init"))?;
-        // A fetch by commit ID is what pinned revisions need; servers allow it by configuration.
+        // Pinned revisions need a fetch by commit ID, which servers allow by configuration.
         let mut config = repository.config().map_err(git("open the configuration"))?;
         config
             .set_bool("uploadpack.allowAnySHA1InWant", true)
@@ -112,7 +112,7 @@ impl GitRepo {
         self.commit_to(MAIN, &changes, message)
     }
 
-    /// Commits changes to a branch, which begins empty if it does not exist, and returns the commit ID.
+    /// Commits changes to a branch, which starts empty if it does not exist, and returns the commit ID.
     ///
     /// # Errors
     /// [`GitRepoError::Git`].
@@ -187,15 +187,15 @@ impl GitRepo {
         Ok(tag.map_err(git(&format!("tag {name}")))?.to_string())
     }
 
-    /// Makes a branch at a commit.
+    /// Creates a branch at a commit.
     ///
     /// # Errors
     /// [`GitRepoError::NoCommit`], or [`GitRepoError::Git`] if the branch exists.
     pub fn branch(&self, name: &str, commit: &str) -> Result<(), GitRepoError> {
         let repository = self.open()?;
         let id = find_commit(&repository, commit)?;
-        let made = repository.reference(&format!("refs/heads/{name}"), id, false, "branch");
-        made.map(drop).map_err(git(&format!("make branch {name}")))
+        let created = repository.reference(&format!("refs/heads/{name}"), id, false, "branch");
+        created.map(drop).map_err(git(&format!("make branch {name}")))
     }
 
     /// Moves a branch to any commit, as a forced push does.
@@ -227,7 +227,7 @@ impl GitRepo {
             .map_err(git(&format!("set {name}")))
     }
 
-    /// Opens the repository anew: libgit2's handle cannot be shared between threads, a folder can.
+    /// Opens the repository for each call: a handle of libgit2 cannot be shared between threads.
     fn open(&self) -> Result<Repository, GitRepoError> {
         Repository::open_bare(self.path()).map_err(git("open"))
     }

@@ -1,7 +1,7 @@
-//! A server that speaks TLS and, beyond that, does whatever a test wants: lies, stalls, floods, talks garbage.
+//! A TLS server that replies as a test script says: with false, slow, oversized or malformed responses.
 //!
-//! A script decides for each request. What it does not decide is answered as a small honest API server would: enough
-//! to be taken for a cluster, so that the tricks meet a client that has begun to work.
+//! The script is called for each request. If it returns nothing, the server replies as a small valid API server, so
+//! that a client accepts the cluster and sends further requests.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,38 +23,38 @@ use tokio_rustls::TlsAcceptor;
 
 /// The token in the kubeconfig of every hostile server.
 pub const HOSTILE_TOKEN: &str = "t0ken-for-a-hostile-server";
-/// Bytes of a head or a body that are read of a client.
+/// Maximum bytes of a head or a body of a request.
 const REQUEST_LIMIT: usize = 8 << 20;
 
-/// A request as the script sees it.
+/// A received request.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ReceivedRequest {
     /// The method.
     pub method: String,
     /// The path without query.
     pub path: String,
     /// The query without question mark.
     pub query: String,
-    /// The head as it came.
+    /// The unparsed head.
     pub head: String,
     /// The body.
     pub body: Bytes,
 }
 
-impl Asked {
-    /// Whether this asks who the cluster is.
+impl ReceivedRequest {
+    /// Whether this is a request of a probe.
     #[must_use]
     pub fn is_probe(&self) -> bool {
         self.path == "/version" || self.path == "/api/v1/namespaces/kube-system"
     }
 
-    /// Whether this is about Starling's own inventory.
+    /// Whether this is a request for an inventory of Starling.
     #[must_use]
     pub fn is_inventory(&self) -> bool {
         self.path.contains("/namespaces/starling-system")
     }
 
-    /// The last part of the path.
+    /// The last segment of the path.
     #[must_use]
     pub fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()
@@ -66,32 +66,32 @@ impl Asked {
     }
 }
 
-/// What the server does with a request.
+/// How the server replies to a request.
 #[derive(Clone, Debug)]
-pub enum Trick {
-    /// Answers in the form of HTTP: a status, fields more (each with its line end), and a body.
+pub enum Reply {
+    /// An HTTP response: a status, further header fields (each with its line end), and a body.
     Answer(u16, String, Bytes),
-    /// Writes these bytes and closes.
+    /// Writes these bytes and closes the connection.
     Raw(Bytes),
-    /// Writes the first bytes, and then the second ones for ever, with a pause after each.
+    /// Writes the first bytes, and then repeats the second ones forever, with a pause after each.
     Forever(Bytes, Bytes, Duration),
-    /// Writes these bytes and nothing more, and keeps the connection.
+    /// Writes these bytes and keeps the connection open.
     Stall(Bytes),
 }
 
-impl Trick {
-    /// A JSON answer.
+impl Reply {
+    /// A JSON response.
     #[must_use]
     pub fn json(code: u16, body: &Value) -> Self {
         Self::text(code, body.to_string())
     }
 
-    /// An answer that says of itself to be JSON.
+    /// A response with the content type of JSON.
     pub fn text(code: u16, body: impl Into<Bytes>) -> Self {
         Self::Answer(code, "Content-Type: application/json\r\n".into(), body.into())
     }
 
-    /// The `Status` of an API server that has no such object.
+    /// The `Status` of an API server for a missing object.
     #[must_use]
     pub fn not_found() -> Self {
         Self::json(
@@ -107,15 +107,15 @@ pub enum Greeting {
     /// TLS.
     #[default]
     Tls,
-    /// The connection is taken and nothing is said.
+    /// The connection is accepted and nothing is sent.
     Silence,
-    /// These bytes, again and again, in place of TLS.
+    /// These bytes, repeated, instead of TLS.
     Bytes(Bytes),
 }
 
-type Script = dyn Fn(&Asked) -> Option<Trick> + Send + Sync;
+type Script = dyn Fn(&ReceivedRequest) -> Option<Reply> + Send + Sync;
 
-/// The server; it ends on drop, and its connections with it.
+/// The server. Dropping it stops the server and its connections.
 pub struct HostileServer {
     port: u16,
     ca_pem: String,
@@ -127,9 +127,9 @@ struct Shared {
     acceptor: TlsAcceptor,
     greeting: Greeting,
     script: Box<Script>,
-    asked: Mutex<Vec<Asked>>,
+    requests: Mutex<Vec<ReceivedRequest>>,
     connections: AtomicUsize,
-    /// The inventories that it was given, by name: without one, nothing is ever pruned.
+    /// The inventories that were written, by name: without an inventory, nothing is pruned.
     inventories: Mutex<BTreeMap<String, Value>>,
     /// UID of the cluster's `kube-system`, so that two servers are two clusters.
     uid: String,
@@ -139,9 +139,9 @@ impl HostileServer {
     /// Starts a server with a certificate of its own authority.
     ///
     /// # Errors
-    /// If keys cannot be made or no port is free.
+    /// If keys cannot be generated or no port is free.
     pub async fn start(
-        script: impl Fn(&Asked) -> Option<Trick> + Send + Sync + 'static,
+        script: impl Fn(&ReceivedRequest) -> Option<Reply> + Send + Sync + 'static,
     ) -> anyhow::Result<Self> {
         Self::greeting(Greeting::Tls, script).await
     }
@@ -152,22 +152,22 @@ impl HostileServer {
     /// As [`Self::start`].
     pub async fn greeting(
         greeting: Greeting,
-        script: impl Fn(&Asked) -> Option<Trick> + Send + Sync + 'static,
+        script: impl Fn(&ReceivedRequest) -> Option<Reply> + Send + Sync + 'static,
     ) -> anyhow::Result<Self> {
         let authority = Authority::new("hostile")?;
         let identity = authority.issue("hostile", &[])?;
         Self::with_identity(greeting, &identity, authority.ca_pem(), script).await
     }
 
-    /// A server with any certificate; its kubeconfig trusts `ca_pem`.
+    /// Starts a server with a given certificate; its kubeconfig trusts `ca_pem`.
     ///
     /// # Errors
-    /// If TLS does not take the certificate or no port is free.
+    /// If TLS rejects the certificate or no port is free.
     pub async fn with_identity(
         greeting: Greeting,
         identity: &Identity,
         ca_pem: String,
-        script: impl Fn(&Asked) -> Option<Trick> + Send + Sync + 'static,
+        script: impl Fn(&ReceivedRequest) -> Option<Reply> + Send + Sync + 'static,
     ) -> anyhow::Result<Self> {
         let certificate = CertificateDer::from_pem_slice(identity.certificate_pem.as_bytes())?;
         let key = PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes())?;
@@ -182,7 +182,7 @@ impl HostileServer {
             acceptor: TlsAcceptor::from(Arc::new(tls)),
             greeting,
             script: Box::new(script),
-            asked: Mutex::default(),
+            requests: Mutex::default(),
             connections: AtomicUsize::new(0),
             inventories: Mutex::default(),
             uid: format!("00000000-0000-4000-8000-{port:012}"),
@@ -196,7 +196,7 @@ impl HostileServer {
         })
     }
 
-    /// A kubeconfig that leads here.
+    /// Returns a kubeconfig for this server.
     #[must_use]
     pub fn kubeconfig_yaml(&self) -> String {
         let url = format!("https://127.0.0.1:{}", self.port);
@@ -205,11 +205,11 @@ impl HostileServer {
 
     /// All requests so far.
     #[must_use]
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn requests(&self) -> Vec<ReceivedRequest> {
         self.shared.lock().clone()
     }
 
-    /// How many connections were made so far.
+    /// The number of connections so far.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
@@ -223,45 +223,45 @@ impl Drop for HostileServer {
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Asked>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<ReceivedRequest>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn trick(&self, asked: Asked) -> Trick {
-        let trick = (self.script)(&asked).unwrap_or_else(|| self.honest(&asked));
-        self.lock().push(asked);
-        trick
+    fn reply_to(&self, request: ReceivedRequest) -> Reply {
+        let reply = (self.script)(&request).unwrap_or_else(|| self.default_reply(&request));
+        self.lock().push(request);
+        reply
     }
 
-    /// Who the cluster is; nothing is there but inventories, and whatever is written is taken.
-    fn honest(&self, asked: &Asked) -> Trick {
+    /// Replies as a valid API server with an identity and inventories, but without other objects. Accepts every write.
+    fn default_reply(&self, request: &ReceivedRequest) -> Reply {
         let metadata = |name: &str| {
             json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {
-                "name": name, "namespace": asked.namespace().unwrap_or_default(), "uid": self.uid, "resourceVersion": "1"}})
+                "name": name, "namespace": request.namespace().unwrap_or_default(), "uid": self.uid, "resourceVersion": "1"}})
         };
-        if asked.is_inventory() {
+        if request.is_inventory() {
             let mut inventories = self.inventories.lock().unwrap_or_else(PoisonError::into_inner);
-            match asked.method.as_str() {
+            match request.method.as_str() {
                 "GET" => {
-                    return match inventories.get(asked.name()) {
-                        Some(stored) => Trick::json(200, stored),
-                        None => Trick::not_found(),
+                    return match inventories.get(request.name()) {
+                        Some(stored) => Reply::json(200, stored),
+                        None => Reply::not_found(),
                     };
                 }
                 "PATCH" => {
-                    let mut stored: Value = serde_json::from_slice(&asked.body).unwrap_or_default();
-                    stored["metadata"] = metadata(asked.name())["metadata"].clone();
-                    inventories.insert(asked.name().to_owned(), stored);
+                    let mut stored: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+                    stored["metadata"] = metadata(request.name())["metadata"].clone();
+                    inventories.insert(request.name().to_owned(), stored);
                 }
-                _ => drop(inventories.remove(asked.name())),
+                _ => drop(inventories.remove(request.name())),
             }
         }
-        match (asked.method.as_str(), asked.path.as_str()) {
-            ("GET", "/version") => Trick::json(200, &json!({"gitVersion": "v1.35.0"})),
-            ("GET", "/api/v1/namespaces/kube-system") => Trick::json(200, &metadata("kube-system")),
-            ("PATCH", _) => Trick::json(201, &metadata(asked.name())),
-            ("DELETE", _) => Trick::json(200, &json!({"kind": "Status", "status": "Success"})),
-            _ => Trick::not_found(),
+        match (request.method.as_str(), request.path.as_str()) {
+            ("GET", "/version") => Reply::json(200, &json!({"gitVersion": "v1.35.0"})),
+            ("GET", "/api/v1/namespaces/kube-system") => Reply::json(200, &metadata("kube-system")),
+            ("PATCH", _) => Reply::json(201, &metadata(request.name())),
+            ("DELETE", _) => Reply::json(200, &json!({"kind": "Status", "status": "Success"})),
+            _ => Reply::not_found(),
         }
     }
 }
@@ -273,7 +273,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     shared.connections.fetch_add(1, Ordering::SeqCst);
-                    connections.spawn(greet(stream, Arc::clone(&shared)));
+                    connections.spawn(handle_connection(stream, Arc::clone(&shared)));
                 }
                 Err(error) => tracing::warn!(%error, "connection not accepted"),
             },
@@ -282,7 +282,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-async fn greet(mut stream: TcpStream, shared: Arc<Shared>) {
+async fn handle_connection(mut stream: TcpStream, shared: Arc<Shared>) {
     let ended = match &shared.greeting {
         Greeting::Silence => return std::future::pending().await,
         Greeting::Bytes(bytes) => forever(&mut stream, bytes, Duration::ZERO).await,
@@ -292,14 +292,14 @@ async fn greet(mut stream: TcpStream, shared: Arc<Shared>) {
         },
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, "client has gone");
+        tracing::debug!(%error, "client disconnected");
     }
 }
 
 async fn serve<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, shared: &Shared) -> io::Result<()> {
-    while let Some(asked) = read_request(&mut stream).await? {
-        match shared.trick(asked) {
-            Trick::Answer(code, fields, body) => {
+    while let Some(request) = read_request(&mut stream).await? {
+        match shared.reply_to(request) {
+            Reply::Answer(code, fields, body) => {
                 let head = format!(
                     "HTTP/1.1 {code} Whatever\r\nContent-Length: {}\r\n{fields}\r\n",
                     body.len()
@@ -308,18 +308,18 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, shared: &Shared
                 stream.write_all(&body).await?;
                 stream.flush().await?;
             }
-            Trick::Raw(bytes) => {
+            Reply::Raw(bytes) => {
                 stream.write_all(&bytes).await?;
                 return stream.shutdown().await;
             }
-            Trick::Forever(first, then, pause) => {
+            Reply::Forever(first, then, pause) => {
                 stream.write_all(&first).await?;
                 return forever(&mut stream, &then, pause).await;
             }
-            Trick::Stall(bytes) => {
+            Reply::Stall(bytes) => {
                 stream.write_all(&bytes).await?;
                 stream.flush().await?;
-                // Until the client goes away.
+                // Until the client disconnects.
                 stream.read_u8().await?;
                 return Ok(());
             }
@@ -337,7 +337,7 @@ async fn forever<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8], pause: Dur
 }
 
 /// Reads one request; `None` at the end of the connection.
-async fn read_request<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<Option<Asked>> {
+async fn read_request<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<Option<ReceivedRequest>> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         if head.len() > REQUEST_LIMIT {
@@ -358,11 +358,11 @@ async fn read_request<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<Option
         .unwrap_or(0_usize);
     let mut body = vec![0; length.min(REQUEST_LIMIT)];
     stream.read_exact(&mut body).await?;
-    let mut words = head.split(' ');
-    let method = words.next().unwrap_or_default().to_owned();
-    let target = words.next().unwrap_or_default();
+    let mut parts = head.split(' ');
+    let method = parts.next().unwrap_or_default().to_owned();
+    let target = parts.next().unwrap_or_default();
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    Ok(Some(Asked {
+    Ok(Some(ReceivedRequest {
         method,
         path: path.to_owned(),
         query: query.to_owned(),

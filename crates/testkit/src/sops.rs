@@ -1,4 +1,4 @@
-//! Real `sops` and age, to encrypt what tests decrypt.
+//! Real `sops` and age, to encrypt the files of tests.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// The folder that `tests/sops/build.sh` fills, below cargo's target folder.
+/// The output folder of `tests/sops/build.sh`, below cargo's target folder.
 const BUILD_FOLDER: &str = "sops/bin";
 
 /// The programs, built by `tests/sops/build.sh`.
@@ -15,18 +15,18 @@ pub struct SopsTools {
     folder: PathBuf,
 }
 
-/// A pair of age keys. Debug shows the public one.
+/// A pair of age keys. Debug shows the public key.
 pub struct AgeKey {
     identity: String,
     recipient: String,
 }
 
 impl SopsTools {
-    /// Looks for the programs: in the target folder that `CARGO_TARGET_DIR` names, in the one of the checkout, and in the
-    /// one that the running program lies in.
+    /// Finds the programs: in the target folder of `CARGO_TARGET_DIR`, in that of the checkout, and in that of the
+    /// running program.
     ///
     /// # Errors
-    /// If they were not built; the error says how they are.
+    /// If the programs are not built; the error says how to build them.
     pub fn find() -> Result<Self> {
         let named = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
         let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
@@ -58,18 +58,18 @@ impl SopsTools {
         self.folder.join("age-keygen")
     }
 
-    /// Makes a pair of keys.
+    /// Generates a pair of keys.
     ///
     /// # Errors
     /// If `age-keygen` fails.
     pub fn key(&self) -> Result<AgeKey> {
-        let made = Command::new(self.age_keygen()).output()?;
+        let output = Command::new(self.age_keygen()).output()?;
         ensure!(
-            made.status.success(),
+            output.status.success(),
             "age-keygen: {}",
-            String::from_utf8_lossy(&made.stderr)
+            String::from_utf8_lossy(&output.stderr)
         );
-        let text = String::from_utf8(made.stdout)?;
+        let text = String::from_utf8(output.stdout)?;
         let find = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
         let recipient = find("# public key: ").context("a public key")?.to_owned();
         let identity = text
@@ -96,7 +96,7 @@ impl SopsTools {
         let file = folder.path().join("plain");
         std::fs::write(&file, plaintext)?;
         let recipients: Vec<&str> = keys.iter().map(|key| key.recipient.as_str()).collect();
-        let made = Command::new(self.sops())
+        let output = Command::new(self.sops())
             .current_dir(folder.path())
             .env_clear()
             .env("HOME", folder.path())
@@ -106,11 +106,11 @@ impl SopsTools {
             .arg(&file)
             .output()?;
         ensure!(
-            made.status.success(),
+            output.status.success(),
             "sops: {}",
-            String::from_utf8_lossy(&made.stderr)
+            String::from_utf8_lossy(&output.stderr)
         );
-        Ok(made.stdout)
+        Ok(output.stdout)
     }
 
     /// As [`Self::encrypt`], for a manifest of which only `data` and `stringData` are encrypted.
@@ -129,7 +129,7 @@ impl SopsTools {
 }
 
 impl AgeKey {
-    /// The secret one, for a Secret.
+    /// Returns the private key, for a Secret.
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.identity

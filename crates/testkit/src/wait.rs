@@ -1,36 +1,36 @@
-//! Waiting for a condition instead of for time to pass.
+//! Waiting for a condition instead of sleeping.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-/// Pause between two looks: a test hardly gets slower by it, and a server hardly notices.
+/// Pause between two checks: short for a test, and a small load for a server.
 const POLL: Duration = Duration::from_millis(25);
 
-/// A condition did not come true in time.
+/// A condition was not met in time.
 #[derive(Debug, thiserror::Error)]
-#[error("waited {waited:?} for {what}; last seen: {last}")]
-pub struct NotSeen {
-    /// What was waited for.
+#[error("waited {waited:?} for {what}; last state: {last}")]
+pub struct TimedOut {
+    /// The condition.
     pub what: String,
-    /// How long.
+    /// The timeout.
     pub waited: Duration,
-    /// What the last look found.
+    /// The state at the last check.
     pub last: String,
 }
 
-/// The answer of one look: what was waited for, or what there is instead.
-pub trait Look {
-    /// What is waited for.
+/// The result of one check: the awaited value, or the current state.
+pub trait Outcome {
+    /// The awaited value.
     type Found;
 
-    /// Splits the answer; the error is the state as text.
+    /// Converts the result; the error is the state as text.
     ///
     /// # Errors
-    /// What was seen instead.
+    /// The current state.
     fn found(self) -> Result<Self::Found, String>;
 }
 
-impl<T> Look for Option<T> {
+impl<T> Outcome for Option<T> {
     type Found = T;
 
     fn found(self) -> Result<T, String> {
@@ -38,8 +38,8 @@ impl<T> Look for Option<T> {
     }
 }
 
-/// The error is the state seen so far, any type that can be printed.
-impl<T, S: Debug> Look for Result<T, S> {
+/// The error is the current state, of any type with `Debug`.
+impl<T, S: Debug> Outcome for Result<T, S> {
     type Found = T;
 
     fn found(self) -> Result<T, String> {
@@ -47,7 +47,7 @@ impl<T, S: Debug> Look for Result<T, S> {
     }
 }
 
-impl Look for bool {
+impl Outcome for bool {
     type Found = ();
 
     fn found(self) -> Result<(), String> {
@@ -55,30 +55,30 @@ impl Look for bool {
     }
 }
 
-/// Looks again and again until something is found, at most as long as `within`.
+/// Repeats a check until it succeeds, for at most `within`.
 ///
-/// `look` returns an `Option`, a `bool`, or a `Result` whose error is the state seen instead: the last one
-/// makes the better error. A look that hangs counts as time waited.
+/// `check` returns an `Option`, a `bool`, or a `Result` whose error is the current state, which makes the better error.
+/// A hanging check is cancelled at the timeout.
 ///
 /// # Errors
-/// [`NotSeen`] with what was awaited and what was seen last.
-pub async fn until<L: Look>(
+/// [`TimedOut`] with the condition and the last state.
+pub async fn until<L: Outcome>(
     within: Duration,
     what: impl Into<String>,
-    look: impl AsyncFn() -> L,
-) -> Result<L::Found, NotSeen> {
+    check: impl AsyncFn() -> L,
+) -> Result<L::Found, TimedOut> {
     let start = Instant::now();
-    let mut last = "no look has ended".to_owned();
+    let mut last = "no check has finished".to_owned();
     loop {
-        let left = within.saturating_sub(start.elapsed());
-        match tokio::time::timeout(left, look()).await.map(Look::found) {
+        let remaining = within.saturating_sub(start.elapsed());
+        match tokio::time::timeout(remaining, check()).await.map(Outcome::found) {
             Ok(Ok(found)) => return Ok(found),
             Ok(Err(state)) => last = state,
             Err(_) => {}
         }
-        // Looked at here and not through the timeout, which an answer that is there at once always beats.
+        // Checked here in addition to the timeout, which never expires for a check that returns immediately.
         if start.elapsed() >= within {
-            return Err(NotSeen {
+            return Err(TimedOut {
                 what: what.into(),
                 waited: within,
                 last,
@@ -95,18 +95,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn looks_until_found() {
-        let looks = Cell::new(0);
-        let look = async || {
-            looks.set(looks.get() + 1);
-            (looks.get() == 3).then_some("here")
+    async fn checks_until_found() {
+        let checks = Cell::new(0);
+        let check = async || {
+            checks.set(checks.get() + 1);
+            (checks.get() == 3).then_some("here")
         };
-        assert_eq!(until(Duration::from_secs(5), "it", look).await.unwrap(), "here");
-        assert_eq!(looks.get(), 3);
+        assert_eq!(until(Duration::from_secs(5), "it", check).await.unwrap(), "here");
+        assert_eq!(checks.get(), 3);
     }
 
     #[tokio::test]
-    async fn error_tells_the_last_state() {
+    async fn the_error_contains_the_last_state() {
         let error = until(Duration::from_millis(60), "three clusters", async || {
             Err::<(), _>(vec![1, 2])
         })
@@ -114,16 +114,16 @@ mod tests {
         .unwrap_err();
         assert_eq!(
             error.to_string(),
-            "waited 60ms for three clusters; last seen: [1, 2]"
+            "waited 60ms for three clusters; last state: [1, 2]"
         );
     }
 
     #[tokio::test]
-    async fn a_look_that_hangs_is_ended() {
+    async fn a_hanging_check_is_cancelled() {
         let hang = async || std::future::pending::<bool>().await;
-        let error = until(Duration::from_millis(60), "an answer", hang)
+        let error = until(Duration::from_millis(60), "a response", hang)
             .await
             .unwrap_err();
-        assert_eq!(error.last, "no look has ended");
+        assert_eq!(error.last, "no check has finished");
     }
 }

@@ -1,4 +1,4 @@
-//! Every fault against a real kube-apiserver, seen from a client and from the server.
+//! Every fault with a real kube-apiserver, observed at the client and at the server.
 //!
 //! Needs the programs that `tests/controlplane/build.sh` builds, or `KUBEBUILDER_ASSETS`.
 
@@ -20,10 +20,10 @@ use starling_controlplane::{Assets, ControlPlane, ControlPlanes, Options};
 use starling_testkit::{Fault, FaultProxy, Match, Stage, wait};
 
 const SOON: Duration = Duration::from_secs(30);
-/// Long enough that an answer on this machine would have come.
+/// Long enough for a response on this machine.
 const SILENCE: Duration = Duration::from_millis(400);
 
-/// A server, a proxy in front of it, and a client on each way.
+/// A server, a proxy in front of it, a direct client, and a client through the proxy.
 struct Fixture {
     planes: ControlPlanes,
     proxy: Arc<FaultProxy>,
@@ -74,11 +74,11 @@ fn config_map(name: &str, value: &str) -> ConfigMap {
 fn code<T: std::fmt::Debug>(outcome: kube::Result<T>) -> u16 {
     match outcome.unwrap_err() {
         kube::Error::Api(status) => status.code,
-        other => panic!("no answer from a server: {other:?}"),
+        other => panic!("no response from a server: {other:?}"),
     }
 }
 
-/// Tells that the client got no HTTP answer at all.
+/// Whether the client got no HTTP response at all.
 fn is_broken<T>(outcome: &kube::Result<T>) -> bool {
     matches!(outcome, Err(kube::Error::HyperError(_) | kube::Error::Service(_)))
 }
@@ -104,7 +104,7 @@ async fn passes_reads_writes_errors_and_watches() {
         .await
         .unwrap()
         .boxed();
-    // Each event comes while the watch stays open: answers are not collected first.
+    // Each event arrives while the watch is open: responses are not buffered.
     for step in ["2", "3"] {
         f.direct
             .patch(
@@ -168,7 +168,7 @@ async fn kubectl_works_through_the_proxy() {
 }
 
 #[tokio::test]
-async fn status_is_answered_in_place_of_the_server() {
+async fn a_status_replaces_the_response_of_the_server() {
     let f = Fixture::start().await;
     let rule = f.proxy.on(Match::writes().times(2), Fault::too_many_requests(7));
     assert_eq!(code(f.apply("a", "1").await), 429);
@@ -217,7 +217,7 @@ async fn upgrades_are_declined_and_not_forwarded() {
 }
 
 #[tokio::test]
-async fn latency_delays_and_nothing_else() {
+async fn latency_only_delays() {
     let f = Fixture::start().await;
     let delay = Duration::from_millis(300);
     let rule = f.proxy.on(Match::method(Method::GET), Fault::Latency(delay));
@@ -230,7 +230,7 @@ async fn latency_delays_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn cuts_differ_in_what_the_server_has_seen() {
+async fn cuts_before_and_after_the_server_differ() {
     let f = Fixture::start().await;
     f.proxy
         .on(Match::writes().path_ends_with("/before"), Fault::CutBefore);
@@ -255,7 +255,7 @@ async fn cuts_differ_in_what_the_server_has_seen() {
 }
 
 #[tokio::test]
-async fn black_hole_rule_swallows_one_request_only() {
+async fn black_hole_rule_affects_one_request_only() {
     let f = Fixture::start().await;
     f.proxy.on(Match::writes(), Fault::BlackHole);
     let silent = tokio::time::timeout(SILENCE, f.apply("a", "1")).await;
@@ -265,7 +265,7 @@ async fn black_hole_rule_swallows_one_request_only() {
 }
 
 #[tokio::test]
-async fn garbage_is_no_http() {
+async fn garbage_is_not_http() {
     let f = Fixture::start().await;
     f.proxy.on(
         Match::any().times(1),
@@ -279,13 +279,13 @@ async fn garbage_is_no_http() {
         text += &format!("{error}; ");
         source = error.source();
     }
-    // The bytes have arrived: a mere end of the connection reads otherwise.
+    // The bytes have arrived: a closed connection has another error.
     assert!(text.contains("invalid HTTP"), "{text}");
     assert_eq!(code(f.through.get("a").await), 404);
 }
 
 #[tokio::test]
-async fn black_hole_holds_present_and_new_connections() {
+async fn black_hole_blocks_existing_and_new_connections() {
     let f = Fixture::start().await;
     f.apply("a", "1").await.unwrap();
     let version = f
@@ -310,7 +310,7 @@ async fn black_hole_holds_present_and_new_connections() {
         .await
         .unwrap();
     assert!(tokio::time::timeout(SILENCE, events.next()).await.is_err());
-    // A connection that was idle, and one that has to be made.
+    // An idle connection and a new one.
     assert!(tokio::time::timeout(SILENCE, f.through.get("a")).await.is_err());
     let fresh: Api<ConfigMap> = Api::namespaced(f.proxy.client().await.unwrap(), "default");
     assert!(tokio::time::timeout(SILENCE, fresh.get("a")).await.is_err());
@@ -327,7 +327,7 @@ async fn black_hole_holds_present_and_new_connections() {
 }
 
 #[tokio::test]
-async fn refusal_is_a_refused_connection_and_ends() {
+async fn refused_connections_are_accepted_again() {
     let f = Fixture::start().await;
     f.apply("a", "1").await.unwrap();
     let version = f
@@ -360,7 +360,7 @@ async fn refusal_is_a_refused_connection_and_ends() {
 }
 
 #[tokio::test]
-async fn server_that_is_down_and_back_is_seen_through_the_proxy() {
+async fn restart_of_the_server_is_visible_through_the_proxy() {
     let f = Fixture::start().await;
     f.apply("a", "1").await.unwrap();
     f.east().kill().unwrap();
@@ -373,7 +373,7 @@ async fn server_that_is_down_and_back_is_seen_through_the_proxy() {
 }
 
 #[tokio::test]
-async fn hook_is_called_around_the_server() {
+async fn hooks_run_before_and_after_the_server() {
     let f = Fixture::start().await;
     let calls = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&calls);
@@ -411,7 +411,7 @@ async fn hook_can_kill_before_and_after_a_commit() {
     f.east().restart().await.unwrap();
     assert_eq!(f.value("before").await, None);
 
-    // Only the server's end can be told here: the answer had come when it was killed.
+    // Here, only the exit of the server is certain: the response may have arrived before the kill.
     kill_at(Stage::After, "after");
     f.proxy
         .on(Match::writes().path_ends_with("/after"), Fault::CutAfter);

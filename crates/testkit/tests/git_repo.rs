@@ -58,7 +58,7 @@ fn commits_keep_replace_and_remove_files() {
         content(&repo, &special, "link").unwrap(),
         (b"/etc/passwd".to_vec(), 0o120_000)
     );
-    // A new branch begins empty.
+    // A new branch starts empty.
     assert_eq!(content(&repo, &special, "a"), None);
 }
 

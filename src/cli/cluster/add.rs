@@ -1,8 +1,8 @@
-//! `starling cluster add`: from a context of the caller's kubeconfig to a Cluster that the controller works on.
+//! `starling cluster add`: creates a Cluster from a context of the caller's kubeconfig.
 //!
-//! read both sides → object, if something is in the way → on the member: account, rights, token → try the token → on
-//! the management cluster: Secret, Cluster. Nothing is written before all has been looked at, and every write can be
-//! repeated: a run that ended half-way is run again.
+//! Read both clusters → refuse a conflict → on the member: ServiceAccount, RBAC, token → test the token → on the
+//! management cluster: Secret, Cluster. The command checks everything before it writes, and every write is idempotent:
+//! an interrupted run can be repeated.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,75 +21,79 @@ use starling_core::token::{SHORTEST_LIFETIME, TokenLease, account_name};
 use tokio::time::Instant;
 
 use super::super::access::{self, Access};
-use super::super::explain::NotServed;
+use super::super::duration::duration;
+use super::super::kube_errors::NotServed;
+use super::super::value::InvalidValue;
 use super::grants::{Account, Grant};
 use super::manifest::{Manifest, within};
-use super::plan::{Found, Named};
-use crate::member::{Endpoint, IssuedToken, Member, MemberError, MemberLimits};
+use super::plan::{ClusterName, Existing};
+use starling_member::{Endpoint, IssuedToken, Member, MemberError, MemberLimits};
 
-/// How long a member may take until it knows rights that were just given. Its authorizer watches them: milliseconds.
+/// Timeout until a member applies new RBAC. Its authorizer watches them, which takes milliseconds.
 const RIGHTS_KNOWN: Duration = Duration::from_secs(15);
-/// Pause between two tries of that.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// What is added, and how.
+/// Options of `cluster add`.
 #[derive(Debug, Args)]
 pub(super) struct AddArguments {
-    /// Context of the kubeconfig that leads to the member, with rights to give rights there
+    /// Context of the member cluster, with permission to grant RBAC there
     #[arg(value_name = "CONTEXT")]
     context: String,
-    /// Name of the Cluster
+    /// Name of the Cluster to create
     #[arg(long, value_name = "NAME")]
     name: String,
     /// Namespace of the Cluster on the management cluster
     #[arg(long, short, value_name = "NS")]
     namespace: String,
-    /// Labels of the Cluster
+    /// Labels of the Cluster, separated by commas. Default: none, or those of an earlier run
     #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',', value_parser = label)]
     labels: Vec<(String, String)>,
-    /// Print what would be made, and make nothing
+    /// Print the objects without creating them
     #[arg(long)]
     dry_run: bool,
-    /// Kubeconfig with CONTEXT; without it KUBECONFIG, or the one of the home folder
+    /// Kubeconfig with CONTEXT. Default: KUBECONFIG, then ~/.kube/config
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Kubeconfig of the management cluster; without it the one with CONTEXT
+    /// Kubeconfig of the management cluster. Default: the kubeconfig with CONTEXT
     #[arg(long, value_name = "FILE")]
     hub_kubeconfig: Option<PathBuf>,
-    /// Context of the management cluster; without it the current one
+    /// Context of the management cluster. Default: the current context
     #[arg(long, value_name = "CONTEXT")]
     hub_context: Option<String>,
-    /// Address at which the controller reaches the member; without it the one of CONTEXT
+    /// Address at which the controller reaches the member. Default: the server of CONTEXT
     #[arg(long, value_name = "URL")]
     server: Option<String>,
-    /// Bind a ClusterRole that the member has, such as cluster-admin, instead of the right to apply any object
+    /// Existing ClusterRole of the member to bind, such as cluster-admin. Default: a role that may apply any object
     #[arg(long, value_name = "CLUSTERROLE", conflicts_with = "impersonate_only")]
     role: Option<String>,
-    /// Give no rights but to act as the ServiceAccounts that Syncs name
+    /// Grant only the permission to impersonate the ServiceAccounts that Syncs name
     #[arg(long)]
     impersonate_only: bool,
-    /// Lifetime of the token that is asked for; the controller renews it in the second half of it
+    /// Lifetime of the token; the controller renews it in the second half
     #[arg(long, value_name = "DURATION", default_value = "720h", value_parser = lifetime)]
     token_lifetime: starling_api::Duration,
 }
 
-fn label(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+fn label(text: &str) -> Result<(String, String), InvalidValue> {
+    let (key, value) = text
+        .split_once('=')
+        .ok_or_else(|| InvalidValue::new("expected KEY=VALUE"))?;
     if key.is_empty() {
-        return Err("the key is empty; write KEY=VALUE".into());
+        return Err(InvalidValue::new("empty key; expected KEY=VALUE"));
     }
     Ok((key.to_owned(), value.to_owned()))
 }
 
-fn lifetime(text: &str) -> Result<starling_api::Duration, String> {
-    let lifetime: starling_api::Duration = text.parse().map_err(|error| format!("{error}"))?;
-    if lifetime.as_std() < SHORTEST_LIFETIME {
-        return Err("API servers give no token for less than 10m".into());
+fn lifetime(text: &str) -> Result<starling_api::Duration, InvalidValue> {
+    let lifetime = duration(text)?;
+    if lifetime < SHORTEST_LIFETIME {
+        return Err(InvalidValue::new("API servers issue tokens for 10m or longer"));
     }
-    Ok(lifetime)
+    Ok(lifetime.into())
 }
 
-/// One side: whose it is, for errors, and its client.
+/// The member or the management cluster: its name for errors, and its client.
 struct Side {
     name: String,
     client: Client,
@@ -105,8 +109,8 @@ pub(super) async fn run(arguments: AddArguments) -> anyhow::Result<()> {
     let hub = Access::of(hub_kubeconfig, arguments.hub_context.clone(), "--hub-context")
         .context("the management cluster")?;
     let endpoint = member.endpoint(arguments.server.as_deref())?;
-    // The token is tried from here, where only the address of the context is known to work.
-    let from_here = member.endpoint(None)?;
+    // The token is tested from this machine, where only the address of the context is known to work.
+    let local_endpoint = member.endpoint(None)?;
 
     let adding = Adding {
         member: Side {
@@ -124,10 +128,10 @@ pub(super) async fn run(arguments: AddArguments) -> anyhow::Result<()> {
         },
         arguments,
     };
-    Box::pin(adding.add(&endpoint, &from_here)).await
+    Box::pin(adding.add(&endpoint, &local_endpoint)).await
 }
 
-/// One run, both sides signed in.
+/// One run, signed in to both clusters.
 struct Adding {
     arguments: AddArguments,
     member: Side,
@@ -136,15 +140,15 @@ struct Adding {
 }
 
 impl Adding {
-    async fn add(&self, endpoint: &Endpoint, from_here: &Endpoint) -> anyhow::Result<()> {
+    async fn add(&self, endpoint: &Endpoint, local_endpoint: &Endpoint) -> anyhow::Result<()> {
         let (hub_id, member_id) = (self.hub.identity().await?, self.member.identity().await?);
-        let named = Named {
+        let named = ClusterName {
             namespace: &self.arguments.namespace,
             name: &self.arguments.name,
         };
-        let found = self.look(named).await?;
-        if let Some(objection) = found.objection(named, &member_id) {
-            bail!(objection);
+        let found = self.read_existing(named).await?;
+        if let Some(conflict) = found.conflict(named, &member_id) {
+            bail!(conflict);
         }
         let name = account_name(&hub_id, named.namespace, named.name);
         let whose = format!(
@@ -157,35 +161,37 @@ impl Adding {
             grant: &self.grant,
         };
         let cluster = named.cluster_manifest(&found.labels(named, &self.arguments.labels));
-        let shown = named.secret_manifest(&self.foreseen(&name), &endpoint.redacted());
+        let shown = named.secret_manifest(&self.expected_annotations(&name), &endpoint.redacted());
         self.check(&[&shown, &cluster], &account).await?;
         if access::is_loopback(&endpoint.server) {
-            warn(&format!(
-                "{} is this machine, whoever reads it; a controller elsewhere needs --server",
+            print_warning(&format!(
+                "{} is a loopback address; a controller on another machine needs --server",
                 endpoint.server
             ));
         }
         if self.arguments.dry_run {
             return self.print(&account, &shown, &cluster).await;
         }
-        let (token, issued_at) = self.give(&account, from_here).await?;
+        let (token, issued_at) = self.grant(&account, local_endpoint).await?;
         let lease = self.lease(&name, issued_at, token.expires_at());
         let text = endpoint.with_token(&token)?.to_kubeconfig();
         let secret = named.secret_manifest(&lease.annotations(), text.reveal());
         for manifest in [&secret, &cluster] {
             self.hub.make(manifest).await?;
         }
-        self.tell(named, &lease);
+        self.print_result(named, &lease);
         Ok(())
     }
 
-    /// What the management cluster has.
-    async fn look(&self, named: Named<'_>) -> anyhow::Result<Found> {
+    /// Reads the existing objects on the management cluster.
+    async fn read_existing(&self, named: ClusterName<'_>) -> anyhow::Result<Existing> {
         let clusters: Api<Cluster> = Api::namespaced(self.hub.client.clone(), named.namespace);
         let clusters = within(clusters.list(&ListParams::default()))
             .await
             .map_err(|error| match error.is::<NotServed>() {
-                true => error.context("the definitions are not installed; kubectl apply -f crds/"),
+                true => {
+                    error.context("CustomResourceDefinitions are not installed; run: kubectl apply -f crds/")
+                }
                 false => error,
             })
             .with_context(|| {
@@ -198,13 +204,13 @@ impl Adding {
         let secret = within(secrets.get_metadata_opt(&named.secret()))
             .await
             .with_context(|| format!("read secret/{} on {}", named.secret(), self.hub.name))?;
-        Ok(Found {
+        Ok(Existing {
             clusters: clusters.items,
             secret: secret.map(|secret| secret.metadata.annotations.unwrap_or_default()),
         })
     }
 
-    /// Asks both sides whether they will take what is to come, as far as that can be asked without writing.
+    /// Checks on both clusters, in a dry run, that the objects will be accepted.
     async fn check(&self, on_hub: &[&Manifest], account: &Account<'_>) -> anyhow::Result<()> {
         for manifest in on_hub {
             manifest
@@ -219,7 +225,7 @@ impl Adding {
                 .with_context(|| format!("read clusterrole/{role} on {}", self.member.name))?;
             if known.is_none() {
                 bail!(
-                    "--role: {} has no ClusterRole {role:?}; make it there first",
+                    "--role: ClusterRole {role:?} not found on {}; create it first",
                     self.member.name
                 );
             }
@@ -227,25 +233,26 @@ impl Adding {
         Ok(())
     }
 
-    /// Makes the account with its rights on the member and gets a token for it that works; says when it was asked for.
-    async fn give(
+    /// Creates the account with its RBAC on the member and requests a token that works. Returns the token and the time
+    /// of the request.
+    async fn grant(
         &self,
         account: &Account<'_>,
-        from_here: &Endpoint,
+        local_endpoint: &Endpoint,
     ) -> anyhow::Result<(IssuedToken, Timestamp)> {
         if let Some(binding) = self.other_role(account).await? {
             binding
                 .delete(&self.member.client)
                 .await
                 .with_context(|| format!("on {}", self.member.name))?;
-            say(&format!("{} deleted", binding.name()));
+            print_line(&format!("{} deleted", binding.name()));
         }
         for manifest in account.manifests() {
             self.member.make(&manifest).await?;
         }
         let issued_at = Timestamp::now();
         let token = self.request(account.name).await?;
-        let config = from_here.with_token(&token)?;
+        let config = local_endpoint.with_token(&token)?;
         let member = Member::connect(config, MemberLimits::default())?;
         let until = Instant::now() + RIGHTS_KNOWN;
         loop {
@@ -259,7 +266,7 @@ impl Adding {
                 Err(error) => {
                     return Err(error).with_context(|| {
                         format!(
-                            "the new token of serviceaccount/{} does not work on {}; nothing was written to the management cluster",
+                            "the new token of serviceaccount/{} does not work on {}; the management cluster is unchanged",
                             account.name, self.member.name
                         )
                     });
@@ -268,7 +275,7 @@ impl Adding {
         }
     }
 
-    /// The binding to a role that an earlier run has chosen and this one has not.
+    /// The binding of an earlier run to another role.
     async fn other_role(&self, account: &Account<'_>) -> anyhow::Result<Option<Manifest>> {
         let name = account.chosen_role_name();
         let bindings: Api<ClusterRoleBinding> = Api::all(self.member.client.clone());
@@ -293,7 +300,7 @@ impl Adding {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.member.client.clone(), SYSTEM_NAMESPACE);
         let issued = within(accounts.create_token_request(account, &PostParams::default(), &request)).await;
         issued
-            .and_then(|issued| issued.status.context("the answer holds no token"))
+            .and_then(|issued| issued.status.context("the response has no token"))
             .map(|status| IssuedToken::new(status.token, status.expiration_timestamp.0))
             .with_context(|| {
                 format!(
@@ -313,8 +320,8 @@ impl Adding {
         }
     }
 
-    /// What the Secret will be annotated with, as far as it is known before there is a token.
-    fn foreseen(&self, account: &str) -> BTreeMap<String, String> {
+    /// The annotations of the Secret that are known before the token.
+    fn expected_annotations(&self, account: &str) -> BTreeMap<String, String> {
         let mut annotations = self.lease(account, Timestamp::MIN, Timestamp::MIN).annotations();
         annotations.retain(|key, _| key != TOKEN_ISSUED_AT && key != TOKEN_EXPIRES_AT);
         annotations
@@ -326,32 +333,32 @@ impl Adding {
         secret: &Manifest,
         cluster: &Manifest,
     ) -> anyhow::Result<()> {
-        say(&format!("# On {}: {}.", self.member.name, self.grant.explained()));
+        print_line(&format!("# On {}: {}.", self.member.name, self.grant.explained()));
         if let Some(binding) = self.other_role(account).await? {
-            say(&format!("# {} would be deleted.", binding.name()));
+            print_line(&format!("# {} would be deleted.", binding.name()));
         }
         for manifest in account.manifests() {
-            say(&format!("---\n{}", manifest.yaml()?.trim_end()));
+            print_line(&format!("---\n{}", manifest.yaml()?.trim_end()));
         }
-        say(&format!(
-            "# On {}. The token, and the times of its issue and its end, are known when this is done.",
+        print_line(&format!(
+            "# On {}. The token and its times are not known in a dry run.",
             self.hub.name
         ));
         for manifest in [secret, cluster] {
-            say(&format!("---\n{}", manifest.yaml()?.trim_end()));
+            print_line(&format!("---\n{}", manifest.yaml()?.trim_end()));
         }
         Ok(())
     }
 
-    fn tell(&self, named: Named<'_>, lease: &TokenLease) {
+    fn print_result(&self, named: ClusterName<'_>, lease: &TokenLease) {
         let context = self
             .arguments
             .hub_context
             .as_ref()
             .map(|context| format!("--context {context} "))
             .unwrap_or_default();
-        say(&format!(
-            "\nOn {}: {}.\nThe token ends at {}; the controller renews it.\nNext: kubectl {context}get cluster {} -n {}",
+        print_line(&format!(
+            "\nOn {}: {}.\nThe token expires at {}; the controller renews it.\nNext: kubectl {context}get cluster {} -n {}",
             self.member.name,
             self.grant.explained(),
             lease.expires_at,
@@ -362,7 +369,7 @@ impl Adding {
 }
 
 impl Side {
-    /// The UID of the cluster's `kube-system`, which is what a cluster is known by.
+    /// The cluster ID: the UID of the namespace `kube-system`.
     async fn identity(&self) -> anyhow::Result<String> {
         let api: Api<Namespace> = Api::all(self.client.clone());
         let namespace = within(api.get_metadata("kube-system"))
@@ -378,13 +385,13 @@ impl Side {
             .apply(&self.client)
             .await
             .with_context(|| format!("on {}", self.name))?;
-        say(&format!("{} {done}", manifest.name()));
+        print_line(&format!("{} {done}", manifest.name()));
         Ok(())
     }
 }
 
 #[expect(clippy::print_stdout, reason = "the output of this command")]
-fn say(line: &str) {
+fn print_line(line: &str) {
     println!("{line}");
 }
 
@@ -392,7 +399,7 @@ fn say(line: &str) {
     clippy::print_stderr,
     reason = "not part of the output: --dry-run prints YAML"
 )]
-fn warn(line: &str) {
+fn print_warning(line: &str) {
     eprintln!("warning: {line}");
 }
 
@@ -401,12 +408,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_and_lifetimes_say_what_would_be_right() {
+    fn invalid_labels_and_lifetimes_say_what_is_expected() {
         assert_eq!(label("region=eu"), Ok(("region".into(), "eu".into())));
         assert_eq!(label("empty="), Ok(("empty".into(), String::new())));
         for wrong in ["region", "=eu"] {
             assert!(
-                label(wrong).is_err_and(|error| error.contains("KEY=VALUE")),
+                label(wrong).is_err_and(|error| error.to_string().contains("KEY=VALUE")),
                 "{wrong}"
             );
         }

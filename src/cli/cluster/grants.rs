@@ -1,8 +1,8 @@
-//! What Starling's account on a member may do, and why.
+//! The permissions of Starling's ServiceAccount on a member.
 //!
-//! Two things are always needed (knowing the member, and keeping the inventory and the token); what Syncs may apply is
-//! the caller's choice. Kubernetes lets nobody give rights that they do not have, so whoever adds a cluster has these
-//! rights there.
+//! Two sets are always needed: to identify the member, and to keep the inventory and the token. The caller chooses what
+//! Syncs may apply. Kubernetes lets nobody grant permissions that they do not have, so the caller needs these
+//! permissions on the member.
 
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
@@ -11,54 +11,57 @@ use starling_api::SYSTEM_NAMESPACE;
 
 use super::manifest::Manifest;
 
-/// What Syncs on the member may do with the account itself.
+/// What Syncs without a serviceAccountName may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Grant {
     /// Apply any object.
     Everything,
-    /// Nothing: each Sync names a ServiceAccount that it acts as.
+    /// Nothing: each Sync impersonates a ServiceAccount.
     ImpersonateOnly,
-    /// What a ClusterRole of the member permits.
+    /// What an existing ClusterRole of the member allows.
     Role(String),
 }
 
 impl Grant {
-    /// One sentence for people.
+    /// The grant as a sentence.
     pub(super) fn explained(&self) -> String {
         match self {
-            Self::Everything => "Syncs may apply and delete any object there, but hand out no rights beyond that \
-                (no escalate, no bind, no impersonation of users or groups); for manifests that do, use --role cluster-admin"
-                .to_owned(),
-            Self::ImpersonateOnly => "the account may write nothing but its inventory; each Sync needs a \
-                serviceAccountName, whose rights count"
-                .to_owned(),
-            Self::Role(role) => format!("Syncs may do there what ClusterRole {role} permits"),
+            Self::Everything => {
+                "Syncs may apply and delete any object, without escalate, bind or impersonation of users and \
+                groups; for manifests that need these, use --role cluster-admin"
+                    .to_owned()
+            }
+            Self::ImpersonateOnly => {
+                "the account may write only its inventory; each Sync needs a serviceAccountName and has the \
+                permissions of that account"
+                    .to_owned()
+            }
+            Self::Role(role) => format!("Syncs have the permissions of ClusterRole {role}"),
         }
     }
 
     /// Cluster-wide rules.
     fn cluster_rules(&self) -> Vec<Value> {
         let mut rules = vec![
-            // Who the member is: the UID of this namespace tells a rebuilt cluster from the one that was there.
+            // The cluster ID: the UID of this namespace distinguishes a rebuilt cluster.
             json!({"apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"], "verbs": ["get"]}),
-            // Its version, and which kinds it has. Most clusters permit that to everybody; hardened ones do not.
+            // Version and discovery. Most clusters allow this to every user; hardened ones do not.
             json!({"nonResourceURLs": ["/version", "/api", "/api/*", "/apis", "/apis/*"], "verbs": ["get"]}),
         ];
-        // A Sync with serviceAccountName acts as that account. Users and groups are left out, so nobody becomes
-        // system:masters this way.
+        // A Sync with serviceAccountName impersonates that account. Users and groups are excluded, so nobody becomes
+        // system:masters.
         let impersonate =
             json!({"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["impersonate"]});
         match self {
             Self::Everything => {
-                // Which kinds the repositories will hold is not known, CustomResourceDefinitions among them; so all of
-                // them, with the verbs of reading and writing. `watch`, `update` and `deletecollection` are not used:
-                // they are here because a Role in git may only hold what the one who applies it holds, and hardly any
-                // operator's Role does without them. `escalate`, `bind` and every other verb stay out.
+                // The kinds in the repositories are not known, so all kinds, with the verbs to read and write. Starling
+                // does not use `watch`, `update` and `deletecollection`: a Role in git may only grant what its applier
+                // has, and most operators' Roles need them. `escalate`, `bind` and every other verb are excluded.
                 rules.push(json!({
                     "apiGroups": ["*"], "resources": ["*"],
                     "verbs": ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"],
                 }));
-                // For the same reason: a Role in git that permits /metrics.
+                // For the same reason: a Role in git that allows /metrics.
                 rules.push(json!({"nonResourceURLs": ["*"], "verbs": ["get"]}));
                 rules.push(impersonate);
             }
@@ -69,7 +72,7 @@ impl Grant {
     }
 }
 
-/// The account called `name` on a member, with its rights; `whose` says on the objects whose it is.
+/// The ServiceAccount `name` on a member with its RBAC; `whose` is the description on its objects.
 pub(super) struct Account<'a> {
     pub(super) name: &'a str,
     pub(super) whose: &'a str,
@@ -77,13 +80,13 @@ pub(super) struct Account<'a> {
 }
 
 impl Account<'_> {
-    /// All objects, in the order in which they are made.
+    /// All objects, in the order in which they are created.
     pub(super) fn manifests(&self) -> Vec<Manifest> {
         let mut manifests = vec![
             Manifest::of::<Namespace>(json!({"metadata": {"name": SYSTEM_NAMESPACE}})),
             Manifest::of::<ServiceAccount>(json!({
                 "metadata": self.metadata(true),
-                // Nobody runs a Pod as it.
+                // No Pod runs as this account.
                 "automountServiceAccountToken": false,
             })),
             Manifest::of::<Role>(json!({"metadata": self.metadata(true), "rules": self.own_rules()})),
@@ -99,8 +102,8 @@ impl Account<'_> {
         manifests
     }
 
-    /// The binding to a ClusterRole of the caller's choice. A binding of its own: which role a binding is to can never
-    /// be changed, so another choice means another object.
+    /// The binding to the ClusterRole that the caller chose. The roleRef of a binding is immutable, so this is a
+    /// binding of its own.
     pub(super) fn chosen_role(&self, role: &str) -> Manifest {
         let mut binding = self.binding(false, "ClusterRole", role);
         binding["metadata"]["name"] = self.chosen_role_name().into();
@@ -115,9 +118,9 @@ impl Account<'_> {
     /// Rules in `starling-system`.
     fn own_rules(&self) -> Vec<Value> {
         vec![
-            // The inventories: which objects are whose. `create` cannot be bound to a name.
+            // The inventories. `create` cannot be restricted to a name.
             json!({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "create", "patch", "delete"]}),
-            // Its own next token, and nobody else's.
+            // The next token of this account only.
             json!({
                 "apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [self.name],
                 "verbs": ["create"],

@@ -1,4 +1,4 @@
-//! Objects that are made: applied and told line by line as kubectl tells it, or printed.
+//! Objects to apply or to print.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::{Api, Client, Resource};
 use serde_json::Value;
 
-use super::super::explain;
+use super::super::kube_errors;
 
-/// The field manager of what `starling cluster add` writes. Its own: the controller, which renews the token in the
-/// Secret later, must not thereby give up or take over anything else.
+/// Field manager of `starling cluster add`. Not that of the controller, which renews the token in the Secret and must
+/// not own other fields.
 pub(super) const MANAGER: &str = "starling-cluster-add";
-/// Limit of one request. kube has none of its own.
+/// Timeout of a request. kube has none.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One object as it shall be.
+/// The desired state of an object.
 pub(super) struct Manifest {
     resource: ApiResource,
     body: Value,
@@ -45,7 +45,7 @@ impl Manifest {
         Ok(serde_saphyr::to_string(&self.body)?)
     }
 
-    /// Makes the object so; says what that meant: created, configured or unchanged.
+    /// Applies the object. Returns `created`, `configured` or `unchanged`.
     pub(super) async fn apply(&self, client: &Client) -> anyhow::Result<&'static str> {
         let before = self.version(client).await?;
         let params = PatchParams::apply(MANAGER).force();
@@ -57,13 +57,13 @@ impl Manifest {
         })
     }
 
-    /// Asks whether the object would be taken, without making it.
+    /// Applies the object in a dry run.
     pub(super) async fn check(&self, client: &Client) -> anyhow::Result<()> {
         let params = PatchParams::apply(MANAGER).force().dry_run();
         self.send(client, &params).await.map(|_| ())
     }
 
-    /// Deletes the object if it is there; says whether it was.
+    /// Deletes the object if it exists. Returns whether it existed.
     pub(super) async fn delete(&self, client: &Client) -> anyhow::Result<bool> {
         if self.version(client).await?.is_none() {
             return Ok(false);
@@ -103,10 +103,10 @@ impl Manifest {
     }
 }
 
-/// Waits for a request, at most so long, and says in our words what went wrong.
+/// Waits for a request until the timeout, and words its error.
 pub(super) async fn within<T>(request: impl Future<Output = kube::Result<T>>) -> anyhow::Result<T> {
     match tokio::time::timeout(TIMEOUT, request).await {
-        Ok(answer) => answer.map_err(explain::request),
-        Err(_) => Err(anyhow!("no answer within {} s", TIMEOUT.as_secs())),
+        Ok(answer) => answer.map_err(kube_errors::request),
+        Err(_) => Err(anyhow!("no response within {} s", TIMEOUT.as_secs())),
     }
 }

@@ -16,7 +16,7 @@ pub(super) struct ClusterArguments {
 
 #[derive(Debug, Subcommand)]
 enum ClusterCommand {
-    /// Add a member: an account with the rights that Starling needs there, a token that is renewed, and a Cluster
+    /// Add a member cluster: create its ServiceAccount, RBAC, token and Cluster object
     Add(Box<add::AddArguments>),
 }
 

@@ -1,4 +1,4 @@
-//! What is made on the management cluster, and whether it may be: pure, from what was found there.
+//! The objects on the management cluster, and conflicts with existing ones. Pure.
 
 use std::collections::BTreeMap;
 
@@ -11,26 +11,26 @@ use starling_api::{Cluster, TOKEN_SERVICE_ACCOUNT};
 
 use super::manifest::{MANAGER, Manifest};
 
-/// Key of the Secret.
+/// Key of the kubeconfig in the Secret.
 const KEY: &str = "value";
 
-/// A Cluster by name.
+/// Namespace and name of a Cluster.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Named<'a> {
+pub(super) struct ClusterName<'a> {
     pub(super) namespace: &'a str,
     pub(super) name: &'a str,
 }
 
-/// What is on the management cluster already.
+/// The existing objects on the management cluster.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct Existing {
     /// The Clusters of the namespace.
     pub(super) clusters: Vec<Cluster>,
-    /// Annotations of the Secret, if it is there.
+    /// Annotations of the Secret; `None`: there is no Secret.
     pub(super) secret: Option<BTreeMap<String, String>>,
 }
 
-impl Named<'_> {
+impl ClusterName<'_> {
     /// Name of the Secret with the kubeconfig.
     pub(super) fn secret(&self) -> String {
         format!("{}-kubeconfig", self.name)
@@ -61,16 +61,16 @@ impl Named<'_> {
     }
 }
 
-impl Found {
-    fn cluster(&self, named: Named<'_>) -> Option<&Cluster> {
+impl Existing {
+    fn cluster(&self, named: ClusterName<'_>) -> Option<&Cluster> {
         self.clusters
             .iter()
             .find(|cluster| cluster.name_any() == named.name)
     }
 
-    /// Why the member of this identity must not be added under this name, and what would be right.
-    pub(super) fn objection(&self, named: Named<'_>, member: &str) -> Option<String> {
-        let Named { namespace, name } = named;
+    /// Why the member with this cluster ID cannot be added under this name, and what to do instead.
+    pub(super) fn conflict(&self, named: ClusterName<'_>, member: &str) -> Option<String> {
+        let ClusterName { namespace, name } = named;
         let id = |cluster: &Cluster| {
             let status = cluster.status.as_ref();
             status.map(|status| status.cluster_id.clone()).unwrap_or_default()
@@ -81,8 +81,8 @@ impl Found {
             .filter(|known| !known.is_empty() && known != member)
         {
             return Some(format!(
-                "Cluster {namespace}/{name} is the cluster with the ID {known}, and the context leads to {member}; take \
-                 another --name, or delete that Cluster first if the member was rebuilt"
+                "Cluster {namespace}/{name} has cluster ID {known}, but the context has {member}; use another --name, or delete \
+                 that Cluster first if the member was rebuilt"
             ));
         }
         let twin = self
@@ -91,7 +91,7 @@ impl Found {
             .find(|cluster| cluster.name_any() != name && id(cluster) == member);
         if let Some(twin) = twin {
             return Some(format!(
-                "Cluster {namespace}/{} leads to this member already; use --name {0} to renew its credentials, or delete it first",
+                "Cluster {namespace}/{} is already this member; use --name {0} to renew its credentials, or delete it first",
                 twin.name_any()
             ));
         }
@@ -99,23 +99,27 @@ impl Found {
             |annotations: &BTreeMap<String, String>| !annotations.contains_key(TOKEN_SERVICE_ACCOUNT);
         if present.is_none() && self.secret.as_ref().is_some_and(foreign) {
             return Some(format!(
-                "Secret {namespace}/{} is there and was not made by this command; take another --name, or delete it first",
+                "Secret {namespace}/{} exists and was not created by this command; use another --name, or delete it first",
                 named.secret()
             ));
         }
         None
     }
 
-    /// The labels of the Cluster: those given now, and those that an earlier run has set. A run that renews credentials
-    /// and names no labels must not take a cluster out of its groups.
-    pub(super) fn labels(&self, named: Named<'_>, given: &[(String, String)]) -> BTreeMap<String, String> {
+    /// The labels of the Cluster: the given ones and those of earlier runs. A run that renews credentials without
+    /// labels must not remove a cluster from its groups.
+    pub(super) fn labels(
+        &self,
+        named: ClusterName<'_>,
+        given: &[(String, String)],
+    ) -> BTreeMap<String, String> {
         let mut labels = self.cluster(named).map(own_labels).unwrap_or_default();
         labels.extend(given.iter().cloned());
         labels
     }
 }
 
-/// The labels that this command has set before.
+/// The labels that this command has set.
 fn own_labels(cluster: &Cluster) -> BTreeMap<String, String> {
     let own = cluster
         .managed_fields()
@@ -133,7 +137,7 @@ fn own_labels(cluster: &Cluster) -> BTreeMap<String, String> {
 mod tests {
     use super::*;
 
-    const EU: Named<'static> = Named {
+    const EU: ClusterName<'static> = ClusterName {
         namespace: "fleet",
         name: "eu-1",
     };
@@ -156,40 +160,40 @@ mod tests {
         .unwrap()
     }
 
-    fn found(clusters: Vec<Cluster>, secret: Option<&[&str]>) -> Found {
+    fn found(clusters: Vec<Cluster>, secret: Option<&[&str]>) -> Existing {
         let secret = secret.map(|keys| {
             keys.iter()
                 .map(|key| ((*key).to_owned(), String::new()))
                 .collect()
         });
-        Found { clusters, secret }
+        Existing { clusters, secret }
     }
 
     #[test]
     fn only_the_same_cluster_may_be_added_again() {
-        for (found, told) in [
+        for (found, expected) in [
             (found(vec![], None), None),
             (found(vec![cluster("eu-1", "id")], None), None),
             (found(vec![cluster("eu-1", "")], None), None),
             (found(vec![cluster("us-1", "other")], None), None),
             (
                 found(vec![cluster("eu-1", "other")], None),
-                Some("take another --name"),
+                Some("use another --name"),
             ),
             (found(vec![cluster("old", "id")], None), Some("use --name old")),
             (
                 found(vec![], Some(&[])),
-                Some("Secret fleet/eu-1-kubeconfig is there"),
+                Some("Secret fleet/eu-1-kubeconfig exists"),
             ),
             (found(vec![], Some(&[TOKEN_SERVICE_ACCOUNT])), None),
             (found(vec![cluster("eu-1", "id")], Some(&[])), None),
         ] {
-            let objection = found.objection(EU, "id");
-            match told {
-                None => assert_eq!(objection, None),
-                Some(told) => assert!(
-                    objection.as_ref().is_some_and(|text| text.contains(told)),
-                    "{objection:?}"
+            let conflict = found.conflict(EU, "id");
+            match expected {
+                None => assert_eq!(conflict, None),
+                Some(expected) => assert!(
+                    conflict.as_ref().is_some_and(|text| text.contains(expected)),
+                    "{conflict:?}"
                 ),
             }
         }

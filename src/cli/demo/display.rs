@@ -1,11 +1,11 @@
-//! Progress in the terminal; plain lines where there is none.
+//! Progress bars in a terminal, plain lines elsewhere.
 
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use starling_api::{ClusterCounts, RolloutPhase};
 
-/// Where the demo speaks.
+/// The output of the demo.
 #[derive(Clone)]
 pub(super) struct Display {
     bars: MultiProgress,
@@ -26,7 +26,7 @@ impl Display {
 
     #[expect(clippy::print_stdout, reason = "the output of this command")]
     pub(super) fn line(&self, text: &str) {
-        // Lines go above the bars; without a terminal indicatif shows nothing at all.
+        // Lines go above the bars; without a terminal indicatif prints nothing.
         self.bars.suspend(|| println!("{text}"));
     }
 

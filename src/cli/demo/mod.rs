@@ -1,9 +1,9 @@
-//! `starling demo`: a fleet on this machine, a repository, and two commits that roll through it.
+//! `starling demo`: runs a fleet on this machine and rolls out two commits of a sample repository.
 
+mod clusters;
+mod directory;
 mod display;
-mod fleet;
-mod folder;
-mod ground;
+mod objects;
 mod repository;
 
 use std::path::PathBuf;
@@ -18,87 +18,84 @@ use kube::runtime::watcher::{self, watcher};
 use starling_api::{RolloutPhase, SyncGroup};
 
 use super::hub;
-use super::stop::Stop;
+use super::signals::StopSignals;
 use crate::controller::{Controller, Settings};
+use clusters::DemoClusters;
+use directory::DemoDirectory;
 use display::Display;
-use fleet::{GROUP, NAMESPACE};
-use folder::Folder;
-use ground::Ground;
+use objects::{GROUP, NAMESPACE};
 use repository::Repository;
 
-/// Without any progress for this long something is wrong, and the user shall know.
+/// The demo fails after this time without progress.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Members without `--clusters`.
+/// Default number of members.
 const MEMBERS: u16 = 8;
-/// The same of real control planes, which take a quarter of a gigabyte each.
+/// Default number of real control planes, which take a quarter of a gigabyte each.
 const REAL_MEMBERS: u16 = 3;
 
-/// How the demo runs.
+/// Options of `demo`.
 #[derive(Debug, Args)]
 pub(super) struct DemoArguments {
-    /// Member clusters [default: 8, or 3 with --real]
+    /// Number of member clusters. Default: 8, or 3 with --real
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     clusters: Option<u16>,
-    /// Real control planes (etcd and kube-apiserver) in place of the embedded API server
+    /// Use real control planes (etcd and kube-apiserver) instead of the embedded API server
     #[arg(long)]
     real: bool,
-    /// Keep the kubeconfig, the repository and the controller's data in this folder
+    /// Directory that keeps the kubeconfig, the repository and the controller's data. Default: a temporary directory
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// End after the second commit has been rolled out
+    /// Exit after the second commit has rolled out
     #[arg(long)]
     once: bool,
 }
 
 pub(super) async fn run(arguments: DemoArguments) -> anyhow::Result<()> {
-    let mut stop = Stop::new()?;
+    let mut stop = StopSignals::new()?;
     let display = Display::new();
     let start = Instant::now();
-    let folder = Folder::open(arguments.data_dir)?;
+    let directory = DemoDirectory::open(arguments.data_dir)?;
     let default = if arguments.real { REAL_MEMBERS } else { MEMBERS };
     let members = usize::from(arguments.clusters.unwrap_or(default));
     display.line(&format!("starting a management cluster and {members} members"));
-    let ground = if arguments.real {
-        Ground::real(members, &folder.clusters(), &display).await?
+    let clusters = if arguments.real {
+        DemoClusters::real(members, &directory.clusters(), &display).await?
     } else {
-        Ground::embedded(members, folder.server().as_deref()).await?
+        DemoClusters::embedded(members, directory.server().as_deref()).await?
     };
-    let members = ground.members.len();
-    folder.write_kubeconfig(&ground.kubeconfig()?)?;
-    let repository = Repository::open(&folder.repository())?;
-    let hub = ground.hub().await?;
+    let members = clusters.members.len();
+    directory.write_kubeconfig(&clusters.kubeconfig()?)?;
+    let repository = Repository::open(&directory.repository())?;
+    let hub = clusters.hub().await?;
 
     hub::install(&hub).await?;
-    fleet::apply(&hub, &ground, repository.url()).await?;
-    display.line(&format!(
-        "they are there after {:.1} s",
-        start.elapsed().as_secs_f64()
-    ));
+    objects::apply(&hub, &clusters, repository.url()).await?;
+    display.line(&format!("ready after {:.1} s", start.elapsed().as_secs_f64()));
     let settings = Settings {
         namespace: None,
-        data_dir: folder.data(),
+        data_dir: directory.data(),
         allow_insecure_sources: true,
         concurrency: 20,
-        kustomize: ground.kustomize.clone(),
+        kustomize: clusters.kustomize.clone(),
         sops: None,
     };
     let controller = Controller::start(hub.clone(), settings).await?;
 
     let groups: Api<SyncGroup> = Api::namespaced(hub, NAMESPACE);
     let outcome = tokio::select! {
-        rolled = roll_two(&groups, &repository, &display, members) => rolled.map(|()| false),
-        () = stop.asked() => Ok(true),
+        rolled = roll_out_two(&groups, &repository, &display, members) => rolled.map(|()| false),
+        () = stop.received() => Ok(true),
     };
     if matches!(outcome, Ok(false)) && !arguments.once {
-        look_around(&display, &ground, &folder);
-        stop.asked().await;
+        print_instructions(&display, &clusters, &directory);
+        stop.received().await;
     }
     display.line("stopping");
     controller.stop().await;
     outcome.map(drop)
 }
 
-async fn roll_two(
+async fn roll_out_two(
     groups: &Api<SyncGroup>,
     repository: &Repository,
     display: &Display,
@@ -112,7 +109,7 @@ async fn roll_two(
     follow(groups, &second, display, members).await
 }
 
-/// Shows the rollout of one commit until it has succeeded.
+/// Shows the rollout of one commit until it succeeds.
 async fn follow(
     groups: &Api<SyncGroup>,
     commit: &str,
@@ -128,7 +125,10 @@ async fn follow(
     let bar = display.bar(members);
     loop {
         let next = tokio::time::timeout(PATIENCE, statuses.try_next());
-        let Some(group) = next.await.context("the rollout does not go on")?? else {
+        let Some(group) = next
+            .await
+            .with_context(|| format!("no progress of the rollout for {} s", PATIENCE.as_secs()))??
+        else {
             bail!("the watch of SyncGroup {GROUP} ended");
         };
         let Some(status) = group.status else { continue };
@@ -140,7 +140,7 @@ async fn follow(
         bar.show(&status.clusters, rollout.phase);
         match rollout.phase {
             RolloutPhase::Succeeded => break,
-            RolloutPhase::Failed => bail!("the rollout has failed: {:?}", status.problems),
+            RolloutPhase::Failed => bail!("rollout {} failed: {:?}", rollout.id, status.problems),
             _ => {}
         }
     }
@@ -152,25 +152,25 @@ async fn follow(
     Ok(())
 }
 
-fn look_around(display: &Display, ground: &Ground, folder: &Folder) {
-    let (kubectl, kubeconfig) = (&ground.kubectl, folder.kubeconfig());
+fn print_instructions(display: &Display, clusters: &DemoClusters, directory: &DemoDirectory) {
+    let (kubectl, kubeconfig) = (&clusters.kubectl, directory.kubeconfig());
     let kubectl = format!("{kubectl} --kubeconfig {}", kubeconfig.display());
-    let end = if folder.is_kept() {
-        "Ctrl-C ends the demo"
+    let end = if directory.is_kept() {
+        "Ctrl-C stops the demo"
     } else {
-        "Ctrl-C ends the demo and removes everything"
+        "Ctrl-C stops the demo and removes everything"
     };
     display.line("");
     display.line(&format!("Look around ({end}):"));
     display.line(&format!("  {kubectl} get starling -A"));
-    if let Some(member) = ground.members.first() {
+    if let Some(member) = clusters.members.first() {
         display.line(&format!(
             "  {kubectl} --context {} -n shop get deployments,configmaps --show-labels",
             member.name
         ));
     }
-    display.line("Push to the repository and watch it roll:");
-    display.line(&format!("  git clone {}", folder.repository().display()));
+    display.line("Push to the repository and watch the rollout:");
+    display.line(&format!("  git clone {}", directory.repository().display()));
     display.line(&format!("  {kubectl} -n {NAMESPACE} get syncgroup --watch"));
 }
 

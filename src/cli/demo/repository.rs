@@ -26,13 +26,13 @@ pub(super) struct Repository {
 }
 
 impl Repository {
-    /// Opens the repository, or makes it and its first commit.
+    /// Opens the repository, or creates it with its first commit.
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         let is_new = !path.exists();
         let git = if is_new {
             let mut options = git2::RepositoryInitOptions::new();
             options.bare(true).initial_head("main");
-            Git::init_opts(path, &options).context("make the sample repository")?
+            Git::init_opts(path, &options).context("create the sample repository")?
         } else {
             Git::open_bare(path).with_context(|| format!("open the sample repository {}", path.display()))?
         };
@@ -46,7 +46,7 @@ impl Repository {
         Ok(repository)
     }
 
-    /// Makes a commit with a newer web server.
+    /// Commits a newer version of the web server.
     pub(super) fn next_commit(&self) -> anyhow::Result<String> {
         let mut commits = self.git.revwalk()?;
         commits.push_head()?;

@@ -1,6 +1,6 @@
-//! `starling get`: tables of what Starling keeps, with more than `kubectl get` shows, in the same manners.
+//! `starling get`: displays Starling's objects as `kubectl get` does, with more columns.
 
-mod rows;
+mod columns;
 
 use std::collections::HashMap;
 
@@ -8,38 +8,38 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use futures::TryStreamExt as _;
 use jiff::Timestamp;
-use kube::Api;
 use kube::api::ListParams;
 use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, ResourceExt as _};
 use serde::Serialize;
 use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource};
 
-use self::rows::Row;
-pub(super) use self::rows::{short, shorts};
+use self::columns::Columns;
 use super::caller::{Caller, CallerArguments};
-use super::explain;
+use super::kube_errors;
 use super::lists::Namespaced;
 use super::output::{self, Output, Table};
+use crate::read_model::listing::Summarize;
 
-/// What is shown.
+/// Options of `get`.
 #[derive(Debug, Args)]
 pub(super) struct GetArguments {
-    /// The kind; kubectl's names are understood too
+    /// Kind to display; singular, plural and short names of kubectl work, too
     #[arg(value_name = "KIND", value_enum, default_value_t = Kind::Groups)]
     kind: Kind,
-    /// Names; without any, all
+    /// Names of the objects. Default: all
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Labels that objects must have
+    /// Label selector, such as region=eu,tier!=lab
     #[arg(long, short = 'l', value_name = "SELECTOR")]
     selector: Option<String>,
-    /// Of all namespaces
+    /// List the objects of all namespaces
     #[arg(long, short = 'A', conflicts_with = "namespace")]
     all_namespaces: bool,
-    /// How it is printed
+    /// Output format
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
-    /// Go on and print what changes
+    /// Watch for changes after listing
     #[arg(long, short)]
     watch: bool,
     #[command(flatten)]
@@ -48,7 +48,7 @@ pub(super) struct GetArguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kind {
-    /// SyncGroups and how far they are
+    /// SyncGroups with their rollouts
     #[value(alias = "group", alias = "syncgroups", alias = "syncgroup", alias = "sg")]
     Groups,
     /// Clusters
@@ -60,18 +60,18 @@ enum Kind {
     /// Sources
     #[value(alias = "source")]
     Sources,
-    /// What was approved
+    /// Approvals of stages (RolloutApproval)
     #[value(alias = "approval", alias = "rolloutapprovals", alias = "rolloutapproval")]
     Approvals,
-    /// What was asked of rollouts
+    /// Operator actions (RolloutAction)
     #[value(alias = "action", alias = "rolloutactions", alias = "rolloutaction")]
     Actions,
 }
 
-/// Objects of one kind.
-trait Shown: Namespaced + Serialize + Send + 'static + Row {}
+/// A kind that `get` displays.
+trait Listed: Namespaced + Serialize + Send + 'static + Summarize<Row: Columns> {}
 
-impl<K> Shown for K where K: Namespaced + Serialize + Send + 'static + Row {}
+impl<K> Listed for K where K: Namespaced + Serialize + Send + 'static + Summarize<Row: Columns> {}
 
 pub(super) async fn run(arguments: GetArguments) -> anyhow::Result<()> {
     check(&arguments)?;
@@ -88,14 +88,12 @@ pub(super) async fn run(arguments: GetArguments) -> anyhow::Result<()> {
 
 fn check(arguments: &GetArguments) -> anyhow::Result<()> {
     if !arguments.names.is_empty() && arguments.all_namespaces {
-        bail!(
-            "names are of one namespace: leave -A away, and give the namespace with -n if it is not that of the context"
-        );
+        bail!("names cannot be combined with -A; give the namespace with -n");
     }
     Ok(())
 }
 
-async fn show<K: Shown>(caller: &Caller, arguments: &GetArguments) -> anyhow::Result<()> {
+async fn show<K: Listed>(caller: &Caller, arguments: &GetArguments) -> anyhow::Result<()> {
     let api: Api<K> = if arguments.all_namespaces {
         Api::all(caller.client.clone())
     } else {
@@ -107,17 +105,17 @@ async fn show<K: Shown>(caller: &Caller, arguments: &GetArguments) -> anyhow::Re
     let objects = if arguments.names.is_empty() {
         let mut params = ListParams::default();
         params.label_selector.clone_from(&arguments.selector);
-        let found = api.list(&params).await.map_err(explain::request);
+        let found = api.list(&params).await.map_err(kube_errors::request);
         let mut items = found.with_context(|| format!("list {}", K::plural(&())))?.items;
         items.sort_by_key(|object| (object.namespace(), object.name_any()));
         items
     } else {
         if arguments.selector.is_some() {
-            bail!("give names or a selector, not both");
+            bail!("names cannot be combined with a selector");
         }
         let mut found = Vec::new();
         for name in &arguments.names {
-            let object = api.get(name).await.map_err(explain::request);
+            let object = api.get(name).await.map_err(kube_errors::request);
             found.push(object.with_context(|| format!("{} {name}", K::kind(&())))?);
         }
         found
@@ -125,11 +123,11 @@ async fn show<K: Shown>(caller: &Caller, arguments: &GetArguments) -> anyhow::Re
     print_all(&objects, arguments)
 }
 
-fn print_all<K: Shown>(objects: &[K], arguments: &GetArguments) -> anyhow::Result<()> {
+fn print_all<K: Listed>(objects: &[K], arguments: &GetArguments) -> anyhow::Result<()> {
     let as_yaml = arguments.output == Output::Yaml;
     match arguments.output {
         Output::Json | Output::Yaml => match (objects, arguments.names.len()) {
-            // What was asked for by one name is one object, as kubectl has it.
+            // One name gives one object and not a list, as in kubectl.
             ([only], 1) => output::print_value(only, as_yaml),
             _ => {
                 let list =
@@ -143,7 +141,7 @@ fn print_all<K: Shown>(objects: &[K], arguments: &GetArguments) -> anyhow::Resul
             Ok(())
         }
         Output::Table | Output::Wide if objects.is_empty() => {
-            super::say(&format!("no {} found", K::plural(&())));
+            super::print_notice(&format!("no {} found", K::plural(&())));
             Ok(())
         }
         Output::Table | Output::Wide => {
@@ -153,14 +151,14 @@ fn print_all<K: Shown>(objects: &[K], arguments: &GetArguments) -> anyhow::Resul
     }
 }
 
-fn name_of<K: Shown>(object: &K) -> String {
+fn name_of<K: Listed>(object: &K) -> String {
     let kind = K::kind(&()).to_lowercase();
     format!("{kind}.{}/{}\n", K::group(&()), object.name_any())
 }
 
-fn table<K: Shown>(objects: &[K], arguments: &GetArguments) -> Table {
+fn table<K: Listed>(objects: &[K], arguments: &GetArguments) -> Table {
     let wide = arguments.output == Output::Wide;
-    let mut headings = K::headings(wide);
+    let mut headings = K::Row::headings(wide);
     if arguments.all_namespaces {
         headings.insert(0, "NAMESPACE");
     }
@@ -172,21 +170,21 @@ fn table<K: Shown>(objects: &[K], arguments: &GetArguments) -> Table {
     table
 }
 
-fn row<K: Shown>(object: &K, arguments: &GetArguments, now: Timestamp) -> Vec<String> {
-    let mut row = object.row(arguments.output == Output::Wide, now);
+fn row<K: Listed>(object: &K, arguments: &GetArguments, now: Timestamp) -> Vec<String> {
+    let mut row = object.summarize().cells(arguments.output == Output::Wide, now);
     if arguments.all_namespaces {
         row.insert(0, object.namespace().unwrap_or_default());
     }
     row
 }
 
-/// Prints what is there, and then each object that changes. It ends only if the management cluster refuses it.
-async fn watch<K: Shown>(api: Api<K>, arguments: &GetArguments) -> anyhow::Result<()> {
+/// Lists the objects, then prints each change. Ends only if the management cluster refuses the watch.
+async fn watch<K: Listed>(api: Api<K>, arguments: &GetArguments) -> anyhow::Result<()> {
     let mut config = watcher::Config::default();
     config.label_selector.clone_from(&arguments.selector);
     let events = watcher(api, config).default_backoff();
     futures::pin_mut!(events);
-    let mut breaks = explain::Breaks::default();
+    let mut failures = kube_errors::WatchFailures::default();
     let mut shown: HashMap<(Option<String>, String), Option<String>> = HashMap::new();
     let (mut first, mut widths): (Option<Vec<K>>, Vec<usize>) = (Some(Vec::new()), Vec::new());
     let is_meant = |object: &K| arguments.names.is_empty() || arguments.names.contains(&object.name_any());
@@ -195,13 +193,13 @@ async fn watch<K: Shown>(api: Api<K>, arguments: &GetArguments) -> anyhow::Resul
             Ok(Some(event)) => event,
             Ok(None) => return Ok(()),
             Err(error) => {
-                if let Some(text) = breaks.one_more(error)? {
-                    super::say(&text);
+                if let Some(text) = failures.record(error)? {
+                    super::print_notice(&text);
                 }
                 continue;
             }
         };
-        breaks.observe(&event);
+        failures.observe(&event);
         let object = match event {
             watcher::Event::Init => continue,
             watcher::Event::InitDone => {
@@ -225,7 +223,7 @@ async fn watch<K: Shown>(api: Api<K>, arguments: &GetArguments) -> anyhow::Resul
         if !is_meant(&object) {
             continue;
         }
-        // After a break everything is listed anew; only what is new is shown.
+        // After a reconnect everything is listed again; only changed objects are printed.
         let key = (object.namespace(), object.name_any());
         let version = object.resource_version();
         if shown.insert(key, version.clone()) == Some(version) {
@@ -238,7 +236,7 @@ async fn watch<K: Shown>(api: Api<K>, arguments: &GetArguments) -> anyhow::Resul
     }
 }
 
-fn print_one<K: Shown>(object: &K, arguments: &GetArguments, widths: &[usize]) -> anyhow::Result<()> {
+fn print_one<K: Listed>(object: &K, arguments: &GetArguments, widths: &[usize]) -> anyhow::Result<()> {
     match arguments.output {
         Output::Json | Output::Yaml => output::print_value(object, arguments.output == Output::Yaml)?,
         Output::Name => output::print(&name_of(object)),

@@ -1,13 +1,13 @@
-//! `starling plan` and `starling diff`: what would change, from a dry run on the members themselves.
+//! `starling plan` and `starling diff`: preview a rollout with a server-side dry run on the members.
 //!
-//! Everything is done with the caller's own rights: the group and its Clusters are read, their Secrets too, the commit is fetched
-//! and rendered here, and each member works out what an apply would do. Nothing is written anywhere.
+//! The command uses the caller's permissions: it reads the group, its Clusters and their Secrets, fetches and builds
+//! the commit on this machine, and each member computes the difference in a dry run. Nothing is written.
 
-mod bench;
-mod fleet;
-mod look;
+mod dry_run;
+mod group;
 mod print;
 mod revision;
+mod workspace;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,153 +16,155 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use serde_json::json;
 use starling_core::preview::Overview;
 
-use self::bench::Bench;
-use self::fleet::Fleet;
+use self::group::GroupScope;
+use self::workspace::Workspace;
 use super::caller::{Caller, CallerArguments};
+use super::duration::duration_or_seconds;
 use super::output::{self, Form};
-use super::span::span_or_seconds;
+use super::value::InvalidValue;
+use crate::read_model::preview::{PreviewReport, PreviewResult};
 
-/// Clusters that are looked at side by side.
-const SIDE_BY_SIDE: usize = 16;
-/// The limits that may be given for one cluster.
+/// Clusters that are previewed concurrently.
+const CONCURRENCY: usize = 16;
+/// The range of the timeout of a cluster.
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(3_600);
 
-/// What is previewed, and with what.
+/// Options of `plan` and `diff`.
 #[derive(Clone, Debug, Args)]
-pub(super) struct WhatArguments {
-    /// A branch, tag, or commit in place of what the Source offers; SOURCE=REVISION where the group has several
+pub(super) struct PreviewOptions {
+    /// Branch, tag or commit to preview; SOURCE=REVISION if the group has several Sources. Default: the latest revision
+    /// of each Source
     #[arg(long, value_name = "REVISION", conflicts_with = "path")]
     revision: Vec<String>,
-    /// A folder of this machine in place of the repository; SOURCE=DIR where the group has several
+    /// Local directory to preview instead of the repository; SOURCE=DIR if the group has several Sources
     #[arg(long, value_name = "DIR")]
     path: Vec<String>,
-    /// Accept Sources with http:// and file://
+    /// Allow Sources with http:// and file:// URLs
     #[arg(long)]
     allow_insecure_sources: bool,
-    /// The kustomize to use; without it the one on PATH, or `kubectl kustomize`
+    /// Path of kustomize. Default: kustomize on PATH, then `kubectl kustomize`
     #[arg(long, value_name = "FILE")]
     kustomize: Option<PathBuf>,
-    /// The sops to use; without it the one on PATH
+    /// Path of sops. Default: sops on PATH
     #[arg(long, value_name = "FILE")]
     sops: Option<PathBuf>,
-    /// Limit for each cluster, such as 90s or 2m; a plain number is of seconds
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = limit)]
+    /// Timeout of each cluster, such as 90s, 2m or a number of seconds
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = timeout)]
     timeout: Duration,
-    /// How it is printed
+    /// Output format
     #[arg(long, short, value_enum, default_value_t)]
     output: Form,
     #[command(flatten)]
     caller: CallerArguments,
 }
 
-/// `plan`.
+/// Options of `plan`.
 #[derive(Debug, Args)]
 pub(super) struct PlanArguments {
-    /// The SyncGroup
+    /// Name of the SyncGroup
     #[arg(value_name = "GROUP")]
     group: String,
     #[command(flatten)]
-    what: WhatArguments,
+    options: PreviewOptions,
 }
 
-/// `diff`.
+/// Options of `diff`.
 #[derive(Debug, Args)]
 pub(super) struct DiffArguments {
-    /// The SyncGroup
+    /// Name of the SyncGroup
     #[arg(value_name = "GROUP")]
     group: String,
-    /// The cluster
+    /// Name of the Cluster
     #[arg(value_name = "CLUSTER")]
     cluster: String,
     #[command(flatten)]
-    what: WhatArguments,
+    options: PreviewOptions,
 }
 
-/// Exit codes of `kubectl diff`: 0 nothing differs, 1 something does, above it something went wrong.
-const DIFFERS: u8 = 1;
-/// Something would fail, or could not be looked at.
-const UNSOUND: u8 = 2;
+/// Exit codes as of `kubectl diff`: 0 no differences, 1 differences, above 1 an error.
+const CHANGES: u8 = 1;
+/// A cluster would fail, or could not be previewed.
+const INCOMPLETE: u8 = 2;
 
-/// A problem is no difference: scripts tell them apart by the code.
+/// An error is not a difference: scripts tell them apart by the exit code.
 pub(super) fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
-        super::complain(&error);
-        ExitCode::from(UNSOUND)
+        super::print_error(&error);
+        ExitCode::from(INCOMPLETE)
     })
 }
 
 pub(super) async fn plan(arguments: PlanArguments) -> anyhow::Result<ExitCode> {
-    let PlanArguments { group, what } = arguments;
-    preview(&group, None, &what).await
+    let PlanArguments { group, options } = arguments;
+    preview(&group, None, &options).await
 }
 
 pub(super) async fn diff(arguments: DiffArguments) -> anyhow::Result<ExitCode> {
-    let DiffArguments { group, cluster, what } = arguments;
-    preview(&group, Some(&cluster), &what).await
+    let DiffArguments {
+        group,
+        cluster,
+        options,
+    } = arguments;
+    preview(&group, Some(&cluster), &options).await
 }
 
-async fn preview(group: &str, only: Option<&str>, what: &WhatArguments) -> anyhow::Result<ExitCode> {
-    let caller = Caller::sign_in(&what.caller).await?;
-    let fleet = Fleet::read(&caller, group).await?;
+async fn preview(group: &str, only: Option<&str>, options: &PreviewOptions) -> anyhow::Result<ExitCode> {
+    let caller = Caller::sign_in(&options.caller).await?;
+    let scope = GroupScope::read(&caller, group).await?;
     let clusters = match only {
-        None => fleet.clusters.clone(),
+        None => scope.clusters.clone(),
         Some(name) => {
-            let cluster = fleet.clusters.get(name).with_context(|| {
+            let cluster = scope.clusters.get(name).with_context(|| {
                 format!(
-                    "SyncGroup {group} does not select a Cluster {name:?}; it selects {} others",
-                    fleet.clusters.len()
+                    "SyncGroup {group} does not select Cluster {name:?}; it selects {} other clusters",
+                    scope.clusters.len()
                 )
             })?;
             BTreeMap::from([(name.to_owned(), cluster.clone())])
         }
     };
-    let bench = Bench::open(&caller, &fleet, what).await?;
-    let revisions = bench.revisions(&fleet, what).await?;
-    let digest = bench.digest(&fleet, &revisions).await;
-    let overview = Overview::of(look::at_all(&bench, &fleet, &revisions, &clusters, what.timeout).await?);
-    match what.output {
-        Form::Json => {
-            let revisions: BTreeMap<&str, &str> = revisions
-                .iter()
-                .map(|(entry, revision)| (entry.as_str(), revision.text.as_str()))
-                .collect();
-            let told = json!({
-                "group": group,
-                "namespace": caller.namespace,
-                "revisions": revisions,
-                "releaseDigest": digest.as_ref().ok(),
-                "releaseDigestError": digest.as_ref().err(),
-                "overview": overview,
-            });
-            output::print_value(&told, false)?;
-        }
-        Form::Text => print::text(&caller.namespace, group, &revisions, &digest, &overview),
+    let workspace = Workspace::open(&caller, &scope, options).await?;
+    let revisions = workspace.revisions(&scope, options).await?;
+    let digest = workspace.digest(&scope, &revisions).await;
+    let previews = dry_run::of_all(&workspace, &scope, &revisions, &clusters, options.timeout).await?;
+    let report = PreviewReport {
+        group: group.to_owned(),
+        namespace: caller.namespace,
+        revisions: revisions
+            .into_iter()
+            .map(|(entry, revision)| (entry, revision.text))
+            .collect(),
+        release_digest: digest.as_ref().ok().cloned(),
+        release_digest_error: digest.err().map(|error| error.to_string()),
+        overview: Overview::of(previews),
+    };
+    match options.output {
+        // As a value, so that the keys are sorted.
+        Form::Json => output::print_value(&serde_json::to_value(&report)?, false)?,
+        Form::Text => output::print(&print::text(&report)),
     }
-    Ok(ExitCode::from(
-        match (overview.is_sound() && digest.is_ok(), overview.changes_anything()) {
-            (false, _) => UNSOUND,
-            (true, true) => DIFFERS,
-            (true, false) => 0,
-        },
-    ))
+    Ok(ExitCode::from(match report.result() {
+        PreviewResult::NoChanges => 0,
+        PreviewResult::Changes => CHANGES,
+        PreviewResult::Incomplete => INCOMPLETE,
+    }))
 }
 
-/// A time to wait: seconds, as it was always written, or a duration as everywhere else.
-fn limit(text: &str) -> Result<Duration, String> {
-    let limit = span_or_seconds(text)?;
+/// Parses the timeout of a cluster.
+fn timeout(text: &str) -> Result<Duration, InvalidValue> {
+    let limit = duration_or_seconds(text)?;
     if (SHORTEST..=LONGEST).contains(&limit) {
         Ok(limit)
     } else {
-        Err("give a limit from 1s to 1h".to_owned())
+        Err(InvalidValue::new("expected a timeout from 1s to 1h"))
     }
 }
 
-/// `NAME=VALUE` for one of several Sources, or a value for the only one.
-fn of_sources(given: &[String], sources: &[&str], flag: &str) -> anyhow::Result<BTreeMap<String, String>> {
+/// Parses values by Source: `NAME=VALUE` for one of several Sources, or a value for the only one.
+fn by_source(given: &[String], sources: &[&str], flag: &str) -> anyhow::Result<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
     for text in given {
         let named = text.split_once('=').filter(|(name, _)| sources.contains(name));
@@ -170,13 +172,13 @@ fn of_sources(given: &[String], sources: &[&str], flag: &str) -> anyhow::Result<
             (Some((name, value)), _) => (name, value),
             (None, [only]) => (*only, text.as_str()),
             (None, _) => bail!(
-                "{flag} {text}: the group has several Sources; write SOURCE={} with one of {}",
+                "{flag} {text}: the group has several Sources; give SOURCE={} with one of {}",
                 if flag == "--path" { "DIR" } else { "REVISION" },
                 sources.join(", ")
             ),
         };
         if found.insert(name.to_owned(), value.to_owned()).is_some() {
-            bail!("{flag} is given twice for the Source {name}");
+            bail!("{flag} is given twice for Source {name}");
         }
     }
     Ok(found)
@@ -188,18 +190,18 @@ mod tests {
 
     fn of(given: &[&str], sources: &[&str]) -> Result<Vec<(String, String)>, String> {
         let given: Vec<String> = given.iter().map(|text| (*text).to_owned()).collect();
-        of_sources(&given, sources, "--revision")
+        by_source(&given, sources, "--revision")
             .map(|found| found.into_iter().collect())
             .map_err(|error| error.to_string())
     }
 
     #[test]
-    fn a_limit_is_a_duration_or_a_number_of_seconds() {
+    fn a_timeout_is_a_duration_or_a_number_of_seconds() {
         for (text, seconds) in [("90", 90), ("90s", 90), ("2m", 120), ("1h", 3_600)] {
-            assert_eq!(limit(text), Ok(Duration::from_secs(seconds)), "{text}");
+            assert_eq!(timeout(text), Ok(Duration::from_secs(seconds)), "{text}");
         }
         for text in ["0", "0s", "61m", "soon", "-1", ""] {
-            assert!(limit(text).is_err(), "{text}");
+            assert!(timeout(text).is_err(), "{text}");
         }
     }
 
@@ -207,7 +209,7 @@ mod tests {
     fn a_value_is_for_the_only_source_or_for_the_one_that_is_named() {
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         assert_eq!(of(&["v1"], &["shop"]), Ok(vec![pair("shop", "v1")]));
-        // A branch may have the sign in its name.
+        // The name of a branch may contain `=`.
         assert_eq!(of(&["a=b"], &["shop"]), Ok(vec![pair("shop", "a=b")]));
         assert_eq!(of(&["shop=v1"], &["shop"]), Ok(vec![pair("shop", "v1")]));
         assert_eq!(

@@ -1,45 +1,37 @@
-//! Prints a preview.
+//! The text of a preview.
 
-#![expect(clippy::print_stdout, reason = "the output of these commands")]
-
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::Value;
-use starling_core::preview::{Change, Failing, FieldChange, ObjectChange, Overview};
+use starling_core::preview::{Change, Failing, FieldChange, ObjectChange};
 
-use super::revision::Wanted;
+use crate::read_model::preview::PreviewReport;
 
-/// Clusters that are named; of more, the number is told.
+/// Clusters that a line names; the others are counted.
 const NAMED: usize = 8;
-/// The longest value that is printed whole.
+/// The longest value that is printed in full.
 const LONGEST: usize = 160;
 
-pub(super) fn text(
-    namespace: &str,
-    group: &str,
-    revisions: &BTreeMap<String, Wanted>,
-    digest: &Result<String, String>,
-    overview: &Overview,
-) {
-    print!("{}", page(namespace, group, revisions, digest, overview));
-}
-
-fn page(
-    namespace: &str,
-    group: &str,
-    revisions: &BTreeMap<String, Wanted>,
-    digest: &Result<String, String>,
-    overview: &Overview,
-) -> String {
+/// The text of a preview: the group, the clusters by equal difference, and their failures.
+pub(super) fn text(report: &PreviewReport) -> String {
+    let PreviewReport {
+        group,
+        namespace,
+        revisions,
+        release_digest,
+        release_digest_error,
+        overview,
+    } = report;
     let mut page = format!("SyncGroup {namespace}/{group}\n");
     for (entry, revision) in revisions {
-        let _ = writeln!(page, "  {entry}: {}", revision.text);
+        let _ = writeln!(page, "  {entry}: {revision}");
     }
-    let _ = match digest {
-        Ok(digest) => writeln!(page, "release digest: {digest}"),
-        Err(message) => writeln!(page, "no release digest: {message}"),
-    };
+    if let Some(digest) = release_digest {
+        let _ = writeln!(page, "release digest: {digest}");
+    }
+    if let Some(error) = release_digest_error {
+        let _ = writeln!(page, "no release digest: {error}");
+    }
     let _ = writeln!(page, "{}", overview.summary());
     for distinct in &overview.changes {
         let _ = writeln!(page, "\non {}:", names(&distinct.clusters));
@@ -57,13 +49,9 @@ fn page(
         }
     }
     push_failing(&mut page, "would fail", &overview.failing);
-    push_failing(&mut page, "not looked at", &overview.unknown);
+    push_failing(&mut page, "not previewed", &overview.unknown);
     if !overview.suspended.is_empty() {
-        let _ = writeln!(
-            page,
-            "\nsuspended, so nothing happens: {}",
-            names(&overview.suspended)
-        );
+        let _ = writeln!(page, "\nsuspended, not updated: {}", names(&overview.suspended));
     }
     page
 }
@@ -103,7 +91,7 @@ fn push_object(page: &mut String, object: &ObjectChange) {
 
 fn side(value: Option<&Value>) -> String {
     let Some(value) = value else {
-        return "nothing".to_owned();
+        return "<none>".to_owned();
     };
     let text = value.to_string();
     match text.char_indices().nth(LONGEST) {
@@ -130,15 +118,17 @@ fn names(clusters: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use serde_json::json;
-    use starling_core::object::ObjectKey;
-    use starling_core::preview::ClusterPreview;
+    use starling_core::object::ObjectId;
+    use starling_core::preview::{ClusterPreview, Overview};
 
     use super::*;
 
     #[test]
-    fn a_preview_is_read_from_the_whole_to_the_field() {
-        let key = ObjectKey {
+    fn a_preview_has_its_group_its_clusters_and_their_fields() {
+        let key = ObjectId {
             group: "apps".into(),
             kind: "Deployment".into(),
             namespace: "shop".into(),
@@ -162,27 +152,24 @@ mod tests {
         down.fail_unknown("", "no answer".into());
         let previews = (0..10).map(|n| (format!("eu-{n}"), changed(2)));
         let previews = previews.chain([("us".to_owned(), down)]).collect();
-        let wanted = Wanted {
-            text: "main@sha1:0".into(),
-            refname: None,
+        let report = PreviewReport {
+            group: "shop".into(),
+            namespace: "fleet".into(),
+            revisions: [("app".to_owned(), "main@sha1:0".to_owned())].into(),
+            release_digest: Some("sha256:1".into()),
+            release_digest_error: None,
+            overview: Overview::of(previews),
         };
-        let page = page(
-            "fleet",
-            "shop",
-            &[("app".to_owned(), wanted)].into(),
-            &Ok("sha256:1".into()),
-            &Overview::of(previews),
-        );
         let expected = "SyncGroup fleet/shop\n  app: main@sha1:0\nrelease digest: sha256:1\n\
-            11 clusters: 1 distinct change on 10, 1 not looked at\n\n\
+            11 clusters: 1 distinct change on 10, 1 not previewed\n\n\
             on 10 clusters (eu-0, eu-1, eu-2, eu-3, eu-4, eu-5, eu-6, eu-7 and 2 more):\n  \
             ~ Deployment shop/web (app)\n      .spec.replicas: 2 -> 3\n\n\
-            not looked at on 1 cluster (us):\n  no answer\n";
-        assert_eq!(page, expected);
+            not previewed on 1 cluster (us):\n  no answer\n";
+        assert_eq!(text(&report), expected);
     }
 
     #[test]
-    fn what_is_only_noted_and_who_is_suspended_is_printed() {
+    fn notes_and_suspended_clusters_are_printed() {
         let noted = ClusterPreview {
             notes: vec!["app: objects stay".into()],
             ..ClusterPreview::default()
@@ -192,18 +179,19 @@ mod tests {
             ..ClusterPreview::default()
         };
         let previews = [("eu".to_owned(), noted), ("us".to_owned(), asleep)];
-        let page = page(
-            "fleet",
-            "shop",
-            &BTreeMap::new(),
-            &Ok("sha256:1".into()),
-            &Overview::of(previews.into()),
-        );
-        let expected = "SyncGroup fleet/shop\nrelease digest: sha256:1\n\
-            2 clusters: nothing changes, 1 only noted, 1 suspended\n\n\
+        let report = PreviewReport {
+            group: "shop".into(),
+            namespace: "fleet".into(),
+            revisions: BTreeMap::new(),
+            release_digest: None,
+            release_digest_error: Some("entry app: refused".into()),
+            overview: Overview::of(previews.into()),
+        };
+        let expected = "SyncGroup fleet/shop\nno release digest: entry app: refused\n\
+            2 clusters: no changes, 1 with notes only, 1 suspended\n\n\
             no object changes on 1 cluster (eu):\n  ! app: objects stay\n\n\
-            suspended, so nothing happens: 1 cluster (us)\n";
-        assert_eq!(page, expected);
+            suspended, not updated: 1 cluster (us)\n";
+        assert_eq!(text(&report), expected);
     }
 
     #[test]

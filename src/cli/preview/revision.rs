@@ -1,72 +1,78 @@
-//! Which commit is meant.
+//! Resolves the revision that a user means.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use git2::{IndexAddOption, Repository, RepositoryInitOptions, Signature};
+use kube::ResourceExt as _;
 use starling_api::Source;
 use starling_core::revision::Revision;
+use starling_git::{Credential, GitStore, RepoAccess, RepoUrl};
 
-use super::bench::named;
-use crate::controller::builds::refname;
-use crate::git::{Credential, GitStore, RepoAccess, RepoUrl};
+use crate::controller::artifacts::{Origin, reference};
 
-/// The branch of a repository that is made of a folder.
+/// Branch of a repository that is created from a directory.
 const LOCAL: &str = "local";
-/// The shortest beginning of a commit that is taken for one, as git writes them.
+/// The shortest commit prefix, as git prints them.
 const SHORTEST: usize = 7;
 
-/// A revision, and how it is fetched.
+/// A revision and the ref to fetch it from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct ResolvedRevision {
     /// `main@sha1:…`.
     pub(super) text: String,
-    /// The full name of its ref.
-    pub(super) refname: Option<String>,
+    /// The full name of the ref; `None`: the commit is fetched by its ID.
+    pub(super) reference: Option<String>,
 }
 
-/// What the Source offers now.
-pub(super) fn offered(source: &Source) -> anyhow::Result<Wanted> {
+/// The latest revision of a Source.
+pub(super) fn latest(source: &Source) -> anyhow::Result<ResolvedRevision> {
     let text = source
         .status
         .as_ref()
         .map_or("", |status| status.revision.as_str());
     if text.is_empty() {
-        bail!(
-            "{} offers no revision yet; give one with --revision",
-            named(source)
-        );
+        bail!("{} has no revision yet; give one with --revision", named(source));
     }
     let revision: Revision = text
         .parse()
         .with_context(|| format!("{}: status.revision", named(source)))?;
-    Ok(Wanted {
+    Ok(ResolvedRevision {
         text: text.to_owned(),
-        refname: refname(source, &revision),
+        reference: reference(source, &revision),
     })
 }
 
-/// What a person means by a text: a branch, a tag, a commit in full or its beginning, or a revision as status shows it.
+/// Resolves a branch, a tag, a commit, a commit prefix, or a revision as status shows it.
 pub(super) async fn find(
     git: &GitStore,
-    access: &RepoAccess,
+    origin: &Origin,
     source: &Source,
     text: &str,
-) -> anyhow::Result<Wanted> {
+) -> anyhow::Result<ResolvedRevision> {
+    let Origin::Git(access) = origin;
     let refs = git
         .list_refs(access, source.spec.timeout.as_std())
         .await
         .with_context(|| named(source))?;
-    among(&refs, source.spec.reference.branch.is_some(), text).with_context(|| named(source))
+    resolve(&refs, source.spec.reference.branch.is_some(), text).with_context(|| named(source))
 }
 
-/// The head of a repository that was made of a folder.
-pub(super) async fn newest(git: &GitStore, access: &RepoAccess, source: &Source) -> anyhow::Result<Wanted> {
-    find(git, access, source, LOCAL).await
+/// The head of a repository that was created from a directory.
+pub(super) async fn newest(
+    git: &GitStore,
+    origin: &Origin,
+    source: &Source,
+) -> anyhow::Result<ResolvedRevision> {
+    find(git, origin, source, LOCAL).await
 }
 
-fn among(refs: &BTreeMap<String, String>, heads_first: bool, text: &str) -> anyhow::Result<Wanted> {
+fn resolve(
+    refs: &BTreeMap<String, String>,
+    heads_first: bool,
+    text: &str,
+) -> anyhow::Result<ResolvedRevision> {
     let folders = if heads_first {
         ["heads", "tags"]
     } else {
@@ -75,23 +81,23 @@ fn among(refs: &BTreeMap<String, String>, heads_first: bool, text: &str) -> anyh
     for folder in folders {
         let refname = format!("refs/{folder}/{text}");
         if let Some(commit) = refs.get(&refname) {
-            return Ok(Wanted {
+            return Ok(ResolvedRevision {
                 text: format!("{text}@{}", with_algorithm(commit)),
-                refname: Some(refname),
+                reference: Some(refname),
             });
         }
     }
     if text.parse::<Revision>().is_ok() {
-        return Ok(Wanted {
+        return Ok(ResolvedRevision {
             text: text.to_owned(),
-            refname: None,
+            reference: None,
         });
     }
     let is_hex = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     if is_hex && matches!(text.len(), 40 | 64) {
-        return Ok(Wanted {
+        return Ok(ResolvedRevision {
             text: with_algorithm(text),
-            refname: None,
+            reference: None,
         });
     }
     if is_hex && text.len() >= SHORTEST {
@@ -100,18 +106,18 @@ fn among(refs: &BTreeMap<String, String>, heads_first: bool, text: &str) -> anyh
         commits.dedup();
         match commits[..] {
             [] => {
-                bail!("no branch or tag stands at a commit that begins with {text}; give the commit in full")
+                bail!("no branch or tag points to a commit with prefix {text}; give the full commit")
             }
             [commit] => {
-                return Ok(Wanted {
+                return Ok(ResolvedRevision {
                     text: with_algorithm(commit),
-                    refname: None,
+                    reference: None,
                 });
             }
-            _ => bail!("several commits begin with {text}; give the commit in full"),
+            _ => bail!("commit prefix {text} is ambiguous; give the full commit"),
         }
     }
-    bail!("there is no branch or tag {text:?}; give a branch, a tag, or a commit in full")
+    bail!("branch or tag {text:?} not found; give a branch, a tag or a full commit")
 }
 
 fn with_algorithm(commit: &str) -> String {
@@ -119,15 +125,13 @@ fn with_algorithm(commit: &str) -> String {
     format!("{algorithm}:{commit}")
 }
 
-/// Makes a repository of a folder as it is, with one commit of all that git would take in. It is then fetched, checked and rendered as
-/// any other: what a preview shows is what a push would do.
+/// Creates a repository from a directory, with one commit of all files that git does not ignore. The preview fetches,
+/// checks and builds it like any other repository, so it shows what a push would do.
 pub(super) fn of_folder(folder: &Path, copy: &Path) -> anyhow::Result<RepoAccess> {
-    let folder = folder
-        .canonicalize()
-        .context("it is no folder that can be read")?;
+    let folder = folder.canonicalize().context("cannot read directory")?;
     let mut options = RepositoryInitOptions::new();
     let repository = Repository::init_opts(copy, options.bare(true).initial_head(LOCAL))?;
-    // Not written down in its configuration: a bare repository has none.
+    // Not part of the configuration: a bare repository has no work tree.
     repository.set_workdir(&folder, false)?;
     let mut index = repository.index()?;
     index.add_all(["*"], IndexAddOption::DEFAULT, None)?;
@@ -143,11 +147,16 @@ pub(super) fn of_folder(folder: &Path, copy: &Path) -> anyhow::Result<RepoAccess
     )?;
     let path = copy.canonicalize()?;
     let url = url::Url::from_file_path(&path)
-        .map_err(|()| anyhow::anyhow!("{} is no path of a URL", path.display()))?;
+        .map_err(|()| anyhow::anyhow!("{} cannot be written as a file:// URL", path.display()))?;
     Ok(RepoAccess::new(
         RepoUrl::parse(url.as_str(), true)?,
         Credential::None,
     ))
+}
+
+/// Names a Source in errors.
+fn named(source: &Source) -> String {
+    format!("Source {}", source.name_any())
 }
 
 #[cfg(test)]
@@ -167,8 +176,9 @@ mod tests {
     }
 
     #[test]
-    fn people_name_revisions_in_many_ways() {
-        let found = |heads_first, text: &str| among(&refs(), heads_first, text).map(|wanted| wanted.text);
+    fn revisions_are_resolved_from_many_forms() {
+        let found =
+            |heads_first, text: &str| resolve(&refs(), heads_first, text).map(|revision| revision.text);
         let (a, b, c) = ("a".repeat(40), "b".repeat(40), "c".repeat(40));
         for (heads_first, text, expected) in [
             (true, "main", format!("main@sha1:{a}")),
@@ -182,19 +192,19 @@ mod tests {
         ] {
             assert_eq!(found(heads_first, text).unwrap(), expected, "{text}");
         }
-        for (text, told) in [
-            ("nothing", "no branch or tag \"nothing\""),
-            ("1234567", "in full"),
-            ("ccccccc", "several commits"),
-            ("abc", "no branch or tag"),
+        for (text, expected) in [
+            ("nothing", "branch or tag \"nothing\" not found"),
+            ("1234567", "full commit"),
+            ("ccccccc", "ambiguous"),
+            ("abc", "branch or tag"),
         ] {
-            let error = format!("{:#}", among(&refs(), true, text).unwrap_err());
-            assert!(error.contains(told), "{text}: {error}");
+            let error = format!("{:#}", resolve(&refs(), true, text).unwrap_err());
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 
     #[tokio::test]
-    async fn a_folder_becomes_a_repository_as_git_would_take_it_in() {
+    async fn a_directory_becomes_a_repository_without_ignored_files() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join("tree");
         std::fs::create_dir_all(folder.join("app")).unwrap();
@@ -206,7 +216,7 @@ mod tests {
             std::fs::write(folder.join(path), text).unwrap();
         }
         let access = of_folder(&folder, &home.path().join("copy")).unwrap();
-        let git = GitStore::new(home.path().join("git"), crate::git::GitLimits::default());
+        let git = GitStore::new(home.path().join("git"), starling_git::GitLimits::default());
         let limit = std::time::Duration::from_secs(30);
         let refs = git.list_refs(&access, limit).await.unwrap();
         let commit = &refs["refs/heads/local"];
@@ -217,7 +227,7 @@ mod tests {
         git.export(&access, commit, &out, None).await.unwrap();
         assert_eq!(std::fs::read_to_string(out.join("app/a.yaml")).unwrap(), "a: 1");
         assert!(!out.join("secret").exists());
-        // The folder itself is as it was.
+        // The directory itself is unchanged.
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 3);
     }
 }

@@ -1,81 +1,119 @@
-//! `starling why`: why something is not done yet, what ends that, and when it may be done; or how it stood in the past.
-//!
-//! The present is told from the objects on the management cluster, with the rights of whoever asks: the planner is asked what the
-//! controller asks it. The past is told from the controller's journal.
+//! `starling why`: explains what blocks a group, a cluster or a Sync, now or at an earlier time.
 
-mod past;
-mod present;
-mod tell;
+mod print;
 
-use std::path::PathBuf;
-use std::str::FromStr;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use clap::Args;
 use jiff::Timestamp;
+use starling_api::{Cluster, SyncResource};
 
-use super::caller::CallerArguments;
+use super::caller::{Caller, CallerArguments};
+use super::lists;
 use super::output::Form;
+use super::value::InvalidValue;
+use crate::controller::hub::Hub;
+use crate::read_model::explanation::{NamespaceObjects, Past, Present, Subject, SubjectExplanation};
 
-/// What is asked.
+/// Options of `why`.
 #[derive(Debug, Args)]
 pub(super) struct WhyArguments {
-    /// GROUP, sync/NAME or cluster/NAME
+    /// Subject to explain: GROUP, sync/NAME or cluster/NAME
     #[arg(value_name = "SUBJECT")]
     subject: Subject,
-    /// How it stood then, such as 2026-11-21T16:00:00Z; without it now. Needs --data-dir
+    /// Time to explain, such as 2026-11-21T16:00:00Z; requires --data-dir. Default: now
     #[arg(long, value_name = "TIME", requires = "data_dir", value_parser = time)]
     at: Option<Timestamp>,
-    /// Folder of the controller, or of `starling server`: its journal knows the past, and how long clusters took before
+    /// Data directory of the controller or of `starling server`, with the journal of past states and durations.
+    /// Default: no journal
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// How it is printed
+    /// Output format
     #[arg(long, short, value_enum, default_value_t)]
     output: Form,
     #[command(flatten)]
     caller: CallerArguments,
 }
 
-/// What it is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Subject {
-    Group(String),
-    Sync(String),
-    Cluster(String),
-}
-
-impl FromStr for Subject {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (kind, name) = text.split_once('/').unwrap_or(("syncgroup", text));
-        let name = name.to_owned();
-        match kind.to_ascii_lowercase().as_str() {
-            "syncgroup" | "syncgroups" | "group" | "sg" => Ok(Self::Group(name)),
-            "sync" | "syncs" => Ok(Self::Sync(name)),
-            "cluster" | "clusters" => Ok(Self::Cluster(name)),
-            other => Err(format!(
-                "{other} is none of these: GROUP, sync/NAME, cluster/NAME"
-            )),
-        }
-    }
-}
-
-fn time(text: &str) -> Result<Timestamp, String> {
+fn time(text: &str) -> Result<Timestamp, InvalidValue> {
     text.parse().map_err(|_| {
-        "write it with its offset, such as 2026-11-21T16:00:00Z or 2026-11-21T17:00:00+01:00".to_owned()
+        InvalidValue::new(
+            "expected a time with an offset, such as 2026-11-21T16:00:00Z or 2026-11-21T17:00:00+01:00",
+        )
     })
 }
 
 pub(super) async fn run(arguments: WhyArguments) -> anyhow::Result<()> {
-    let told = match (&arguments.at, &arguments.data_dir) {
-        (Some(at), Some(data_dir)) => {
-            past::tell(&arguments.subject, *at, data_dir, &arguments.caller).await?
-        }
-        (Some(_), None) => bail!("--at needs --data-dir: the past stands in the controller's journal"),
-        (None, data_dir) => present::tell(&arguments.subject, data_dir.as_deref(), &arguments.caller).await?,
+    let WhyArguments {
+        subject,
+        at,
+        data_dir,
+        output,
+        caller,
+    } = arguments;
+    let explanations = match (at, data_dir) {
+        (Some(at), Some(data_dir)) => past(&subject, at, &data_dir, &caller).await?,
+        (Some(_), None) => bail!("--at requires --data-dir: past states are in the controller's journal"),
+        (None, data_dir) => present(&subject, data_dir, &caller).await?,
     };
-    tell::print(&told, arguments.output)
+    print::print(&explanations, output)
+}
+
+async fn present(
+    subject: &Subject,
+    data_dir: Option<PathBuf>,
+    caller: &CallerArguments,
+) -> anyhow::Result<Vec<SubjectExplanation>> {
+    let caller = Caller::sign_in(caller).await?;
+    let objects = NamespaceObjects {
+        namespace: caller.namespace.clone(),
+        groups: lists::all(&caller).await?,
+        sources: lists::all(&caller).await?,
+        clusters: lists::all(&caller).await?,
+        syncs: lists::all(&caller).await?,
+        approvals: lists::all(&caller).await?,
+        actions: lists::all(&caller).await?,
+    };
+    let present = Present::new(objects, Hub::new(caller.client.clone()), data_dir);
+    Ok(match subject {
+        Subject::Group(name) => vec![present.group(name).await?],
+        Subject::Cluster(name) => {
+            present
+                .cluster(&lists::one::<Cluster>(&caller, name).await?)
+                .await?
+        }
+        Subject::Sync(name) => vec![
+            present
+                .sync(&lists::one::<SyncResource>(&caller, name).await?)
+                .await?,
+        ],
+    })
+}
+
+async fn past(
+    subject: &Subject,
+    at: Timestamp,
+    directory: &Path,
+    caller: &CallerArguments,
+) -> anyhow::Result<Vec<SubjectExplanation>> {
+    let namespace = &caller.namespace_unsigned()?;
+    let past = Past {
+        directory,
+        namespace,
+        at,
+    };
+    Ok(match subject {
+        Subject::Group(name) => vec![past.group(name).await?],
+        Subject::Cluster(name) => past.cluster(name).await?,
+        Subject::Sync(name) => {
+            // Only the Sync itself says to which group it belongs.
+            let caller = Caller::sign_in(caller).await?;
+            let sync = lists::one::<SyncResource>(&caller, name).await?;
+            let namespace = &caller.namespace;
+            vec![Past { namespace, ..past }.sync(&sync).await?]
+        }
+    })
 }
 
 #[cfg(test)]
@@ -83,17 +121,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_subject_is_a_group_a_sync_or_a_cluster() {
-        for (text, expected) in [
-            ("web", Subject::Group("web".into())),
-            ("syncgroup/web", Subject::Group("web".into())),
-            ("sync/web-eu-1", Subject::Sync("web-eu-1".into())),
-            ("clusters/eu-1", Subject::Cluster("eu-1".into())),
-        ] {
-            assert_eq!(text.parse(), Ok(expected));
-        }
-        let error = "pod/x".parse::<Subject>().unwrap_err();
-        assert_eq!(error, "pod is none of these: GROUP, sync/NAME, cluster/NAME");
-        assert!(time("yesterday").is_err() && time("2026-11-21T17:00:00+01:00").is_ok());
+    fn a_time_needs_an_offset() {
+        assert!(time("yesterday").is_err() && time("2026-11-21T16:00:00").is_err());
+        assert!(time("2026-11-21T17:00:00+01:00").is_ok());
     }
 }

@@ -2,37 +2,49 @@
 
 use std::time::Duration;
 
-use starling_core::gate::Tried;
-use starling_core::gate::metric::{PATH, Test, read};
+use starling_core::gate::Evaluation;
+use starling_core::gate::metric::PATH;
+use starling_expression::{Expression, metric};
+use starling_net::web::Post;
 use url::form_urlencoded;
 
-use super::errand::Errand;
+use super::gate_task::GateTask;
 use super::secret::{self, Values};
-use crate::web::Post;
 
 /// How long the test of an answer may take: an expression may go through the series of an answer several times over.
 const TEST: Duration = Duration::from_secs(5);
 
+/// What a Prometheus is asked.
+pub(super) struct Question<'a> {
+    /// Where the Prometheus is.
+    pub(super) url: &'a str,
+    /// The PromQL.
+    pub(super) query: &'a str,
+    /// What the answer has to satisfy.
+    pub(super) test: &'a str,
+    /// The Secret that signs in; `None`: nothing does.
+    pub(super) secret: Option<&'a str>,
+}
+
 /// Asks once.
-pub(super) async fn ask(
-    errand: &Errand,
-    (url, query): (&str, &str),
-    test: &Test,
-    secret: Option<&str>,
-) -> Tried {
-    match try_to_ask(errand, (url, query), test, secret).await {
-        Ok(tried) | Err(tried) => tried,
+pub(super) async fn ask(gate: &GateTask, question: Question<'_>) -> Evaluation {
+    match try_to_ask(gate, question).await {
+        Ok(evaluation) | Err(evaluation) => evaluation,
     }
 }
 
 async fn try_to_ask(
-    errand: &Errand,
-    (url, query): (&str, &str),
-    test: &Test,
-    secret: Option<&str>,
-) -> Result<Tried, Tried> {
+    gate: &GateTask,
+    Question {
+        url,
+        query,
+        test,
+        secret,
+    }: Question<'_>,
+) -> Result<Evaluation, Evaluation> {
+    let test = Expression::new(test).map_err(|error| Evaluation::Failed(format!("metric.test: {error}")))?;
     let values = match secret {
-        Some(name) => Some(secret::read(errand, "metric.secretRef", name).await?),
+        Some(name) => Some(secret::read(gate, "metric.secretRef", name).await?),
         None => None,
     };
     let authorization = values.as_ref().map(Values::authorization).transpose()?.flatten();
@@ -49,32 +61,32 @@ async fn try_to_ask(
         body: body.into_bytes(),
         ca: values.as_ref().and_then(Values::authorities),
     };
-    let reply = errand.post(&post).await?;
-    let tried = judge(reply.status, reply.body.clone(), test.clone()).await;
-    let tried = match &values {
-        Some(values) => redacted(tried, values),
-        None => tried,
+    let reply = gate.post(&post).await?;
+    let evaluation = judge(reply.status, reply.body.clone(), test).await;
+    let evaluation = match &values {
+        Some(values) => redacted(evaluation, values),
+        None => evaluation,
     };
-    Ok(errand.with_time(tried, &reply))
+    Ok(gate.with_time(evaluation, &reply))
 }
 
 /// Holds an answer against the test, on a thread that may be kept busy with it.
-async fn judge(status: u16, body: bytes::Bytes, test: Test) -> Tried {
-    let reading = tokio::task::spawn_blocking(move || read(status, &body, &test));
+async fn judge(status: u16, body: bytes::Bytes, test: Expression) -> Evaluation {
+    let reading = tokio::task::spawn_blocking(move || metric::judge(status, &body, &test));
     match tokio::time::timeout(TEST, reading).await {
-        Ok(Ok(tried)) => tried,
-        Ok(Err(_)) => Tried::Failed("metric.test could not be run on the answer".to_owned()),
-        Err(_) => Tried::Failed(format!("metric.test takes longer than {TEST:?}")),
+        Ok(Ok(evaluation)) => evaluation,
+        Ok(Err(_)) => Evaluation::Failed("metric.test could not be run on the answer".to_owned()),
+        Err(_) => Evaluation::Failed(format!("metric.test takes longer than {TEST:?}")),
     }
 }
 
-/// What a server says of a request may repeat what it was signed in with.
-fn redacted(tried: Tried, values: &Values) -> Tried {
-    match tried {
-        Tried::Passed => Tried::Passed,
-        Tried::Failed(message) => Tried::Failed(values.redact(&message)),
-        Tried::NotYet(message) => Tried::NotYet(values.redact(&message)),
-        Tried::Trouble { message, retry_after } => Tried::Trouble {
+/// The answer of a server may repeat the credentials of the request.
+fn redacted(evaluation: Evaluation, values: &Values) -> Evaluation {
+    match evaluation {
+        Evaluation::Passed => Evaluation::Passed,
+        Evaluation::Failed(message) => Evaluation::Failed(values.redact(&message)),
+        Evaluation::Pending(message) => Evaluation::Pending(values.redact(&message)),
+        Evaluation::Error { message, retry_after } => Evaluation::Error {
             message: values.redact(&message),
             retry_after,
         },

@@ -1,57 +1,78 @@
-//! Gates of stages that somebody else decides, carried out.
+//! Gate tasks: webhooks, metrics and Jobs that a stage waits for.
 //!
-//! A look at a group (`reconcile::sync_group::gates`) says which of its gates have begun and are open; each has one task here, which
-//! asks until something is found, keeps that, and wakes the group. The next look takes what was found into the plan and writes it
-//! to status; only then it is forgotten here. A crash before that has the effect carried out again, with the same
-//! `Idempotency-Key` and the same name of the Job.
+//! A reconcile of a group (`reconcile::sync_group::gates`) names its gates that have begun and are open. Each has one
+//! task here, which tries until there is a finding, keeps it, and wakes the group. The next reconcile takes the finding
+//! into the plan and writes it to status; only then it is dropped here. After a crash before that the task runs again,
+//! with the same `Idempotency-Key` and the same name of the Job.
 
-mod errand;
+mod gate_task;
 mod job;
 mod metric;
 mod secret;
+mod task;
 mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use starling_api::{StageStatus, TaskStatus};
-use starling_core::gate::webhook::Question;
+use starling_core::gate::webhook::GateRequest;
 use starling_core::gate::{GateId, Side, Task};
 use starling_core::plan::{Finding, Gate, GateRecord, StageRecord};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use self::errand::Errand;
+use self::gate_task::GateTask;
 use super::cache::ObjectKey;
-use super::context::Context;
+use super::caches::keyed::{Keyed, PerObject};
+use super::hub::Hub;
+use super::ports::Web;
+use super::workqueue::Workqueue;
+use starling_net::clock::Clock;
 
-/// Requests of gates at the same time, over all groups. Each takes seconds at most, and there are minutes between two of one gate.
+/// Requests of gates at the same time, over all groups. Each takes seconds at most, and there are minutes between two
+/// of one gate.
 const AT_ONCE: usize = 32;
 
-/// A gate that has begun and of which nothing was found yet.
+/// A gate that has begun and has no finding yet.
 #[derive(Clone, Debug)]
 pub struct Open {
     /// Which.
     pub id: GateId,
     /// What the strategy has there.
     pub task: Arc<Task>,
-    /// What a webhook is told.
-    pub question: Question,
+    /// What is sent to a webhook.
+    pub question: GateRequest,
 }
 
-/// The gates that are being carried out, and what was found of those that nobody has written down yet.
+/// What gate tasks use.
+#[derive(Clone)]
+pub struct GateTools {
+    /// The management cluster, for Secrets and Jobs.
+    pub hub: Hub,
+    /// How the servers of gates are asked.
+    pub web: Arc<dyn Web>,
+    /// What time it is.
+    pub clock: Clock,
+    /// Where findings are kept.
+    pub gates: Arc<GateTasks>,
+    /// Where groups are woken.
+    pub groups: Arc<Workqueue>,
+}
+
+/// The gate tasks that run, and the findings that are not in status yet.
 #[derive(Debug)]
-pub struct Gates {
-    known: Mutex<HashMap<ObjectKey, BTreeMap<GateId, Entry>>>,
+pub struct GateTasks {
+    known: Keyed<BTreeMap<GateId, Entry>>,
     requests: Semaphore,
 }
 
-impl Default for Gates {
+impl Default for GateTasks {
     fn default() -> Self {
         Self {
-            known: Mutex::default(),
+            known: Keyed::default(),
             requests: Semaphore::new(AT_ONCE),
         }
     }
@@ -60,17 +81,17 @@ impl Default for Gates {
 #[derive(Debug)]
 struct Entry {
     task: Arc<Task>,
-    /// What the last try came to.
-    said: String,
+    /// The outcome of the last try.
+    message: String,
     found: Option<Finding>,
-    /// Nobody waits for it any more.
+    /// The gate is no longer open.
     ended: CancellationToken,
     handle: AbortHandle,
 }
 
-impl Gates {
-    /// Lays what was found over what status remembers.
-    pub fn lay_over(
+impl GateTasks {
+    /// Adds the findings to what was read from status.
+    pub fn add_findings(
         &self,
         group: &ObjectKey,
         uid: &str,
@@ -92,8 +113,8 @@ impl Gates {
         }
     }
 
-    /// Says of the tasks that are open what their last try came to.
-    pub fn tell(&self, group: &ObjectKey, uid: &str, rollout: i64, stages: &mut [StageStatus]) {
+    /// Writes the outcome of the last try of each open task into its status.
+    pub fn report(&self, group: &ObjectKey, uid: &str, rollout: i64, stages: &mut [StageStatus]) {
         let known = self.lock();
         let Some(gates) = known.get(group) else { return };
         for (id, entry) in gates {
@@ -103,14 +124,14 @@ impl Gates {
             let stage = stages.iter_mut().find(|stage| stage.name == id.stage);
             let task = stage.and_then(|stage| status_of(stage, id));
             if let Some(task) = task.filter(|task| task.result.is_none()) {
-                task.message.clone_from(&entry.said);
+                task.message.clone_from(&entry.message);
             }
         }
     }
 
-    /// Makes `open` what is carried out of a group: what is new begins, what was edited begins anew, and what nobody waits for any
-    /// more ends.
-    pub fn carry_out(&self, context: &Context, group: &ObjectKey, owner: &OwnerReference, open: Vec<Open>) {
+    /// Runs a task for each gate in `open` of a group, and no other: what is new begins, what was edited begins anew,
+    /// and what is not open any more ends.
+    pub fn run(&self, tools: &GateTools, group: &ObjectKey, owner: &OwnerReference, open: Vec<Open>) {
         let mut known = self.lock();
         let wanted: BTreeSet<&GateId> = open.iter().map(|open| &open.id).collect();
         let gates = known.entry(group.clone()).or_default();
@@ -124,28 +145,24 @@ impl Gates {
         for Open { id, task, question } in open {
             match gates.get(&id) {
                 Some(entry) if entry.found.is_some() || entry.task == task => continue,
-                // Of a Job that was made the new task finds that it is there. It is not deleted, as nobody says that it ended.
+                // The new task finds the Job of the former one. The Job is not deleted, as its gate is still open.
                 Some(entry) => entry.handle.abort(),
                 None => {}
             }
             let ended = CancellationToken::new();
-            let errand = Errand {
+            let gate = GateTask {
                 id: id.clone(),
                 group: group.clone(),
                 owner: owner.clone(),
                 task: task.clone(),
                 question,
-                hub: context.hub.clone(),
-                web: context.web.clone(),
-                clock: context.clock.clone(),
-                gates: context.gates.clone(),
-                groups: context.queues.groups.clone(),
+                tools: tools.clone(),
             };
-            tracing::info!(%group, rollout = id.rollout, stage = id.stage, list = id.side.list(), task = id.index, kind = ?task.effect.kind(), "a task of a stage begins");
-            let handle = tokio::spawn(errand.run(ended.clone())).abort_handle();
+            tracing::info!(%group, rollout = id.rollout, stage = id.stage, list = id.side.list(), task = id.index, kind = ?task.effect.kind(), "gate task started");
+            let handle = tokio::spawn(task::run(gate, ended.clone())).abort_handle();
             let entry = Entry {
                 task,
-                said: String::new(),
+                message: String::new(),
                 found: None,
                 ended,
                 handle,
@@ -157,20 +174,16 @@ impl Gates {
         }
     }
 
-    /// Ends what is carried out of a group that is gone.
+    /// Ends the tasks of a group that is gone.
     pub fn forget(&self, group: &ObjectKey) {
-        for entry in self
-            .lock()
-            .remove(group)
+        let gates = self.known.take(group);
+        gates
             .into_iter()
             .flatten()
-            .map(|(_, entry)| entry)
-        {
-            entry.ended.cancel();
-        }
+            .for_each(|(_, entry)| entry.ended.cancel());
     }
 
-    /// Ends everything where it is, as a crash would: the next start goes on.
+    /// Aborts every task, as a crash would: the next start continues.
     pub fn stop(&self) {
         for (_, gates) in self.lock().drain() {
             for entry in gates.into_values() {
@@ -179,19 +192,19 @@ impl Gates {
         }
     }
 
-    /// Keeps what the last try of a gate came to. Returns whether that is new.
-    fn say(&self, group: &ObjectKey, id: &GateId, said: &str) -> bool {
+    /// Keeps the outcome of the last try of a gate. Returns whether it is a new one.
+    fn keep_message(&self, group: &ObjectKey, id: &GateId, message: &str) -> bool {
         let mut known = self.lock();
         let entry = known.get_mut(group).and_then(|gates| gates.get_mut(id));
         entry.is_some_and(|entry| {
-            let is_new = entry.said != said;
-            said.clone_into(&mut entry.said);
+            let is_new = entry.message != message;
+            message.clone_into(&mut entry.message);
             is_new
         })
     }
 
-    /// Keeps what was found of a gate.
-    fn find(&self, group: &ObjectKey, id: &GateId, found: Finding) {
+    /// Keeps the finding of a gate.
+    fn keep_finding(&self, group: &ObjectKey, id: &GateId, found: Finding) {
         let mut known = self.lock();
         if let Some(entry) = known.get_mut(group).and_then(|gates| gates.get_mut(id)) {
             entry.found = Some(found);
@@ -199,7 +212,28 @@ impl Gates {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, BTreeMap<GateId, Entry>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
+    }
+}
+
+impl PerObject for GateTasks {
+    fn forget(&self, group: &ObjectKey) {
+        Self::forget(self, group);
+    }
+
+    fn retain(&self, keep: &dyn Fn(&ObjectKey) -> bool) {
+        self.lock().retain(|group, gates| {
+            let stays = keep(group);
+            if !stays {
+                gates.values().for_each(|entry| entry.ended.cancel());
+            }
+            stays
+        });
+    }
+
+    #[cfg(test)]
+    fn keys(&self) -> BTreeSet<ObjectKey> {
+        self.known.keys()
     }
 }
 

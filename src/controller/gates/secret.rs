@@ -1,13 +1,13 @@
-//! The Secrets of tasks: what signs a request, what signs in, whom to trust.
+//! The Secrets of gate tasks: the key that signs requests, credentials, and certificate authorities.
 
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use k8s_openapi::ByteString;
-use starling_core::gate::Tried;
+use starling_core::gate::Evaluation;
 
-use super::errand::Errand;
+use super::gate_task::GateTask;
 use crate::controller::cache::ObjectKey;
 
 /// What a Secret holds. Has no `Debug`.
@@ -17,26 +17,26 @@ pub(super) struct Values {
     values: BTreeMap<String, ByteString>,
 }
 
-/// Reads the Secret that `field` names, anew for each try: it may be replaced while a gate waits. That it is missing is trouble, which
-/// passes when somebody makes it.
-pub(super) async fn read(errand: &Errand, field: &'static str, name: &str) -> Result<Values, Tried> {
-    let key = ObjectKey::new(&errand.group.namespace, name);
-    match errand.hub.secret(&key).await {
+/// Reads the Secret that `field` names, for each try: it may be replaced while a gate waits. A missing Secret is an
+/// error that ends when it is created.
+pub(super) async fn read(gate: &GateTask, field: &'static str, name: &str) -> Result<Values, Evaluation> {
+    let key = ObjectKey::new(&gate.group.namespace, name);
+    match gate.tools.hub.secret(&key).await {
         Ok(Some(secret)) => Ok(Values {
             field,
             name: name.to_owned(),
             values: secret.data.unwrap_or_default(),
         }),
-        Ok(None) => Err(Tried::trouble(format!(
+        Ok(None) => Err(Evaluation::error(format!(
             "{field}: there is no Secret {name:?} in this namespace"
         ))),
-        Err(error) => Err(Tried::trouble(crate::chain(&error))),
+        Err(error) => Err(Evaluation::error(crate::chain(&error))),
     }
 }
 
 impl Values {
     /// The key that signs requests.
-    pub(super) fn signing_key(&self) -> Result<&[u8], Tried> {
+    pub(super) fn signing_key(&self) -> Result<&[u8], Evaluation> {
         match self.bytes("token") {
             Some(key) if !key.is_empty() => Ok(key),
             _ => Err(self.unusable("has no token")),
@@ -44,7 +44,7 @@ impl Values {
     }
 
     /// The header that signs in; none where the Secret has only an authority.
-    pub(super) fn authorization(&self) -> Result<Option<String>, Tried> {
+    pub(super) fn authorization(&self) -> Result<Option<String>, Evaluation> {
         match (
             self.text("username")?,
             self.text("password")?,
@@ -63,25 +63,25 @@ impl Values {
         }
     }
 
-    /// Whom to trust.
+    /// The certificate authorities to trust.
     pub(super) fn authorities(&self) -> Option<Vec<u8>> {
         self.values.get("ca.crt").map(|pem| pem.0.clone())
     }
 
-    /// A text without what must not be told.
+    /// A text without the secret values.
     pub(super) fn redact(&self, text: &str) -> String {
-        let mut told = text.to_owned();
+        let mut redacted = text.to_owned();
         for key in ["token", "password", "bearerToken"] {
             if let Some(value) = self.bytes(key).and_then(|value| std::str::from_utf8(value).ok())
                 && !value.is_empty()
             {
-                told = told.replace(value, "***");
+                redacted = redacted.replace(value, "***");
             }
         }
-        told
+        redacted
     }
 
-    fn text(&self, key: &str) -> Result<Option<&str>, Tried> {
+    fn text(&self, key: &str) -> Result<Option<&str>, Evaluation> {
         let Some(bytes) = self.bytes(key) else {
             return Ok(None);
         };
@@ -98,8 +98,8 @@ impl Values {
         Some(bytes)
     }
 
-    fn unusable(&self, problem: &str) -> Tried {
-        Tried::trouble(format!("{}: Secret {:?} {problem}", self.field, self.name))
+    fn unusable(&self, problem: &str) -> Evaluation {
+        Evaluation::error(format!("{}: Secret {:?} {problem}", self.field, self.name))
     }
 }
 
@@ -118,9 +118,9 @@ mod tests {
         }
     }
 
-    fn problem<T>(result: Result<T, Tried>) -> String {
+    fn problem<T>(result: Result<T, Evaluation>) -> String {
         match result {
-            Err(Tried::Trouble { message, .. }) => message,
+            Err(Evaluation::Error { message, .. }) => message,
             Err(other) => panic!("{other:?}"),
             Ok(_) => panic!("it is usable"),
         }
@@ -162,7 +162,7 @@ mod tests {
                 "{text}"
             );
         }
-        let told = values(&[("bearerToken", "hunter2\n")]).redact("no hunter2 here");
-        assert_eq!(told, "no *** here");
+        let redacted = values(&[("bearerToken", "hunter2\n")]).redact("no hunter2 here");
+        assert_eq!(redacted, "no *** here");
     }
 }

@@ -2,15 +2,16 @@
 //! *apply* (IO), *report* (IO).
 
 pub mod cluster;
+mod names;
+mod parent_deletion;
 pub mod source;
-mod surroundings;
 pub mod sync;
 pub mod sync_group;
 
-use starling_api::conditions::{ConditionStatus, ConditionUpdate, READY, RECONCILING, STALLED};
+use starling_api::conditions::{Condition, ConditionStatus, ConditionUpdate, READY, RECONCILING, STALLED};
 
 use super::hub::HubError;
-use crate::ledger::LedgerError;
+use starling_ledger::LedgerError;
 
 /// Why a reconcile could not even report. Everything else ends in a condition.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +24,7 @@ pub enum ReconcileError {
     Ledger(#[from] LedgerError),
 }
 
-/// The value of the annotation that asks for a look now, if it was not answered yet.
+/// The value of the annotation that requests a reconcile, if it was not answered yet.
 pub(super) fn unanswered<'a, K: kube::ResourceExt>(object: &'a K, handled: &str) -> Option<&'a str> {
     let asked = object.annotations().get(starling_api::REQUESTED_AT)?;
     (asked != handled).then_some(asked.as_str())
@@ -43,7 +44,7 @@ pub(super) fn ready(
     }
 }
 
-/// `Ready=False` and `Stalled=True`: nothing will change until somebody edits something.
+/// `Ready=False` and `Stalled=True`: nothing changes until somebody edits something.
 pub(super) fn stalled(reason: &str, message: &str) -> Vec<ConditionUpdate> {
     let stalled = ConditionUpdate {
         type_: STALLED,
@@ -65,10 +66,24 @@ pub(super) fn retrying(reason: &str, message: &str) -> Vec<ConditionUpdate> {
     vec![ready(ConditionStatus::False, reason, message), reconciling]
 }
 
+/// A condition once more, as it was reported.
+pub(super) fn repeated(type_: &'static str, condition: &Condition) -> ConditionUpdate {
+    ConditionUpdate {
+        type_,
+        status: match condition.status.as_str() {
+            "True" => ConditionStatus::True,
+            "False" => ConditionStatus::False,
+            _ => ConditionStatus::Unknown,
+        },
+        reason: condition.reason.clone(),
+        message: condition.message.clone(),
+    }
+}
+
 /// The message of `NotImplemented`.
 pub(super) fn not_implemented(fields: &[String]) -> String {
     format!(
-        "not implemented yet: {}; take it out, nothing is done until then",
+        "not implemented yet: {}; remove it to continue",
         fields.join(", ")
     )
 }

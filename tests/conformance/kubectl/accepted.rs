@@ -1,20 +1,20 @@
-//! Differences that are meant.
+//! Accepted differences.
 
 use std::path::Path;
 
-/// The list of them.
+/// The list of accepted differences.
 pub(crate) struct Accepted(Vec<Entry>);
 
 struct Entry {
     command: String,
-    /// The lines that one side may have for itself, of which an asterisk at the end stands for anything.
+    /// The lines that only one side may have; an asterisk at the end matches any text.
     lines: Vec<String>,
     differs: bool,
 }
 
 impl Accepted {
-    /// Reads commands in groups, above each of which stands, behind `#`, why they print something else. Below a
-    /// command stand the lines in which they differ.
+    /// Reads groups of commands. A comment (`#`) above a group gives the reason for the difference, and the lines below
+    /// a command are the differing lines.
     pub(crate) fn read(path: &Path) -> Self {
         let text = std::fs::read_to_string(path).unwrap();
         let mut entries: Vec<Entry> = Vec::new();
@@ -24,7 +24,7 @@ impl Accepted {
                 reason = true;
             } else if line.starts_with(' ') {
                 let entry = entries.last_mut().expect("a command above its lines");
-                entry.lines.push(words(line));
+                entry.lines.push(normalize_spaces(line));
             } else {
                 assert!(reason, "{line}: no reason stands above it");
                 entries.push(Entry {
@@ -38,13 +38,13 @@ impl Accepted {
     }
 
     /// Whether a command may differ in these lines.
-    pub(crate) fn is_meant(&mut self, command: &str, lines: &[String]) -> bool {
+    pub(crate) fn is_accepted(&mut self, command: &str, lines: &[String]) -> bool {
         let Some(entry) = self.0.iter_mut().find(|entry| entry.command == command) else {
             return false;
         };
         entry.differs = true;
         lines.iter().all(|line| {
-            let line = words(line);
+            let line = normalize_spaces(line);
             entry
                 .lines
                 .iter()
@@ -55,12 +55,12 @@ impl Accepted {
         })
     }
 
-    /// How many differed.
+    /// The number of used entries.
     pub(crate) fn used(&self) -> usize {
         self.0.iter().filter(|entry| entry.differs).count()
     }
 
-    /// Fails if an entry is of no use.
+    /// Fails if an entry is unused.
     pub(crate) fn check(&self) {
         let useless: Vec<&str> = self
             .0
@@ -76,7 +76,7 @@ impl Accepted {
     }
 }
 
-/// A line without the spaces that lay it out.
-fn words(line: &str) -> String {
+/// Returns a line with single spaces.
+fn normalize_spaces(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }

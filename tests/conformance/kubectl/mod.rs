@@ -1,12 +1,12 @@
-//! The same commands of the real `kubectl` against a real control plane and against the embedded one, and what they
-//! print compared.
+//! Runs the same commands of the real `kubectl` with a real control plane and with the embedded one, and compares their
+//! output.
 //!
-//! `scripts/*.sh` are files of commands, a line each, run by `sh` in a copy of `files`; each file goes on from the
-//! one before it. `UNTIL TEXT ;` in front repeats a command until it prints the text, for what controllers do. What
-//! the servers make themselves is normalised (`normal`). `accepted.txt` holds the differences that are meant, with
-//! the reason of each; an entry that has ceased to differ fails the test.
+//! `scripts/*.sh` are files with one command per line, run by `sh` in a copy of `files`; each file continues from the
+//! state of the previous one. The prefix `UNTIL TEXT ;` repeats a command until it prints the text, to wait for
+//! controllers. Values that the servers generate are normalised (`normal`). `accepted.txt` contains the accepted
+//! differences with their reasons; an entry without a difference fails the test.
 //!
-//! `KUBECTL_ONLY=NAME` runs one file, without a look at unused entries of `accepted.txt`.
+//! `KUBECTL_ONLY=NAME` runs one file, and ignores unused entries of `accepted.txt`.
 
 mod accepted;
 mod normal;
@@ -21,7 +21,7 @@ use starling_apiserver::server::{Options, Server};
 use starling_controlplane::{Assets, ControlPlanes, DEFAULT_CONTROLLERS};
 use tokio::process::Command;
 
-/// The controllers whose part the embedded server takes, besides those of every control plane.
+/// The controllers that the embedded server replaces, in addition to those of every control plane.
 const WORKLOADS: [&str; 7] = [
     "deployment-controller",
     "replicaset-controller",
@@ -38,7 +38,7 @@ struct Step {
     file: String,
     line: usize,
     command: String,
-    /// What has to be printed before it counts.
+    /// The text that has to be printed before the output is compared.
     until: Option<String>,
 }
 
@@ -46,10 +46,10 @@ struct Step {
 struct Output {
     code: i32,
     printed: String,
-    complaints: String,
+    stderr: String,
 }
 
-/// A cluster with a folder of its own.
+/// A cluster with its own folder.
 struct Side {
     folder: tempfile::TempDir,
     path: String,
@@ -83,11 +83,11 @@ impl Side {
         Output {
             code: output.status.code().unwrap_or(-1),
             printed: text(&output.stdout),
-            complaints: text(&output.stderr),
+            stderr: text(&output.stderr),
         }
     }
 
-    /// Runs a step, again and again if it waits for something.
+    /// Runs a step, repeatedly if it waits for a text.
     async fn run(&self, step: &Step) -> Output {
         let Some(text) = &step.until else {
             return self.run_once(&step.command).await;
@@ -95,7 +95,7 @@ impl Side {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
         loop {
             let output = self.run_once(&step.command).await;
-            let all = format!("{}\n{}", output.printed, output.complaints);
+            let all = format!("{}\n{}", output.printed, output.stderr);
             if all.contains(text.as_str()) || tokio::time::Instant::now() > deadline {
                 return output;
             }
@@ -105,7 +105,7 @@ impl Side {
 }
 
 fn here() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/kubectl")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance/kubectl")
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -172,7 +172,7 @@ async fn kubectl_prints_the_same_of_both_servers() {
     let planes = ControlPlanes::start(&assets, &["same"], options).await.unwrap();
     let plane = planes.get("same").unwrap();
     let server = Server::start(Options {
-        // Nothing runs in a control plane without nodes.
+        // A control plane without nodes runs no workloads.
         health: Health::Never,
         ..Options::default()
     })
@@ -190,7 +190,7 @@ async fn kubectl_prints_the_same_of_both_servers() {
         assets.kubectl(),
         Normal::new(plane.url()),
     );
-    let ours = Side::new(&kubeconfig, assets.kubectl(), Normal::new(url));
+    let embedded = Side::new(&kubeconfig, assets.kubectl(), Normal::new(url));
 
     let only = std::env::var("KUBECTL_ONLY").unwrap_or_default();
     let steps = scripts(&only);
@@ -198,12 +198,12 @@ async fn kubectl_prints_the_same_of_both_servers() {
     let mut accepted = accepted::Accepted::read(&here().join("accepted.txt"));
     let mut failures = Vec::new();
     for step in &steps {
-        let (wanted, found) = tokio::join!(real.run(step), ours.run(step));
+        let (wanted, found) = tokio::join!(real.run(step), embedded.run(step));
         if wanted == found {
             continue;
         }
         let lines = difference(&wanted, &found);
-        if !accepted.is_meant(&step.command, &lines) {
+        if !accepted.is_accepted(&step.command, &lines) {
             failures.push(format!(
                 "{}.sh:{}\n{}\n    {}\n",
                 step.file,
@@ -226,16 +226,13 @@ async fn kubectl_prints_the_same_of_both_servers() {
     }
 }
 
-/// What two outputs have for themselves, line by line.
+/// Returns the lines that only one of two outputs has.
 fn difference(wanted: &Output, found: &Output) -> Vec<String> {
     let mut out = Vec::new();
     if wanted.code != found.code {
         out.push(format!("code {} and here {}", wanted.code, found.code));
     }
-    for (left, right) in [
-        (&wanted.printed, &found.printed),
-        (&wanted.complaints, &found.complaints),
-    ] {
+    for (left, right) in [(&wanted.printed, &found.printed), (&wanted.stderr, &found.stderr)] {
         let (left_lines, right_lines): (Vec<&str>, Vec<&str>) =
             (left.lines().collect(), right.lines().collect());
         let missing = left_lines.iter().filter(|line| !right_lines.contains(line));

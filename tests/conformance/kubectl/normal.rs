@@ -1,4 +1,4 @@
-//! What servers make themselves has no meaning: it is replaced in what commands print.
+//! Replaces values that servers generate in the output of commands.
 
 use regex::Regex;
 use serde_json::Value;
@@ -9,7 +9,7 @@ pub(crate) struct Normal {
     rules: Vec<(Regex, &'static str)>,
 }
 
-/// Patterns and what stands for them, in this order.
+/// Patterns and their replacements, in this order.
 const RULES: [(&str, &str); 19] = [
     (
         r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
@@ -40,7 +40,7 @@ const RULES: [(&str, &str); 19] = [
         r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----",
         "<certificate>",
     ),
-    // How wide a column is depends on what stands in it.
+    // The width of a column depends on its content.
     (r"(\S) {2,}", "$1  "),
     (r"\t+", "\t"),
     (r"(?m)(^|[ \t(])(\d+(d|h|m|s))+( ago)?($|[ \t)])", "$1<age>$5"),
@@ -51,7 +51,7 @@ const RULES: [(&str, &str); 19] = [
     (r"(?m) +$", ""),
 ];
 
-/// JSON with its fields in the order of their names, whether it is the whole of a text or lines of it.
+/// Sorts the fields of JSON by name, in the whole text or in single lines.
 fn sorted(text: &str) -> String {
     if let Ok(value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(text) {
         return format!("{value:#}\n");

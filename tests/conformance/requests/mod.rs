@@ -1,7 +1,7 @@
-//! The same requests to a real kube-apiserver and to the embedded one, and the answers compared.
+//! Sends the same requests to a real kube-apiserver and to the embedded one, and compares the responses.
 //!
-//! `cases/*.http` are files of steps, see [`script`]; `random` makes sequences of them. What the servers make
-//! themselves (UIDs, revisions, times, addresses) is normalised.
+//! `cases/*.http` are files of steps, see [`script`]; `random` generates sequences of them. Values that the servers
+//! generate (UIDs, revisions, times, addresses) are normalised.
 
 mod normal;
 mod random;
@@ -17,29 +17,32 @@ use starling_apiserver::server::{Listening, Options, Server};
 use starling_controlplane::{Assets, ControlPlanes};
 
 use script::{End, Step};
-use side::{Answer, Side, client};
+use side::{Response, Side, client};
 
-fn differences(step: &Step, real: &Answer, ours: &Answer, normal: &mut normal::Pair) -> Vec<String> {
+fn differences(step: &Step, real: &Response, embedded: &Response, normal: &mut normal::Pair) -> Vec<String> {
     let mut differences = Vec::new();
     if let End::Until(..) = step.end {
-        if real.code != ours.code {
-            differences.push(format!("in the end code {} and here {}", real.code, ours.code));
+        if real.code != embedded.code {
+            differences.push(format!(
+                "in the end code {} and here {}",
+                real.code, embedded.code
+            ));
         }
-        // Names what is met for the first time.
-        normal.both(&real.body, &ours.body);
+        // Assigns names to new values.
+        normal.both(&real.body, &embedded.body);
         return differences;
     }
-    if real.code != ours.code {
-        differences.push(format!("code {} and here {}", real.code, ours.code));
+    if real.code != embedded.code {
+        differences.push(format!("code {} and here {}", real.code, embedded.code));
     }
-    let (mut wanted, mut found) = normal.both(&real.body, &ours.body);
-    if step.loose {
+    let (mut wanted, mut found) = normal.both(&real.body, &embedded.body);
+    if step.code_only {
         wanted = wanted["reason"].clone();
         found = found["reason"].clone();
-    } else if real.warnings != ours.warnings {
+    } else if real.warnings != embedded.warnings {
         differences.push(format!(
             "warnings {:?} and here {:?}",
-            real.warnings, ours.warnings
+            real.warnings, embedded.warnings
         ));
     }
     normal::diff("", &wanted, &found, &mut differences);
@@ -59,7 +62,7 @@ async fn real() -> (ControlPlanes, Client) {
     (planes, client)
 }
 
-/// An embedded server without controllers of workloads, of which the real controller manager of this test has none.
+/// An embedded server without workload controllers, which the real controller manager of this test does not run either.
 async fn embedded() -> (Server, Listening) {
     let options = Options {
         health: Health::Unattended,
@@ -71,11 +74,11 @@ async fn embedded() -> (Server, Listening) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_servers_answer_alike() {
+async fn both_servers_respond_alike() {
     let (_planes, real) = real().await;
     let (server, _listening) = embedded().await;
 
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/requests/cases");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance/requests/cases");
     let only = std::env::var("COMPARE_ONLY").unwrap_or_default();
     let mut files: BTreeMap<String, String> = BTreeMap::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -93,7 +96,7 @@ async fn both_servers_answer_alike() {
         let mut found = Side::new(&client(&cluster.kubeconfig()).await);
         let mut normal = normal::Pair::default();
         for step in script::read(text) {
-            let (wanted, found) = tokio::join!(wanted.answer(&step), found.answer(&step));
+            let (wanted, found) = tokio::join!(wanted.response(&step), found.response(&step));
             let differences = differences(&step, &wanted, &found, &mut normal);
             steps_done += 1;
             if !differences.is_empty() {

@@ -1,40 +1,40 @@
-//! What servers make themselves has no meaning; it is given names by the order in which it is met.
+//! Replaces values that servers generate by names, in the order of their first occurrence.
 
 use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-/// The values met so far, on either side.
+/// The values so far, on both sides.
 #[derive(Default)]
 pub(crate) struct Pair {
     real: Names,
-    ours: Names,
+    embedded: Names,
 }
 
 #[derive(Default)]
 struct Names {
     uids: HashMap<String, usize>,
-    /// Revisions of objects; those of lists and bookmarks say what else has been written.
+    /// Revisions of objects; those of lists and bookmarks depend on other writes.
     revisions: HashMap<String, usize>,
-    /// Whether revisions of objects are told apart.
+    /// Whether revisions of objects are distinguished.
     ordered: bool,
 }
 
 impl Pair {
-    /// Tells revisions of objects apart: nobody but the script writes to them.
+    /// Distinguishes revisions of objects, which only the script writes.
     pub(crate) fn ordered() -> Self {
         let mut pair = Self::default();
-        (pair.real.ordered, pair.ours.ordered) = (true, true);
+        (pair.real.ordered, pair.embedded.ordered) = (true, true);
         pair
     }
 
-    /// Gives both answers with names in place of values.
-    pub(crate) fn both(&mut self, real: &Value, ours: &Value) -> (Value, Value) {
-        (self.real.value("", real), self.ours.value("", ours))
+    /// Returns both responses with names instead of values.
+    pub(crate) fn both(&mut self, real: &Value, embedded: &Value) -> (Value, Value) {
+        (self.real.value("", real), self.embedded.value("", embedded))
     }
 }
 
-/// Fields that hold a time.
+/// Fields that contain a time.
 const TIMES: [&str; 13] = [
     "creationTimestamp",
     "deletionTimestamp",
@@ -74,7 +74,7 @@ impl Names {
                         (self.text(name), value)
                     })
                     .collect();
-                // Both servers give a namespace the same objects, but at their own time.
+                // Both servers create the same objects in a namespace, but at different times.
                 if let Some(Value::Array(items)) = out.get_mut("items") {
                     items.retain(|item| {
                         let name = &item["metadata"]["name"];
@@ -89,8 +89,8 @@ impl Names {
         }
     }
 
-    /// Of several causes in maps (data, labels, fields of a CustomResource) the real server takes any first; their message is compared
-    /// by its letters.
+    /// For several causes in maps (data, labels, fields of a CustomResource), the real server has any order; their
+    /// message is compared by its letters.
     fn unordered(&self, map: &Map<String, Value>) -> Map<String, Value> {
         let mut map = map.clone();
         let Some(details) = map.get("details") else {
@@ -121,8 +121,8 @@ impl Names {
         self.value("metadata", &meta)
     }
 
-    /// Entries are sorted by their time, which has another second on either side: that is checked, and they are put
-    /// into an order without times.
+    /// Entries are sorted by time, which differs on the two sides. The order is checked, and then replaced by one that
+    /// does not depend on times.
     fn managed(&mut self, entries: &[Value]) -> Value {
         let text = |entry: &Value, name: &str| entry[name].as_str().unwrap_or_default().to_owned();
         let right = entries.is_sorted_by_key(|entry| {
@@ -177,7 +177,7 @@ impl Names {
                 }
             }
         }
-        // Names that are made up begin with `gen-` and a number in the random sequences.
+        // Generated names start with `gen-` and a number in the random sequences.
         if let Some(at) = out.find("gen-") {
             let end = out[at + 4..]
                 .find('-')
@@ -205,15 +205,15 @@ impl Names {
                 out.replace_range(from..to, "N");
             }
         }
-        // Where the real server keeps things.
+        // The storage prefix of the real server.
         out.replace("Key: /real/", "Key: /")
             .replace("Key: /registry/", "Key: /")
     }
 }
 
-/// Writes down where two values differ.
-pub(crate) fn diff(path: &str, real: &Value, ours: &Value, out: &mut Vec<String>) {
-    match (real, ours) {
+/// Collects the differences of two values.
+pub(crate) fn diff(path: &str, real: &Value, embedded: &Value, out: &mut Vec<String>) {
+    match (real, embedded) {
         (Value::Object(left), Value::Object(right)) => {
             for (name, value) in left {
                 match right.get(name) {

@@ -1,9 +1,9 @@
-//! Steps as they are written down.
+//! The text format of steps.
 //!
 //! A line is a method, a path, and a body in JSON. The form of the body follows from the method; `PATCH-MERGE`,
-//! `PATCH-JSON`, `PATCH-STRATEGIC` and `APPLY` name it. `UNTIL` repeats a get until code and a text in the answer are
-//! there, for what controllers do; `WATCH` reads events until there is one of the object named. A line that begins with
-//! `!` compares code and reason only: after it stands why. Values of either server are named `$…(…)`, see
+//! `PATCH-JSON`, `PATCH-STRATEGIC` and `APPLY` name it. `UNTIL` repeats a get until the response has a code and a text,
+//! to wait for controllers; `WATCH` reads events up to one of the named object. A line that starts with `!` and a
+//! reason compares code and reason only. Values of each server are written as `$…(…)`, see
 //! [`crate::requests::side::Memory`].
 
 /// One request.
@@ -16,13 +16,13 @@ pub(crate) struct Step {
     /// What ends it.
     pub(crate) end: End,
     /// Whether only code and reason are compared.
-    pub(crate) loose: bool,
+    pub(crate) code_only: bool,
 }
 
 /// What ends a step.
 pub(crate) enum End {
-    Answer,
-    /// A code and a text in the answer, asked for again and again.
+    Response,
+    /// A code and a text in the response; the request is repeated.
     Until(u16, String),
     /// An event of the object of this name.
     Event(String),
@@ -40,7 +40,7 @@ pub(crate) fn read(text: &str) -> Vec<Step> {
 
 /// Reads one step.
 pub(crate) fn step(line: usize, text: &str) -> Step {
-    let (loose, text) = match text.strip_prefix('!') {
+    let (code_only, text) = match text.strip_prefix('!') {
         Some(rest) => (
             true,
             rest.trim_start()
@@ -71,7 +71,7 @@ pub(crate) fn step(line: usize, text: &str) -> Step {
             (End::Until(code, text.trim().to_owned()), String::new())
         }
         "WATCH" => (End::Event(rest), String::new()),
-        _ => (End::Answer, rest),
+        _ => (End::Response, rest),
     };
     Step {
         line,
@@ -80,6 +80,6 @@ pub(crate) fn step(line: usize, text: &str) -> Step {
         path: path.to_owned(),
         body,
         end,
-        loose,
+        code_only,
     }
 }

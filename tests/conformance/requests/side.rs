@@ -1,4 +1,4 @@
-//! One of the two servers: sends steps to it and remembers what it has made.
+//! One of the two servers: sends steps to it and remembers generated values.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,24 +14,24 @@ use tokio::time::Instant;
 use crate::requests::script::{End, Step};
 
 /// How long controllers and watches may take.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What garbage collection takes away again.
+/// The finalizers that garbage collection removes.
 const COLLECTED: [&str; 2] = ["foregroundDeletion", "orphan"];
 
-pub(crate) struct Answer {
+pub(crate) struct Response {
     pub(crate) code: u16,
     pub(crate) body: Value,
     pub(crate) warnings: Vec<String>,
 }
 
-/// A server as one script meets it.
+/// The state of one script on a server.
 pub(crate) struct Side {
     client: Client,
     memory: Memory,
 }
 
-/// Values that a server has made. A step names them: `$rv(configmaps/a)`, the newest revision met of an object;
+/// Values that a server has generated, for use in steps: `$rv(configmaps/a)`, the newest known revision of an object;
 /// `$old(configmaps/a)`, the one before; `$uid(configmaps/a)`; `$start(configmaps)`, the revision of the first list
 /// without parameters; `$continue()`, the token of the last list that had one.
 #[derive(Default)]
@@ -65,7 +65,7 @@ impl Memory {
         out + rest
     }
 
-    /// A value; of an object that was never met, the revision of the first list, or else one that cannot be right.
+    /// Returns a value; for an unknown object, the revision of the first list, or an invalid one.
     fn value(&self, name: &str) -> &str {
         let (_, object) = name.split_once('(').unwrap_or_default();
         let (plural, _) = object.split_once('/').unwrap_or_default();
@@ -77,8 +77,8 @@ impl Memory {
             .map_or("1", String::as_str)
     }
 
-    fn learn(&mut self, step: &Step, answer: &Answer) {
-        if answer.code >= 300 || step.path.contains("dryRun") {
+    fn remember(&mut self, step: &Step, response: &Response) {
+        if response.code >= 300 || step.path.contains("dryRun") {
             return;
         }
         let (path, query) = step.path.split_once('?').unwrap_or((&step.path, ""));
@@ -87,8 +87,8 @@ impl Memory {
             .skip_while(|segment| *segment != "namespaces")
             .skip(2);
         let Some(plural) = segments.next() else { return };
-        let meta = &answer.body["metadata"];
-        if let Some(items) = answer.body["items"].as_array() {
+        let meta = &response.body["metadata"];
+        if let Some(items) = response.body["items"].as_array() {
             if query.is_empty()
                 && let Some(revision) = meta["resourceVersion"].as_str()
             {
@@ -132,26 +132,26 @@ impl Side {
         }
     }
 
-    /// Does a step: sends it, and waits for what it waits for.
-    pub(crate) async fn answer(&mut self, step: &Step) -> Answer {
-        let deadline = Instant::now() + PATIENCE;
-        let answer = match &step.end {
-            End::Answer => self.send(step).await,
+    /// Runs a step: sends it, and waits for its condition.
+    pub(crate) async fn response(&mut self, step: &Step) -> Response {
+        let deadline = Instant::now() + TIMEOUT;
+        let response = match &step.end {
+            End::Response => self.send(step).await,
             End::Event(name) => self.watch(step, name, deadline).await,
             End::Until(code, text) => loop {
-                let answer = self.send(step).await;
-                let there = answer.code == *code && answer.body.to_string().contains(text.as_str());
+                let response = self.send(step).await;
+                let there = response.code == *code && response.body.to_string().contains(text.as_str());
                 if there || Instant::now() > deadline {
-                    break answer;
+                    break response;
                 }
                 tokio::time::sleep(Duration::from_millis(25)).await;
             },
         };
-        self.memory.learn(step, &answer);
+        self.memory.remember(step, &response);
         if step.method == "DELETE" && !step.path.contains("dryRun") {
-            self.settle(step, &answer, deadline).await;
+            self.wait_for_garbage_collection(step, &response, deadline).await;
         }
-        answer
+        response
     }
 
     async fn request(&self, step: &Step) -> http::Response<Body> {
@@ -170,7 +170,7 @@ impl Side {
             .unwrap()
     }
 
-    async fn send(&self, step: &Step) -> Answer {
+    async fn send(&self, step: &Step) -> Response {
         let response = self.request(step).await;
         let code = response.status().as_u16();
         let warnings = response
@@ -183,49 +183,49 @@ impl Side {
         let body = serde_json::from_slice(&bytes)
             .or_else(|_| events(&bytes))
             .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
-        Answer { code, body, warnings }
+        Response { code, body, warnings }
     }
 
     /// Reads events up to one of an object.
-    async fn watch(&self, step: &Step, name: &str, deadline: Instant) -> Answer {
+    async fn watch(&self, step: &Step, name: &str, deadline: Instant) -> Response {
         let response = self.request(step).await;
         let code = response.status().as_u16();
         let mut body = response.into_body();
-        let (mut bytes, mut seen) = (Vec::new(), Vec::new());
+        let (mut bytes, mut events_so_far) = (Vec::new(), Vec::new());
         while let Ok(Some(frame)) = tokio::time::timeout_at(deadline, body.frame()).await {
             bytes.extend_from_slice(frame.unwrap().data_ref().map_or(&[][..], |data| data));
             while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = bytes.drain(..=end).collect();
-                seen.push(serde_json::from_slice::<Value>(&line).unwrap());
+                events_so_far.push(serde_json::from_slice::<Value>(&line).unwrap());
             }
-            if seen
+            if events_so_far
                 .last()
                 .is_some_and(|event| event["object"]["metadata"]["name"] == name)
             {
                 break;
             }
         }
-        Answer {
+        Response {
             code,
-            body: Value::Array(seen),
+            body: Value::Array(events_so_far),
             warnings: Vec::new(),
         }
     }
 
-    /// Waits until garbage collection is done with what was deleted, so that the next step meets the same on both sides.
-    async fn settle(&self, step: &Step, answer: &Answer, deadline: Instant) {
+    /// Waits until garbage collection has finished, so that the next step has the same state on both sides.
+    async fn wait_for_garbage_collection(&self, step: &Step, response: &Response, deadline: Instant) {
         let collected = |object: &Value| {
             object["metadata"]["finalizers"]
                 .as_array()
                 .is_some_and(|all| all.iter().any(|one| COLLECTED.iter().any(|name| one == name)))
         };
-        let under_way = |body: &Value| {
+        let is_being_collected = |body: &Value| {
             collected(body)
                 || body["items"]
                     .as_array()
                     .is_some_and(|items| items.iter().any(collected))
         };
-        if !under_way(&answer.body) {
+        if !is_being_collected(&response.body) {
             return;
         }
         let get = Step {
@@ -234,10 +234,10 @@ impl Side {
             content_type: "",
             path: step.path.split('?').next().unwrap_or_default().to_owned(),
             body: String::new(),
-            end: End::Answer,
-            loose: false,
+            end: End::Response,
+            code_only: false,
         };
-        while Instant::now() < deadline && under_way(&self.send(&get).await.body) {
+        while Instant::now() < deadline && is_being_collected(&self.send(&get).await.body) {
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
     }

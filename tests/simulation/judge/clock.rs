@@ -1,13 +1,13 @@
-//! What the controller's clock showed. Times in statuses and annotations are by that clock; journals are not.
+//! The controller's clock. Statuses and annotations have times of that clock; journals do not.
 
 use jiff::{SignedDuration, Timestamp};
 
-/// How far a clock was off, from when on. Before the first of these it was right.
+/// The offset of the clock since each time. Before the first time the clock is right.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ControllerClock(pub(crate) Vec<(Timestamp, SignedDuration)>);
 
 impl ControllerClock {
-    /// Lets it jump.
+    /// Lets the clock jump.
     pub(crate) fn jump(&mut self, at: Timestamp, by: SignedDuration) {
         let off = self.off_at(at).checked_add(by).unwrap_or(SignedDuration::ZERO);
         self.0.push((at, off));
@@ -20,7 +20,7 @@ impl ControllerClock {
             .map_or(SignedDuration::ZERO, |(_, off)| *off)
     }
 
-    /// The earliest and the latest time that it showed in a span.
+    /// Returns the earliest and the latest time of the clock in a span.
     pub(crate) fn shown(&self, from: Timestamp, to: Timestamp) -> (Timestamp, Timestamp) {
         let shows = |at: Timestamp, off: SignedDuration| at.checked_add(off).unwrap_or(at);
         let (mut least, mut most) = (shows(from, self.off_at(from)), shows(from, self.off_at(from)));
@@ -37,7 +37,7 @@ impl ControllerClock {
         (least.min(last), most.max(last))
     }
 
-    /// The first moment before `by` at which it showed a time; `by` where it never did.
+    /// Returns the first moment before `by` at which the clock showed a time, or `by` if there is none.
     pub(crate) fn when(&self, shown: Timestamp, by: Timestamp) -> Timestamp {
         let mut spans = vec![(Timestamp::MIN, SignedDuration::ZERO)];
         spans.extend(self.0.iter().copied());
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_showed_is_found_again() {
+    fn a_displayed_time_is_converted_back() {
         let mut clock = ControllerClock::default();
         clock.jump(t(100), SignedDuration::from_secs(60));
         clock.jump(t(200), SignedDuration::from_secs(-90));
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(clock.shown(t(90), t(110)), (t(90), t(170)));
         assert_eq!(clock.shown(t(190), t(210)), (t(170), t(260)));
         assert_eq!(clock.when(t(50), t(300)), t(50));
-        // Shown twice: the first time counts, and none that is later than is known.
+        // Shown twice: the first time counts, and never one after the limit.
         assert_eq!(clock.when(t(180), t(300)), t(120));
         assert_eq!(clock.when(t(250), t(300)), t(190));
         assert_eq!(clock.when(t(130), t(115)), t(115));

@@ -1,4 +1,4 @@
-//! What the digests in statuses stand for. How they are made is none of the judge's business.
+//! The meaning of the digests in statuses. The judge does not know how a digest is computed.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use starling_api::{SyncResource, SyncSpec, SyncTemplate};
 
 use super::hub::{Hub, Track};
 
-/// What one Sync is to hold: the pair of a revision and a template with all values. `suspend` is none of it.
+/// The desired state of one Sync: the pair of a revision and a template with all values. `suspend` is not part of it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Wanted {
+pub(crate) struct DesiredState {
     pub(crate) revision: String,
     pub(crate) template: SyncTemplate,
 }
 
-impl Wanted {
+impl DesiredState {
     pub(crate) fn of(revision: &str, spec: &SyncSpec) -> Self {
         Self {
             revision: revision.to_owned(),
@@ -27,34 +27,34 @@ impl Wanted {
     }
 }
 
-/// A digest that stands for two things.
+/// A digest with two meanings.
 #[derive(Debug)]
-pub(crate) struct TwoMeanings {
+pub(crate) struct AmbiguousDigest {
     pub(crate) at: Timestamp,
     pub(crate) cluster: String,
-    pub(crate) words: String,
+    pub(crate) message: String,
 }
 
-/// What the digests in statuses stand for, learned from the statuses that used them first.
+/// The meaning of each digest, taken from the first status that contains it.
 #[derive(Debug, Default)]
 pub(crate) struct Digests {
-    known: BTreeMap<String, Wanted>,
-    pub(crate) two_meanings: Vec<TwoMeanings>,
+    known: BTreeMap<String, DesiredState>,
+    pub(crate) ambiguous_digests: Vec<AmbiguousDigest>,
 }
 
 impl Digests {
-    /// Whether a digest stands for this.
-    pub(crate) fn is(&self, digest: &str, wanted: &Wanted) -> bool {
-        self.known.get(digest) == Some(wanted)
+    /// Whether a digest means this desired state.
+    pub(crate) fn is(&self, digest: &str, desired: &DesiredState) -> bool {
+        self.known.get(digest) == Some(desired)
     }
 
-    /// What it stands for.
-    pub(crate) fn get(&self, digest: &str) -> Option<&Wanted> {
+    /// Returns the meaning of a digest.
+    pub(crate) fn get(&self, digest: &str) -> Option<&DesiredState> {
         self.known.get(digest)
     }
 
-    /// Learns them all.
-    pub(crate) fn learn(hub: &Hub) -> Self {
+    /// Collects the meanings of all digests.
+    pub(crate) fn collect(hub: &Hub) -> Self {
         let mut digests = Self::default();
         let mut versions: Vec<(&Track<SyncResource>, usize)> = Vec::new();
         for track in hub.syncs.values() {
@@ -62,13 +62,13 @@ impl Digests {
         }
         versions.sort_by_key(|(track, place)| track.versions()[*place].index);
         for (track, place) in versions {
-            digests.learn_from(track, place);
+            digests.collect_from(track, place);
         }
         digests
     }
 
-    /// Takes in what a status says for the first time. One that is a copy of an older one says nothing new.
-    fn learn_from(&mut self, track: &Track<SyncResource>, place: usize) {
+    /// Adds the digests that a status contains for the first time. A copied older status adds nothing.
+    fn collect_from(&mut self, track: &Track<SyncResource>, place: usize) {
         let version = &track.versions()[place];
         let Some(status) = &version.object.status else {
             return;
@@ -80,32 +80,32 @@ impl Digests {
         let spec = spec_of_generation(track, place);
         let attempted = (&status.last_attempted_target, &status.last_attempted_revision);
         let applied = (&status.last_applied_target, &status.last_applied_revision);
-        let said = |digest: &str| {
+        let appeared_before = |digest: &str| {
             before
                 .iter()
                 .any(|old| old.last_applied_target == digest || old.last_attempted_target == digest)
         };
         for (digest, revision) in [attempted, applied] {
-            if digest.is_empty() || said(digest) {
+            if digest.is_empty() || appeared_before(digest) {
                 continue;
             }
-            let wanted = Wanted::of(revision, spec);
+            let desired = DesiredState::of(revision, spec);
             match self.known.get(digest) {
-                Some(known) if *known != wanted => self.two_meanings.push(TwoMeanings {
+                Some(known) if *known != desired => self.ambiguous_digests.push(AmbiguousDigest {
                     at: version.at,
                     cluster: spec.cluster_ref.name.clone(),
-                    words: format!("target {digest} stands for two things; the second is {revision}"),
+                    message: format!("target {digest} has two meanings; the second is {revision}"),
                 }),
                 Some(_) => {}
                 None => {
-                    self.known.insert(digest.clone(), wanted);
+                    self.known.insert(digest.clone(), desired);
                 }
             }
         }
     }
 }
 
-/// The spec that a status is about.
+/// Returns the spec of a status' generation.
 fn spec_of_generation(track: &Track<SyncResource>, place: usize) -> &SyncSpec {
     let versions = &track.versions()[..=place];
     let current = &versions[place].object;

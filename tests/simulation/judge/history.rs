@@ -1,5 +1,5 @@
-//! What the judge is told: what was written to the clusters, and what was pushed. Nothing that the controller says of
-//! itself is part of it but what it wrote into the CRs, and that is what is judged.
+//! The input of the judge: the writes to the clusters, and the pushes. Of the controller's own reports it contains only
+//! what the controller wrote into the CRs, and that is checked.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,28 +9,28 @@ use serde_json::Value;
 
 use super::clock::ControllerClock;
 
-/// A run, from its first write to its last.
+/// A run, from the first write to the last.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
-    /// What was written to each member, by the name of its Cluster, in order. The names are unique over all namespaces.
-    /// A cluster that was rebuilt under its name goes on in the same list; a new `kube-system` begins it.
+    /// The writes to each member, by the name of its Cluster, in order. The names are unique over all namespaces. A
+    /// cluster that was rebuilt under its name continues in the same list, with a new `kube-system`.
     pub(crate) members: BTreeMap<String, Vec<Write>>,
-    /// What was written to the management cluster, in order: every version of every object that is of interest. Others
-    /// may be among them.
+    /// The writes to the management cluster, in order: every version of every relevant object, and possibly of others.
     pub(crate) hub: Vec<Write>,
-    /// What was pushed to each repository, by its URL as the Source names it, in order.
+    /// The pushes to each repository, by the URL in the Source, in order.
     pub(crate) git: BTreeMap<String, Vec<Push>>,
-    /// Since when nobody but the controller has written anything, no fault was at work, and everything had had the time
-    /// to come to rest. Without it nothing is asked of the end.
-    pub(crate) quiet_since: Option<Timestamp>,
-    /// When the run was over.
+    /// The time since which only the controller writes, no fault is active, and everything has had the time to become
+    /// idle. Without it the final state is not checked.
+    pub(crate) idle_since: Option<Timestamp>,
+    /// The end of the run.
     pub(crate) ended: Timestamp,
-    /// When the controller did not run, or the management cluster did not answer it: nobody can explain a wait then.
+    /// When the controller did not run, or the management cluster did not respond to it: a wait has no explanation
+    /// then.
     pub(crate) away: Vec<(Timestamp, Timestamp)>,
-    /// How long what was written to the management cluster may have been unknown to the controller, by faults of watches
-    /// and answers. What it wrote itself and got an answer to is never unknown to it.
+    /// How long a write to the management cluster may be unknown to the controller, by faults of watches and responses.
+    /// Its own writes with a response are always known to it.
     pub(crate) lag: SignedDuration,
-    /// What the controller's clock showed.
+    /// The controller's clock.
     pub(crate) clock: ControllerClock,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct History {
 pub(crate) struct Write {
     /// When.
     pub(crate) at: Timestamp,
-    /// What it did.
+    /// The kind of change.
     pub(crate) verb: Verb,
     /// API group; empty for the core.
     pub(crate) group: String,
@@ -51,20 +51,20 @@ pub(crate) struct Write {
     pub(crate) name: String,
     /// The field manager of the request.
     pub(crate) manager: String,
-    /// The version that it made.
+    /// The resulting version.
     pub(crate) resource_version: u64,
-    /// The object after it; of a deletion the last version.
+    /// The object after the write; for a deletion the last version.
     pub(crate) object: Value,
 }
 
-/// What a write did to its object.
+/// The change that a write made to its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
-    /// It is new, or was changed.
+    /// Creation or change.
     Write,
-    /// Its deletion began; it waits for finalizers.
+    /// Start of a deletion that waits for finalizers.
     DeleteBegins,
-    /// It is gone.
+    /// Deletion.
     Delete,
 }
 
@@ -75,14 +75,14 @@ pub(crate) struct Push {
     pub(crate) at: Timestamp,
     /// Such as `refs/heads/main`.
     pub(crate) reference: String,
-    /// All hex digits of it.
+    /// The full commit ID.
     pub(crate) commit: String,
-    /// What each folder renders to, before anything is substituted, by the path of the folder without `./`; empty for the
-    /// root. A folder that cannot be rendered is not there.
+    /// The objects of each folder before substitution, by the path of the folder without `./`; empty for the root. A
+    /// folder that cannot be rendered is missing.
     pub(crate) objects: BTreeMap<String, Vec<Value>>,
 }
 
-/// Names an object of one cluster.
+/// The identity of an object in one cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     /// API group; empty for the core.
@@ -111,7 +111,7 @@ impl fmt::Display for Key {
 }
 
 impl Write {
-    /// Which object it was.
+    /// Returns the identity of the written object.
     pub(crate) fn key(&self) -> Key {
         Key {
             group: self.group.clone(),

@@ -1,4 +1,4 @@
-//! The CRs as they were at each moment.
+//! The CRs at each moment.
 
 use std::collections::BTreeMap;
 
@@ -31,16 +31,16 @@ impl Id {
 #[derive(Clone, Debug)]
 pub(crate) struct Version<T> {
     pub(crate) at: Timestamp,
-    /// Its place in the journal.
+    /// Its index in the journal.
     pub(crate) index: usize,
-    /// Who wrote it.
+    /// The field manager of the write.
     pub(crate) manager: String,
     pub(crate) verb: Verb,
-    /// As written; the last version, where it is gone.
+    /// The written object; for a deletion the last version.
     pub(crate) object: T,
 }
 
-/// All versions of what had one name, in order.
+/// All versions under one name, in order.
 #[derive(Clone, Debug)]
 pub(crate) struct Track<T>(Vec<Version<T>>);
 
@@ -55,7 +55,7 @@ impl<T> Track<T> {
         &self.0
     }
 
-    /// The version in force at a moment, writes of that moment included.
+    /// Returns the current version at a moment, writes of that moment included.
     pub(crate) fn at(&self, at: Timestamp) -> Option<&Version<T>> {
         let known = self.0.partition_point(|version| version.at <= at);
         self.0[..known]
@@ -63,7 +63,7 @@ impl<T> Track<T> {
             .filter(|version| version.verb != Verb::Delete)
     }
 
-    /// The version in force before a write of the journal.
+    /// Returns the current version before a write of the journal.
     pub(crate) fn before(&self, index: usize) -> Option<&Version<T>> {
         let known = self.0.partition_point(|version| version.index < index);
         self.0[..known]
@@ -71,7 +71,7 @@ impl<T> Track<T> {
             .filter(|version| version.verb != Verb::Delete)
     }
 
-    /// All that was in force at some moment of a span, both ends included.
+    /// Returns all versions that were current at some moment of a span, both ends included.
     pub(crate) fn during(&self, from: Timestamp, to: Timestamp) -> impl Iterator<Item = &Version<T>> {
         let first = self.at(from);
         let later = self
@@ -81,18 +81,18 @@ impl<T> Track<T> {
         first.into_iter().chain(later)
     }
 
-    /// When it changed after the beginning of a span and until its end, its deletions among it.
+    /// Returns the times of changes and deletions after the start of a span and until its end.
     pub(crate) fn changes(&self, from: Timestamp, to: Timestamp) -> impl Iterator<Item = Timestamp> {
         let times = self.0.iter().map(|version| version.at);
         times.filter(move |at| *at > from && *at <= to)
     }
 
-    /// Whether it was there all the time of a span, and so.
+    /// Whether the object existed during a whole span and always met a condition.
     pub(crate) fn always(&self, from: Timestamp, to: Timestamp, is: impl Fn(&T) -> bool) -> bool {
-        let gone =
+        let is_deleted =
             |version: &&Version<T>| version.verb == Verb::Delete && version.at > from && version.at <= to;
         self.at(from).is_some()
-            && !self.0.iter().any(|version| gone(&version))
+            && !self.0.iter().any(|version| is_deleted(&version))
             && self.during(from, to).all(|version| is(&version.object))
     }
 }
@@ -109,7 +109,7 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    /// Reads the journal. What cannot be read as its kind is left out: nobody can act on it.
+    /// Reads the journal. Objects that cannot be parsed as their kind are omitted: nothing can act on them.
     pub(crate) fn read(writes: &[Write]) -> Self {
         let mut hub = Self::default();
         for (index, write) in writes.iter().enumerate() {
@@ -129,13 +129,13 @@ impl Hub {
         hub
     }
 
-    /// A Cluster by its name alone.
+    /// Returns a Cluster by its name alone.
     pub(crate) fn cluster(&self, name: &str) -> Option<&Track<Cluster>> {
         let found = self.clusters.iter().find(|(id, _)| id.name == name);
         found.map(|(_, track)| track)
     }
 
-    /// The names of the clusters that a version of a group selects at a moment.
+    /// Returns the names of the clusters that a version of a group selects at a moment.
     pub(crate) fn selected(&self, namespace: &str, group: &SyncGroup, at: Timestamp) -> Vec<&str> {
         self.clusters
             .iter()
@@ -149,7 +149,7 @@ impl Hub {
             .collect()
     }
 
-    /// Whether a group of a namespace selected the cluster all the time of a span, and so.
+    /// Whether a group of a namespace selected the cluster during a whole span, and the cluster always met a condition.
     pub(crate) fn always_selected(
         &self,
         group: &SyncGroup,
@@ -179,7 +179,7 @@ fn add<T: DeserializeOwned>(tracks: &mut BTreeMap<Id, Track<T>>, index: usize, w
     });
 }
 
-/// The place of the stage that selects a cluster; clusters that no stage selects form the last one.
+/// Returns the index of the stage that selects a cluster; clusters that no stage selects form the last one.
 pub(crate) fn stage_of(stages: &[Stage], cluster: &Cluster) -> usize {
     let place = stages
         .iter()
@@ -187,7 +187,7 @@ pub(crate) fn stage_of(stages: &[Stage], cluster: &Cluster) -> usize {
     place.unwrap_or(stages.len())
 }
 
-/// What a label selector says, as Kubernetes defines it.
+/// Whether a label selector matches, as Kubernetes defines it.
 pub(crate) fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let pairs = selector.match_labels.iter().flatten();
     let expressions = selector.match_expressions.iter().flatten();
@@ -207,28 +207,28 @@ pub(crate) fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String
         })
 }
 
-/// The condition Ready.
+/// Returns the condition Ready.
 pub(crate) fn ready(conditions: &[Condition]) -> Option<&Condition> {
     conditions::find(conditions, READY)
 }
 
-/// Whether a Cluster says that it can be worked on.
+/// Whether a Cluster reports that its member is reachable.
 pub(crate) fn is_reachable(cluster: &Cluster) -> bool {
     let conditions = cluster.status.as_ref().map(|status| &*status.conditions);
     !cluster.spec.suspend && ready(conditions.unwrap_or_default()).is_some_and(|c| c.status == "True")
 }
 
-/// A span of time in the type that timestamps are added with.
+/// Converts a duration of the API.
 pub(crate) fn span(duration: starling_api::Duration) -> SignedDuration {
     SignedDuration::try_from(duration.as_std()).unwrap_or(SignedDuration::MAX)
 }
 
-/// A moment and a span later, without an end to run over.
+/// Adds a span to a moment; saturates.
 pub(crate) fn after(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
-/// A moment and a span earlier.
+/// Subtracts a span from a moment; saturates.
 pub(crate) fn earlier(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.checked_sub(by).unwrap_or(Timestamp::MIN)
 }

@@ -4,7 +4,7 @@ use starling_apiserver::journal;
 
 use super::history::{Verb, Write};
 
-/// The writes of one cluster, in order.
+/// Returns the writes of one cluster, in order.
 pub(crate) fn writes<'e>(entries: impl IntoIterator<Item = &'e journal::Entry>) -> Vec<Write> {
     entries.into_iter().map(write).collect()
 }

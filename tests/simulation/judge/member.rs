@@ -1,4 +1,4 @@
-//! The objects of one member as they were at each moment, told from its own journal.
+//! The objects of one member at each moment, from the member's journal.
 
 use std::collections::BTreeMap;
 
@@ -10,43 +10,44 @@ use super::history::{Key, Verb, Write};
 
 /// One version of an object.
 #[derive(Clone, Debug)]
-pub(crate) struct Stand<'h> {
+pub(crate) struct ObjectVersion<'h> {
     pub(crate) write: &'h Write,
-    /// Whether more changed than status and what the API server keeps for itself.
+    /// Whether more than status and the API server's own fields changed.
     pub(crate) changed: bool,
 }
 
-/// A write of ours to an object of a Sync.
+/// A write of Starling to an object of a Sync.
 #[derive(Clone, Debug)]
-pub(crate) struct Ours<'h> {
+pub(crate) struct OwnWrite<'h> {
     pub(crate) write: &'h Write,
-    /// As in [`Stand`].
+    /// As in [`ObjectVersion`].
     pub(crate) changed: bool,
-    /// Whether the object was made, changed or removed otherwise since our last write to it, or we removed it ourselves.
+    /// Whether another writer created, changed or deleted the object since Starling's last write to it, or Starling
+    /// deleted it.
     pub(crate) is_repair: bool,
 }
 
-impl Stand<'_> {
+impl ObjectVersion<'_> {
     pub(crate) fn is_gone(&self) -> bool {
         self.write.verb == Verb::Delete
     }
 }
 
-/// One member, from its making to its end or to a rebuild under the same name.
+/// One member, from its creation to its end or to a rebuild under the same name.
 #[derive(Debug, Default)]
 pub(crate) struct Member<'h> {
-    /// UID of its `kube-system`; empty where the journal does not tell.
+    /// UID of its `kube-system`; empty if the journal does not contain it.
     pub(crate) identity: String,
-    /// Since when it is there; none: from the beginning.
+    /// The creation time; none: the start of the run.
     pub(crate) since: Option<Timestamp>,
     /// Every version of every object, in order.
-    pub(crate) objects: BTreeMap<Key, Vec<Stand<'h>>>,
-    /// Our writes to objects of Syncs, in order: not the inventories, not our namespace.
-    pub(crate) ours: Vec<Ours<'h>>,
+    pub(crate) objects: BTreeMap<Key, Vec<ObjectVersion<'h>>>,
+    /// Starling's writes to objects of Syncs, in order, without inventories and Starling's namespace.
+    pub(crate) own_writes: Vec<OwnWrite<'h>>,
 }
 
 impl<'h> Member<'h> {
-    /// Reads a journal: one member, and one more for each rebuild. Nothing of the old one is there in the new one.
+    /// Reads a journal: one member, and one more for each rebuild. A rebuilt member has no objects of the old one.
     pub(crate) fn read(writes: &'h [Write]) -> Vec<Self> {
         let mut members = vec![Self::default()];
         for write in writes {
@@ -71,33 +72,35 @@ impl<'h> Member<'h> {
 
     fn take(&mut self, write: &'h Write) {
         let key = write.key();
-        let is_a_syncs = is_ours(write) && !is_own_business(&key);
-        let stands = self.objects.entry(key).or_default();
-        let changed = stands.last().is_none_or(|before| {
+        let is_sync_write = is_own(write) && !is_internal(&key);
+        let versions = self.objects.entry(key).or_default();
+        let changed = versions.last().is_none_or(|before| {
             before.is_gone()
                 || write.verb != Verb::Write
                 || content(&before.write.object) != content(&write.object)
         });
-        if is_a_syncs {
-            let is_repair = match stands.iter().rposition(|stand| is_ours(stand.write)) {
-                Some(last) => stands[last].is_gone() || stands[last + 1..].iter().any(|stand| stand.changed),
+        if is_sync_write {
+            let is_repair = match versions.iter().rposition(|version| is_own(version.write)) {
+                Some(last) => {
+                    versions[last].is_gone() || versions[last + 1..].iter().any(|version| version.changed)
+                }
                 None => true,
             };
-            self.ours.push(Ours {
+            self.own_writes.push(OwnWrite {
                 write,
                 changed,
                 is_repair,
             });
         }
-        stands.push(Stand { write, changed });
+        versions.push(ObjectVersion { write, changed });
     }
 
-    /// All versions of an object.
-    pub(crate) fn stands(&self, key: &Key) -> &[Stand<'h>] {
+    /// Returns all versions of an object.
+    pub(crate) fn versions(&self, key: &Key) -> &[ObjectVersion<'h>] {
         self.objects.get(key).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The entries of all inventories that were in force at a moment, with the owner that each is of.
+    /// Returns the entries of all current inventories at a moment, each with its owner.
     pub(crate) fn inventories(&self, at: Timestamp) -> Vec<(String, Key, String)> {
         let from = Key {
             group: String::new(),
@@ -106,14 +109,14 @@ impl<'h> Member<'h> {
             name: INVENTORY_PREFIX.into(),
         };
         let mut entries = Vec::new();
-        for (key, stands) in self.objects.range(from..) {
+        for (key, versions) in self.objects.range(from..) {
             let Some(rest) = key.name.strip_prefix(INVENTORY_PREFIX) else {
                 break;
             };
             let owner = rest.split('-').next().unwrap_or_default();
-            let known = stands.partition_point(|stand| stand.write.at <= at);
-            if let Some(stand) = stands[..known].last().filter(|stand| !stand.is_gone()) {
-                let listed = listed(&stand.write.object);
+            let known = versions.partition_point(|version| version.write.at <= at);
+            if let Some(version) = versions[..known].last().filter(|version| !version.is_gone()) {
+                let listed = listed(&version.write.object);
                 entries.extend(listed.into_iter().map(|(key, uid)| (owner.to_owned(), key, uid)));
             }
         }
@@ -122,29 +125,29 @@ impl<'h> Member<'h> {
 }
 
 /// Whether the controller wrote it.
-pub(crate) fn is_ours(write: &Write) -> bool {
+pub(crate) fn is_own(write: &Write) -> bool {
     write.manager == FIELD_MANAGER
 }
 
-/// Whether an object is Starling's own on the member, and no Sync's.
-fn is_own_business(key: &Key) -> bool {
+/// Whether an object on the member belongs to Starling and to no Sync.
+fn is_internal(key: &Key) -> bool {
     let inventory = key.namespace == SYSTEM_NAMESPACE && key.name.starts_with(INVENTORY_PREFIX);
     inventory || (key.kind == "Namespace" && key.name == SYSTEM_NAMESPACE)
 }
 
-/// `metadata.uid`.
+/// Returns `metadata.uid`.
 pub(crate) fn uid(object: &Value) -> &str {
     text(object, "/metadata/uid")
 }
 
-/// The owner that an object is labelled with; empty without the label.
+/// Returns the owner in an object's label; empty without the label.
 pub(crate) fn owner(object: &Value) -> &str {
     let labels = object.pointer("/metadata/labels");
     let label = labels.and_then(|labels| labels.get(OWNER_LABEL));
     label.and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A text in an object; empty without it.
+/// Returns a text field of an object; empty without it.
 pub(crate) fn text<'o>(object: &'o Value, pointer: &str) -> &'o str {
     object
         .pointer(pointer)
@@ -152,7 +155,7 @@ pub(crate) fn text<'o>(object: &'o Value, pointer: &str) -> &'o str {
         .unwrap_or_default()
 }
 
-/// What people would call the object: without status and what the API server adds.
+/// Returns the object without status and the fields that the API server adds.
 fn content(object: &Value) -> Value {
     let mut content = object.clone();
     if let Some(fields) = content.as_object_mut() {
@@ -171,7 +174,7 @@ fn content(object: &Value) -> Value {
     content
 }
 
-/// The entries of one shard: lines of group, kind, namespace, name and UID behind a first line.
+/// Returns the entries of one shard: lines of group, kind, namespace, name and UID after the first line.
 fn listed(map: &Value) -> Vec<(Key, String)> {
     let lines = text(map, "/data/inventory").lines().skip(1);
     lines

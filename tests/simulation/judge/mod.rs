@@ -1,16 +1,17 @@
-//! The judge: an opinion of its own on what happened in a run.
+//! The judge: an independent check of a run.
 //!
-//! [`judge`] reads what the clusters' API servers have logged, what was pushed, and the CRs, and says where an invariant of
-//! the design was broken. It shares the types of the CRs with Starling and nothing else: not the planner, not the step
-//! machine, not the renderer, not a digest. Where it needs one of these it has a smaller one of its own, or learns from
-//! the history what a value stands for.
+//! [`judge`] reads the journals of the clusters' API servers, the pushes, and the CRs, and returns the violations of
+//! the invariants. It shares the types of the CRs with Starling and nothing else: neither planner, rollout machine,
+//! renderer nor digests. Where the judge needs one of these it has a smaller one of its own, or takes the meaning of a
+//! value from the history.
 //!
-//! It has no false alarms on purpose: what a controller cannot know (a label that changed while it decided) is not held
-//! against it, for as long as `History::lag` says. What it does know (its own writes) is.
+//! The judge is built to have no false alarms: a change that the controller cannot know (a label that changed while it
+//! decided) is no violation for the time of `History::lag`. Its own writes are always known to the controller.
 //!
-//! A checker that accepts everything is the commonest bug of such tests, so `tests` holds histories that each break one
-//! rule, and a real one that is broken by program.
+//! A judge that accepts everything is the most common bug of such tests. Therefore `tests` contains histories that each
+//! break one rule, and a recorded one that the tests tamper with.
 
+mod actions;
 mod clock;
 mod digests;
 mod history;
@@ -21,7 +22,6 @@ mod render;
 mod rules;
 mod targets;
 mod violation;
-mod words;
 mod world;
 
 #[cfg(test)]
@@ -34,7 +34,7 @@ pub(crate) use load::writes;
 pub(crate) use violation::{Rule, Violation};
 use world::World;
 
-/// All that was wrong, in the order of time.
+/// Returns all violations, in the order of time.
 pub(crate) fn judge(history: &History) -> Vec<Violation> {
     let hub = Hub::read(&history.hub);
     let world = World::new(history, &hub);

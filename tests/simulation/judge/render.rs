@@ -1,5 +1,4 @@
-//! What a target is made of: the objects that git has for it, with the values of the Sync. And whether an object on a
-//! member is that.
+//! The objects of a target: those in git, with the values of the Sync. And whether an object on a member matches one.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +12,16 @@ use super::history::{Key, Push};
 pub(crate) struct Expected {
     group: String,
     kind: String,
-    /// Where it may be: what is namespaced and what is not, only the member knows.
+    /// Its possible namespaces: only the member knows which kinds are namespaced.
     namespaces: Vec<String>,
     name: String,
     /// As rendered.
     whole: Value,
-    /// Without the fields that others may own.
+    /// Without the ignored fields.
     required: Value,
 }
 
-/// The objects of a commit and a template; none where nobody pushed that commit, or the folder does not render.
+/// Returns the objects of a commit and a template; none if the commit was never pushed, or the folder does not render.
 pub(crate) fn render(pushes: &[&Push], revision: &str, template: &SyncTemplate) -> Option<Vec<Expected>> {
     let (_, commit) = revision.rsplit_once(':')?;
     let push = pushes.iter().rev().find(|push| push.commit == commit)?;
@@ -48,13 +47,13 @@ fn expected(object: &Value, template: &SyncTemplate) -> Expected {
         text("/kind").to_owned(),
         text("/metadata/name").to_owned(),
     );
-    // Part of the name, which has been compared by then.
+    // The namespace is part of the name, which is compared first.
     if let Some(metadata) = whole.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("namespace");
     }
     let mut required = whole.clone();
     for rule in &template.ignore {
-        leave_to_others(&mut required, &kind, &name, rule);
+        remove_ignored(&mut required, &kind, &name, rule);
     }
     Expected {
         group,
@@ -66,7 +65,7 @@ fn expected(object: &Value, template: &SyncTemplate) -> Expected {
     }
 }
 
-/// `${NAME}` for the names that have a value; `$${` stands for itself.
+/// Replaces `${NAME}` for the names that have a value; `$${` is an escaped `${`.
 fn substitute(value: &mut Value, values: &BTreeMap<String, String>) {
     match value {
         Value::String(text) if text.contains("${") => {
@@ -82,7 +81,7 @@ fn substitute(value: &mut Value, values: &BTreeMap<String, String>) {
     }
 }
 
-fn leave_to_others(object: &mut Value, kind: &str, name: &str, rule: &IgnoreRule) {
+fn remove_ignored(object: &mut Value, kind: &str, name: &str, rule: &IgnoreRule) {
     let concerns = rule.target.as_ref().is_none_or(|target| {
         (target.kind.is_empty() || target.kind == kind) && (target.name.is_empty() || target.name == name)
     });
@@ -97,7 +96,7 @@ fn leave_to_others(object: &mut Value, kind: &str, name: &str, rule: &IgnoreRule
 }
 
 impl Expected {
-    /// Whether it is an object of this name.
+    /// Whether this is the object of a key.
     pub(crate) fn is(&self, key: &Key) -> bool {
         self.group == key.group
             && self.kind == key.kind
@@ -105,7 +104,7 @@ impl Expected {
             && self.namespaces.contains(&key.namespace)
     }
 
-    /// The names that it may have on the member.
+    /// Returns the possible keys on the member.
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
         self.namespaces.iter().map(|namespace| Key {
             group: self.group.clone(),
@@ -115,7 +114,7 @@ impl Expected {
         })
     }
 
-    /// The name for people.
+    /// Returns the display name.
     pub(crate) fn named(&self) -> String {
         match self.namespaces.first().map(String::as_str) {
             None | Some("") => format!("{} {}", self.kind, self.name),
@@ -123,8 +122,8 @@ impl Expected {
         }
     }
 
-    /// How `status.problems` may name it.
-    pub(crate) fn is_called(&self, name: &str) -> bool {
+    /// Whether this is the object of a display name in `status.problems`.
+    pub(crate) fn has_display_name(&self, name: &str) -> bool {
         let names = self.namespaces.iter().map(|namespace| match namespace.as_str() {
             "" => format!("{} {}", self.kind, self.name),
             namespace => format!("{} {namespace}/{}", self.kind, self.name),
@@ -132,28 +131,29 @@ impl Expected {
         names.into_iter().any(|own| own == name)
     }
 
-    /// Whether git asks to leave it alone.
-    pub(crate) fn is_left_alone(&self) -> bool {
+    /// Whether an annotation in git disables reconciliation of the object.
+    pub(crate) fn is_unmanaged(&self) -> bool {
         annotation(&self.whole, RECONCILE) == DISABLED
     }
 
-    /// Whether git asks to make it anew where it cannot be changed.
-    pub(crate) fn may_be_made_anew(&self) -> bool {
+    /// Whether an annotation in git allows to recreate the object if it cannot be changed.
+    pub(crate) fn may_be_recreated(&self) -> bool {
         annotation(&self.whole, FORCE) == ENABLED
     }
 
-    /// Whether the member's object has everything that is rendered. Others may have added to it.
+    /// Whether the member's object contains everything that is rendered. Other writers may have added fields.
     pub(crate) fn is_in(&self, live: &Value) -> bool {
-        holds(&self.required, live, true)
+        contains(&self.required, live, true)
     }
 
-    /// Whether the object can be what was written for this target: it has everything, and nothing of ours besides.
-    pub(crate) fn was_written_as(&self, live: &Value) -> bool {
-        self.is_in(live) && owned(live).all(|fields| is_within(fields, &self.whole))
+    /// Whether the object can be the result of a write for this target: it contains everything, and no other field of
+    /// Starling.
+    pub(crate) fn is_written_as(&self, live: &Value) -> bool {
+        self.is_in(live) && owned(live).all(|fields| are_rendered(fields, &self.whole))
     }
 }
 
-/// An annotation of an object; empty without it.
+/// Returns an annotation of an object; empty without it.
 pub(crate) fn annotation<'o>(object: &'o Value, name: &str) -> &'o str {
     let annotations = object
         .get("metadata")
@@ -164,31 +164,31 @@ pub(crate) fn annotation<'o>(object: &'o Value, name: &str) -> &'o str {
         .unwrap_or_default()
 }
 
-/// Whether `live` has what is wanted. Lists hold each wanted element somewhere: whether others may add to a list is a
-/// question of its type. A number that was substituted may be text on one side.
-fn holds(wanted: &Value, live: &Value, top: bool) -> bool {
-    match (wanted, live) {
+/// Whether `live` contains the desired value. A list contains each desired element at some position: whether others may
+/// add to a list depends on its type. A substituted number may be text on one side.
+fn contains(desired: &Value, live: &Value, top: bool) -> bool {
+    match (desired, live) {
         (Value::Null, _) => true,
-        (Value::Object(wanted), Value::Object(live)) => wanted.iter().all(|(field, wanted)| {
+        (Value::Object(desired), Value::Object(live)) => desired.iter().all(|(field, desired)| {
             if top && matches!(field.as_str(), "apiVersion" | "kind" | "status" | "stringData") {
                 return true;
             }
             match live.get(field) {
-                Some(live) => holds(wanted, live, false),
-                None => is_nothing(wanted),
+                Some(live) => contains(desired, live, false),
+                None => is_empty(desired),
             }
         }),
-        (Value::Array(wanted), Value::Array(live)) => wanted
+        (Value::Array(desired), Value::Array(live)) => desired
             .iter()
-            .all(|wanted| live.iter().any(|live| holds(wanted, live, false))),
-        (wanted, live) => wanted == live || scalar(wanted).is_some_and(|text| Some(text) == scalar(live)),
+            .all(|desired| live.iter().any(|live| contains(desired, live, false))),
+        (desired, live) => desired == live || scalar(desired).is_some_and(|text| Some(text) == scalar(live)),
     }
 }
 
-fn is_nothing(value: &Value) -> bool {
+fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
-        Value::Object(fields) => fields.values().all(is_nothing),
+        Value::Object(fields) => fields.values().all(is_empty),
         Value::Array(items) => items.is_empty(),
         _ => false,
     }
@@ -203,7 +203,7 @@ fn scalar(value: &Value) -> Option<String> {
     }
 }
 
-/// The fields that an apply of ours owns, where the object says so.
+/// Returns the fields that an apply of Starling owns, by `managedFields`.
 fn owned(live: &Value) -> impl Iterator<Item = &Value> {
     let entries = live.pointer("/metadata/managedFields").and_then(Value::as_array);
     entries
@@ -214,18 +214,18 @@ fn owned(live: &Value) -> impl Iterator<Item = &Value> {
         .map(|entry| &entry["fieldsV1"])
 }
 
-/// Whether all owned fields are rendered ones, or the owner label. Elements of lists are not told apart.
-fn is_within(fields: &Value, whole: &Value) -> bool {
+/// Whether all owned fields are rendered ones, or the owner label. Elements of lists are not distinguished.
+fn are_rendered(fields: &Value, whole: &Value) -> bool {
     fields.as_object().into_iter().flatten().all(|(key, below)| {
         let Some(name) = key.strip_prefix("f:") else {
             return true;
         };
         match whole.get(name) {
-            Some(inner @ Value::Object(_)) => is_within(below, inner),
+            Some(inner @ Value::Object(_)) => are_rendered(below, inner),
             Some(_) => true,
             None => match name {
                 OWNER_LABEL => true,
-                "labels" | "metadata" => is_within(below, &Value::Null),
+                "labels" | "metadata" => are_rendered(below, &Value::Null),
                 "data" => whole.get("stringData").is_some(),
                 _ => false,
             },

@@ -1,4 +1,4 @@
-//! What each Sync was to hold from when to when, and what its status says became of it.
+//! The targets of each Sync with their time spans, and their results by the Sync's status.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -6,62 +6,62 @@ use starling_api::conditions::{self, HEALTHY, STALLED};
 use starling_api::{ADMITTED_AT, GROUP_MANAGER, RELEASE, ROLLOUT, SyncResource};
 
 use super::clock::ControllerClock;
-use super::digests::{Digests, Wanted};
+use super::digests::{DesiredState, Digests};
 use super::history::{Key, Verb};
 use super::hub::{Hub, Id, Track, Version};
 use super::render::Expected;
 
-/// The reason with which health ends the hope for a target.
+/// The reason of the condition Healthy when the health of a target failed.
 const HEALTH_CHECK_FAILED: &str = "HealthCheckFailed";
 
-/// A target of one Sync, from when it was wanted until something else was.
+/// A target of one Sync, with the span in which it was the current one.
 #[derive(Debug)]
 pub(crate) struct Target {
-    /// Since when, and by which write of the management cluster.
+    /// Start of the span, and the index of the write to the management cluster.
     pub(crate) at: Timestamp,
     pub(crate) index: usize,
-    /// When it was decided; no later than `at`.
+    /// Time of the decision; no later than `at`.
     pub(crate) decided: Timestamp,
-    /// When that was by the controller's clock.
+    /// Time of the decision by the controller's clock.
     pub(crate) recorded: Timestamp,
-    /// Whether the group admitted it with that write.
+    /// Whether that write is an admission by the group.
     pub(crate) is_admission: bool,
-    /// Release that it was admitted with; empty for a Sync alone.
+    /// Release of the admission; empty for a Sync without a group.
     pub(crate) release: String,
-    /// The rollout that admitted it; 0 for a Sync alone.
+    /// Rollout of the admission; 0 for a Sync without a group.
     pub(crate) rollout: i64,
-    pub(crate) wanted: Wanted,
-    /// What it renders to; none where it renders to nothing that is known.
+    pub(crate) desired: DesiredState,
+    /// The rendered objects; none if the render is not known.
     pub(crate) objects: Option<Vec<Expected>>,
-    /// Until when it was wanted, and until which write.
+    /// End of the span, and the index of the write.
     pub(crate) until: Option<(Timestamp, usize)>,
-    /// When its Sync first said that the cluster holds it and, with `wait`, was healthy with it; and by which write.
+    /// When its Sync first reported it as applied and, with `wait`, healthy; and the index of the write.
     pub(crate) done: Option<(Timestamp, usize)>,
-    /// When its Sync first said that it failed, though it may have recovered since.
+    /// When its Sync first reported a failure, even if it recovered later.
     pub(crate) failed: Option<(Timestamp, usize)>,
 }
 
 impl Target {
-    /// Whether it renders an object of this name.
+    /// Returns the rendered object of a key.
     pub(crate) fn renders(&self, key: &Key) -> Option<&Expected> {
         self.objects.iter().flatten().find(|expected| expected.is(key))
     }
 
-    /// Whether it was the wanted one at some moment of a span.
-    pub(crate) fn is_wanted_during(&self, from: Timestamp, to: Timestamp) -> bool {
+    /// Whether it was the current target at some moment of a span.
+    pub(crate) fn is_desired_during(&self, from: Timestamp, to: Timestamp) -> bool {
         self.at <= to && self.until.is_none_or(|(until, _)| until >= from)
     }
 }
 
-/// A moment at which what a Sync wants may have changed.
+/// A moment at which the target of a Sync may have changed.
 struct Moment<'v> {
     at: Timestamp,
     index: usize,
     sync: Option<&'v Version<SyncResource>>,
 }
 
-/// Every target, with the time in which it was wanted. A Sync alone without a revision follows its Source.
-pub(crate) fn wanted_targets(
+/// Returns every target with its span. A Sync without a group and without a revision follows its Source.
+pub(crate) fn desired_targets(
     hub: &Hub,
     clock: &ControllerClock,
     id: &Id,
@@ -98,7 +98,7 @@ pub(crate) fn wanted_targets(
     targets
 }
 
-/// `None`: all is as before. `Some(None)`: nothing is wanted any more.
+/// Returns the next target. `None`: no change. `Some(None)`: no target any more.
 fn next_target(
     (hub, clock): (&Hub, &ControllerClock),
     id: &Id,
@@ -126,7 +126,7 @@ fn next_target(
     if revision.is_empty() {
         return open.map(|_| None);
     }
-    let wanted = Wanted::of(&revision, spec);
+    let desired = DesiredState::of(&revision, spec);
     let decided = current.object.annotations().get(ADMITTED_AT);
     let decided: Option<Timestamp> = decided.and_then(|at| at.parse().ok());
     let is_admission = spec.group_ref.is_some()
@@ -134,7 +134,7 @@ fn next_target(
             .sync
             .is_some_and(|version| version.manager == GROUP_MANAGER)
         && decided.is_none_or(|decided| open.is_none_or(|open| open.recorded != decided));
-    if !is_admission && open.is_some_and(|open| open.wanted == wanted) {
+    if !is_admission && open.is_some_and(|open| open.desired == desired) {
         return None;
     }
     Some(Some(Target {
@@ -155,7 +155,7 @@ fn next_target(
             .get(ROLLOUT)
             .and_then(|id| id.parse().ok())
             .unwrap_or_default(),
-        wanted,
+        desired,
         objects: None,
         until: None,
         done: None,
@@ -163,44 +163,47 @@ fn next_target(
     }))
 }
 
-/// How the target ended, by what its Sync said while it was wanted.
+/// Finds the results of a target in the statuses of its Sync during the span.
 pub(crate) fn find_ends(digests: &Digests, track: &Track<SyncResource>, target: &mut Target) {
     let end = target.until.map_or(usize::MAX, |(_, index)| index);
-    let said = track.versions().iter().filter(|version| {
+    let current = track.versions().iter().filter(|version| {
         version.index >= target.index && version.index < end && version.verb != Verb::Delete
     });
-    for version in said {
+    for version in current {
         let when = (version.at, version.index);
-        if target.done.is_none() && is_done(digests, &version.object, &target.wanted) {
+        if target.done.is_none() && is_done(digests, &version.object, &target.desired) {
             target.done = Some(when);
         }
-        if target.failed.is_none() && is_failing(digests, &version.object, &target.wanted) {
+        if target.failed.is_none() && is_failing(digests, &version.object, &target.desired) {
             target.failed = Some(when);
         }
     }
 }
 
-/// Whether a Sync says that the cluster holds this and, with `wait`, was healthy with it.
-pub(crate) fn is_done(digests: &Digests, sync: &SyncResource, wanted: &Wanted) -> bool {
+/// Whether a Sync reports the target as applied and, with `wait`, healthy.
+pub(crate) fn is_done(digests: &Digests, sync: &SyncResource, desired: &DesiredState) -> bool {
     let Some(status) = &sync.status else { return false };
-    let healthy = !wanted.template.wait || status.last_healthy_target == status.last_applied_target;
-    is_held(digests, sync, wanted) && healthy
+    let healthy = !desired.template.wait || status.last_healthy_target == status.last_applied_target;
+    is_applied(digests, sync, desired) && healthy
 }
 
-fn is_held(digests: &Digests, sync: &SyncResource, wanted: &Wanted) -> bool {
+fn is_applied(digests: &Digests, sync: &SyncResource, desired: &DesiredState) -> bool {
     let Some(status) = &sync.status else { return false };
-    let tried_another = !status.last_attempted_target.is_empty()
+    let attempted_another = !status.last_attempted_target.is_empty()
         && status.last_attempted_target != status.last_applied_target;
-    !tried_another && digests.is(&status.last_applied_target, wanted)
+    !attempted_another && digests.is(&status.last_applied_target, desired)
 }
 
-/// Whether a Sync says that its last attempt at this failed, or that it did not become healthy, or that it is stalled.
-pub(crate) fn is_failing(digests: &Digests, sync: &SyncResource, wanted: &Wanted) -> bool {
+/// Whether a Sync reports that the last attempt at this target failed, that the target did not become healthy, or that
+/// the Sync is stalled.
+pub(crate) fn is_failing(digests: &Digests, sync: &SyncResource, desired: &DesiredState) -> bool {
     let Some(status) = &sync.status else { return false };
-    let attempt = status.attempts > 0 && digests.is(&status.last_attempted_target, wanted);
+    let attempt = status.attempts > 0 && digests.is(&status.last_attempted_target, desired);
     let generation = sync.metadata.generation.unwrap_or_default();
     let stalled = conditions::is_true(&status.conditions, STALLED, generation);
     let unhealthy = conditions::find(&status.conditions, HEALTHY)
         .is_some_and(|healthy| healthy.reason == HEALTH_CHECK_FAILED);
-    attempt || stalled || (unhealthy && is_held(digests, sync, wanted) && !is_done(digests, sync, wanted))
+    attempt
+        || stalled
+        || (unhealthy && is_applied(digests, sync, desired) && !is_done(digests, sync, desired))
 }

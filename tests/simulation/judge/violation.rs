@@ -1,4 +1,4 @@
-//! What the judge says.
+//! The findings of the judge.
 
 use std::fmt;
 
@@ -7,61 +7,61 @@ use jiff::Timestamp;
 /// A rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rule {
-    /// I1: what a Sync says it holds, the member held.
+    /// I1: a target that a Sync reports as applied was applied.
     Claim,
-    /// I1: health is that of the target that is held.
+    /// I1: reported health is that of the applied target.
     Health,
-    /// I1: a group is done where its clusters are.
+    /// I1: a group reports a cluster as done only if the cluster is.
     GroupClaim,
-    /// I2: whatever was admitted comes to an end, and whatever was pushed is rolled.
-    Dangling,
+    /// I2: every admission finishes, and every push is rolled out.
+    Unfinished,
     /// I3: one change per object for a target.
-    Doubled,
-    /// I3: nothing goes backwards.
+    Repeated,
+    /// I3: no older target after a newer one.
     Backwards,
-    /// I4: never more in flight than there are slots.
+    /// I4: never more clusters in flight than slots.
     Concurrency,
-    /// I4: nothing starts above the failure budget.
-    FailureBudget,
-    /// I4: no stage before the one before it.
+    /// I4: no admission above the failure limit.
+    FailureLimit,
+    /// I4: no stage before the previous one has passed.
     StageOrder,
-    /// What a person passes over is left alone.
+    /// No admission on a skipped cluster.
     Skipped,
-    /// Nothing starts while a person does not want it.
+    /// No admission while a rollout is paused or aborted.
     Paused,
-    /// What was rolled back from does not start again by itself.
-    Held,
-    /// A rollout goes back to what was good, and only if that was asked for.
-    Back,
-    /// I5: a cluster that cannot be reached stops no other.
+    /// A held release does not start again by itself.
+    HeldRelease,
+    /// A rollback returns to the last known good release, and only on request.
+    Rollback,
+    /// I5: an unreachable cluster stops no other.
     Isolation,
-    /// I6: nothing is deleted without positive knowledge.
+    /// I6: no deletion without positive knowledge.
     Deletion,
-    /// I6: what is written is in the inventory before.
-    Unlisted,
+    /// I6: an object is in the inventory before it is written.
+    NotListed,
     /// I7: every wait has a reason and a time.
-    Silent,
-    /// I8: one bad thing stops no neighbour, and is named.
-    Neighbours,
-    /// Nothing is written to a member but what was admitted there.
+    Unexplained,
+    /// I8: one failure stops nothing else, and is reported.
+    FailureIsolation,
+    /// Only admitted targets are written to a member.
     NotAdmitted,
-    /// Nothing is written to a member that is suspended, or by a Sync that is.
+    /// No write to a suspended member, or by a suspended Sync.
     Suspended,
-    /// Where nothing changes, nothing is written to a member.
-    Quiet,
+    /// No write to a member without a change.
+    Idle,
 }
 
-/// Something that must not be.
+/// A violation of a rule.
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
-    /// The rule that is broken.
+    /// The violated rule.
     pub(crate) rule: Rule,
     /// When.
     pub(crate) at: Timestamp,
-    /// On which cluster, if it is about one.
+    /// The cluster, if the violation concerns one.
     pub(crate) cluster: Option<String>,
-    /// What was seen, for people.
-    pub(crate) words: String,
+    /// A description of the violation.
+    pub(crate) message: String,
 }
 
 impl fmt::Display for Violation {
@@ -70,12 +70,12 @@ impl fmt::Display for Violation {
             rule,
             at,
             cluster,
-            words,
+            message,
         } = self;
         write!(f, "{at} {rule:?}")?;
         if let Some(cluster) = cluster {
             write!(f, " on {cluster}")?;
         }
-        write!(f, ": {words}")
+        write!(f, ": {message}")
     }
 }

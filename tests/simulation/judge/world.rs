@@ -1,4 +1,4 @@
-//! All that a history tells, put in order: each Sync's story, the members, and whose objects are whose.
+//! A history in an ordered form: the timeline of each Sync, the members, and the owners of objects.
 
 use std::collections::BTreeMap;
 
@@ -10,20 +10,20 @@ use super::history::{History, Key, Push, Verb, Write};
 use super::hub::{Hub, Id, Track};
 use super::member::{Member, owner};
 use super::render::render;
-use super::targets::{Target, find_ends, wanted_targets};
+use super::targets::{Target, desired_targets, find_ends};
 
-/// Who owns objects on members: the same on all of them.
+/// The owner of objects on members: the same on all members.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Owner {
-    /// Entry of a group: namespace, group, entry.
+    /// An entry of a group: namespace, group, entry.
     Entry(String, String, String),
     /// A Sync without a group.
     Alone(Id),
 }
 
-/// One Sync, under one name.
+/// The history of one Sync name.
 #[derive(Debug)]
-pub(crate) struct SyncStory<'w> {
+pub(crate) struct SyncTimeline<'w> {
     pub(crate) id: &'w Id,
     pub(crate) track: &'w Track<SyncResource>,
     pub(crate) owner: Owner,
@@ -31,13 +31,13 @@ pub(crate) struct SyncStory<'w> {
     pub(crate) targets: Vec<Target>,
 }
 
-impl SyncStory<'_> {
-    /// Whether it is this entry of its group.
+impl SyncTimeline<'_> {
+    /// Whether this is the Sync of an entry.
     pub(crate) fn is_of(&self, entry: &str) -> bool {
         matches!(&self.owner, Owner::Entry(_, _, own) if own == entry)
     }
 
-    /// Namespace and name of its group.
+    /// Returns namespace and name of its group.
     pub(crate) fn owner_group(&self) -> Option<(&String, &String)> {
         match &self.owner {
             Owner::Entry(namespace, group, _) => Some((namespace, group)),
@@ -45,14 +45,14 @@ impl SyncStory<'_> {
         }
     }
 
-    /// The target that was wanted before a write of the management cluster.
+    /// Returns the target before a write to the management cluster.
     pub(crate) fn target_before(&self, index: usize) -> Option<&Target> {
         self.targets
             .iter()
             .rfind(|target| target.index < index && target.until.is_none_or(|(_, until)| until >= index))
     }
 
-    /// The target that was wanted at a moment.
+    /// Returns the target at a moment.
     pub(crate) fn target_at(&self, at: Timestamp) -> Option<&Target> {
         self.targets
             .iter()
@@ -60,32 +60,32 @@ impl SyncStory<'_> {
     }
 }
 
-/// Everything.
+/// The ordered history.
 #[derive(Debug)]
 pub(crate) struct World<'w> {
     pub(crate) history: &'w History,
     pub(crate) hub: &'w Hub,
     pub(crate) digests: Digests,
-    pub(crate) syncs: Vec<SyncStory<'w>>,
+    pub(crate) syncs: Vec<SyncTimeline<'w>>,
     pub(crate) members: BTreeMap<&'w str, Vec<Member<'w>>>,
     owners: BTreeMap<String, Owner>,
 }
 
 impl<'w> World<'w> {
-    /// Puts a history in order.
+    /// Orders a history.
     pub(crate) fn new(history: &'w History, hub: &'w Hub) -> Self {
-        let digests = Digests::learn(hub);
+        let digests = Digests::collect(hub);
         let syncs: Vec<_> = hub
             .syncs
             .iter()
-            .filter_map(|(id, track)| story(history, hub, &digests, id, track))
+            .filter_map(|(id, track)| timeline(history, hub, &digests, id, track))
             .collect();
         let members = history
             .members
             .iter()
             .map(|(name, writes)| (name.as_str(), Member::read(writes)))
             .collect();
-        let owners = learn_owners(&syncs, &members);
+        let owners = find_owners(&syncs, &members);
         Self {
             history,
             hub,
@@ -96,7 +96,7 @@ impl<'w> World<'w> {
         }
     }
 
-    /// A member as it was then; a rebuilt one is another.
+    /// Returns a member at a moment; a rebuilt member is another one.
     pub(crate) fn member(&self, cluster: &str, at: Timestamp) -> Option<&Member<'w>> {
         let members = self.members.get(cluster)?;
         members
@@ -104,9 +104,9 @@ impl<'w> World<'w> {
             .rfind(|member| member.since.is_none_or(|since| since <= at))
     }
 
-    /// A member by its name and its identity, if it was there at some moment of a span. Where journals do not tell
-    /// identities, the name is enough.
-    pub(crate) fn member_called(
+    /// Returns a member by its name and its identity, if it existed at some moment of a span. Without identities in the
+    /// journals, the name is enough.
+    pub(crate) fn member_by_identity(
         &self,
         cluster: &str,
         identity: &str,
@@ -114,60 +114,61 @@ impl<'w> World<'w> {
         to: Timestamp,
     ) -> Option<&Member<'w>> {
         let members = self.members.get(cluster)?;
-        let was_there = |place: &usize| {
+        let existed = |place: &usize| {
             let end = members.get(place + 1).and_then(|next| next.since);
             let since = members[*place].since;
             since.is_none_or(|since| since <= to) && end.is_none_or(|end| end >= from)
         };
-        let fits = |place: &usize| members.len() == 1 || members[*place].identity == identity;
-        let place = (0..members.len()).rfind(|place| was_there(place) && fits(place))?;
+        let matches_identity = |place: &usize| members.len() == 1 || members[*place].identity == identity;
+        let place = (0..members.len()).rfind(|place| existed(place) && matches_identity(place))?;
         members.get(place)
     }
 
-    /// Whose label it is.
+    /// Returns the owner of a label.
     pub(crate) fn owner(&self, label: &str) -> Option<&Owner> {
         self.owners.get(label)
     }
 
-    /// The Syncs of an owner on a cluster: one, unless it was made anew under another name.
-    pub(crate) fn stories(&self, owner: &Owner, cluster: &str) -> Vec<&SyncStory<'w>> {
-        let fits = |story: &&SyncStory<'w>| story.owner == *owner && story.cluster == cluster;
-        self.syncs.iter().filter(fits).collect()
+    /// Returns the Syncs of an owner on a cluster: one, unless it was recreated under another name.
+    pub(crate) fn timelines(&self, owner: &Owner, cluster: &str) -> Vec<&SyncTimeline<'w>> {
+        let is_of_owner =
+            |timeline: &&SyncTimeline<'w>| timeline.owner == *owner && timeline.cluster == cluster;
+        self.syncs.iter().filter(is_of_owner).collect()
     }
 
-    /// The Syncs of a group on a cluster.
-    pub(crate) fn group_stories<'s>(
+    /// Returns the Syncs of a group on a cluster.
+    pub(crate) fn group_timelines<'s>(
         &'s self,
         group: &'s Id,
         cluster: &'s str,
-    ) -> impl Iterator<Item = &'s SyncStory<'w>> {
-        self.syncs.iter().filter(move |story| {
-            let ours = matches!(&story.owner, Owner::Entry(namespace, name, _)
+    ) -> impl Iterator<Item = &'s SyncTimeline<'w>> {
+        self.syncs.iter().filter(move |timeline| {
+            let is_of_group = matches!(&timeline.owner, Owner::Entry(namespace, name, _)
                 if *namespace == group.namespace && *name == group.name);
-            ours && story.cluster == cluster
+            is_of_group && timeline.cluster == cluster
         })
     }
 }
 
-fn story<'w>(
+fn timeline<'w>(
     history: &History,
     hub: &Hub,
     digests: &Digests,
     id: &'w Id,
     track: &'w Track<SyncResource>,
-) -> Option<SyncStory<'w>> {
+) -> Option<SyncTimeline<'w>> {
     let spec = &track.versions().last()?.object.spec;
     let owner = match &spec.group_ref {
         Some(of) => Owner::Entry(id.namespace.clone(), of.name.clone(), of.entry.clone()),
         None => Owner::Alone(id.clone()),
     };
-    let mut targets = wanted_targets(hub, &history.clock, id, track);
+    let mut targets = desired_targets(hub, &history.clock, id, track);
     for target in &mut targets {
-        let pushes = pushes(history, hub, id, &target.wanted.template.source_ref.name);
-        target.objects = render(&pushes, &target.wanted.revision, &target.wanted.template);
+        let pushes = pushes(history, hub, id, &target.desired.template.source_ref.name);
+        target.objects = render(&pushes, &target.desired.revision, &target.desired.template);
         find_ends(digests, track, target);
     }
-    Some(SyncStory {
+    Some(SyncTimeline {
         id,
         track,
         owner,
@@ -176,7 +177,7 @@ fn story<'w>(
     })
 }
 
-/// What was pushed to the repositories that a Source has named.
+/// Returns the pushes to all repositories of a Source.
 fn pushes<'h>(history: &'h History, hub: &Hub, sync: &Id, source: &str) -> Vec<&'h Push> {
     let track = hub.sources.get(&Id::new(&sync.namespace, source));
     let mut urls: Vec<&str> = track
@@ -189,23 +190,31 @@ fn pushes<'h>(history: &'h History, hub: &Hub, sync: &Id, source: &str) -> Vec<&
     pushed.flatten().collect()
 }
 
-/// Whose each owner label is: of the Syncs on the clusters where it was written, the one that renders most of what carries
-/// it. How a label is made is none of the judge's business.
-fn learn_owners(
-    syncs: &[SyncStory<'_>],
+/// Finds the owner of each owner label: of the Syncs on the clusters with the label, the one that renders most of the
+/// labelled objects. The judge does not know how a label is computed.
+fn find_owners(
+    syncs: &[SyncTimeline<'_>],
     members: &BTreeMap<&str, Vec<Member<'_>>>,
 ) -> BTreeMap<String, Owner> {
     let mut votes: BTreeMap<&str, BTreeMap<&Owner, usize>> = BTreeMap::new();
     for (cluster, members) in members {
-        let labelled: Vec<(&str, Key)> = members
+        let labelled_object: Vec<(&str, Key)> = members
             .iter()
-            .flat_map(|member| &member.ours)
-            .filter_map(|ours| labelled(ours.write))
+            .flat_map(|member| &member.own_writes)
+            .filter_map(|own| labelled_object(own.write))
             .collect();
-        for story in syncs.iter().filter(|story| story.cluster == **cluster) {
-            for (label, key) in &labelled {
-                if story.targets.iter().any(|target| target.renders(key).is_some()) {
-                    *votes.entry(label).or_default().entry(&story.owner).or_default() += 1;
+        for timeline in syncs.iter().filter(|timeline| timeline.cluster == **cluster) {
+            for (label, key) in &labelled_object {
+                if timeline
+                    .targets
+                    .iter()
+                    .any(|target| target.renders(key).is_some())
+                {
+                    *votes
+                        .entry(label)
+                        .or_default()
+                        .entry(&timeline.owner)
+                        .or_default() += 1;
                 }
             }
         }
@@ -219,7 +228,7 @@ fn learn_owners(
         .collect()
 }
 
-fn labelled(write: &Write) -> Option<(&str, Key)> {
+fn labelled_object(write: &Write) -> Option<(&str, Key)> {
     let label = owner(&write.object);
     (write.verb == Verb::Write && !label.is_empty()).then(|| (label, write.key()))
 }

@@ -1,21 +1,23 @@
-//! CustomResourceDefinitions: their conditions, and their objects when they go.
+//! The controller of CustomResourceDefinitions: sets their conditions and deletes their custom resources when they
+//! are deleted.
 
 use jiff::Timestamp;
 
-use super::garbage::without_finalizer;
-use super::queue::DEFINITIONS;
-use super::{find, replace, target, write_by};
+use super::garbage::remove_finalizer;
+use super::objects::{find, replace, target, write_by};
 use crate::kinds::custom::established;
+use crate::kinds::tables::DEFINITIONS;
+use crate::object::finalizers::CLEANUP;
 use crate::object::times;
 use crate::state::State;
 use crate::status::Status;
 use crate::store::Range;
-use crate::verbs::{self, CLEANUP, DeleteOptions, Propagation};
+use crate::verbs::{self, DeleteOptions, Propagation};
 
 const MANAGER: &str = "kube-apiserver";
 
-/// Looks at a definition.
-pub(super) fn step(state: &mut State, name: &str, now: Timestamp) -> Result<(), Status> {
+/// Reconciles one CustomResourceDefinition.
+pub(super) fn reconcile(state: &mut State, name: &str, now: Timestamp) -> Result<(), Status> {
     let Some((target_of_definition, stored, mut object)) = find(state, DEFINITIONS, name, "status") else {
         return Ok(());
     };
@@ -62,5 +64,5 @@ pub(super) fn step(state: &mut State, name: &str, now: Timestamp) -> Result<(), 
         subresource: String::new(),
         ..target_of_definition
     };
-    without_finalizer(state, &main, object, CLEANUP, now)
+    remove_finalizer(state, &main, object, CLEANUP, now)
 }

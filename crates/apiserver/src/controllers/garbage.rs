@@ -1,80 +1,87 @@
-//! Dependents of owners that go, and objects whose period of grace is over.
+//! The garbage collector: deletes the dependents of deleted owners, and Pods whose grace period is over.
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{find, replace, target, write_by};
+use super::objects::{find, replace, target, write_by};
+use crate::object::finalizers::{FOREGROUND, ORPHAN};
 use crate::object::{Owner, metadata};
 use crate::state::State;
 use crate::status::Status;
-use crate::verbs::{self, DeleteOptions, FOREGROUND, ORPHAN, Preconditions, Propagation};
+use crate::target::Target;
+use crate::verbs::{self, DeleteOptions, Preconditions, Propagation};
 
 const MANAGER: &str = "kube-controller-manager";
 
-/// What has become of an owner.
+/// The state of an owner that a dependent names.
 #[derive(PartialEq, Eq)]
-enum Fate {
-    /// It is there.
-    Alive,
-    /// It waits for its dependents to be deleted.
-    WaitsForUs,
-    /// There is no such object.
-    Gone,
+enum OwnerState {
+    /// The owner exists.
+    Present,
+    /// The owner waits for its dependents to be deleted (foreground deletion).
+    WaitsForDependents,
+    /// The owner does not exist.
+    Absent,
 }
 
-fn fate(state: &State, namespace: &str, owner: &Owner) -> Fate {
+fn owner_state(state: &State, namespace: &str, owner: &Owner) -> OwnerState {
     let (group, _) = owner
         .api_version
         .rsplit_once('/')
         .unwrap_or(("", &owner.api_version));
     let Some(resource) = state.registry.of_kind(group, &owner.kind) else {
-        // What is not served is not known to be gone.
-        return Fate::Alive;
+        // An owner of a resource that is not served cannot be looked up, so it counts as present.
+        return OwnerState::Present;
     };
     let namespace = if resource.namespaced { namespace } else { "" };
     let key = crate::object::head::key(namespace, &owner.name);
     match state.store.get(&resource.table, &key) {
         Some(stored) if *stored.head.uid == *owner.uid => {
             if stored.head.deleting.is_some() && stored.head.has_finalizer(FOREGROUND) {
-                Fate::WaitsForUs
+                OwnerState::WaitsForDependents
             } else {
-                Fate::Alive
+                OwnerState::Present
             }
         }
-        _ => Fate::Gone,
+        _ => OwnerState::Absent,
     }
 }
 
-/// An object whose owners may be gone: with the last of them it goes too.
-pub(super) fn dependent(state: &mut State, table: &str, key: &str, now: Timestamp) -> Result<(), Status> {
+/// Deletes a dependent when its last owner is deleted, and removes the references to deleted owners before that.
+pub(super) fn reconcile_dependent(
+    state: &mut State,
+    table: &str,
+    key: &str,
+    now: Timestamp,
+) -> Result<(), Status> {
     let Some((target, stored, mut object)) = find(state, table, key, "") else {
         return Ok(());
     };
     if stored.head.owners.is_empty() || stored.head.deleting.is_some() {
         return Ok(());
     }
-    let fates: Vec<(Owner, Fate)> = stored
+    let owner_states: Vec<(Owner, OwnerState)> = stored
         .head
         .owners
         .iter()
-        .map(|owner| (owner.clone(), fate(state, &stored.head.namespace, owner)))
+        .map(|owner| (owner.clone(), owner_state(state, &stored.head.namespace, owner)))
         .collect();
-    let has = |wanted: Fate| fates.iter().any(|(_, fate)| *fate == wanted);
-    if has(Fate::Alive) {
-        let lost: Vec<&str> = fates
+    let has = |wanted: OwnerState| owner_states.iter().any(|(_, owner_state)| *owner_state == wanted);
+    if has(OwnerState::Present) {
+        let lost: Vec<&str> = owner_states
             .iter()
-            .filter(|(_, fate)| *fate != Fate::Alive)
+            .filter(|(_, owner_state)| *owner_state != OwnerState::Present)
             .map(|(owner, _)| &*owner.uid)
             .collect();
         if lost.is_empty() {
             return Ok(());
         }
-        forget(&mut object, |uid| lost.contains(&uid));
+        remove_owners(&mut object, |uid| lost.contains(&uid));
         return replace(state, &target, object, MANAGER, now);
     }
     let propagation = if stored.head.has_finalizer(ORPHAN) {
         Propagation::Orphan
-    } else if has(Fate::WaitsForUs) && !state.store.dependents(&stored.head.uid).is_empty()
+    } else if has(OwnerState::WaitsForDependents) && !state.store.dependents(&stored.head.uid).is_empty()
         || stored.head.has_finalizer(FOREGROUND)
     {
         Propagation::Foreground
@@ -92,8 +99,8 @@ pub(super) fn dependent(state: &mut State, table: &str, key: &str, now: Timestam
     verbs::delete(state, &target, &options, &write_by(MANAGER, "", now)).map(|_| ())
 }
 
-/// Takes owners out of an object.
-fn forget(object: &mut Value, lost: impl Fn(&str) -> bool) {
+/// Removes owner references from an object.
+fn remove_owners(object: &mut Value, lost: impl Fn(&str) -> bool) {
     let left: Vec<Value> = object["metadata"]["ownerReferences"]
         .as_array()
         .into_iter()
@@ -105,8 +112,13 @@ fn forget(object: &mut Value, lost: impl Fn(&str) -> bool) {
     metadata::set(object, "ownerReferences", left);
 }
 
-/// An object whose deletion waits for its dependents: they are deleted, or let go.
-pub(super) fn owner(state: &mut State, table: &str, key: &str, now: Timestamp) -> Result<(), Status> {
+/// Deletes or orphans the dependents of an owner that is being deleted, then removes the owner's finalizer.
+pub(super) fn reconcile_owner(
+    state: &mut State,
+    table: &str,
+    key: &str,
+    now: Timestamp,
+) -> Result<(), Status> {
     let Some((target, stored, object)) = find(state, table, key, "") else {
         return Ok(());
     };
@@ -118,14 +130,14 @@ pub(super) fn owner(state: &mut State, table: &str, key: &str, now: Timestamp) -
         for (table, key) in &dependents {
             orphan(state, table, key, &stored.head.uid, now)?;
         }
-        return without_finalizer(state, &target, object, ORPHAN, now);
+        return remove_finalizer(state, &target, object, ORPHAN, now);
     }
     if !stored.head.has_finalizer(FOREGROUND) {
         return Ok(());
     }
     let mut waits = false;
     for (table, key) in &dependents {
-        dependent(state, table, key, now)?;
+        reconcile_dependent(state, table, key, now)?;
         waits |= state.store.get(table, key).is_some_and(|left| {
             left.head
                 .owners
@@ -136,21 +148,21 @@ pub(super) fn owner(state: &mut State, table: &str, key: &str, now: Timestamp) -
     if waits {
         return Ok(());
     }
-    without_finalizer(state, &target, object, FOREGROUND, now)
+    remove_finalizer(state, &target, object, FOREGROUND, now)
 }
 
 fn orphan(state: &mut State, table: &str, key: &str, uid: &str, now: Timestamp) -> Result<(), Status> {
     let Some((target, _, mut object)) = find(state, table, key, "") else {
         return Ok(());
     };
-    forget(&mut object, |owner| owner == uid);
+    remove_owners(&mut object, |owner| owner == uid);
     replace(state, &target, object, MANAGER, now)
 }
 
-/// Takes a finalizer from an object.
-pub(super) fn without_finalizer(
+/// Removes a finalizer from an object.
+pub(super) fn remove_finalizer(
     state: &mut State,
-    target: &crate::verbs::Target,
+    target: &Target,
     mut object: Value,
     finalizer: &str,
     now: Timestamp,
@@ -167,8 +179,13 @@ pub(super) fn without_finalizer(
     replace(state, target, object, MANAGER, now)
 }
 
-/// A Pod whose period of grace is over: what the node would say.
-pub(super) fn expired(state: &mut State, table: &str, key: &str, now: Timestamp) -> Result<(), Status> {
+/// Deletes a Pod whose grace period is over, as its kubelet would.
+pub(super) fn delete_expired(
+    state: &mut State,
+    table: &str,
+    key: &str,
+    now: Timestamp,
+) -> Result<(), Status> {
     let Some(stored) = state.store.get(table, key).cloned() else {
         return Ok(());
     };
@@ -188,8 +205,13 @@ pub(super) fn expired(state: &mut State, table: &str, key: &str, now: Timestamp)
     verbs::delete(state, &target, &options, &write_by(MANAGER, "", now)).map(|_| ())
 }
 
-/// A claim or a volume that is being deleted: nothing uses it, as Pods have no nodes.
-pub(super) fn unused(state: &mut State, table: &str, key: &str, now: Timestamp) -> Result<(), Status> {
+/// Removes the protection finalizer from a claim or volume that is being deleted: Pods never run, so none uses it.
+pub(super) fn remove_protection(
+    state: &mut State,
+    table: &str,
+    key: &str,
+    now: Timestamp,
+) -> Result<(), Status> {
     let Some((target, stored, object)) = find(state, table, key, "") else {
         return Ok(());
     };
@@ -201,5 +223,5 @@ pub(super) fn unused(state: &mut State, table: &str, key: &str, now: Timestamp) 
     if stored.head.deleting.is_none() || !stored.head.has_finalizer(finalizer) {
         return Ok(());
     }
-    without_finalizer(state, &target, object, finalizer, now)
+    remove_finalizer(state, &target, object, finalizer, now)
 }

@@ -1,4 +1,4 @@
-//! Namespaces: what each has while it lives, and how it ends.
+//! The namespace controller: creates the objects that every namespace has, and empties namespaces that are deleted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,35 +6,42 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{Settings, find, replace, target, write_by};
+use super::objects::{find, replace, target, write_by};
+use super::settings::Settings;
 use crate::kinds::Resource;
+use crate::kinds::tables::NAMESPACES;
 use crate::object::times;
 use crate::state::State;
 use crate::status::Status;
 use crate::store::Range;
-use crate::verbs::{self, DeleteOptions, NAMESPACES, Propagation, Target};
+use crate::verbs::{self, DeleteOptions, Propagation, Target};
 
 const MANAGER: &str = "kube-controller-manager";
 
-/// Looks at a namespace.
-pub(super) fn step(state: &mut State, settings: &Settings, name: &str, now: Timestamp) -> Result<(), Status> {
+/// Reconciles one namespace.
+pub(super) fn reconcile(
+    state: &mut State,
+    settings: &Settings,
+    name: &str,
+    now: Timestamp,
+) -> Result<(), Status> {
     let Some((target, stored, object)) = find(state, NAMESPACES, name, "status") else {
         return Ok(());
     };
     if stored.head.deleting.is_some() {
-        return end(state, &target, object, now);
+        return terminate(state, &target, object, now);
     }
-    ensure(state, name, "serviceaccounts", "default", json!({}), now)?;
+    ensure_object(state, name, "serviceaccounts", "default", json!({}), now)?;
     let published = json!({
         "metadata": {"annotations": {
             "kubernetes.io/description": "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters."}},
         "data": {"ca.crt": &*settings.ca},
     });
-    ensure(state, name, "configmaps", "kube-root-ca.crt", published, now)
+    ensure_object(state, name, "configmaps", "kube-root-ca.crt", published, now)
 }
 
-/// Makes an object that every namespace has.
-fn ensure(
+/// Creates an object that every namespace has, if it is missing.
+fn ensure_object(
     state: &mut State,
     namespace: &str,
     table: &str,
@@ -63,8 +70,8 @@ fn ensure(
     verbs::create(state, &target, object, &[], &write_by(MANAGER, "", now)).map(|_| ())
 }
 
-/// Empties a namespace, and lets it go once it is empty.
-fn end(
+/// Deletes the content of a namespace, and removes the namespace's finalizer when no content is left.
+fn terminate(
     state: &mut State,
     target_of_namespace: &Target,
     mut object: Value,
@@ -80,7 +87,7 @@ fn end(
     let mut left: BTreeMap<String, usize> = BTreeMap::new();
     let mut held: BTreeMap<String, usize> = BTreeMap::new();
     for resource in resources {
-        // Another group shows the same objects.
+        // The events of `events.k8s.io` are those of the core group.
         if resource.table.starts_with("events") && !resource.group.is_empty() {
             continue;
         }
@@ -138,7 +145,7 @@ fn empty(state: &mut State, resource: &Arc<Resource>, namespace: &str, now: Time
     Ok(())
 }
 
-/// Why a namespace is still there.
+/// The conditions that explain why a namespace still exists.
 fn conditions(
     before: &Value,
     left: &BTreeMap<String, usize>,
@@ -214,7 +221,7 @@ fn conditions(
 }
 
 impl Resource {
-    /// `pods.` and `deployments.apps`, as the namespace controller writes them.
+    /// Returns names such as `pods.` and `deployments.apps`, as the namespace controller writes them.
     fn qualified_with_dot(&self) -> String {
         format!("{}.{}", self.plural, self.group)
     }

@@ -1,23 +1,23 @@
-//! What is deployed becomes healthy, as if there were nodes.
+//! The workload controllers: they report workloads as healthy, as if nodes ran them.
 //!
-//! Only the status is written: no ReplicaSets and no Pods are made, so that thousands of clusters stay small. First
-//! comes what a controller says at once (it has seen the object), then, after the time that is set, that all is well.
+//! They write only the status and create no ReplicaSets or Pods, so that thousands of clusters fit in one process.
+//! They first report the workload as observed and, after the configured time, as healthy.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::queue::Work;
-use super::{Health, Settings, find, replace};
+use super::objects::{find, replace};
+use super::settings::{Health, Settings};
 use crate::object::times;
-use crate::state::State;
+use crate::state::{State, Work};
 use crate::status::Status;
 use crate::store::TableName;
 
 const MANAGER: &str = "kube-controller-manager";
 const NODE_MANAGER: &str = "kubelet";
 
-/// Looks at a workload.
-pub(super) fn step(
+/// Reconciles one workload.
+pub(super) fn reconcile(
     state: &mut State,
     settings: &Settings,
     table: &TableName,
@@ -31,7 +31,7 @@ pub(super) fn step(
         return Ok(());
     }
     let kind = target.resource.kind.clone();
-    let since = since(&object);
+    let since = last_change(&object);
     let due = match settings.health_of(&kind, &stored) {
         Health::After(wait) => Some(since + wait),
         Health::Never => None,
@@ -58,8 +58,9 @@ pub(super) fn step(
     replace(state, &target, object, manager, now)
 }
 
-/// When what is wanted was last changed: the newest time in the entries of those who write it, else its creation.
-fn since(object: &Value) -> Timestamp {
+/// The time of the last change to the desired state: the newest `managedFields` time outside of subresources, or else
+/// the creation time.
+fn last_change(object: &Value) -> Timestamp {
     let metadata = &object["metadata"];
     let newest = metadata["managedFields"]
         .as_array()
@@ -73,7 +74,7 @@ fn since(object: &Value) -> Timestamp {
         .unwrap_or_default()
 }
 
-/// Conditions say when they came about; that is not what makes a difference.
+/// Compares two statuses without their timestamps.
 fn same_but_times(before: &Value, after: &Value) -> bool {
     let plain = |status: &Value| {
         let mut status = status.clone();
@@ -104,7 +105,7 @@ fn condition(ty: &str, yes: bool, reason: &str, message: &str, now: Timestamp) -
         "lastTransitionTime": times::seconds(now)})
 }
 
-/// The status of a workload; none if there is nothing to say.
+/// Returns the new status of a workload; `None` if there is nothing to write.
 fn status_of(kind: &str, object: &Value, healthy: bool, nodes: i64, now: Timestamp) -> Option<Value> {
     let generation = &object["metadata"]["generation"];
     let replicas = object["spec"]["replicas"].as_i64().unwrap_or(1);
@@ -134,7 +135,7 @@ fn status_of(kind: &str, object: &Value, healthy: bool, nodes: i64, now: Timesta
             "phase": "Bound", "accessModes": object["spec"]["accessModes"],
             "capacity": object["spec"]["resources"]["requests"]})),
         "Service" if healthy && object["spec"]["type"] == "LoadBalancer" => {
-            // The same last numbers as the address in the cluster.
+            // The last two octets are those of the cluster IP.
             let inside: std::net::Ipv4Addr = object["spec"]["clusterIP"].as_str()?.parse().ok()?;
             let [_, _, third, fourth] = inside.octets();
             let address = format!("192.168.{third}.{fourth}");
@@ -144,7 +145,7 @@ fn status_of(kind: &str, object: &Value, healthy: bool, nodes: i64, now: Timesta
     }
 }
 
-/// A name that changes with the template.
+/// Returns a name that changes with the Pod template.
 fn revision_name(object: &Value) -> String {
     let text = object["spec"]["template"].to_string();
     let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| {

@@ -1,39 +1,39 @@
-//! Printer columns: a value of the object for each, as tables show it.
+//! Printer columns: the values of an object that tables show.
 //!
-//! Columns are JSONPath expressions of kubectl's kind. Of that language this reads what columns use: steps to fields
-//! (`.a`, `['a']`, with `\.` for a dot in a name), to items (`[0]`, `[-1]`, `[1:3:2]`, `[*]`, `.*`), to anything below
-//! (`..a`), unions of them, and filters that compare (`[?(@.type=="Ready")]`).
+//! A column has a JSONPath expression in kubectl's dialect. This parser supports what columns use: fields (`.a`,
+//! `['a']`, with `\.` for a dot in a name), items (`[0]`, `[-1]`, `[1:3:2]`, `[*]`, `.*`), recursive descent (`..a`),
+//! unions, and filters with comparisons (`[?(@.type=="Ready")]`).
 
 use serde_json::Value;
 
 use crate::value;
 
-/// A column of a version.
+/// A printer column of a version.
 #[derive(Debug, Clone)]
 pub struct Column {
-    /// Its heading.
+    /// The heading.
     pub name: String,
-    /// `string`, `integer`, `number`, `boolean` or `date`.
+    /// The type: `string`, `integer`, `number`, `boolean` or `date`.
     pub ty: String,
     /// The format of the type; empty for none.
     pub format: String,
-    /// What it means; empty for none.
+    /// The description; empty for none.
     pub description: String,
-    /// Above 0 it is shown in wide tables only.
+    /// The priority: `kubectl` shows columns above 0 in wide output only.
     pub priority: i64,
-    /// Where the value is.
+    /// The JSONPath of the value.
     pub json_path: String,
     path: Option<Path>,
 }
 
-/// What a cell shows. How old a date is, is for who knows the time.
+/// The content of a cell. The age of a date depends on the time of the request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
-    /// Nothing.
+    /// No value.
     Empty,
-    /// A text, a number or a truth value.
+    /// A string, a number or a boolean.
     Value(Value),
-    /// A time, as it stands in the object: tables show its age.
+    /// A time as the object has it; tables show its age.
     Date(String),
 }
 
@@ -53,19 +53,19 @@ impl Column {
         }
     }
 
-    /// Says whether the path can be read; the API server shows a table without columns if one of them cannot.
+    /// Returns whether the path is valid; the API server shows no columns from an invalid one on.
     pub fn is_readable(&self) -> bool {
         self.path.is_some()
     }
 
-    /// Returns what the column shows of an object.
+    /// Returns the cell of an object.
     pub fn cell(&self, object: &Value) -> Cell {
         let found = self.path.as_ref().and_then(|path| path.first(object));
         let Some(found) = found else {
             return Cell::Empty;
         };
         match (self.ty.as_str(), found) {
-            ("string", found) => Cell::Value(Value::String(printed(found))),
+            ("string", found) => Cell::Value(Value::String(format_value(found))),
             ("date", Value::String(text)) => Cell::Date(text.clone()),
             ("integer", Value::Number(number)) => {
                 let whole = number.as_i64().or_else(|| number.as_f64().map(truncated));
@@ -82,8 +82,8 @@ fn truncated(float: f64) -> i64 {
     float as i64
 }
 
-/// A value as kubectl's JSONPath prints it: texts bare, lists and maps as JSON.
-fn printed(found: &Value) -> String {
+/// Formats a value as kubectl's JSONPath does: strings without quotes, lists and maps as JSON.
+fn format_value(found: &Value) -> String {
     match found {
         Value::Null => "<no value>".to_owned(),
         Value::Array(_) | Value::Object(_) => value::go_json(found),
@@ -91,7 +91,7 @@ fn printed(found: &Value) -> String {
     }
 }
 
-/// The way to values of an object.
+/// A parsed JSONPath.
 #[derive(Debug, Clone)]
 struct Path(Vec<Step>);
 
@@ -100,13 +100,13 @@ enum Step {
     Field(String),
     /// All fields or items.
     All,
-    /// What is below, at any depth.
+    /// All descendants.
     Below,
     Slice(Option<i64>, Option<i64>, i64),
     Index(i64),
     Union(Vec<Step>),
     Filter(Operand, Comparison, Operand),
-    /// Items that have something at a path.
+    /// The items that match a filter.
     Having(Path),
 }
 
@@ -138,7 +138,7 @@ impl Path {
                     rest = field(rest, &mut steps)?;
                 }
             } else if let Some(after) = rest.strip_prefix('.') {
-                // A dot before a bracket, and a last one, say nothing.
+                // A dot before a bracket, and a trailing dot, have no effect.
                 rest = after;
                 if !rest.is_empty() && !rest.starts_with('[') {
                     rest = field(rest, &mut steps)?;
@@ -156,7 +156,7 @@ impl Path {
         Some(Self(steps))
     }
 
-    /// Returns the first value that the path leads to.
+    /// Returns the first value that the path selects.
     fn first<'a>(&'a self, object: &'a Value) -> Option<&'a Value> {
         self.values(object).into_iter().next()
     }
@@ -170,7 +170,7 @@ impl Path {
     }
 }
 
-/// Reads a name up to the next dot or bracket.
+/// Parses a name up to the next dot or bracket.
 fn field<'a>(text: &'a str, steps: &mut Vec<Step>) -> Option<&'a str> {
     let mut name = String::new();
     let mut chars = text.char_indices();
@@ -192,7 +192,7 @@ fn field<'a>(text: &'a str, steps: &mut Vec<Step>) -> Option<&'a str> {
     Some(&text[end..])
 }
 
-/// Finds the bracket that closes, past those in texts and filters.
+/// Returns the position of the closing bracket, skipping those in strings and filters.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0;
     let mut quote = None;
@@ -373,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_show_what_their_paths_lead_to() {
+    fn columns_show_the_values_of_their_paths() {
         let object = json!({
             "metadata": {"annotations": {"a.b/c": "dotted"}, "creationTimestamp": "2024-01-01T00:00:00Z"},
             "spec": {"n": 3, "f": 2.5, "yes": true, "list": ["a", "b", "c"], "map": {"k": 1}, "null": null},

@@ -1,13 +1,13 @@
-//! What of an old object corresponds to what of a new one.
+//! The correlation of the values of a new object with those of the old one.
 //!
-//! Fields correspond by name and items of lists by their keys; items of other lists do not. The rules are those of the
-//! API server's `CorrelatedObject`.
+//! Fields correlate by name and items of lists by their keys; items of other lists do not correlate. The rules are
+//! those of the API server's `CorrelatedObject`.
 
 use serde_json::{Map, Value};
 
 use super::schema::Schema;
 
-/// A value, what it was before, and their schema.
+/// A value with its old value and their schema.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Correlation<'a> {
     pub(super) new: &'a Value,
@@ -16,7 +16,7 @@ pub(super) struct Correlation<'a> {
 }
 
 impl<'a> Correlation<'a> {
-    /// Returns a field that is in both.
+    /// Returns a field that both values have.
     pub(super) fn field(self, name: &str) -> Option<Self> {
         Some(Self {
             new: self.new.as_object()?.get(name)?,
@@ -25,7 +25,7 @@ impl<'a> Correlation<'a> {
         })
     }
 
-    /// Returns an item of the new list whose key is in the old one.
+    /// Returns an item of the new list whose keys match an item of the old list.
     pub(super) fn item(self, index: usize) -> Option<Self> {
         let new = self.new.as_array()?.get(index)?;
         let old = same_key(self.schema, self.old.as_array()?, new)?;
@@ -36,7 +36,7 @@ impl<'a> Correlation<'a> {
         })
     }
 
-    /// Says whether nothing has changed. What the schema does not have counts as changed.
+    /// Returns whether the value is unchanged. Fields without a schema count as changed.
     pub(super) fn is_unchanged(self) -> bool {
         match (self.new, self.old) {
             (Value::Array(new), Value::Array(old)) => {
@@ -57,7 +57,7 @@ impl<'a> Correlation<'a> {
     }
 }
 
-/// Finds the item of a list that has the keys of another; none unless the list is known by keys.
+/// Returns the item of a list that has the same keys as another item; `None` unless the list has keys.
 pub(super) fn same_key<'a>(schema: &Schema, list: &'a [Value], item: &Value) -> Option<&'a Value> {
     if schema.list_type != "map" || schema.list_keys.is_empty() {
         return None;

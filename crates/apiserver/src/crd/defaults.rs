@@ -1,10 +1,10 @@
-//! Defaults of a schema.
+//! The defaults of a schema.
 
 use serde_json::Value;
 
 use super::schema::Schema;
 
-/// Puts defaults where nothing is, or null where null is no value.
+/// Sets the defaults of missing fields, and of null fields that are not nullable.
 pub(super) fn apply(value: &mut Value, schema: &Schema) {
     match value {
         Value::Object(fields) => {
@@ -25,7 +25,7 @@ pub(super) fn apply(value: &mut Value, schema: &Schema) {
                 if let Some(property) = schema.properties.get(name) {
                     apply(value, property);
                 } else if let Some(schema) = schema.additional_schema() {
-                    instead_of_null(value, schema);
+                    replace_null(value, schema);
                     apply(value, schema);
                 }
             }
@@ -35,7 +35,7 @@ pub(super) fn apply(value: &mut Value, schema: &Schema) {
                 return;
             };
             for item in items {
-                instead_of_null(item, schema);
+                replace_null(item, schema);
                 apply(item, schema);
             }
         }
@@ -43,7 +43,7 @@ pub(super) fn apply(value: &mut Value, schema: &Schema) {
     }
 }
 
-fn instead_of_null(value: &mut Value, schema: &Schema) {
+fn replace_null(value: &mut Value, schema: &Schema) {
     if value.is_null()
         && !schema.nullable
         && let Some(default) = &schema.default

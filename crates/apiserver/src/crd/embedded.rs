@@ -1,4 +1,4 @@
-//! Objects inside of objects, `x-kubernetes-embedded-resource`: they have a kind and metadata of their own.
+//! Embedded resources, `x-kubernetes-embedded-resource`: values with `apiVersion`, `kind` and `metadata`.
 
 use serde_json::{Map, Value, json};
 
@@ -7,20 +7,20 @@ use super::schema::Schema;
 use crate::cause::Cause;
 use crate::value::go_type;
 
-/// How JSON gives each field of `metadata`.
+/// The JSON type of a metadata field.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Text,
     Int,
-    /// A map of texts.
+    /// A map of strings.
     Texts,
-    /// A list of texts.
+    /// A list of strings.
     List,
     /// A list of objects.
     Objects,
 }
 
-/// The fields of `metadata`, and what their type is called in Go.
+/// The fields of `metadata` with their Go types.
 const FIELDS: [(&str, Kind, &str); 15] = [
     ("annotations", Kind::Texts, "map[string]string"),
     ("creationTimestamp", Kind::Text, "v1.Time"),
@@ -39,11 +39,11 @@ const FIELDS: [(&str, Kind, &str); 15] = [
     ("uid", Kind::Text, "types.UID"),
 ];
 
-/// Brings the metadata of an object in its form, and returns the paths of fields that it does not have. Entries of
-/// field managers stay as they are.
+/// Converts the metadata of an object to its canonical form; returns the paths of unknown fields. The entries of
+/// `managedFields` stay unchanged.
 ///
 /// # Errors
-/// The first thing that is of another type.
+/// The first field of the wrong type.
 pub(super) fn coerce_root(object: &mut Value) -> Result<Vec<String>, Cause> {
     let mut unknown = Vec::new();
     if let Value::Object(fields) = object {
@@ -54,7 +54,7 @@ pub(super) fn coerce_root(object: &mut Value) -> Result<Vec<String>, Cause> {
             .filter(|managed| *managed != json!([]));
         let read = coerce_metadata(fields, "", &mut unknown);
         read.map_err(|cause| {
-            // Said without the field: the object is not read at all.
+            // The message omits the field, since the object is not decoded at all.
             let at = cause.message.find("json: cannot").unwrap_or_default();
             Cause {
                 field: String::new(),
@@ -70,10 +70,10 @@ pub(super) fn coerce_root(object: &mut Value) -> Result<Vec<String>, Cause> {
     Ok(unknown)
 }
 
-/// Brings embedded metadata in its form, and returns the paths of fields that it does not have.
+/// Converts the metadata of embedded resources to its canonical form; returns the paths of unknown fields.
 ///
 /// # Errors
-/// The first thing that is of another type.
+/// The first field of the wrong type.
 pub(super) fn coerce(value: &mut Value, schema: &Schema) -> Result<Vec<String>, Cause> {
     let mut unknown = Vec::new();
     walk(value, schema, "", &mut unknown)?;
@@ -126,7 +126,7 @@ fn coerce_metadata(
     let problem = match &*metadata {
         Value::Object(fields) => fields.iter().find_map(|(name, value)| {
             let (_, kind, ty) = FIELDS.iter().find(|(field, ..)| field == name)?;
-            misfit(*kind, ty, value)
+            type_mismatch(*kind, ty, value)
                 .map(|(found, ty)| (found, format!("struct field ObjectMeta.{name} of type {ty}")))
         }),
         Value::Null => None,
@@ -145,7 +145,7 @@ fn coerce_metadata(
         if !known {
             unknown.push(format!("{place}.{name}"));
         }
-        // What is empty is not written.
+        // Empty fields are omitted.
         let empty = [json!(null), json!(""), json!(0), json!({}), json!([])];
         known && !empty.contains(value)
     });
@@ -163,9 +163,9 @@ fn json_kind(value: &Value) -> &'static str {
     }
 }
 
-/// What does not fit, and what it would have to be.
-fn misfit<'a>(kind: Kind, ty: &'a str, value: &Value) -> Option<(&'static str, &'a str)> {
-    fn stranger<'a, 'v>(
+/// Returns the type of a value and the type that its field requires; `None` if they match.
+fn type_mismatch<'a>(kind: Kind, ty: &'a str, value: &Value) -> Option<(&'static str, &'a str)> {
+    fn first_mismatch<'a, 'v>(
         mut values: impl Iterator<Item = &'v Value>,
         fits: fn(&Value) -> bool,
         ty: &'a str,
@@ -177,17 +177,17 @@ fn misfit<'a>(kind: Kind, ty: &'a str, value: &Value) -> Option<(&'static str, &
     let text = |value: &Value| value.is_string() || value.is_null();
     match (kind, value) {
         (_, Value::Null) | (Kind::Text, Value::String(_)) | (Kind::Int, Value::Number(_)) => None,
-        (Kind::Texts, Value::Object(map)) => stranger(map.values(), text, "string"),
-        (Kind::List, Value::Array(list)) => stranger(list.iter(), text, "string"),
+        (Kind::Texts, Value::Object(map)) => first_mismatch(map.values(), text, "string"),
+        (Kind::List, Value::Array(list)) => first_mismatch(list.iter(), text, "string"),
         (Kind::Objects, Value::Array(list)) => {
             let item = ty.trim_start_matches("[]");
-            stranger(list.iter(), Value::is_object, item)
+            first_mismatch(list.iter(), Value::is_object, item)
         }
         (_, other) => Some((json_kind(other), ty)),
     }
 }
 
-/// Says what is wrong with embedded objects.
+/// Returns what is wrong with embedded resources.
 pub(super) fn check(value: &Value, schema: &Schema) -> Vec<Cause> {
     let mut causes = Vec::new();
     check_value(value, schema, "", &mut causes);

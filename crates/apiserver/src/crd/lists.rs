@@ -1,4 +1,4 @@
-//! Lists that are sets or have keys: no item twice.
+//! The check of lists that are sets or have keys for duplicate items.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::schema::Schema;
 use crate::cause::Cause;
 
-/// Says which items are there twice; each is told once, at its second place.
+/// Returns the duplicate items, each once, at its second position.
 pub(super) fn check(value: &Value, schema: &Schema) -> Vec<Cause> {
     let mut causes = Vec::new();
     if let Value::Object(fields) = value {
@@ -27,13 +27,13 @@ fn check_fields(fields: &Map<String, Value>, schema: &Schema, path: &str, causes
     }
 }
 
-/// `path[name]`, as causes write what is not declared by name.
+/// Returns `path[name]`, the path of an undeclared field in causes.
 pub(super) fn key(path: &str, name: &str) -> String {
     let path = if path.is_empty() { "<nil>" } else { path };
     format!("{path}[{name}]")
 }
 
-/// `path.name`.
+/// Returns `path.name`.
 pub(super) fn child(path: &str, name: &str) -> String {
     if path.is_empty() {
         name.to_owned()
@@ -48,7 +48,7 @@ fn check_value(value: &Value, schema: &Schema, path: &str, causes: &mut Vec<Caus
         Value::Array(items) => {
             match schema.list_type.as_str() {
                 "set" => {
-                    let places = doubles(items);
+                    let places = duplicates(items);
                     causes.extend(
                         places.map(|place| Cause::duplicate(format!("{path}[{place}]"), &items[place])),
                     );
@@ -85,13 +85,13 @@ fn check_keys(items: &[Value], names: &[String], path: &str, causes: &mut Vec<Ca
             keys
         })
         .collect();
-    for place in doubles(&keys) {
+    for place in duplicates(&keys) {
         causes.push(Cause::duplicate(format!("{path}[{place}]"), &keys[place]));
     }
 }
 
-/// The second places of values that are there more than once.
-fn doubles(values: &[Value]) -> impl Iterator<Item = usize> {
+/// Returns the second positions of values that occur more than once.
+fn duplicates(values: &[Value]) -> impl Iterator<Item = usize> {
     let mut seen: HashMap<String, usize> = HashMap::with_capacity(values.len());
     values.iter().enumerate().filter_map(move |(place, value)| {
         let times = seen.entry(value.to_string()).or_default();

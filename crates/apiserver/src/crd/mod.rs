@@ -1,15 +1,15 @@
-//! Definitions of custom resources: from a `CustomResourceDefinition` to what its objects have to be.
+//! CustomResourceDefinitions: their validation, and what they require of custom resources.
 //!
-//! [`Definition::from_object`] checks a definition as the API server does and compiles its versions. A [`Version`] then
-//! says of objects what a server has to ask, in the order of a request:
+//! [`Definition::from_object`] validates a definition as the API server does and compiles its versions. A [`Version`]
+//! has the operations that a server needs, in the order of a request:
 //!
-//! 1. [`Version::decode`]: unknown fields and nulls go, embedded objects get their form, defaults come in; the paths of
-//!    unknown fields are for `fieldValidation`;
+//! 1. [`Version::decode`] removes unknown fields and nulls, normalises embedded resources and sets defaults; the paths
+//!    of unknown fields are for `fieldValidation`;
 //! 2. the object is merged, patched or applied, and defaulted again ([`Version::default`]);
-//! 3. the strategy: what [`Version::has_status`] says belongs to the other endpoint is taken from the stored object;
-//! 4. [`Version::validate`], or [`Version::validate_status`] at the status; metadata is the server's to check.
+//! 3. the strategy restores from the stored object what belongs to the other endpoint ([`Version::has_status`]);
+//! 4. [`Version::validate`] or [`Version::validate_status`] validates it; the server validates the metadata.
 //!
-//! A compiled definition has no state and may be shared by any number of clusters that have the same definition.
+//! A compiled definition has no state; clusters with equal definitions can share it.
 //!
 //! ```
 //! use serde_json::json;
@@ -36,7 +36,8 @@
 //!
 //! thing["spec"]["size"] = json!(5);
 //! let verdict = version.validate(&thing, None);
-//! assert_eq!(verdict.causes[0].to_string(), "spec.size: Invalid value: 5: spec.size in body should be less than or equal to 3");
+//! let cause = "spec.size: Invalid value: 5: spec.size in body should be less than or equal to 3";
+//! assert_eq!(verdict.causes[0].to_string(), cause);
 //! ```
 
 mod check;
@@ -65,7 +66,7 @@ use correlate::Correlation;
 use rules::{Change, Rules};
 use schema::Schema;
 
-/// A definition that has been checked, with its versions.
+/// A validated definition with its versions.
 #[derive(Debug)]
 pub struct Definition {
     group: String,
@@ -74,29 +75,29 @@ pub struct Definition {
     versions: Vec<Version>,
 }
 
-/// What a kind is called.
+/// The names of a kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {
-    /// As in paths, `things`.
+    /// The plural name, as in paths: `things`.
     pub plural: String,
-    /// `thing`.
+    /// The singular name: `thing`.
     pub singular: String,
-    /// `Thing`.
+    /// The kind: `Thing`.
     pub kind: String,
-    /// `ThingList`.
+    /// The kind of lists: `ThingList`.
     pub list_kind: String,
-    /// `th`.
+    /// The short names: `th`.
     pub short_names: Vec<String>,
-    /// Groups of kinds that it belongs to, such as `all`.
+    /// The categories, such as `all`.
     pub categories: Vec<String>,
 }
 
-/// What came of looking at an object.
+/// The result of a validation.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// What is wrong; with anything here the object is refused (422).
+    /// The causes; an object with any is rejected (422).
     pub causes: Vec<Cause>,
-    /// Rules that the object breaks and broke before at places that have not changed: for `Warning` headers.
+    /// The violations that existed before and whose values are unchanged, for `Warning` headers.
     pub warnings: Vec<String>,
 }
 
@@ -108,13 +109,13 @@ pub struct Version {
     kind: String,
     served: bool,
     storage: bool,
-    /// Why clients should go to another version; none if they need not.
+    /// The deprecation warning; `None` unless the version is deprecated.
     deprecation: Option<String>,
     status: bool,
     scale: Option<Scale>,
     columns: Vec<Column>,
     selectable: Vec<String>,
-    /// As it is in the definition, for documents.
+    /// The schema as the definition has it, for OpenAPI documents.
     source: Value,
     schema: Schema,
     rules: Option<Rules>,
@@ -122,13 +123,12 @@ pub struct Version {
 }
 
 impl Definition {
-    /// Checks and compiles a definition that is to be created.
+    /// Validates and compiles a new definition.
     ///
-    /// The object has been decoded: its fields are of the types of the kind, and [`apply_defaults`] and [`prepare`] have
-    /// been called.
+    /// The object must have been decoded, and prepared by [`apply_defaults`] and [`prepare`].
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// Everything that is wrong with the definition.
     pub fn from_object(definition: &Value) -> Result<Self, Vec<Cause>> {
         let causes = check::check(definition, None);
         if !causes.is_empty() {
@@ -137,10 +137,10 @@ impl Definition {
         Self::compile(definition).map_err(|cause| vec![cause])
     }
 
-    /// Checks and compiles a definition that replaces another.
+    /// Validates and compiles a definition that replaces another.
     ///
     /// # Errors
-    /// Everything that is wrong with it, and what may not change.
+    /// Everything that is wrong with the definition, and changes of immutable fields.
     pub fn updated(definition: &Value, old: &Value) -> Result<Self, Vec<Cause>> {
         let causes = check::check(definition, Some(old));
         if !causes.is_empty() {
@@ -149,10 +149,10 @@ impl Definition {
         Self::compile(definition).map_err(|cause| vec![cause])
     }
 
-    /// Compiles a definition that has been checked before, such as one that was stored.
+    /// Compiles a definition that has been validated before, such as a stored one.
     ///
     /// # Errors
-    /// A schema that merging cannot use, which the checks refuse.
+    /// A schema that cannot be converted to a merge type; validation rejects those.
     pub fn compile(definition: &Value) -> Result<Self, Cause> {
         let spec = &definition["spec"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -176,12 +176,12 @@ impl Definition {
         &self.group
     }
 
-    /// Returns what the kind is called.
+    /// Returns the names of the kind.
     pub fn names(&self) -> &Names {
         &self.names
     }
 
-    /// Says whether objects are in namespaces.
+    /// Returns whether the objects are in namespaces.
     pub fn is_namespaced(&self) -> bool {
         self.namespaced
     }
@@ -191,7 +191,7 @@ impl Definition {
         &self.versions
     }
 
-    /// Returns a version, none if it is not there or not served.
+    /// Returns a version; `None` if it does not exist or is not served.
     pub fn version(&self, name: &str) -> Option<&Version> {
         self.versions
             .iter()
@@ -264,61 +264,61 @@ impl Version {
         })
     }
 
-    /// Returns its name, such as `v1`.
+    /// Returns the name, such as `v1`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns group and version, as objects have it.
+    /// Returns the group version, as in `apiVersion`.
     pub fn api_version(&self) -> &str {
         &self.api_version
     }
 
-    /// Says whether clients may use it.
+    /// Returns whether the version is served.
     pub fn is_served(&self) -> bool {
         self.served
     }
 
-    /// Returns the warning that each request gets; none unless the version is deprecated.
+    /// Returns the deprecation warning; `None` unless the version is deprecated.
     pub fn deprecation_warning(&self) -> Option<&str> {
         self.deprecation.as_deref()
     }
 
-    /// Says whether the status is an endpoint of its own. Then requests to the object leave `status` alone, and requests
-    /// to the status all but it and the entries of its fields.
+    /// Returns whether `status` is a subresource. Then writes to the object leave `status` unchanged, and writes to
+    /// the subresource leave everything else unchanged, except for the `managedFields` of the status.
     pub fn has_status(&self) -> bool {
         self.status
     }
 
-    /// Returns the paths of the scale, none if there is no such endpoint.
+    /// Returns the paths of `scale`; `None` without that subresource.
     pub fn scale(&self) -> Option<&Scale> {
         self.scale.as_ref()
     }
 
-    /// Returns the columns of tables, after the name. Without any, tables show the age.
+    /// Returns the printer columns after the name; without any, tables show the age.
     pub fn columns(&self) -> &[Column] {
         &self.columns
     }
 
-    /// Returns the paths that field selectors may name, such as `.spec.colour`.
+    /// Returns the fields that field selectors support, such as `.spec.colour`.
     pub fn selectable_fields(&self) -> &[String] {
         &self.selectable
     }
 
-    /// Returns the schema as it stands in the definition, null for none.
+    /// Returns the schema as the definition has it; null for none.
     pub fn openapi(&self) -> &Value {
         &self.source
     }
 
-    /// Returns the type that objects merge by.
+    /// Returns the type by which objects are merged.
     pub fn merge_type(&self) -> &Type {
         &self.ty
     }
 
-    /// Does all that has to be done with an object that a client sent, and returns the paths of unknown fields, sorted.
+    /// Decodes an object that a client sent; returns the paths of unknown fields, sorted.
     ///
     /// # Errors
-    /// Embedded metadata that is none (a failure to decode, 400).
+    /// The embedded metadata cannot be decoded (400).
     pub fn decode(&self, object: &mut Value) -> Result<Vec<String>, Cause> {
         let mut unknown = self.prune(object);
         prune::drop_nulls(object, Some(&self.schema));
@@ -328,19 +328,19 @@ impl Version {
         Ok(unknown)
     }
 
-    /// Takes unknown fields away and returns their paths, sorted. Metadata is left alone.
+    /// Removes unknown fields and returns their paths, sorted. Metadata stays unchanged.
     pub fn prune(&self, object: &mut Value) -> Vec<String> {
         prune::prune(object, &self.schema)
     }
 
-    /// Puts defaults in.
+    /// Sets the defaults.
     pub fn default(&self, object: &mut Value) {
         defaults::apply(object, &self.schema);
     }
 
-    /// Says what is wrong with an object that is created, or replaces another of this version.
+    /// Validates an object that is created or that replaces another one of this version.
     ///
-    /// What an update leaves as it was is forgiven, but for the rules of lists.
+    /// An update tolerates violations in unchanged values, except for duplicate list items (ratcheting).
     pub fn validate(&self, new: &Value, old: Option<&Value>) -> Verdict {
         let mut verdict = self.check_kind(new);
         if !verdict.causes.is_empty() {
@@ -359,7 +359,7 @@ impl Version {
         verdict
     }
 
-    /// Says what is wrong with an object whose status is replaced.
+    /// Validates an object whose status is replaced.
     pub fn validate_status(&self, new: &Value, old: &Value) -> Verdict {
         let mut verdict = self.check_kind(new);
         if !verdict.causes.is_empty() {
@@ -403,7 +403,7 @@ impl Version {
         }
     }
 
-    /// Embedded objects and lists. Lists that had an item twice may have it still.
+    /// Checks embedded resources and lists. Lists that had duplicate items may keep them.
     fn check_structure(&self, causes: &mut Vec<Cause>, new: &Value, old: Option<&Value>) {
         causes.extend(embedded::check(new, &self.schema));
         if old.is_none_or(|old| lists::check(old, &self.schema).is_empty()) {
@@ -411,7 +411,7 @@ impl Version {
         }
     }
 
-    /// Rules are not looked at on objects that they may not understand.
+    /// Evaluates the rules, unless the object is structurally invalid.
     fn check_rules(
         &self,
         verdict: &mut Verdict,
@@ -445,7 +445,7 @@ impl Version {
     }
 }
 
-/// Puts in what a definition has without saying so: the singular, the kind of lists, the conversion.
+/// Sets the defaults of a definition: the singular name, the kind of lists, the conversion strategy.
 pub fn apply_defaults(definition: &mut Value) {
     let spec = &mut definition["spec"];
     if !spec.is_object() {
@@ -475,8 +475,8 @@ pub fn apply_defaults(definition: &mut Value) {
     }
 }
 
-/// Gives a definition the status that it has whatever the client sent: at first none, later that of the stored one. The
-/// version that objects are stored in is among those that objects have been stored in.
+/// Sets the status of a definition whatever the client sent: empty for a new definition, else the stored status. The
+/// storage version is always among the stored versions.
 pub fn prepare(definition: &mut Value, old: Option<&Value>) {
     let mut status = old.map_or_else(|| json!({}), |old| old["status"].clone());
     let versions = definition["spec"]["versions"].as_array();

@@ -1,15 +1,15 @@
-//! Names, and what the API server says of those that are none.
+//! The validation of names, with the texts of the API server.
 
-/// The longest label and the longest name of several labels.
-const LONGEST_LABEL: usize = 63;
+/// The maximum length of a label and of a subdomain.
+const MAX_LABEL_LENGTH: usize = 63;
 const LONGEST_SUBDOMAIN: usize = 253;
 
-/// Says what is wrong with a label of RFC 1035, if anything is.
+/// Returns what is wrong with an RFC 1035 label.
 pub(super) fn dns_1035_label(text: &str) -> Option<String> {
     let fits = text.starts_with(|char: char| char.is_ascii_lowercase()) && is_label(text);
     problems(
         text,
-        LONGEST_LABEL,
+        MAX_LABEL_LENGTH,
         fits,
         "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic \
          character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation \
@@ -17,7 +17,7 @@ pub(super) fn dns_1035_label(text: &str) -> Option<String> {
     )
 }
 
-/// Says what is wrong with a subdomain of RFC 1123, if anything is.
+/// Returns what is wrong with an RFC 1123 subdomain.
 pub(super) fn dns_1123_subdomain(text: &str) -> Option<String> {
     problems(
         text,

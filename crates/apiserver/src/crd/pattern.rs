@@ -1,20 +1,20 @@
-//! Regular expressions of Go, on Rust's engine.
+//! Go regular expressions on Rust's engine.
 //!
-//! Both are of the RE2 family and differ in details: in Go, `\d`, `\w`, `\s` and `\b` know ASCII only, a brace that
-//! counts nothing is a brace, and classes do not nest.
+//! Both engines belong to the RE2 family and differ in details: in Go, `\d`, `\w`, `\s` and `\b` match ASCII only, a
+//! brace that is not a repetition is literal, and classes do not nest.
 
 use std::fmt;
 use std::sync::OnceLock;
 
 use regex::{Regex, RegexBuilder};
 
-/// What a compiled expression may take, enough for a thousandfold repetition as Go allows.
+/// The size limit of a compiled expression, enough for the thousandfold repetition that Go allows.
 const SIZE_LIMIT: usize = 64 << 20;
 
 /// A pattern of a schema.
 pub(super) struct Pattern {
     pub(super) text: String,
-    /// The expression, or what is wrong with it, once it has been asked for: a definition may have hundreds.
+    /// The compiled expression or its error, on first use: a definition may have hundreds of patterns.
     compiled: OnceLock<Result<Regex, String>>,
 }
 
@@ -26,7 +26,7 @@ impl Pattern {
         }
     }
 
-    /// Says whether a text matches, or why nothing can.
+    /// Returns whether a string matches, or why the expression is invalid.
     pub(super) fn matches(&self, text: &str) -> Result<bool, &str> {
         match self.compiled.get_or_init(|| compile(&self.text)) {
             Ok(regex) => Ok(regex.is_match(text)),
@@ -41,10 +41,10 @@ impl fmt::Debug for Pattern {
     }
 }
 
-/// Compiles an expression as Go reads it.
+/// Compiles a Go regular expression.
 ///
 /// # Errors
-/// What is wrong with it, beginning as Go's messages do.
+/// What is wrong with the expression, in the form of Go's messages.
 pub(super) fn compile(pattern: &str) -> Result<Regex, String> {
     RegexBuilder::new(&translate(pattern))
         .size_limit(SIZE_LIMIT)
@@ -57,12 +57,12 @@ pub(super) fn compile(pattern: &str) -> Result<Regex, String> {
         })
 }
 
-/// Writes an expression of Go as one that means the same in Rust.
+/// Translates a Go expression to an equivalent Rust expression.
 fn translate(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len() + 8);
     let mut rest = pattern.chars();
     let mut in_class = false;
-    // A closing bracket right after the opening one is a character.
+    // A closing bracket right after the opening one is a literal.
     let mut class_is_empty = false;
     while let Some(char) = rest.next() {
         let was_empty = std::mem::take(&mut class_is_empty);
@@ -101,7 +101,7 @@ fn translate(pattern: &str) -> String {
     out
 }
 
-/// The rest of `[:alpha:]` after its first bracket.
+/// Returns the rest of `[:alpha:]` after its first bracket.
 fn posix_class(rest: &str) -> Option<&str> {
     let inner = rest.strip_prefix(':')?;
     let end = inner.find(":]")?;
@@ -109,7 +109,7 @@ fn posix_class(rest: &str) -> Option<&str> {
     (!name.is_empty() && name.chars().all(|char| char.is_ascii_lowercase())).then(|| &rest[..end + 3])
 }
 
-/// Says whether a brace begins a repetition.
+/// Returns whether a brace starts a repetition.
 fn counts(rest: &str) -> bool {
     let Some((count, _)) = rest.split_once('}') else {
         return false;
@@ -121,7 +121,7 @@ fn counts(rest: &str) -> bool {
     }
 }
 
-/// Translates what follows a backslash.
+/// Translates an escape sequence.
 fn escape(out: &mut String, rest: &mut std::str::Chars<'_>, in_class: bool) {
     let Some(char) = rest.next() else {
         out.push('\\');
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expressions_mean_what_they_mean_in_go() {
+    fn expressions_match_as_in_go() {
         for (pattern, text, matches) in [
             (r"^\d+$", "123", true),
             (r"^\d+$", "١٢٣", false),

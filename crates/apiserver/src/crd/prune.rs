@@ -1,13 +1,13 @@
-//! What a schema does not have goes: fields, and nulls where null is no value.
+//! The removal of fields that a schema does not declare, and of nulls that it does not allow.
 
 use serde_json::{Map, Value};
 
 use super::schema::{Additional, Schema};
 
-/// Fields that every resource has, whatever its schema says.
+/// The fields that every resource has, whatever its schema declares.
 const OF_RESOURCES: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
-/// Takes undeclared fields away and returns their paths, sorted.
+/// Removes undeclared fields and returns their paths, sorted.
 pub(super) fn prune(object: &mut Value, schema: &Schema) -> Vec<String> {
     let mut walk = Walk {
         path: String::new(),
@@ -22,7 +22,7 @@ pub(super) fn prune(object: &mut Value, schema: &Schema) -> Vec<String> {
     walk.unknown
 }
 
-/// Takes undeclared fields out of a value that is no resource, such as a default.
+/// Removes undeclared fields from a value that is not a resource, such as a default.
 pub(super) fn prune_value(value: &mut Value, schema: &Schema) {
     let mut walk = Walk {
         path: String::new(),
@@ -37,20 +37,20 @@ struct Walk {
 }
 
 impl Walk {
-    fn at_key(&mut self, key: &str, look: impl FnOnce(&mut Self)) {
+    fn at_key(&mut self, key: &str, visit: impl FnOnce(&mut Self)) {
         let length = self.path.len();
         if length > 0 {
             self.path.push('.');
         }
         self.path.push_str(key);
-        look(self);
+        visit(self);
         self.path.truncate(length);
     }
 
-    fn at_index(&mut self, index: usize, look: impl FnOnce(&mut Self)) {
+    fn at_index(&mut self, index: usize, visit: impl FnOnce(&mut Self)) {
         let length = self.path.len();
         self.path.push_str(&format!("[{index}]"));
-        look(self);
+        visit(self);
         self.path.truncate(length);
     }
 
@@ -100,7 +100,7 @@ impl Walk {
         });
     }
 
-    /// Looks below a place whose undeclared fields stay.
+    /// Prunes the declared fields below a value whose undeclared fields are preserved.
     fn below_preserved(&mut self, value: &mut Value, schema: &Schema, root: bool) {
         match value {
             Value::Object(fields) => {
@@ -130,7 +130,7 @@ impl Walk {
     }
 }
 
-/// Takes away fields that are null, may not be, and have no default.
+/// Removes null fields that are not nullable and have no default.
 pub(super) fn drop_nulls(value: &mut Value, schema: Option<&Schema>) {
     match value {
         Value::Object(fields) => fields.retain(|name, value| {

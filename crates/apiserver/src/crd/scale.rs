@@ -5,14 +5,14 @@ use serde_json::{Value, json};
 use crate::cause::Cause;
 use crate::fields::Path;
 
-/// Where the replicas of an object are.
+/// The paths of `scale`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scale {
-    /// Path of the wanted replicas, such as `.spec.replicas`.
+    /// The path of the desired replicas, such as `.spec.replicas`.
     pub spec_replicas_path: String,
-    /// Path of the replicas that there are.
+    /// The path of the current replicas.
     pub status_replicas_path: String,
-    /// Path of the selector of pods, as a text; empty for none.
+    /// The path of the selector as text; empty for none.
     pub label_selector_path: String,
 }
 
@@ -28,31 +28,31 @@ impl Scale {
         })
     }
 
-    /// Returns the path of the wanted replicas, for [`crate::managed::ScaleMapping`].
+    /// Returns the path of the desired replicas, for [`crate::managed::ScaleMapping`].
     pub fn replicas_field(&self) -> Path {
         Path::of_fields(&steps(&self.spec_replicas_path).collect::<Vec<_>>())
     }
 
-    /// Returns the wanted replicas; none if the object does not say.
+    /// Returns the desired replicas; `None` if the field is missing.
     pub fn spec_replicas(&self, object: &Value) -> Option<i64> {
         find(object, &self.spec_replicas_path)?.as_i64()
     }
 
-    /// Returns the replicas that there are, 0 if the object does not say.
+    /// Returns the current replicas; 0 if the field is missing.
     pub fn status_replicas(&self, object: &Value) -> i64 {
         find(object, &self.status_replicas_path)
             .and_then(Value::as_i64)
             .unwrap_or_default()
     }
 
-    /// Returns the selector of pods; empty if there is none.
+    /// Returns the selector; empty if the field is missing.
     pub fn selector<'a>(&self, object: &'a Value) -> &'a str {
         find(object, &self.label_selector_path)
             .and_then(Value::as_str)
             .unwrap_or_default()
     }
 
-    /// Sets the wanted replicas.
+    /// Sets the desired replicas.
     pub fn set_spec_replicas(&self, object: &mut Value, replicas: i64) {
         let mut place = object;
         for step in steps(&self.spec_replicas_path) {
@@ -64,12 +64,12 @@ impl Scale {
         *place = Value::from(replicas);
     }
 
-    /// Says what is wrong with the wanted replicas.
+    /// Returns what is wrong with the desired replicas.
     pub(super) fn check_spec(&self, object: &Value) -> Option<Cause> {
         check_replicas(object, &self.spec_replicas_path)
     }
 
-    /// Says what is wrong with what the status tells.
+    /// Returns what is wrong with the fields of the status.
     pub(super) fn check_status(&self, object: &Value) -> Vec<Cause> {
         let mut causes: Vec<Cause> = check_replicas(object, &self.status_replicas_path)
             .into_iter()
@@ -103,7 +103,7 @@ fn check_replicas(object: &Value, path: &str) -> Option<Cause> {
     Some(Cause::invalid(path, found, &why))
 }
 
-/// A value of another type at a path, as the API server's accessors tell it.
+/// Returns the error for a value of the wrong type, in the text of the API server's accessors.
 fn accessor_error(path: &str, found: &Value, shown: &Value, wanted: &str) -> Cause {
     let steps: Vec<_> = steps(path).collect();
     let why = format!(

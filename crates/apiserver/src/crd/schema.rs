@@ -1,7 +1,6 @@
-//! The `openAPIV3Schema` of a version, read once.
+//! The parsed `openAPIV3Schema` of a version.
 //!
-//! Reading is lenient: what has another form than a schema's is taken as not said. That a schema is as it has to be is
-//! for [`super::check`] to say.
+//! Parsing is lenient: members of the wrong type count as missing. [`super::check`] validates schemas.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +11,9 @@ use super::pattern::Pattern;
 /// A node of a schema.
 #[derive(Debug, Default)]
 pub(super) struct Schema {
-    /// Empty for none.
+    /// The type; empty for none.
     pub(super) ty: String,
-    /// Empty for none, and for formats that custom resources do not have.
+    /// The format; empty for none and for formats that custom resources do not support.
     pub(super) format: String,
     pub(super) nullable: bool,
     pub(super) default: Option<Value>,
@@ -48,7 +47,7 @@ pub(super) struct Schema {
     pub(super) rules: Vec<Rule>,
 }
 
-/// What `additionalProperties` says.
+/// The value of `additionalProperties`.
 #[derive(Debug)]
 pub(super) enum Additional {
     Any,
@@ -67,7 +66,7 @@ pub(super) struct Rule {
     pub(super) optional_old_self: Option<bool>,
 }
 
-/// Formats that custom resources have, without hyphens; others are not looked at.
+/// The formats that custom resources support, without hyphens; others are ignored.
 const FORMATS: [&str; 26] = [
     "bsonobjectid",
     "uri",
@@ -98,7 +97,7 @@ const FORMATS: [&str; 26] = [
 ];
 
 impl Schema {
-    /// Reads a node and those below it.
+    /// Parses a node and its children.
     pub(super) fn read(value: &Value) -> Self {
         let Value::Object(map) = value else {
             return Self::default();
@@ -157,7 +156,7 @@ impl Schema {
         }
     }
 
-    /// The schema of what is not declared; none if nothing is known of it.
+    /// Returns the schema of undeclared fields; `None` if there is none.
     pub(super) fn additional_schema(&self) -> Option<&Self> {
         match &self.additional {
             Some(Additional::Schema(schema)) => Some(schema),
@@ -165,12 +164,12 @@ impl Schema {
         }
     }
 
-    /// The schema of a field, declared or not.
+    /// Returns the schema of a field, declared or not.
     pub(super) fn field(&self, name: &str) -> Option<&Self> {
         self.properties.get(name).or_else(|| self.additional_schema())
     }
 
-    /// Whether there is a rule here or at a place below that has a structure.
+    /// Returns whether the node or one of its structural children has a rule.
     pub(super) fn has_rules(&self) -> bool {
         !self.rules.is_empty()
             || self.items.as_deref().is_some_and(Self::has_rules)

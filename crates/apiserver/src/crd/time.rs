@@ -1,4 +1,4 @@
-//! Times and durations as texts, as Go and kube-openapi's `strfmt` read them.
+//! The parsing of times and durations, as in Go and in kube-openapi's `strfmt`.
 
 use std::sync::LazyLock;
 
@@ -6,7 +6,7 @@ use jiff::civil::Date;
 use regex::Regex;
 
 const NANOS: [(&str, i64); 9] = [
-    // Longer units first, so that none hides behind its first letter.
+    // Longer units first, since some start with a shorter one.
     ("ns", 1),
     ("us", 1_000),
     ("µs", 1_000),
@@ -18,7 +18,7 @@ const NANOS: [(&str, i64); 9] = [
     ("", 0),
 ];
 
-/// Reads `2006-01-02`.
+/// Parses `2006-01-02`.
 pub(super) fn date(text: &str) -> Option<Date> {
     let bytes = text.as_bytes();
     let shape = bytes.len() == 10
@@ -29,12 +29,12 @@ pub(super) fn date(text: &str) -> Option<Date> {
     shape.then(|| text.parse().ok())?
 }
 
-/// Reads a duration as Go does, else as Scala does; in nanoseconds.
+/// Parses a duration in Go's form, or else in Scala's; returns nanoseconds.
 pub(super) fn duration(text: &str) -> Option<i64> {
     go_duration(text).or_else(|| scala_duration(text))
 }
 
-/// Reads a duration such as `1h30m` or `-1.5s`.
+/// Parses a duration such as `1h30m` or `-1.5s`.
 fn go_duration(text: &str) -> Option<i64> {
     let (negative, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -63,12 +63,12 @@ fn go_duration(text: &str) -> Option<i64> {
     i64::try_from(total).ok()
 }
 
-/// Says whether a unit is over where the rest begins.
+/// Returns whether a unit ends where the rest begins.
 fn ends_unit(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with(|char: char| char.is_ascii_digit() || char == '.')
 }
 
-/// A number with or without a fraction, times a unit.
+/// Returns a number with an optional fraction, times a unit.
 fn amount(number: &str, nanos: i64) -> Option<i128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
@@ -81,14 +81,14 @@ fn amount(number: &str, nanos: i64) -> Option<i128> {
             text.parse::<i128>().ok()
         }
     };
-    // Beyond eighteen digits a fraction is below a nanosecond of any unit.
+    // Beyond eighteen digits, a fraction is below a nanosecond of any unit.
     let fraction = &fraction[..fraction.len().min(18)];
     let scale = 10_i128.pow(u32::try_from(fraction.len()).ok()?);
     let whole = digits(whole)?.checked_mul(i128::from(nanos))?;
     whole.checked_add(digits(fraction)? * i128::from(nanos) / scale)
 }
 
-/// Reads a duration such as `22 ns` or `3 days`; what is between the parts is not looked at.
+/// Parses a duration such as `22 ns` or `3 days`; text between the parts is ignored.
 fn scala_duration(text: &str) -> Option<i64> {
     const DAY: i64 = 24 * 3_600 * 1_000_000_000;
     const UNITS: [(&[&str], i64); 8] = [
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_in_go() {
+    fn durations_are_parsed_as_in_go() {
         for (text, nanos) in [
             ("1h30m", Some(5_400_000_000_000)),
             ("-1.5s", Some(-1_500_000_000)),

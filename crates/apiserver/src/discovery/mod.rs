@@ -1,7 +1,7 @@
-//! Documents about what is served: groups, versions, resources.
+//! The discovery documents: groups, versions, resources.
 //!
-//! There are two forms: one document for each version of each group, and the aggregated one with all in it, for which
-//! `kubectl` asks first. What is built in is the same for all clusters, so its part of each document is made once.
+//! They come in two forms: one document for each group version, and one aggregated document, which `kubectl` requests
+//! first. All clusters share the built-in part of each document, which is computed once.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -9,10 +9,12 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use crate::kinds::custom::precedence;
-use crate::kinds::{Registry, Resource, Subresource, Version};
+use crate::kinds::{Registry, Resource, Subresource, Version, precedence};
 
-/// The groups of a cluster but for the core: the built-in ones, then those of definitions by name.
+/// The Kubernetes version that the API server reports and behaves as.
+pub(crate) const KUBERNETES_VERSION: &str = "v1.35.4+starling-embedded";
+
+/// Returns the groups of a cluster except the core: the built-in ones, then those of definitions by name.
 pub fn group_names(registry: &Registry) -> Vec<String> {
     let mut names: Vec<String> = Registry::builtin_groups().map(str::to_owned).collect();
     for resource in registry.custom() {
@@ -23,7 +25,7 @@ pub fn group_names(registry: &Registry) -> Vec<String> {
     names
 }
 
-/// The versions of a group, the preferred one first.
+/// Returns the versions of a group, the preferred one first.
 pub fn versions(registry: &Registry, group: &str) -> Vec<String> {
     let mut versions: Vec<String> = Vec::new();
     for resource in registry.all().filter(|resource| *resource.group == *group) {
@@ -37,18 +39,18 @@ pub fn versions(registry: &Registry, group: &str) -> Vec<String> {
     versions
 }
 
-/// The versions of the core.
+/// Returns the versions of the core group (`/api`).
 pub fn core_versions() -> Value {
     json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
 }
 
-/// The groups with their versions.
+/// Returns the groups with their versions (`/apis`).
 pub fn groups(registry: &Registry) -> Value {
     let groups: Vec<Value> = group_names(registry)
         .iter()
         .filter_map(|name| {
             let mut group = group(registry, name)?;
-            // Within a list only the list says what it is.
+            // The items of a list have no `apiVersion` and `kind`.
             if let Some(map) = group.as_object_mut() {
                 map.remove("kind");
                 map.remove("apiVersion");
@@ -59,7 +61,7 @@ pub fn groups(registry: &Registry) -> Value {
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
-/// A group; none if nothing is served in it.
+/// Returns a group; `None` if the cluster serves no resource of it.
 pub fn group(registry: &Registry, name: &str) -> Option<Value> {
     let versions: Vec<Value> = versions(registry, name)
         .iter()
@@ -78,7 +80,7 @@ pub fn group(registry: &Registry, name: &str) -> Option<Value> {
 /// Documents by group and version.
 type Documents = HashMap<(Box<str>, Box<str>), Bytes>;
 
-/// The resources of each version as they are, without those of definitions.
+/// The resource lists of all built-in versions.
 static BUILTIN: LazyLock<Documents> = LazyLock::new(|| {
     let registry = Registry::default();
     let mut documents = Documents::new();
@@ -95,7 +97,7 @@ static BUILTIN: LazyLock<Documents> = LazyLock::new(|| {
     documents
 });
 
-/// The resources of a version; none if nothing is served in it.
+/// Returns the resources of a version; `None` if the cluster serves none.
 pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Bytes> {
     if !is_extended(registry, group) {
         return BUILTIN.get(&(group.into(), version.into())).cloned();
@@ -104,12 +106,12 @@ pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Byte
     (!all.is_empty()).then(|| resource_list(group, version, &all).into())
 }
 
-/// Whether definitions add to a group.
+/// Returns whether definitions add resources to a group.
 fn is_extended(registry: &Registry, group: &str) -> bool {
     registry.custom().any(|resource| *resource.group == *group)
 }
 
-/// What is served in a version.
+/// Returns the resources that a version serves.
 pub(crate) fn of_version<'a>(
     registry: &'a Registry,
     group: &'a str,
@@ -135,7 +137,7 @@ fn resource_list(group: &str, version: &str, all: &[(&Resource, &Version)]) -> V
         .into_bytes()
 }
 
-/// A resource and what lies below it.
+/// Returns the entries of a resource and its subresources.
 fn rows(resource: &Resource, version: &Version) -> Vec<Value> {
     let mut row = json!({
         "name": resource.plural,
@@ -167,7 +169,7 @@ fn rows(resource: &Resource, version: &Version) -> Vec<Value> {
     rows
 }
 
-/// Other names of a resource, if it has any.
+/// Adds the short names and categories of a resource.
 fn add_names(row: &mut Value, resource: &Resource) {
     for (field, list) in [
         ("shortNames", &resource.short_names),
@@ -186,7 +188,7 @@ static AGGREGATED_CORE: LazyLock<Bytes> = LazyLock::new(|| {
     whole(&core.to_string()).into()
 });
 
-/// The aggregated groups that are built in, with commas between them.
+/// The built-in groups of the aggregated document, joined by commas.
 static AGGREGATED_BUILTIN: LazyLock<HashMap<Box<str>, String>> = LazyLock::new(|| {
     let registry = Registry::default();
     Registry::builtin_groups()
@@ -194,12 +196,12 @@ static AGGREGATED_BUILTIN: LazyLock<HashMap<Box<str>, String>> = LazyLock::new(|
         .collect()
 });
 
-/// The aggregated document of the core.
+/// Returns the aggregated document of the core group.
 pub fn aggregated_core() -> Bytes {
     AGGREGATED_CORE.clone()
 }
 
-/// The aggregated document of all groups but the core.
+/// Returns the aggregated document of all other groups.
 pub fn aggregated(registry: &Registry) -> Bytes {
     let groups: Vec<String> = group_names(registry)
         .iter()
@@ -231,7 +233,7 @@ fn aggregated_group(registry: &Registry, group: &str) -> Value {
 }
 
 fn aggregated_resource(resource: &Resource, version: &Version) -> Value {
-    // Resources of definitions say the group and the version of their kind, built-in ones do not.
+    // Custom resources name the group and version of their kind, built-in ones do not.
     let own = |kind: &str| match &resource.custom {
         Some(_) => json!({"group": resource.group, "version": version.name, "kind": kind}),
         None => json!({"group": "", "version": "", "kind": kind}),
@@ -298,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn definitions_stand_behind_what_is_built_in() {
+    fn custom_groups_come_after_built_in_groups() {
         let document = read(&aggregated(&registry()));
         let groups = document["items"].as_array().unwrap();
         let last = groups.last().unwrap();

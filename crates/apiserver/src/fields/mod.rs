@@ -1,8 +1,8 @@
-//! Names of fields and sets of them.
+//! Field paths and sets of them.
 //!
-//! The model is that of structured-merge-diff's `fieldpath`: a [`Path`] leads from the object to a field, an item of an
-//! associative list or a member of a set; a [`FieldSet`] holds paths. A path in a set says nothing about the paths
-//! below or above it: who owns `.spec.containers[name="web"]` owns the item's being there and not its image.
+//! The model is that of structured-merge-diff's `fieldpath`: a [`Path`] leads from the object to a field, an item of
+//! an associative list or a member of a set; a [`FieldSet`] holds paths. A path in a set says nothing about its
+//! parents and children: the owner of `.spec.containers[name="web"]` owns the existence of the item, not its image.
 
 mod path;
 mod set;

@@ -1,4 +1,4 @@
-//! Steps from an object to a field of it.
+//! Field paths and their elements.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -8,26 +8,26 @@ use serde_json::Value;
 
 use crate::value;
 
-/// One step: from a map or a list to something in it.
+/// An element of a path: from a map or a list to one of its values.
 #[derive(Debug, Clone)]
 pub enum PathElement {
-    /// A field of a map, `f:` on the wire.
+    /// A field of a map; `f:` on the wire.
     Field(Arc<str>),
     /// An item of an associative list by its keys, sorted by name; `k:` on the wire.
     Key(Arc<[(Arc<str>, Value)]>),
-    /// A member of a set, `v:` on the wire.
+    /// A member of a set; `v:` on the wire.
     Value(Arc<Value>),
-    /// A place in a list, `i:` on the wire.
+    /// An index of a list; `i:` on the wire.
     Index(i64),
 }
 
 impl PathElement {
-    /// Returns the step to a field.
+    /// Returns the element of a field.
     pub fn field(name: impl Into<Arc<str>>) -> Self {
         Self::Field(name.into())
     }
 
-    /// Returns the step to an item by its keys, in any order.
+    /// Returns the element of an item by its keys, in any order.
     pub fn key(keys: impl IntoIterator<Item = (impl Into<Arc<str>>, Value)>) -> Self {
         let mut keys: Vec<(Arc<str>, Value)> = keys
             .into_iter()
@@ -37,7 +37,7 @@ impl PathElement {
         Self::Key(keys.into())
     }
 
-    /// The place of a kind of step in the order of steps.
+    /// Returns the rank of a type of element in the order of elements.
     fn rank(&self) -> u8 {
         match self {
             Self::Field(_) => 0,
@@ -86,7 +86,7 @@ impl PartialEq for PathElement {
 
 impl Eq for PathElement {}
 
-/// As in the API server's messages: `.replicas`, `[name="web"]`, `[="finalizer"]`, `[3]`.
+/// Formats the element as in the API server's messages: `.replicas`, `[name="web"]`, `[="finalizer"]`, `[3]`.
 impl fmt::Display for PathElement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -105,18 +105,18 @@ impl fmt::Display for PathElement {
     }
 }
 
-/// The way from an object to a field.
+/// The path from an object to a field.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Path(pub Vec<PathElement>);
 
 impl Path {
-    /// Returns the path through named fields.
+    /// Returns a path of named fields.
     pub fn of_fields(names: &[&str]) -> Self {
         Self(names.iter().map(|name| PathElement::field(*name)).collect())
     }
 }
 
-/// As in the API server's messages: `.spec.containers[name="web"].image`.
+/// Formats the path as in the API server's messages: `.spec.containers[name="web"].image`.
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|element| element.fmt(f))
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_reads_as_in_the_servers_messages() {
+    fn paths_match_the_servers_messages() {
         let path = Path(vec![
             PathElement::field("spec"),
             PathElement::key([("protocol", json!("TCP")), ("port", json!(80))]),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_in_the_order_of_the_wire() {
+    fn elements_are_in_the_order_of_the_wire() {
         let steps = [
             PathElement::field("a"),
             PathElement::field("b"),

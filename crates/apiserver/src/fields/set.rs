@@ -1,4 +1,4 @@
-//! Sets of paths.
+//! Sets of field paths.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -7,36 +7,36 @@ use super::{Path, PathElement};
 
 /// A set of paths, as a tree with sorted branches.
 ///
-/// Every operation walks two trees side by side once.
+/// Each operation walks two trees side by side, once.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct FieldSet {
     nodes: Vec<Node>,
 }
 
-/// A step that paths of a set have in common.
+/// A path element that paths of a set share.
 ///
-/// It is in the tree because it ends a path of the set or because a path goes on below it; never for neither.
+/// A node is a member of the set, or has children, or both.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Node {
     pub(crate) element: PathElement,
     /// Whether the path that ends here is in the set.
     pub(crate) member: bool,
-    /// The paths that go on from here.
+    /// The paths that continue from here.
     pub(crate) children: FieldSet,
 }
 
 impl FieldSet {
-    /// Returns a set without paths.
+    /// Returns an empty set.
     pub const fn new() -> Self {
         Self { nodes: Vec::new() }
     }
 
-    /// Says whether no path is in the set.
+    /// Returns whether the set has no paths.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// Counts the paths.
+    /// Returns the number of paths.
     pub fn len(&self) -> usize {
         self.nodes
             .iter()
@@ -56,7 +56,7 @@ impl FieldSet {
         self.nodes.get(place)
     }
 
-    /// As [`Self::node`], without a step in hand.
+    /// Returns the node of a named field, like [`Self::node`].
     pub(crate) fn field(&self, name: &str) -> Option<&Node> {
         let place = self
             .nodes
@@ -68,7 +68,7 @@ impl FieldSet {
         self.nodes.get(place)
     }
 
-    /// Adds a path. The empty path is ignored: nobody owns an object as a whole.
+    /// Adds a path. The empty path is ignored: no manager owns an object as a whole.
     pub fn insert(&mut self, path: &[PathElement]) {
         let Some((first, rest)) = path.split_first() else {
             return;
@@ -94,7 +94,7 @@ impl FieldSet {
         }
     }
 
-    /// Says whether a path is in the set.
+    /// Returns whether a path is in the set.
     pub fn has(&self, path: &[PathElement]) -> bool {
         match path {
             [] => false,
@@ -128,7 +128,7 @@ impl FieldSet {
         }
     }
 
-    /// Returns the paths of both sets.
+    /// Returns the paths that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         self.combine(other, |left, right| Node {
@@ -138,7 +138,7 @@ impl FieldSet {
         })
     }
 
-    /// Returns the paths that are not in the other set. What lies below a path of the other set stays.
+    /// Returns the paths that are not in the other set, including those below paths of the other set.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         self.combine(other, |left, right| match right {
@@ -151,7 +151,7 @@ impl FieldSet {
         })
     }
 
-    /// Returns the paths that are neither in the other set nor below a path of it.
+    /// Returns the paths that are neither in the other set nor below one of its paths.
     #[must_use]
     pub fn recursive_difference(&self, other: &Self) -> Self {
         self.combine(other, |left, right| match right {
@@ -168,7 +168,7 @@ impl FieldSet {
         })
     }
 
-    /// Says whether every path is in the other set too.
+    /// Returns whether every path is in the other set too.
     pub fn is_subset(&self, other: &Self) -> bool {
         let mut rest = other.nodes.as_slice();
         self.nodes.iter().all(|node| {
@@ -185,7 +185,7 @@ impl FieldSet {
         })
     }
 
-    /// Returns the paths of the set that no other path of it goes on from.
+    /// Returns the paths that no other path of the set continues.
     #[must_use]
     pub fn leaves(&self) -> Self {
         let nodes = self
@@ -200,7 +200,7 @@ impl FieldSet {
         Self { nodes }
     }
 
-    /// Calls back with each path, parents before what is below them.
+    /// Calls a function with each path, parents before children.
     pub fn each(&self, mut found: impl FnMut(&[PathElement])) {
         self.each_below(&mut Vec::new(), &mut found);
     }
@@ -225,13 +225,13 @@ impl FieldSet {
         paths
     }
 
-    /// Keeps the nodes of this set as `keep` makes them, given the node of the other set at the same step.
+    /// Maps the nodes of this set by `keep`, which also gets the node of the other set at the same element.
     fn combine(&self, other: &Self, mut keep: impl FnMut(&Node, Option<&Node>) -> Node) -> Self {
         let mut nodes = Vec::with_capacity(self.nodes.len());
         walk(&self.nodes, &other.nodes, |left, right| {
             let Some(left) = left else { return };
             let node = keep(left, right);
-            if node.holds_something() {
+            if node.is_needed() {
                 nodes.push(node);
             }
         });
@@ -240,7 +240,7 @@ impl FieldSet {
 }
 
 impl Node {
-    fn holds_something(&self) -> bool {
+    fn is_needed(&self) -> bool {
         self.member || !self.children.is_empty()
     }
 }
@@ -280,16 +280,17 @@ fn walk<'a>(
     }
 }
 
-/// Takes nodes in nearly sorted order, as walks over objects find them.
+/// Builds a set from nodes in nearly sorted order, as a walk over an object visits them.
 #[derive(Default)]
 pub(crate) struct FieldSetBuilder {
     set: FieldSet,
 }
 
 impl FieldSetBuilder {
-    /// Adds a step. A step without content is dropped; the same step again adds to the first.
+    /// Adds a node. A node without content is dropped; one with the same element as an earlier node is merged into
+    /// it.
     pub(crate) fn push(&mut self, node: Node) {
-        if !node.holds_something() {
+        if !node.is_needed() {
             return;
         }
         let nodes = &mut self.set.nodes;
@@ -321,7 +322,7 @@ impl FromIterator<Path> for FieldSet {
     }
 }
 
-/// The paths, so that a failed test is readable.
+/// Shows the paths, so that a failed test is readable.
 impl fmt::Debug for FieldSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set()
@@ -368,14 +369,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_owns_an_object_as_a_whole() {
+    fn no_manager_owns_an_object_as_a_whole() {
         let mut set = FieldSet::new();
         set.insert(&[]);
         assert!(set.is_empty() && !set.has(&[]));
     }
 
     #[test]
-    fn a_path_does_not_hold_what_is_above_it() {
+    fn a_path_does_not_contain_its_parents() {
         let set = set(&["a.b.c"]);
         assert!(set.has(&Path::of_fields(&["a", "b", "c"]).0));
         assert!(!set.has(&Path::of_fields(&["a", "b"]).0));

@@ -1,9 +1,9 @@
-//! Field sets on the wire: the format `FieldsV1`.
+//! The wire format of field sets, `FieldsV1`.
 //!
-//! A set is a JSON object with a member for each step, named `f:`, `k:`, `v:` or `i:` and the step, and `.` for a path
-//! that ends where others go on. The steps are in the order of [`PathElement`], which for keys is not that of the text:
-//! port 80 comes before port 443. The API server keeps this order in objects of built-in kinds; in custom resources,
-//! which it holds as JSON maps, the order is that of the text.
+//! A set is a JSON object with a member for each path element, named `f:`, `k:`, `v:` or `i:` and the element, and
+//! `.` for a path that ends where others continue. The elements are in the order of [`PathElement`], which for keys
+//! differs from that of the text: port 80 comes before port 443. The API server keeps this order in objects of
+//! built-in kinds; custom resources, which it holds as JSON maps, have the order of the text.
 
 use serde::de::Error as _;
 use serde_json::{Map, Number, Value};
@@ -15,19 +15,19 @@ use crate::value;
 /// Why a text is not a field set.
 #[derive(Debug, Error)]
 pub enum FieldsV1Error {
-    /// It is not JSON.
+    /// The text is not JSON.
     #[error("the fields are not JSON")]
     Json(#[source] serde_json::Error),
-    /// Something else stands where the steps below a step are expected.
+    /// A value is not an object.
     #[error("the fields below {at:?} are not a JSON object")]
     NotAnObject {
-        /// The step, empty for the whole set.
+        /// The element; empty for the whole set.
         at: String,
     },
-    /// A step cannot be read.
+    /// An element cannot be parsed.
     #[error("the step {step:?} is not of the form f:, k:, v: or i: with content of that kind")]
     Step {
-        /// The step as it stands there.
+        /// The element as it appears in the text.
         step: String,
         /// What is wrong with its content, if that is JSON.
         #[source]
@@ -36,29 +36,28 @@ pub enum FieldsV1Error {
 }
 
 impl FieldSet {
-    /// Writes the set byte for byte as the API server does in objects of built-in kinds.
+    /// Returns the set as text, byte for byte as the API server writes it in objects of built-in kinds.
     pub fn to_fields_v1(&self) -> String {
         let mut out = String::with_capacity(64);
         write_set(&mut out, self, false);
         out
     }
 
-    /// Returns the set as a JSON value, for a place inside an object. The order of steps is that of the map, as the
-    /// API server has it in custom resources.
+    /// Returns the set as a JSON value. The elements are in the order of a JSON map, as in custom resources.
     pub fn to_fields_v1_value(&self) -> Value {
         Value::Object(self.to_map(false))
     }
 
-    /// Reads a set.
+    /// Parses a set.
     ///
     /// # Errors
-    /// [`FieldsV1Error`]; a step of a kind that is not known is left out, as a later version may know it.
+    /// [`FieldsV1Error`]. Unknown types of elements are ignored, since a later version may define them.
     pub fn from_fields_v1(text: &str) -> Result<Self, FieldsV1Error> {
         let value: Value = serde_json::from_str(text).map_err(FieldsV1Error::Json)?;
         Self::from_fields_v1_value(&value)
     }
 
-    /// Reads a set from a JSON value.
+    /// Parses a set from a JSON value.
     ///
     /// # Errors
     /// As for [`Self::from_fields_v1`].
@@ -163,7 +162,7 @@ fn write_value(out: &mut String, value: &Value) {
     }
 }
 
-/// Writes a JSON string as Go's encoder does, which escapes what HTML would take for a tag.
+/// Writes a JSON string like Go's encoder, which escapes the characters that are special in HTML.
 pub(crate) fn write_json_string(out: &mut String, text: &str) {
     const HEX: [char; 16] = [
         '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f',
@@ -190,7 +189,7 @@ pub(crate) fn write_json_string(out: &mut String, text: &str) {
     out.push('"');
 }
 
-/// Reads the steps below a step; true if the step itself is in the set.
+/// Parses the children of an element; returns true if the element itself is in the set.
 fn read_set(at: &str, value: &Value) -> Result<(bool, FieldSet), FieldsV1Error> {
     let map = match value {
         Value::Object(map) => map,
@@ -244,7 +243,7 @@ fn read_step(step: &str) -> Result<Option<PathElement>, FieldsV1Error> {
     Ok(Some(element))
 }
 
-/// Reads a value as the API server reads one of a step: every number is a float, which shows in messages.
+/// Parses a value as the API server parses that of an element: every number is a float, which messages show.
 fn read_value(text: &str) -> Result<Value, serde_json::Error> {
     let mut value: Value = serde_json::from_str(text)?;
     to_floats(&mut value);
@@ -269,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_is_written_in_the_order_of_its_steps() {
+    fn a_set_is_written_in_the_order_of_its_elements() {
         let text = r#"{"f:spec":{".":{},"f:ports":{"k:{\"port\":443,\"protocol\":\"TCP\"}":{},"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:port":{}}},"f:<":{}},"f:finalizers":{"v:\"a&b\"":{}}}"#;
         let set = FieldSet::from_fields_v1(text).unwrap();
         assert_eq!(
@@ -283,13 +282,13 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_of_step_from_the_future_is_left_out() {
+    fn unknown_element_types_are_ignored() {
         let set = FieldSet::from_fields_v1(r#"{"x:new":{},"f:a":{"y:other":{}}}"#).unwrap();
         assert_eq!(set.to_fields_v1(), r#"{"f:a":{}}"#);
     }
 
     #[test]
-    fn what_is_not_a_set_is_refused() {
+    fn invalid_sets_are_rejected() {
         for text in [
             "",
             "[]",

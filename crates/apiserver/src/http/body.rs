@@ -1,4 +1,4 @@
-//! Bodies of answers.
+//! The bodies of responses.
 
 use std::fmt;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use futures::Stream;
 use futures::stream::BoxStream;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
-/// A connection that is closed on purpose, or because there is nothing more to say on it.
+/// Why a connection is closed without a complete response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Broken(pub(crate) &'static str);
 
@@ -21,13 +21,13 @@ impl fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// The body of an answer. A stream is asked for more only when there is room, so a slow reader holds nothing up.
+/// The body of a response. A stream produces data only when the connection has room, so a slow client uses no memory.
 pub struct Body(Inner);
 
 enum Inner {
     Full(Option<Bytes>),
     Stream(BoxStream<'static, Result<Bytes, Broken>>),
-    /// Ends the connection after these bytes.
+    /// Closes the connection after these bytes.
     Cut(Option<Bytes>),
 }
 
@@ -40,7 +40,7 @@ impl Body {
         Self(Inner::Stream(Box::pin(stream)))
     }
 
-    /// The first half of a body, and then nothing.
+    /// Returns the first half of the body; the connection is closed after it.
     pub(crate) fn cut(self) -> Self {
         match self.0 {
             Inner::Full(Some(bytes)) => {

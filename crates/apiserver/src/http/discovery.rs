@@ -1,4 +1,4 @@
-//! Requests for documents about what is served.
+//! The discovery and OpenAPI documents over HTTP.
 
 use bytes::Bytes;
 use hyper::Response;
@@ -7,20 +7,20 @@ use jiff::{SignedDuration, fmt::rfc2822::DateTimePrinter};
 use serde_json::Value;
 
 use super::body::Body;
-use super::json as as_json;
 use super::request::Call;
+use super::response::{json as as_json, with_type};
 use super::route::Route;
 use crate::discovery;
 use crate::openapi::{self, Document};
 use crate::status::Status;
 
-/// What clients look at to know that they got the aggregated document.
+/// The content type by which clients recognise the aggregated discovery document.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// The older document of OpenAPI in protobuf, by a name without the `@` that media types may not have.
+/// The content type of OpenAPI v2 in protobuf, without the `@` that media types do not allow.
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
-/// Answers a request for a document.
+/// Handles a request for a document.
 pub(super) fn answer(call: &Call) -> Result<Response<Body>, Status> {
     let Route::Discovery(steps) = &call.route else {
         return Err(Status::no_such_resource());
@@ -63,7 +63,7 @@ pub(super) fn answer(call: &Call) -> Result<Response<Body>, Status> {
 
 fn resources(document: Option<Bytes>) -> Result<Response<Body>, Status> {
     let document = document.ok_or_else(Status::no_such_resource)?;
-    Ok(super::with_type(200, "application/json", Body::full(document)))
+    Ok(with_type(200, "application/json", Body::full(document)))
 }
 
 fn aggregated(call: &Call, bytes: Bytes) -> Response<Body> {
@@ -74,7 +74,7 @@ fn aggregated(call: &Call, bytes: Bytes) -> Response<Body> {
     response
 }
 
-/// A document of OpenAPI. One that was asked for by its hash never changes.
+/// Returns an OpenAPI document. A document that is requested by its hash can be cached forever.
 fn document(call: &Call, document: Document) -> Response<Body> {
     const YEAR: SignedDuration = SignedDuration::from_hours(365 * 24);
     let by_hash = call.params.text("hash") == document.hash;
@@ -91,7 +91,7 @@ fn document(call: &Call, document: Document) -> Response<Body> {
     response
 }
 
-/// A document with its tag, or only that it is the one that the client has.
+/// Returns a document with its ETag, or 304 if the client has it.
 fn tagged(call: &Call, document: Document) -> Response<Body> {
     let tag = format!("\"{}\"", document.hash);
     let known = call
@@ -103,7 +103,7 @@ fn tagged(call: &Call, document: Document) -> Response<Body> {
     } else {
         (200, document.bytes)
     };
-    let mut response = super::with_type(code, "application/json", Body::full(bytes));
+    let mut response = with_type(code, "application/json", Body::full(bytes));
     let headers = response.headers_mut();
     headers.insert(VARY, HeaderValue::from_static("Accept"));
     if let Ok(tag) = HeaderValue::try_from(tag) {

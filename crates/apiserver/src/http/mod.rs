@@ -1,34 +1,37 @@
-//! Requests over HTTP: from paths, queries and bodies to verbs, and from what these come to, to answers.
+//! The HTTP layer: turns paths, queries and bodies into verbs, and their results into responses.
 
 mod body;
 mod discovery;
+mod encode;
 mod negotiate;
 mod params;
 mod plain;
 mod request;
 mod resources;
+mod response;
+mod reviews;
 mod route;
+mod shape;
 mod table;
 mod watch;
 
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WARNING};
 use hyper::{Request, Response};
 
 pub use body::{Body, Broken};
-pub(crate) use plain::VERSION;
 use request::Call;
+use response::{json, status_response, text, too_many};
 
-use crate::faults::{Effect, RequestFacts};
+use crate::faults::Effect;
 use crate::server::{Cluster, Server, Shared};
 use crate::status::Status;
 
-/// What a request comes to: an answer, or a connection that is closed without one.
+/// A response, or a connection that is closed without one.
 pub(crate) type Answer = Result<Response<Body>, Broken>;
 
-/// Answers a request.
+/// Handles a request.
 pub(crate) async fn answer(server: &Server, shared: &Arc<Shared>, request: Request<Incoming>) -> Answer {
     let path = request.uri().path().to_owned();
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
@@ -38,32 +41,32 @@ pub(crate) async fn answer(server: &Server, shared: &Arc<Shared>, request: Reque
                 let rest = rest.join("/");
                 of_cluster(shared, &cluster, &rest, request).await
             }
-            None => Ok(refuse(&Status::new(
+            None => Ok(status_response(&Status::new(
                 404,
                 "NotFound",
-                format!("there is no cluster {name:?} on this server"),
+                format!("cluster {name:?} not found"),
             ))),
         },
         ["admin", rest @ ..] => {
             let answer = admin(server, shared, &request, rest);
             match server.durable().await {
                 Ok(()) => Ok(answer),
-                Err(error) => Ok(refuse(&Status::internal(error))),
+                Err(error) => Ok(status_response(&Status::internal(error))),
             }
         }
         ["healthz" | "livez" | "readyz"] => Ok(text(200, "ok")),
-        _ => Ok(refuse(&Status::no_such_path())),
+        _ => Ok(status_response(&Status::no_such_path())),
     }
 }
 
 fn admin(server: &Server, shared: &Shared, request: &Request<Incoming>, path: &[&str]) -> Response<Body> {
     let given = request::bearer(request.headers()).unwrap_or_default();
-    if !request::is_same(given, &shared.secret.admin_token()) {
-        return refuse(&Status::unauthorized());
+    if !request::constant_time_eq(given, &shared.secret.admin_token()) {
+        return status_response(&Status::unauthorized());
     }
     match crate::server::admin_answer(server, request.method(), path) {
         Ok((code, value)) => json(code, value.to_string().into_bytes()),
-        Err(status) => refuse(&status),
+        Err(status) => status_response(&status),
     }
 }
 
@@ -75,7 +78,7 @@ async fn of_cluster(
 ) -> Answer {
     let call = match Call::read(shared, cluster, path, &request) {
         Ok(call) => call,
-        Err(status) => return Ok(refuse(&status)),
+        Err(status) => return Ok(status_response(&status)),
     };
     cluster.requests().count(call.verb);
     let effects = cluster.faults().effects(&call.facts);
@@ -86,20 +89,20 @@ async fn of_cluster(
         match effect {
             Effect::Latency(wait) => tokio::time::sleep(*wait).await,
             Effect::BlackHole => {
-                // Until the client gives up, or the cluster is removed.
+                // Wait until the client gives up or the cluster is removed.
                 let _ = cluster.closed().wait_for(|closed| *closed).await;
                 return Err(Broken("black hole"));
             }
             Effect::Refuse => return Err(Broken("refused")),
             Effect::TooMany(seconds) => return Ok(too_many(*seconds)),
-            Effect::Error(code) => return Ok(refuse(&Status::of_fault(*code))),
+            Effect::Error(code) => return Ok(status_response(&Status::of_fault(*code))),
             _ => {}
         }
     }
     let response = respond(call, request, &effects).await;
     for effect in &effects {
         match effect {
-            Effect::LoseAnswer => return Err(Broken("the answer is lost")),
+            Effect::LoseResponse => return Err(Broken("the response is lost")),
             Effect::CutAnswer => return Ok(response.map(Body::cut)),
             Effect::Garbage => {
                 return Ok(json(
@@ -115,10 +118,10 @@ async fn of_cluster(
 
 async fn respond(call: Call, request: Request<Incoming>, effects: &[Effect]) -> Response<Body> {
     let cluster = Arc::clone(&call.cluster);
-    if let Err(error) = cluster.takes_writes()
+    if let Err(error) = cluster.check_writable()
         && !matches!(call.verb, "get" | "list" | "watch" | "")
     {
-        return refuse(&Status::internal(error));
+        return status_response(&Status::internal(error));
     }
     let outcome = match &call.route {
         route::Route::Resource { .. } => resources::answer(call, request, effects).await,
@@ -126,119 +129,7 @@ async fn respond(call: Call, request: Request<Incoming>, effects: &[Effect]) -> 
         route::Route::Discovery(_) => discovery::answer(&call),
     };
     if let Err(error) = cluster.durable().await {
-        return refuse(&Status::internal(error));
+        return status_response(&Status::internal(error));
     }
-    outcome.unwrap_or_else(|status| refuse(&status))
-}
-
-/// The answer of a server that has too much to do.
-fn too_many(seconds: u32) -> Response<Body> {
-    let mut status = Status::new(
-        429,
-        "TooManyRequests",
-        "too many requests, please try again later",
-    );
-    status.details.retry_after = seconds;
-    let mut response = refuse(&status);
-    response
-        .headers_mut()
-        .insert(RETRY_AFTER, HeaderValue::from(seconds));
-    response
-}
-
-/// The answer that is a [`Status`].
-fn refuse(status: &Status) -> Response<Body> {
-    if status.plain {
-        return text(status.code, &status.message);
-    }
-    let mut response = json(status.code, status.to_value().to_string().into_bytes());
-    warn(&mut response, &status.warnings);
-    if status.details.retry_after > 0 {
-        response
-            .headers_mut()
-            .insert(RETRY_AFTER, HeaderValue::from(status.details.retry_after));
-    }
-    response
-}
-
-fn json(code: u16, body: Vec<u8>) -> Response<Body> {
-    with_type(code, "application/json", Body::full(body))
-}
-
-fn text(code: u16, body: &str) -> Response<Body> {
-    with_type(
-        code,
-        "text/plain; charset=utf-8",
-        Body::full(body.as_bytes().to_vec()),
-    )
-}
-
-fn with_type(code: u16, content_type: &'static str, body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
-    *response.status_mut() =
-        hyper::StatusCode::from_u16(code).unwrap_or(hyper::StatusCode::INTERNAL_SERVER_ERROR);
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(
-        hyper::header::CACHE_CONTROL,
-        HeaderValue::from_static("no-cache, private"),
-    );
-    response
-}
-
-/// Adds what the client is to be warned of.
-fn warn(response: &mut Response<Body>, warnings: &[String]) {
-    for warning in warnings {
-        let text: String = warning
-            .chars()
-            .flat_map(|char| match char {
-                '"' | '\\' => vec!['\\', char],
-                char if char.is_control() => vec![' '],
-                char => vec![char],
-            })
-            .collect();
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
-            response.headers_mut().append(WARNING, value);
-        }
-    }
-}
-
-impl Status {
-    /// An error that somebody asked for.
-    fn of_fault(code: u16) -> Self {
-        let reason = match code {
-            401 => "Unauthorized",
-            403 => "Forbidden",
-            404 => "NotFound",
-            409 => "Conflict",
-            500 => "InternalError",
-            503 => "ServiceUnavailable",
-            504 => "Timeout",
-            _ => "",
-        };
-        Self::new(code, reason, "a fault that was asked for")
-    }
-}
-
-/// What is said of a request to the switchboard of faults.
-fn facts(verb: &'static str, route: &route::Route) -> RequestFacts {
-    match route {
-        route::Route::Resource {
-            plural,
-            namespace,
-            name,
-            subresource,
-            ..
-        } => RequestFacts {
-            verb,
-            resource: if subresource.is_empty() {
-                plural.clone()
-            } else {
-                format!("{plural}/{subresource}")
-            },
-            namespace: namespace.clone(),
-            name: name.clone(),
-        },
-        _ => RequestFacts::default(),
-    }
+    outcome.unwrap_or_else(|status| status_response(&status))
 }

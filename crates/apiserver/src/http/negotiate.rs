@@ -1,38 +1,38 @@
-//! The form of an answer: what the client takes, in its order.
+//! Content negotiation: the `Accept` header.
 
 use hyper::HeaderMap;
 use hyper::header::ACCEPT;
 
 use crate::status::Status;
 
-/// What shape objects have in an answer.
+/// The shape of objects in a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// As they are.
+    /// The whole object.
     Whole,
-    /// Their metadata only, as `PartialObjectMetadata`.
+    /// The metadata only, as `PartialObjectMetadata`.
     Metadata,
-    /// As rows of a `Table`.
+    /// Rows of a `Table`.
     Table,
 }
 
-/// Names of the older document of OpenAPI in protobuf: clients ask for the one that media types may not have.
+/// The content types of OpenAPI v2 in protobuf; clients send the second, since media types do not allow an `@`.
 const OPENAPI_V2: [&str; 2] = [
     "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
     "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
 ];
 
-/// What a client takes.
+/// What the `Accept` header of a request asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Accept {
     pub(crate) shape: Shape,
-    /// The document of all groups and resources, for discovery.
+    /// Whether the client asks for aggregated discovery.
     pub(crate) aggregated: bool,
-    /// The older document of OpenAPI in protobuf.
+    /// Whether the client asks for OpenAPI v2 in protobuf.
     pub(crate) openapi_protobuf: bool,
 }
 
-/// One of the forms that a client takes.
+/// One media type of the header with its parameters.
 #[derive(Debug, Default)]
 struct Form<'a> {
     media: &'a str,
@@ -74,7 +74,7 @@ impl Accept {
     /// Reads the header.
     ///
     /// # Errors
-    /// Nothing of what the client takes can be had.
+    /// The server supports none of the media types.
     pub(crate) fn read(headers: &HeaderMap, is_openapi_v2: bool) -> Result<Self, Status> {
         let text = headers
             .get_all(ACCEPT)
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_form_that_can_be_had_is_taken() {
+    fn the_first_supported_media_type_is_selected() {
         for (text, shape) in [
             ("", Some(Shape::Whole)),
             ("application/json", Some(Shape::Whole)),

@@ -1,4 +1,4 @@
-//! Queries.
+//! The query parameters of requests.
 
 use serde_json::{Map, Value, json};
 
@@ -42,7 +42,7 @@ impl Params {
             .collect()
     }
 
-    /// Whether a switch is on; one without a value is.
+    /// Returns whether a boolean parameter is true; a parameter without a value is.
     pub(super) fn flag(&self, name: &str) -> bool {
         self.get(name)
             .is_some_and(|text| text.is_empty() || is_true(text))
@@ -66,7 +66,7 @@ impl Params {
         })
     }
 
-    /// The revision of a get.
+    /// Returns the resource version of a `get`.
     pub(super) fn get_revision(&self) -> Result<Option<u64>, Status> {
         self.revision()
     }
@@ -129,11 +129,11 @@ impl Params {
         }
         let limit = self.text("limit").parse().unwrap_or(0);
         let revision = self.revision()?;
-        // A paged list from a revision on is one of that revision, unless it says otherwise.
+        // A paged list from a resource version on shows exactly that version unless the request says otherwise.
         let paged = limit > 0 && revision.is_some_and(|revision| revision > 0);
         Ok(ListOptions {
             selection: self.selection()?,
-            // As in the API server, which gives all from its cache.
+            // As in Kubernetes, a list from the watch cache is not paged.
             limit: if revision == Some(0) { 0 } else { limit },
             continuation: continuation.map(str::to_owned),
             revision,
@@ -157,7 +157,7 @@ impl Params {
         })
     }
 
-    /// After how many seconds a watch ends.
+    /// Returns after how many seconds a watch ends.
     pub(super) fn timeout_seconds(&self) -> Option<u64> {
         self.text("timeoutSeconds")
             .parse()
@@ -165,8 +165,8 @@ impl Params {
             .filter(|seconds| *seconds > 0)
     }
 
-    /// Whether nothing is to be committed, and what happens to unknown fields.
-    /// `causes` are what else is wrong with them.
+    /// Returns whether the write is a dry run, and how it handles unknown fields. `causes` are the errors found
+    /// before.
     pub(super) fn write(
         &self,
         options: &'static str,
@@ -207,7 +207,7 @@ impl Params {
         Ok((!dry_run.is_empty(), validation))
     }
 
-    /// What stands for `DeleteOptions` in the query.
+    /// Returns the query parameters in the form of `DeleteOptions`.
     pub(super) fn delete(&self) -> Result<DeleteOptions, Status> {
         let mut options = Map::new();
         if let Some(policy) = self.get("propagationPolicy") {

@@ -1,18 +1,16 @@
-//! `/version`, health, and the list of paths.
+//! The paths `/version`, the health checks, and the list of paths.
 
 use hyper::Response;
 use serde_json::json;
 
 use super::body::Body;
 use super::request::Call;
+use super::response::{json, text};
 use super::route::Route;
-use super::{json, text};
+use crate::discovery::KUBERNETES_VERSION;
 use crate::status::Status;
 
-/// The version of Kubernetes whose behaviour this is.
-pub(crate) const VERSION: &str = "v1.35.4+starling-embedded";
-
-/// Answers a request that is about no resource.
+/// Handles a request for one of these paths.
 pub(super) fn answer(call: &Call) -> Result<Response<Body>, Status> {
     let Route::Plain(steps) = &call.route else {
         return Err(Status::no_such_resource());
@@ -30,7 +28,7 @@ pub(super) fn answer(call: &Call) -> Result<Response<Body>, Status> {
         ["version"] => Ok(json(
             200,
             json!({
-                "major": "1", "minor": "35", "gitVersion": VERSION,
+                "major": "1", "minor": "35", "gitVersion": KUBERNETES_VERSION,
                 "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
                 "goVersion": "none", "compiler": "rustc", "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
             })

@@ -1,4 +1,4 @@
-//! What a request is: who sends it, what it is about, what is to be done.
+//! Reading a request: the user, the endpoint, the verb and the options.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::managed::manager_of_user_agent;
 use crate::server::{Cluster, Shared, User};
 use crate::status::{Status, qualified};
 
-/// A request that has been read, but for its body.
+/// A request without its body.
 pub(super) struct Call {
     pub(super) shared: Arc<Shared>,
     pub(super) cluster: Arc<Cluster>,
@@ -24,22 +24,22 @@ pub(super) struct Call {
     pub(super) params: Params,
     pub(super) accept: Accept,
     pub(super) user: User,
-    /// The field manager: as given, or made of the user agent.
+    /// The field manager: the given name, or one derived from the user agent.
     pub(super) manager: String,
-    /// The tags of documents that the client has.
+    /// The ETags of the documents that the client has (`If-None-Match`).
     pub(super) known_tags: Option<String>,
     pub(super) facts: RequestFacts,
     pub(super) now: Timestamp,
 }
 
-/// The token of a request.
+/// Returns the bearer token of a request.
 pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-pub(super) fn is_same(given: &str, expected: &str) -> bool {
-    crate::server::same(given.as_bytes(), expected.as_bytes())
+pub(super) fn constant_time_eq(given: &str, expected: &str) -> bool {
+    crate::server::constant_time_eq(given.as_bytes(), expected.as_bytes())
 }
 
 impl Call {
@@ -73,7 +73,7 @@ impl Call {
         Ok(Self {
             shared: Arc::clone(shared),
             cluster: Arc::clone(cluster),
-            facts: super::facts(verb, &route),
+            facts: facts(verb, &route),
             known_tags: headers
                 .get(IF_NONE_MATCH)
                 .and_then(|value| value.to_str().ok())
@@ -90,7 +90,7 @@ impl Call {
     }
 }
 
-/// The verb of a request, as Kubernetes names it.
+/// Returns the Kubernetes verb of a request.
 fn verb(method: &Method, route: &Route, params: &Params) -> &'static str {
     let Route::Resource { name, .. } = route else {
         return "";
@@ -112,7 +112,7 @@ fn user(shared: &Shared, cluster: &Cluster, headers: &HeaderMap, now: Timestamp)
     let Some(token) = bearer(headers) else {
         return Ok(User::anonymous());
     };
-    if is_same(token, &shared.secret.cluster_token(cluster.name())) {
+    if constant_time_eq(token, &shared.secret.cluster_token(cluster.name())) {
         return Ok(User::admin());
     }
     let claims = shared
@@ -126,7 +126,7 @@ fn user(shared: &Shared, cluster: &Cluster, headers: &HeaderMap, now: Timestamp)
         text(&of["serviceaccount"]["name"]),
         text(&of["serviceaccount"]["uid"]),
     );
-    // A token ends with its account.
+    // A token is valid as long as its service account exists.
     let key = crate::object::head::key(&namespace, &name);
     let alive = cluster
         .state()
@@ -139,7 +139,7 @@ fn user(shared: &Shared, cluster: &Cluster, headers: &HeaderMap, now: Timestamp)
     Ok(User::account(&namespace, &name, &uid))
 }
 
-/// Whom the sender wants to be. Everybody may be anybody, as everything is allowed.
+/// Returns the impersonated user. Every user may impersonate any other, since every request is allowed.
 fn impersonated(headers: &HeaderMap, user: User) -> User {
     let text = |value: &hyper::header::HeaderValue| value.to_str().unwrap_or_default().to_owned();
     let Some(name) = headers.get("impersonate-user").map(text) else {
@@ -192,4 +192,27 @@ fn forbidden(user: &User, verb: &str, route: &Route, path: &str) -> Status {
     status.details.group.clone_from(group);
     status.details.kind.clone_from(plural);
     status
+}
+
+/// Returns the facts by which the switchboard selects faults.
+fn facts(verb: &'static str, route: &Route) -> RequestFacts {
+    match route {
+        Route::Resource {
+            plural,
+            namespace,
+            name,
+            subresource,
+            ..
+        } => RequestFacts {
+            verb,
+            resource: if subresource.is_empty() {
+                plural.clone()
+            } else {
+                format!("{plural}/{subresource}")
+            },
+            namespace: namespace.clone(),
+            name: name.clone(),
+        },
+        _ => RequestFacts::default(),
+    }
 }

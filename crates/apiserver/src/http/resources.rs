@@ -1,33 +1,31 @@
-//! Requests about objects.
+//! Requests for resources.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
 use hyper::{Request, Response};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::body::Body;
-use super::negotiate::Shape;
 use super::request::Call;
+use super::response::{add_warnings, json, status_response};
 use super::route::Route;
-use super::{json, warn, watch};
+use super::shape::{encode_list, encode_object, encode_value};
+use super::{reviews, watch};
 use crate::faults::Effect;
-use crate::kinds::{self, Form, Registry, protobuf};
+use crate::kinds::{Form, Registry, protobuf};
 use crate::object::json as reader;
 use crate::state::State;
 use crate::status::{Cause, Status};
-use crate::store::Stored;
-use crate::verbs::{
-    self, Body as Content, DeleteOptions, Listing, Outcome, PatchBody, Target, Write, check_reached, review,
-};
+use crate::verbs::{self, Body as Content, DeleteOptions, Outcome, PatchBody, Target, Write, check_reached};
 
-/// The largest body that is read, as in the API server.
+/// The largest request body, as in Kubernetes.
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
-/// The form of bodies that Go's typed clients prefer.
+/// The content type that Go's typed clients prefer.
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-/// Answers a request about objects.
+/// Handles a request for a resource.
 pub(super) async fn answer(
     call: Call,
     request: Request<Incoming>,
@@ -42,13 +40,13 @@ pub(super) async fn answer(
         "get" => get(&call, &target, effects),
         _ => write(&call, target, request).await,
     };
-    // Whoever asks for a version that will go is told so, whatever comes of it.
-    let mut response = answer.unwrap_or_else(|status| super::refuse(&status));
-    warn(&mut response, &warnings);
+    // The response carries the deprecation warning whether the request succeeds or not.
+    let mut response = answer.unwrap_or_else(|status| status_response(&status));
+    add_warnings(&mut response, &warnings);
     Ok(response)
 }
 
-/// What a request is about, if it is served.
+/// Returns the endpoint of a request, if it is served.
 fn target(call: &Call) -> Result<Target, Status> {
     let Route::Resource {
         group,
@@ -78,7 +76,7 @@ fn target(call: &Call) -> Result<Target, Status> {
     let resource = resource.ok_or_else(missing)?;
     let version = resource.version(version).cloned().ok_or_else(missing)?;
     let known = subresource.is_empty() || version.subresource(subresource).is_some();
-    // A namespace in the path of what has none, or none in that of one object that has.
+    // Rejects a namespace for a cluster-scoped resource, and an object of a namespaced resource without a namespace.
     let placed = match (resource.namespaced, namespace.is_empty()) {
         (false, false) => false,
         (true, true) => name.is_empty() && call.verb != "create" && call.verb != "deletecollection",
@@ -110,7 +108,7 @@ fn check_verb(call: &Call, target: &Target) -> Result<(), Status> {
         return Err(Status::bad_request("name must be provided"));
     }
     let fits = match call.verb {
-        // As in the API server, whose handler of custom resources looks at the method alone.
+        // As in Kubernetes, whose handler of custom resources checks only the HTTP method.
         "create" if custom => true,
         "create" => !named || !target.subresource.is_empty(),
         "update" | "patch" => named,
@@ -128,7 +126,7 @@ fn check_verb(call: &Call, target: &Target) -> Result<(), Status> {
     }
 }
 
-/// The revision that a stale server shows.
+/// Returns the resource version that a fault makes the server show instead of the newest.
 fn stale(state: &State, effects: &[Effect]) -> Option<u64> {
     effects.iter().find_map(|effect| match effect {
         Effect::Stale(writes) => Some(state.store.revision().saturating_sub(*writes)),
@@ -144,12 +142,12 @@ fn get(call: &Call, target: &Target, effects: &[Effect]) -> Result<Response<Body
     };
     if target.subresource == "scale" {
         let scale = verbs::show_scale(target, &stored)?;
-        return Ok(json(200, shown_value(call, target, &scale)?));
+        return Ok(json(200, encode_value(call, target, &scale)?));
     }
-    Ok(json(200, shown(call, target, &stored)?))
+    Ok(json(200, encode_object(call, target, &stored)?))
 }
 
-/// What users of a version are warned of.
+/// Returns the deprecation warnings of a version.
 fn deprecation(target: &Target) -> Vec<String> {
     match &target.version.form {
         Form::Custom(custom) => custom.deprecation_warning().into_iter().collect(),
@@ -162,46 +160,6 @@ fn deprecation(target: &Target) -> Vec<String> {
     }
 }
 
-/// An object in the shape that the client asked for.
-fn shown(call: &Call, target: &Target, stored: &Stored) -> Result<Vec<u8>, Status> {
-    match call.accept.shape {
-        Shape::Whole => Ok(whole(target, stored)),
-        Shape::Metadata => {
-            let mut out = Vec::new();
-            stored.write_metadata(&mut out);
-            Ok(out)
-        }
-        Shape::Table => super::table::of_object(call, target, stored),
-    }
-}
-
-/// An object that is not stored, in the shape that the client asked for.
-fn shown_value(call: &Call, target: &Target, value: &Value) -> Result<Vec<u8>, Status> {
-    match call.accept.shape {
-        _ if value["kind"] == "Status" => Ok(value.to_string().into_bytes()),
-        Shape::Whole => Ok(value.to_string().into_bytes()),
-        Shape::Metadata => Ok(json!({
-            "kind": "PartialObjectMetadata",
-            "apiVersion": "meta.k8s.io/v1",
-            "metadata": value["metadata"],
-        })
-        .to_string()
-        .into_bytes()),
-        Shape::Table => super::table::of_value(call, target, value),
-    }
-}
-
-/// An object as its version shows it.
-pub(super) fn whole(target: &Target, stored: &Stored) -> Vec<u8> {
-    let mut out = Vec::with_capacity(stored.body().len() + 64);
-    if kinds::is_converted(&target.resource, &target.version) {
-        let _ = serde_json::to_writer(&mut out, &target.read(stored));
-    } else {
-        stored.write_as(&mut out, &target.version.api_version, &target.resource.kind);
-    }
-    out
-}
-
 fn list(call: &Call, target: &Target, effects: &[Effect]) -> Result<Response<Body>, Status> {
     let options = call.params.list()?;
     let listing = {
@@ -209,63 +167,10 @@ fn list(call: &Call, target: &Target, effects: &[Effect]) -> Result<Response<Bod
         let stale = stale(&state, effects);
         verbs::list(&state, target, &options, stale)?
     };
-    Ok(json(200, listed(call, target, &listing)?))
+    Ok(json(200, encode_list(call, target, &listing)?))
 }
 
-/// A list in the shape that the client asked for.
-fn listed(call: &Call, target: &Target, listing: &Listing) -> Result<Vec<u8>, Status> {
-    let (kind, api_version) = match call.accept.shape {
-        Shape::Table => return super::table::of_list(call, target, listing),
-        Shape::Metadata => ("PartialObjectMetadataList", "meta.k8s.io/v1"),
-        Shape::Whole => (&*target.resource.list_kind, &*target.version.api_version),
-    };
-    let size: usize = listing.items.iter().map(|stored| stored.body().len() + 64).sum();
-    let mut out = Vec::with_capacity(size + 256);
-    let mut metadata = list_metadata(listing);
-    if matches!(target.version.form, Form::Custom(_)) && listing.next.is_none() {
-        // As in the API server, whose lists of custom resources have all fields.
-        metadata["continue"] = json!("");
-    }
-    out.extend_from_slice(
-        format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata},\"items\":[")
-            .as_bytes(),
-    );
-    for (place, stored) in listing.items.iter().enumerate() {
-        if place > 0 {
-            out.push(b',');
-        }
-        match (call.accept.shape, &target.version.form) {
-            (Shape::Metadata, _) => stored.write_metadata(&mut out),
-            (_, Form::Custom(_)) => out.extend_from_slice(&whole(target, stored)),
-            // As in the API server, items of a built-in kind do not say what they are.
-            _ if kinds::is_converted(&target.resource, &target.version) => {
-                let mut object = target.read(stored);
-                if let Some(map) = object.as_object_mut() {
-                    map.remove("apiVersion");
-                    map.remove("kind");
-                }
-                let _ = serde_json::to_writer(&mut out, &object);
-            }
-            _ => out.extend_from_slice(stored.body()),
-        }
-    }
-    out.extend_from_slice(b"]}");
-    Ok(out)
-}
-
-/// The metadata of a list.
-pub(super) fn list_metadata(listing: &Listing) -> Value {
-    let mut metadata = json!({"resourceVersion": listing.revision.to_string()});
-    if let Some(next) = &listing.next {
-        metadata["continue"] = json!(next);
-    }
-    if let Some(remaining) = listing.remaining {
-        metadata["remainingItemCount"] = json!(remaining);
-    }
-    metadata
-}
-
-/// Reads the body of a request, empty if there is none.
+/// Reads the content type and the body of a request.
 async fn read(request: Request<Incoming>) -> Result<(String, Bytes), Status> {
     let content_type = request
         .headers()
@@ -295,7 +200,7 @@ async fn read(request: Request<Incoming>) -> Result<(String, Bytes), Status> {
     Ok((content_type, body.to_bytes()))
 }
 
-/// Reads an object, and the fields that stand in it twice.
+/// Reads an object and the fields that appear twice in it.
 fn object(target: &Target, content_type: &str, bytes: &[u8]) -> Result<(Value, Vec<String>), Status> {
     match content_type {
         "" | "application/json" => reader::read(bytes).map_err(|error| unreadable(target, bytes, &error)),
@@ -366,7 +271,7 @@ async fn write(
     let outcome = match verb {
         "create" => {
             let (object, duplicates) = object(&target, &content_type, &bytes)?;
-            if let Some(answer) = review::answer(call_facts(call), &mut target, &object, &write) {
+            if let Some(answer) = reviews::answer(call_facts(call), &mut target, &object, &write) {
                 return content(call, &target, answer?);
             }
             verbs::create(&mut call.cluster.state(), &target, object, &duplicates, &write)?
@@ -381,13 +286,13 @@ async fn write(
         }
     };
     if !dry_run {
-        call.cluster.tell();
+        call.cluster.schedule();
     }
     content(call, &target, outcome)
 }
 
-fn call_facts(call: &Call) -> review::Facts<'_> {
-    review::Facts {
+fn call_facts(call: &Call) -> reviews::Facts<'_> {
+    reviews::Facts {
         cluster: &call.cluster,
         secret: &call.shared.secret,
         user: &call.user,
@@ -395,7 +300,7 @@ fn call_facts(call: &Call) -> review::Facts<'_> {
     }
 }
 
-/// What is wrong with the parameters of a patch of a form.
+/// Returns what is wrong with the parameters of a patch.
 fn patch_parameters(call: &Call, content_type: &str) -> Vec<Cause> {
     let applies = content_type == "application/apply-patch+yaml";
     let mut causes = Vec::new();
@@ -411,13 +316,13 @@ fn patch_parameters(call: &Call, content_type: &str) -> Vec<Cause> {
     causes
 }
 
-/// Reads a patch.
+/// Reads the body of a patch.
 fn patch(content_type: &str, bytes: &[u8]) -> Result<(PatchBody, Vec<String>), Status> {
     let value =
         || reader::read(bytes).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")));
     match content_type {
         "application/apply-patch+yaml" => {
-            // JSON is YAML, and is what clients send.
+            // JSON is YAML, and most clients send JSON.
             let (config, duplicates) = match reader::read(bytes) {
                 Ok(read) => read,
                 Err(_) => {
@@ -459,26 +364,26 @@ fn delete(call: &Call, target: &Target, content_type: &str, bytes: &[u8]) -> Res
     if call.verb == "deletecollection" {
         let list = call.params.list()?;
         let listing = verbs::delete_collection(&mut call.cluster.state(), target, &list, &options, &write)?;
-        call.cluster.tell();
-        let mut response = json(200, listed(call, target, &listing)?);
-        warn(&mut response, &verbs::delete_warnings(target, &options));
+        call.cluster.schedule();
+        let mut response = json(200, encode_list(call, target, &listing)?);
+        add_warnings(&mut response, &verbs::delete_warnings(target, &options));
         return Ok(response);
     }
     let outcome = verbs::delete(&mut call.cluster.state(), target, &options, &write);
-    call.cluster.tell();
+    call.cluster.schedule();
     let answer = outcome.and_then(|outcome| content(call, target, outcome));
-    let mut response = answer.unwrap_or_else(|status| super::refuse(&status));
-    warn(&mut response, &verbs::delete_warnings(target, &options));
+    let mut response = answer.unwrap_or_else(|status| status_response(&status));
+    add_warnings(&mut response, &verbs::delete_warnings(target, &options));
     Ok(response)
 }
 
-/// The answer to a write.
+/// Returns the response to a write.
 fn content(call: &Call, target: &Target, outcome: Outcome) -> Result<Response<Body>, Status> {
     let bytes = match outcome.body {
-        Content::Stored(stored) => shown(call, target, &stored)?,
-        Content::Value(value) => shown_value(call, target, &value)?,
+        Content::Stored(stored) => encode_object(call, target, &stored)?,
+        Content::Value(value) => encode_value(call, target, &value)?,
     };
     let mut response = json(outcome.code, bytes);
-    warn(&mut response, &outcome.warnings);
+    add_warnings(&mut response, &outcome.warnings);
     Ok(response)
 }

@@ -1,9 +1,9 @@
-//! Paths.
+//! The paths of requests.
 
-/// What a path is about.
+/// The route that a path selects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Route {
-    /// Objects, or what lies below one.
+    /// A collection, an object or a subresource.
     Resource {
         group: String,
         version: String,
@@ -12,14 +12,14 @@ pub(super) enum Route {
         name: String,
         subresource: String,
     },
-    /// Documents about what is served; the steps of the path.
+    /// A discovery or OpenAPI document; holds the segments of the path.
     Discovery(Vec<String>),
-    /// Health, version and the like.
+    /// Health, version and the list of paths; holds the segments of the path.
     Plain(Vec<String>),
 }
 
 impl Route {
-    /// Reads a path below that of the cluster; none if there can be nothing at it.
+    /// Parses a path below that of the cluster; `None` for a path that no route can have.
     pub(super) fn read(path: &str) -> Option<Self> {
         let steps: Vec<String> = path
             .split('/')
@@ -40,7 +40,7 @@ impl Route {
 
     fn resource(group: &str, version: &str, rest: &[&str]) -> Option<Self> {
         let (namespace, plural, name, subresource) = match rest {
-            // A namespace itself, and what lies below it.
+            // A namespace itself and its subresources.
             ["namespaces"] => ("", "namespaces", "", ""),
             ["namespaces", name] => ("", "namespaces", *name, ""),
             ["namespaces", name, sub @ ("status" | "finalize")] => ("", "namespaces", *name, *sub),
@@ -63,7 +63,7 @@ impl Route {
     }
 }
 
-/// Undoes the escapes of a step.
+/// Decodes the percent escapes of a path segment.
 fn decode(step: &str) -> String {
     if !step.contains('%') {
         return step.to_owned();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_read() {
+    fn paths_are_parsed() {
         for (path, read) in [
             ("api/v1/pods", "|v1|pods|||"),
             ("api/v1/namespaces", "|v1|namespaces|||"),

@@ -1,17 +1,17 @@
-//! Answers as a `Table`.
+//! Responses as a `Table`.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::encode::list_metadata;
 use super::params::Params;
 use super::request::Call;
-use super::resources::list_metadata;
 use crate::status::Status;
 use crate::store::Stored;
 use crate::table::{Include, Printer};
 use crate::verbs::{Listing, Target};
 
-/// What rows are to hold of their objects.
+/// Returns what a row holds of its object (`includeObject`).
 pub(super) fn include(params: &Params) -> Result<Include, Status> {
     let text = params.text("includeObject");
     Include::read(text).ok_or_else(|| {
@@ -35,7 +35,7 @@ pub(super) fn of_object(call: &Call, target: &Target, stored: &Stored) -> Result
     Ok(out)
 }
 
-/// An object that is not stored.
+/// Returns the table of an object that is not stored.
 pub(super) fn of_value(call: &Call, target: &Target, object: &Value) -> Result<Vec<u8>, Status> {
     let mut out = Vec::new();
     printer(call, target)?.write_value(&mut out, object, true);
@@ -53,7 +53,7 @@ fn revision(stored: &Stored) -> Value {
     json!({"resourceVersion": stored.revision.to_string()})
 }
 
-/// Tables of a watch, of which the first one has columns.
+/// The tables of a watch; only the first one has column definitions.
 pub(super) struct Events {
     include: Include,
     begun: bool,
@@ -82,7 +82,7 @@ impl Events {
         printer.write(out, &revision(stored), [stored], first);
     }
 
-    /// A bookmark: as in the API server the row of an object that has nothing else.
+    /// Writes a bookmark: as in Kubernetes, the row of an object without any fields.
     pub(super) fn bookmark(&mut self, out: &mut Vec<u8>, target: &Target, object: &Value, now: Timestamp) {
         let (printer, first) = self.printer(target, now);
         printer.write_value(out, object, first);

@@ -1,4 +1,4 @@
-//! Watches over HTTP: a stream of events, taken from the log when there is room for them.
+//! Watches over HTTP: a stream of events that reads from the log when the connection has room.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,11 @@ use tokio::sync::watch::Receiver;
 use tokio::time::Instant;
 
 use super::body::{Body, Broken};
+use super::encode::whole;
 use super::negotiate::Shape;
 use super::request::Call;
-use super::resources::whole;
-use super::{table, with_type};
+use super::response::with_type;
+use super::table;
 use crate::faults::Effect;
 use crate::kinds::Form;
 use crate::schema;
@@ -21,35 +22,35 @@ use crate::server::{Clock, Cluster};
 use crate::status::Status;
 use crate::verbs::{Event, EventBody, Target, WatchOptions, Watching, watch_error};
 
-/// How often a watch that wants bookmarks gets one.
+/// The interval of bookmarks.
 const BOOKMARKS_EVERY: Duration = Duration::from_secs(60);
-/// How long a watch lasts that does not say it: the API server takes between half an hour and an hour.
-const LASTS: Duration = Duration::from_secs(45 * 60);
+/// The duration of a watch without `timeoutSeconds`; Kubernetes chooses between 30 and 60 minutes.
+const DEFAULT_DURATION: Duration = Duration::from_secs(45 * 60);
 
-/// How long a connection gets to send what it has before a fault cuts it.
+/// The time that a connection has to send its pending data before a fault closes it.
 const FLUSH: Duration = Duration::from_millis(20);
 
-/// A watch under way.
+/// A running watch.
 struct Stream {
     cluster: Arc<Cluster>,
     target: Target,
     shape: Shape,
-    /// What tables hold, and whether one has been told.
+    /// The encoder of events as tables.
     tables: table::Events,
     clock: Arc<dyn Clock>,
     watching: Watching,
-    /// What it tells first.
+    /// The initial events.
     first: Vec<Event>,
     changes: Receiver<u64>,
     closed: Receiver<bool>,
     ends: Instant,
     bookmark: Option<Instant>,
-    /// After how many more events something happens to it.
+    /// A fault, and the number of events before it.
     fault: Option<(u32, Effect)>,
     over: bool,
 }
 
-/// Answers a watch.
+/// Handles a watch.
 pub(super) fn answer(call: &Call, target: Target, effects: &[Effect]) -> Result<Response<Body>, Status> {
     let options = call.params.watch()?;
     let (begun, changes) = {
@@ -58,7 +59,10 @@ pub(super) fn answer(call: &Call, target: Target, effects: &[Effect]) -> Result<
         (Watching::begin(&state, &target, &options)?, changes)
     };
     let (watching, first) = begun;
-    let lasts = call.params.timeout_seconds().map_or(LASTS, Duration::from_secs);
+    let lasts = call
+        .params
+        .timeout_seconds()
+        .map_or(DEFAULT_DURATION, Duration::from_secs);
     let now = Instant::now();
     let stream = Stream {
         closed: call.cluster.closed(),
@@ -94,27 +98,27 @@ fn fault(effects: &[Effect]) -> Option<(u32, Effect)> {
 }
 
 impl Stream {
-    /// The next piece of the answer; none at its end.
+    /// Returns the next chunk of the response; `None` at its end.
     async fn next(&mut self) -> Option<Result<Bytes, Broken>> {
         if self.over {
             return None;
         }
         let first = std::mem::take(&mut self.first);
         if !first.is_empty() {
-            return self.tell(first).await;
+            return self.send(first).await;
         }
         loop {
             if let Some((0, effect)) = &self.fault {
                 self.over = true;
                 return match effect {
                     Effect::CutWatch(_) => {
-                        // What has been told leaves the connection first: a cut takes along what waits in it.
+                        // Closing the connection discards pending data, so the sent events have to leave it first.
                         tokio::time::sleep(FLUSH).await;
                         Some(Err(Broken("the watch is cut")))
                     }
                     _ => {
                         let gone = Status::expired(format!(
-                            "too old resource version: {} (a fault that was asked for)",
+                            "too old resource version: {} (injected fault)",
                             self.watching.revision()
                         ));
                         Some(Ok(self.write(&[watch_error(gone)])))
@@ -128,7 +132,7 @@ impl Stream {
                 (events, all, self.watching.is_served(&state))
             };
             if !events.is_empty() {
-                return self.tell(events).await;
+                return self.send(events).await;
             }
             if !all {
                 continue;
@@ -165,8 +169,8 @@ impl Stream {
         }
     }
 
-    /// Tells events, not more than a fault lets through.
-    async fn tell(&mut self, mut events: Vec<Event>) -> Option<Result<Bytes, Broken>> {
+    /// Encodes events, up to the number that a fault allows.
+    async fn send(&mut self, mut events: Vec<Event>) -> Option<Result<Bytes, Broken>> {
         self.cluster.durable().await.ok()?;
         if let Some((left, _)) = &mut self.fault {
             let count = u32::try_from(events.len()).unwrap_or(u32::MAX);
@@ -216,7 +220,7 @@ impl Stream {
     }
 
     fn bookmark(&self, revision: u64, end: bool) -> serde_json::Value {
-        // A built-in kind shows what it always has; whatever else the object would have is left out.
+        // A bookmark of a built-in kind shows the fields that the kind always writes.
         let mut object = match (self.shape, &self.target.version.form) {
             (Shape::Metadata, _) => json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata"}),
             (_, Form::Builtin(_)) => {

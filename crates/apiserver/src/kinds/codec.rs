@@ -1,8 +1,8 @@
-//! The form that objects of built-in kinds have: what Go makes of JSON and writes again.
+//! The JSON form of built-in kinds: what Go reads and writes.
 //!
-//! The API server reads an object of a built-in kind into a Go struct. Fields that the struct does not have are lost
-//! (or refused, as `fieldValidation` says), null and empty values are left out or filled in, quantities and times get
-//! one way of writing. `codec.json` holds the structs as far as that goes; `tests/oracle/apply/codec` makes it.
+//! The API server decodes an object of a built-in kind into a Go struct. Unknown fields are dropped (or rejected, see
+//! `fieldValidation`), null and empty values are omitted or filled in, and quantities and times get their canonical
+//! form. `codec.json` describes the structs as far as that requires; `tests/oracle/apply/codec` generates it.
 
 mod reader;
 
@@ -12,10 +12,8 @@ use std::sync::{Arc, LazyLock};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-pub(crate) use reader::illegal_base64;
-
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
-    // Part of the program, and read by a test; a table that cannot be read knows no kind.
+    // The file is part of the program and a test reads it; a table that cannot be read has no kinds.
     serde_json::from_str::<File>(include_str!("codec.json"))
         .ok()
         .map(build)
@@ -50,7 +48,7 @@ struct Entry {
     numbers: Vec<(u64, String, usize, u8)>,
 }
 
-/// A type without parts, or with a form of its own.
+/// A scalar type, or a type with a custom encoding.
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Plain {
@@ -84,18 +82,18 @@ struct Type {
     numbers: Vec<Message>,
 }
 
-/// A field of a struct in protobuf.
+/// A field of a protobuf message.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) number: u64,
-    /// Its name in JSON; empty for a struct whose fields JSON has inline.
+    /// The name of the field in JSON; empty for a struct whose fields are inline in JSON.
     pub(super) name: String,
     pub(super) ty: GoType,
-    /// Whether each item of the list is a field.
+    /// Whether the field is repeated, one item each.
     pub(super) repeated: bool,
 }
 
-/// What a type is made of.
+/// The structure of a type.
 pub(super) enum View {
     Struct(&'static [Message]),
     List(GoType),
@@ -117,15 +115,15 @@ struct Field {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LeaveOut {
-    /// Never; an absent value is written as the zero of its type.
+    /// Never omitted; an absent value is written as the zero value of its type.
     Never,
-    /// If it is empty or zero.
+    /// Omitted if empty or zero (`omitempty`).
     Empty,
-    /// If it is null.
+    /// Omitted if null.
     Null,
-    /// If it is a struct without anything in it.
+    /// Omitted if the struct is zero (`omitzero`).
     Zero,
-    /// Never; an absent value is written as null.
+    /// Never omitted; an absent value is written as null.
     Nil,
 }
 
@@ -189,7 +187,7 @@ fn build(file: File) -> Table {
     Table { kinds, types }
 }
 
-/// The Go type of a built-in kind, none if the table does not have it.
+/// Returns the Go type of a built-in kind; `None` if the table does not have it.
 pub fn go_type(api_version: &str, kind: &str) -> Option<GoType> {
     TABLE
         .kinds
@@ -197,7 +195,7 @@ pub fn go_type(api_version: &str, kind: &str) -> Option<GoType> {
         .copied()
 }
 
-/// What a struct is called, with its package: `v1.Container`. For each struct there is one set of defaults.
+/// The name of a struct with its package: `v1.Container`. Each struct has one set of defaults.
 pub type StructName = str;
 
 impl GoType {
@@ -205,7 +203,7 @@ impl GoType {
         TABLE.types.get(self.0)
     }
 
-    /// What the type is made of.
+    /// Returns the structure of the type.
     pub(super) fn view(self) -> View {
         match self.get() {
             Some(ty) => match &ty.shape {
@@ -218,15 +216,15 @@ impl GoType {
         }
     }
 
-    /// Gives an object the form that Go gives it, and returns the paths of the fields that it does not have.
+    /// Converts an object to the form that Go writes; returns the paths of unknown fields.
     ///
     /// # Errors
-    /// The text of Go's error for a value of another type than the field's.
+    /// The text of Go's error for a value whose type does not match the field.
     pub fn normalize(self, object: &mut Value) -> Result<Vec<String>, String> {
         reader::read(self, object)
     }
 
-    /// Calls a function with each struct in an object, the outer ones first, as Go's defaults are set.
+    /// Calls a function with each struct of an object, the outer ones first, as Go sets defaults.
     pub fn each_struct(
         self,
         object: &mut Value,
@@ -270,12 +268,12 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_read_whole() {
+    fn the_whole_table_can_be_read() {
         assert!(TABLE.kinds.len() >= 60, "{}", TABLE.kinds.len());
     }
 
     #[test]
-    fn empty_values_go_and_unknown_fields_are_named() {
+    fn empty_values_are_omitted_and_unknown_fields_reported() {
         let (object, unknown) = normalized(
             "v1",
             "ConfigMap",
@@ -301,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_another_type_is_refused_in_the_words_of_go() {
+    fn a_value_of_the_wrong_type_is_rejected_with_the_error_of_go() {
         let ty = go_type("apps/v1", "Deployment").unwrap();
         for (object, text) in [
             (

@@ -1,9 +1,42 @@
-//! Kinds that are served in several forms: autoscalers in two versions, events in two groups.
+//! Conversion between the versions of built-in kinds: autoscalers in two versions, events in two groups.
 
 use serde_json::{Map, Value, json};
 
-/// Gives an object in another version of its kind.
-pub(crate) fn to_version(object: &Value, api_version: &str) -> Value {
+use super::resource::{Resource, Version};
+use crate::store::Stored;
+
+/// Reads a stored object in a version.
+pub(crate) fn read_as(resource: &Resource, version: &Version, stored: &Stored) -> Value {
+    match stored_version(&resource.table) {
+        Some(kept) if *kept != *version.api_version => {
+            to_version(&stored.read_as(kept, &resource.kind), &version.api_version)
+        }
+        _ => stored.read_as(&version.api_version, &resource.kind),
+    }
+}
+
+/// Reads a stored object in the version that its kind is stored in.
+pub(crate) fn read_stored_version(resource: &Resource, version: &Version, stored: &Stored) -> Value {
+    let kept = stored_version(&resource.table).unwrap_or(&version.api_version);
+    stored.read_as(kept, &resource.kind)
+}
+
+/// Returns whether objects have to be converted to be shown in a version.
+pub(crate) fn is_converted(resource: &Resource, version: &Version) -> bool {
+    stored_version(&resource.table).is_some_and(|kept| *kept != *version.api_version)
+}
+
+/// Converts an object to the version that its kind is stored in.
+pub(crate) fn to_stored_version(resource: &Resource, version: &Version, object: &mut Value) {
+    if let Some(kept) = stored_version(&resource.table)
+        && *kept != *version.api_version
+    {
+        *object = to_version(object, kept);
+    }
+}
+
+/// Converts an object to another version of its kind.
+pub(super) fn to_version(object: &Value, api_version: &str) -> Value {
     let mut object = object.clone();
     let from = object["apiVersion"].as_str().unwrap_or_default().to_owned();
     if from == api_version {
@@ -20,8 +53,8 @@ pub(crate) fn to_version(object: &Value, api_version: &str) -> Value {
     object
 }
 
-/// The version that objects of a table are kept in; none if they are the same in all.
-pub(crate) fn stored_version(table: &str) -> Option<&'static str> {
+/// Returns the version that the objects of a table are stored in; `None` if all versions have the same form.
+fn stored_version(table: &str) -> Option<&'static str> {
     match table {
         "horizontalpodautoscalers.autoscaling" => Some("autoscaling/v2"),
         "events" => Some("v1"),
@@ -29,7 +62,7 @@ pub(crate) fn stored_version(table: &str) -> Option<&'static str> {
     }
 }
 
-/// Names of fields of an event: in `events.k8s.io`, and in the core.
+/// The names of event fields that differ: in `events.k8s.io`, and in the core group.
 const EVENT: [(&str, &str); 7] = [
     ("note", "message"),
     ("regarding", "involvedObject"),
@@ -51,7 +84,7 @@ fn rename(
             map.insert(to.to_owned(), value);
         }
     }
-    // The core writes these two always, the other group only if there is something in them.
+    // The core group always writes these two fields, the other group only if they are not empty.
     for name in ["reportingComponent", "reportingInstance"] {
         if direction("new", "old").0 == "old" {
             map.entry(name).or_insert_with(|| json!(""));
@@ -122,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_autoscaler_goes_there_and_back() {
+    fn an_autoscaler_converts_both_ways() {
         let v1 = json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler",
             "spec": {"maxReplicas": 3, "targetCPUUtilizationPercentage": 70}, "status": {"currentReplicas": 1, "desiredReplicas": 2}});
         let v2 = to_version(&v1, "autoscaling/v2");
@@ -134,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_goes_there_and_back() {
+    fn an_event_converts_both_ways() {
         let core = json!({"apiVersion": "v1", "kind": "Event", "message": "m", "reason": "r", "source": {},
             "involvedObject": {"kind": "Pod"}, "reportingComponent": "c", "reportingInstance": ""});
         let new = to_version(&core, "events.k8s.io/v1");

@@ -1,7 +1,7 @@
-//! What the API server fills in for built-in kinds, as users and `kubectl diff` see it.
+//! The defaults of built-in kinds.
 //!
-//! As in Kubernetes, defaults belong to structs, wherever these stand: a container of a Deployment gets what one of a
-//! Pod gets. Constants are in `defaults.json`; what depends on something else is here.
+//! As in Kubernetes, defaults belong to structs: a container in a Deployment gets the same defaults as one in a Pod.
+//! `defaults.json` holds the constants; defaults that depend on other fields are code.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -13,7 +13,7 @@ use super::codec::{GoType, StructName};
 type Fields = Map<String, Value>;
 
 static CONSTANTS: LazyLock<HashMap<String, Vec<(String, Value)>>> = LazyLock::new(|| {
-    // Part of the program, and read by a test.
+    // The file is part of the program and a test reads it.
     let table: HashMap<String, Fields> =
         serde_json::from_str(include_str!("defaults.json")).unwrap_or_default();
     table
@@ -27,11 +27,11 @@ static CONSTANTS: LazyLock<HashMap<String, Vec<(String, Value)>>> = LazyLock::ne
         .collect()
 });
 
-/// Fills in what an object of a built-in kind does not say.
+/// Sets the defaults of an object of a built-in kind.
 pub fn set(ty: GoType, kind: &str, object: &mut Value) {
     of_kind(kind, object);
     ty.each_struct(object, &mut |name, fields| {
-        depending(name, kind, fields);
+        set_dependent(name, kind, fields);
         for (field, value) in CONSTANTS.get(name).into_iter().flatten() {
             fill(fields, field, || value.clone());
         }
@@ -56,7 +56,7 @@ fn object_at<'a>(fields: &'a mut Fields, name: &str) -> Option<&'a mut Fields> {
     fields.get_mut(name).and_then(Value::as_object_mut)
 }
 
-/// Defaults of the object as a whole.
+/// Sets the defaults that belong to the object as a whole.
 fn of_kind(kind: &str, object: &mut Value) {
     match kind {
         "Namespace" => namespace(object),
@@ -101,7 +101,7 @@ fn of_kind(kind: &str, object: &mut Value) {
     }
 }
 
-/// Whether a list of the spec has nothing in it.
+/// Returns whether a list of the spec is empty.
 fn is_empty(object: &Value, list: &str) -> bool {
     object["spec"]
         .get(list)
@@ -109,7 +109,7 @@ fn is_empty(object: &Value, list: &str) -> bool {
         .is_none_or(Vec::is_empty)
 }
 
-/// Claims in a template say what they are.
+/// Claim templates have `apiVersion` and `kind`.
 fn stateful_set(object: &mut Value) {
     let claims = object["spec"]
         .get_mut("volumeClaimTemplates")
@@ -120,7 +120,7 @@ fn stateful_set(object: &mut Value) {
     }
 }
 
-/// The number of the template is kept where older versions had it.
+/// The template generation stands in the annotation that earlier versions used.
 fn daemon_set(object: &mut Value) {
     let Some(metadata) = crate::object::metadata::metadata_mut(object) else {
         return;
@@ -131,7 +131,7 @@ fn daemon_set(object: &mut Value) {
     }
 }
 
-/// The annotation with the number of a DaemonSet's template.
+/// The annotation that holds the template generation of a DaemonSet.
 pub(super) const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
 fn namespace(object: &mut Value) {
@@ -178,7 +178,7 @@ fn job(object: &mut Value) {
     labels_of_template(object);
 }
 
-/// What has no labels gets those of its template.
+/// Copies the labels of the template to an object without labels.
 pub(super) fn labels_of_template(object: &mut Value) {
     let labels = object["spec"]["template"]["metadata"]["labels"].clone();
     let has = object["metadata"]["labels"]
@@ -189,7 +189,7 @@ pub(super) fn labels_of_template(object: &mut Value) {
     }
 }
 
-/// What a container may use is what it asks for, if it asks for nothing.
+/// Sets missing resource requests to the limits.
 fn requests_from_limits(spec: &mut Value) {
     for list in ["containers", "initContainers"] {
         let containers = spec.get_mut(list).and_then(Value::as_array_mut);
@@ -211,8 +211,8 @@ fn requests_from_limits(spec: &mut Value) {
     }
 }
 
-/// Defaults of a struct that depend on something else in it.
-fn depending(name: &StructName, kind: &str, fields: &mut Fields) {
+/// Sets the defaults of a struct that depend on its other fields.
+fn set_dependent(name: &StructName, kind: &str, fields: &mut Fields) {
     match name {
         "v1.Container" | "v1.EphemeralContainer" => {
             let latest = tag_is_latest(text(fields, "image"));
@@ -252,7 +252,7 @@ fn depending(name: &StructName, kind: &str, fields: &mut Fields) {
 }
 
 fn pod_spec(fields: &mut Fields) {
-    // One is the old name of the other.
+    // `serviceAccount` is the deprecated name of `serviceAccountName`.
     let account = match (text(fields, "serviceAccountName"), text(fields, "serviceAccount")) {
         ("", "") => String::new(),
         ("", old) => old.to_owned(),
@@ -304,7 +304,7 @@ fn service_spec(fields: &mut Fields) {
     }
 }
 
-/// What is written as text is kept as bytes.
+/// Moves `stringData` to `data`.
 fn secret(fields: &mut Fields) {
     use base64::Engine as _;
     let Some(Value::Object(texts)) = fields.remove("stringData") else {
@@ -321,7 +321,7 @@ fn secret(fields: &mut Fields) {
 }
 
 fn tag_is_latest(image: &str) -> bool {
-    // Without an image nothing is known, and a digest does not move.
+    // An empty image has no tag, and the content of a digest never changes.
     if image.is_empty() || image.contains('@') {
         return false;
     }
@@ -338,12 +338,12 @@ mod tests {
     use crate::kinds::codec::go_type;
 
     #[test]
-    fn the_constants_are_read() {
+    fn the_constants_can_be_read() {
         assert!(CONSTANTS.len() >= 50);
     }
 
     #[test]
-    fn a_deployment_gets_what_the_api_server_fills_in() {
+    fn a_deployment_gets_the_defaults_of_the_api_server() {
         let ty = go_type("apps/v1", "Deployment").unwrap();
         let mut object = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}, "spec": {
             "selector": {"matchLabels": {"a": "b"}},

@@ -1,7 +1,7 @@
-//! Reading bodies in protobuf, as `kubectl create` and Go's typed clients send them for built-in kinds.
+//! Decoding of protobuf bodies, which `kubectl create` and Go's typed clients send for built-in kinds.
 //!
-//! Only requests are read: these clients take JSON as well, and get it. The form is `k8s\0`, then the message `Unknown`
-//! with the kind and the bytes of the object. Numbers of fields are in `codec.json`.
+//! Only requests are decoded: these clients also accept JSON, so responses are JSON. A body is `k8s\0`, then the
+//! message `Unknown` with the kind and the bytes of the object. `codec.json` has the field numbers.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,10 +13,10 @@ use crate::object::times;
 
 const MAGIC: &[u8] = b"k8s\0";
 
-/// Reads an object.
+/// Decodes an object.
 ///
 /// # Errors
-/// It is none, or of a kind that is not read in protobuf; why.
+/// The body is not an object, or its kind is not supported in protobuf.
 pub fn read(bytes: &[u8]) -> Result<Value, String> {
     let rest = bytes
         .strip_prefix(MAGIC)
@@ -45,14 +45,14 @@ pub fn read(bytes: &[u8]) -> Result<Value, String> {
     Ok(object)
 }
 
-/// What stands on the wire.
+/// A value on the wire.
 #[derive(Clone, Copy)]
 enum Wire<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
 
-/// The fields of a message: numbers and values.
+/// An iterator over the fields of a message: numbers and values.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -116,14 +116,14 @@ fn message(ty: GoType, bytes: &[u8]) -> Result<Value, String> {
     Ok(Value::Object(map))
 }
 
-/// Reads the fields of a struct into a map.
+/// Decodes the fields of a struct into a map.
 fn fill(map: &mut Map<String, Value>, ty: GoType, bytes: &[u8]) -> Result<(), String> {
     let View::Struct(numbers) = ty.view() else {
         return Err("proto: not a message".to_owned());
     };
     for field in Fields(bytes) {
         let (number, wire) = field?;
-        // Fields of a later version are left out, as everywhere in protobuf.
+        // As usual in protobuf, unknown fields are ignored.
         let Some(Message {
             name, ty, repeated, ..
         }) = numbers.iter().find(|one| one.number == number)
@@ -157,7 +157,7 @@ fn fill(map: &mut Map<String, Value>, ty: GoType, bytes: &[u8]) -> Result<(), St
     Ok(())
 }
 
-/// An entry of a map.
+/// Decodes an entry of a map.
 fn entry(element: GoType, bytes: &[u8]) -> Result<(String, Value), String> {
     let (mut key, mut item) = (String::new(), None);
     for field in Fields(bytes) {
@@ -177,7 +177,7 @@ fn entry(element: GoType, bytes: &[u8]) -> Result<(String, Value), String> {
 fn value(ty: GoType, wire: Wire<'_>) -> Result<Value, String> {
     match (ty.view(), wire) {
         (View::Struct(_), Wire::Bytes(bytes)) => message(ty, bytes),
-        // A list that is a message of its own has its items under 1.
+        // A list that is a message of its own has its items in field 1.
         (View::List(element), Wire::Bytes(bytes)) => Fields(bytes)
             .map(|field| value(element, field?.1))
             .collect::<Result<Vec<_>, _>>()
@@ -187,8 +187,11 @@ fn value(ty: GoType, wire: Wire<'_>) -> Result<Value, String> {
     }
 }
 
-/// Signed numbers are written as the 64 bits of their complement.
-#[expect(clippy::cast_possible_wrap, reason = "that is how they are written")]
+/// Decodes a signed integer from its two's complement.
+#[expect(
+    clippy::cast_possible_wrap,
+    reason = "protobuf encodes them as their two's complement"
+)]
 fn signed(number: u64) -> i64 {
     number as i64
 }
@@ -240,7 +243,7 @@ fn text_under(bytes: &[u8], wanted: u64) -> Result<Value, String> {
     Ok(json!(""))
 }
 
-/// A message that has JSON under 1.
+/// Decodes a message that has JSON in field 1.
 fn raw(bytes: &[u8]) -> Result<Value, String> {
     match text_under(bytes, 1)? {
         Value::String(text) if !text.is_empty() => {
@@ -252,7 +255,7 @@ fn raw(bytes: &[u8]) -> Result<Value, String> {
 
 fn time(micro: bool, bytes: &[u8]) -> Result<Value, String> {
     let (seconds, nanos) = (number_under(bytes, 1)?, number_under(bytes, 2)?);
-    // The zero of Go's time is no time.
+    // Go's zero time is null.
     if bytes.is_empty() {
         return Ok(Value::Null);
     }
@@ -277,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_as_kubectl_sends_it() {
+    fn a_namespace_from_kubectl_is_decoded() {
         let bytes = b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09Namespace\x12\x19\x0a\x11\x0a\x01t\x12\x00\x1a\x00\x22\x00\x2a\x002\x008\x00B\x00\x12\x00\x1a\x02\x0a\x00\x1a\x00\x22\x00";
         let object = read(bytes).unwrap();
         assert_eq!(

@@ -1,6 +1,6 @@
-//! Quantities such as `100m` and `1Gi`, and the one way in which the API server writes each.
+//! Quantities such as `100m` and `1Gi`, and their canonical form.
 
-/// A unit: its suffix and the power that it stands for.
+/// The binary units: suffix and power of two.
 const BINARY: [(&str, u32); 6] = [
     ("Ki", 10),
     ("Mi", 20),
@@ -22,7 +22,7 @@ const DECIMAL: [(&str, i32); 10] = [
     ("E", 18),
 ];
 
-/// Writes a quantity as the API server does; none if it is not one, or is beyond what 128 bits hold.
+/// Returns the canonical form of a quantity; `None` if it is invalid or needs more than 128 bits.
 pub fn canonical(text: &str) -> Option<String> {
     let text = text.trim();
     let (negative, digits) = match text.strip_prefix('-') {
@@ -60,7 +60,7 @@ pub fn canonical(text: &str) -> Option<String> {
     Some(format!("{sign}{mantissa}{unit}"))
 }
 
-/// Gives the largest unit of thousands in which the number is whole. What is smaller than a billionth is rounded up.
+/// Returns the largest decimal unit in which the number is whole. Fractions of a billionth are rounded up.
 fn in_thousands(mut mantissa: i128, mut exponent: i32) -> Option<(i128, i32)> {
     if mantissa == 0 {
         return Some((0, 0));
@@ -80,7 +80,7 @@ fn in_thousands(mut mantissa: i128, mut exponent: i32) -> Option<(i128, i32)> {
     Some((mantissa, exponent))
 }
 
-/// Gives the largest binary unit in which the number is whole; one that is not whole is written in thousandths.
+/// Returns the largest binary unit in which the number is whole; thousandths if there is none.
 fn binary(mantissa: i128, places: i32, bits: u32) -> Option<String> {
     let scale = 10_i128.checked_pow(u32::try_from(places).ok()?)?;
     let value = mantissa.checked_mul(1_i128.checked_shl(bits)?)?;
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_have_one_form() {
+    fn quantities_have_a_canonical_form() {
         for (text, form) in [
             ("1", "1"),
             ("1000m", "1"),

@@ -1,17 +1,19 @@
-//! Which resources there are.
+//! The registry of resources.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use serde::Deserialize;
 
+use super::codec;
+use super::resource::{Form, Resource, Scale, Subresource, Version};
 use super::strategy::Strategy;
-use super::{Form, Resource, Scale, Subresource, Version, codec};
 use crate::fields::{FieldSet, Path};
 use crate::managed::{FieldManager, ResetFields, ScaleMapping, Versions};
 use crate::schema;
 
-/// Subresources that Kubernetes has and this server does not: streams to nodes, and what needs a scheduler.
+/// The subresources of Kubernetes that this server does not have: connections to nodes, and those that need a
+/// scheduler.
 const NOT_SERVED: [&str; 11] = [
     "attach",
     "binding",
@@ -30,11 +32,11 @@ static BUILTINS: LazyLock<Builtins> = LazyLock::new(Builtins::load);
 
 struct Builtins {
     resources: BTreeMap<(Box<str>, Box<str>), Arc<Resource>>,
-    /// Groups in the order of discovery.
+    /// The groups in the order of discovery.
     order: Vec<Box<str>>,
 }
 
-/// A line of `resources.json`.
+/// A row of `resources.json`.
 #[derive(Deserialize, Clone)]
 #[serde(deny_unknown_fields)]
 struct Row {
@@ -62,7 +64,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// A resource by group and plural.
+    /// Returns a resource by its group and plural name.
     pub fn get(&self, group: &str, plural: &str) -> Option<Arc<Resource>> {
         let key = (group.into(), plural.into());
         BUILTINS
@@ -72,35 +74,35 @@ impl Registry {
             .cloned()
     }
 
-    /// The resource of a kind.
+    /// Returns the resource of a kind.
     pub fn of_kind(&self, group: &str, kind: &str) -> Option<Arc<Resource>> {
         self.all()
             .find(|resource| *resource.group == *group && *resource.kind == *kind)
             .cloned()
     }
 
-    /// The resource that keeps its objects in a table.
+    /// Returns the resource whose objects are in a table.
     pub fn of_table(&self, table: &str) -> Option<Arc<Resource>> {
         let (plural, group) = table.split_once('.').unwrap_or((table, ""));
         self.get(group, plural)
     }
 
-    /// All resources: built-in ones, then custom ones by group and plural.
+    /// Returns all resources: built-in ones, then custom ones by group and plural name.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Resource>> {
         BUILTINS.resources.values().chain(self.custom.values())
     }
 
-    /// The built-in resources, by group and plural.
+    /// Returns the built-in resources by group and plural name.
     pub fn builtins() -> impl Iterator<Item = &'static Arc<Resource>> {
         BUILTINS.resources.values()
     }
 
-    /// The custom resources of this cluster, by group and plural.
+    /// Returns the custom resources of this cluster by group and plural name.
     pub fn custom(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.custom.values()
     }
 
-    /// The built-in groups but for the core, in the order of discovery.
+    /// Returns the built-in groups except the core, in the order of discovery.
     pub fn builtin_groups() -> impl Iterator<Item = &'static str> {
         BUILTINS
             .order
@@ -109,13 +111,13 @@ impl Registry {
             .map(|group| &**group)
     }
 
-    /// Whether anything is served under a group and version.
+    /// Returns whether any resource is served in a group version.
     pub fn has_version(&self, group: &str, version: &str) -> bool {
         self.all()
             .any(|resource| *resource.group == *group && resource.version(version).is_some())
     }
 
-    /// Serves a custom resource, in the place of what it was before.
+    /// Serves a custom resource, or replaces it.
     pub fn serve(&mut self, resource: Resource) -> Arc<Resource> {
         let key = (resource.group.clone(), resource.plural.clone());
         let resource = Arc::new(resource);
@@ -123,7 +125,7 @@ impl Registry {
         resource
     }
 
-    /// Serves a custom resource no more.
+    /// Stops serving a custom resource.
     pub fn retire(&mut self, group: &str, plural: &str) -> Option<Arc<Resource>> {
         self.custom.remove(&(group.into(), plural.into()))
     }
@@ -131,7 +133,7 @@ impl Registry {
 
 impl Builtins {
     fn load() -> Self {
-        // Part of the program, and read by a test; a table that cannot be read serves nothing.
+        // The file is part of the program and a test reads it; a table that cannot be read serves nothing.
         let rows: Vec<Row> = serde_json::from_str(include_str!("resources.json")).unwrap_or_default();
         let mut order: Vec<Box<str>> = Vec::new();
         let mut by_name: BTreeMap<(Box<str>, Box<str>), Vec<Row>> = BTreeMap::new();
@@ -208,7 +210,7 @@ fn version(rows: &[Row], row: &Row) -> Option<Version> {
     let strategy = Strategy::of_builtin(&row.group, &row.kind);
     let manager = match schema::builtin(&name, &row.kind) {
         Some(builtin) => FieldManager::new(versions, &name, &row.kind)?.starting_from(builtin.empty),
-        // Kinds that are answered and not stored.
+        // Kinds that are handled without storing an object.
         None => FieldManager::new(
             Versions::new([(name.as_str(), schema::Type::deduced())]),
             &name,
@@ -258,7 +260,7 @@ fn version(rows: &[Row], row: &Row) -> Option<Version> {
     })
 }
 
-/// Exceptions to [`NOT_SERVED`].
+/// Returns whether a subresource is an exception from [`NOT_SERVED`].
 fn served_here(plural: &str, subresource: &str) -> bool {
     matches!(
         (plural, subresource),
@@ -271,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_built_in_resources_are_there() {
+    fn the_built_in_resources_are_served() {
         let registry = Registry::default();
         assert!(registry.all().count() >= 55, "{}", registry.all().count());
         for (group, plural, version) in [

@@ -1,18 +1,25 @@
-//! What a Service gets from the server: an address, ports of the nodes, a family of addresses.
+//! The fields of Services that the server allocates: cluster IPs, node ports, IP families.
 
 use std::net::Ipv4Addr;
 
 use serde_json::{Map, Value, json};
 
-use crate::state::State;
-
-/// The first address of Services, as with the default `--service-cluster-ip-range`; the Service `kubernetes` has it.
+/// The first cluster IP, as with the default `--service-cluster-ip-range`; the Service `kubernetes` has it.
 pub(crate) const FIRST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-/// The ports of nodes, `--service-node-port-range`.
+/// The node ports, `--service-node-port-range`.
 const NODE_PORTS: std::ops::Range<u32> = 30000..32768;
 
-/// Gives a Service what it does not have yet. Addresses of Services that are gone are not given again.
-pub(super) fn allocate(state: &mut State, object: &mut Value, old: Option<&Value>) {
+/// The allocator of cluster IPs and node ports.
+#[derive(Debug, Clone, Default)]
+pub struct Addresses {
+    /// The number of allocated cluster IPs.
+    pub given: u32,
+    /// The number of allocated node ports.
+    pub ports: u32,
+}
+
+/// Allocates the missing fields of a Service. The addresses of deleted Services are not reused.
+pub(super) fn allocate(addresses: &mut Addresses, object: &mut Value, old: Option<&Value>) {
     let Some(spec) = object["spec"].as_object_mut() else {
         return;
     };
@@ -40,13 +47,13 @@ pub(super) fn allocate(state: &mut State, object: &mut Value, old: Option<&Value
         .unwrap_or_default()
         .to_owned();
     if address.is_empty() {
-        let next = u32::from(FIRST) + state.addresses.given;
-        state.addresses.given += 1;
+        let next = u32::from(FIRST) + addresses.given;
+        addresses.given += 1;
         spec.insert("clusterIP".to_owned(), json!(Ipv4Addr::from(next).to_string()));
     }
     let address = spec.get("clusterIP").cloned().unwrap_or_default();
     spec.insert("clusterIPs".to_owned(), json!([address]));
-    // Whoever writes the endpoints of a Service without an address and a selector may write either family.
+    // A headless Service without a selector is dual-stack, since its endpoints may be of either family.
     let selects = spec
         .get("selector")
         .and_then(Value::as_object)
@@ -59,7 +66,7 @@ pub(super) fn allocate(state: &mut State, object: &mut Value, old: Option<&Value
     };
     spec.entry("ipFamilies").or_insert(families);
     spec.entry("ipFamilyPolicy").or_insert_with(|| json!(policy));
-    health_check(state, spec, &ty, old);
+    health_check(addresses, spec, &ty, old);
     let wants_ports = ty == "NodePort"
         || ty == "LoadBalancer" && spec.get("allocateLoadBalancerNodePorts") != Some(&json!(false));
     let ports = spec.get_mut("ports").and_then(Value::as_array_mut);
@@ -73,12 +80,12 @@ pub(super) fn allocate(state: &mut State, object: &mut Value, old: Option<&Value
                     .find(|other| other["port"] == port["port"] && other["protocol"] == port["protocol"])
                     .and_then(|other| other.get("nodePort").cloned())
             });
-            port["nodePort"] = before.unwrap_or_else(|| node_port(state));
+            port["nodePort"] = before.unwrap_or_else(|| node_port(addresses));
         }
     }
 }
 
-/// Takes away what only another type has, if the update that leaves that type has not changed it.
+/// Removes the fields that only the previous type has, unless the update changes them.
 fn drop_of_type(spec: &mut Map<String, Value>, ty: &str, old: &Map<String, Value>) {
     let before = old.get("type").and_then(Value::as_str).unwrap_or_default();
     let outside = |ty: &str, spec: &Map<String, Value>| {
@@ -111,7 +118,7 @@ fn drop_of_type(spec: &mut Map<String, Value>, ty: &str, old: &Map<String, Value
             .filter_map(|port| port.get("nodePort").cloned())
             .collect()
     };
-    // Ports may come and go, as long as none asks for a new one of the nodes.
+    // Releases the node ports, unless the update sets one that the Service did not have before.
     let had = ports(old);
     if ports(spec).iter().all(|port| had.contains(port)) {
         let list = spec.get_mut("ports").and_then(Value::as_array_mut);
@@ -121,14 +128,14 @@ fn drop_of_type(spec: &mut Map<String, Value>, ty: &str, old: &Map<String, Value
     }
 }
 
-fn node_port(state: &mut State) -> Value {
+fn node_port(addresses: &mut Addresses) -> Value {
     let count = NODE_PORTS.end - NODE_PORTS.start;
-    state.addresses.ports += 1;
-    json!(NODE_PORTS.start + state.addresses.ports % count)
+    addresses.ports += 1;
+    json!(NODE_PORTS.start + addresses.ports % count)
 }
 
-/// A load balancer that asks each node for its own endpoints asks at a port of its own.
-fn health_check(state: &mut State, spec: &mut Map<String, Value>, ty: &str, old: Option<&Value>) {
+/// Allocates the health check port of a load balancer with `externalTrafficPolicy: Local`.
+fn health_check(addresses: &mut Addresses, spec: &mut Map<String, Value>, ty: &str, old: Option<&Value>) {
     const FIELD: &str = "healthCheckNodePort";
     if ty != "LoadBalancer" || spec.get("externalTrafficPolicy") != Some(&json!("Local")) {
         return;
@@ -138,7 +145,7 @@ fn health_check(state: &mut State, spec: &mut Map<String, Value>, ty: &str, old:
         let before = old
             .and_then(|old| old["spec"].get(FIELD))
             .filter(|before| !none(Some(before)));
-        let port = before.cloned().unwrap_or_else(|| node_port(state));
+        let port = before.cloned().unwrap_or_else(|| node_port(addresses));
         spec.insert(FIELD.to_owned(), port);
     }
 }

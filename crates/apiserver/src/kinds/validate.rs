@@ -1,7 +1,7 @@
-//! What the API server refuses of built-in kinds, as far as a fleet's manifests meet it.
+//! The validation of built-in kinds, as far as the manifests of a fleet need it.
 //!
-//! This is a part of Kubernetes' validation: what has to be there, what may not change, names and numbers. What is
-//! missing is in `docs/apiserver-gaps.md`. Causes and their order are those of the real server.
+//! This is a part of Kubernetes' validation: required fields, immutable fields, names and numbers.
+//! `docs/apiserver-gaps.md` lists what is missing. Causes and their order are those of Kubernetes.
 
 mod pods;
 mod services;
@@ -9,32 +9,32 @@ mod workloads;
 
 use serde_json::{Value, json};
 
-use super::Resource;
+use super::resource::Resource;
 use crate::object::names;
 use crate::status::Cause;
 
-/// What is wrong with a new object.
+/// Returns what is wrong with a new object.
 pub fn create(resource: &Resource, object: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     common(resource, object, &mut causes);
     causes
 }
 
-/// What is wrong with an object that takes the place of another one.
+/// Returns what is wrong with an object that replaces another one.
 pub fn update(resource: &Resource, new: &Value, old: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
-    let frozen_first = matches!(&*resource.kind, "ConfigMap" | "Secret");
-    if frozen_first {
+    let immutable_first = matches!(&*resource.kind, "ConfigMap" | "Secret");
+    if immutable_first {
         immutable(resource, new, old, &mut causes);
     }
     common(resource, new, &mut causes);
-    if !frozen_first {
+    if !immutable_first {
         immutable(resource, new, old, &mut causes);
     }
     causes
 }
 
-/// What is wrong with a status.
+/// Returns what is wrong with a status.
 pub fn status(resource: &Resource, object: &Value) -> Vec<Cause> {
     let inside = &*resource.kind == "Service" && object["spec"]["type"] != "LoadBalancer";
     let ingress = object["status"]["loadBalancer"]["ingress"].as_array();
@@ -47,7 +47,7 @@ pub fn status(resource: &Resource, object: &Value) -> Vec<Cause> {
     Vec::new()
 }
 
-/// Finalizers of built-in kinds have a prefix, or are Kubernetes' own.
+/// Checks that finalizers of built-in kinds have a prefix or are Kubernetes' own.
 pub fn finalizers(object: &Value) -> Vec<Cause> {
     let list = object["metadata"]["finalizers"].as_array().into_iter().flatten();
     list.enumerate()
@@ -132,7 +132,7 @@ fn common(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Names in the data of a ConfigMap or a Secret.
+/// Checks the keys in the data of a ConfigMap or a Secret.
 fn keys(object: &Value, field: &str, causes: &mut Vec<Cause>) {
     for name in object[field].as_object().into_iter().flat_map(|map| map.keys()) {
         causes.extend(
@@ -143,7 +143,7 @@ fn keys(object: &Value, field: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// What a Secret of a type has to have.
+/// Checks the keys that the type of a Secret requires.
 fn secret(object: &Value, causes: &mut Vec<Cause>) {
     let data = &object["data"];
     let mut required = |name: &str| causes.push(Cause::required(format!("data[{name}]"), ""));
@@ -176,7 +176,7 @@ fn secret(object: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// What is wrong with whom a role is given to.
+/// Checks a subject of a role binding.
 fn role_subject(subject: &Value, namespaced: bool, path: &str, causes: &mut Vec<Cause>) {
     const GROUP: &str = "rbac.authorization.k8s.io";
     let text = |field: &str| subject[field].as_str().unwrap_or_default();
@@ -211,7 +211,7 @@ fn role_subject(subject: &Value, namespaced: bool, path: &str, causes: &mut Vec<
     }
 }
 
-/// What is wrong with a rule of a role.
+/// Checks a rule of a role.
 fn policy_rule(rule: &Value, namespaced: bool, path: &str, causes: &mut Vec<Cause>) {
     let empty = |field: &str| rule[field].as_array().is_none_or(Vec::is_empty);
     if empty("verbs") {
@@ -264,7 +264,7 @@ fn not_negative(object: &Value, field: &str, path: &str, causes: &mut Vec<Cause>
     }
 }
 
-/// Whether a `LabelSelector` selects labels.
+/// Returns whether a `LabelSelector` matches labels.
 fn selects(selector: &Value, labels: &Value) -> bool {
     let has = |name: &str| labels.get(name).and_then(Value::as_str);
     let exact = selector["matchLabels"]
@@ -353,9 +353,9 @@ fn immutable(resource: &Resource, new: &Value, old: &Value, causes: &mut Vec<Cau
         }
         ("", "Secret") => {
             same("type");
-            frozen(new, old, &["data"], causes);
+            check_unchanged(new, old, &["data"], causes);
         }
-        ("", "ConfigMap") => frozen(new, old, &["data", "binaryData"], causes),
+        ("", "ConfigMap") => check_unchanged(new, old, &["data", "binaryData"], causes),
         ("", "Service") => services::check_update(new, old, causes),
         ("", "PersistentVolumeClaim") => claim(new, old, causes),
         ("", "Pod") => pods::check_update(new, old, causes),
@@ -384,8 +384,8 @@ fn immutable(resource: &Resource, new: &Value, old: &Value, causes: &mut Vec<Cau
     }
 }
 
-/// What may not change once `immutable` is set.
-fn frozen(new: &Value, old: &Value, fields: &[&str], causes: &mut Vec<Cause>) {
+/// Checks that fields are unchanged if `immutable` is set.
+fn check_unchanged(new: &Value, old: &Value, fields: &[&str], causes: &mut Vec<Cause>) {
     if old["immutable"] != true {
         return;
     }

@@ -1,11 +1,11 @@
-//! The name of a manager that gave none.
+//! The default name of a field manager.
 
 use crate::value::is_print;
 
-/// The longest name of a manager, in bytes.
+/// The maximum length of the name of a manager, in bytes.
 const MAX_LENGTH: usize = 128;
 
-/// Makes a name of a user agent: what stands before the first slash, printable, not too long.
+/// Returns the name that a user agent stands for: its printable characters before the first slash, up to the limit.
 pub fn manager_of_user_agent(user_agent: &str) -> String {
     let program = user_agent.split('/').next().unwrap_or_default();
     let mut name = String::new();
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_is_the_program() {
+    fn the_name_is_that_of_the_program() {
         for (agent, name) in [
             ("kubectl/v1.35.0 (linux/amd64) kubernetes/abc", "kubectl"),
             ("curl", "curl"),

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::entries::{ManagedFields, Manager, Operation};
 
-/// How many updaters an object keeps apart; Kubernetes' `DefaultMaxUpdateManagers`.
+/// The maximum number of updaters of an object; Kubernetes' `DefaultMaxUpdateManagers`.
 const MAX_UPDATERS: usize = 10;
 
-/// Who owns what the oldest updaters owned.
+/// The manager that owns the fields of the oldest updaters.
 const OLDEST: &str = "ancient-changes";
 
-/// Puts the oldest updaters together, per version, until there are few enough.
+/// Merges the oldest updaters of each version until their number is within the limit.
 pub(super) fn cap_updaters(managed: &mut ManagedFields) {
     let mut updaters: Vec<_> = managed
         .entries()
@@ -30,7 +30,7 @@ pub(super) fn cap_updaters(managed: &mut ManagedFields) {
             updater.identifier(),
         )
     });
-    // The first of a version keeps its entry until a second one comes.
+    // The first updater of a version keeps its entry until a second one is merged into it.
     let mut first_of: HashMap<Arc<str>, Manager> = HashMap::new();
     for updater in updaters {
         if count <= MAX_UPDATERS {
@@ -51,7 +51,7 @@ pub(super) fn cap_updaters(managed: &mut ManagedFields) {
         };
         oldest.manager = bucket;
         oldest.fields.extend(entry.fields);
-        // That of the entry which comes to it, as it is the more recent one.
+        // The time of the merged entry is that of its most recent updater.
         oldest.time = entry.time;
         managed.put(oldest);
         count -= 1;

@@ -1,25 +1,26 @@
-//! What an apply may not change without force.
+//! The conflicts of a server-side apply.
 
 use std::fmt;
 
 use super::entries::Manager;
 use crate::fields::{FieldSet, Path};
 
-/// A field that another manager owns and that would get another value.
+/// A field that another manager owns and that an apply would change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
-    /// Who owns it.
+    /// The owner of the field.
     pub manager: Manager,
-    /// Which field.
+    /// The path of the field.
     pub path: Path,
 }
 
-/// All conflicts of an apply, at least one; by manager, then in the order of [`FieldSet::each`].
+/// All conflicts of an apply, at least one; sorted by manager, then in the order of [`FieldSet::each`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflicts(pub Vec<Conflict>);
 
 impl Conflict {
-    /// The message of the cause in the answer's details; its field is the path and its type `FieldManagerConflict`.
+    /// Returns the message of the conflict's cause, whose field is the path and whose reason is
+    /// `FieldManagerConflict`.
     pub fn cause(&self) -> String {
         format!("conflict with {}", self.manager.describe())
     }
@@ -45,7 +46,7 @@ impl Conflicts {
     }
 }
 
-/// The message of the answer.
+/// Formats the message of the response.
 impl fmt::Display for Conflicts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let [only] = self.0.as_slice() {

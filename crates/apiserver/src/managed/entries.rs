@@ -11,40 +11,40 @@ use thiserror::Error;
 use crate::fields::{FieldSet, FieldsV1Error, write_json_string};
 use crate::value::quoted;
 
-/// How a manager came to own fields.
+/// How a manager writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
-    /// By server-side apply: the fields are its declared intent, and what it drops goes.
+    /// By server-side apply: the fields are its declared configuration, and fields that it omits later are removed.
     Apply,
     /// By any other write: the fields are those that it changed.
     Update,
 }
 
-/// Who manages fields: one entry for each.
+/// A field manager, which has one entry.
 ///
 /// An applier keeps its entry when it changes to another version of the kind; an updater has one for each version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manager {
-    /// The name that the client gave, or that was made of its user agent.
+    /// The name: given by the client, or derived from its user agent.
     pub name: Arc<str>,
-    /// How it writes.
+    /// How the manager writes.
     pub operation: Operation,
     /// The version of an updater; empty for an applier.
     pub api_version: Arc<str>,
-    /// The subresource that it wrote to; empty for the object itself.
+    /// The subresource that the manager writes to; empty for the object itself.
     pub subresource: Arc<str>,
 }
 
-/// One entry: a manager and its fields.
+/// An entry: a manager and its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Who.
+    /// The manager.
     pub manager: Manager,
-    /// The version of the kind that the fields are named by.
+    /// The version of the kind that the paths refer to.
     pub api_version: Arc<str>,
-    /// When the set last changed, in seconds; empty for an applier that never changed the object.
+    /// The time of the last change of the set, in seconds; `None` for an applier that never changed the object.
     pub time: Option<Timestamp>,
-    /// What it owns.
+    /// The fields that the manager owns.
     pub fields: FieldSet,
 }
 
@@ -54,13 +54,13 @@ pub struct ManagedFields {
     entries: Vec<Entry>,
 }
 
-/// Why entries cannot be read.
+/// Why entries cannot be parsed.
 #[derive(Debug, Error)]
 pub enum ManagedFieldsError {
-    /// It is not a list of objects.
+    /// The value is not a list of objects.
     #[error("metadata.managedFields is not a list of objects")]
     NotAList,
-    /// The operation is neither of the two.
+    /// The operation is neither `Apply` nor `Update`.
     #[error("operation must be `Apply` or `Update`")]
     Operation,
     /// The version is missing.
@@ -69,38 +69,38 @@ pub enum ManagedFieldsError {
     /// The format of the fields is missing.
     #[error("missing fieldsType in managed fields entry {entry}")]
     NoFieldsType {
-        /// Its place in the list.
+        /// The index of the entry.
         entry: usize,
     },
-    /// The format of the fields is not known.
+    /// The format of the fields is not supported.
     #[error("invalid fieldsType {found:?} in managed fields entry {entry}")]
     FieldsType {
-        /// Its place in the list.
+        /// The index of the entry.
         entry: usize,
-        /// What stands there.
+        /// The value of the field.
         found: String,
     },
-    /// The time is not one.
+    /// The time is invalid.
     #[error("time {found:?} in managed fields entry {entry} is not of the form 2006-01-02T15:04:05Z")]
     Time {
-        /// Its place in the list.
+        /// The index of the entry.
         entry: usize,
-        /// What stands there.
+        /// The value of the field.
         found: String,
     },
-    /// The fields cannot be read.
+    /// The fields cannot be parsed.
     #[error("the fields of managed fields entry {entry} cannot be read")]
     Fields {
-        /// Its place in the list.
+        /// The index of the entry.
         entry: usize,
-        /// Why.
+        /// The cause.
         #[source]
         source: FieldsV1Error,
     },
 }
 
 impl Operation {
-    /// As on the wire.
+    /// Returns the operation as on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Apply => "Apply",
@@ -127,8 +127,8 @@ impl Manager {
         }
     }
 
-    /// The text that the API server knows the manager by. Only its order matters: messages and the choice of the
-    /// oldest updaters follow it.
+    /// Returns the text by which the API server identifies the manager. Only its order matters: messages and the
+    /// choice of the oldest updaters follow it.
     pub(super) fn identifier(&self) -> String {
         let mut out = String::from("{");
         for (name, value) in [
@@ -150,7 +150,7 @@ impl Manager {
         out
     }
 
-    /// As in messages: `"kubectl" with subresource "status" using apps/v1`.
+    /// Formats the manager as in messages: `"kubectl" with subresource "status" using apps/v1`.
     pub(super) fn describe(&self) -> String {
         let mut out = quoted(&self.name);
         if !self.subresource.is_empty() {
@@ -168,7 +168,7 @@ impl Entry {
         self.time.map_or(0, Timestamp::as_second)
     }
 
-    /// The members of the entry but for the fields, in the order of the wire. Empty ones are left out there.
+    /// Returns the members of the entry except the fields, in the order of the wire, which omits empty ones.
     fn texts(&self) -> [(&'static str, Cow<'_, str>); 6] {
         let time = self.time.map(|time| time.to_string()).unwrap_or_default();
         [
@@ -259,15 +259,15 @@ impl Entry {
 }
 
 impl ManagedFields {
-    /// Returns no entries.
+    /// Returns an empty list of entries.
     pub const fn new() -> Self {
         Self { entries: Vec::new() }
     }
 
-    /// Reads the list.
+    /// Parses the list.
     ///
     /// # Errors
-    /// [`ManagedFieldsError`]; of two entries of one manager the later counts.
+    /// [`ManagedFieldsError`]. Of two entries of one manager, the later one counts.
     pub fn from_value(value: &Value) -> Result<Self, ManagedFieldsError> {
         let list = match value {
             Value::Null => return Ok(Self::new()),
@@ -283,8 +283,7 @@ impl ManagedFields {
         Ok(managed)
     }
 
-    /// Returns the list for a place inside an object. In it, the order of steps is that of a JSON map, as the API server
-    /// has it in custom resources.
+    /// Returns the list as a JSON value. The path elements are in the order of a JSON map, as in custom resources.
     pub fn to_value(&self) -> Value {
         Value::Array(
             self.entries
@@ -294,8 +293,7 @@ impl ManagedFields {
         )
     }
 
-    /// Writes the list byte for byte as the API server does in objects of built-in kinds, the steps of each set in their
-    /// own order.
+    /// Returns the list as text, byte for byte as the API server writes it in objects of built-in kinds.
     pub fn to_json(&self) -> String {
         let mut out = String::from("[");
         for (place, entry) in self.entries.iter().enumerate() {
@@ -313,7 +311,7 @@ impl ManagedFields {
         &self.entries
     }
 
-    /// Says whether there are none.
+    /// Returns whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -323,7 +321,7 @@ impl ManagedFields {
         self.entries.iter().find(|entry| entry.manager == *manager)
     }
 
-    /// Puts an entry in the place of that of its manager.
+    /// Adds an entry, or replaces that of its manager.
     pub(super) fn put(&mut self, entry: Entry) {
         match self
             .entries
@@ -344,7 +342,7 @@ impl ManagedFields {
         &mut self.entries
     }
 
-    /// Brings the entries in the order of the wire: appliers first, then by time, name, version and subresource.
+    /// Sorts the entries in the order of the wire: appliers first, then by time, name, version and subresource.
     pub(super) fn sort(&mut self) {
         let key = |entry: &Entry| {
             (

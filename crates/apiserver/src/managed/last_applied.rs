@@ -1,8 +1,8 @@
-//! The way from client-side to server-side apply with kubectl.
+//! The migration from client-side to server-side apply with kubectl.
 //!
-//! `kubectl apply` used to keep the last configuration in an annotation and to own its fields as an updater. When
-//! kubectl, by that very name, then applies on the server's side, conflicts about fields that stand in the annotation
-//! and have not been changed since are no conflicts, and the annotation is kept up to date.
+//! Client-side `kubectl apply` keeps the last configuration in an annotation and owns its fields as an updater. When
+//! a manager named kubectl then uses server-side apply, fields that the annotation has and that are unchanged since
+//! do not conflict, and the annotation is kept up to date.
 
 use serde_json::{Value, json};
 
@@ -11,17 +11,17 @@ use crate::fields::write_json_string;
 use crate::schema::Type;
 use crate::typed::Duplicates;
 
-/// The only manager that this is done for.
+/// The only manager that migrates.
 pub(super) const MANAGER: &str = "kubectl";
 
 const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// The limit on the annotations of an object, in bytes.
+/// The size limit of an object's annotations, in bytes.
 const MAX_ANNOTATIONS: usize = 256 * 1024;
 
-/// Returns the conflicts that the last configuration does not explain; all of them if it explains nothing.
-pub(super) fn excess(conflicts: Conflicts, live: &Value, ty: &Type, version: &str) -> Option<Conflicts> {
-    let Some(allowed) = explained(live, ty, version) else {
+/// Returns the conflicts that the last configuration does not resolve.
+pub(super) fn unresolved(conflicts: Conflicts, live: &Value, ty: &Type, version: &str) -> Option<Conflicts> {
+    let Some(allowed) = unchanged_fields(live, ty, version) else {
         return Some(conflicts);
     };
     if conflicts.fields().difference(&allowed).is_empty() {
@@ -34,8 +34,8 @@ pub(super) fn excess(conflicts: Conflicts, live: &Value, ty: &Type, version: &st
     Some(Conflicts(rest.collect()))
 }
 
-/// The fields of the last configuration that still have its values.
-fn explained(live: &Value, ty: &Type, version: &str) -> Option<crate::fields::FieldSet> {
+/// Returns the fields of the last configuration whose values are unchanged.
+fn unchanged_fields(live: &Value, ty: &Type, version: &str) -> Option<crate::fields::FieldSet> {
     let last: Value = serde_json::from_str(annotation(live)?).ok()?;
     if last["apiVersion"] != *version {
         return None;
@@ -60,7 +60,7 @@ fn annotation(object: &Value) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Puts the configuration into the annotation, if the object has it.
+/// Updates the annotation with the configuration, if the object has it.
 pub(super) fn refresh(new: &mut Option<Value>, live: &Value, config: &Value) {
     if annotation(new.as_ref().unwrap_or(live)).is_none() {
         return;
@@ -86,7 +86,7 @@ pub(super) fn refresh(new: &mut Option<Value>, live: &Value, config: &Value) {
     }
 }
 
-/// Writes a configuration as kubectl does: without the annotation, with a line end.
+/// Formats a configuration as kubectl does: without the annotation, with a final newline.
 fn as_annotation(config: &Value) -> String {
     let mut config = config.clone();
     if let Some(annotations) = config

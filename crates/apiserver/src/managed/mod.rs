@@ -1,14 +1,15 @@
-//! `metadata.managedFields`: who manages which field of an object.
+//! Field management: `metadata.managedFields`.
 //!
-//! The rules are those of apimachinery's `managedfields` (KEP-555), the wrappers of its field manager in their order.
-//! A [`FieldManager`] is one endpoint: a version of a kind, or a subresource of it. In a request it stands at one point:
+//! The rules are those of apimachinery's `managedfields` (KEP-555), with the wrappers of its field manager in their
+//! order. A [`FieldManager`] belongs to one endpoint: a version of a kind, or a subresource of it. Its position in a
+//! request:
 //!
-//! - **apply**: configuration → [`FieldManager::apply`] → defaulting → admission, strategy → [`settle_times`] → store.
-//!   Fields are recorded before defaulting, so nobody owns a default.
+//! - **apply**: configuration → [`FieldManager::apply`] → defaulting → admission, strategy → [`settle_times`] →
+//!   store. Fields are recorded before defaulting, so no manager owns a default.
 //! - **other writes**: object as sent or patched → defaulting → [`FieldManager::update`] → admission, strategy →
-//!   [`settle_times`] → store. Here the defaults are the writer's.
+//!   [`settle_times`] → store. Here the writer owns the defaults.
 //!
-//! In both cases what the strategy resets afterwards is told beforehand, as [`ResetFields`].
+//! In both cases [`ResetFields`] names the fields that the strategy resets afterwards.
 
 mod agent;
 mod cap;
@@ -38,10 +39,10 @@ use crate::schema::{self, Type};
 use crate::typed::{Duplicates, ValidationErrors};
 use updater::{ApplyFailure, Updater};
 
-/// Who owns what an object had when it was first applied to, if nobody had been recorded.
+/// The manager that owns the fields of an object without any recorded manager, when the first apply happens.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
-/// Fields that nobody owns: they name the object or are the server's.
+/// The fields that no manager owns: they identify the object or belong to the server.
 static NEVER_OWNED: LazyLock<FieldSet> = LazyLock::new(|| {
     let of_metadata = [
         "name",
@@ -65,7 +66,7 @@ static NEVER_OWNED: LazyLock<FieldSet> = LazyLock::new(|| {
         .collect()
 });
 
-/// One endpoint that objects of a kind are written at.
+/// The field manager of one endpoint.
 #[derive(Clone)]
 pub struct FieldManager {
     versions: Versions,
@@ -77,86 +78,86 @@ pub struct FieldManager {
     reset: ResetFields,
 }
 
-/// An object as it is stored.
+/// A stored object.
 #[derive(Debug, Clone, Copy)]
 pub struct Live<'a> {
     /// The object in the version of the endpoint, without `metadata.managedFields`.
     pub object: &'a Value,
-    /// Its `metadata.managedFields`.
+    /// The `metadata.managedFields` of the object.
     pub managed: &'a ManagedFields,
 }
 
-/// What a client says about an apply.
+/// The options of an apply.
 #[derive(Debug, Clone, Copy)]
 pub struct ApplyRequest<'a> {
-    /// The field manager; the API server requires one.
+    /// The name of the manager, which the API server requires.
     pub manager: &'a str,
-    /// Whether to take fields that others own.
+    /// Whether to take fields that other managers own.
     pub force: bool,
     /// The time of the request.
     pub now: Timestamp,
 }
 
-/// What a client says about another write.
+/// The options of any other write.
 #[derive(Debug, Clone, Copy)]
 pub struct UpdateRequest<'a> {
-    /// The field manager, else [`manager_of_user_agent`].
+    /// The name of the manager, by default [`manager_of_user_agent`].
     pub manager: &'a str,
     /// The time of the request.
     pub now: Timestamp,
 }
 
-/// What an apply comes to.
+/// The result of an apply.
 #[derive(Debug, Clone)]
 pub struct Applied {
-    /// The object without `metadata.managedFields`, to be defaulted; none if the live one stays as it is. Its entries
-    /// may have changed all the same: who applies what is there already owns it too.
+    /// The object without `metadata.managedFields`, to be defaulted; `None` if the object is unchanged. The entries
+    /// may have changed all the same: applying an existing value makes the manager an owner.
     pub object: Option<Value>,
     /// The new entries.
     pub managed: ManagedFields,
 }
 
-/// What another write comes to.
+/// The result of any other write.
 #[derive(Debug, Clone)]
 pub struct Updated {
-    /// The object as it was given, without `metadata.managedFields`.
+    /// The object as given, without `metadata.managedFields`.
     pub object: Value,
     /// The new entries.
     pub managed: ManagedFields,
 }
 
-/// Why a configuration cannot be applied. The texts are those of the API server's answers.
+/// Why a configuration cannot be applied. The texts are those of the API server.
 #[derive(Debug, Error)]
 pub enum ApplyError {
     /// The configuration is for another kind or version than the endpoint (400).
     #[error("invalid object type: {found}")]
     WrongKind {
-        /// Version and kind of the configuration.
+        /// The version and kind of the configuration.
         found: String,
     },
-    /// The configuration has entries, which only the server writes in an apply (400).
+    /// The configuration has entries, which an apply must not set (400).
     #[error("metadata.managedFields must be nil")]
     ManagedFieldsGiven,
-    /// The configuration does not fit the type (500).
+    /// The configuration does not match the type (500).
     #[error("failed to create typed patch object ({object}): {source}")]
     Configuration {
-        /// Which object.
+        /// The object.
         object: String,
-        /// What does not fit.
+        /// The cause.
         source: ValidationErrors,
     },
-    /// The stored object does not fit the type, which has changed since (500).
+    /// The stored object does not match the type, which has changed since (500).
     #[error("failed to create typed live object ({object}): {source}")]
     LiveObject {
-        /// Which object.
+        /// The object.
         object: String,
-        /// What does not fit.
+        /// The cause.
         source: ValidationErrors,
     },
-    /// It is not known what the stored object had before anybody was recorded (500).
+    /// The fields that the object had before the first apply are unknown (500).
     #[error("failed to create manager for existing fields: {0}")]
     ExistingFields(UpdateError),
-    /// The stored object does not fit another version that an entry names (500).
+    /// The stored object does not match another version that an entry refers to (500).
     #[error("{0}")]
     OtherVersion(OtherVersionError),
     /// Other managers own fields that would change (409).
@@ -164,37 +165,37 @@ pub enum ApplyError {
     Conflict(Conflicts),
 }
 
-/// Why it is not known what a write changed. The API server lets such a write pass and clears the entries.
+/// Why the changes of a write are unknown. The API server then accepts the write and clears the entries.
 #[derive(Debug, Error)]
 pub enum UpdateError {
-    /// The object as sent does not fit the type.
+    /// The new object does not match the type.
     #[error("failed to convert new object ({object}) to smd typed: {source}")]
     NewObject {
-        /// Which object.
+        /// The object.
         object: String,
-        /// What does not fit.
+        /// The cause.
         source: ValidationErrors,
     },
-    /// The stored object does not.
+    /// The stored object does not match the type.
     #[error("failed to convert live object ({object}) to smd typed: {source}")]
     LiveObject {
-        /// Which object.
+        /// The object.
         object: String,
-        /// What does not fit.
+        /// The cause.
         source: ValidationErrors,
     },
-    /// One of the two does not fit another version that an entry names.
+    /// One of the objects does not match another version that an entry refers to.
     #[error("failed to update ManagedFields ({object}): {source}")]
     OtherVersion {
-        /// Which object.
+        /// The object.
         object: String,
-        /// What does not fit.
+        /// The cause.
         source: OtherVersionError,
     },
 }
 
 impl ApplyError {
-    /// The status code of the API server's answer.
+    /// Returns the status code of the API server's response.
     pub fn code(&self) -> u16 {
         match self {
             Self::WrongKind { .. } | Self::ManagedFieldsGiven => 400,
@@ -208,14 +209,14 @@ impl ApplyError {
 }
 
 impl FieldManager {
-    /// Returns the endpoint for objects of a built-in kind that is served in one version.
+    /// Returns the field manager of a built-in kind that is served in one version.
     pub fn for_builtin(api_version: &str, kind: &str) -> Option<Self> {
         let builtin = schema::builtin(api_version, kind)?;
         let versions = Versions::new([(api_version, builtin.ty)]);
         Some(Self::new(versions, api_version, kind)?.starting_from(builtin.empty))
     }
 
-    /// Returns the endpoint for objects of a kind; none if the version is not among those given.
+    /// Returns the field manager of a kind in a version; `None` if the version is not among `versions`.
     pub fn new(versions: Versions, api_version: &str, kind: &str) -> Option<Self> {
         let ty = versions.get(api_version)?.clone();
         Some(Self {
@@ -229,14 +230,14 @@ impl FieldManager {
         })
     }
 
-    /// Sets the object that creation starts from: what every object of the kind has is owned by nobody.
+    /// Sets the object that creation starts from: no manager owns the fields that every object of the kind has.
     #[must_use]
     pub fn starting_from(mut self, empty: Value) -> Self {
         self.empty = empty;
         self
     }
 
-    /// Returns the endpoint of a subresource whose objects are those of the kind, such as `status`.
+    /// Returns the field manager of a subresource with the same kind, such as `status`.
     #[must_use]
     pub fn subresource(mut self, name: &str) -> Self {
         self.subresource = name.into();
@@ -250,7 +251,7 @@ impl FieldManager {
         self
     }
 
-    /// Merges a configuration into an object, or makes one of it.
+    /// Merges a configuration into an object, or creates the object from it.
     ///
     /// # Errors
     /// [`ApplyError`].
@@ -308,7 +309,7 @@ impl FieldManager {
         };
         let outcome = match attempt(request.force) {
             Err(ApplyFailure::Conflicts(conflicts)) if request.manager == last_applied::MANAGER => {
-                match last_applied::excess(conflicts, object, &self.ty, &self.version) {
+                match last_applied::unresolved(conflicts, object, &self.ty, &self.version) {
                     Some(conflicts) => Err(ApplyFailure::Conflicts(conflicts)),
                     None => attempt(true),
                 }
@@ -327,10 +328,10 @@ impl FieldManager {
         Ok(Applied { object: new, managed })
     }
 
-    /// Records what another write changes: a create, a replacement or a patch.
+    /// Records the changes of any other write: a create, an update or a patch.
     ///
-    /// `new` is the object as it is to be stored, but for what the strategy resets. Entries in it count for the object
-    /// itself, so that a client can edit them; `[]` and `[{}]` clear them; unreadable ones are ignored.
+    /// `new` is the object to be stored, except for what the strategy resets. Its entries replace those of the stored
+    /// object, so that a client can edit them; `[]` and `[{}]` clear them; unreadable entries are ignored.
     ///
     /// # Errors
     /// [`UpdateError`]; the API server then stores the object without entries.
@@ -348,7 +349,7 @@ impl FieldManager {
             Given::Nothing => stored(),
             Given::Entries(managed) => managed,
         };
-        // Whoever clears the entries of an object turns the tracking off until the next apply.
+        // Clearing the entries of an object disables tracking until the next apply.
         if managed.is_empty() && live.is_some() {
             return Ok(Updated { object: new, managed });
         }
@@ -358,7 +359,7 @@ impl FieldManager {
         Ok(Updated { object: new, managed })
     }
 
-    /// Gives an updater what differs between two objects.
+    /// Records the differences between two objects as the changes of an updater.
     fn record_update(
         &self,
         managed: &mut ManagedFields,
@@ -413,7 +414,7 @@ impl FieldManager {
         })
     }
 
-    /// `namespace/name; group/version, Kind=kind`, as messages name an object.
+    /// Formats an object as in messages: `namespace/name; group/version, Kind=kind`.
     fn describe(&self, object: &Value) -> String {
         let metadata = &object["metadata"];
         let text = |name: &str| metadata[name].as_str().unwrap_or_default();
@@ -426,7 +427,7 @@ impl FieldManager {
     }
 }
 
-/// Leaves out of an applier's entry what nobody owns, and notes the time if the object has changed.
+/// Removes the fields that no manager owns from an applier's entry, and updates its time if the object has changed.
 fn finish_entry(managed: &mut ManagedFields, manager: &Manager, changed: Option<Timestamp>) {
     let Some(mut entry) = managed.take(manager) else {
         return;
@@ -440,9 +441,9 @@ fn finish_entry(managed: &mut ManagedFields, manager: &Manager, changed: Option<
     }
 }
 
-/// Gives a write that changes nothing but times the old times back, so that it is no write.
+/// Restores the previous times of a write that changes only times, so that nothing is stored.
 ///
-/// `object_changed` says whether anything of the object but its entries differs from what is stored. Returns whether
+/// `object_changed` says whether the object differs from the stored one, apart from its entries. Returns whether
 /// there is something to store.
 pub fn settle_times(stored: &ManagedFields, new: &mut ManagedFields, object_changed: bool) -> bool {
     if object_changed {
@@ -458,7 +459,7 @@ pub fn settle_times(stored: &ManagedFields, new: &mut ManagedFields, object_chan
     !same
 }
 
-/// Returns an object without the field of its entries.
+/// Returns an object without its `managedFields`.
 fn without_entries(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -467,13 +468,13 @@ fn without_entries(object: &Value) -> Value {
     object
 }
 
-/// What an object that a client sent says about its entries.
+/// The `managedFields` of an object that a client sent.
 enum Given {
-    /// Nothing that counts.
+    /// The client sent no usable entries.
     Nothing,
-    /// That they are to be cleared.
+    /// The client clears the entries.
     Reset,
-    /// These, at least one.
+    /// The client sent entries, at least one.
     Entries(ManagedFields),
 }
 
@@ -499,7 +500,7 @@ fn take_entries(object: &mut Value) -> Given {
     }
 }
 
-/// `group/version, Kind=kind`; the core group is empty.
+/// Returns `group/version, Kind=kind`; the core group is empty.
 pub(crate) fn version_and_kind(object: &Value) -> String {
     let version = object["apiVersion"].as_str().unwrap_or_default();
     let slash = if version.contains('/') { "" } else { "/" };
@@ -509,7 +510,7 @@ pub(crate) fn version_and_kind(object: &Value) -> String {
     )
 }
 
-/// Times on the wire have no fraction.
+/// Removes the fraction of a second, which the wire format lacks.
 fn in_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }

@@ -1,4 +1,4 @@
-//! The subresource `scale`, whose object is another one with one field of the object's.
+//! The field managers of the subresource `scale`, which shows one field of its object.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -11,11 +11,11 @@ const SCALE_VERSION: &str = "autoscaling/v1";
 
 static REPLICAS: LazyLock<Path> = LazyLock::new(|| Path::of_fields(&["spec", "replicas"]));
 
-/// Where the replicas of a kind are, in each of its versions.
+/// The path of the replicas in each version of a kind.
 #[derive(Debug, Clone)]
 pub struct ScaleMapping {
     version: Arc<str>,
-    /// By version; none for a version without the subresource.
+    /// The paths by version; `None` for a version without the subresource.
     paths: BTreeMap<Arc<str>, Option<Path>>,
 }
 
@@ -34,7 +34,7 @@ impl ScaleMapping {
         }
     }
 
-    /// Returns the entries of the scale: of those who own the replicas of the object.
+    /// Returns the entries of the scale: those of the managers that own the replicas of the object.
     pub fn to_scale(&self, object: &ManagedFields) -> ManagedFields {
         let mut scale = ManagedFields::new();
         for entry in object.entries() {
@@ -54,8 +54,8 @@ impl ScaleMapping {
         scale
     }
 
-    /// Returns the entries of the object after a write to its scale. As in the API server, updaters of the scale have
-    /// no time there.
+    /// Returns the entries of the object after a write to its scale. As in Kubernetes, updaters of the scale have no
+    /// time there.
     pub fn to_object(&self, object: &ManagedFields, scale: &ManagedFields) -> ManagedFields {
         let mut scale = scale.clone();
         let mut merged = ManagedFields::new();
@@ -64,7 +64,7 @@ impl ScaleMapping {
                 continue;
             };
             let mut entry = entry.clone();
-            // An updater is another one in the scale, by its version; its replicas come back below.
+            // In the scale, an updater has another version; its replicas are added again below.
             if let Some(path) = path
                 && entry.fields.has(&path.0)
                 && scale.take(&entry.manager).is_none()
@@ -102,7 +102,7 @@ impl ScaleMapping {
     }
 }
 
-/// The manager in another version of the kind; for an applier it is the same.
+/// Returns a manager in another version of the kind; an applier is the same in every version.
 fn in_version(manager: &Manager, version: &Arc<str>) -> Manager {
     let mut manager = manager.clone();
     if manager.operation == Operation::Update {

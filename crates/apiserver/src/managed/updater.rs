@@ -1,8 +1,8 @@
-//! Who owns what after a write.
+//! The ownership of fields after a write.
 //!
-//! The rules are those of structured-merge-diff's `merge` package: a manager owns what it applied or changed; what one
-//! manager changes, the others lose, or for an apply without force it is a conflict; what an applier no longer applies
-//! goes, unless another manager owns it too.
+//! The rules are those of structured-merge-diff's `merge` package: a manager owns what it applied or changed. Other
+//! managers lose the fields that it changes; for an apply without force those are conflicts. Fields that an applier
+//! no longer applies are removed, unless another manager owns them too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::schema::Type;
 use crate::typed::{Comparison, Duplicates, Typed, ValidationErrors};
 use crate::value::equal;
 
-/// One endpoint: a version of a kind, and what cannot be changed there.
+/// The types and the reset fields of one endpoint.
 pub(super) struct Updater<'a> {
     pub(super) versions: &'a Versions,
     pub(super) reset: &'a ResetFields,
@@ -28,10 +28,10 @@ pub(super) struct Updater<'a> {
 }
 
 impl Updater<'_> {
-    /// Takes from the managers what differs between two objects, and returns what it is.
+    /// Removes the differences between two objects from the other managers, and returns the differences.
     ///
     /// # Errors
-    /// An object that does not fit another version of its kind.
+    /// An object does not match another version of its kind.
     pub(super) fn update(
         &self,
         live: &Value,
@@ -42,7 +42,7 @@ impl Updater<'_> {
         self.check_in_versions(new, managed)
             .map_err(OtherVersionError::New)?;
         let (comparison, conflicts) = self.differences(live, new, managed, None);
-        give_up(managed, conflicts);
+        remove_lost_fields(managed, conflicts);
         let Comparison {
             modified, mut added, ..
         } = comparison;
@@ -50,7 +50,7 @@ impl Updater<'_> {
         Ok(added)
     }
 
-    /// Merges a configuration into an object and records its fields; no object if that changes nothing.
+    /// Merges a configuration into an object and records its fields; returns no object if nothing changes.
     pub(super) fn apply(
         &self,
         live: &Value,
@@ -77,18 +77,18 @@ impl Updater<'_> {
             None => merged,
         };
         let (_, conflicts) = self.differences(live, &new, managed, Some(manager));
-        if !force && conflicts.iter().any(|taken| !taken.conflicting.is_empty()) {
+        if !force && conflicts.iter().any(|loss| !loss.conflicting.is_empty()) {
             let conflicting = conflicts
                 .into_iter()
-                .filter(|taken| !taken.conflicting.is_empty())
-                .map(|taken| (taken.manager, taken.conflicting));
+                .filter(|loss| !loss.conflicting.is_empty())
+                .map(|loss| (loss.manager, loss.conflicting));
             return Err(ApplyFailure::Conflicts(Conflicts::new(conflicting.collect())));
         }
-        give_up(managed, conflicts);
+        remove_lost_fields(managed, conflicts);
         Ok((!equal(live, &new)).then_some(new))
     }
 
-    /// Brings entries in line with types that have changed since; drops entries of versions that are gone.
+    /// Adapts entries to types that have changed since; drops entries of versions that are no longer served.
     fn reconcile(&self, live: &Value, managed: &mut ManagedFields) -> Result<(), OtherVersionError> {
         managed
             .entries_mut()
@@ -104,8 +104,8 @@ impl Updater<'_> {
         Ok(())
     }
 
-    /// Says whether an object fits the other versions that entries name. Conversion is stricter than the rest: there an
-    /// associative list may not have an item twice.
+    /// Checks that an object matches the other versions that entries refer to. Conversion is stricter than other
+    /// checks: associative lists must not have duplicate items.
     fn check_in_versions(&self, object: &Value, managed: &ManagedFields) -> Result<(), ValidationErrors> {
         let mut checked: BTreeSet<&Arc<str>> = BTreeSet::from([self.version]);
         for version in managed.entries().iter().map(|entry| &entry.api_version) {
@@ -117,14 +117,14 @@ impl Updater<'_> {
         Ok(())
     }
 
-    /// Compares two objects in each version that an entry names, and says what each manager but one loses by it.
+    /// Compares two objects in each version that an entry refers to; returns what each other manager loses.
     fn differences(
         &self,
         live: &Value,
         new: &Value,
         managed: &ManagedFields,
         manager: Option<&Manager>,
-    ) -> (Comparison, Vec<Taken>) {
+    ) -> (Comparison, Vec<Loss>) {
         let compare = |version: &str, ty: &Type| {
             let live = self.versions.convert(live, self.version, version);
             let new = self.versions.convert(new, self.version, version);
@@ -136,7 +136,7 @@ impl Updater<'_> {
         };
         let here = compare(self.version, self.ty);
         let mut elsewhere: BTreeMap<Arc<str>, Comparison> = BTreeMap::new();
-        let mut taken = Vec::new();
+        let mut loss = Vec::new();
         for entry in managed
             .entries()
             .iter()
@@ -153,20 +153,20 @@ impl Updater<'_> {
             };
             let mut conflicting = entry.fields.intersection(&comparison.modified);
             conflicting.extend(entry.fields.intersection(&comparison.added));
-            taken.push(Taken {
+            loss.push(Loss {
                 manager: entry.manager.clone(),
                 conflicting,
                 removed: entry.fields.intersection(&comparison.removed),
             });
         }
-        (here, taken)
+        (here, loss)
     }
 
-    /// Removes what the manager applied last and does not apply now, if nobody else owns it.
+    /// Removes the fields that the manager applied before and does not apply now, unless another manager owns them.
     fn prune(&self, merged: Value, managed: &ManagedFields, manager: &Manager, last: &Entry) -> Value {
         let applied = managed.entry(manager).map(|entry| &entry.fields);
         let same_version = last.api_version == *self.version;
-        // Nothing was dropped, so nothing can go: the usual case, at a fraction of the price.
+        // The common and cheap case: no field was dropped, so none has to be removed.
         if last.fields.is_empty() || same_version && applied.is_some_and(|now| last.fields.is_subset(now)) {
             return merged;
         }
@@ -178,7 +178,7 @@ impl Updater<'_> {
         let pruned = ty.trust(&merged).remove_items(&last_fields);
         let pruned = self.add_back_owned(&merged, pruned, &last.api_version, managed);
 
-        // What goes is what the manager had. The rest was taken along with an item around it, and stays.
+        // Only fields that the manager had are removed; the other fields of a removed item are kept.
         let merged_fields = ty.with_declared_fields(&ty.trust(&merged).to_field_set());
         let pruned_fields = ty.with_declared_fields(&ty.trust(&pruned).to_field_set());
         let gone = merged_fields
@@ -190,9 +190,9 @@ impl Updater<'_> {
             .into_owned()
     }
 
-    /// Removes from the merged object only what neither stands in the pruned one nor is owned.
+    /// Restores the removed fields that another manager owns.
     ///
-    /// The versions that entries name are gone through one after the other, that of the objects first.
+    /// The versions that entries refer to are processed one after the other, that of the objects first.
     fn add_back_owned(
         &self,
         merged: &Value,
@@ -226,18 +226,18 @@ impl Updater<'_> {
     }
 }
 
-/// Why an object cannot be looked at in another version that an entry names.
+/// Why an object cannot be read in another version that an entry refers to.
 #[derive(Debug, Error)]
 pub enum OtherVersionError {
-    /// The stored object does not fit it.
+    /// The stored object does not match that version.
     #[error("{0}")]
     Live(ValidationErrors),
-    /// The object as sent does not.
+    /// The new object does not match that version.
     #[error("failed to convert new object: {0}")]
     New(ValidationErrors),
 }
 
-/// Why nothing can be applied.
+/// Why an apply fails.
 pub(super) enum ApplyFailure {
     Conflicts(Conflicts),
     OtherVersion(OtherVersionError),
@@ -249,23 +249,23 @@ impl From<OtherVersionError> for ApplyFailure {
     }
 }
 
-/// What a write takes from a manager.
-struct Taken {
+/// The fields that a manager loses by a write.
+struct Loss {
     manager: Manager,
-    /// Fields that get another value.
+    /// The fields whose values change.
     conflicting: FieldSet,
-    /// Fields that go.
+    /// The fields that are removed.
     removed: FieldSet,
 }
 
-fn give_up(managed: &mut ManagedFields, all: Vec<Taken>) {
-    for taken in all {
+fn remove_lost_fields(managed: &mut ManagedFields, all: Vec<Loss>) {
+    for loss in all {
         let entry = managed
             .entries_mut()
             .iter_mut()
-            .find(|entry| entry.manager == taken.manager);
+            .find(|entry| entry.manager == loss.manager);
         let Some(entry) = entry else { continue };
-        for lost in [&taken.conflicting, &taken.removed] {
+        for lost in [&loss.conflicting, &loss.removed] {
             if !lost.is_empty() {
                 entry.fields = entry.fields.difference(lost);
             }
@@ -274,7 +274,7 @@ fn give_up(managed: &mut ManagedFields, all: Vec<Taken>) {
     managed.entries_mut().retain(|entry| !entry.fields.is_empty());
 }
 
-/// Records what an updater changed, together with what it changed before.
+/// Records the changes of an updater, in addition to its earlier ones.
 pub(super) fn record(
     managed: &mut ManagedFields,
     manager: Manager,

@@ -1,4 +1,4 @@
-//! The versions of a kind, and what a subresource may not touch in each.
+//! The versions of a kind, and the fields that a subresource resets in each.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,13 +9,13 @@ use serde_json::Value;
 use crate::fields::FieldSet;
 use crate::schema::Type;
 
-/// Gives an object in another version of its kind.
+/// Converts an object to another version of its kind.
 pub type Convert = dyn Fn(&Value, &str) -> Value + Send + Sync;
 
-/// The versions that a kind is served in.
+/// The versions in which a kind is served.
 ///
-/// Fields are named by the version that their manager wrote, so an object is looked at in each version that its
-/// entries name. Entries of a version that is not served any more are dropped.
+/// Paths refer to the version that their manager wrote, so objects are compared in each version that an entry refers
+/// to. Entries of versions that are no longer served are dropped.
 #[derive(Clone)]
 pub struct Versions {
     types: BTreeMap<Arc<str>, Type>,
@@ -25,10 +25,9 @@ pub struct Versions {
 impl Versions {
     /// Returns versions by their `apiVersion`.
     ///
-    /// Without a conversion, an object in another version is the same object under another `apiVersion`: so it is for
-    /// custom resources with the strategy `None`. Of built-in kinds only those differ that say so in their version's
-    /// documentation, `HorizontalPodAutoscaler` above all; for them give [`Self::converting`] a conversion, or serve
-    /// one version.
+    /// Without a conversion, versions differ only in their `apiVersion`, as for custom resources with the strategy
+    /// `None`. Few built-in kinds differ between versions, above all `HorizontalPodAutoscaler`; set a conversion for
+    /// these by [`Self::converting`], or serve one version.
     pub fn new(types: impl IntoIterator<Item = (impl Into<Arc<str>>, Type)>) -> Self {
         Self {
             types: types
@@ -39,19 +38,19 @@ impl Versions {
         }
     }
 
-    /// Sets how an object gets from one version to another.
+    /// Sets the conversion between versions.
     #[must_use]
     pub fn converting(mut self, convert: Arc<Convert>) -> Self {
         self.convert = Some(convert);
         self
     }
 
-    /// Returns the type of a version, none if it is not served.
+    /// Returns the type of a version; `None` if it is not served.
     pub fn get(&self, api_version: &str) -> Option<&Type> {
         self.types.get(api_version)
     }
 
-    /// Returns an object in a version.
+    /// Converts an object to a version.
     pub(super) fn convert<'a>(&self, object: &'a Value, from: &str, to: &str) -> Cow<'a, Value> {
         if from == to {
             return Cow::Borrowed(object);
@@ -67,14 +66,14 @@ impl Versions {
     }
 }
 
-/// Fields that requests to an endpoint cannot change, and therefore never own; by version.
+/// The fields that requests to an endpoint cannot change and therefore never own, by version.
 ///
 /// Most kinds with a status have `status` for the object itself and `spec` for the subresource `status`.
 #[derive(Debug, Clone, Default)]
 pub struct ResetFields(BTreeMap<Arc<str>, FieldSet>);
 
 impl ResetFields {
-    /// Returns fields by `apiVersion`.
+    /// Returns the fields by `apiVersion`.
     pub fn new(fields: impl IntoIterator<Item = (impl Into<Arc<str>>, FieldSet)>) -> Self {
         Self(
             fields

@@ -1,19 +1,19 @@
-//! The token with which a list goes on: the revision that it began at and the key that comes next.
+//! The `continue` token of a list: its resource version and the next key.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
-use crate::kinds::codec::illegal_base64;
+use crate::value::illegal_base64;
 
 const VERSION: &str = "meta.k8s.io/v1";
 
-/// Where a list goes on.
+/// The position at which a list continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Continuation {
-    /// The revision of the first part; none to go on with the newest, after the first one was forgotten.
+    /// The resource version of the first page; `None` to continue with the newest after the first one was compacted.
     pub revision: Option<u64>,
-    /// The first key that has not been given.
+    /// The first key of the next page.
     pub start: String,
 }
 
@@ -25,7 +25,7 @@ struct Token {
 }
 
 impl Continuation {
-    /// As on the wire.
+    /// Encodes the token.
     pub fn encode(&self) -> String {
         let token = Token {
             v: VERSION.to_owned(),
@@ -38,10 +38,10 @@ impl Continuation {
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(&token).unwrap_or_default())
     }
 
-    /// Reads a token; what is not one is said in the words of the API server.
+    /// Decodes a token.
     ///
     /// # Errors
-    /// The text of the answer.
+    /// The text of the API server's response to an invalid token.
     pub fn decode(text: &str) -> Result<Self, String> {
         let bytes = URL_SAFE_NO_PAD
             .decode(text)
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_comes_back_as_it_went() {
+    fn a_token_decodes_to_its_position() {
         for revision in [Some(17), None] {
             let token = Continuation {
                 revision,

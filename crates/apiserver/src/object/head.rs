@@ -1,4 +1,4 @@
-//! What the server has to know of an object without reading it.
+//! The metadata that the server needs without parsing an object.
 
 use std::sync::Arc;
 
@@ -7,42 +7,42 @@ use serde_json::Value;
 
 use super::times;
 
-/// The part of an object's metadata that requests are decided on.
+/// The part of an object's metadata on which requests and controllers decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
-    /// Namespace; empty for a cluster-scoped object.
+    /// The namespace; empty for a cluster-scoped object.
     pub namespace: Arc<str>,
-    /// Name.
+    /// The name.
     pub name: Arc<str>,
-    /// UID.
+    /// The UID.
     pub uid: Arc<str>,
-    /// Labels, by name.
+    /// The labels, sorted by name.
     pub labels: Box<[(Box<str>, Box<str>)]>,
-    /// Owner references.
+    /// The owner references.
     pub owners: Box<[Owner]>,
-    /// Finalizers.
+    /// The finalizers.
     pub finalizers: Box<[Box<str>]>,
-    /// When its deletion began, or was to be over; none if it is not being deleted.
+    /// The deletion timestamp; `None` if the object is not being deleted.
     pub deleting: Option<Timestamp>,
 }
 
 /// An owner reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
-    /// `apiVersion` of the owner.
+    /// The `apiVersion` of the owner.
     pub api_version: Box<str>,
-    /// Kind of the owner.
+    /// The kind of the owner.
     pub kind: Box<str>,
-    /// Name of the owner.
+    /// The name of the owner.
     pub name: Box<str>,
-    /// UID of the owner.
+    /// The UID of the owner.
     pub uid: Box<str>,
-    /// Whether a foreground deletion of the owner waits for this object.
+    /// Whether a foreground deletion of the owner waits for this object (`blockOwnerDeletion`).
     pub blocks: bool,
 }
 
 impl Head {
-    /// Reads the head of an object.
+    /// Reads the metadata of an object.
     pub fn of(object: &Value) -> Self {
         let metadata = &object["metadata"];
         let text = |name: &str| metadata[name].as_str().unwrap_or_default();
@@ -64,7 +64,7 @@ impl Head {
         }
     }
 
-    /// The value of a label.
+    /// Returns the value of a label.
     pub fn label(&self, name: &str) -> Option<&str> {
         let place = self
             .labels
@@ -73,12 +73,12 @@ impl Head {
         self.labels.get(place).map(|(_, value)| &**value)
     }
 
-    /// The key of the object in its table, see [`key`].
+    /// Returns the key of the object in its table, see [`key`].
     pub fn key(&self) -> Box<str> {
         key(&self.namespace, &self.name)
     }
 
-    /// Whether it has a finalizer.
+    /// Returns whether the object has a finalizer.
     pub fn has_finalizer(&self, name: &str) -> bool {
         self.finalizers.iter().any(|one| **one == *name)
     }
@@ -98,7 +98,8 @@ impl Owner {
     }
 }
 
-/// The key of an object among those of its resource: `namespace/name` or `name`. Its order is that of lists.
+/// Returns the key of an object in the table of its resource: `namespace/name` or `name`. Lists are in the order of
+/// keys.
 pub fn key(namespace: &str, name: &str) -> Box<str> {
     if namespace.is_empty() {
         name.into()

@@ -1,14 +1,14 @@
-//! Reading JSON with the fields that stand in it twice.
+//! JSON parsing that reports duplicate fields.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// Reads JSON; the last of equal fields counts, and the paths of those before it come back too.
+/// Parses JSON; of duplicate fields the last one counts, and the paths of the others are returned.
 ///
 /// # Errors
-/// The text of the error.
+/// The text of the parse error.
 pub fn read(bytes: &[u8]) -> Result<(Value, Vec<String>), String> {
     let mut duplicates = Vec::new();
     let mut reader = serde_json::Deserializer::from_slice(bytes);
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_that_stand_there_twice_are_named() {
+    fn duplicate_fields_are_reported() {
         let (value, duplicates) = read(br#"{"a":1,"b":[{"c":1,"c":2.5}],"a":"x"}"#).unwrap();
         assert_eq!(value, json!({"a": "x", "b": [{"c": 2.5}]}));
         assert_eq!(duplicates, ["b[0].c", "a"]);

@@ -1,4 +1,4 @@
-//! Reading and writing `metadata`.
+//! Access to `metadata`, and its validation.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use super::names;
 use crate::managed::ManagedFields;
 use crate::status::Cause;
 
-/// The metadata of an object, made if it is not there; none if what is there is not an object.
+/// Returns the metadata of an object, creating it if it is missing; `None` if it is not an object.
 pub fn metadata_mut(object: &mut Value) -> Option<&mut Map<String, Value>> {
     let metadata = object.as_object_mut()?.entry("metadata").or_insert(Value::Null);
     if metadata.is_null() {
@@ -15,12 +15,12 @@ pub fn metadata_mut(object: &mut Value) -> Option<&mut Map<String, Value>> {
     metadata.as_object_mut()
 }
 
-/// A text of the metadata; empty if it is not there.
+/// Returns a string of the metadata; empty if it is missing.
 pub fn text<'a>(object: &'a Value, name: &str) -> &'a str {
     object["metadata"][name].as_str().unwrap_or_default()
 }
 
-/// Sets a field of the metadata, or removes it.
+/// Sets or removes a field of the metadata.
 pub fn set(object: &mut Value, name: &str, value: Option<Value>) {
     let Some(metadata) = metadata_mut(object) else {
         return;
@@ -31,16 +31,16 @@ pub fn set(object: &mut Value, name: &str, value: Option<Value>) {
     };
 }
 
-/// Sets the entries of field managers; none means no field.
+/// Sets `managedFields`; removes the field if there are no entries.
 pub fn set_managed(object: &mut Value, managed: &ManagedFields) {
     let value = (!managed.is_empty()).then(|| managed.to_value());
     set(object, "managedFields", value);
 }
 
-/// The largest sum of names and values of annotations; `TotalAnnotationSizeLimitB` of apimachinery.
+/// The size limit of all annotations together; `TotalAnnotationSizeLimitB` of apimachinery.
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 
-/// What is wrong with labels at a path.
+/// Checks labels at a path.
 pub fn check_labels(labels: &Value, path: &str, causes: &mut Vec<Cause>) {
     for (name, value) in labels.as_object().into_iter().flatten() {
         let shown = Value::String(name.clone());
@@ -116,7 +116,7 @@ fn check_owners(owners: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// References in the order of their fields in Go.
+/// Formats owner references with their fields in the order of the Go struct.
 fn shown_owners(owners: &Value) -> String {
     let fields = [
         "apiVersion",
@@ -137,7 +137,7 @@ fn shown_owners(owners: &Value) -> String {
     format!("[{}]", all.join(","))
 }
 
-/// What is wrong with finalizers at a path.
+/// Checks finalizers at a path.
 pub fn check_finalizers(finalizers: &Value, path: &str, causes: &mut Vec<Cause>) {
     let mut both = [false; 2];
     for name in finalizers.as_array().into_iter().flatten() {
@@ -159,7 +159,7 @@ pub fn check_finalizers(finalizers: &Value, path: &str, causes: &mut Vec<Cause>)
     }
 }
 
-/// What is wrong with the metadata of an object, but for its name and namespace.
+/// Checks the metadata of an object, except for its name and namespace.
 pub fn check(object: &Value, path: &str) -> Vec<Cause> {
     let metadata = &object["metadata"];
     let mut causes = Vec::new();
@@ -195,7 +195,7 @@ fn check_maps_and_owners(metadata: &Value, path: &str) -> Vec<Cause> {
     causes
 }
 
-/// Fields of the metadata that an update may not change.
+/// The metadata fields that an update cannot change.
 const IMMUTABLE: [&str; 6] = [
     "name",
     "namespace",
@@ -205,7 +205,7 @@ const IMMUTABLE: [&str; 6] = [
     "deletionGracePeriodSeconds",
 ];
 
-/// What is wrong with the metadata of an object that takes the place of another one.
+/// Checks the metadata of an object that replaces another one.
 pub fn check_update(new: &Value, old: &Value, path: &str) -> Vec<Cause> {
     let (before, after) = (&old["metadata"], &new["metadata"]);
     let mut causes = Vec::new();
@@ -242,7 +242,7 @@ pub fn check_update(new: &Value, old: &Value, path: &str) -> Vec<Cause> {
             ));
         }
     }
-    // Finalizers are not looked at again.
+    // The finalizers have been checked before.
     causes.extend(check_maps_and_owners(after, path));
     causes
 }

@@ -1,6 +1,7 @@
-//! What is common to objects of all kinds: names, metadata, selectors, tokens of lists.
+//! What objects of all kinds share: names, metadata, selectors, `continue` tokens.
 
 pub mod continuation;
+pub(crate) mod finalizers;
 pub mod head;
 pub mod json;
 pub mod metadata;

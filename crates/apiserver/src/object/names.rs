@@ -1,4 +1,4 @@
-//! What names, labels and the like may look like, worded as the API server says it.
+//! The validation of names and labels, with the texts of the API server.
 
 const DNS_LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
 const DNS_SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
@@ -10,13 +10,13 @@ const CONFIG_KEY: &str = "a valid config key must consist of alphanumeric charac
 /// The rule for the names of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameRule {
-    /// Most kinds.
+    /// An RFC 1123 subdomain: most kinds.
     Subdomain,
-    /// Namespaces.
+    /// An RFC 1123 label: Namespaces.
     Label,
-    /// Services.
+    /// An RFC 1035 label: Services.
     Label1035,
-    /// RBAC kinds and others: anything that can stand in a path.
+    /// A path segment: RBAC kinds and others.
     PathSegment,
 }
 
@@ -36,7 +36,7 @@ fn is_label(text: &str) -> bool {
     text.starts_with(is_edge) && text.ends_with(is_edge) && text.chars().all(is_inner)
 }
 
-/// What is wrong with a label of DNS (RFC 1123).
+/// Returns what is wrong with an RFC 1123 label.
 pub fn dns_label(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > 63 {
@@ -52,7 +52,7 @@ pub fn dns_label(text: &str) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with a name of DNS (RFC 1123).
+/// Returns what is wrong with an RFC 1123 subdomain.
 pub fn dns_subdomain(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > 253 {
@@ -64,7 +64,7 @@ pub fn dns_subdomain(text: &str) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with a label of DNS that begins with a letter (RFC 1035).
+/// Returns what is wrong with an RFC 1035 label, which begins with a letter.
 pub fn dns_1035_label(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > 63 {
@@ -76,7 +76,7 @@ pub fn dns_1035_label(text: &str) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with a name that has to stand in a path.
+/// Returns what is wrong with a name that is part of a path.
 pub fn path_segment(text: &str) -> Vec<String> {
     if matches!(text, "." | "..") {
         return vec![format!("may not be '{text}'")];
@@ -97,7 +97,7 @@ fn is_qualified_part(text: &str) -> bool {
             .all(|char| char.is_ascii_alphanumeric() || matches!(char, '-' | '_' | '.'))
 }
 
-/// What is wrong with the name of a label or an annotation: `prefix/name` or `name`.
+/// Returns what is wrong with the name of a label or an annotation: `prefix/name` or `name`.
 pub fn qualified_name(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let parts: Vec<&str> = text.split('/').collect();
@@ -131,7 +131,7 @@ pub fn qualified_name(text: &str) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with the value of a label.
+/// Returns what is wrong with the value of a label.
 pub fn label_value(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > 63 {
@@ -143,7 +143,7 @@ pub fn label_value(text: &str) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with a key of a ConfigMap or a Secret.
+/// Returns what is wrong with a key of a ConfigMap or a Secret.
 pub fn config_key(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > 253 {
@@ -161,9 +161,9 @@ pub fn config_key(text: &str) -> Vec<String> {
 }
 
 impl NameRule {
-    /// What is wrong with a name; `prefix` for a `generateName`, of which the end is still to come.
+    /// Returns what is wrong with a name; `prefix` says that it is a `generateName`, to which a suffix is appended.
     pub fn check(self, name: &str, prefix: bool) -> Vec<String> {
-        // A dash at the end of a prefix is not the end of the name.
+        // A trailing dash of a prefix is not the end of the name.
         let shown: String = if prefix && name.ends_with('-') && name.len() > 1 {
             format!("{}a", &name[..name.len() - 1])
         } else {
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_accepted_and_refused() {
+    fn names_are_accepted_and_rejected() {
         for (name, subdomain, label, label1035, path) in [
             ("web", true, true, true, true),
             ("web.v1", true, false, false, true),

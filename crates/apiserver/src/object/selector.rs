@@ -1,10 +1,10 @@
-//! Selectors of lists, watches and collections.
+//! Label selectors and field selectors.
 
 use serde_json::Value;
 
 use super::Head;
 
-/// A selector of labels, as in `?labelSelector=`.
+/// A label selector, as in `?labelSelector=`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LabelSelector(Vec<Requirement>);
 
@@ -25,10 +25,10 @@ enum Test {
 }
 
 impl LabelSelector {
-    /// Reads a selector.
+    /// Parses a selector.
     ///
     /// # Errors
-    /// The text of the answer.
+    /// The text of the API server's response.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut reader = Reader::new(text);
         let mut requirements = Vec::new();
@@ -54,12 +54,12 @@ impl LabelSelector {
         }
     }
 
-    /// Whether it selects everything.
+    /// Returns whether the selector matches every object.
     pub fn is_everything(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether an object is selected.
+    /// Returns whether the selector matches an object.
     pub fn matches(&self, head: &Head) -> bool {
         self.0.iter().all(|requirement| {
             let value = head.label(&requirement.name);
@@ -79,15 +79,15 @@ fn number(value: Option<&str>) -> Option<i64> {
     value?.parse().ok()
 }
 
-/// Words and signs of a selector.
+/// The lexer of a label selector.
 struct Reader<'a> {
-    words: Vec<&'a str>,
+    tokens: Vec<&'a str>,
     at: usize,
 }
 
 impl<'a> Reader<'a> {
     fn new(text: &'a str) -> Self {
-        let mut words = Vec::new();
+        let mut tokens = Vec::new();
         let mut rest = text.trim_start();
         let is_sign = |char: char| matches!(char, '=' | '!' | '(' | ')' | ',' | '<' | '>');
         while !rest.is_empty() {
@@ -99,20 +99,20 @@ impl<'a> Reader<'a> {
                 rest.find(|char: char| is_sign(char) || char.is_whitespace())
                     .unwrap_or(rest.len())
             };
-            words.push(&rest[..length]);
+            tokens.push(&rest[..length]);
             rest = rest[length..].trim_start();
         }
-        Self { words, at: 0 }
+        Self { tokens, at: 0 }
     }
 
     fn peek(&self) -> &'a str {
-        self.words.get(self.at).copied().unwrap_or_default()
+        self.tokens.get(self.at).copied().unwrap_or_default()
     }
 
     fn next(&mut self) -> String {
-        let word = self.peek();
+        let token = self.peek();
         self.at += 1;
-        word.to_owned()
+        token.to_owned()
     }
 
     fn requirement(&mut self) -> Result<Requirement, String> {
@@ -197,7 +197,7 @@ impl<'a> Reader<'a> {
         Ok(Requirement { name, test })
     }
 
-    /// A value, which may be empty.
+    /// Parses a value, which may be empty.
     fn value(&mut self) -> Result<String, String> {
         match self.peek() {
             "" | "," | ")" => Ok(String::new()),
@@ -230,7 +230,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A selector of fields, as in `?fieldSelector=`. Which fields there are is the kind's matter.
+/// A field selector, as in `?fieldSelector=`. The kind decides which fields it supports.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldSelector(Vec<FieldRequirement>);
 
@@ -242,10 +242,10 @@ struct FieldRequirement {
 }
 
 impl FieldSelector {
-    /// Reads a selector.
+    /// Parses a selector.
     ///
     /// # Errors
-    /// The text of the answer.
+    /// The text of the API server's response.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut requirements = Vec::new();
         for term in split_terms(text) {
@@ -263,23 +263,23 @@ impl FieldSelector {
         Ok(Self(requirements))
     }
 
-    /// Whether it selects everything.
+    /// Returns whether the selector matches every object.
     pub fn is_everything(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The fields that it names.
+    /// Returns the fields that the selector uses.
     pub fn fields(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|requirement| requirement.field.as_str())
     }
 
-    /// Whether it needs more of an object than its head.
+    /// Returns whether the selector uses fields that are not in the [`Head`].
     pub fn needs_body(&self) -> bool {
         self.fields()
             .any(|field| !matches!(field, "metadata.name" | "metadata.namespace"))
     }
 
-    /// The value that a field has to have, if there is one.
+    /// Returns the value that the selector requires of a field, if it requires one.
     pub fn exact(&self, field: &str) -> Option<&str> {
         self.0
             .iter()
@@ -287,7 +287,7 @@ impl FieldSelector {
             .map(|requirement| requirement.value.as_str())
     }
 
-    /// Whether an object is selected, given the value of each field.
+    /// Returns whether the selector matches an object with the given field values.
     pub fn matches(&self, value_of: impl Fn(&str) -> String) -> bool {
         self.0
             .iter()
@@ -295,7 +295,7 @@ impl FieldSelector {
     }
 }
 
-/// The value of a field of an object by its path, as selectors compare it.
+/// Returns a field of an object by its path, in the form that selectors compare.
 pub fn field_value(object: &Value, path: &str) -> String {
     let mut value = object;
     for step in path.split('.') {
@@ -308,7 +308,7 @@ pub fn field_value(object: &Value, path: &str) -> String {
     }
 }
 
-/// Splits at commas that are not escaped.
+/// Splits a text at commas that are not escaped.
 fn split_terms(text: &str) -> Vec<String> {
     let mut terms = vec![String::new()];
     let mut escaped = false;
@@ -362,7 +362,7 @@ fn unescape(text: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// A requirement of `matchExpressions`: its key, and how it is written as text.
+/// Returns the key of a `matchExpressions` requirement, and the requirement in text form.
 pub fn expression_text(term: &Value) -> (String, String) {
     let key = term["key"].as_str().unwrap_or_default();
     let mut values: Vec<&str> = term["values"]

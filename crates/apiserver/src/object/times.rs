@@ -1,19 +1,19 @@
-//! Times as Kubernetes writes them.
+//! Times in the formats of Kubernetes.
 
 use jiff::Timestamp;
 
-/// The time without its fraction, as `metav1.Time` writes it.
+/// Formats a time without a fraction, like `metav1.Time`.
 pub fn seconds(time: Timestamp) -> String {
     let time = Timestamp::from_second(time.as_second()).unwrap_or(time);
     time.to_string()
 }
 
-/// The time with six digits of a fraction, as `metav1.MicroTime` writes it.
+/// Formats a time with six fractional digits, like `metav1.MicroTime`.
 pub fn micros(time: Timestamp) -> String {
     format!("{time:.6}")
 }
 
-/// Reads a time.
+/// Parses a time.
 pub fn parse(text: &str) -> Option<Timestamp> {
     text.parse().ok()
 }

@@ -1,10 +1,10 @@
-//! Definitions of custom kinds: the schema of the CustomResourceDefinition and what all objects have.
+//! OpenAPI definitions of custom kinds: the schema of the CustomResourceDefinition and the fields of every object.
 
 use serde_json::{Value, json};
 
 use crate::kinds::{Resource, Version};
 
-/// The name of a kind's definition: the group backwards, the version and the kind.
+/// Returns the name of a kind's OpenAPI definition: the reversed group, the version and the kind.
 pub(super) fn name(group: &str, version: &str, kind: &str) -> String {
     let mut parts: Vec<&str> = group.split('.').rev().collect();
     parts.extend([version, kind]);
@@ -19,7 +19,7 @@ fn metadata(kind: &str) -> Value {
     json!({"allOf": [{"$ref": format!("#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.{kind}")}]})
 }
 
-/// The definition of the objects.
+/// Returns the definition of the kind.
 pub(super) fn object(resource: &Resource, version: &Version, schema: &Value) -> Value {
     let mut schema = if schema.is_object() {
         schema.clone()
@@ -46,7 +46,7 @@ pub(super) fn object(resource: &Resource, version: &Version, schema: &Value) -> 
     schema
 }
 
-/// The definition of lists of them.
+/// Returns the definition of the kind's lists.
 pub(super) fn list(resource: &Resource, version: &Version) -> Value {
     let item = name(&resource.group, &version.name, &resource.kind);
     json!({
@@ -63,7 +63,7 @@ pub(super) fn list(resource: &Resource, version: &Version) -> Value {
     })
 }
 
-/// Says in OpenAPI's own words what extensions of a structural schema say.
+/// Adds the OpenAPI equivalent of the extensions of a structural schema.
 fn complete(schema: &mut Value, is_root: bool) {
     if schema["x-kubernetes-int-or-string"] == true && schema["anyOf"].is_null() {
         schema["anyOf"] = json!([{"type": "integer"}, {"type": "string"}]);

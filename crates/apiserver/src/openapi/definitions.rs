@@ -1,8 +1,8 @@
-//! Definitions of built-in kinds.
+//! OpenAPI definitions of built-in kinds.
 //!
 //! `definitions.json` holds the definitions of Kubernetes 1.35 without their descriptions.
-//! `tests/oracle/apply/codec/definitions.py` makes it; it is not written by hand. They are kept as text, which is what
-//! documents are made of.
+//! `tests/oracle/apply/codec/definitions.py` generates it; do not edit it. The definitions stay text, which the
+//! documents copy.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
@@ -10,14 +10,14 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// The file.
+/// The content of `definitions.json`.
 pub(super) const SOURCE: &str = include_str!("definitions.json");
 
-/// How definitions refer to each other.
+/// The prefix of references between definitions.
 const REFERENCE: &str = "\"#/components/schemas/";
 
 static DEFINITIONS: LazyLock<BTreeMap<&'static str, &'static RawValue>> =
-    // Part of the program, and read by a test; a table that cannot be read defines nothing.
+    // The file is part of the program and a test reads it; a table that cannot be read defines nothing.
     LazyLock::new(|| serde_json::from_str(SOURCE).unwrap_or_default());
 
 #[derive(Deserialize)]
@@ -43,21 +43,21 @@ static KINDS: LazyLock<HashMap<(String, String, String), &'static str>> = LazyLo
     names
 });
 
-/// What a kind is called among the definitions.
+/// Returns the name of a kind's definition.
 pub(super) fn of_kind(group: &str, version: &str, kind: &str) -> Option<&'static str> {
     KINDS
         .get(&(group.to_owned(), version.to_owned(), kind.to_owned()))
         .copied()
 }
 
-/// The definitions that a document needs: those that it refers to, and those that they refer to.
+/// The definitions that a document needs: those that it refers to, and those that these refer to.
 pub(super) struct Needed<'a> {
     custom: &'a BTreeMap<String, String>,
     found: BTreeMap<&'a str, &'a str>,
 }
 
 impl<'a> Needed<'a> {
-    /// Begins with the definitions of custom kinds, which may be needed too.
+    /// Starts with the definitions of custom kinds, which a document may need too.
     pub(super) fn new(custom: &'a BTreeMap<String, String>) -> Self {
         Self {
             custom,
@@ -65,8 +65,8 @@ impl<'a> Needed<'a> {
         }
     }
 
-    /// Adds what a text refers to.
-    pub(super) fn refer(&mut self, text: &str) {
+    /// Adds the definitions that a text refers to.
+    pub(super) fn add_references(&mut self, text: &str) {
         let mut waiting: Vec<(&'a str, &'a str)> = self.direct(text);
         while let Some((name, text)) = waiting.pop() {
             if self.found.insert(name, text).is_none() {
@@ -91,7 +91,7 @@ impl<'a> Needed<'a> {
         Some((name, text.get()))
     }
 
-    /// All of them by name.
+    /// Returns the definitions by name.
     pub(super) fn into_all(self) -> BTreeMap<&'a str, &'a str> {
         self.found
     }
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_read_whole() {
+    fn the_whole_table_can_be_read() {
         assert!(DEFINITIONS.len() > 500, "{}", DEFINITIONS.len());
         assert_eq!(
             of_kind("apps", "v1", "Deployment"),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_it_is_prose() {
+    fn definitions_have_no_descriptions() {
         for text in DEFINITIONS.values() {
             assert!(!text.get().contains("\"description\":\""), "{text}");
         }

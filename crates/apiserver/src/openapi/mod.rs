@@ -1,8 +1,8 @@
-//! OpenAPI documents: which operations there are, and what objects look like.
+//! OpenAPI documents: the operations of the API and the schemas of its kinds.
 //!
-//! `kubectl` asks for the document of one version: for `explain`, for the merge keys that `apply` needs, and to see
-//! whether the server checks fields itself. Definitions of built-in kinds have no descriptions; those of custom
-//! resources have what their authors wrote.
+//! `kubectl` requests the document of a version for `explain`, for the merge keys that `apply` needs, and to find out
+//! whether the server validates fields. Definitions of built-in kinds have no descriptions; those of custom resources
+//! have the descriptions of their authors.
 
 mod custom;
 mod definitions;
@@ -20,19 +20,19 @@ use sha2::{Digest as _, Sha256};
 use crate::discovery;
 use crate::kinds::{Form, Registry, Resource, Version};
 
-/// A document and what tells it from others.
+/// A document and its hash.
 #[derive(Debug, Clone)]
 pub struct Document {
-    /// The same for the same content.
+    /// The hash of the content.
     pub hash: String,
-    /// What is sent.
+    /// The content.
     pub bytes: Bytes,
 }
 
-/// Documents of versions that are built in, made when they are first asked for.
+/// The documents of built-in versions, computed on first use.
 static BUILTIN: LazyLock<Mutex<HashMap<String, Document>>> = LazyLock::new(Mutex::default);
 
-/// What all documents come from.
+/// The data that all documents derive from.
 static SOURCES: LazyLock<String> = LazyLock::new(|| {
     hash(&[
         definitions::SOURCE,
@@ -41,7 +41,7 @@ static SOURCES: LazyLock<String> = LazyLock::new(|| {
     ])
 });
 
-/// The list of documents.
+/// Returns the list of documents.
 pub fn index(registry: &Registry) -> Value {
     let mut paths = Map::new();
     let mut add = |group: &str, version: &str| {
@@ -59,7 +59,7 @@ pub fn index(registry: &Registry) -> Value {
     json!({"paths": paths})
 }
 
-/// The document of a version; none if nothing is served in it.
+/// Returns the document of a version; `None` if the cluster serves none of its resources.
 pub fn document(registry: &Registry, group: &str, version: &str) -> Option<Document> {
     if !registry.has_version(group, version) {
         return None;
@@ -80,7 +80,7 @@ pub fn document(registry: &Registry, group: &str, version: &str) -> Option<Docum
     Some(document)
 }
 
-/// The document of all versions in the form that OpenAPI had before, in JSON.
+/// Returns the OpenAPI v2 document as JSON.
 pub fn v2(registry: &Registry) -> Document {
     static BUILTIN: LazyLock<Document> =
         LazyLock::new(|| Document::new(v2::document(&Registry::default()).to_string().into()));
@@ -90,7 +90,7 @@ pub fn v2(registry: &Registry) -> Document {
     Document::new(v2::document(registry).to_string().into())
 }
 
-/// The same in protobuf.
+/// Returns the OpenAPI v2 document as protobuf.
 pub fn v2_protobuf(registry: &Registry) -> Document {
     static BUILTIN: LazyLock<Document> =
         LazyLock::new(|| Document::new(protobuf::document(&v2::document(&Registry::default())).into()));
@@ -101,7 +101,7 @@ pub fn v2_protobuf(registry: &Registry) -> Document {
 }
 
 impl Document {
-    /// A document that is known by its content.
+    /// Returns a document with the hash of its content.
     pub(crate) fn new(bytes: Bytes) -> Self {
         let digest = Sha256::digest(&bytes);
         Self {
@@ -131,7 +131,7 @@ fn hash(parts: &[&str]) -> String {
         .collect()
 }
 
-/// The hash of a document that need not have been made.
+/// Returns the hash of a document without computing the document.
 fn hash_of(registry: &Registry, group: &str, version: &str) -> String {
     let mut parts = vec![SOURCES.clone(), prefix(group, version)];
     for (resource, version) in discovery::of_version(registry, group, version) {
@@ -151,7 +151,7 @@ fn hash_of(registry: &Registry, group: &str, version: &str) -> String {
     hash(&parts.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// What a kind is called among the definitions.
+/// Returns the name of a kind's definition.
 fn definition_name(resource: &Resource, version: &Version) -> String {
     match &version.form {
         Form::Builtin(_) => definitions::of_kind(&resource.group, &version.name, &resource.kind)
@@ -186,7 +186,7 @@ fn write(all: &[(&Resource, &Version)]) -> Vec<u8> {
     }
     let paths = Value::Object(paths).to_string();
     let mut needed = definitions::Needed::new(&custom);
-    needed.refer(&paths);
+    needed.add_references(&paths);
     let schemas: Vec<String> = needed
         .into_all()
         .into_iter()
@@ -194,7 +194,7 @@ fn write(all: &[(&Resource, &Version)]) -> Vec<u8> {
         .collect();
     format!(
         "{{\"openapi\":\"3.0.0\",\"info\":{},\"paths\":{paths},\"components\":{{\"schemas\":{{{}}}}}}}",
-        json!({"title": "Kubernetes", "version": crate::http::VERSION}),
+        json!({"title": "Kubernetes", "version": discovery::KUBERNETES_VERSION}),
         schemas.join(",")
     )
     .into_bytes()
@@ -229,7 +229,7 @@ mod tests {
         registry
     }
 
-    /// Every reference in a value.
+    /// Collects every reference in a value.
     fn references(value: &Value, found: &mut Vec<String>) {
         match value {
             Value::Object(map) => {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_documents_refer_to_is_in_them() {
+    fn documents_contain_every_definition_that_they_refer_to() {
         let registry = registry();
         let index = index(&registry);
         let mut documents = 0;
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn custom_kinds_carry_what_their_authors_wrote() {
+    fn custom_kinds_have_the_descriptions_of_their_authors() {
         let document = read(&document(&registry(), "test.dev", "v1").unwrap());
         let thing = &document["components"]["schemas"]["dev.test.v1.Thing"];
         assert_eq!(thing["description"], "A thing.");
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_older_form_has_no_references_that_lead_nowhere() {
+    fn openapi_v2_has_no_broken_references() {
         let document = read(&v2(&registry()));
         let definitions = document["definitions"].as_object().unwrap();
         let mut found = Vec::new();

@@ -1,11 +1,11 @@
-//! Operations on resources.
+//! OpenAPI operations of resources.
 
 use serde_json::{Map, Value, json};
 
 use super::{definition_name, definitions, list_name, prefix};
 use crate::kinds::{Form, Resource, Version};
 
-/// The kinds of patches, and who takes them: strategic ones need a Go type.
+/// The content types of patches; strategic merge patches need a Go type.
 const PATCHES: [&str; 4] = [
     "application/json-patch+json",
     "application/merge-patch+json",
@@ -13,13 +13,13 @@ const PATCHES: [&str; 4] = [
     "application/strategic-merge-patch+json",
 ];
 
-/// An operation with what all of a resource have in common.
+/// What all operations of a resource have in common.
 struct Operations<'a> {
     resource: &'a Resource,
     version: &'a Version,
-    /// The definition of what is sent and answered.
+    /// The definition of the object that is sent and returned.
     object: String,
-    /// Group, version and kind of the same.
+    /// The group, version and kind of that object.
     kind: Value,
 }
 
@@ -173,7 +173,7 @@ impl Operations<'_> {
     }
 }
 
-/// What the query of a list may hold.
+/// The query parameters of a list.
 const LIST: &[&str] = &[
     "allowWatchBookmarks",
     "continue",

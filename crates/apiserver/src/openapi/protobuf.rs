@@ -1,11 +1,12 @@
-//! The document of OpenAPI 2 as protobuf, for clients that ask for it in that form only: `kubectl` does where the newer
-//! documents do not have a kind.
+//! The OpenAPI v2 document as protobuf, for clients that support no other form: `kubectl` requests it for a kind that
+//! is missing from the OpenAPI v3 documents.
 //!
-//! The messages are those of `gnostic-models/openapiv2/OpenAPIv2.proto`. What `v2` does not write is not here either.
+//! The messages are those of `gnostic-models/openapiv2/OpenAPIv2.proto`. Fields that `v2` does not write are left
+//! out.
 
 use serde_json::Value;
 
-/// A message under way.
+/// A protobuf message that is being written.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -27,7 +28,7 @@ impl Message {
         self.0.extend_from_slice(bytes);
     }
 
-    /// A text, if it is one.
+    /// Writes a string field if the value is a string.
     fn text(&mut self, field: u64, text: &Value) {
         if let Some(text) = text.as_str().filter(|text| !text.is_empty()) {
             self.bytes(field, text.as_bytes());
@@ -65,7 +66,7 @@ impl Message {
         self.bytes(field, &message.0);
     }
 
-    /// What has a name, one by one.
+    /// Writes each entry of a map as a named message.
     fn named<'a>(
         &mut self,
         field: u64,
@@ -80,7 +81,7 @@ impl Message {
         }
     }
 
-    /// Extensions, whose names begin with `x-`.
+    /// Writes the extensions, whose names begin with `x-`.
     fn extensions(&mut self, field: u64, of: &Value) {
         let all = fields(of).filter(|(name, _)| name.starts_with("x-"));
         self.named(field, all, any);
@@ -91,21 +92,21 @@ fn fields(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
     value.as_object().into_iter().flatten()
 }
 
-/// Any value, as YAML: JSON is.
+/// Writes any value as YAML, which JSON is.
 fn any(value: &Value) -> Message {
     let mut any = Message::default();
     any.bytes(2, value.to_string().as_bytes());
     any
 }
 
-/// Puts a message into one that has a choice.
+/// Wraps a message in a message with a `oneof`.
 fn choice(field: u64, message: &Message) -> Message {
     let mut outer = Message::default();
     outer.message(field, message);
     outer
 }
 
-/// Writes a document.
+/// Encodes a document.
 pub(super) fn document(document: &Value) -> Vec<u8> {
     let mut out = Message::default();
     out.text(1, &document["swagger"]);
@@ -242,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_written_as_the_format_says() {
+    fn messages_have_the_wire_format() {
         let written =
             schema(&json!({"type": "object", "uniqueItems": true, "maximum": 1.0, "maxItems": 300}));
         let expected = [

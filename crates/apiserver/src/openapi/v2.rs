@@ -1,4 +1,4 @@
-//! The document in the form of OpenAPI 2, which has one for all and fewer words: what it cannot say is left out.
+//! The OpenAPI v2 document: one document for all versions, without the schema features that OpenAPI v2 lacks.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub(super) fn document(registry: &Registry) -> Value {
         }
     }
     let mut needed = definitions::Needed::new(&own);
-    needed.refer(&Value::Object(all.clone()).to_string());
+    needed.add_references(&Value::Object(all.clone()).to_string());
     let schemas: Map<String, Value> = needed
         .into_all()
         .into_iter()
@@ -35,20 +35,20 @@ pub(super) fn document(registry: &Registry) -> Value {
         .collect();
     let paths: Map<String, Value> = all
         .into_iter()
-        .map(|(path, operations)| (path, older_operations(operations)))
+        .map(|(path, operations)| (path, downgrade_operations(operations)))
         .collect();
     let mut document = json!({
         "swagger": "2.0",
-        "info": {"title": "Kubernetes", "version": crate::http::VERSION},
+        "info": {"title": "Kubernetes", "version": discovery::KUBERNETES_VERSION},
         "paths": paths,
         "definitions": schemas,
     });
-    refer(&mut document);
+    rewrite_references(&mut document);
     document
 }
 
-/// Brings references into the form that they have here.
-fn refer(value: &mut Value) {
+/// Rewrites references to the form of OpenAPI v2.
+fn rewrite_references(value: &mut Value) {
     match value {
         Value::Object(map) => {
             for (name, value) in map {
@@ -56,11 +56,11 @@ fn refer(value: &mut Value) {
                     Value::String(text) if name == "$ref" => {
                         *text = text.replace("#/components/schemas/", "#/definitions/");
                     }
-                    value => refer(value),
+                    value => rewrite_references(value),
                 }
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(refer),
+        Value::Array(items) => items.iter_mut().for_each(rewrite_references),
         _ => {}
     }
 }
@@ -72,18 +72,18 @@ fn schema(name: &str, text: &str) -> Value {
             json!({"type": "string", "format": "int-or-string"})
         }
         _ => {
-            // Written by this program or part of it.
+            // This program wrote the text.
             let mut schema = serde_json::from_str(text).unwrap_or_default();
-            older(&mut schema);
+            downgrade_schema(&mut schema);
             schema
         }
     }
 }
 
-/// Takes away what OpenAPI 2 has no words for.
-fn older(schema: &mut Value) {
+/// Removes the schema features that OpenAPI v2 lacks.
+fn downgrade_schema(schema: &mut Value) {
     let Some(map) = schema.as_object_mut() else { return };
-    // A reference says all.
+    // A schema with a reference has no other fields.
     let reference = map
         .get("allOf")
         .and_then(|all| all.as_array()?.first()?.get("$ref").cloned());
@@ -107,27 +107,27 @@ fn older(schema: &mut Value) {
         }
     }
     if let Some(fields) = map.get_mut("properties").and_then(Value::as_object_mut) {
-        fields.values_mut().for_each(older);
+        fields.values_mut().for_each(downgrade_schema);
     }
     for below in ["items", "additionalProperties"] {
         if let Some(below) = map.get_mut(below) {
-            older(below);
+            downgrade_schema(below);
         }
     }
 }
 
-/// Operations with their bodies among the parameters.
-fn older_operations(operations: Value) -> Value {
+/// Rewrites operations so that their bodies are parameters.
+fn downgrade_operations(operations: Value) -> Value {
     let Value::Object(operations) = operations else {
         return operations;
     };
     let all = operations
         .into_iter()
-        .map(|(method, operation)| (method, older_operation(&operation)));
+        .map(|(method, operation)| (method, downgrade_operation(&operation)));
     Value::Object(all.collect())
 }
 
-fn older_operation(operation: &Value) -> Value {
+fn downgrade_operation(operation: &Value) -> Value {
     let types = |content: &Value| -> Vec<String> {
         content
             .as_object()

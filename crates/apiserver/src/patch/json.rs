@@ -1,4 +1,4 @@
-//! JSON patch (RFC 6902) as `evanphx/json-patch` version 4 understands it.
+//! JSON patch (RFC 6902) as implemented by `evanphx/json-patch` version 4.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use super::{MAX_OPERATIONS, PatchError};
 /// Applies the operations one after the other.
 ///
 /// # Errors
-/// [`PatchError`]; the object is then as it was.
+/// [`PatchError`]; no operation takes effect.
 pub fn json_patch(mut object: Value, patch: &Value) -> Result<Value, PatchError> {
     let operations = operations(patch)?;
     if operations.len() > MAX_OPERATIONS {
@@ -21,7 +21,7 @@ pub fn json_patch(mut object: Value, patch: &Value) -> Result<Value, PatchError>
     Ok(object)
 }
 
-/// Returns the complaints about members that operations do not have, for strict field validation.
+/// Returns the errors about unknown members of operations, for strict field validation.
 pub fn unknown_in_json_patch(patch: &Value) -> Vec<String> {
     let operations = patch.as_array().map(Vec::as_slice).unwrap_or_default();
     let mut unknown = Vec::new();
@@ -77,7 +77,7 @@ fn apply(object: &mut Value, operation: &Operation) -> Result<(), String> {
             add(object, text(operation, "path")?, moved)
         }
         "copy" => {
-            // What is not there is copied as null.
+            // A missing value is copied as null.
             let copied = get(object, text(operation, "from")?)?
                 .cloned()
                 .unwrap_or_default();
@@ -99,7 +99,7 @@ fn decode(part: &str) -> Cow<'_, str> {
     if !part.contains('~') {
         return Cow::Borrowed(part);
     }
-    // One pass from left to right: `~01` is `~1`.
+    // Decode in one pass from left to right: `~01` is `~1`.
     let mut out = String::with_capacity(part.len());
     let mut rest = part;
     while let Some(place) = rest.find('~') {
@@ -120,11 +120,11 @@ fn missing(path: &str) -> String {
     format!("doc is missing path: \"{path}\": missing value")
 }
 
-/// The way to what a path names: the steps to what it is in, and its name there. None for the object itself.
+/// Splits a path into its parent's segments and the last segment; `None` for the whole object.
 fn split(path: &str) -> Option<(Vec<&str>, Cow<'_, str>)> {
     let mut parts: Vec<&str> = path.split('/').collect();
     let last = parts.pop()?;
-    // Whatever stands before the first slash is not looked at.
+    // The text before the first slash is ignored.
     if parts.is_empty() {
         return None;
     }
@@ -132,8 +132,8 @@ fn split(path: &str) -> Option<(Vec<&str>, Cow<'_, str>)> {
     Some((parts, decode(last)))
 }
 
-/// Finds what a path ends in.
-fn holder<'a, 'p>(object: &'a mut Value, path: &'p str) -> Result<(&'a mut Value, Cow<'p, str>), String> {
+/// Returns the parent of the value that a path names, and the last segment.
+fn parent<'a, 'p>(object: &'a mut Value, path: &'p str) -> Result<(&'a mut Value, Cow<'p, str>), String> {
     let (steps, last) = split(path).ok_or_else(|| missing(path))?;
     let mut place = object;
     for step in steps {
@@ -152,7 +152,7 @@ fn holder<'a, 'p>(object: &'a mut Value, path: &'p str) -> Result<(&'a mut Value
     }
 }
 
-/// The index of an item that is there. Negative ones count from the end.
+/// Returns the index of an existing item. Negative indices count from the end.
 fn existing(list: &[Value], step: &str) -> Option<usize> {
     let index: i64 = step.parse().ok()?;
     let length = i64::try_from(list.len()).ok()?;
@@ -168,14 +168,14 @@ fn invalid_index(path: &str, index: &str) -> String {
 }
 
 fn add(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
-    let (place, last) = holder(object, path)?;
+    let (place, last) = parent(object, path)?;
     match place {
         Value::Object(map) => {
             map.insert(last.into_owned(), value);
         }
         Value::Array(list) if last == "-" => list.push(value),
         Value::Array(list) => {
-            // An item may be added behind the last one, which is where -1 points.
+            // A new item may come after the last one, which -1 refers to.
             let index: i64 = last.parse().map_err(|_| invalid_index(path, &last))?;
             let length = i64::try_from(list.len()).unwrap_or(i64::MAX);
             let index = if index < 0 { index + length + 1 } else { index };
@@ -192,7 +192,7 @@ fn add(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
 }
 
 fn remove(object: &mut Value, path: &str) -> Result<Value, String> {
-    let (place, last) = holder(object, path)?;
+    let (place, last) = parent(object, path)?;
     match place {
         Value::Object(map) => map
             .remove(last.as_ref())
@@ -213,7 +213,7 @@ fn replace(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
         *object = value;
         return Ok(());
     }
-    let (place, last) = holder(object, path)?;
+    let (place, last) = parent(object, path)?;
     match place {
         Value::Object(map) => {
             map.insert(last.into_owned(), value);
@@ -227,9 +227,9 @@ fn replace(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Looks at what a path names; none if its last step is not there in a map.
+/// Returns the value at a path; `None` if its last segment is missing in a map.
 fn get<'a>(object: &'a mut Value, path: &str) -> Result<Option<&'a Value>, String> {
-    let (place, last) = holder(object, path)?;
+    let (place, last) = parent(object, path)?;
     match place {
         Value::Object(map) => Ok(map.get(last.as_ref())),
         Value::Array(list) => match existing(list, &last) {
@@ -247,7 +247,7 @@ fn test(object: &mut Value, path: &str, wanted: Option<&Value>) -> Result<(), St
         get(object, path)?
     };
     let same = match (found, wanted) {
-        // What is not there is null.
+        // A missing value equals null.
         (None | Some(Value::Null), wanted) => wanted.is_none_or(Value::is_null),
         (Some(found), Some(wanted)) => found == wanted,
         (Some(_), None) => false,

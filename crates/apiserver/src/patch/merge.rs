@@ -1,13 +1,12 @@
-//! Merge patch (RFC 7386) as `evanphx/json-patch` version 4 understands it.
+//! Merge patch (RFC 7386) as implemented by `evanphx/json-patch` version 4.
 
 use serde_json::{Map, Value};
 
 use super::PatchError;
 
-/// Lays a patch over an object: what is null there goes, maps merge, all else is replaced.
+/// Applies a merge patch: null removes a field, maps merge, everything else is replaced.
 ///
-/// Unlike in the RFC, nulls are dropped from the maps inside of lists too, if the list comes to a place where there was
-/// nothing.
+/// Unlike in the RFC, nulls are also removed from maps within lists if the list has no previous value.
 ///
 /// # Errors
 /// [`PatchError::Malformed`] for a patch that is not an object.
@@ -54,7 +53,7 @@ fn merge(object: &mut Map<String, Value>, patch: Map<String, Value>) {
     }
 }
 
-/// Takes the fields that are null out of all maps of a value.
+/// Removes the null fields from all maps of a value.
 fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(map) => {

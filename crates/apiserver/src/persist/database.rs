@@ -1,4 +1,4 @@
-//! The database: opening and checking it, reading everything, writing batches.
+//! The SQLite database: opening and checking it, reading all clusters, writing batches.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -12,21 +12,21 @@ use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::folder::Folder;
 use super::outbox::{Change, Counters, Record};
-use super::{Identity, Kept, PersistError};
+use super::{Identity, PersistError, StoredCluster};
 use crate::store::Stored;
 
-/// Marks a database as one of ours: "stAs".
+/// The SQLite application ID of the file: "stAs".
 const APPLICATION: i32 = 0x7374_4173;
-/// The schema that this version writes.
+/// The schema version that this program writes.
 const VERSION: i32 = 1;
 const SCHEMA: &str = include_str!("schema.sql");
-/// How long a connection waits for the lock of somebody who looks into the file.
-const BUSY: Duration = Duration::from_secs(5);
+/// How long a connection waits for the lock of another reader of the file.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The open database.
 pub(super) struct Database {
     path: PathBuf,
-    /// None after a failure: the next transaction begins with what is on the disk.
+    /// `None` after a failure: the next transaction opens a new connection.
     connection: Option<SqliteConnection>,
     is_new: bool,
 }
@@ -47,17 +47,17 @@ impl Database {
             Ok(Found::New) => database.is_new = true,
             Ok(Found::Ours) => {}
             Ok(Found::Unusable(why)) => return Err(database.unusable(why)),
-            Err(error) => return Err(database.unread(error)),
+            Err(error) => return Err(database.read_error(error)),
         }
         Ok(database)
     }
 
-    /// Whether there is nothing in it yet.
+    /// Returns whether the database has no tables yet.
     pub(super) fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// Makes the tables and writes down who the server is.
+    /// Creates the tables and stores the identity of the server.
     pub(super) async fn create(&mut self, identity: &Identity) -> Result<(), PersistError> {
         let created = async {
             let connection = self.connection().await?;
@@ -78,20 +78,20 @@ impl Database {
             }
             transaction.commit().await
         };
-        created.await.map_err(|error| self.unread(error))
+        created.await.map_err(|error| self.read_error(error))
     }
 
-    /// Who the server is.
+    /// Returns the identity of the server.
     pub(super) async fn identity(&mut self) -> Result<Identity, PersistError> {
         let mut meta = self.meta().await?;
         let mut text = |key: &str| {
             meta.remove(key)
                 .and_then(|value| String::from_utf8(value).ok())
-                .ok_or_else(|| format!("its {key} is missing or no text"))
+                .ok_or_else(|| format!("{key:?} in the table meta is missing or not text"))
         };
         let parts = (|| {
             let seed = text("seed")?;
-            let seed = seed.parse().map_err(|_| format!("its seed is {seed:?}"))?;
+            let seed = seed.parse().map_err(|_| format!("invalid seed {seed:?}"))?;
             Ok((seed, text("certificate")?, text("key")?))
         })();
         let (seed, certificate, key) = parts.map_err(|why| self.unusable(why))?;
@@ -107,7 +107,7 @@ impl Database {
         })
     }
 
-    /// The address that the server last listened on.
+    /// Returns the address that the server last listened on.
     pub(super) async fn address(&mut self) -> Result<Option<SocketAddr>, PersistError> {
         let Some(value) = self.meta().await?.remove("address") else {
             return Ok(None);
@@ -115,7 +115,7 @@ impl Database {
         let text = String::from_utf8_lossy(&value);
         match text.parse() {
             Ok(address) => Ok(Some(address)),
-            Err(_) => Err(self.unusable(format!("its address is {text:?}"))),
+            Err(_) => Err(self.unusable(format!("invalid address {text:?}"))),
         }
     }
 
@@ -126,12 +126,12 @@ impl Database {
                 .fetch_all(connection)
                 .await
         };
-        let rows = read.await.map_err(|error| self.unread(error))?;
+        let rows = read.await.map_err(|error| self.read_error(error))?;
         Ok(rows.into_iter().collect())
     }
 
-    /// All clusters with their objects, and the number of the next cluster.
-    pub(super) async fn clusters(&mut self) -> Result<(Vec<Kept>, u64), PersistError> {
+    /// Returns all clusters with their objects, and the number of the next cluster.
+    pub(super) async fn clusters(&mut self) -> Result<(Vec<StoredCluster>, u64), PersistError> {
         let read = match self.connection().await {
             Ok(connection) => read_clusters(connection).await,
             Err(error) => Err(error),
@@ -139,11 +139,11 @@ impl Database {
         match read {
             Ok(Ok(all)) => Ok(all),
             Ok(Err(why)) => Err(self.unusable(why)),
-            Err(error) => Err(self.unread(error)),
+            Err(error) => Err(self.read_error(error)),
         }
     }
 
-    /// Writes a batch in one transaction. May be repeated.
+    /// Writes a batch in one transaction. A repeated write has no further effect.
     pub(super) async fn write(&mut self, records: &[Record]) -> Result<(), sqlx::Error> {
         let written = async {
             let connection = self.connection().await?;
@@ -158,7 +158,7 @@ impl Database {
         written
     }
 
-    /// Closes it. What was committed is safe whatever happens here.
+    /// Closes the database. Committed data is safe even if closing fails.
     pub(super) async fn close(mut self) {
         self.disconnect().await;
     }
@@ -179,7 +179,7 @@ impl Database {
         Ok(self.connection.insert(connection))
     }
 
-    fn unread(&self, source: sqlx::Error) -> PersistError {
+    fn read_error(&self, source: sqlx::Error) -> PersistError {
         PersistError::Read {
             path: self.path.clone(),
             source,
@@ -194,13 +194,13 @@ impl Database {
     }
 }
 
-/// Connects; every commit waits for the disk.
+/// Connects in a mode in which every commit waits for the disk.
 async fn connect(path: &std::path::Path) -> Result<SqliteConnection, sqlx::Error> {
     let mut connection = SqliteConnectOptions::new()
         .filename(path)
         .create_if_missing(false)
         .foreign_keys(true)
-        .busy_timeout(BUSY)
+        .busy_timeout(BUSY_TIMEOUT)
         .connect()
         .await?;
     let mode: String = sqlx::query_scalar("PRAGMA journal_mode = WAL")
@@ -217,7 +217,7 @@ async fn connect(path: &std::path::Path) -> Result<SqliteConnection, sqlx::Error
     Ok(connection)
 }
 
-/// What a file turned out to be.
+/// The state of a file that was opened.
 enum Found {
     New,
     Ours,
@@ -251,10 +251,10 @@ async fn number(connection: &mut SqliteConnection, query: &'static str) -> Resul
     sqlx::query_scalar(query).fetch_one(connection).await
 }
 
-/// Reads everything; the inner error is what is wrong with the rows.
+/// Reads all clusters; the inner error describes invalid rows.
 async fn read_clusters(
     connection: &mut SqliteConnection,
-) -> Result<Result<(Vec<Kept>, u64), String>, sqlx::Error> {
+) -> Result<Result<(Vec<StoredCluster>, u64), String>, sqlx::Error> {
     let last: Option<i64> = sqlx::query_scalar("SELECT seq FROM sqlite_sequence WHERE name = 'clusters'")
         .fetch_optional(&mut *connection)
         .await?;
@@ -264,7 +264,7 @@ async fn read_clusters(
     )
     .fetch(&mut *connection);
     while let Some((id, name, revision, random, addresses, ports)) = rows.try_next().await? {
-        let kept = Kept {
+        let stored_cluster = StoredCluster {
             id: id.cast_unsigned(),
             name: name.into(),
             counters: Counters {
@@ -275,7 +275,7 @@ async fn read_clusters(
             },
             objects: Vec::new(),
         };
-        clusters.insert(id, kept);
+        clusters.insert(id, stored_cluster);
     }
     drop(rows);
     let mut rows = sqlx::query_as::<_, (i64, String, String, i64, Vec<u8>)>(
@@ -284,13 +284,13 @@ async fn read_clusters(
     .fetch(&mut *connection);
     while let Some((cluster, resource, key, revision, body)) = rows.try_next().await? {
         let revision = revision.cast_unsigned();
-        let kept = clusters.get_mut(&cluster);
+        let stored_cluster = clusters.get_mut(&cluster);
         let stored = Stored::restored(Bytes::from(body), revision);
-        match (kept, stored) {
-            (Some(kept), Some(stored))
-                if *stored.head.key() == *key && revision <= kept.counters.revision =>
+        match (stored_cluster, stored) {
+            (Some(stored_cluster), Some(stored))
+                if *stored.head.key() == *key && revision <= stored_cluster.counters.revision =>
             {
-                kept.objects.push((resource.into(), stored));
+                stored_cluster.objects.push((resource.into(), stored));
             }
             _ => {
                 return Ok(Err(format!(
@@ -304,9 +304,9 @@ async fn read_clusters(
     Ok(Ok((clusters.into_values().collect(), next)))
 }
 
-/// What is left to write of a number of records: of several writes of one object, the last.
+/// The net effect of a number of records: of several writes to an object, only the last remains.
 struct Batch<'a> {
-    made: Vec<(u64, &'a str)>,
+    created: Vec<(u64, &'a str)>,
     removed: Vec<u64>,
     counters: BTreeMap<u64, Counters>,
     changes: Vec<(u64, &'a Change)>,
@@ -316,7 +316,7 @@ struct Batch<'a> {
 impl<'a> Batch<'a> {
     fn of(records: &'a [Record]) -> Self {
         let mut batch = Self {
-            made: Vec::new(),
+            created: Vec::new(),
             removed: Vec::new(),
             counters: BTreeMap::new(),
             changes: Vec::new(),
@@ -325,12 +325,12 @@ impl<'a> Batch<'a> {
         let mut places = HashMap::new();
         for record in records {
             match record {
-                Record::Made {
+                Record::Created {
                     cluster,
                     name,
                     counters,
                 } => {
-                    batch.made.push((*cluster, name));
+                    batch.created.push((*cluster, name));
                     batch.counters.insert(*cluster, *counters);
                 }
                 Record::Changed {
@@ -362,9 +362,9 @@ impl<'a> Batch<'a> {
     }
 
     async fn write(&self, connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
-        // A name that is free again may be taken anew in the same batch, and what was made in it may be gone again.
+        // Removals come first, since a cluster may be removed and another of its name created in one batch.
         self.remove(connection).await?;
-        for (cluster, name) in &self.made {
+        for (cluster, name) in &self.created {
             if self.removed.contains(cluster) {
                 continue;
             }
@@ -402,7 +402,7 @@ impl<'a> Batch<'a> {
 
     async fn remove(&self, connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
         for cluster in &self.removed {
-            // Its objects go with it.
+            // The foreign key deletes the cluster's objects.
             sqlx::query("DELETE FROM clusters WHERE id = ?1")
                 .bind(cluster.cast_signed())
                 .execute(&mut *connection)

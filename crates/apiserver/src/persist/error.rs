@@ -1,49 +1,49 @@
-//! What can go wrong with the file of a server.
+//! The errors of the data folder.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use thiserror::Error;
 
-/// Why the file of a server cannot be used.
+/// Why the data folder of a server cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PersistError {
-    /// Another process has it open.
+    /// Another process uses the folder.
     #[error("the folder {} is in use by another process: end it, or name another folder", folder.display())]
     InUse {
         /// The folder.
         folder: PathBuf,
     },
-    /// A file or folder could not be made or locked.
+    /// A file or folder could not be created or locked.
     #[error("cannot {action} {}", path.display())]
     File {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// SQLite does not open or read it.
+    /// SQLite cannot open or read the file.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: sqlx::Error,
     },
-    /// It is not what this version writes. It is left as it is.
-    #[error("{} cannot be used: {why}. Put a copy of it back, or name another folder", path.display())]
+    /// This version cannot use the file. The file stays unchanged.
+    #[error("cannot use {}: {why}. Restore a backup or choose another folder", path.display())]
     Unusable {
         /// The file.
         path: PathBuf,
-        /// What was found.
+        /// The reason.
         why: String,
     },
-    /// A write is not on the disk. It is tried again for as long as the server runs.
+    /// A write is not on the disk. The server retries it until it ends.
     #[error("not written to disk: {0}")]
     Unwritten(Arc<str>),
 }

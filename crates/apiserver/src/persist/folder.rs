@@ -1,4 +1,4 @@
-//! The folder of a server's file: who may use it.
+//! The data folder of a server and its lock.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::PersistError;
 
-/// A folder that this process alone uses, until this value is dropped or the process dies.
+/// A folder that only this process uses, until this value is dropped or the process ends.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
@@ -14,7 +14,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder if it is missing, for its owner only, and locks it.
+    /// Creates the folder if it is missing, with access for its owner only, and locks it.
     pub(super) fn claim(path: &Path) -> Result<Self, PersistError> {
         let failed = |action| {
             move |source| PersistError::File {
@@ -38,9 +38,9 @@ impl Folder {
             }
             Err(TryLockError::Error(source)) => return Err(failed("lock")(source)),
         }
-        // SQLite gives its other files the mode of this one. It holds keys.
+        // SQLite creates its other files with the mode of this one, which holds keys.
         private_file(&path.join(NAME))?;
-        // The names of new files have to survive a power cut too.
+        // The entry of a new file has to survive a power failure too.
         File::open(path)
             .and_then(|folder| folder.sync_all())
             .map_err(failed("sync"))?;
@@ -50,7 +50,7 @@ impl Folder {
         })
     }
 
-    /// The database.
+    /// Returns the path of the database.
     pub(super) fn database(&self) -> PathBuf {
         self.path.join(NAME)
     }
@@ -58,7 +58,7 @@ impl Folder {
 
 const NAME: &str = "apiserver.db";
 
-/// Opens a file, making it if it is missing, and closes it to others.
+/// Opens or creates a file with access for its owner only.
 fn private_file(path: &Path) -> Result<File, PersistError> {
     OpenOptions::new()
         .write(true)

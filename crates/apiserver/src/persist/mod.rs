@@ -1,14 +1,16 @@
-//! What survives the process: clusters, their objects and counters, and the server's identity, in one SQLite file.
+//! Persistence: clusters, their objects and counters, and the server's identity, in one SQLite file.
 //!
-//! The state of a cluster stays in memory and stays synchronous. Each write that it commits goes into an [`Outbox`], in
-//! order; one task takes whatever has come and commits it in one transaction, for all clusters together. HTTP holds an
-//! answer until everything that it may show is on the disk: a write, a read of what another has just written, an event
-//! of a watch. So nobody has ever seen what a crash takes back, and revisions never mean two things.
+//! The state of a cluster stays in memory and stays synchronous. Each committed write goes into an [`Outbox`], in
+//! order; one task takes all queued writes and commits them in one transaction, for all clusters together. The HTTP
+//! layer delays a response until everything that it may show is on the disk: a write, a read of another client's
+//! write, an event of a watch. So no client ever sees a write that a crash loses, and a resource version never names
+//! two states.
 //!
-//! The file is the truth. One that is damaged, or of another program or a newer version, is refused and left as it is.
+//! The file is the source of truth. The server refuses a file that is damaged, or that another program or a newer
+//! version wrote, and leaves it unchanged.
 //!
-//! Not in the file: the past (watches from before a restart get 410, as after a compaction), journals, faults, and
-//! rules of health.
+//! The file does not hold the history of objects (watches from before a restart get 410, as after a compaction),
+//! journals, faults, or health rules.
 
 mod database;
 mod error;
@@ -31,47 +33,47 @@ use database::Database;
 use folder::Folder;
 use outbox::{Queue, Record};
 
-/// What a server is, to those who know it: it stays the same for as long as its file does.
+/// The identity of a server, which stays the same as long as its file exists.
 #[derive(Clone)]
 pub(crate) struct Identity {
-    /// What tokens are made of.
+    /// The key of all tokens.
     pub(crate) secret: [u8; 32],
-    /// Where names and UIDs come from.
+    /// The seed of names and UIDs.
     pub(crate) seed: u64,
-    /// The authority, as PEM.
+    /// The certificate of the authority, as PEM.
     pub(crate) certificate: String,
-    /// Its key, as PEM.
+    /// The key of the authority, as PEM.
     pub(crate) key: String,
 }
 
-/// A cluster as it was written down.
-pub(crate) struct Kept {
+/// A stored cluster.
+pub(crate) struct StoredCluster {
     pub(crate) id: u64,
     pub(crate) name: Box<str>,
     pub(crate) counters: Counters,
-    /// Tables and objects.
+    /// The objects, each with the name of its table.
     pub(crate) objects: Vec<(Box<str>, crate::store::Stored)>,
 }
 
-/// What a file held when it was opened.
+/// The content of a file that was opened.
 pub(crate) struct Opened {
     pub(crate) identity: Identity,
-    pub(crate) clusters: Vec<Kept>,
+    pub(crate) clusters: Vec<StoredCluster>,
     pub(crate) file: File,
 }
 
-/// The open file of a server. When it is dropped, what is queued is still written.
+/// The open file of a server. Queued writes are still committed after it is dropped.
 pub(crate) struct File {
     queue: Arc<Queue>,
-    /// The number of the next cluster. None is given twice.
+    /// The number of the next cluster; no number is used twice.
     next: AtomicU64,
     address: Mutex<Option<SocketAddr>>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl File {
-    /// Opens the file of a folder, making both if they are missing, and claims the folder. `identity` is asked who the
-    /// server is to be if the file is new.
+    /// Opens the file of a folder and locks the folder; creates both if they are missing. `identity` returns the
+    /// identity of a new file.
     pub(crate) async fn open<E: From<PersistError>>(
         folder: &Path,
         identity: impl FnOnce() -> Result<Identity, E>,
@@ -98,28 +100,28 @@ impl File {
         })
     }
 
-    /// The number of a cluster that is to be made.
+    /// Returns the number of a new cluster.
     pub(crate) fn next_id(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Where the writes of a cluster go, and how to wait for them. A cluster that is `new` keeps them to itself until
-    /// it is released.
+    /// Returns the outbox of a cluster and the handle to wait for its writes. The outbox of a `new` cluster holds its
+    /// writes back until [`Outbox::release`].
     pub(crate) fn outbox(&self, cluster: u64, new: bool) -> (Outbox, Durability) {
         Outbox::new(cluster, Arc::clone(&self.queue), new)
     }
 
-    /// Waits until everything that has been written is on the disk.
+    /// Waits until all writes so far are on the disk.
     pub(crate) async fn durable(&self) -> Result<(), PersistError> {
         self.queue.wait(self.queue.last()).await
     }
 
-    /// The address that the server last listened on.
+    /// Returns the address that the server last listened on.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         *self.address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes down the address that the server listens on.
+    /// Stores the address that the server listens on.
     pub(crate) fn set_address(&self, address: SocketAddr) {
         let mut known = self.address.lock().unwrap_or_else(PoisonError::into_inner);
         if known.replace(address) != Some(address) {
@@ -127,7 +129,7 @@ impl File {
         }
     }
 
-    /// Writes what is queued, closes the file and gives the folder up. What is written later fails.
+    /// Commits the queued writes, closes the file and unlocks the folder. Later writes fail.
     pub(crate) async fn close(&self) {
         self.queue.close();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();

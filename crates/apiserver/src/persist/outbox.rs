@@ -1,4 +1,4 @@
-//! Writes on their way to the disk, in order.
+//! The queue of writes to the disk.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,20 +9,20 @@ use tokio::sync::{Notify, watch};
 use super::PersistError;
 use crate::store::{Stored, TableName};
 
-/// What a cluster counts, after a write.
+/// The counters of a cluster after a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counters {
-    /// The revision of its store.
+    /// The revision of the store.
     pub(crate) revision: u64,
-    /// The place of its generator.
+    /// The position of the random generator.
     pub(crate) random: u64,
-    /// Addresses of Services that have been given.
+    /// The number of allocated cluster IPs.
     pub(crate) addresses: u32,
-    /// Ports of nodes that have been given.
+    /// The number of allocated node ports.
     pub(crate) ports: u32,
 }
 
-/// One object after a write.
+/// An object after a write.
 #[derive(Debug, Clone)]
 pub(crate) struct Change {
     pub(crate) table: TableName,
@@ -30,34 +30,34 @@ pub(crate) struct Change {
     pub(crate) removed: bool,
 }
 
-/// Something to be written down.
+/// A record of the queue.
 #[derive(Debug, Clone)]
 pub(super) enum Record {
-    /// A cluster has been made.
-    Made {
+    /// A cluster was created.
+    Created {
         cluster: u64,
         name: Box<str>,
         counters: Counters,
     },
-    /// An object of a cluster was written.
+    /// An object of a cluster was written or removed.
     Changed {
         cluster: u64,
         change: Change,
         counters: Counters,
     },
-    /// A cluster has been removed with everything in it.
+    /// A cluster was removed with all its objects.
     Removed { cluster: u64 },
-    /// The server listens there.
+    /// The server listens on this address.
     Address(SocketAddr),
 }
 
-/// What waits for the writer, and what the writer has done.
+/// The records that wait for the writer, and the progress of the writer.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pending: Mutex<Pending>,
     /// Wakes the writer.
     wake: Notify,
-    done: watch::Sender<Done>,
+    progress: watch::Sender<Progress>,
 }
 
 #[derive(Debug, Default)]
@@ -69,11 +69,11 @@ struct Pending {
 }
 
 #[derive(Debug, Default)]
-struct Done {
+struct Progress {
     /// All records up to this number are on the disk.
-    upto: u64,
-    /// Why those behind it are not, as far as that was tried.
-    trouble: Option<Arc<str>>,
+    committed: u64,
+    /// Why the last transaction failed; `None` if it did not.
+    failure: Option<Arc<str>>,
 }
 
 impl Queue {
@@ -81,7 +81,7 @@ impl Queue {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds records, which are written in one transaction, and returns the number of the last one.
+    /// Adds records that are committed in one transaction; returns the number of the last one.
     pub(super) fn push(&self, records: impl IntoIterator<Item = Record>) -> u64 {
         let last = {
             let mut pending = self.pending();
@@ -94,12 +94,12 @@ impl Queue {
         last
     }
 
-    /// The number of the last record.
+    /// Returns the number of the last record.
     pub(super) fn last(&self) -> u64 {
         self.pending().last
     }
 
-    /// Takes everything, with the number of its last record; none once it is closed and empty.
+    /// Takes all records and the number of the last one; `None` once the queue is closed and empty.
     pub(super) async fn take(&self) -> Option<(Vec<Record>, u64)> {
         loop {
             {
@@ -115,7 +115,7 @@ impl Queue {
         }
     }
 
-    /// Lets the writer end.
+    /// Closes the queue; the writer ends when it is empty.
     pub(super) fn close(&self) {
         self.pending().closed = true;
         self.wake.notify_one();
@@ -125,19 +125,23 @@ impl Queue {
         self.pending().closed
     }
 
-    /// Says that everything up to a record is on the disk.
-    pub(super) fn written(&self, upto: u64) {
-        self.done.send_replace(Done { upto, trouble: None });
+    /// Marks the records up to a number as committed.
+    pub(super) fn written(&self, committed: u64) {
+        self.progress.send_replace(Progress {
+            committed,
+            failure: None,
+        });
     }
 
-    /// Says why nothing more gets to the disk.
-    pub(super) fn trouble(&self, why: &str) {
-        self.done.send_modify(|done| done.trouble = Some(Arc::from(why)));
+    /// Sets the reason why records cannot be committed.
+    pub(super) fn failure(&self, why: &str) {
+        self.progress
+            .send_modify(|progress| progress.failure = Some(Arc::from(why)));
     }
 
-    /// Why nothing gets to the disk, if so.
-    fn is_in_trouble(&self) -> Result<(), PersistError> {
-        match &self.done.borrow().trouble {
+    /// Returns an error while records cannot be committed.
+    fn check_failure(&self) -> Result<(), PersistError> {
+        match &self.progress.borrow().failure {
             Some(why) => Err(PersistError::Unwritten(Arc::clone(why))),
             None => Ok(()),
         }
@@ -145,35 +149,35 @@ impl Queue {
 
     /// Waits until a record is on the disk.
     pub(super) async fn wait(&self, number: u64) -> Result<(), PersistError> {
-        if self.done.borrow().upto >= number {
+        if self.progress.borrow().committed >= number {
             return Ok(());
         }
-        let mut done = self.done.subscribe();
-        match done
-            .wait_for(|done| done.upto >= number || done.trouble.is_some())
+        let mut progress = self.progress.subscribe();
+        match progress
+            .wait_for(|progress| progress.committed >= number || progress.failure.is_some())
             .await
             .as_deref()
         {
-            Ok(done) if done.upto >= number => Ok(()),
-            Ok(Done {
-                trouble: Some(why), ..
+            Ok(progress) if progress.committed >= number => Ok(()),
+            Ok(Progress {
+                failure: Some(why), ..
             }) => Err(PersistError::Unwritten(Arc::clone(why))),
             _ => Err(PersistError::Unwritten("the server has ended".into())),
         }
     }
 }
 
-/// Where the writes of one cluster go. Held with its state, so their order is that of the revisions.
+/// The queue end of one cluster. The cluster's state owns it, so the order of records is that of the revisions.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     cluster: u64,
     queue: Arc<Queue>,
     last: Arc<AtomicU64>,
-    /// The first writes of a cluster that is being made.
-    held: Option<Vec<Record>>,
+    /// The writes of a cluster that is being created, held back until it is complete.
+    held_back: Option<Vec<Record>>,
 }
 
-/// How to wait for the writes of one cluster.
+/// The handle to wait for the writes of one cluster.
 #[derive(Debug)]
 pub(crate) struct Durability {
     queue: Arc<Queue>,
@@ -181,7 +185,7 @@ pub(crate) struct Durability {
 }
 
 impl Outbox {
-    pub(super) fn new(cluster: u64, queue: Arc<Queue>, held: bool) -> (Self, Durability) {
+    pub(super) fn new(cluster: u64, queue: Arc<Queue>, held_back: bool) -> (Self, Durability) {
         let last = Arc::new(AtomicU64::new(0));
         let durability = Durability {
             queue: Arc::clone(&queue),
@@ -191,55 +195,55 @@ impl Outbox {
             cluster,
             queue,
             last,
-            held: held.then(Vec::new),
+            held_back: held_back.then(Vec::new),
         };
         (outbox, durability)
     }
 
-    /// Hands a write on.
+    /// Queues a write.
     pub(crate) fn push(&mut self, change: Change, counters: Counters) {
         let record = Record::Changed {
             cluster: self.cluster,
             change,
             counters,
         };
-        match &mut self.held {
-            Some(held) => held.push(record),
-            None => self.hand_on([record]),
+        match &mut self.held_back {
+            Some(held_back) => held_back.push(record),
+            None => self.queue_records([record]),
         }
     }
 
-    /// Hands on what has been held: the cluster is there, with its first objects or not at all.
+    /// Queues the writes that were held back: the file has the cluster with its first objects, or not at all.
     pub(crate) fn release(&mut self, name: &str, counters: Counters) {
-        let made = Record::Made {
+        let created = Record::Created {
             cluster: self.cluster,
             name: name.into(),
             counters,
         };
-        let held = self.held.take().unwrap_or_default();
-        self.hand_on(std::iter::once(made).chain(held));
+        let held_back = self.held_back.take().unwrap_or_default();
+        self.queue_records(std::iter::once(created).chain(held_back));
     }
 
-    /// Hands on that the cluster has been removed.
+    /// Queues the removal of the cluster.
     pub(crate) fn remove(self) {
-        self.hand_on([Record::Removed {
+        self.queue_records([Record::Removed {
             cluster: self.cluster,
         }]);
     }
 
-    fn hand_on(&self, records: impl IntoIterator<Item = Record>) {
+    fn queue_records(&self, records: impl IntoIterator<Item = Record>) {
         self.last.store(self.queue.push(records), Ordering::Release);
     }
 }
 
 impl Durability {
-    /// Waits until what has been written so far is on the disk.
+    /// Waits until all writes so far are on the disk.
     pub(crate) async fn wait(&self) -> Result<(), PersistError> {
         self.queue.wait(self.last.load(Ordering::Acquire)).await
     }
 
-    /// Refuses while nothing gets to the disk.
+    /// Returns an error while writes cannot be committed.
     pub(crate) fn check(&self) -> Result<(), PersistError> {
-        self.queue.is_in_trouble()
+        self.queue.check_failure()
     }
 }

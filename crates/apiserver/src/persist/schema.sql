@@ -1,10 +1,10 @@
--- Who the server is: the authority with its key, the secret of tokens, the seed of names; its address.
+-- The identity of the server: the authority with its key, the key of tokens, the seed of names; and its address.
 CREATE TABLE meta (
     key   TEXT PRIMARY KEY,
     value BLOB NOT NULL
 ) STRICT;
 
--- Numbers are never given twice (AUTOINCREMENT): they are part of what names and UIDs are made of.
+-- AUTOINCREMENT never reuses a number: names and UIDs derive from it.
 CREATE TABLE clusters (
     id        INTEGER PRIMARY KEY AUTOINCREMENT,
     name      TEXT NOT NULL UNIQUE,
@@ -14,7 +14,7 @@ CREATE TABLE clusters (
     ports     INTEGER NOT NULL
 ) STRICT;
 
--- The newest version of each object.
+-- The current version of each object.
 CREATE TABLE objects (
     cluster  INTEGER NOT NULL REFERENCES clusters (id) ON DELETE CASCADE,
     resource TEXT NOT NULL,

@@ -1,7 +1,7 @@
-//! Types of the kinds that are built into Kubernetes.
+//! The types of built-in kinds.
 //!
-//! `builtin.json` holds what merging needs to know of the definitions of Kubernetes 1.35: fields, relations, keys and
-//! their defaults. `tests/oracle/apply` makes it; it is not written by hand.
+//! `builtin.json` holds what merging needs of the definitions of Kubernetes 1.35: fields, list and map types, keys
+//! and their defaults. `tests/oracle/apply` generates it; do not edit it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -12,19 +12,19 @@ use serde_json::Value;
 use super::{Atom, Field, List, Map, Relation, Scalar, Schema, Type, TypeId};
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
-    // The table is part of the program, and a test reads it; one that cannot be read knows no kind.
+    // The file is part of the program and a test reads it; a table that cannot be read has no kinds.
     serde_json::from_str(include_str!("builtin.json"))
         .ok()
         .and_then(build)
         .unwrap_or_default()
 });
 
-/// A kind that is built into Kubernetes.
+/// A built-in kind.
 #[derive(Debug, Clone)]
 pub struct BuiltinKind {
-    /// The type of its objects.
+    /// The type of the objects.
     pub ty: Type,
-    /// The object that the API server starts from: what every object of the kind has, even if nobody says so.
+    /// The object that the API server starts from, with the fields that every object of the kind has.
     pub empty: Value,
 }
 
@@ -34,7 +34,7 @@ struct Table {
     object_meta: Option<Type>,
 }
 
-/// Returns a built-in kind, none if the table does not have it.
+/// Returns a built-in kind; `None` if the table does not have it.
 pub fn builtin(api_version: &str, kind: &str) -> Option<BuiltinKind> {
     TABLE
         .kinds
@@ -55,7 +55,7 @@ pub(super) fn object_meta() -> Type {
     TABLE.object_meta.clone().unwrap_or_else(Type::deduced)
 }
 
-/// The file: types by number, from 2 on, and the numbers of kinds.
+/// The file: the types by number, from 2 on, and the numbers of kinds.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -73,7 +73,7 @@ struct KindEntry {
     empty: Value,
 }
 
-/// A type: scalar, list and map, each if it may stand there.
+/// A type: the scalar, list and map types that it allows.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TypeEntry {
@@ -94,30 +94,30 @@ enum ScalarEntry {
     Untyped,
 }
 
-/// Type of the items, and the keys: null for an atomic list, none for a set.
+/// The type of the items, and the keys: null for an atomic list, empty for a set.
 #[derive(Deserialize)]
 struct ListEntry(u32, Option<Vec<Arc<str>>>);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MapEntry {
-    /// Fields with their types.
+    /// The types of the fields.
     #[serde(default)]
     f: BTreeMap<Arc<str>, u32>,
-    /// Defaults of fields that are keys.
+    /// The defaults of fields that are keys.
     #[serde(default)]
     d: BTreeMap<Arc<str>, Value>,
-    /// Type of what is not declared.
+    /// The type of undeclared fields.
     e: Option<u32>,
-    /// Atomic.
+    /// Whether the map is atomic.
     #[serde(default)]
     a: bool,
-    /// Nothing is known of the content.
+    /// Whether the content of the map is unknown.
     #[serde(default)]
     u: bool,
 }
 
-/// Makes types of the file; none if a number in it belongs to no type.
+/// Builds the types of the file; `None` if a number refers to no type.
 fn build(file: File) -> Option<Table> {
     let mut schema = Schema::new();
     let count = file.types.len();
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_read_whole() {
+    fn the_whole_table_can_be_read() {
         assert!(
             builtin_kinds().count() >= 60,
             "{:?}",

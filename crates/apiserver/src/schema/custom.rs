@@ -1,7 +1,7 @@
-//! Types from the `openAPIV3Schema` of a custom resource.
+//! The types of custom resources, from their `openAPIV3Schema`.
 //!
-//! The rules are those of kube-openapi's `schemaconv` on what the API server makes of a definition: `apiVersion`, `kind`
-//! and `metadata` are added, at the top and in each embedded resource.
+//! The rules are those of kube-openapi's `schemaconv`, applied to a definition as the API server does: `apiVersion`,
+//! `kind` and `metadata` are added to the object and to each embedded resource.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,48 +12,48 @@ use thiserror::Error;
 use super::builtin::object_meta;
 use super::{Atom, Field, List, Map, Relation, Scalar, Schema, Type, TypeId};
 
-/// Why a schema gives no type.
+/// Why a schema has no type.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum SchemaError {
-    /// The `type` is none of those of OpenAPI.
+    /// The `type` is not an OpenAPI type.
     #[error("{path}.type is {found:?}, not one of object, array, string, integer, number and boolean")]
     UnknownType {
-        /// Where, from `openAPIV3Schema` on.
+        /// The path from `openAPIV3Schema` on.
         path: String,
-        /// What stands there.
+        /// The value.
         found: String,
     },
     /// `x-kubernetes-list-type: map` without keys.
     #[error("{path}.x-kubernetes-list-map-keys is missing beside x-kubernetes-list-type: map")]
     NoKeys {
-        /// Where.
+        /// The path from `openAPIV3Schema` on.
         path: String,
     },
-    /// `x-kubernetes-list-type` or `x-kubernetes-map-type` has a value that is not known.
+    /// `x-kubernetes-list-type` or `x-kubernetes-map-type` has an unknown value.
     #[error("{path}.{field} is {found}, which is not one of {known}")]
     UnknownRelation {
-        /// Where.
+        /// The path from `openAPIV3Schema` on.
         path: String,
-        /// Which of the two.
+        /// The field.
         field: &'static str,
-        /// What stands there.
+        /// The value.
         found: String,
-        /// What may.
+        /// The known values.
         known: &'static str,
     },
     /// An array without `items`.
     #[error("{path}.items is missing; an array says what its items are")]
     NoItems {
-        /// Where.
+        /// The path from `openAPIV3Schema` on.
         path: String,
     },
 }
 
 impl Type {
-    /// Makes the type of a custom resource from its `openAPIV3Schema`, none for a version without one.
+    /// Returns the type of a custom resource; `schema` is `None` for a version without a schema.
     ///
     /// # Errors
-    /// [`SchemaError`] for a schema that the API server would have refused as not structural.
+    /// [`SchemaError`] for a schema that is not structural, which the API server rejects.
     pub fn of_custom_resource(schema: Option<&Value>) -> Result<Self, SchemaError> {
         let mut reader = Reader {
             schema: Schema::new(),
@@ -84,15 +84,15 @@ impl Type {
 
 struct Reader {
     schema: Schema,
-    /// Types without content, one of each.
+    /// The scalar types, one of each.
     scalars: HashMap<u8, TypeId>,
     object_meta: Option<TypeId>,
 }
 
-/// Where in the schema the reader is.
+/// The position in the schema.
 struct Place {
     path: String,
-    /// Whether this place or one above it has `x-kubernetes-preserve-unknown-fields`.
+    /// Whether this node or a parent has `x-kubernetes-preserve-unknown-fields`.
     preserve: bool,
     /// Whether this is the object itself.
     root: bool,
@@ -276,7 +276,7 @@ fn keys(schema: &Json<String, Value>, place: &Place) -> Result<Vec<Arc<str>>, Sc
     }
 }
 
-/// Copies a type and what it refers to into another schema.
+/// Copies a type and the types that it refers to into another schema.
 fn import(into: &mut Schema, ty: &Type) -> TypeId {
     let mut known = HashMap::from([(0, Schema::ATOMIC), (1, Schema::DEDUCED)]);
     import_type(into, ty, ty.id, &mut known)

@@ -1,11 +1,11 @@
-//! The types of values, as far as merging has to know them.
+//! The types of values, as far as merging needs them.
 //!
-//! A type says which kinds of value may stand at a place and how what is in them relates: a list is one thing (atomic),
-//! a set, or items known by keys; a map is one thing or one thing per field (KEP-555, KEP-2885 for what is undeclared).
-//! Nothing else of a schema matters here: formats, limits and requirements are for validation.
+//! A type says which values a field allows and how their parts merge: a list is atomic, a set, or keyed; a map is
+//! atomic or granular (KEP-555, KEP-2885 for undeclared fields). Formats, limits and required fields are a matter of
+//! validation and are not part of a type.
 //!
 //! Types come from the definition of a custom resource ([`Type::of_custom_resource`]) or from the table of built-in
-//! kinds ([`builtin`]). A type is a pointer and a number; cloning it is cheap.
+//! kinds ([`builtin`]). A type is a pointer and a number, so it is cheap to clone.
 
 mod builtin;
 mod custom;
@@ -35,7 +35,7 @@ pub(crate) struct Schema {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TypeId(u32);
 
-/// What may stand at a place; a value of another kind than those is an error.
+/// The scalar, list and map types that a field allows; any other value is an error.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Atom {
     pub(crate) scalar: Option<Scalar>,
@@ -48,7 +48,7 @@ pub(crate) enum Scalar {
     Numeric,
     String,
     Boolean,
-    /// Any of the others: int-or-string, quantities, times.
+    /// Any scalar type: int-or-string, quantities, times.
     Untyped,
 }
 
@@ -58,14 +58,14 @@ pub(crate) struct List {
     pub(crate) relation: Relation,
 }
 
-/// How the items of a list relate.
+/// How the items of a list merge.
 #[derive(Debug, Clone)]
 pub(crate) enum Relation {
-    /// The list changes as a whole.
+    /// The list is replaced as a whole.
     Atomic,
-    /// Items are scalars, each at most once.
+    /// The items are scalars, each at most once.
     Set,
-    /// Items are maps, known by the values of these fields.
+    /// The items are maps, identified by the values of these fields.
     Keyed(Vec<Arc<str>>),
 }
 
@@ -73,11 +73,11 @@ pub(crate) enum Relation {
 pub(crate) struct Map {
     /// The declared fields, sorted by name.
     fields: Vec<Field>,
-    /// The type of what is not declared; none if nothing else may stand there.
+    /// The type of undeclared fields; `None` if there are none.
     pub(crate) element: Option<TypeId>,
-    /// Whether the map changes as a whole.
+    /// Whether the map is replaced as a whole.
     pub(crate) atomic: bool,
-    /// Whether nothing is known of the map's content.
+    /// Whether the content of the map is unknown.
     pub(crate) deduced: bool,
 }
 
@@ -85,22 +85,22 @@ pub(crate) struct Map {
 pub(crate) struct Field {
     pub(crate) name: Arc<str>,
     pub(crate) ty: TypeId,
-    /// What an item of a list has as a key if it does not say.
+    /// The default of a key that a list's item omits.
     pub(crate) default: Option<Value>,
 }
 
-/// What a value turned out to be, given its type.
+/// The type that applies to a value.
 #[derive(Clone, Copy)]
 pub(crate) enum Shape<'a> {
     Scalar(Scalar),
     List(&'a List),
     Map(&'a Map),
-    /// Nothing may stand here.
+    /// No value is allowed.
     Nothing,
 }
 
-/// The shapes that remain possible once a value is known. Comparable, since two values of different shape are merged
-/// differently.
+/// The types that remain possible for a known value. They can be compared, since two values of different types are
+/// merged differently.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Possible {
     scalar: bool,
@@ -109,8 +109,8 @@ pub(crate) struct Possible {
 }
 
 impl Atom {
-    /// Narrows the shapes to that of the value. A null, an absent value and one of a shape that is not allowed leave
-    /// them as they are: the value is then looked at as if it were a map, a scalar or a list, in this order.
+    /// Narrows the types to that of the value. A null, an absent value and a value of a type that is not allowed
+    /// leave all of them: the value then counts as a map, a scalar or a list, in this order.
     pub(crate) fn possible(&self, value: Option<&Value>) -> Possible {
         let all = Possible {
             scalar: self.scalar.is_some(),
@@ -132,7 +132,7 @@ impl Atom {
         }
     }
 
-    /// Chooses among the shapes that remain.
+    /// Selects one of the types that remain.
     pub(crate) fn shape(&self, possible: Possible) -> Shape<'_> {
         match self {
             Self { map: Some(map), .. } if possible.map => Shape::Map(map),
@@ -144,12 +144,12 @@ impl Atom {
         }
     }
 
-    /// The shape of a value.
+    /// Returns the type that applies to a value.
     pub(crate) fn shape_of(&self, value: &Value) -> Shape<'_> {
         self.shape(self.possible(Some(value)))
     }
 
-    /// The shape without a value in hand.
+    /// Returns the type that applies without a value.
     pub(crate) fn declared_shape(&self) -> Shape<'_> {
         self.shape(self.possible(None))
     }
@@ -175,16 +175,16 @@ impl Map {
         self.fields.get(place)
     }
 
-    /// Returns the type of what stands at a name, declared or not.
+    /// Returns the type of a field, declared or not.
     pub(crate) fn type_at(&self, name: &str) -> Option<TypeId> {
         self.field(name).map(|field| field.ty).or(self.element)
     }
 }
 
 impl Schema {
-    /// The type of anything, to be changed as a whole.
+    /// The type of any value, replaced as a whole.
     pub(crate) const ATOMIC: TypeId = TypeId(0);
-    /// The type of anything, of which maps are one thing per field and lists change as a whole.
+    /// The type of any value, whose maps are granular and whose lists are atomic.
     pub(crate) const DEDUCED: TypeId = TypeId(1);
 
     /// Returns a schema with the two types that every schema has.
@@ -203,7 +203,7 @@ impl Schema {
     }
 
     pub(crate) fn atom(&self, id: TypeId) -> &Atom {
-        // Numbers are made by `add` and `reserve` and checked by the table's reader.
+        // `add` and `reserve` create the numbers, and the reader of the table checks them.
         &self.atoms[id.0 as usize]
     }
 
@@ -213,7 +213,7 @@ impl Schema {
         id
     }
 
-    /// Takes a number before its type is known, so that a type can refer to itself.
+    /// Reserves a number for a type that is not known yet, so that a type can refer to itself.
     fn reserve(&mut self) -> TypeId {
         let id = TypeId(u32::try_from(self.atoms.len()).unwrap_or(u32::MAX));
         self.atoms.push(Atom::default());
@@ -234,7 +234,7 @@ impl Type {
         Self { schema, id }
     }
 
-    /// Returns the type of an object of which nothing is known: lists change as a whole, maps per field.
+    /// Returns the type of an object with an unknown schema: atomic lists, granular maps.
     pub fn deduced() -> Self {
         Self::new(Arc::new(Schema::new()), Schema::DEDUCED)
     }

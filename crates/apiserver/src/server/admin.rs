@@ -1,4 +1,4 @@
-//! `/admin`: clusters come and go at run time.
+//! The path `/admin`: creates and removes clusters at run time.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use super::{Server, ServerError};
 use crate::status::Status;
 
-/// Answers a request below `/admin`: code and body.
+/// Handles a request below `/admin` with a status code and a body.
 ///
-/// - `GET /admin/clusters`: the names;
-/// - `GET /admin/clusters/NAME`: URL, token and kubeconfig;
-/// - `POST /admin/clusters/NAME`: makes it, and answers the same;
-/// - `DELETE /admin/clusters/NAME`: removes it.
+/// - `GET /admin/clusters`: lists the names.
+/// - `GET /admin/clusters/NAME`: returns URL, token and kubeconfig.
+/// - `POST /admin/clusters/NAME`: creates the cluster and returns URL, token and kubeconfig.
+/// - `DELETE /admin/clusters/NAME`: removes the cluster.
 pub(crate) fn answer(server: &Server, method: &Method, path: &[&str]) -> Result<(u16, Value), Status> {
     match (method.as_str(), path) {
         ("GET", ["clusters"]) => Ok((200, json!({"clusters": server.clusters()}))),

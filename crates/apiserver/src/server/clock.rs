@@ -1,15 +1,15 @@
-//! The time at the edge.
+//! The clock of a server.
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// Gives the time. Everything below the server has it as a parameter.
+/// A source of the time. Everything below the server takes the time as a parameter.
 pub trait Clock: Send + Sync {
-    /// Now.
+    /// Returns the current time.
     fn now(&self) -> Timestamp;
 }
 
-/// The clock of the runtime: a paused or simulated one too.
+/// The clock of the Tokio runtime, which may be paused or simulated.
 #[derive(Debug, Clone, Copy)]
 pub struct TokioClock {
     began: Instant,
@@ -17,12 +17,12 @@ pub struct TokioClock {
 }
 
 impl TokioClock {
-    /// Returns a clock that shows the time of day and goes on with the runtime's.
+    /// Returns a clock that starts at the time of day and advances with the runtime's clock.
     pub fn new() -> Self {
         Self::starting(Timestamp::now())
     }
 
-    /// Returns a clock that shows a time now, and goes on with the runtime's.
+    /// Returns a clock that starts at a given time and advances with the runtime's clock.
     pub fn starting(at: Timestamp) -> Self {
         Self {
             began: Instant::now(),

@@ -1,4 +1,4 @@
-//! A virtual cluster in a server.
+//! A virtual cluster of a server.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use super::{Options, Server, ServerError};
 use crate::controllers::{self, Health, HealthRule, Settings};
 use crate::faults::Switchboard;
 use crate::journal::Entry;
-use crate::kinds::{Resource, strategy};
+use crate::kinds::{FIRST_ADDRESS, Resource};
 use crate::persist::{Durability, PersistError};
 use crate::random::Random;
 use crate::state::State;
@@ -30,12 +30,12 @@ pub struct Cluster {
     settings: Mutex<Arc<Settings>>,
     faults: Switchboard,
     requests: Requests,
-    /// Whether the driver has been told of work.
-    told: AtomicBool,
+    /// Whether the cluster is in the driver's queue.
+    scheduled: AtomicBool,
     work: mpsc::UnboundedSender<Arc<Cluster>>,
     /// True once the cluster has been removed.
     closed: watch::Sender<bool>,
-    /// What has to be on the disk before it is shown; none if nothing is kept there.
+    /// The handle to wait for writes to the disk; `None` if the server has no data folder.
     durability: Option<Durability>,
 }
 
@@ -55,39 +55,39 @@ impl Cluster {
             settings: Mutex::new(Arc::new(settings)),
             faults,
             requests: Requests::default(),
-            told: AtomicBool::new(false),
+            scheduled: AtomicBool::new(false),
             work,
             closed: watch::Sender::new(false),
             durability,
         }
     }
 
-    /// Its name.
+    /// Returns the name of the cluster.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The state. Whoever holds it does not wait for anything.
+    /// Locks the state. The holder of the lock must not wait for anything.
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The faults.
+    /// Returns the switchboard of faults.
     pub fn faults(&self) -> &Switchboard {
         &self.faults
     }
 
-    /// Counts what it is asked.
+    /// Returns the counters of requests.
     pub(crate) fn requests(&self) -> &Requests {
         &self.requests
     }
 
-    /// Tells when the cluster has been removed.
+    /// Returns a signal that becomes true when the cluster is removed.
     pub(crate) fn closed(&self) -> watch::Receiver<bool> {
         self.closed.subscribe()
     }
 
-    /// Ends its watches, and removes it from the disk.
+    /// Ends the watches of the cluster and removes it from the disk.
     pub(super) fn close(&self) {
         self.closed.send_replace(true);
         if let Some(outbox) = self.state().outbox.take() {
@@ -95,7 +95,7 @@ impl Cluster {
         }
     }
 
-    /// Lets the disk have it: all that was written so far at once.
+    /// Queues all writes so far for the disk, in one transaction.
     pub(super) fn release(&self) {
         let mut state = self.state();
         let counters = state.counters();
@@ -104,7 +104,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until everything that has been written is on the disk: nobody may see what a crash takes back.
+    /// Waits until all writes so far are on the disk: no client may see a write that a crash loses.
     pub(crate) async fn durable(&self) -> Result<(), PersistError> {
         match &self.durability {
             Some(durability) => durability.wait().await,
@@ -112,25 +112,26 @@ impl Cluster {
         }
     }
 
-    /// Refuses writes while nothing gets to the disk.
-    pub(crate) fn takes_writes(&self) -> Result<(), PersistError> {
+    /// Returns an error while writes cannot reach the disk.
+    pub(crate) fn check_writable(&self) -> Result<(), PersistError> {
         self.durability.as_ref().map_or(Ok(()), Durability::check)
     }
 
-    /// Tells the driver that there may be work. The server does it after each write; whoever writes to the state does it too.
-    pub fn tell(self: &Arc<Self>) {
+    /// Queues the cluster for the driver, which runs its controllers. The server calls this after each write; any
+    /// other writer to the state must call it too.
+    pub fn schedule(self: &Arc<Self>) {
         let has_work = self.state().queue.next().is_some();
-        if has_work && !self.told.swap(true, Ordering::AcqRel) {
-            // Without a server there is nobody to tell.
+        if has_work && !self.scheduled.swap(true, Ordering::AcqRel) {
+            // The send fails only if the server is gone.
             let _ = self.work.send(Arc::clone(self));
         }
     }
 
-    pub(super) fn taken(&self) {
-        self.told.store(false, Ordering::Release);
+    pub(super) fn unschedule(&self) {
+        self.scheduled.store(false, Ordering::Release);
     }
 
-    /// Lets the controllers work; returns when to call again.
+    /// Runs the controllers; returns when to run them again.
     pub fn step(&self, now: Timestamp) -> Option<Timestamp> {
         let settings = Arc::clone(&self.settings());
         controllers::step(&mut self.state(), &settings, now)
@@ -140,11 +141,11 @@ impl Cluster {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes what every cluster has.
+    /// Creates the objects that every cluster has.
     pub(super) fn bootstrap(self: &Arc<Self>, now: Timestamp) -> Result<(), ServerError> {
         let service = json!({
             "metadata": {"name": "kubernetes", "labels": {"component": "apiserver", "provider": "kubernetes"}},
-            "spec": {"clusterIP": strategy::FIRST_ADDRESS.to_string(), "ports": [
+            "spec": {"clusterIP": FIRST_ADDRESS.to_string(), "ports": [
                 {"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}]},
         });
         for namespace in ["kube-system", "kube-public", "default", "kube-node-lease"] {
@@ -152,7 +153,7 @@ impl Cluster {
         }
         self.make("services", "default", service, now)?;
         self.state().addresses.given = 1;
-        // What the namespaces have is there before the first request.
+        // The objects of the first namespaces exist before the first request.
         while self.step(now).is_some_and(|next| next <= now) {}
         Ok(())
     }
@@ -199,7 +200,7 @@ impl fmt::Debug for Cluster {
     }
 }
 
-/// A virtual cluster, to whoever has the server in their own process.
+/// A virtual cluster, for users of the server in the same process.
 #[derive(Clone)]
 pub struct ClusterHandle {
     pub(super) cluster: Arc<Cluster>,
@@ -207,12 +208,12 @@ pub struct ClusterHandle {
 }
 
 impl ClusterHandle {
-    /// Its name.
+    /// Returns the name of the cluster.
     pub fn name(&self) -> &str {
         self.cluster.name()
     }
 
-    /// Its URL; a path only, while the server has none.
+    /// Returns the URL of the cluster; only its path if the server has no URL yet.
     pub fn url(&self) -> String {
         format!(
             "{}/clusters/{}",
@@ -221,12 +222,12 @@ impl ClusterHandle {
         )
     }
 
-    /// The token of its administrator.
+    /// Returns the token of the cluster's administrator.
     pub fn token(&self) -> String {
         self.server.shared.secret.cluster_token(self.name())
     }
 
-    /// A kubeconfig for its administrator.
+    /// Returns a kubeconfig for the cluster's administrator.
     pub fn kubeconfig(&self) -> String {
         let name = self.name();
         format!(
@@ -240,71 +241,71 @@ impl ClusterHandle {
         )
     }
 
-    /// The writes that its journal keeps, the oldest first.
+    /// Returns the writes that the journal keeps, the oldest first.
     pub fn journal(&self) -> Vec<Entry> {
         self.cluster.state().journal.entries().cloned().collect()
     }
 
-    /// How many writes there have been.
+    /// Returns the number of writes so far.
     pub fn written(&self) -> u64 {
         self.cluster.state().journal.written()
     }
 
-    /// How many requests it has been sent, by verb; those of no resource, such as `/version`, are `other`.
+    /// Returns the number of requests by verb; requests for no resource, such as `/version`, count as `other`.
     pub fn requests(&self) -> BTreeMap<&'static str, u32> {
         self.cluster.requests().by_verb()
     }
 
-    /// Its faults.
+    /// Returns the switchboard of faults.
     pub fn faults(&self) -> &Switchboard {
         self.cluster.faults()
     }
 
-    /// Its revision.
+    /// Returns the revision of the store.
     pub fn revision(&self) -> u64 {
         self.cluster.state().store.revision()
     }
 
-    /// An object as it is stored: table (`deployments.apps`) and key (`namespace/name`).
+    /// Returns a stored object by its table (`deployments.apps`) and key (`namespace/name`).
     pub fn stored(&self, table: &str, key: &str) -> Option<Arc<Stored>> {
         self.cluster.state().store.get(table, key).cloned()
     }
 
-    /// Forgets the past, so that watches and lists of it get 410.
+    /// Compacts the history, so that watches and lists of earlier resource versions get 410.
     pub fn compact(&self) {
         let mut state = self.cluster.state();
         let revision = state.store.revision();
         state.store.compact(revision);
-        // Whoever is behind has to notice.
+        // Watches that are behind have to end.
         state.store.wake_all();
     }
 
-    /// Sets when what is deployed becomes healthy, from the next look on.
+    /// Sets when workloads become healthy, and queues all workloads.
     pub fn set_health(&self, health: Health) {
         let mut settings = self.cluster.settings();
         Arc::make_mut(&mut settings).health = health;
         drop(settings);
-        self.look_again();
+        self.requeue_workloads();
     }
 
-    /// Sets when some objects become healthy.
+    /// Adds a health rule for some workloads, and queues all workloads.
     pub fn add_health_rule(&self, rule: HealthRule) {
         let mut settings = self.cluster.settings();
         Arc::make_mut(&mut settings).rules.push(rule);
         drop(settings);
-        self.look_again();
+        self.requeue_workloads();
     }
 
-    fn look_again(&self) {
+    fn requeue_workloads(&self) {
         {
             let mut state = self.cluster.state();
             let State { store, queue, .. } = &mut *state;
-            queue.all_workloads(store);
+            queue.push_all_workloads(store);
         }
-        self.cluster.tell();
+        self.cluster.schedule();
     }
 
-    /// The cluster itself.
+    /// Returns the cluster behind the handle.
     pub fn cluster(&self) -> &Arc<Cluster> {
         &self.cluster
     }

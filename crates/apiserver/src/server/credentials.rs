@@ -17,37 +17,37 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-/// Why keys or certificates could not be made.
+/// Why keys or certificates could not be created.
 #[derive(Debug, Error)]
 pub enum CredentialError {
-    /// Of rcgen.
-    #[error("certificate")]
+    /// A certificate could not be created.
+    #[error("cannot create the certificate")]
     Certificate(#[from] rcgen::Error),
-    /// Of rustls.
+    /// The TLS configuration is invalid.
     #[error("TLS configuration")]
     Tls(#[from] rustls::Error),
-    /// The system gives no random bytes.
-    #[error("the system gives no random bytes")]
+    /// The system returned no random bytes.
+    #[error("the system returned no random bytes")]
     Random,
-    /// The key has a form that rustls does not take.
+    /// The private key has an unsupported format.
     #[error("private key: {0}")]
     Key(&'static str),
 }
 
-/// The authority of a server, and the certificate that it signed for it.
+/// The certificate authority of a server, and the server certificate that it signed.
 pub struct Authority {
     ca: Arc<str>,
     tls: Arc<ServerConfig>,
 }
 
 impl Authority {
-    /// Makes an authority and a certificate for this machine and further names.
+    /// Creates an authority and a certificate for this machine and the given names.
     pub(super) fn new(names: &[String]) -> Result<Self, CredentialError> {
         let (certificate, key) = Self::make()?;
         Self::known(&certificate, &key, names)
     }
 
-    /// Makes an authority: its certificate and its key, as PEM.
+    /// Creates an authority; returns its certificate and its key, as PEM.
     pub(super) fn make() -> Result<(String, String), CredentialError> {
         let key = KeyPair::generate()?;
         let certificate = Self::params().self_signed(&key)?;
@@ -64,7 +64,7 @@ impl Authority {
         params
     }
 
-    /// Lets an authority that was made before sign a new certificate.
+    /// Loads an authority and signs a new server certificate.
     pub(super) fn known(ca: &str, key: &str, names: &[String]) -> Result<Self, CredentialError> {
         let issuer = Issuer::new(Self::params(), KeyPair::from_pem(key)?);
 
@@ -93,7 +93,7 @@ impl Authority {
             .with_no_client_auth()
             .with_single_cert(vec![certificate.der().clone()], key)?;
         tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        // Whoever comes back need not begin anew, and nothing is kept for those who do not: clients may be thousands.
+        // Tickets resume sessions without any state on the server, which may have thousands of clients.
         tls.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()?;
         Ok(Self {
             ca: ca.into(),
@@ -101,30 +101,30 @@ impl Authority {
         })
     }
 
-    /// Its certificate, as PEM.
+    /// Returns the certificate of the authority, as PEM.
     pub fn ca_pem(&self) -> Arc<str> {
         Arc::clone(&self.ca)
     }
 
-    /// How the server speaks TLS.
+    /// Returns the TLS configuration of the server.
     pub fn tls(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.tls)
     }
 }
 
-/// Who sends a request.
+/// The user who sent a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
-    /// The name.
+    /// The user name.
     pub name: String,
     /// The groups.
     pub groups: Vec<String>,
-    /// The UID, of a service account.
+    /// The UID; only service accounts have one.
     pub uid: String,
 }
 
 impl User {
-    /// The user of a cluster's own token.
+    /// Returns the administrator of a cluster.
     pub(crate) fn admin() -> Self {
         Self {
             name: "kubernetes-admin".to_owned(),
@@ -133,7 +133,7 @@ impl User {
         }
     }
 
-    /// Nobody.
+    /// Returns the anonymous user.
     pub(crate) fn anonymous() -> Self {
         Self {
             name: "system:anonymous".to_owned(),
@@ -142,7 +142,7 @@ impl User {
         }
     }
 
-    /// A service account.
+    /// Returns a service account as a user.
     pub(crate) fn account(namespace: &str, name: &str, uid: &str) -> Self {
         Self {
             name: format!("system:serviceaccount:{namespace}:{name}"),
@@ -156,7 +156,7 @@ impl User {
     }
 }
 
-/// What tokens are made of. It prints nothing.
+/// The key of all tokens. Its `Debug` output is empty.
 #[derive(Clone)]
 pub(crate) struct Secret([u8; 32]);
 
@@ -171,7 +171,7 @@ impl Secret {
         given.map_or_else(random, Ok).map(Self)
     }
 
-    /// A keyed digest; twice, as a digest alone can be prolonged.
+    /// Returns a keyed digest; hashed twice, since a single digest allows length extension.
     fn seal(&self, text: &str) -> [u8; 32] {
         let inner = Sha256::new().chain_update(self.0).chain_update(text).finalize();
         Sha256::new()
@@ -185,17 +185,17 @@ impl Secret {
         URL_SAFE_NO_PAD.encode(self.seal(purpose))
     }
 
-    /// The token of a cluster's administrator.
+    /// Returns the token of a cluster's administrator.
     pub(crate) fn cluster_token(&self, cluster: &str) -> String {
         self.token(&format!("cluster/{cluster}"))
     }
 
-    /// The token for `/admin`.
+    /// Returns the token for `/admin`.
     pub(crate) fn admin_token(&self) -> String {
         self.token("admin")
     }
 
-    /// Makes the token of a service account.
+    /// Creates the token of a service account.
     pub(crate) fn account_token(&self, cluster: &str, claims: &Value) -> String {
         let encode = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let header = json!({"alg": "HS256", "kid": "starling-embedded"});
@@ -204,11 +204,11 @@ impl Secret {
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(seal))
     }
 
-    /// The claims of a service account's token; none if it is not one of ours, or has expired.
+    /// Returns the claims of a service account's token; `None` if the token is invalid or expired.
     pub(crate) fn account_claims(&self, cluster: &str, token: &str, now: Timestamp) -> Option<Value> {
         let (signed, seal) = token.rsplit_once('.')?;
         let expected = self.seal(&format!("account/{cluster}/{signed}"));
-        if !same(&URL_SAFE_NO_PAD.decode(seal).ok()?, &expected) {
+        if !constant_time_eq(&URL_SAFE_NO_PAD.decode(seal).ok()?, &expected) {
             return None;
         }
         let claims = URL_SAFE_NO_PAD.decode(signed.split_once('.')?.1).ok()?;
@@ -217,7 +217,7 @@ impl Secret {
     }
 }
 
-/// Random bytes of the system's generator.
+/// Returns random bytes from the system's generator.
 pub(super) fn random<const N: usize>() -> Result<[u8; N], CredentialError> {
     let mut bytes = [0; N];
     rustls::crypto::aws_lc_rs::default_provider()
@@ -227,8 +227,8 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N], CredentialError> {
     Ok(bytes)
 }
 
-/// Compares without telling by the time it takes where the difference is.
-pub(crate) fn same(left: &[u8], right: &[u8]) -> bool {
+/// Compares in constant time.
+pub(crate) fn constant_time_eq(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len()
         && left
             .iter()
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_known_by_their_cluster_until_they_expire() {
+    fn tokens_are_valid_in_their_cluster_until_they_expire() {
         let secret = Secret([7; 32]);
         let token = secret.account_token("a", &json!({"sub": "x", "exp": 100}));
         let at = |second| Timestamp::from_second(second).unwrap();

@@ -1,4 +1,4 @@
-//! Calls the controllers of all clusters: after each write, and when the time has come.
+//! The driver: runs the controllers of all clusters, after each write and at planned times.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -9,12 +9,12 @@ use tokio::sync::mpsc;
 
 use super::{Clock, Cluster};
 
-/// How many clusters get a turn before the runtime gets one.
+/// How many clusters run before the task yields to the runtime.
 const AT_ONCE: usize = 32;
 
-/// Runs until the server is gone.
+/// Runs until the server is dropped.
 pub(super) async fn run(mut queue: mpsc::UnboundedReceiver<Arc<Cluster>>, clock: Arc<dyn Clock>) {
-    // By time and name, so that the order is always the same.
+    // Sorted by time and name, so that the order is deterministic.
     let mut planned: BTreeMap<(Timestamp, Box<str>), Weak<Cluster>> = BTreeMap::new();
     let mut turns = 0;
     loop {
@@ -29,7 +29,7 @@ pub(super) async fn run(mut queue: mpsc::UnboundedReceiver<Arc<Cluster>>, clock:
             let wait = planned
                 .first_key_value()
                 .map(|((at, _), _)| Duration::try_from(*at - now).unwrap_or_default());
-            // A millisecond more, as timers have no finer grain.
+            // One millisecond more, since timers have a resolution of one millisecond.
             let timer = wait.map(|wait| tokio::time::sleep(wait + Duration::from_millis(1)));
             let received = match timer {
                 None => queue.recv().await,
@@ -40,7 +40,7 @@ pub(super) async fn run(mut queue: mpsc::UnboundedReceiver<Arc<Cluster>>, clock:
                 },
             };
             let Some(cluster) = received else { return };
-            cluster.taken();
+            cluster.unschedule();
             step(&cluster, clock.now(), &mut planned);
         }
         turns += 1;

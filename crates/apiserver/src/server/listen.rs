@@ -1,4 +1,4 @@
-//! Addresses and streams that requests come by.
+//! Serving connections, over TCP or any stream.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use crate::http;
 pub struct Listening {
     address: SocketAddr,
     task: AbortHandle,
-    /// Connections end with the address.
+    /// Ends the connections when the value is dropped.
     connections: tokio::sync::watch::Sender<bool>,
 }
 
 impl Listening {
-    /// The address, with its port.
+    /// Returns the address with its port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Goes on listening for as long as the process lives.
+    /// Keeps listening until the process ends.
     pub fn forever(self) {
         std::mem::forget(self);
     }
@@ -43,10 +43,10 @@ impl Drop for Listening {
 }
 
 impl Server {
-    /// Listens on an address, with TLS. Port 0 means any.
+    /// Listens on an address with TLS. Port 0 selects a free port.
     ///
     /// # Errors
-    /// The address cannot be had.
+    /// The address is not available.
     pub async fn listen(&self, address: SocketAddr) -> Result<Listening, ServerError> {
         let failed = |source| ServerError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
@@ -72,8 +72,8 @@ impl Server {
                         });
                     }
                     Err(error) => {
-                        // Too many open files, mostly: it may be better in a moment.
-                        tracing::warn!(%error, "a connection was not accepted");
+                        // Usually too many open files, which is temporary.
+                        tracing::warn!(%error, "failed to accept a connection");
                         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
                     }
                 }
@@ -86,7 +86,7 @@ impl Server {
         })
     }
 
-    /// Serves one connection with TLS, over any stream.
+    /// Serves one connection with TLS over any stream.
     pub async fn serve_tls<S>(&self, stream: S)
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -96,11 +96,11 @@ impl Server {
             .await
         {
             Ok(stream) => self.serve(stream).await,
-            Err(error) => tracing::debug!(%error, "no TLS"),
+            Err(error) => tracing::debug!(%error, "TLS handshake failed"),
         }
     }
 
-    /// Serves one connection over any stream: HTTP/1.1, or HTTP/2 if the client begins with it.
+    /// Serves one connection over any stream: HTTP/1.1, or HTTP/2 if the client starts with it.
     pub async fn serve<S>(&self, stream: S)
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -118,7 +118,7 @@ impl Server {
             .timer(TokioTimer::new())
             .max_concurrent_streams(1000);
         if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
-            // The client went away, or a fault closed the connection.
+            // The client closed the connection, or a fault did.
             tracing::debug!(error, "connection ended");
         }
     }

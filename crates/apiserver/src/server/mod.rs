@@ -1,4 +1,4 @@
-//! The server: virtual clusters, their addresses and credentials, and what drives their controllers.
+//! The server: virtual clusters, their addresses and credentials, and the driver of their controllers.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,31 +37,31 @@ pub use listen::Listening;
 use crate::controllers::Health;
 use crate::controllers::Settings;
 use crate::journal::{Journal, Keep};
-use crate::persist::{File, Identity, Kept, PersistError};
+use crate::persist::{File, Identity, PersistError, StoredCluster};
 use crate::random::Random;
 use crate::state::State;
 use crate::store::History;
 pub(crate) use admin::answer as admin_answer;
-pub(crate) use credentials::{Secret, same};
+pub(crate) use credentials::{Secret, constant_time_eq};
 
-/// How a server is started.
+/// The options of a server.
 #[derive(Clone)]
 pub struct Options {
-    /// Where names and UIDs come from: the same seed and the same requests give the same.
+    /// The seed of names and UIDs: the same seed and the same requests give the same names.
     pub seed: u64,
-    /// Where tokens come from; none for the system's generator.
+    /// The key of all tokens; `None` for a random key.
     pub secret: Option<[u8; 32]>,
-    /// The time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// How much of the past a cluster keeps.
+    /// How much history the store of a cluster keeps.
     pub history: History,
-    /// How many writes a cluster's journal keeps.
+    /// How many writes the journal of a cluster keeps.
     pub journal: Keep,
-    /// When what is deployed becomes healthy.
+    /// When workloads become healthy.
     pub health: Health,
-    /// Names and addresses, besides those of this machine, that the server's certificate is good for.
+    /// The names and addresses in the server's certificate, in addition to those of this machine.
     pub names: Vec<String>,
-    /// The URL in kubeconfigs, without a path; none for that of the first address listened on.
+    /// The URL in kubeconfigs, without a path; `None` for the first address that the server listens on.
     pub url: Option<String>,
 }
 
@@ -80,46 +80,46 @@ impl Default for Options {
     }
 }
 
-/// Why something cannot be done with a server.
+/// The errors of a server.
 #[derive(Debug, Error)]
 pub enum ServerError {
-    /// There is a cluster of that name.
-    #[error("cluster {0:?} exists already")]
+    /// A cluster of that name exists.
+    #[error("cluster {0:?} already exists")]
     Exists(String),
-    /// The name cannot stand in a URL and a kubeconfig.
-    #[error("{name:?} is no name for a cluster: {why}")]
+    /// The name is not valid in a URL and a kubeconfig.
+    #[error("invalid cluster name {name:?}: {why}")]
     Name {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// Keys or certificates could not be made.
-    #[error("credentials of the embedded API server")]
+    /// Keys or certificates could not be created.
+    #[error("cannot create the credentials of the embedded API server")]
     Credentials(#[from] CredentialError),
-    /// The first objects of a cluster could not be made.
-    #[error("first objects of cluster {name:?}: {why}")]
+    /// The initial objects of a cluster could not be created.
+    #[error("cannot create the initial objects of cluster {name:?}: {why}")]
     Bootstrap {
         /// The cluster.
         name: String,
-        /// The answer.
+        /// The response of the API server.
         why: String,
     },
-    /// The address cannot be listened on.
-    #[error("listen on {address}")]
+    /// The server cannot listen on the address.
+    #[error("cannot listen on {address}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// The server's file cannot be used.
+    /// The data folder cannot be used.
     #[error(transparent)]
     File(#[from] PersistError),
 }
 
-/// A server with any number of virtual clusters. Cloning gives another handle of the same one.
+/// A server with any number of virtual clusters. Clones are handles of the same server.
 #[derive(Clone)]
 pub struct Server {
     pub(crate) shared: Arc<Shared>,
@@ -131,19 +131,20 @@ pub(crate) struct Shared {
     pub(crate) secret: Secret,
     clusters: RwLock<BTreeMap<Box<str>, Arc<Cluster>>>,
     numbers: Arc<AtomicU64>,
-    /// Where clusters are kept, if they are to outlive the process.
+    /// The data folder; `None` if clusters exist in memory only.
     file: Option<File>,
-    /// Where names and UIDs come from.
+    /// The seed of names and UIDs.
     seed: u64,
     url: OnceLock<String>,
     work: mpsc::UnboundedSender<Arc<Cluster>>,
 }
 
 impl Server {
-    /// Starts a server without clusters, inside a runtime. It serves nothing until it listens or is given streams.
+    /// Starts a server without clusters, on the current runtime. It serves nothing until it listens or is given
+    /// streams.
     ///
     /// # Errors
-    /// Keys or certificates cannot be made.
+    /// Keys or certificates cannot be created.
     pub fn start(options: Options) -> Result<Self, ServerError> {
         let secret = Secret::new(options.secret)?;
         let authority = Authority::new(&options.names)?;
@@ -151,14 +152,14 @@ impl Server {
         Ok(Self::run(options, secret, authority, seed, None))
     }
 
-    /// Opens a server whose clusters are kept in a folder, or makes the folder. What has been answered survives any
-    /// end of the process; see [`crate::persist`]. One process may have it open.
+    /// Opens a server whose clusters are stored in a folder; creates the folder if it is missing. A crash loses no
+    /// acknowledged write; see [`crate::persist`]. Only one process can open a folder at a time.
     ///
-    /// The authority, the secret of tokens and the seed are those of the first time, whatever the options say then.
-    /// Of a seed of 0 the first time makes one by the system's generator.
+    /// The authority, the token key and the seed are those of the first start; later options do not change them. If
+    /// the seed of the first start is 0, the server draws a random one.
     ///
     /// # Errors
-    /// The folder is in use, or what is in it cannot be read.
+    /// Another process uses the folder, or its content cannot be read.
     pub async fn open(options: Options, folder: &Path) -> Result<Self, ServerError> {
         let opened = File::open(folder, || identity(&options)).await?;
         let Identity {
@@ -168,13 +169,13 @@ impl Server {
             key,
         } = opened.identity;
         let secret = Secret::new(Some(secret))?;
-        // Its certificate is good for the address that its kubeconfigs name.
+        // The certificate has to be valid for the address that existing kubeconfigs name.
         let mut names = options.names.clone();
         names.extend(opened.file.address().map(|address| address.ip().to_string()));
         let authority = Authority::known(&certificate, &key, &names)?;
         let server = Self::run(options, secret, authority, seed, Some(opened.file));
-        for kept in opened.clusters {
-            server.restore(kept);
+        for stored in opened.clusters {
+            server.restore(stored);
         }
         Ok(server)
     }
@@ -211,14 +212,14 @@ impl Server {
         Journal::new(self.shared.options.journal, Arc::clone(&self.shared.numbers))
     }
 
-    /// An empty cluster that nobody knows yet.
+    /// Returns an empty cluster that is not registered yet.
     fn new_cluster(&self, name: &str) -> Arc<Cluster> {
         let Shared {
             options, file, seed, ..
         } = &*self.shared;
         let id = file.as_ref().map(File::next_id);
         let random = match id {
-            // A cluster of the name of one that was removed is another one.
+            // A new cluster gets other names and UIDs than a removed one of the same name.
             Some(id) => Random::named(*seed, &format!("{id}/{name}")),
             None => Random::named(*seed, name),
         };
@@ -239,16 +240,16 @@ impl Server {
         ))
     }
 
-    /// Puts a cluster back that was kept.
-    fn restore(&self, kept: Kept) {
+    /// Registers a cluster that was read from the disk.
+    fn restore(&self, stored: StoredCluster) {
         let Some(file) = &self.shared.file else { return };
         let options = &self.shared.options;
-        let mut state = State::restored(&kept.counters, kept.objects, options.history, self.journal());
-        let (outbox, durability) = file.outbox(kept.id, false);
+        let mut state = State::restored(&stored.counters, stored.objects, options.history, self.journal());
+        let (outbox, durability) = file.outbox(stored.id, false);
         state.outbox = Some(outbox);
         let work = self.shared.work.clone();
         let cluster = Cluster::new(
-            &kept.name,
+            &stored.name,
             options,
             self.settings(),
             state,
@@ -260,14 +261,14 @@ impl Server {
             .clusters
             .write()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert(kept.name, Arc::clone(&cluster));
-        cluster.tell();
+            .insert(stored.name, Arc::clone(&cluster));
+        cluster.schedule();
     }
 
-    /// Waits until everything that has been written is on the disk; at once if nothing is kept there.
+    /// Waits until all writes so far are on the disk; returns at once without a data folder.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The writes cannot reach the disk.
     pub async fn durable(&self) -> Result<(), ServerError> {
         if let Some(file) = &self.shared.file {
             file.durable().await?;
@@ -275,22 +276,22 @@ impl Server {
         Ok(())
     }
 
-    /// The address that a server with a file listened on last.
+    /// Returns the address that a server with a data folder last listened on.
     pub fn kept_address(&self) -> Option<SocketAddr> {
         self.shared.file.as_ref().and_then(File::address)
     }
 
-    /// Writes everything to the file, closes it and gives its folder up. Writes that come later fail.
+    /// Commits the queued writes, closes the file and unlocks the folder. Later writes fail.
     pub async fn close(&self) {
         if let Some(file) = &self.shared.file {
             file.close().await;
         }
     }
 
-    /// Makes a cluster.
+    /// Creates a cluster.
     ///
     /// # Errors
-    /// The name is taken, or is none.
+    /// The name is taken or invalid.
     pub fn create_cluster(&self, name: &str) -> Result<ClusterHandle, ServerError> {
         if let Some(why) = crate::object::names::dns_subdomain(name).pop() {
             return Err(ServerError::Name {
@@ -301,7 +302,7 @@ impl Server {
         if self.shared.cluster(name).is_some() {
             return Err(ServerError::Exists(name.to_owned()));
         }
-        // Nobody sees it, and nothing of it is on the disk, before all is there that every cluster has.
+        // The cluster is registered, and queued for the disk, only after its initial objects exist.
         let cluster = self.new_cluster(name);
         cluster.bootstrap(self.shared.options.clock.now())?;
         {
@@ -313,14 +314,14 @@ impl Server {
             if clusters.contains_key(name) {
                 return Err(ServerError::Exists(name.to_owned()));
             }
-            // In here, as the disk has to learn of clusters of one name in order.
+            // Under the lock, so that the disk sees clusters of the same name in order.
             cluster.release();
             clusters.insert(name.into(), Arc::clone(&cluster));
         }
         Ok(self.handle(cluster))
     }
 
-    /// Removes a cluster with everything in it; its watches end. Says whether there was one.
+    /// Removes a cluster with all its objects; its watches end. Returns whether it existed.
     pub fn remove_cluster(&self, name: &str) -> bool {
         let mut clusters = self
             .shared
@@ -334,12 +335,12 @@ impl Server {
         removed.is_some()
     }
 
-    /// A cluster by its name.
+    /// Returns a cluster by its name.
     pub fn cluster(&self, name: &str) -> Option<ClusterHandle> {
         self.shared.cluster(name).map(|cluster| self.handle(cluster))
     }
 
-    /// The names of the clusters, in order.
+    /// Returns the names of the clusters, in order.
     pub fn clusters(&self) -> Vec<String> {
         self.shared
             .clusters
@@ -350,17 +351,17 @@ impl Server {
             .collect()
     }
 
-    /// The URL of the server; none before it listens, if no URL was given.
+    /// Returns the URL of the server; `None` before it listens, unless the options set one.
     pub fn url(&self) -> Option<&str> {
         self.shared.url.get().map(String::as_str)
     }
 
-    /// The certificate of the authority to trust, as PEM.
+    /// Returns the certificate of the authority, as PEM.
     pub fn ca_pem(&self) -> Arc<str> {
         self.shared.authority.ca_pem()
     }
 
-    /// The token for `/admin`.
+    /// Returns the token for `/admin`.
     pub fn admin_token(&self) -> String {
         self.shared.secret.admin_token()
     }
@@ -373,7 +374,7 @@ impl Server {
     }
 }
 
-/// Who a new server is.
+/// Returns the identity of a new server.
 fn identity(options: &Options) -> Result<Identity, ServerError> {
     let (certificate, key) = Authority::make()?;
     let seed = match options.seed {
@@ -390,7 +391,7 @@ fn identity(options: &Options) -> Result<Identity, ServerError> {
 
 impl Shared {
     pub(crate) fn cluster(&self, name: &str) -> Option<Arc<Cluster>> {
-        // Held for the time of a look-up; writers are clusters that come and go.
+        // The lock is held for a lookup only; writers are rare.
         self.clusters
             .read()
             .unwrap_or_else(PoisonError::into_inner)

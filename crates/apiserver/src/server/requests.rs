@@ -1,9 +1,9 @@
-//! How many requests a cluster has been sent, by verb.
+//! The number of requests to a cluster, by verb.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The verbs of resources, as Kubernetes names them; the last place is for everything else.
+/// The Kubernetes verbs; the last counter is for all other requests.
 const VERBS: [&str; 9] = [
     "get",
     "list",
@@ -16,18 +16,18 @@ const VERBS: [&str; 9] = [
     "other",
 ];
 
-/// Counters that cost a few bytes, as there may be one of these for each of thousands of clusters.
+/// The counters of a cluster, small since a server may have thousands of clusters.
 #[derive(Debug, Default)]
 pub(crate) struct Requests([AtomicU32; VERBS.len()]);
 
 impl Requests {
-    /// Counts a request; a verb of no resource is empty.
+    /// Counts a request; `verb` is empty for a request for no resource.
     pub(crate) fn count(&self, verb: &str) {
         let place = VERBS.iter().position(|known| *known == verb);
         self.0[place.unwrap_or(VERBS.len() - 1)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What was counted; verbs that did not occur are left out.
+    /// Returns the counters that are not zero.
     pub(crate) fn by_verb(&self) -> BTreeMap<&'static str, u32> {
         VERBS
             .into_iter()
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_counted_by_verb_and_others_together() {
+    fn requests_are_counted_by_verb() {
         let requests = Requests::default();
         for verb in ["get", "patch", "get", "", "proxy"] {
             requests.count(verb);

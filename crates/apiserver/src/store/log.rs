@@ -1,53 +1,53 @@
-//! The last writes to a table.
+//! The log of the last writes to a table.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{History, Stored};
 
-/// One write.
+/// A write.
 #[derive(Debug, Clone)]
 pub struct Change {
-    /// Its revision.
+    /// The revision of the write.
     pub revision: u64,
-    /// The object after it, or its last version if it was removed.
+    /// The object after the write, or its last version if the write removed it.
     pub object: Arc<Stored>,
-    /// The object before it; none if there was none.
+    /// The object before the write; `None` if it did not exist.
     pub previous: Option<Arc<Stored>>,
-    /// Whether it was removed.
+    /// Whether the write removed the object.
     pub removed: bool,
 }
 
-/// What a write is to somebody who sees only a part of the objects.
+/// How a watch with a selector sees a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It is new, or has come into sight.
+    /// The object is new, or the selector matches it now.
     Added,
-    /// It was there before.
+    /// The object changed.
     Modified,
-    /// It is gone, or out of sight.
+    /// The object was removed, or the selector no longer matches it.
     Deleted,
 }
 
-/// The log does not reach back so far.
+/// The log no longer holds the writes after a revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Compacted {
-    /// The oldest revision from which on everything is known.
+    /// The oldest revision that the log reaches back to.
     pub oldest: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Log {
     changes: VecDeque<Change>,
-    /// The revision of the last write that was forgotten.
-    forgotten: u64,
-    /// Bytes of versions that only the log still holds.
+    /// The revision of the last write that was removed from the log.
+    compacted: u64,
+    /// The size of the versions that only the log holds.
     bytes: usize,
 }
 
 impl Change {
-    /// What it is to somebody who sees the objects that a test accepts; none if nothing.
-    pub fn seen(&self, sees: impl Fn(&Stored) -> bool) -> Option<ChangeKind> {
+    /// Returns how a watch sees the write, given its selector; `None` if the watch does not see it.
+    pub fn kind_for(&self, sees: impl Fn(&Stored) -> bool) -> Option<ChangeKind> {
         let before = self.previous.as_deref().is_some_and(&sees);
         let after = !self.removed && sees(&self.object);
         match (before, after) {
@@ -58,7 +58,7 @@ impl Change {
         }
     }
 
-    /// What only the log holds of it.
+    /// Returns the size of the versions that only the log holds.
     fn size(&self) -> usize {
         let last = if self.removed { self.object.size() } else { 0 };
         last + self.previous.as_ref().map_or(0, |previous| previous.size())
@@ -66,10 +66,10 @@ impl Change {
 }
 
 impl Log {
-    /// A log that knows nothing of the writes up to a revision.
-    pub(super) fn after_revision(forgotten: u64) -> Self {
+    /// Returns an empty log that begins after a revision.
+    pub(super) fn after_revision(compacted: u64) -> Self {
         Self {
-            forgotten,
+            compacted,
             ..Self::default()
         }
     }
@@ -87,7 +87,7 @@ impl Log {
     fn forget_oldest(&mut self) {
         if let Some(oldest) = self.changes.pop_front() {
             self.bytes -= oldest.size();
-            self.forgotten = oldest.revision;
+            self.compacted = oldest.revision;
         }
     }
 
@@ -99,14 +99,14 @@ impl Log {
         {
             self.forget_oldest();
         }
-        self.forgotten = self.forgotten.max(revision);
+        self.compacted = self.compacted.max(revision);
     }
 
-    /// The writes after a revision.
+    /// Returns the writes after a revision.
     pub(super) fn after(&self, revision: u64) -> Result<impl DoubleEndedIterator<Item = &Change>, Compacted> {
-        if revision < self.forgotten {
+        if revision < self.compacted {
             return Err(Compacted {
-                oldest: self.forgotten,
+                oldest: self.compacted,
             });
         }
         let from = self.changes.partition_point(|change| change.revision <= revision);

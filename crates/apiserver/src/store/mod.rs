@@ -1,8 +1,9 @@
-//! The objects of one virtual cluster: every version of them as far back as the log reaches.
+//! The objects of one virtual cluster: their current versions, and earlier ones as far back as the log reaches.
 //!
-//! One counter numbers the writes. A table holds the newest objects of a resource and the log of its last writes; a
-//! state of the past is the newest one with the later writes undone. A watcher is a place in the log and a signal, so
-//! a slow one costs nothing: if the log has gone on without it, it has to begin again (410).
+//! One counter, the revision, numbers all writes. A table holds the current objects of a resource and the log of its
+//! last writes; an earlier state is the current one with the later writes undone. A watch is a position in the log
+//! and a signal, so a slow watch costs nothing: if the log no longer reaches back to its position, it has to start
+//! again (410).
 
 mod log;
 mod stored;
@@ -20,18 +21,18 @@ pub use stored::Stored;
 use crate::object::Head;
 use log::Log;
 
-/// How much of the past is kept.
+/// How much history a store keeps.
 #[derive(Debug, Clone, Copy)]
 pub struct History {
-    /// Writes per resource.
+    /// The number of writes per resource.
     pub changes: usize,
-    /// Bytes per resource of versions that are not the newest.
+    /// The size in bytes, per resource, of versions that are not current.
     pub bytes: usize,
 }
 
 impl Default for History {
-    /// A watcher may be a thousand writes behind, which is ten times what Kubernetes' watch cache begins with; the
-    /// bytes are for five thousand clusters on one machine.
+    /// A watch may be a thousand writes behind, ten times the initial size of Kubernetes' watch cache; the size
+    /// allows for five thousand clusters on one machine.
     fn default() -> Self {
         Self {
             changes: 1024,
@@ -40,28 +41,28 @@ impl Default for History {
     }
 }
 
-/// Names a table: the resource with its group, `deployments.apps`.
+/// The name of a table: the resource with its group, such as `deployments.apps`.
 pub type TableName = Arc<str>;
 
 /// The objects of one virtual cluster.
 #[derive(Debug)]
 pub struct Store {
     revision: u64,
-    /// The revision that it began with: nothing is known of the writes before.
-    began: u64,
+    /// The revision at which the store started; earlier writes are unknown.
+    started_at: u64,
     tables: HashMap<TableName, Table>,
     history: History,
-    /// By the UID of an owner, who names it: table and key.
-    owned: HashMap<Box<str>, BTreeSet<(TableName, Box<str>)>>,
-    /// By UID, where an object is that is being deleted and has finalizers.
-    waiting: HashMap<Box<str>, (TableName, Box<str>)>,
+    /// The dependents (table and key) of each owner, by the UID of the owner.
+    dependents_by_owner: HashMap<Box<str>, BTreeSet<(TableName, Box<str>)>>,
+    /// The objects (table and key) that are being deleted and have finalizers, by UID.
+    finalizing: HashMap<Box<str>, (TableName, Box<str>)>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     objects: BTreeMap<Box<str>, Arc<Stored>>,
     log: Log,
-    /// Tells watchers of the table's newest revision; made when the first one comes.
+    /// Sends the current revision of the table to its watches; created for the first watch.
     signal: Option<watch::Sender<u64>>,
 }
 
@@ -74,44 +75,44 @@ impl Table {
     }
 }
 
-/// What of a table a list gives.
+/// The part of a table that a list returns.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Range<'a> {
-    /// One namespace; none for all.
+    /// The namespace; `None` for all.
     pub namespace: Option<&'a str>,
-    /// The first key; empty for the first there is.
+    /// The first key; empty for the beginning.
     pub start: &'a str,
 }
 
 impl Store {
-    /// Returns an empty store; the first write gets the revision after this one, and what was up to it is forgotten.
+    /// Returns an empty store whose first write gets the revision after the given one; earlier writes are unknown.
     pub fn new(revision: u64, history: History) -> Self {
         Self {
             revision,
-            began: revision,
+            started_at: revision,
             tables: HashMap::new(),
             history,
-            owned: HashMap::new(),
-            waiting: HashMap::new(),
+            dependents_by_owner: HashMap::new(),
+            finalizing: HashMap::new(),
         }
     }
 
-    /// The revision of the last write.
+    /// Returns the revision of the last write.
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The newest version of an object.
+    /// Returns the current version of an object.
     pub fn get(&self, table: &str, key: &str) -> Option<&Arc<Stored>> {
         self.tables.get(table)?.objects.get(key)
     }
 
-    /// How many objects a table has.
+    /// Returns the number of objects in a table.
     pub fn count(&self, table: &str) -> usize {
         self.tables.get(table).map_or(0, |table| table.objects.len())
     }
 
-    /// The names of the tables with objects.
+    /// Returns the names of the tables that have objects.
     pub fn tables(&self) -> impl Iterator<Item = &TableName> {
         self.tables
             .iter()
@@ -119,7 +120,7 @@ impl Store {
             .map(|(name, _)| name)
     }
 
-    /// Puts back an object that was written in an earlier life of the store. Nobody is told.
+    /// Adds an object that was read from the disk, without notifying watches.
     pub(crate) fn restore(&mut self, table: &TableName, stored: Stored) {
         let (key, stored) = (stored.head.key(), Arc::new(stored));
         self.index(table, &key, None, Some(&stored.head));
@@ -127,10 +128,10 @@ impl Store {
     }
 
     fn table(&mut self, name: &TableName) -> &mut Table {
-        let began = self.began;
+        let started_at = self.started_at;
         self.tables
             .entry(Arc::clone(name))
-            .or_insert_with(|| Table::after_revision(began))
+            .or_insert_with(|| Table::after_revision(started_at))
     }
 
     /// Writes an object, which gets the next revision.
@@ -144,7 +145,7 @@ impl Store {
         stored
     }
 
-    /// Removes an object. What watchers see is its last version with the revision of the removal.
+    /// Removes an object. Watches see its last version with the revision of the removal.
     pub fn remove(&mut self, table: &TableName, key: &str) -> Option<Arc<Stored>> {
         let previous = self.tables.get_mut(table)?.objects.remove(key)?;
         self.revision += 1;
@@ -154,11 +155,11 @@ impl Store {
         Some(last)
     }
 
-    /// Removes an object and returns its last version, which was never stored: watchers see the one before it.
+    /// Removes an object and returns its given last version, which was never stored: watches see the stored version.
     pub fn remove_as(&mut self, table: &TableName, object: &mut Value) -> Option<Arc<Stored>> {
         let key = Head::of(object).key();
-        let seen = self.remove(table, &key)?;
-        Some(Arc::new(Stored::new(object, seen.revision)))
+        let kind_for = self.remove(table, &key)?;
+        Some(Arc::new(Stored::new(object, kind_for.revision)))
     }
 
     fn record(
@@ -187,10 +188,10 @@ impl Store {
 
     fn index(&mut self, table: &TableName, key: &str, previous: Option<&Stored>, new: Option<&Head>) {
         if let Some(previous) = previous {
-            self.waiting.remove(&*previous.head.uid);
+            self.finalizing.remove(&*previous.head.uid);
         }
         if let Some(head) = new.filter(|head| head.deleting.is_some() && !head.finalizers.is_empty()) {
-            self.waiting
+            self.finalizing
                 .insert(head.uid.as_ref().into(), (Arc::clone(table), key.into()));
         }
         let before = previous.map(|stored| &*stored.head.owners).unwrap_or_default();
@@ -199,34 +200,39 @@ impl Store {
             if after.iter().any(|other| other.uid == owner.uid) {
                 continue;
             }
-            if let Some(set) = self.owned.get_mut(&owner.uid) {
+            if let Some(set) = self.dependents_by_owner.get_mut(&owner.uid) {
                 set.remove(&(Arc::clone(table), key.into()));
                 if set.is_empty() {
-                    self.owned.remove(&owner.uid);
+                    self.dependents_by_owner.remove(&owner.uid);
                 }
             }
         }
         for owner in after {
-            self.owned
+            self.dependents_by_owner
                 .entry(owner.uid.clone())
                 .or_default()
                 .insert((Arc::clone(table), key.into()));
         }
     }
 
-    /// Who names an owner: tables and keys.
+    /// Returns the dependents of an owner: tables and keys.
     pub fn dependents(&self, owner: &str) -> Vec<(TableName, Box<str>)> {
-        self.owned.get(owner).into_iter().flatten().cloned().collect()
+        self.dependents_by_owner
+            .get(owner)
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect()
     }
 
-    /// Where an owner is whose deletion waits for its dependents.
-    pub(crate) fn find_uid_deleting(&self, uid: &str) -> Option<(TableName, Box<str>)> {
-        self.waiting
+    /// Returns the table and key of an object that is being deleted and has finalizers.
+    pub(crate) fn find_finalizing(&self, uid: &str) -> Option<(TableName, Box<str>)> {
+        self.finalizing
             .get(uid)
             .map(|(table, key)| (Arc::clone(table), key.clone()))
     }
 
-    /// The newest objects of a range, in order.
+    /// Returns the current objects of a range, in order.
     pub fn list<'a>(
         &'a self,
         table: &str,
@@ -254,10 +260,10 @@ impl Store {
             .map(|(_, stored)| stored)
     }
 
-    /// The objects of a range as they were at a revision.
+    /// Returns the objects of a range at an earlier revision.
     ///
     /// # Errors
-    /// [`Compacted`] if the log does not reach back so far.
+    /// [`Compacted`] if the log does not reach back to the revision.
     pub fn list_at(
         &self,
         table: &str,
@@ -285,18 +291,18 @@ impl Store {
                 };
             }
         } else {
-            self.nothing_since(revision)?;
+            self.check_history(revision)?;
         }
         Ok(objects.into_values().collect())
     }
 
-    /// An object as it was at a revision.
+    /// Returns an object at an earlier revision.
     ///
     /// # Errors
-    /// [`Compacted`] if the log does not reach back so far.
+    /// [`Compacted`] if the log does not reach back to the revision.
     pub fn get_at(&self, table: &str, key: &str, revision: u64) -> Result<Option<Arc<Stored>>, Compacted> {
         let Some(table) = self.tables.get(table) else {
-            return self.nothing_since(revision).map(|()| None);
+            return self.check_history(revision).map(|()| None);
         };
         let mut object = table.objects.get(key).cloned();
         for change in table.log.after(revision)?.rev() {
@@ -307,26 +313,28 @@ impl Store {
         Ok(object)
     }
 
-    /// The writes to a table after a revision, the oldest first, not more than `limit`.
+    /// Returns the writes to a table after a revision, the oldest first, at most `limit`.
     ///
     /// # Errors
-    /// [`Compacted`] if the log does not reach back so far.
+    /// [`Compacted`] if the log does not reach back to the revision.
     pub fn changes(&self, table: &str, after: u64, limit: usize) -> Result<Vec<Change>, Compacted> {
         match self.tables.get(table) {
             Some(table) => Ok(table.log.after(after)?.take(limit).cloned().collect()),
-            None => self.nothing_since(after).map(|()| Vec::new()),
+            None => self.check_history(after).map(|()| Vec::new()),
         }
     }
 
-    /// What is known of a table that has never been written to: nothing has happened since the store began.
-    fn nothing_since(&self, revision: u64) -> Result<(), Compacted> {
-        if revision < self.began {
-            return Err(Compacted { oldest: self.began });
+    /// Checks that the history of a table without any write reaches back to a revision.
+    fn check_history(&self, revision: u64) -> Result<(), Compacted> {
+        if revision < self.started_at {
+            return Err(Compacted {
+                oldest: self.started_at,
+            });
         }
         Ok(())
     }
 
-    /// A signal that changes with each write to a table.
+    /// Returns a signal that changes with each write to a table.
     pub fn signal(&mut self, table: &TableName) -> watch::Receiver<u64> {
         let revision = self.revision;
         self.table(table)
@@ -335,21 +343,21 @@ impl Store {
             .subscribe()
     }
 
-    /// Wakes the watchers of all tables, so that they look at the world again.
+    /// Wakes the watches of all tables, so that they check their state.
     pub fn wake_all(&self) {
         for signal in self.tables.values().filter_map(|table| table.signal.as_ref()) {
             signal.send_replace(self.revision);
         }
     }
 
-    /// Forgets the writes up to a revision.
+    /// Removes the writes up to a revision from the logs.
     pub fn compact(&mut self, revision: u64) {
         for table in self.tables.values_mut() {
             table.log.compact(revision.min(self.revision));
         }
     }
 
-    /// Forgets a table with everything in it, as if its resource had never been served.
+    /// Removes a table with its objects and its log.
     pub fn drop_table(&mut self, table: &str) {
         self.tables.remove(table);
     }

@@ -1,4 +1,4 @@
-//! One version of an object.
+//! A version of an object.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -8,20 +8,20 @@ use serde_json::value::RawValue;
 use crate::object::Head;
 use crate::object::metadata;
 
-/// One version of an object: compact JSON and what the server has to know without reading it.
+/// A version of an object: compact JSON, and the metadata that the server needs without parsing the JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// The head.
+    /// The metadata that the server needs.
     pub head: Head,
-    /// The revision of the write that made it.
+    /// The revision of the write that created this version.
     pub revision: u64,
-    /// The object without `apiVersion` and `kind`, which are the endpoint's: a version of a custom resource differs
-    /// in nothing else.
+    /// The object without `apiVersion` and `kind`, which depend on the endpoint: the versions of a custom resource
+    /// differ in nothing else.
     body: Bytes,
 }
 
 impl Stored {
-    /// Keeps an object, whose `resourceVersion` becomes the revision.
+    /// Encodes an object and sets its `resourceVersion` to the revision.
     pub fn new(object: &mut Value, revision: u64) -> Self {
         metadata::set(
             object,
@@ -40,7 +40,7 @@ impl Stored {
         Self { head, revision, body }
     }
 
-    /// An object that was kept before, by its body; none if that is no object.
+    /// Returns an object that was read from the disk; `None` if the body is not an object.
     pub(crate) fn restored(body: Bytes, revision: u64) -> Option<Self> {
         let object: Value = serde_json::from_slice(&body).ok()?;
         object["metadata"].is_object().then(|| Self {
@@ -50,19 +50,19 @@ impl Stored {
         })
     }
 
-    /// The same object under another revision.
+    /// Returns the same object with another revision.
     pub fn at_revision(&self, revision: u64) -> Self {
         let mut object = self.read();
         Self::new(&mut object, revision)
     }
 
-    /// The object without `apiVersion` and `kind`.
+    /// Parses the object, without `apiVersion` and `kind`.
     pub fn read(&self) -> Value {
-        // Written by `new`.
+        // [`Stored::new`] wrote the body.
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// The object under a version of its kind.
+    /// Parses the object in a version of its kind.
     pub fn read_as(&self, api_version: &str, kind: &str) -> Value {
         let mut object = self.read();
         if let Some(map) = object.as_object_mut() {
@@ -72,12 +72,12 @@ impl Stored {
         object
     }
 
-    /// The bytes of the object without `apiVersion` and `kind`.
+    /// Returns the JSON of the object without `apiVersion` and `kind`.
     pub fn body(&self) -> &Bytes {
         &self.body
     }
 
-    /// Writes the object under a version of its kind.
+    /// Writes the object in a version of its kind.
     pub fn write_as(&self, out: &mut Vec<u8>, api_version: &str, kind: &str) {
         out.extend_from_slice(b"{\"kind\":\"");
         out.extend_from_slice(kind.as_bytes());
@@ -91,7 +91,7 @@ impl Stored {
         out.extend_from_slice(rest);
     }
 
-    /// Writes only what all objects have, the kind `PartialObjectMetadata`.
+    /// Writes the metadata of the object as `PartialObjectMetadata`.
     pub fn write_metadata(&self, out: &mut Vec<u8>) {
         #[derive(Deserialize)]
         struct Part<'a> {
@@ -106,7 +106,7 @@ impl Stored {
         out.push(b'}');
     }
 
-    /// How many bytes it takes, about.
+    /// Returns the approximate size in memory.
     pub(crate) fn size(&self) -> usize {
         self.body.len() + size_of::<Self>()
     }

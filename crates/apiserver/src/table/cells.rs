@@ -1,87 +1,87 @@
-//! What the cells of each built-in kind say: which function computes them, and the kinds with little to say.
+//! The cells of built-in kinds: the function that computes those of each kind, and the kinds with few columns.
 
 use serde_json::{Value, json};
 
-use super::look::{Look, NONE, UNKNOWN, UNSET};
 use super::text;
+use super::view::{NONE, UNKNOWN, UNSET, View};
 use super::{scaling, storage, workloads};
 
-/// The cells of an object of a built-in kind.
-pub(super) fn of(group: &str, kind: &str, look: &Look<'_>) -> Vec<Value> {
+/// Returns the cells of an object of a built-in kind.
+pub(super) fn of(group: &str, kind: &str, view: &View<'_>) -> Vec<Value> {
     match (group, kind) {
-        ("", "Pod") => workloads::pod(look),
-        ("", "PodTemplate") => workloads::pod_template(look),
-        ("", "ReplicationController") => workloads::replication_controller(look),
-        ("apps", "Deployment") => workloads::deployment(look),
-        ("apps", "ReplicaSet") => workloads::replica_set(look),
-        ("apps", "StatefulSet") => workloads::stateful_set(look),
-        ("apps", "DaemonSet") => workloads::daemon_set(look),
-        ("apps", "ControllerRevision") => workloads::controller_revision(look),
-        ("batch", "Job") => workloads::job(look),
-        ("batch", "CronJob") => workloads::cron_job(look),
-        ("policy", "PodDisruptionBudget") => scaling::disruption_budget(look),
-        ("autoscaling", "HorizontalPodAutoscaler") => scaling::autoscaler(look),
-        ("", "ResourceQuota") => scaling::quota(look),
-        ("", "Service") => service(look),
-        ("", "Endpoints") => endpoints(look),
-        ("discovery.k8s.io", "EndpointSlice") => endpoint_slice(look),
-        ("networking.k8s.io", "Ingress") => ingress(look),
-        ("networking.k8s.io", "IngressClass") => ingress_class(look),
+        ("", "Pod") => workloads::pod(view),
+        ("", "PodTemplate") => workloads::pod_template(view),
+        ("", "ReplicationController") => workloads::replication_controller(view),
+        ("apps", "Deployment") => workloads::deployment(view),
+        ("apps", "ReplicaSet") => workloads::replica_set(view),
+        ("apps", "StatefulSet") => workloads::stateful_set(view),
+        ("apps", "DaemonSet") => workloads::daemon_set(view),
+        ("apps", "ControllerRevision") => workloads::controller_revision(view),
+        ("batch", "Job") => workloads::job(view),
+        ("batch", "CronJob") => workloads::cron_job(view),
+        ("policy", "PodDisruptionBudget") => scaling::disruption_budget(view),
+        ("autoscaling", "HorizontalPodAutoscaler") => scaling::autoscaler(view),
+        ("", "ResourceQuota") => scaling::quota(view),
+        ("", "Service") => service(view),
+        ("", "Endpoints") => endpoints(view),
+        ("discovery.k8s.io", "EndpointSlice") => endpoint_slice(view),
+        ("networking.k8s.io", "Ingress") => ingress(view),
+        ("networking.k8s.io", "IngressClass") => ingress_class(view),
         ("networking.k8s.io", "NetworkPolicy") => {
             vec![
-                look.name(),
-                json!(text::selector_or_none(look.at("spec.podSelector"))),
-                look.age(),
+                view.name(),
+                json!(text::selector_or_none(view.at("spec.podSelector"))),
+                view.age(),
             ]
         }
         ("networking.k8s.io", "ServiceCIDR") => {
-            vec![look.name(), json!(look.texts("spec.cidrs").join(",")), look.age()]
+            vec![view.name(), json!(view.texts("spec.cidrs").join(",")), view.age()]
         }
-        ("networking.k8s.io", "IPAddress") => address(look),
-        ("", "PersistentVolume") => storage::volume(look),
-        ("", "PersistentVolumeClaim") => storage::claim(look),
-        ("storage.k8s.io", kind) => storage::of(kind, look),
-        ("", "Node") => node(look),
-        ("", "Event") | ("events.k8s.io", "Event") => event(look),
-        ("", "Namespace") => vec![look.name(), json!(look.text("status.phase")), look.age()],
+        ("networking.k8s.io", "IPAddress") => address(view),
+        ("", "PersistentVolume") => storage::volume(view),
+        ("", "PersistentVolumeClaim") => storage::claim(view),
+        ("storage.k8s.io", kind) => storage::of(kind, view),
+        ("", "Node") => node(view),
+        ("", "Event") | ("events.k8s.io", "Event") => event(view),
+        ("", "Namespace") => vec![view.name(), json!(view.text("status.phase")), view.age()],
         ("", "Secret") => vec![
-            look.name(),
-            json!(look.text("type")),
-            json!(look.count("data")),
-            look.age(),
+            view.name(),
+            json!(view.text("type")),
+            json!(view.count("data")),
+            view.age(),
         ],
         ("", "ConfigMap") => {
             vec![
-                look.name(),
-                json!(look.count("data") + look.count("binaryData")),
-                look.age(),
+                view.name(),
+                json!(view.count("data") + view.count("binaryData")),
+                view.age(),
             ]
         }
-        ("", "ServiceAccount") => vec![look.name(), look.age()],
+        ("", "ServiceAccount") => vec![view.name(), view.age()],
         ("coordination.k8s.io", "Lease") => {
-            vec![look.name(), json!(look.text("spec.holderIdentity")), look.age()]
+            vec![view.name(), json!(view.text("spec.holderIdentity")), view.age()]
         }
-        ("node.k8s.io", "RuntimeClass") => vec![look.name(), json!(look.text("handler")), look.age()],
+        ("node.k8s.io", "RuntimeClass") => vec![view.name(), json!(view.text("handler")), view.age()],
         ("scheduling.k8s.io", "PriorityClass") => vec![
-            look.name(),
-            json!(look.number("value")),
-            json!(look.flag("globalDefault")),
-            look.age(),
-            json!(look.text("preemptionPolicy")),
+            view.name(),
+            json!(view.number("value")),
+            json!(view.flag("globalDefault")),
+            view.age(),
+            json!(view.text("preemptionPolicy")),
         ],
-        ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => role_binding(look),
-        ("certificates.k8s.io", "CertificateSigningRequest") => signing_request(look),
-        ("admissionregistration.k8s.io", kind) => admission(kind, look),
-        ("apiregistration.k8s.io", "APIService") => api_service(look),
-        ("flowcontrol.apiserver.k8s.io", "FlowSchema") => flow_schema(look),
-        ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration") => priority_level(look),
-        _ => vec![look.name(), json!(look.text("metadata.creationTimestamp"))],
+        ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => role_binding(view),
+        ("certificates.k8s.io", "CertificateSigningRequest") => signing_request(view),
+        ("admissionregistration.k8s.io", kind) => admission(kind, view),
+        ("apiregistration.k8s.io", "APIService") => api_service(view),
+        ("flowcontrol.apiserver.k8s.io", "FlowSchema") => flow_schema(view),
+        ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration") => priority_level(view),
+        _ => vec![view.name(), json!(view.text("metadata.creationTimestamp"))],
     }
 }
 
-/// Addresses of a load balancer: wide tables show all, and the server makes wide ones only.
-fn load_balancer(look: &Look<'_>) -> String {
-    let mut all: Vec<&str> = look
+/// Returns the addresses of a load balancer; all of them, as in the wide output.
+fn load_balancer(view: &View<'_>) -> String {
+    let mut all: Vec<&str> = view
         .items("status.loadBalancer.ingress")
         .map(|one| one.text_or("ip", one.text("hostname")))
         .filter(|address| !address.is_empty())
@@ -91,22 +91,22 @@ fn load_balancer(look: &Look<'_>) -> String {
     all.join(",")
 }
 
-fn service(look: &Look<'_>) -> Vec<Value> {
-    let ty = look.text("spec.type");
-    let given = look.texts("spec.externalIPs").join(",");
+fn service(view: &View<'_>) -> Vec<Value> {
+    let ty = view.text("spec.type");
+    let given = view.texts("spec.externalIPs").join(",");
     let external = match ty {
         "ClusterIP" | "NodePort" if given.is_empty() => NONE.to_owned(),
         "ClusterIP" | "NodePort" => given,
-        "LoadBalancer" => match (load_balancer(look), given) {
+        "LoadBalancer" => match (load_balancer(view), given) {
             (balancer, given) if balancer.is_empty() && given.is_empty() => "<pending>".to_owned(),
             (balancer, given) if given.is_empty() => balancer,
             (balancer, given) if balancer.is_empty() => given,
             (balancer, given) => format!("{balancer},{given}"),
         },
-        "ExternalName" => look.text("spec.externalName").to_owned(),
+        "ExternalName" => view.text("spec.externalName").to_owned(),
         _ => UNKNOWN.to_owned(),
     };
-    let ports: Vec<String> = look
+    let ports: Vec<String> = view
         .items("spec.ports")
         .map(|port| match port.number("nodePort") {
             0 => format!("{}/{}", port.number("port"), port.text("protocol")),
@@ -118,21 +118,21 @@ fn service(look: &Look<'_>) -> Vec<Value> {
     } else {
         ports.join(",")
     };
-    let address = look.texts("spec.clusterIPs").first().copied().unwrap_or(NONE);
+    let address = view.texts("spec.clusterIPs").first().copied().unwrap_or(NONE);
     vec![
-        look.name(),
+        view.name(),
         json!(ty),
         json!(address),
         json!(external),
         json!(ports),
-        look.age(),
-        json!(text::labels(look.at("spec.selector"))),
+        view.age(),
+        json!(text::labels(view.at("spec.selector"))),
     ]
 }
 
-fn endpoints(look: &Look<'_>) -> Vec<Value> {
+fn endpoints(view: &View<'_>) -> Vec<Value> {
     let mut all = Vec::new();
-    for subset in look.items("subsets") {
+    for subset in view.items("subsets") {
         let addresses = || subset.items("addresses").map(|address| address.text("ip"));
         if subset.count("ports") == 0 {
             all.extend(addresses().map(str::to_owned));
@@ -145,19 +145,19 @@ fn endpoints(look: &Look<'_>) -> Vec<Value> {
             }));
         }
     }
-    let shown = match look.count("subsets") {
+    let shown = match view.count("subsets") {
         0 => NONE.to_owned(),
         _ => text::first(&all, 3, ","),
     };
-    vec![look.name(), json!(shown), look.age()]
+    vec![view.name(), json!(shown), view.age()]
 }
 
-fn endpoint_slice(look: &Look<'_>) -> Vec<Value> {
+fn endpoint_slice(view: &View<'_>) -> Vec<Value> {
     let shown = |all: &[String]| match text::first(all, 3, ",") {
         text if text.is_empty() => UNSET.to_owned(),
         text => text,
     };
-    let ports: Vec<String> = look
+    let ports: Vec<String> = view
         .items("ports")
         .map(|port| match (port.at("port"), port.at("name")) {
             (Some(number), _) => number.to_string(),
@@ -165,26 +165,26 @@ fn endpoint_slice(look: &Look<'_>) -> Vec<Value> {
             (None, None) => "*".to_owned(),
         })
         .collect();
-    let addresses: Vec<String> = look
+    let addresses: Vec<String> = view
         .items("endpoints")
         .flat_map(|endpoint| endpoint.texts("addresses"))
         .map(str::to_owned)
         .collect();
     vec![
-        look.name(),
-        json!(look.text("addressType")),
+        view.name(),
+        json!(view.text("addressType")),
         json!(shown(&ports)),
         json!(shown(&addresses)),
-        look.age(),
+        view.age(),
     ]
 }
 
-fn ingress(look: &Look<'_>) -> Vec<Value> {
-    let rules = look.items("spec.rules").len();
-    // Rules without a host count among those that there are more of, but not among those that are shown.
+fn ingress(view: &View<'_>) -> Vec<Value> {
+    let rules = view.items("spec.rules").len();
+    // As in Kubernetes, rules without a host count for `+ N more...` but are not shown.
     let mut hosts = Vec::new();
     let mut more = false;
-    for rule in look.items("spec.rules") {
+    for rule in view.items("spec.rules") {
         more = more || hosts.len() == 3;
         if !more && !rule.text("host").is_empty() {
             hosts.push(rule.text("host"));
@@ -195,52 +195,52 @@ fn ingress(look: &Look<'_>) -> Vec<Value> {
         (false, false) => hosts.join(","),
         (false, true) => format!("{} + {} more...", hosts.join(","), rules - 3),
     };
-    let ports = if look.count("spec.tls") > 0 {
+    let ports = if view.count("spec.tls") > 0 {
         "80, 443"
     } else {
         "80"
     };
     vec![
-        look.name(),
+        view.name(),
         json!(
-            look.at("spec.ingressClassName")
+            view.at("spec.ingressClassName")
                 .map_or(NONE, |name| name.as_str().unwrap_or_default())
         ),
         json!(hosts),
-        json!(load_balancer(look)),
+        json!(load_balancer(view)),
         json!(ports),
-        look.age(),
+        view.age(),
     ]
 }
 
-fn ingress_class(look: &Look<'_>) -> Vec<Value> {
-    let parameters = match look.at("spec.parameters") {
+fn ingress_class(view: &View<'_>) -> Vec<Value> {
+    let parameters = match view.at("spec.parameters") {
         None => NONE.to_owned(),
         Some(_) => {
-            let group = match look.at("spec.parameters.apiGroup") {
+            let group = match view.at("spec.parameters.apiGroup") {
                 Some(group) => format!(".{}", group.as_str().unwrap_or_default()),
                 None => String::new(),
             };
             let (kind, name) = (
-                look.text("spec.parameters.kind"),
-                look.text("spec.parameters.name"),
+                view.text("spec.parameters.kind"),
+                view.text("spec.parameters.name"),
             );
             format!("{kind}{group}/{name}")
         }
     };
     vec![
-        look.name(),
-        json!(look.text("spec.controller")),
+        view.name(),
+        json!(view.text("spec.controller")),
         json!(parameters),
-        look.age(),
+        view.age(),
     ]
 }
 
-fn address(look: &Look<'_>) -> Vec<Value> {
-    let parent = match look.at("spec.parentRef") {
+fn address(view: &View<'_>) -> Vec<Value> {
+    let parent = match view.at("spec.parentRef") {
         None => NONE.to_owned(),
         Some(_) => {
-            let part = |name: &str| look.text(&format!("spec.parentRef.{name}"));
+            let part = |name: &str| view.text(&format!("spec.parentRef.{name}"));
             let resource = crate::status::qualified(part("resource"), part("group")).to_lowercase();
             let namespace = match part("namespace") {
                 "" => String::new(),
@@ -249,20 +249,20 @@ fn address(look: &Look<'_>) -> Vec<Value> {
             format!("{resource}{namespace}/{}", part("name"))
         }
     };
-    vec![look.name(), json!(parent), look.age()]
+    vec![view.name(), json!(parent), view.age()]
 }
 
-fn node(look: &Look<'_>) -> Vec<Value> {
-    let mut status = match look.condition("status.conditions", "Ready") {
+fn node(view: &View<'_>) -> Vec<Value> {
+    let mut status = match view.condition("status.conditions", "Ready") {
         Some("True") => "Ready",
         Some(_) => "NotReady",
         None => "Unknown",
     }
     .to_owned();
-    if look.flag("spec.unschedulable") {
+    if view.flag("spec.unschedulable") {
         status.push_str(",SchedulingDisabled");
     }
-    let mut roles: Vec<&str> = look
+    let mut roles: Vec<&str> = view
         .at("metadata.labels")
         .and_then(Value::as_object)
         .into_iter()
@@ -283,19 +283,19 @@ fn node(look: &Look<'_>) -> Vec<Value> {
         roles.join(",")
     };
     let address = |ty: &str| {
-        let mut all = look.items("status.addresses");
+        let mut all = view.items("status.addresses");
         json!(
             all.find(|one| one.text("type") == ty)
                 .map_or(NONE, |one| one.text("address"))
         )
     };
-    let about = |field: &str| json!(look.text_or(&format!("status.nodeInfo.{field}"), UNKNOWN));
+    let about = |field: &str| json!(view.text_or(&format!("status.nodeInfo.{field}"), UNKNOWN));
     vec![
-        look.name(),
+        view.name(),
         json!(status),
         json!(roles),
-        look.age(),
-        json!(look.text("status.nodeInfo.kubeletVersion")),
+        view.age(),
+        json!(view.text("status.nodeInfo.kubeletVersion")),
         address("InternalIP"),
         address("ExternalIP"),
         about("osImage"),
@@ -304,49 +304,52 @@ fn node(look: &Look<'_>) -> Vec<Value> {
     ]
 }
 
-fn event(look: &Look<'_>) -> Vec<Value> {
-    let first = match look.at("firstTimestamp") {
-        Some(_) => look.since("firstTimestamp"),
-        None => look.since("eventTime"),
+fn event(view: &View<'_>) -> Vec<Value> {
+    let first = match view.at("firstTimestamp") {
+        Some(_) => view.age_at("firstTimestamp"),
+        None => view.age_at("eventTime"),
     };
-    let (last, count) = match look.at("series") {
-        Some(_) => (look.since("series.lastObservedTime"), look.number("series.count")),
+    let (last, count) = match view.at("series") {
+        Some(_) => (
+            view.age_at("series.lastObservedTime"),
+            view.number("series.count"),
+        ),
         None => {
-            let last = match look.at("lastTimestamp") {
-                Some(_) => look.since("lastTimestamp"),
+            let last = match view.at("lastTimestamp") {
+                Some(_) => view.age_at("lastTimestamp"),
                 None => first.clone(),
             };
-            (last, look.number("count").max(1))
+            (last, view.number("count").max(1))
         }
     };
-    let kind = look.text("involvedObject.kind").to_lowercase();
-    let object = match look.text("involvedObject.name") {
+    let kind = view.text("involvedObject.kind").to_lowercase();
+    let object = match view.text("involvedObject.name") {
         "" => kind,
         name => format!("{kind}/{name}"),
     };
-    let component = look.text_or("source.component", look.text("reportingComponent"));
-    let source = match look.text_or("source.host", look.text("reportingInstance")) {
+    let component = view.text_or("source.component", view.text("reportingComponent"));
+    let source = match view.text_or("source.host", view.text("reportingInstance")) {
         "" => component.to_owned(),
         host => format!("{component}, {host}"),
     };
     vec![
         json!(last),
-        json!(look.text("type")),
-        json!(look.text("reason")),
+        json!(view.text("type")),
+        json!(view.text("reason")),
         json!(object),
-        json!(look.text("involvedObject.fieldPath")),
+        json!(view.text("involvedObject.fieldPath")),
         json!(source),
-        json!(look.text("message").trim()),
+        json!(view.text("message").trim()),
         json!(first),
         json!(count),
-        look.name(),
+        view.name(),
     ]
 }
 
-fn role_binding(look: &Look<'_>) -> Vec<Value> {
-    let role = format!("{}/{}", look.text("roleRef.kind"), look.text("roleRef.name"));
+fn role_binding(view: &View<'_>) -> Vec<Value> {
+    let role = format!("{}/{}", view.text("roleRef.kind"), view.text("roleRef.name"));
     let subjects = |kind: &str| {
-        let names: Vec<String> = look
+        let names: Vec<String> = view
             .items("subjects")
             .filter(|subject| subject.text("kind") == kind)
             .map(|subject| match kind {
@@ -357,17 +360,17 @@ fn role_binding(look: &Look<'_>) -> Vec<Value> {
         json!(names.join(", "))
     };
     vec![
-        look.name(),
+        view.name(),
         json!(role),
-        look.age(),
+        view.age(),
         subjects("User"),
         subjects("Group"),
         subjects("ServiceAccount"),
     ]
 }
 
-fn signing_request(look: &Look<'_>) -> Vec<Value> {
-    let has = |ty: &str| look.condition("status.conditions", ty).is_some();
+fn signing_request(view: &View<'_>) -> Vec<Value> {
+    let has = |ty: &str| view.condition("status.conditions", ty).is_some();
     let mut condition = match (has("Denied"), has("Approved")) {
         (true, _) => "Denied",
         (false, true) => "Approved",
@@ -377,109 +380,109 @@ fn signing_request(look: &Look<'_>) -> Vec<Value> {
     if has("Failed") {
         condition.push_str(",Failed");
     }
-    if !look.text("status.certificate").is_empty() {
+    if !view.text("status.certificate").is_empty() {
         condition.push_str(",Issued");
     }
-    let duration = match look.at("spec.expirationSeconds").and_then(Value::as_i64) {
+    let duration = match view.at("spec.expirationSeconds").and_then(Value::as_i64) {
         Some(seconds) => super::human(jiff::SignedDuration::from_secs(seconds)),
         None => NONE.to_owned(),
     };
     vec![
-        look.name(),
-        look.age(),
-        json!(look.text_or("spec.signerName", NONE)),
-        json!(look.text("spec.username")),
+        view.name(),
+        view.age(),
+        json!(view.text_or("spec.signerName", NONE)),
+        json!(view.text("spec.username")),
         json!(duration),
         json!(condition),
     ]
 }
 
-fn admission(kind: &str, look: &Look<'_>) -> Vec<Value> {
+fn admission(kind: &str, view: &View<'_>) -> Vec<Value> {
     match kind {
         "ValidatingAdmissionPolicy" => {
-            let parameters = match look.at("spec.paramKind") {
+            let parameters = match view.at("spec.paramKind") {
                 None => UNSET.to_owned(),
                 Some(_) => {
                     format!(
                         "{}/{}",
-                        look.text("spec.paramKind.apiVersion"),
-                        look.text("spec.paramKind.kind")
+                        view.text("spec.paramKind.apiVersion"),
+                        view.text("spec.paramKind.kind")
                     )
                 }
             };
             vec![
-                look.name(),
-                json!(look.count("spec.validations")),
+                view.name(),
+                json!(view.count("spec.validations")),
                 json!(parameters),
-                look.age(),
+                view.age(),
             ]
         }
         "ValidatingAdmissionPolicyBinding" => {
-            let parameters = match look.text("spec.paramRef.name") {
-                // The API server prints a Go value here.
-                "" if look.at("spec.paramRef.selector").is_some() => {
-                    text::selector(look.at("spec.paramRef.selector"))
+            let parameters = match view.text("spec.paramRef.name") {
+                // Kubernetes prints a Go value here.
+                "" if view.at("spec.paramRef.selector").is_some() => {
+                    text::selector(view.at("spec.paramRef.selector"))
                 }
                 "" => UNSET.to_owned(),
-                name => format!("{}/{name}", look.text_or("spec.paramRef.namespace", "*")),
+                name => format!("{}/{name}", view.text_or("spec.paramRef.namespace", "*")),
             };
             vec![
-                look.name(),
-                json!(look.text("spec.policyName")),
+                view.name(),
+                json!(view.text("spec.policyName")),
                 json!(parameters),
-                look.age(),
+                view.age(),
             ]
         }
-        _ => vec![look.name(), json!(look.count("webhooks")), look.age()],
+        _ => vec![view.name(), json!(view.count("webhooks")), view.age()],
     }
 }
 
-fn api_service(look: &Look<'_>) -> Vec<Value> {
-    let service = match look.at("spec.service") {
+fn api_service(view: &View<'_>) -> Vec<Value> {
+    let service = match view.at("spec.service") {
         None => "Local".to_owned(),
         Some(_) => {
             format!(
                 "{}/{}",
-                look.text("spec.service.namespace"),
-                look.text("spec.service.name")
+                view.text("spec.service.namespace"),
+                view.text("spec.service.name")
             )
         }
     };
-    let mut conditions = look.items("status.conditions");
+    let mut conditions = view.items("status.conditions");
     let available = conditions.find(|condition| condition.text("type") == "Available");
     let available = match available.map(|condition| (condition.text("status"), condition.text("reason"))) {
         Some(("True", _)) => "True".to_owned(),
         Some((status, reason)) => format!("{status} ({reason})"),
         None => "Unknown".to_owned(),
     };
-    vec![look.name(), json!(service), json!(available), look.age()]
+    vec![view.name(), json!(service), json!(available), view.age()]
 }
 
-fn flow_schema(look: &Look<'_>) -> Vec<Value> {
-    let method = match look.at("spec.distinguisherMethod") {
-        Some(_) => look.text("spec.distinguisherMethod.type"),
+fn flow_schema(view: &View<'_>) -> Vec<Value> {
+    let method = match view.at("spec.distinguisherMethod") {
+        Some(_) => view.text("spec.distinguisherMethod.type"),
         None => NONE,
     };
     vec![
-        look.name(),
-        json!(look.text("spec.priorityLevelConfiguration.name")),
-        json!(look.number("spec.matchingPrecedence")),
+        view.name(),
+        json!(view.text("spec.priorityLevelConfiguration.name")),
+        json!(view.number("spec.matchingPrecedence")),
         json!(method),
-        look.age(),
-        json!(look.condition("status.conditions", "Dangling").unwrap_or("?")),
+        view.age(),
+        json!(view.condition("status.conditions", "Dangling").unwrap_or("?")),
     ]
 }
 
-fn priority_level(look: &Look<'_>) -> Vec<Value> {
-    let value = |path: &str| look.at(path).cloned().unwrap_or_else(|| json!(NONE));
+fn priority_level(view: &View<'_>) -> Vec<Value> {
+    let value = |path: &str| view.at(path).cloned().unwrap_or_else(|| json!(NONE));
     let queuing = |field: &str| value(&format!("spec.limited.limitResponse.queuing.{field}"));
     vec![
-        look.name(),
-        json!(look.text("spec.type")),
+        view.name(),
+        json!(view.text("spec.type")),
         value("spec.limited.nominalConcurrencyShares"),
         queuing("queues"),
         queuing("handSize"),
         queuing("queueLengthLimit"),
-        look.age(),
+        view.age(),
     ]
 }

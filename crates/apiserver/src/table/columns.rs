@@ -1,4 +1,4 @@
-//! What stands above the cells.
+//! The column definitions of built-in kinds.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Column {
     pub(super) name: String,
-    /// `string`, `integer`, `number`, `boolean` or `date`.
+    /// The type: `string`, `integer`, `number`, `boolean` or `date`.
     pub(super) ty: String,
-    /// `name` for the object's name.
+    /// The format: `name` for the object's name.
     pub(super) format: String,
     pub(super) description: String,
-    /// Above 0 the column is in wide tables only.
+    /// The priority: `kubectl` shows columns above 0 in wide output only.
     pub(super) priority: i64,
 }
 
@@ -55,7 +55,7 @@ impl Column {
     }
 }
 
-/// The columns of a built-in kind.
+/// Returns the columns of a built-in kind.
 pub(super) fn of_builtin(group: &str, kind: &str) -> Vec<Column> {
     let name = if group.is_empty() {
         kind.to_owned()
@@ -68,12 +68,12 @@ pub(super) fn of_builtin(group: &str, kind: &str) -> Vec<Column> {
     }
 }
 
-/// The columns of `scale`.
+/// Returns the columns of a `Scale`.
 pub(super) fn of_scale() -> Vec<Column> {
     read("Name | Desired:integer | Available:integer | Age")
 }
 
-/// Reads columns as `columns.txt` writes them.
+/// Parses columns in the syntax of `columns.txt`.
 pub(super) fn read(text: &str) -> Vec<Column> {
     text.split(" | ").map(Column::read).collect()
 }
@@ -85,10 +85,10 @@ mod tests {
 
     use super::*;
     use crate::kinds::Registry;
-    use crate::table::look::Look;
+    use crate::table::view::View;
 
     #[test]
-    fn columns_are_read_from_their_file() {
+    fn columns_are_parsed() {
         let columns = of_builtin("batch", "CronJob");
         assert_eq!(columns[0].format, "name");
         assert_eq!(columns[3].ty, "boolean");
@@ -103,9 +103,9 @@ mod tests {
             let cells = crate::table::cells::of(
                 &resource.group,
                 &resource.kind,
-                &Look::new(&object, Timestamp::UNIX_EPOCH),
+                &View::new(&object, Timestamp::UNIX_EPOCH),
             );
-            // The real server gives addresses a cell too many.
+            // As in Kubernetes, an IPAddress has one cell more than columns.
             let more = usize::from(&*resource.kind == "IPAddress");
             let columns = of_builtin(&resource.group, &resource.kind);
             assert_eq!(cells.len(), columns.len() + more, "{resource:?}");
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn no_columns_are_those_of_a_kind_that_is_not_served() {
+    fn all_columns_belong_to_served_kinds() {
         let registry = Registry::default();
         for name in BUILTIN.keys() {
             let (group, kind) = name.split_once('/').unwrap_or(("", name));

@@ -1,8 +1,8 @@
-//! How long ago something was, in the few characters that Kubernetes prints.
+//! Ages in the short form that Kubernetes prints.
 
 use jiff::SignedDuration;
 
-/// A duration for people: two or three digits that matter, such as `3m20s`, `47h` or `8d`.
+/// Formats a duration with two or three significant digits, such as `3m20s`, `47h` or `8d`.
 pub fn human(duration: SignedDuration) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;
@@ -15,7 +15,7 @@ pub fn human(duration: SignedDuration) -> String {
         small => format!("{large}{unit}{small}{part}"),
     };
     match () {
-        // Clocks of two machines may differ a little.
+        // The clocks of two machines may differ a little.
         () if seconds < -1 => "<invalid>".to_owned(),
         () if seconds < 0 => "0s".to_owned(),
         () if seconds < 2 * MINUTE => format!("{seconds}s"),
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_have_the_form_that_kubernetes_gives_them() {
+    fn durations_are_formatted_as_in_kubernetes() {
         const HOUR: i64 = 3600;
         const DAY: i64 = 24 * HOUR;
         for (seconds, text) in [

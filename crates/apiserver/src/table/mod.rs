@@ -1,17 +1,17 @@
-//! Objects as rows of a `Table`, the form in which `kubectl get` asks for them.
+//! Objects as rows of a `Table`, the form that `kubectl get` requests.
 //!
-//! The server decides what is printed: columns of built-in kinds stand in `columns.txt`, and a function for each kind
-//! computes the cells; custom resources have the columns of their definition. Cells hold how long ago a time was, so a
-//! table depends on the time of the request. Columns have no descriptions.
+//! The server decides what `kubectl` prints: `columns.txt` defines the columns of built-in kinds, and a function for
+//! each kind computes the cells; custom resources have the columns of their definition. Cells hold ages, so a table
+//! depends on the time of the request. Columns have no descriptions.
 
 mod cells;
 mod columns;
 mod custom;
 mod duration;
-mod look;
 mod scaling;
 mod storage;
 mod text;
+mod view;
 mod workloads;
 
 use jiff::Timestamp;
@@ -19,26 +19,26 @@ use serde_json::{Value, json};
 
 use crate::kinds::{self, Form};
 use crate::store::Stored;
-use crate::verbs::Target;
+use crate::target::Target;
 
 pub use duration::human;
 
 use columns::Column;
-use look::Look;
+use view::View;
 
-/// What a row holds of its object.
+/// What a row holds of its object (`includeObject`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Include {
     /// Nothing.
     None,
-    /// Its metadata.
+    /// The metadata.
     Metadata,
-    /// All of it.
+    /// The whole object.
     Object,
 }
 
 impl Include {
-    /// Reads the parameter `includeObject`; none for what it may not be.
+    /// Parses the parameter `includeObject`; `None` for an unsupported value.
     pub fn read(text: &str) -> Option<Self> {
         match text {
             "None" => Some(Self::None),
@@ -49,18 +49,18 @@ impl Include {
     }
 }
 
-/// Writes tables of a resource.
+/// Writes the tables of a resource.
 pub struct Printer<'a> {
-    /// What the objects are.
+    /// The endpoint of the objects.
     pub target: &'a Target,
-    /// What rows hold of them.
+    /// What the rows hold of the objects.
     pub include: Include,
     /// The time of the request.
     pub now: Timestamp,
 }
 
 impl Printer<'_> {
-    /// Writes a table. In a watch only the first one has columns.
+    /// Writes a table. In a watch, only the first table has column definitions.
     pub fn write<'s>(
         &self,
         out: &mut Vec<u8>,
@@ -83,7 +83,7 @@ impl Printer<'_> {
         out.extend_from_slice(b"]}");
     }
 
-    /// Writes the table of an object that is not stored: of a dry run, or of a bookmark.
+    /// Writes the table of an object that is not stored: the result of a dry run, or a bookmark.
     pub fn write_value(&self, out: &mut Vec<u8>, object: &Value, with_columns: bool) {
         let columns = if with_columns {
             self.columns().iter().map(Column::to_value).collect()
@@ -107,10 +107,10 @@ impl Printer<'_> {
     }
 
     fn row(&self, out: &mut Vec<u8>, stored: &Stored) {
-        let object = self.kept(stored);
+        let object = self.stored_form(stored);
         let head = self.with_conditions(json!({"cells": self.cells(&object)}), &object);
         let head = head.to_string();
-        // The object goes where the row ends.
+        // The object comes at the end of the row.
         out.extend_from_slice(head.strip_suffix('}').unwrap_or(&head).as_bytes());
         out.extend_from_slice(b",\"object\":");
         match self.include {
@@ -123,12 +123,12 @@ impl Printer<'_> {
         out.push(b'}');
     }
 
-    /// The object in the form that cells are made of: of built-in kinds the one that is kept, whatever version is
-    /// asked for.
-    fn kept(&self, stored: &Stored) -> Value {
+    /// Returns the object in the version that the cells derive from: for built-in kinds the stored version, whatever
+    /// version the client requests.
+    fn stored_form(&self, stored: &Stored) -> Value {
         let (resource, version) = (&self.target.resource, &self.target.version);
         match &version.form {
-            Form::Builtin(_) => kinds::read_kept(resource, version, stored),
+            Form::Builtin(_) => kinds::read_stored_version(resource, version, stored),
             Form::Custom(_) => self.target.read(stored),
         }
     }
@@ -143,16 +143,16 @@ impl Printer<'_> {
     }
 
     fn cells(&self, object: &Value) -> Vec<Value> {
-        let look = Look::new(object, self.now);
+        let view = View::new(object, self.now);
         let resource = &self.target.resource;
         match &self.target.version.form {
-            _ if self.target.subresource == "scale" => scaling::scale(&look),
-            Form::Builtin(_) => cells::of(&resource.group, &resource.kind, &look),
-            Form::Custom(custom) => custom::cells(custom.get(), &look),
+            _ if self.target.subresource == "scale" => scaling::scale(&view),
+            Form::Builtin(_) => cells::of(&resource.group, &resource.kind, &view),
+            Form::Custom(custom) => custom::cells(custom.get(), &view),
         }
     }
 
-    /// Pods that are done say so, for clients that hide them.
+    /// Adds the conditions by which clients hide completed Pods.
     fn with_conditions(&self, mut row: Value, object: &Value) -> Value {
         if &*self.target.resource.kind != "Pod" || !self.target.resource.group.is_empty() {
             return row;

@@ -1,39 +1,39 @@
-//! Cells of what says how many there may be: autoscalers, budgets, quotas.
+//! The cells of scales, autoscalers, disruption budgets and quotas.
 
 use serde_json::{Value, json};
 
-use super::look::{Look, NONE, UNKNOWN, UNSET};
 use super::text;
+use super::view::{NONE, UNKNOWN, UNSET, View};
 
-/// `scale` of anything.
-pub(super) fn scale(look: &Look<'_>) -> Vec<Value> {
+/// Returns the cells of a `Scale`.
+pub(super) fn scale(view: &View<'_>) -> Vec<Value> {
     vec![
-        look.name(),
-        json!(look.number("spec.replicas")),
-        json!(look.number("status.replicas")),
-        look.age(),
+        view.name(),
+        json!(view.number("spec.replicas")),
+        json!(view.number("status.replicas")),
+        view.age(),
     ]
 }
 
-pub(super) fn disruption_budget(look: &Look<'_>) -> Vec<Value> {
-    let amount = |path: &str| match look.at(path) {
+pub(super) fn disruption_budget(view: &View<'_>) -> Vec<Value> {
+    let amount = |path: &str| match view.at(path) {
         None => "N/A".to_owned(),
         Some(Value::String(text)) => text.clone(),
         Some(number) => number.to_string(),
     };
     vec![
-        look.name(),
+        view.name(),
         json!(amount("spec.minAvailable")),
         json!(amount("spec.maxUnavailable")),
-        json!(look.number("status.disruptionsAllowed")),
-        look.age(),
+        json!(view.number("status.disruptionsAllowed")),
+        view.age(),
     ]
 }
 
-pub(super) fn quota(look: &Look<'_>) -> Vec<Value> {
+pub(super) fn quota(view: &View<'_>) -> Vec<Value> {
     let (mut requests, mut limits) = (Vec::new(), Vec::new());
-    let hard = look.at("status.hard").and_then(Value::as_object);
-    let used = look.at("status.used");
+    let hard = view.at("status.hard").and_then(Value::as_object);
+    let used = view.at("status.used");
     for (name, most) in hard.into_iter().flatten() {
         let used = used.and_then(|used| used[name.as_str()].as_str()).unwrap_or("0");
         let cell = format!("{name}: {used}/{}", most.as_str().unwrap_or_default());
@@ -44,21 +44,21 @@ pub(super) fn quota(look: &Look<'_>) -> Vec<Value> {
         }
     }
     vec![
-        look.name(),
+        view.name(),
         json!(requests.join(", ")),
         json!(limits.join(", ")),
-        look.age(),
+        view.age(),
     ]
 }
 
-pub(super) fn autoscaler(look: &Look<'_>) -> Vec<Value> {
+pub(super) fn autoscaler(view: &View<'_>) -> Vec<Value> {
     let reference = format!(
         "{}/{}",
-        look.text("spec.scaleTargetRef.kind"),
-        look.text("spec.scaleTargetRef.name")
+        view.text("spec.scaleTargetRef.kind"),
+        view.text("spec.scaleTargetRef.name")
     );
-    let statuses: Vec<Look<'_>> = look.items("status.currentMetrics").collect();
-    let metrics: Vec<String> = look
+    let statuses: Vec<View<'_>> = view.items("status.currentMetrics").collect();
+    let metrics: Vec<String> = view
         .items("spec.metrics")
         .enumerate()
         .map(|(place, spec)| metric(&spec, statuses.get(place)))
@@ -68,22 +68,22 @@ pub(super) fn autoscaler(look: &Look<'_>) -> Vec<Value> {
     } else {
         text::first(&metrics, 2, ", ")
     };
-    let least = look
+    let least = view
         .at("spec.minReplicas")
         .map_or(UNSET.to_owned(), Value::to_string);
     vec![
-        look.name(),
+        view.name(),
         json!(reference),
         json!(metrics),
         json!(least),
-        json!(look.number("spec.maxReplicas")),
-        json!(look.number("status.currentReplicas")),
-        look.age(),
+        json!(view.number("spec.maxReplicas")),
+        json!(view.number("status.currentReplicas")),
+        view.age(),
     ]
 }
 
-/// A metric: what it is, and what it should be.
-fn metric(spec: &Look<'_>, status: Option<&Look<'_>>) -> String {
+/// Returns a metric of an autoscaler: its current and its target value.
+fn metric(spec: &View<'_>, status: Option<&View<'_>>) -> String {
     let ty = spec.text("type");
     let field = match ty {
         "External" => "external",
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metrics_say_what_is_and_what_should_be() {
+    fn metrics_show_current_and_target_values() {
         let object = json!({
             "metadata": {"name": "a"},
             "spec": {"maxReplicas": 3, "scaleTargetRef": {"kind": "Deployment", "name": "b"}, "metrics": [
@@ -137,7 +137,7 @@ mod tests {
             "status": {"currentMetrics": [
                 {"type": "Resource", "resource": {"current": {"averageUtilization": 12}}}]},
         });
-        let cells = autoscaler(&Look::new(&object, Timestamp::UNIX_EPOCH));
+        let cells = autoscaler(&View::new(&object, Timestamp::UNIX_EPOCH));
         assert_eq!(cells[1], "Deployment/b");
         assert_eq!(cells[2], "cpu: 12%/80%, <unknown>/5 (avg) + 1 more...");
         assert_eq!(cells[3], "<unset>");

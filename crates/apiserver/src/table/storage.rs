@@ -1,37 +1,37 @@
-//! Cells of volumes and what belongs to them.
+//! The cells of volumes, claims and the kinds of `storage.k8s.io`.
 
 use serde_json::{Value, json};
 
-use super::look::{Look, NONE, UNSET};
+use super::view::{NONE, UNSET, View};
 
-/// Kinds of `storage.k8s.io`.
-pub(super) fn of(kind: &str, look: &Look<'_>) -> Vec<Value> {
+/// Returns the cells of a kind of `storage.k8s.io`.
+pub(super) fn of(kind: &str, view: &View<'_>) -> Vec<Value> {
     match kind {
-        "StorageClass" => class(look),
-        "VolumeAttributesClass" => vec![look.name(), json!(look.text("driverName")), look.age()],
+        "StorageClass" => class(view),
+        "VolumeAttributesClass" => vec![view.name(), json!(view.text("driverName")), view.age()],
         "VolumeAttachment" => vec![
-            look.name(),
-            json!(look.text("spec.attacher")),
-            json!(look.text("spec.source.persistentVolumeName")),
-            json!(look.text("spec.nodeName")),
-            json!(look.flag("status.attached")),
-            look.age(),
+            view.name(),
+            json!(view.text("spec.attacher")),
+            json!(view.text("spec.source.persistentVolumeName")),
+            json!(view.text("spec.nodeName")),
+            json!(view.flag("status.attached")),
+            view.age(),
         ],
-        "CSINode" => vec![look.name(), json!(look.count("spec.drivers")), look.age()],
-        "CSIDriver" => driver(look),
-        _ => vec![look.name(), json!(look.text("metadata.creationTimestamp"))],
+        "CSINode" => vec![view.name(), json!(view.count("spec.drivers")), view.age()],
+        "CSIDriver" => driver(view),
+        _ => vec![view.name(), json!(view.text("metadata.creationTimestamp"))],
     }
 }
 
-fn class(look: &Look<'_>) -> Vec<Value> {
-    let annotations = look.at("metadata.annotations");
+fn class(view: &View<'_>) -> Vec<Value> {
+    let annotations = view.at("metadata.annotations");
     let is_default = [
         "storageclass.kubernetes.io/is-default-class",
         "storageclass.beta.kubernetes.io/is-default-class",
     ]
     .iter()
     .any(|name| annotations.is_some_and(|annotations| annotations[*name] == "true"));
-    let name = look.text("metadata.name");
+    let name = view.text("metadata.name");
     let name = if is_default {
         format!("{name} (default)")
     } else {
@@ -39,41 +39,41 @@ fn class(look: &Look<'_>) -> Vec<Value> {
     };
     vec![
         json!(name),
-        json!(look.text("provisioner")),
-        json!(look.text_or("reclaimPolicy", "Delete")),
-        json!(look.text_or("volumeBindingMode", "Immediate")),
-        json!(look.flag("allowVolumeExpansion")),
-        look.age(),
+        json!(view.text("provisioner")),
+        json!(view.text_or("reclaimPolicy", "Delete")),
+        json!(view.text_or("volumeBindingMode", "Immediate")),
+        json!(view.flag("allowVolumeExpansion")),
+        view.age(),
     ]
 }
 
-fn driver(look: &Look<'_>) -> Vec<Value> {
-    let requests = match look.at("spec.tokenRequests") {
+fn driver(view: &View<'_>) -> Vec<Value> {
+    let requests = match view.at("spec.tokenRequests") {
         None => UNSET.to_owned(),
         Some(_) => {
-            let all: Vec<&str> = look
+            let all: Vec<&str> = view
                 .items("spec.tokenRequests")
                 .map(|one| one.text("audience"))
                 .collect();
             all.join(",")
         }
     };
-    let modes = look.texts("spec.volumeLifecycleModes").join(",");
+    let modes = view.texts("spec.volumeLifecycleModes").join(",");
     vec![
-        look.name(),
-        json!(look.at("spec.attachRequired").is_none_or(|flag| flag == true)),
-        json!(look.flag("spec.podInfoOnMount")),
-        json!(look.flag("spec.storageCapacity")),
+        view.name(),
+        json!(view.at("spec.attachRequired").is_none_or(|flag| flag == true)),
+        json!(view.flag("spec.podInfoOnMount")),
+        json!(view.flag("spec.storageCapacity")),
         json!(requests),
-        json!(look.flag("spec.requiresRepublish")),
+        json!(view.flag("spec.requiresRepublish")),
         json!(if modes.is_empty() { NONE } else { &modes }),
-        look.age(),
+        view.age(),
     ]
 }
 
-/// Access modes by their short names.
-fn access_modes(look: &Look<'_>, path: &str) -> String {
-    let given = look.texts(path);
+/// Returns access modes by their short names.
+fn access_modes(view: &View<'_>, path: &str) -> String {
+    let given = view.texts(path);
     let known = [
         ("ReadWriteOnce", "RWO"),
         ("ReadOnlyMany", "ROX"),
@@ -88,66 +88,66 @@ fn access_modes(look: &Look<'_>, path: &str) -> String {
     short.join(",")
 }
 
-fn storage_class<'a>(look: &Look<'a>) -> &'a str {
-    let annotated = look
+fn storage_class<'a>(view: &View<'a>) -> &'a str {
+    let annotated = view
         .at("metadata.annotations")
         .and_then(|annotations| annotations.get("volume.beta.kubernetes.io/storage-class"));
     match annotated.and_then(Value::as_str) {
         Some(class) => class,
-        None => look.text("spec.storageClassName"),
+        None => view.text("spec.storageClassName"),
     }
 }
 
-fn phase<'a>(look: &Look<'a>) -> &'a str {
-    if look.is_deleted() {
+fn phase<'a>(view: &View<'a>) -> &'a str {
+    if view.is_deleted() {
         "Terminating"
     } else {
-        look.text("status.phase")
+        view.text("status.phase")
     }
 }
 
-pub(super) fn volume(look: &Look<'_>) -> Vec<Value> {
-    let claim = match look.at("spec.claimRef") {
+pub(super) fn volume(view: &View<'_>) -> Vec<Value> {
+    let claim = match view.at("spec.claimRef") {
         None => String::new(),
         Some(_) => format!(
             "{}/{}",
-            look.text("spec.claimRef.namespace"),
-            look.text("spec.claimRef.name")
+            view.text("spec.claimRef.namespace"),
+            view.text("spec.claimRef.name")
         ),
     };
     vec![
-        look.name(),
-        json!(look.quantity("spec.capacity.storage")),
-        json!(access_modes(look, "spec.accessModes")),
-        json!(look.text("spec.persistentVolumeReclaimPolicy")),
-        json!(phase(look)),
+        view.name(),
+        json!(view.quantity("spec.capacity.storage")),
+        json!(access_modes(view, "spec.accessModes")),
+        json!(view.text("spec.persistentVolumeReclaimPolicy")),
+        json!(phase(view)),
         json!(claim),
-        json!(storage_class(look)),
-        json!(look.text_or("spec.volumeAttributesClassName", UNSET)),
-        json!(look.text("status.reason")),
-        look.age(),
-        json!(look.text_or("spec.volumeMode", UNSET)),
+        json!(storage_class(view)),
+        json!(view.text_or("spec.volumeAttributesClassName", UNSET)),
+        json!(view.text("status.reason")),
+        view.age(),
+        json!(view.text_or("spec.volumeMode", UNSET)),
     ]
 }
 
-pub(super) fn claim(look: &Look<'_>) -> Vec<Value> {
-    let volume = look.text("spec.volumeName");
+pub(super) fn claim(view: &View<'_>) -> Vec<Value> {
+    let volume = view.text("spec.volumeName");
     let (capacity, modes) = match volume {
         "" => ("", String::new()),
         _ => (
-            look.quantity("status.capacity.storage"),
-            access_modes(look, "status.accessModes"),
+            view.quantity("status.capacity.storage"),
+            access_modes(view, "status.accessModes"),
         ),
     };
     vec![
-        look.name(),
-        json!(phase(look)),
+        view.name(),
+        json!(phase(view)),
         json!(volume),
         json!(capacity),
         json!(modes),
-        json!(storage_class(look)),
-        json!(look.text_or("spec.volumeAttributesClassName", UNSET)),
-        look.age(),
-        json!(look.text_or("spec.volumeMode", UNSET)),
+        json!(storage_class(view)),
+        json!(view.text_or("spec.volumeAttributesClassName", UNSET)),
+        view.age(),
+        json!(view.text_or("spec.volumeMode", UNSET)),
     ]
 }

@@ -1,11 +1,11 @@
-//! Lists, labels and selectors in a cell.
+//! Lists, labels and selectors as text.
 
 use serde_json::Value;
 
-use super::look::{Look, NONE};
+use super::view::{NONE, View};
 use crate::object::selector::expression_text;
 
-/// Labels, or `<none>`.
+/// Formats labels, or returns `<none>`.
 pub(super) fn labels(labels: Option<&Value>) -> String {
     let pairs: Vec<String> = labels
         .and_then(Value::as_object)
@@ -20,12 +20,12 @@ fn or_none(text: String) -> String {
     if text.is_empty() { NONE.to_owned() } else { text }
 }
 
-/// A `LabelSelector`, or `<none>`.
+/// Formats a `LabelSelector`, or returns `<none>`.
 pub(super) fn selector_or_none(selector: Option<&Value>) -> String {
     or_none(self::selector(selector))
 }
 
-/// A `LabelSelector`, empty if it says nothing.
+/// Formats a `LabelSelector`; empty for an empty selector.
 pub(super) fn selector(selector: Option<&Value>) -> String {
     let field = |name: &str| selector.and_then(|selector| selector.get(name));
     let exact = field("matchLabels")
@@ -52,7 +52,7 @@ pub(super) fn selector(selector: Option<&Value>) -> String {
         .join(",")
 }
 
-/// The first of a list, and how many more there are.
+/// Formats the first items of a list and the number of the others.
 pub(super) fn first(list: &[String], most: usize, between: &str) -> String {
     if list.len() <= most {
         return list.join(between);
@@ -60,10 +60,10 @@ pub(super) fn first(list: &[String], most: usize, between: &str) -> String {
     format!("{} + {} more...", list[..most].join(between), list.len() - most)
 }
 
-/// Names and images of containers.
-pub(super) fn containers(look: &Look<'_>, path: &str) -> [Value; 2] {
+/// Returns the names and images of containers.
+pub(super) fn containers(view: &View<'_>, path: &str) -> [Value; 2] {
     let all = |field: &str| {
-        let texts: Vec<&str> = look.items(path).map(|container| container.text(field)).collect();
+        let texts: Vec<&str> = view.items(path).map(|container| container.text(field)).collect();
         Value::from(texts.join(","))
     };
     [all("name"), all("image")]
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selectors_are_written_as_clients_write_them() {
+    fn selectors_are_formatted_as_in_kubectl() {
         for (given, text) in [
             (json!(null), "<none>"),
             (json!({}), "<none>"),
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lists_end_with_a_number() {
+    fn long_lists_end_with_the_number_of_other_items() {
         let list = ["a", "b", "c", "d"].map(str::to_owned);
         assert_eq!(first(&list, 3, ","), "a,b,c + 1 more...");
         assert_eq!(first(&list, 4, ","), "a,b,c,d");

@@ -1,69 +1,69 @@
-//! Cells of what runs.
+//! The cells of workloads.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::look::{Look, NONE, UNSET};
 use super::text;
+use super::view::{NONE, UNSET, View};
 
-fn replicas(look: &Look<'_>, paths: &[&str]) -> Vec<Value> {
-    let mut cells = vec![look.name()];
-    cells.extend(paths.iter().map(|path| json!(look.number(path))));
+fn replicas(view: &View<'_>, paths: &[&str]) -> Vec<Value> {
+    let mut cells = vec![view.name()];
+    cells.extend(paths.iter().map(|path| json!(view.number(path))));
     cells
 }
 
 const CONTAINERS: &str = "spec.template.spec.containers";
 
-pub(super) fn deployment(look: &Look<'_>) -> Vec<Value> {
+pub(super) fn deployment(view: &View<'_>) -> Vec<Value> {
     let ready = format!(
         "{}/{}",
-        look.number("status.readyReplicas"),
-        look.number("spec.replicas")
+        view.number("status.readyReplicas"),
+        view.number("spec.replicas")
     );
-    let [names, images] = text::containers(look, CONTAINERS);
+    let [names, images] = text::containers(view, CONTAINERS);
     vec![
-        look.name(),
+        view.name(),
         json!(ready),
-        json!(look.number("status.updatedReplicas")),
-        json!(look.number("status.availableReplicas")),
-        look.age(),
+        json!(view.number("status.updatedReplicas")),
+        json!(view.number("status.availableReplicas")),
+        view.age(),
         names,
         images,
-        json!(text::selector(look.at("spec.selector"))),
+        json!(text::selector(view.at("spec.selector"))),
     ]
 }
 
 const REPLICAS: [&str; 3] = ["spec.replicas", "status.replicas", "status.readyReplicas"];
 
-pub(super) fn replica_set(look: &Look<'_>) -> Vec<Value> {
-    let mut cells = replicas(look, &REPLICAS);
-    cells.push(look.age());
-    cells.extend(text::containers(look, CONTAINERS));
-    cells.push(json!(text::selector_or_none(look.at("spec.selector"))));
+pub(super) fn replica_set(view: &View<'_>) -> Vec<Value> {
+    let mut cells = replicas(view, &REPLICAS);
+    cells.push(view.age());
+    cells.extend(text::containers(view, CONTAINERS));
+    cells.push(json!(text::selector_or_none(view.at("spec.selector"))));
     cells
 }
 
-pub(super) fn replication_controller(look: &Look<'_>) -> Vec<Value> {
-    let mut cells = replicas(look, &REPLICAS);
-    cells.push(look.age());
-    cells.extend(text::containers(look, CONTAINERS));
-    cells.push(json!(text::labels(look.at("spec.selector"))));
+pub(super) fn replication_controller(view: &View<'_>) -> Vec<Value> {
+    let mut cells = replicas(view, &REPLICAS);
+    cells.push(view.age());
+    cells.extend(text::containers(view, CONTAINERS));
+    cells.push(json!(text::labels(view.at("spec.selector"))));
     cells
 }
 
-pub(super) fn stateful_set(look: &Look<'_>) -> Vec<Value> {
+pub(super) fn stateful_set(view: &View<'_>) -> Vec<Value> {
     let ready = format!(
         "{}/{}",
-        look.number("status.readyReplicas"),
-        look.number("spec.replicas")
+        view.number("status.readyReplicas"),
+        view.number("spec.replicas")
     );
-    let [names, images] = text::containers(look, CONTAINERS);
-    vec![look.name(), json!(ready), look.age(), names, images]
+    let [names, images] = text::containers(view, CONTAINERS);
+    vec![view.name(), json!(ready), view.age(), names, images]
 }
 
-pub(super) fn daemon_set(look: &Look<'_>) -> Vec<Value> {
+pub(super) fn daemon_set(view: &View<'_>) -> Vec<Value> {
     let mut cells = replicas(
-        look,
+        view,
         &[
             "status.desiredNumberScheduled",
             "status.currentNumberScheduled",
@@ -72,15 +72,15 @@ pub(super) fn daemon_set(look: &Look<'_>) -> Vec<Value> {
             "status.numberAvailable",
         ],
     );
-    cells.push(json!(text::labels(look.at("spec.template.spec.nodeSelector"))));
-    cells.push(look.age());
-    cells.extend(text::containers(look, CONTAINERS));
-    cells.push(json!(text::selector_or_none(look.at("spec.selector"))));
+    cells.push(json!(text::labels(view.at("spec.template.spec.nodeSelector"))));
+    cells.push(view.age());
+    cells.extend(text::containers(view, CONTAINERS));
+    cells.push(json!(text::selector_or_none(view.at("spec.selector"))));
     cells
 }
 
-pub(super) fn controller_revision(look: &Look<'_>) -> Vec<Value> {
-    let mut owners = look.items("metadata.ownerReferences");
+pub(super) fn controller_revision(view: &View<'_>) -> Vec<Value> {
+    let mut owners = view.items("metadata.ownerReferences");
     let controller = owners.find(|owner| owner.flag("controller"));
     let controller = controller.map_or(NONE.to_owned(), |owner| {
         let group = owner
@@ -91,87 +91,87 @@ pub(super) fn controller_revision(look: &Look<'_>) -> Vec<Value> {
         format!("{kind}/{}", owner.text("name"))
     });
     vec![
-        look.name(),
+        view.name(),
         json!(controller),
-        json!(look.number("revision")),
-        look.age(),
+        json!(view.number("revision")),
+        view.age(),
     ]
 }
 
-pub(super) fn pod_template(look: &Look<'_>) -> Vec<Value> {
-    let [names, images] = text::containers(look, "template.spec.containers");
+pub(super) fn pod_template(view: &View<'_>) -> Vec<Value> {
+    let [names, images] = text::containers(view, "template.spec.containers");
     vec![
-        look.name(),
+        view.name(),
         names,
         images,
-        json!(text::labels(look.at("template.metadata.labels"))),
+        json!(text::labels(view.at("template.metadata.labels"))),
     ]
 }
 
-pub(super) fn job(look: &Look<'_>) -> Vec<Value> {
-    let done = look.number("status.succeeded");
-    let completions = match (look.at("spec.completions"), look.number("spec.parallelism")) {
+pub(super) fn job(view: &View<'_>) -> Vec<Value> {
+    let done = view.number("status.succeeded");
+    let completions = match (view.at("spec.completions"), view.number("spec.parallelism")) {
         (Some(wanted), _) => format!("{done}/{wanted}"),
         (None, at_once) if at_once > 1 => format!("{done}/1 of {at_once}"),
         (None, _) => format!("{done}/1"),
     };
-    let took = match (look.time("status.startTime"), look.time("status.completionTime")) {
+    let took = match (view.time("status.startTime"), view.time("status.completionTime")) {
         (None, _) => String::new(),
-        (Some(from), None) => look.ago(from),
+        (Some(from), None) => view.age_since(from),
         (Some(from), Some(to)) => super::human(to.duration_since(from)),
     };
-    let is = |ty: &str| look.condition("status.conditions", ty) == Some("True");
+    let is = |ty: &str| view.condition("status.conditions", ty) == Some("True");
     let status = match () {
         () if is("Complete") => "Complete",
         () if is("Failed") => "Failed",
-        () if look.is_deleted() => "Terminating",
+        () if view.is_deleted() => "Terminating",
         () if is("Suspended") => "Suspended",
         () if is("FailureTarget") => "FailureTarget",
         () if is("SuccessCriteriaMet") => "SuccessCriteriaMet",
         () => "Running",
     };
-    let [names, images] = text::containers(look, CONTAINERS);
+    let [names, images] = text::containers(view, CONTAINERS);
     vec![
-        look.name(),
+        view.name(),
         json!(status),
         json!(completions),
         json!(took),
-        look.age(),
+        view.age(),
         names,
         images,
-        json!(text::selector_or_none(look.at("spec.selector"))),
+        json!(text::selector_or_none(view.at("spec.selector"))),
     ]
 }
 
-pub(super) fn cron_job(look: &Look<'_>) -> Vec<Value> {
-    let last = match look.at("status.lastScheduleTime") {
-        Some(_) => look.since("status.lastScheduleTime"),
+pub(super) fn cron_job(view: &View<'_>) -> Vec<Value> {
+    let last = match view.at("status.lastScheduleTime") {
+        Some(_) => view.age_at("status.lastScheduleTime"),
         None => NONE.to_owned(),
     };
-    let suspend = match look.at("spec.suspend") {
+    let suspend = match view.at("spec.suspend") {
         Some(Value::Bool(true)) => "True",
         Some(_) => "False",
         None => UNSET,
     };
-    let [names, images] = text::containers(look, "spec.jobTemplate.spec.template.spec.containers");
+    let [names, images] = text::containers(view, "spec.jobTemplate.spec.template.spec.containers");
     vec![
-        look.name(),
-        json!(look.text("spec.schedule")),
+        view.name(),
+        json!(view.text("spec.schedule")),
         json!(
-            look.at("spec.timeZone")
+            view.at("spec.timeZone")
                 .map_or(NONE, |zone| zone.as_str().unwrap_or_default())
         ),
         json!(suspend),
-        json!(look.count("status.active")),
+        json!(view.count("status.active")),
         json!(last),
-        look.age(),
+        view.age(),
         names,
         images,
-        json!(text::selector_or_none(look.at("spec.jobTemplate.spec.selector"))),
+        json!(text::selector_or_none(view.at("spec.jobTemplate.spec.selector"))),
     ]
 }
 
-/// What is known of the containers of a Pod once all have been looked at.
+/// The summary of the containers of a Pod.
 struct PodState {
     reason: String,
     ready: usize,
@@ -180,89 +180,89 @@ struct PodState {
     restarted: Option<Timestamp>,
 }
 
-pub(super) fn pod(look: &Look<'_>) -> Vec<Value> {
-    let state = pod_state(look);
+pub(super) fn pod(view: &View<'_>) -> Vec<Value> {
+    let state = pod_state(view);
     let restarts = match state.restarted {
-        Some(at) if state.restarts != 0 => format!("{} ({} ago)", state.restarts, look.ago(at)),
+        Some(at) if state.restarts != 0 => format!("{} ({} age_since)", state.restarts, view.age_since(at)),
         _ => state.restarts.to_string(),
     };
-    let address = look.items("status.podIPs").next();
+    let address = view.items("status.podIPs").next();
     let address = address.map_or(NONE, |one| one.text_or("ip", NONE));
     vec![
-        look.name(),
+        view.name(),
         json!(format!("{}/{}", state.ready, state.total)),
         json!(state.reason),
         json!(restarts),
-        look.age(),
+        view.age(),
         json!(address),
-        json!(look.text_or("spec.nodeName", NONE)),
-        json!(look.text_or("status.nominatedNodeName", NONE)),
-        json!(readiness_gates(look)),
+        json!(view.text_or("spec.nodeName", NONE)),
+        json!(view.text_or("status.nominatedNodeName", NONE)),
+        json!(readiness_gates(view)),
     ]
 }
 
-fn readiness_gates(look: &Look<'_>) -> String {
-    let gates = look.items("spec.readinessGates");
+fn readiness_gates(view: &View<'_>) -> String {
+    let gates = view.items("spec.readinessGates");
     if gates.len() == 0 {
         return NONE.to_owned();
     }
     let all = gates.len();
     let open = gates
-        .filter(|gate| look.condition("status.conditions", gate.text("conditionType")) == Some("True"))
+        .filter(|gate| view.condition("status.conditions", gate.text("conditionType")) == Some("True"))
         .count();
     format!("{open}/{all}")
 }
 
-/// Whether an init container goes on beside the others.
-fn is_sidecar(container: &Look<'_>) -> bool {
+/// Returns whether an init container is a sidecar.
+fn is_sidecar(container: &View<'_>) -> bool {
     container.text("restartPolicy") == "Always"
 }
 
-fn pod_state(look: &Look<'_>) -> PodState {
-    let gated = look.items("status.conditions").any(|condition| {
+fn pod_state(view: &View<'_>) -> PodState {
+    let gated = view.items("status.conditions").any(|condition| {
         condition.text("type") == "PodScheduled" && condition.text("reason") == "SchedulingGated"
     });
     let reason = match gated {
         true => "SchedulingGated",
-        false => look.text_or("status.reason", look.text("status.phase")),
+        false => view.text_or("status.reason", view.text("status.phase")),
     };
-    let sidecars = look.items("spec.initContainers").filter(is_sidecar).count();
+    let sidecars = view.items("spec.initContainers").filter(is_sidecar).count();
     let mut state = PodState {
         reason: reason.to_owned(),
         ready: 0,
-        total: look.items("spec.containers").len() + sidecars,
+        total: view.items("spec.containers").len() + sidecars,
         restarts: 0,
         restarted: None,
     };
     let mut of_sidecars = (0, None);
-    let initializing = init_containers(look, &mut state, &mut of_sidecars);
-    if !initializing || look.condition("status.conditions", "Initialized") == Some("True") {
+    let initializing = init_containers(view, &mut state, &mut of_sidecars);
+    if !initializing || view.condition("status.conditions", "Initialized") == Some("True") {
         (state.restarts, state.restarted) = of_sidecars;
-        containers(look, &mut state);
+        containers(view, &mut state);
     }
-    if look.is_deleted() {
-        if look.text("status.reason") == "NodeLost" {
+    if view.is_deleted() {
+        if view.text("status.reason") == "NodeLost" {
             "Unknown".clone_into(&mut state.reason);
-        } else if !matches!(look.text("status.phase"), "Succeeded" | "Failed") {
+        } else if !matches!(view.text("status.phase"), "Succeeded" | "Failed") {
             "Terminating".clone_into(&mut state.reason);
         }
     }
     state
 }
 
-/// When the container ended the last time.
-fn last_end(container: &Look<'_>) -> Option<Timestamp> {
+/// Returns when the container last terminated.
+fn last_end(container: &View<'_>) -> Option<Timestamp> {
     container.time("lastState.terminated.finishedAt")
 }
 
-/// Looks at init containers up to the first that is not done; says whether there is one.
+/// Summarises the init containers up to the first that is not done; returns whether there is one.
 fn init_containers(
-    look: &Look<'_>,
+    view: &View<'_>,
     state: &mut PodState,
     of_sidecars: &mut (i64, Option<Timestamp>),
 ) -> bool {
-    for (place, container) in look.items("status.initContainerStatuses").enumerate() {
-        let sidecar = look
+    for (place, container) in view.items("status.initContainerStatuses").enumerate() {
+        let sidecar = view
             .items("spec.initContainers")
             .any(|spec| spec.text("name") == container.text("name") && is_sidecar(&spec));
         let restarts = container.number("restartCount");
@@ -284,15 +284,15 @@ fn init_containers(
         state.reason = match () {
             () if ended => format!("Init:{}", end_reason(&container)),
             () if !waiting.is_empty() && waiting != "PodInitializing" => format!("Init:{waiting}"),
-            () => format!("Init:{place}/{}", look.items("spec.initContainers").len()),
+            () => format!("Init:{place}/{}", view.items("spec.initContainers").len()),
         };
         return true;
     }
     false
 }
 
-/// Why a container ended.
-fn end_reason(container: &Look<'_>) -> String {
+/// Returns why a container terminated.
+fn end_reason(container: &View<'_>) -> String {
     let number = |field: &str| container.number(&format!("state.terminated.{field}"));
     match container.text("state.terminated.reason") {
         "" if number("signal") != 0 => format!("Signal:{}", number("signal")),
@@ -301,10 +301,10 @@ fn end_reason(container: &Look<'_>) -> String {
     }
 }
 
-fn containers(look: &Look<'_>, state: &mut PodState) {
+fn containers(view: &View<'_>, state: &mut PodState) {
     let mut running = false;
     let mut failed = None;
-    for container in look.items("status.containerStatuses").rev() {
+    for container in view.items("status.containerStatuses").rev() {
         state.restarts += container.number("restartCount");
         state.restarted = state.restarted.max(last_end(&container));
         let waiting = container.text("state.waiting.reason");
@@ -323,7 +323,7 @@ fn containers(look: &Look<'_>, state: &mut PodState) {
     if state.reason != "Completed" {
         return;
     }
-    let is_ready = look
+    let is_ready = view
         .items("status.conditions")
         .any(|one| one.text("type") == "Ready" && one.text("status") == "True");
     match failed {
@@ -351,7 +351,7 @@ mod tests {
             object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:01:00Z");
         }
         let now = "2026-01-01T00:02:00Z".parse().unwrap();
-        let cells = pod(&Look::new(&object, now));
+        let cells = pod(&View::new(&object, now));
         cells[1..5]
             .iter()
             .map(|cell| cell.as_str().unwrap().to_owned())
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_say_what_their_containers_do() {
+    fn pod_cells_summarise_the_containers() {
         let running = json!({"ready": true, "state": {"running": {}}});
         let sidecar = json!({"name": "s", "started": true, "ready": true, "state": {"running": {}}});
         let done = json!({"name": "i", "state": {"terminated": {"exitCode": 0}}});
@@ -378,7 +378,7 @@ mod tests {
                 json!({"phase": "Pending", "initContainerStatuses": [
                     {"name": "i", "restartCount": 2, "state": {"terminated": {"exitCode": 3}},
                      "lastState": {"terminated": {"finishedAt": "2026-01-01T00:01:50Z"}}}]}),
-                ["0/3", "Init:ExitCode:3", "2 (10s ago)", "2m"],
+                ["0/3", "Init:ExitCode:3", "2 (10s age_since)", "2m"],
             ),
             (
                 json!({"phase": "Pending", "initContainerStatuses": [

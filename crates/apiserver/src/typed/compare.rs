@@ -1,4 +1,4 @@
-//! What differs between two values.
+//! The comparison of two values.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,24 +10,24 @@ use crate::fields::{FieldSet, FieldSetBuilder, Node, PathElement};
 use crate::schema::{List, Map, Relation, Schema, Shape, Type, TypeId};
 use crate::value::equal;
 
-/// What differs between an old and a new value. No path is in two of the sets.
+/// The differences between an old and a new value. The three sets are disjoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Comparison {
-    /// What only the old one has.
+    /// The fields that only the old value has.
     pub removed: FieldSet,
-    /// What both have, with different content.
+    /// The fields that both values have, with different content.
     pub modified: FieldSet,
-    /// What only the new one has.
+    /// The fields that only the new value has.
     pub added: FieldSet,
 }
 
 impl Comparison {
-    /// Says whether nothing differs.
+    /// Returns whether the values are equal.
     pub fn is_same(&self) -> bool {
         self.removed.is_empty() && self.modified.is_empty() && self.added.is_empty()
     }
 
-    /// Leaves fields and what is below them out of the comparison.
+    /// Removes fields, and those below them, from the comparison.
     #[must_use]
     pub fn without(&self, fields: &FieldSet) -> Self {
         Self {
@@ -47,14 +47,14 @@ pub(super) fn compare(ty: &Type, old: &Value, new: &Value) -> Comparison {
     }
 }
 
-/// Paths from one place on.
+/// The fields of one of the sets, below a position.
 #[derive(Default)]
 struct Marks {
     here: bool,
     below: FieldSet,
 }
 
-/// What differs from one place on.
+/// The differences below a position.
 #[derive(Default)]
 struct Difference {
     removed: Marks,
@@ -62,7 +62,7 @@ struct Difference {
     added: Marks,
 }
 
-/// Collects what differs at the steps below a place.
+/// Collects the differences of the children of a position.
 #[derive(Default)]
 struct Collector {
     removed: FieldSetBuilder,
@@ -107,14 +107,15 @@ fn walk(schema: &Schema, ty: Option<TypeId>, old: Option<&Value>, new: Option<&V
     let atom = schema.atom(ty);
     let (was, is) = (atom.possible(old), atom.possible(new));
     let leaf = match (old, new) {
-        (_, None) => look(schema, atom.shape(was), old, new, &mut difference),
-        (None, Some(_)) => look(schema, atom.shape(is), old, new, &mut difference),
+        (_, None) => compare_as(schema, atom.shape(was), old, new, &mut difference),
+        (None, Some(_)) => compare_as(schema, atom.shape(is), old, new, &mut difference),
         (Some(_), Some(_)) => {
             if was != is {
-                // A map turned into a list, say: what was in it goes, what is in it comes.
-                look(schema, atom.shape(was), old, new, &mut difference);
+                // The value changed its type: everything in the old value is removed, everything in the new one is
+                // added.
+                compare_as(schema, atom.shape(was), old, new, &mut difference);
             }
-            look(schema, atom.shape(is), old, new, &mut difference)
+            compare_as(schema, atom.shape(is), old, new, &mut difference)
         }
     };
     if !leaf {
@@ -124,8 +125,8 @@ fn walk(schema: &Schema, ty: Option<TypeId>, old: Option<&Value>, new: Option<&V
     difference
 }
 
-/// Looks at two values as one shape; true if there is nothing below them to be looked at.
-fn look(
+/// Compares two values as one type; returns true if their children need not be compared.
+fn compare_as(
     schema: &Schema,
     shape: Shape<'_>,
     old: Option<&Value>,
@@ -139,7 +140,7 @@ fn look(
             if matches!(list.relation, Relation::Atomic) || (was.is_empty() && is.is_empty()) {
                 return leaf(old, new, difference);
             }
-            look_at_list(schema, list, was, is, difference);
+            compare_lists(schema, list, was, is, difference);
             false
         }
         Shape::Map(map) => {
@@ -147,7 +148,7 @@ fn look(
             if map.atomic || (was.is_none_or(Json::is_empty) && is.is_none_or(Json::is_empty)) {
                 return leaf(old, new, difference);
             }
-            look_at_map(schema, map, was, is, difference);
+            compare_maps(schema, map, was, is, difference);
             false
         }
         Shape::Nothing => false,
@@ -174,7 +175,7 @@ pub(super) fn fields(value: Option<&Value>) -> Option<&Json<String, Value>> {
     value.and_then(Value::as_object)
 }
 
-/// Calls back with every name of two maps, in order, and what stands there.
+/// Calls a function with every name of two maps, in order, and its values.
 pub(super) fn zip<'a>(
     left: Option<&'a Json<String, Value>>,
     right: Option<&'a Json<String, Value>>,
@@ -197,7 +198,7 @@ pub(super) fn zip<'a>(
     }
 }
 
-fn look_at_map(
+fn compare_maps(
     schema: &Schema,
     map: &Map,
     old: Option<&Json<String, Value>>,
@@ -214,7 +215,7 @@ fn look_at_map(
     collector.add_to(difference);
 }
 
-fn look_at_list(schema: &Schema, list: &List, old: &[Value], new: &[Value], difference: &mut Difference) {
+fn compare_lists(schema: &Schema, list: &List, old: &[Value], new: &[Value], difference: &mut Difference) {
     let mut known: BTreeMap<PathElement, (Vec<&Value>, Vec<&Value>)> = BTreeMap::new();
     for (item, is_new) in old
         .iter()
@@ -241,7 +242,7 @@ fn look_at_list(schema: &Schema, list: &List, old: &[Value], new: &[Value], diff
     collector.add_to(difference);
 }
 
-/// Compares what is known by one key. An item that is there twice is one thing, which has nothing below it.
+/// Compares the items with the same key. An item that occurs twice is compared as a whole.
 fn compare_items(schema: &Schema, ty: TypeId, old: &[&Value], new: &[&Value]) -> Difference {
     match (old, new) {
         ([] | [_], [] | [_]) => walk(schema, Some(ty), old.first().copied(), new.first().copied()),

@@ -1,4 +1,4 @@
-//! What an item of an associative list is known by.
+//! The path element that identifies an item of an associative list.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::fields::PathElement;
 use crate::schema::{List, Relation, Schema};
 use crate::value;
 
-/// Returns the step to an item of a list, or what is wrong with the item.
+/// Returns the path element of an item, or what is wrong with the item.
 pub(super) fn element_of(schema: &Schema, list: &List, item: &Value) -> Result<PathElement, String> {
     match &list.relation {
         Relation::Atomic => Err("invalid indexing of non-associative list".to_owned()),
@@ -39,7 +39,7 @@ fn keyed(schema: &Schema, list: &List, keys: &[Arc<str>], item: &Value) -> Resul
         } else if let Some(default) = default_of(schema, list, key)? {
             found.push((Arc::clone(key), default.clone()));
         }
-        // An item without the key is another item than any with it.
+        // An item without the key differs from every item with the key.
     }
     if found.is_empty() {
         let names: Vec<_> = keys.iter().map(|key| value::quoted(key)).collect();

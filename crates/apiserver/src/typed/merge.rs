@@ -1,4 +1,4 @@
-//! Laying a configuration over a value.
+//! Merging a configuration into a value.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub(super) fn merge(ty: &Type, live: &Value, config: &Value) -> Value {
     walk(&ty.schema, Some(ty.id), Some(live), Some(config)).unwrap_or(Value::Null)
 }
 
-/// Merges what stands at one place; none if that leaves nothing.
+/// Merges the values at a position; `None` if nothing remains.
 fn walk(schema: &Schema, ty: Option<TypeId>, live: Option<&Value>, config: Option<&Value>) -> Option<Value> {
     let atom = schema.atom(ty?);
     let of = if config.is_some() { config } else { live };
@@ -23,7 +23,7 @@ fn walk(schema: &Schema, ty: Option<TypeId>, live: Option<&Value>, config: Optio
         Shape::Scalar(_) => leaf(),
         Shape::List(list) => {
             let (mine, theirs) = (items(live), items(config));
-            // An empty list and null stay what they are.
+            // An empty list and null are kept.
             if matches!(list.relation, Relation::Atomic) || (mine.is_empty() && theirs.is_empty()) {
                 return leaf();
             }
@@ -57,11 +57,11 @@ fn merge_map(
     merged
 }
 
-/// The items of one side of a list.
+/// The items of one of the lists.
 struct Side<'a> {
-    /// Each item with what it is known by, in the order of the list.
+    /// The items with their path elements, in the order of the list.
     items: Vec<(PathElement, &'a Value)>,
-    /// The place of the first item of each name, and whether there are more of it.
+    /// For each path element, the position of its first item, and whether there are more.
     known: BTreeMap<PathElement, (usize, bool)>,
 }
 
@@ -81,8 +81,8 @@ impl<'a> Side<'a> {
         Self { items, known }
     }
 
-    /// What an item of the other side merges with: null if it is not clear which one.
-    fn partner(&self, element: &PathElement) -> Option<&'a Value> {
+    /// Returns the item of the other list to merge with: null if several match.
+    fn counterpart(&self, element: &PathElement) -> Option<&'a Value> {
         let (place, more) = self.known.get(element)?;
         if *more {
             return Some(&Value::Null);
@@ -97,8 +97,8 @@ impl<'a> Side<'a> {
 
 /// Merges two associative lists.
 ///
-/// Both orders are kept as far as they agree; where they do not, the configuration's counts. Items that only the live
-/// list has stay before the shared item that follows them.
+/// Both orders are kept as far as they agree; where they do not, that of the configuration counts. Items that only
+/// the live list has stay before the shared item that follows them.
 fn merge_list(schema: &Schema, list: &List, live: &[Value], config: &[Value]) -> Vec<Value> {
     let (mine, theirs) = (Side::new(schema, list, live), Side::new(schema, list, config));
     let mut shared = theirs
@@ -107,7 +107,7 @@ fn merge_list(schema: &Schema, list: &List, live: &[Value], config: &[Value]) ->
         .map(|(element, _)| element)
         .filter(|element| mine.has(element));
     let mut next_shared = shared.next();
-    // By place in the configuration: whether the item is in the result.
+    // Whether the item of the configuration at this position is in the result.
     let mut taken = vec![false; theirs.items.len()];
     let mut merged = Vec::with_capacity(mine.items.len().max(theirs.items.len()));
     let take = |merged: &mut Vec<Value>, live: Option<&Value>, config: Option<&Value>| {
@@ -118,13 +118,13 @@ fn merge_list(schema: &Schema, list: &List, live: &[Value], config: &[Value]) ->
         if let (Some((my, _)), Some((their, item))) = (mine.items.get(m), theirs.items.get(t)) {
             if my == their {
                 taken[t] = true;
-                take(&mut merged, mine.partner(my), Some(item));
+                take(&mut merged, mine.counterpart(my), Some(item));
                 (m, t) = (m + 1, t + 1);
                 next_shared = shared.next();
                 continue;
             }
             if theirs.has(my) && next_shared.is_some_and(|next| next != my) {
-                // Shared, and its turn comes later.
+                // The item is shared, and comes later.
                 m += 1;
                 continue;
             }
@@ -142,7 +142,7 @@ fn merge_list(schema: &Schema, list: &List, live: &[Value], config: &[Value]) ->
         }
         if let Some((their, item)) = theirs.items.get(t) {
             taken[t] = true;
-            take(&mut merged, mine.partner(their), Some(item));
+            take(&mut merged, mine.counterpart(their), Some(item));
             t += 1;
             if next_shared == Some(their) {
                 next_shared = shared.next();

@@ -1,7 +1,8 @@
-//! Values with their types: what of an object is a field, what differs, what merges.
+//! Values with their types: their fields, their differences, and merging.
 //!
-//! The rules are those of structured-merge-diff's `typed` package, written anew as walks that build their answer from
-//! below. [`Type::check`] gives a [`Typed`], so that the walks need not think of values that do not fit.
+//! The rules are those of structured-merge-diff's `typed` package, reimplemented as walks that build their result
+//! bottom-up. [`Type::check`] returns a [`Typed`], so that the walks need not handle values that do not match their
+//! type.
 
 mod compare;
 mod element;
@@ -19,7 +20,7 @@ pub use validate::{Duplicates, ValidationError, ValidationErrors};
 use crate::fields::FieldSet;
 use crate::schema::Type;
 
-/// A value that fits its type.
+/// A value that matches its type.
 #[derive(Debug, Clone, Copy)]
 pub struct Typed<'a> {
     ty: &'a Type,
@@ -27,10 +28,10 @@ pub struct Typed<'a> {
 }
 
 impl Type {
-    /// Says what is wrong with a value, else gives it back with its type.
+    /// Checks a value and returns it with its type.
     ///
     /// # Errors
-    /// Everything that does not fit.
+    /// All mismatches.
     pub fn check<'a>(
         &'a self,
         value: &'a Value,
@@ -40,20 +41,20 @@ impl Type {
         Ok(Typed { ty: self, value })
     }
 
-    /// Gives a value that was made from values of this type.
+    /// Returns a value with its type, without checking it: it must derive from values of this type.
     pub(crate) fn trust<'a>(&'a self, value: &'a Value) -> Typed<'a> {
         Typed { ty: self, value }
     }
 
-    /// Returns the set with the declared fields above its paths. Those are there as long as anything below them is,
-    /// and are in no set otherwise.
+    /// Returns the set with the declared fields above its paths. Such fields exist as long as anything below them
+    /// does, and are otherwise in no set.
     #[must_use]
     pub fn with_declared_fields(&self, set: &FieldSet) -> FieldSet {
         to_set::with_declared_fields(&self.schema, Some(self.id), set)
     }
 
-    /// Brings a set in line with the type, if the type was another when the set was made: of what is atomic now, only
-    /// the whole is owned. None if the set is in line.
+    /// Adapts a set to the type, if the type was another one when the set was created: of a field that is atomic now,
+    /// only the whole is owned. `None` if the set does not change.
     pub fn reconcile(&self, set: &FieldSet) -> Option<FieldSet> {
         reconcile::reconcile(self, set)
     }
@@ -70,28 +71,28 @@ impl<'a> Typed<'a> {
         self.ty
     }
 
-    /// Returns the fields that the value mentions: leaves, items of associative lists, and undeclared fields.
+    /// Returns the fields that the value contains: leaves, items of associative lists, and undeclared fields.
     pub fn to_field_set(&self) -> FieldSet {
         to_set::to_field_set(self.ty, self.value)
     }
 
-    /// Says which fields the other value, of the same type, removes, changes and adds.
+    /// Returns the fields that a new value of the same type removes, changes and adds.
     pub fn compare(&self, new: &Value) -> Comparison {
         compare::compare(self.ty, self.value, new)
     }
 
-    /// Lays a configuration of the same type over the value. Nothing is removed. Items of associative lists come in the
-    /// order of the configuration, those it does not mention where they were.
+    /// Merges a configuration of the same type into the value without removing anything. Items of associative lists
+    /// come in the order of the configuration, other items keep their positions.
     pub fn merge(&self, config: Typed<'_>) -> Value {
         merge::merge(self.ty, self.value, config.value)
     }
 
-    /// Returns the value without fields and items.
+    /// Returns the value without the given fields and items.
     pub fn remove_items(&self, items: &FieldSet) -> Value {
         remove::remove_items(self.ty, self.value, items)
     }
 
-    /// Returns the part of the value that consists of fields and items.
+    /// Returns the part of the value that consists of the given fields and items.
     pub fn extract_items(&self, items: &FieldSet) -> Value {
         remove::extract_items(self.ty, self.value, items)
     }

@@ -1,4 +1,4 @@
-//! Bringing a set in line with a type that has changed since the set was made.
+//! The adaptation of a set to a type that has changed since the set was created.
 
 use crate::fields::{FieldSet, FieldSetBuilder, Node, PathElement};
 use crate::schema::{Relation, Schema, Shape, Type, TypeId};
@@ -7,10 +7,10 @@ pub(super) fn reconcile(ty: &Type, set: &FieldSet) -> Option<FieldSet> {
     below(&ty.schema, ty.id, set)
 }
 
-/// Reconciles what lies below a place; none if nothing changes.
+/// Adapts the children of a position; `None` if nothing changes.
 fn below(schema: &Schema, ty: TypeId, set: &FieldSet) -> Option<FieldSet> {
     let type_below = |element: &PathElement| match (schema.atom(ty).declared_shape(), element) {
-        // Of a map without known content nothing can have changed.
+        // A map of unknown content cannot have changed.
         (Shape::Map(map), _) if map.deduced => None,
         (Shape::Map(map), PathElement::Field(name)) => map.type_at(name),
         (Shape::Map(map), _) => map.element,
@@ -31,7 +31,7 @@ fn below(schema: &Schema, ty: TypeId, set: &FieldSet) -> Option<FieldSet> {
             None => node.clone(),
             Some(children) => Node {
                 element: node.element.clone(),
-                // Empty means that the place has become atomic and is owned as a whole.
+                // An empty set means that the field has become atomic and is owned as a whole.
                 member: node.member || children.is_empty(),
                 children,
             },

@@ -1,4 +1,4 @@
-//! Taking fields and items out of a value.
+//! The removal of fields and items from a value.
 
 use serde_json::{Map as Json, Value};
 
@@ -10,7 +10,7 @@ pub(super) fn remove_items(ty: &Type, value: &Value, items: &FieldSet) -> Value 
     remove(&ty.schema, Some(ty.id), value, items)
 }
 
-/// Removes from one place on. A list or map from which all is gone is null.
+/// Removes fields at a position. A list or map without remaining content becomes null.
 fn remove(schema: &Schema, ty: Option<TypeId>, value: &Value, items: &FieldSet) -> Value {
     let shape = ty.map_or(Shape::Nothing, |ty| schema.atom(ty).shape_of(value));
     match (shape, value) {
@@ -66,7 +66,7 @@ pub(super) fn extract_items(ty: &Type, value: &Value, items: &FieldSet) -> Value
     extract(&ty.schema, Some(ty.id), value, items)
 }
 
-/// Extracts from one place on. What is atomic is extracted as a whole.
+/// Extracts fields at a position. Atomic values are extracted as a whole.
 fn extract(schema: &Schema, ty: Option<TypeId>, value: &Value, items: &FieldSet) -> Value {
     let shape = ty.map_or(Shape::Nothing, |ty| schema.atom(ty).shape_of(value));
     match (shape, value) {
@@ -90,8 +90,8 @@ fn extract_from_list(schema: &Schema, list: &List, all: &[Value], items: &FieldS
         let Some(node) = element.and_then(|element| items.node(&element)) else {
             continue;
         };
-        // The library looks below an extracted item with the set of the level above; it does so twice for an item of
-        // which parts are named, too. This is what clients of the library get, so it is kept.
+        // The library looks up the children of an extracted item in the set of the level above, and does so twice for
+        // an item whose children are listed too. Clients depend on the result, so this does the same.
         if node.member {
             kept.push(extract(schema, Some(list.element), item, items));
         }

@@ -1,4 +1,4 @@
-//! The fields that a value mentions.
+//! The fields that a value contains.
 
 use serde_json::{Map as Json, Value};
 
@@ -10,12 +10,12 @@ pub(super) fn to_field_set(ty: &Type, value: &Value) -> FieldSet {
     walk(&ty.schema, Some(ty.id), value).below
 }
 
-/// What a walk found at a place.
+/// The fields at a position.
 #[derive(Default)]
 struct Found {
-    /// Whether the place itself is a field.
+    /// Whether the position itself is a field.
     here: bool,
-    /// The fields below it.
+    /// The fields below the position.
     below: FieldSet,
 }
 
@@ -59,7 +59,7 @@ fn walk_map(schema: &Schema, map: &Map, fields: &Json<String, Value>) -> Found {
             _ => false,
         };
         builder.push(Node {
-            // A declared name is shared with the schema.
+            // The name is shared with the schema.
             element: PathElement::Field(
                 declared.map_or_else(|| name.as_str().into(), |field| field.name.clone()),
             ),
@@ -81,7 +81,7 @@ fn walk_list(schema: &Schema, list: &List, items: &[Value]) -> Found {
     items.sort_by(|(left, _), (right, _)| left.cmp(right));
     let mut builder = FieldSetBuilder::default();
     for same in items.chunk_by(|(left, _), (right, _)| left == right) {
-        // Items that are there twice are owned as one thing.
+        // Duplicate items are owned as one.
         let children = match same {
             [(_, item)] => walk(schema, Some(list.element), item).below,
             _ => FieldSet::new(),

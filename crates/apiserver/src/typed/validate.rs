@@ -1,4 +1,4 @@
-//! What is wrong with a value, given its type.
+//! The check that a value matches its type.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -11,27 +11,27 @@ use crate::fields::PathElement;
 use crate::schema::{List, Map, Relation, Scalar, Schema, Shape, Type, TypeId};
 use crate::value;
 
-/// Whether an associative list may have an item twice.
+/// Whether an associative list may have duplicate items.
 ///
-/// An object that exists may: it was made by a client that does not know of keys. A configuration to apply may not.
+/// An existing object may, if a client created it that does not know the keys. A configuration to apply must not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Duplicates {
-    /// It may.
+    /// Duplicate items are allowed.
     Allowed,
-    /// It may not.
+    /// Duplicate items are errors.
     Refused,
 }
 
-/// One thing that does not fit.
+/// A mismatch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValidationError {
-    /// Where, such as `.spec.ports`; empty for the object itself.
+    /// The path, such as `.spec.ports`; empty for the object itself.
     pub path: String,
-    /// What, in the words of the API server.
+    /// The message, in the text of the API server.
     pub message: String,
 }
 
-/// Everything that does not fit, at least one thing.
+/// All mismatches, at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValidationErrors(pub Vec<ValidationError>);
 
@@ -85,10 +85,10 @@ impl Walk<'_> {
         });
     }
 
-    /// Looks at what lies one step below; the path of an error is written on the way up, as there mostly is none.
-    fn below(&mut self, step: impl FnOnce() -> PathElement, look: impl FnOnce(&mut Self)) {
+    /// Checks a child. The path of an error is built on the way up, since errors are rare.
+    fn below(&mut self, step: impl FnOnce() -> PathElement, check: impl FnOnce(&mut Self)) {
         let before = self.errors.len();
-        look(self);
+        check(self);
         if self.errors.len() > before {
             let step = step().to_string();
             for error in &mut self.errors[before..] {
@@ -158,7 +158,7 @@ impl Walk<'_> {
                 Relation::Atomic => PathElement::Index(i64::try_from(place).unwrap_or(i64::MAX)),
                 Relation::Set | Relation::Keyed(_) => match element_of(self.schema, list, item) {
                     Ok(element) => element,
-                    // Without a step there is no path to say more about.
+                    // Without a path element there is no path to report.
                     Err(problem) => return self.report(format!("element {place}: {problem}")),
                 },
             };

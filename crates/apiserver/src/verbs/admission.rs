@@ -1,26 +1,25 @@
-//! What admission does before a write: namespaces that are not there or on their way out, and those that stay.
+//! The admission of writes by the namespace lifecycle: requests in namespaces that do not exist or are being deleted,
+//! and deletions of protected namespaces.
 
 use serde_json::Value;
 
-use super::Target;
+use crate::kinds::tables::NAMESPACES;
 use crate::state::State;
 use crate::status::{Cause, Status};
+use crate::target::Target;
 
-/// The table of namespaces.
-pub(crate) const NAMESPACES: &str = "namespaces";
-
-/// Namespaces that may not be deleted.
+/// Namespaces that cannot be deleted.
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
-/// Refuses new objects in a namespace that is not there.
-pub(super) fn namespace_takes(state: &State, target: &Target) -> Result<(), Status> {
+/// Rejects new objects in a namespace that does not exist.
+pub(super) fn check_namespace_exists(state: &State, target: &Target) -> Result<(), Status> {
     if !target.resource.namespaced || state.store.get(NAMESPACES, &target.namespace).is_some() {
         return Ok(());
     }
     Err(Status::not_found("", NAMESPACES, &target.namespace))
 }
 
-/// Refuses new objects in a namespace that is being deleted.
+/// Rejects new objects in a namespace that is being deleted.
 pub(super) fn create(state: &State, target: &Target, object: &Value) -> Result<(), Status> {
     if !target.resource.namespaced {
         return Ok(());
@@ -48,7 +47,7 @@ pub(super) fn create(state: &State, target: &Target, object: &Value) -> Result<(
     Err(status)
 }
 
-/// Refuses to delete a namespace that a cluster cannot be without.
+/// Rejects the deletion of a protected namespace.
 pub(super) fn delete(target: &Target) -> Result<(), Status> {
     let is_namespace = *target.resource.table == *NAMESPACES;
     if is_namespace && IMMORTAL.contains(&target.name.as_str()) {

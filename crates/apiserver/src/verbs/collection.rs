@@ -1,13 +1,16 @@
-//! Deletion of collections.
+//! The verb `deletecollection`.
 
-use super::{DeleteOptions, ListOptions, Listing, Target, Write, delete, list};
+use super::delete::{DeleteOptions, delete};
+use super::read::{ListOptions, Listing, list};
 use crate::state::State;
 use crate::status::Status;
+use crate::target::Target;
+use crate::write::Write;
 
-/// Deletes the objects of a list, and returns the list.
+/// Deletes the objects that a list returns, and returns the list.
 ///
 /// # Errors
-/// The answer of the API server.
+/// The `Status` that the API server returns.
 pub fn delete_collection(
     state: &mut State,
     target: &Target,
@@ -23,7 +26,7 @@ pub fn delete_collection(
             ..target.clone()
         };
         match delete(state, &one, deletion, write) {
-            // Somebody was quicker.
+            // Another request deleted the object first.
             Err(status) if status.code == 404 => {}
             outcome => {
                 outcome?;

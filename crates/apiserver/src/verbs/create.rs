@@ -1,9 +1,10 @@
-//! Create.
+//! The verb `create`.
 
 use serde_json::Value;
 
+use super::admission;
 use super::decode::decode;
-use super::{Outcome, Target, Write, admission, warned};
+use super::outcome::{Outcome, with_warnings};
 use crate::crd::Verdict;
 use crate::journal::Verb;
 use crate::kinds::{self, Form};
@@ -11,14 +12,16 @@ use crate::managed::{Live, ManagedFields, UpdateRequest};
 use crate::object::{head, metadata, times};
 use crate::state::State;
 use crate::status::{Cause, Status};
+use crate::target::Target;
+use crate::write::Write;
 
-/// How often a generated name that is taken is made anew, as in the API server.
+/// How many names the server generates from `generateName` before it reports a conflict, as in Kubernetes.
 const GENERATED_NAMES: usize = 8;
 
 /// Creates an object.
 ///
 /// # Errors
-/// The answer of the API server.
+/// The `Status` that the API server returns.
 pub fn create(
     state: &mut State,
     target: &Target,
@@ -28,7 +31,7 @@ pub fn create(
 ) -> Result<Outcome, Status> {
     let decoded = decode(target, object, duplicates, write.validation).map_err(|why| why.of_body(target))?;
     let (object, warnings) = (decoded.object, decoded.warnings);
-    warned(create_decoded(state, target, object, write), warnings)
+    with_warnings(create_decoded(state, target, object, write), warnings)
 }
 
 fn create_decoded(
@@ -47,12 +50,12 @@ fn create_decoded(
     ] {
         metadata::set(&mut object, field, None);
     }
-    let (object, managed) = track(target, None, object, write)?;
+    let (object, managed) = update_managed_fields(target, None, object, write)?;
     finish(state, target, object, &managed, write, Verb::Create)
 }
 
-/// Records who manages the fields of an object that has been read, which comes back without entries.
-pub(super) fn track(
+/// Updates `managedFields` for a decoded object; returns the object without the entries, and the entries.
+pub(super) fn update_managed_fields(
     target: &Target,
     live: Option<Live<'_>>,
     object: Value,
@@ -62,7 +65,7 @@ pub(super) fn track(
         manager: write.manager,
         now: write.now,
     };
-    // A custom resource may not fit its type; what is wrong with it is said by the validation that follows.
+    // A custom resource may not match its schema; the validation that follows reports how.
     let spare = matches!(target.version.form, Form::Custom(_)).then(|| object.clone());
     match (target.fields().update(live, object, &request), spare) {
         (Ok(updated), _) => Ok((updated.object, updated.managed)),
@@ -74,7 +77,7 @@ pub(super) fn track(
     }
 }
 
-/// Brings namespace and name of the object in line with those of the request.
+/// Checks the namespace and the name of the object against those of the request, and sets the namespace.
 pub(super) fn check_names(target: &Target, object: &mut Value) -> Result<(), Status> {
     let given = metadata::text(object, "namespace").to_owned();
     if target.resource.namespaced {
@@ -99,7 +102,7 @@ pub(super) fn check_names(target: &Target, object: &mut Value) -> Result<(), Sta
     Ok(())
 }
 
-/// Makes a new object of what has been read: from admission to the commit. `object` has no entries of field managers.
+/// Stores a decoded object as a new one: admission, defaults, validation, commit. `object` has no `managedFields`.
 pub(super) fn finish(
     state: &mut State,
     target: &Target,
@@ -116,11 +119,11 @@ pub(super) fn finish(
             "resourceVersion should not be set on objects to be created",
         ));
     }
-    admission::namespace_takes(state, target)?;
+    admission::check_namespace_exists(state, target)?;
     name(state, target, &mut object);
     admission::create(state, target, &object)?;
     prepare(state, target, &mut object, write);
-    kinds::strategy::prepare_create(resource, &target.version, state, &mut object, write.now);
+    kinds::prepare::prepare_create(resource, &target.version, &mut state.addresses, &mut object);
     let Verdict { causes, warnings } = check(target, &object);
     let name = metadata::text(&object, "name").to_owned();
     if !causes.is_empty() {
@@ -146,13 +149,13 @@ pub(super) fn finish(
     Ok(Outcome::stored(201, stored).warning(warnings))
 }
 
-/// Makes a name of `generateName`.
+/// Generates a name from `generateName`.
 fn name(state: &mut State, target: &Target, object: &mut Value) {
     let prefix = metadata::text(object, "generateName");
     if prefix.is_empty() || !metadata::text(object, "name").is_empty() {
         return;
     }
-    // A name of DNS has at most 63 bytes, five of which are the generated ones.
+    // A DNS label has at most 63 characters, five of which are generated.
     let mut prefix = prefix.to_owned();
     while prefix.len() > 58 {
         prefix.pop();
@@ -173,7 +176,7 @@ fn name(state: &mut State, target: &Target, object: &mut Value) {
     }
 }
 
-/// Sets what is the server's in the metadata.
+/// Sets the metadata fields that the server owns.
 fn prepare(state: &mut State, target: &Target, object: &mut Value, write: &Write<'_>) {
     for field in ["resourceVersion", "selfLink", "managedFields"] {
         metadata::set(object, field, None);

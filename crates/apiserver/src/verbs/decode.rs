@@ -1,32 +1,21 @@
-//! Reading an object that a client sent: its kind, its form, its defaults.
+//! Decoding an object that a client sent: its kind, its fields, its defaults.
 
 use serde_json::{Map, Value};
 
-use super::Target;
 use crate::kinds::{Form, Registry, defaults};
 use crate::object::metadata;
 use crate::status::{Cause, Status};
+use crate::target::Target;
+use crate::write::Validation;
 
-/// What happens to fields that the kind does not have, `fieldValidation`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Validation {
-    /// They are dropped.
-    Ignore,
-    /// They are dropped, and the client is warned.
-    #[default]
-    Warn,
-    /// The request is refused.
-    Strict,
+/// A decoded object.
+pub(crate) struct Decoded {
+    pub(crate) object: Value,
+    pub(crate) warnings: Vec<String>,
 }
 
-/// An object that has been read.
-pub(super) struct Decoded {
-    pub(super) object: Value,
-    pub(super) warnings: Vec<String>,
-}
-
-/// Sets `apiVersion` and `kind` if they are missing, and refuses those of another kind.
-pub(super) fn check_kind(target: &Target, object: &mut Value) -> Result<(), Status> {
+/// Sets `apiVersion` and `kind` if they are missing, and rejects an object of another kind.
+pub(crate) fn check_kind(target: &Target, object: &mut Value) -> Result<(), Status> {
     let Some(map) = object.as_object_mut() else {
         return Err(Status::bad_request(format!(
             "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
@@ -44,7 +33,7 @@ pub(super) fn check_kind(target: &Target, object: &mut Value) -> Result<(), Stat
     let version = map.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
     if !custom && version.matches('/').count() > 1 {
         let text = Value::Object(map.clone()).to_string();
-        let begin = beginning(&text);
+        let begin = first_characters(&text);
         return Err(Status::bad_request(format!(
             "the object provided is unrecognized (must be of type {}): unexpected GroupVersion string: {version} ({begin})",
             target.resource.kind
@@ -75,8 +64,8 @@ pub(super) fn check_kind(target: &Target, object: &mut Value) -> Result<(), Stat
     Ok(())
 }
 
-/// The first bytes of a body.
-fn beginning(text: &str) -> String {
+/// Returns the first characters of a body, for a message.
+fn first_characters(text: &str) -> String {
     match text.char_indices().nth(30) {
         Some((end, _)) => format!("{} ...", &text[..end]),
         None => text.to_owned(),
@@ -85,14 +74,14 @@ fn beginning(text: &str) -> String {
 
 fn no_kind(target: &Target, map: &Map<String, Value>) -> Status {
     let text = Value::Object(map.clone()).to_string();
-    let begin = beginning(&text);
+    let begin = first_characters(&text);
     Status::bad_request(format!(
         "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing in '{text}' ({begin})",
         target.resource.kind
     ))
 }
 
-/// A custom resource of another kind is one that is not valid.
+/// Checks the kind of a custom resource; another kind is a validation error, as in Kubernetes.
 fn check_custom_kind(target: &Target, object: &Value) -> Result<(), Status> {
     let found = object["kind"].as_str().unwrap_or_default();
     if found == &*target.resource.kind {
@@ -146,17 +135,17 @@ fn wrong_kind(target: &Target, object: &Value) -> Status {
     ))
 }
 
-/// Why an object cannot be read.
-pub(super) enum Unreadable {
-    /// It is of another kind.
+/// Why an object cannot be decoded.
+pub(crate) enum DecodeError {
+    /// The object is of another kind.
     Kind(Status),
-    /// It has not the form of its kind.
+    /// The object does not have the form of its kind.
     Form(String),
 }
 
-impl Unreadable {
-    /// The answer to a body that cannot be read.
-    pub(super) fn of_body(self, target: &Target) -> Status {
+impl DecodeError {
+    /// Returns the response to a request body that cannot be decoded.
+    pub(crate) fn of_body(self, target: &Target) -> Status {
         match self {
             Self::Kind(status) => status,
             Self::Form(why) => {
@@ -169,10 +158,10 @@ impl Unreadable {
         }
     }
 
-    /// The answer to an apply that makes something of an object that cannot be read.
-    pub(super) fn of_applied(self, target: &Target, config: &Value) -> Status {
+    /// Returns the response to a server-side apply whose result cannot be decoded.
+    pub(crate) fn of_applied(self, target: &Target, config: &Value) -> Status {
         match (self, &target.version.form) {
-            // Fields that the kind does not have are found before.
+            // Unknown fields have been reported before.
             (Self::Form(why), Form::Builtin(_)) if !why.starts_with("strict decoding error") => {
                 let kind = crate::managed::version_and_kind(config);
                 let text = |name: &str| metadata::text(config, name);
@@ -191,8 +180,8 @@ impl Unreadable {
         }
     }
 
-    /// The answer to a patch that makes something of an object that cannot be read.
-    pub(super) fn of_patched(self, patched: &Value) -> Status {
+    /// Returns the response to a patch whose result cannot be decoded.
+    pub(crate) fn of_patched(self, patched: &Value) -> Status {
         match self {
             Self::Kind(status) => status,
             Self::Form(why) => {
@@ -203,25 +192,25 @@ impl Unreadable {
     }
 }
 
-/// Gives an object its form and its defaults. `duplicates` are the fields that stood twice in the body.
-pub(super) fn decode(
+/// Normalises an object and sets its defaults. `duplicates` are the fields that appear twice in the body.
+pub(crate) fn decode(
     target: &Target,
     mut object: Value,
     duplicates: &[String],
     validation: Validation,
-) -> Result<Decoded, Unreadable> {
-    check_kind(target, &mut object).map_err(Unreadable::Kind)?;
+) -> Result<Decoded, DecodeError> {
+    check_kind(target, &mut object).map_err(DecodeError::Kind)?;
     let kind = &*target.resource.kind;
     // An empty list clears the entries, see `FieldManager::update`.
     let clears = object["metadata"]["managedFields"] == Value::Array(Vec::new());
     let unknown = match &target.version.form {
         Form::Builtin(ty) => {
-            let unknown = ty.normalize(&mut object).map_err(Unreadable::Form)?;
+            let unknown = ty.normalize(&mut object).map_err(DecodeError::Form)?;
             defaults::set(*ty, kind, &mut object);
             unknown
         }
         Form::Custom(version) => version.get().decode(&mut object).map_err(|cause| {
-            Unreadable::Form(match &*cause.field {
+            DecodeError::Form(match &*cause.field {
                 "" => cause.message,
                 _ => cause.to_string(),
             })
@@ -236,7 +225,7 @@ pub(super) fn decode(
         .chain(unknown.iter().map(|path| format!("unknown field {path:?}")))
         .collect();
     match validation {
-        Validation::Strict if !complaints.is_empty() => Err(Unreadable::Form(format!(
+        Validation::Strict if !complaints.is_empty() => Err(DecodeError::Form(format!(
             "strict decoding error: {}",
             complaints.join(", ")
         ))),

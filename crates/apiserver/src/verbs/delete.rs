@@ -1,63 +1,61 @@
-//! Delete.
+//! The verb `delete`.
 
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
+use super::admission;
+use super::outcome::Outcome;
 use super::update::Existing;
-use super::{Outcome, Target, Write, admission};
 use crate::journal::Verb;
+use crate::kinds::tables::{DEFINITIONS, NAMESPACES};
+use crate::object::finalizers::{CLEANUP, FOREGROUND, ORPHAN};
 use crate::object::{metadata, times};
 use crate::state::State;
 use crate::status::{self, Cause, Status};
 use crate::store::Stored;
+use crate::target::Target;
+use crate::write::Write;
 
-/// The finalizer that waits for dependents to be deleted.
-pub(crate) const FOREGROUND: &str = "foregroundDeletion";
-/// The finalizer that waits for dependents to forget their owner.
-pub(crate) const ORPHAN: &str = "orphan";
-/// The finalizer that waits for the objects of a definition.
-pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
-
-/// What happens to dependents.
+/// How a deletion treats the dependents of the object (`propagationPolicy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Propagation {
-    /// They stay.
+    /// The dependents stay.
     Orphan,
-    /// They are deleted afterwards.
+    /// The garbage collector deletes the dependents after the object.
     Background,
-    /// They are deleted before.
+    /// The garbage collector deletes the dependents before the object.
     Foreground,
 }
 
-/// What has to be true of the object.
+/// The conditions that the object must meet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Preconditions {
-    /// Its UID.
+    /// The UID that the object must have.
     pub uid: Option<String>,
-    /// Its resource version.
+    /// The resource version that the object must have.
     pub resource_version: Option<String>,
 }
 
-/// What a client says about a deletion.
+/// The options of a deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeleteOptions {
-    /// What happens to dependents; none for what is usual for the kind.
+    /// How the deletion treats dependents; `None` for the default of the kind.
     pub propagation: Option<Propagation>,
-    /// What has to be true of the object.
+    /// The conditions that the object must meet.
     pub preconditions: Preconditions,
-    /// How long the object may take.
+    /// The grace period in seconds; `None` for that of the object.
     pub grace_seconds: Option<i64>,
-    /// Whether nothing is to be deleted.
+    /// Whether the deletion is a dry run.
     pub dry_run: bool,
 }
 
 impl DeleteOptions {
-    /// Reads `DeleteOptions`, or what stands for them in a query.
+    /// Reads `DeleteOptions` from a body, or their equivalent from a query.
     ///
     /// # Errors
-    /// The answer of the API server.
+    /// The `Status` that the API server returns.
     pub fn read(value: &Value) -> Result<Self, Status> {
         let mut causes = Vec::new();
         let propagation = match value["propagationPolicy"].as_str() {
@@ -115,10 +113,10 @@ impl DeleteOptions {
     }
 }
 
-/// Deletes an object, or lets its deletion begin.
+/// Deletes an object, or starts its deletion if it has to wait.
 ///
 /// # Errors
-/// The answer of the API server.
+/// The `Status` that the API server returns.
 pub fn delete(
     state: &mut State,
     target: &Target,
@@ -133,24 +131,24 @@ pub fn delete(
         .ok_or_else(|| target.not_found())?;
     check_preconditions(target, &stored, &options.preconditions)?;
     let existing = Existing::of(target, &stored);
-    let mut object = existing.whole();
-    let waits = mark(target, &stored, &mut object, options, write.now);
+    let mut object = existing.with_managed_fields();
+    let waits = mark_deleted(target, &stored, &mut object, options, write.now);
     let outcome = if waits {
-        begin(state, target, &stored, object, write)
+        begin_deletion(state, target, &stored, object, write)
     } else if write.dry_run {
-        gone(target, &stored)
+        deletion_answer(target, &stored)
     } else {
-        // What can take its time shows that it took none.
+        // The response for a Pod has a deletion timestamp even if the grace period is zero.
         let marked = is_graceful(target).then_some(&mut object);
         let last = state
             .remove(&target.resource, &target.version, &target.key(), marked, write)
             .unwrap_or(stored);
-        gone(target, &last)
+        deletion_answer(target, &last)
     };
     Ok(outcome)
 }
 
-/// What a client is warned of, whatever becomes of the deletion.
+/// Returns the warnings of a deletion, which do not depend on its result.
 pub fn delete_warnings(target: &Target, options: &DeleteOptions) -> Vec<String> {
     let warns =
         target.resource.strategy.orphans && *target.resource.kind == *"Job" && options.propagation.is_none();
@@ -184,8 +182,8 @@ fn check_preconditions(
     Ok(())
 }
 
-/// Marks an object as one that is being deleted; says whether it has to wait for anything.
-fn mark(
+/// Sets the deletion timestamp and the finalizers; returns whether the object has to wait for any of them.
+fn mark_deleted(
     target: &Target,
     stored: &Stored,
     object: &mut Value,
@@ -194,7 +192,7 @@ fn mark(
 ) -> bool {
     let begun = stored.head.deleting.is_some();
     let finalizers = finalizers(target, object, options);
-    let held_by_namespace = *target.resource.table == *admission::NAMESPACES
+    let held_by_namespace = *target.resource.table == *NAMESPACES
         && object["spec"]["finalizers"]
             .as_array()
             .is_some_and(|list| !list.is_empty());
@@ -223,20 +221,20 @@ fn mark(
     }
     set_deadline(object, now + SignedDuration::from_secs(grace), grace);
     if held_by_namespace {
-        // As in the API server, a namespace has no period.
+        // As in Kubernetes, a namespace has no grace period.
         metadata::set(object, "deletionGracePeriodSeconds", None);
         object["status"]["phase"] = json!("Terminating");
     }
     if finalizers.iter().any(|one| one == CLEANUP) {
         metadata::set(object, "deletionGracePeriodSeconds", None);
-        terminating(object, now);
+        set_terminating(object, now);
     } else if let Some(generation) = object["metadata"]["generation"].as_i64() {
         metadata::set(object, "generation", Some(json!(generation + 1)));
     }
     waits
 }
 
-/// Whether objects may take time to end: only Pods do.
+/// Returns whether the kind has grace periods: only Pods do.
 fn is_graceful(target: &Target) -> bool {
     *target.resource.table == *"pods"
 }
@@ -246,8 +244,8 @@ fn set_deadline(object: &mut Value, at: Timestamp, grace: i64) {
     metadata::set(object, "deletionGracePeriodSeconds", Some(json!(grace)));
 }
 
-/// The condition of a definition whose objects go first.
-fn terminating(object: &mut Value, now: Timestamp) {
+/// Sets the condition `Terminating` of a CustomResourceDefinition whose custom resources are deleted first.
+fn set_terminating(object: &mut Value, now: Timestamp) {
     let condition = json!({
         "type": "Terminating",
         "status": "True",
@@ -265,7 +263,7 @@ fn terminating(object: &mut Value, now: Timestamp) {
     }
 }
 
-/// How many seconds the object may take. Only Pods that have been given a node take any.
+/// Returns the grace period in seconds; zero unless the object is a Pod that is assigned to a node.
 fn grace(target: &Target, object: &Value, options: &DeleteOptions) -> i64 {
     if !is_graceful(target) {
         return 0;
@@ -283,7 +281,7 @@ fn grace(target: &Target, object: &Value, options: &DeleteOptions) -> i64 {
         .unwrap_or(30)
 }
 
-/// The finalizers of the object once its deletion has begun.
+/// Returns the finalizers of the object after its deletion has started.
 fn finalizers(target: &Target, object: &Value, options: &DeleteOptions) -> Vec<String> {
     let before: Vec<String> = object["metadata"]["finalizers"]
         .as_array()
@@ -308,7 +306,7 @@ fn finalizers(target: &Target, object: &Value, options: &DeleteOptions) -> Vec<S
         Propagation::Foreground => after.push(FOREGROUND.to_owned()),
         Propagation::Background => {}
     }
-    let is_definition = *target.resource.table == *"customresourcedefinitions.apiextensions.k8s.io";
+    let is_definition = *target.resource.table == *DEFINITIONS;
     if is_definition
         && object["metadata"]["deletionTimestamp"].is_null()
         && !after.iter().any(|one| one == CLEANUP)
@@ -318,8 +316,8 @@ fn finalizers(target: &Target, object: &Value, options: &DeleteOptions) -> Vec<S
     after
 }
 
-/// Stores an object that waits for something; nothing if it has waited for it before.
-fn begin(
+/// Stores an object whose deletion waits; stores nothing if the object is unchanged.
+fn begin_deletion(
     state: &mut State,
     target: &Target,
     stored: &Arc<Stored>,
@@ -342,7 +340,7 @@ fn begin(
     Outcome::stored(200, stored)
 }
 
-fn gone(target: &Target, last: &Arc<Stored>) -> Outcome {
+fn deletion_answer(target: &Target, last: &Arc<Stored>) -> Outcome {
     let resource = &target.resource;
     if resource.strategy.returns_deleted {
         return Outcome::stored(200, Arc::clone(last));

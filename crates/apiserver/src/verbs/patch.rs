@@ -1,4 +1,4 @@
-//! Patch: server-side apply and the three kinds of patches.
+//! The verb `patch`: server-side apply and the three patch types.
 
 use std::sync::Arc;
 
@@ -6,16 +6,18 @@ use serde_json::Value;
 
 use super::create::{self, check_names};
 use super::decode::{check_kind, decode};
-use super::update::{self, Existing, check_named, check_revision, check_written};
-use super::{Outcome, Target, Write, scale, warned};
+use super::outcome::{Outcome, with_warnings};
+use super::update::{self, Existing, check_named, check_revision, check_revision_syntax};
 use crate::journal::Verb;
 use crate::managed::{ApplyError, ApplyRequest, settle_times};
 use crate::object::metadata;
 use crate::patch::{PatchError, StrategicType, json_patch, merge_patch, strategic_merge};
 use crate::state::State;
 use crate::status::{Cause, Status};
+use crate::target::Target;
+use crate::write::Write;
 
-/// A patch.
+/// The body of a patch request.
 #[derive(Debug, Clone)]
 pub enum PatchBody {
     /// Server-side apply.
@@ -29,19 +31,13 @@ pub enum PatchBody {
 }
 
 /// Patches an object.
-///
-/// # Errors
-/// The answer of the API server.
-pub fn patch(
+pub(super) fn patch(
     state: &mut State,
     target: &Target,
     body: PatchBody,
     duplicates: &[String],
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
-    if target.subresource == "scale" {
-        return scale::patch(state, target, body, write);
-    }
     match body {
         PatchBody::Apply(config) => apply(state, target, config, duplicates, write),
         other => {
@@ -50,7 +46,7 @@ pub fn patch(
                 .get(&target.resource.table, &target.key())
                 .ok_or_else(|| target.not_found())?;
             let existing = Existing::of(target, stored);
-            let patched = patched(target, existing.whole(), &other)?;
+            let patched = patched(target, existing.with_managed_fields(), &other)?;
             let shown = patched.clone();
             let mut decoded = decode(target, patched, duplicates, write.validation)
                 .map_err(|why| why.of_patched(&shown))?;
@@ -58,12 +54,12 @@ pub fn patch(
                 .and_then(|()| check_names(target, &mut decoded.object))
                 .and_then(|()| check_revision(target, &decoded.object, &existing))
                 .and_then(|()| update::replace(state, target, &existing, decoded.object, write, Verb::Patch));
-            warned(outcome, decoded.warnings)
+            with_warnings(outcome, decoded.warnings)
         }
     }
 }
 
-/// What a patch makes of an object.
+/// Returns the object after a patch.
 pub(super) fn patched(target: &Target, object: Value, body: &PatchBody) -> Result<Value, Status> {
     let (api_version, kind) = match &*target.subresource {
         "scale" => ("autoscaling/v1", "Scale"),
@@ -87,7 +83,7 @@ pub(super) fn patched(target: &Target, object: Value, body: &PatchBody) -> Resul
     })
 }
 
-/// Server-side apply.
+/// Applies a configuration (server-side apply).
 fn apply(
     state: &mut State,
     target: &Target,
@@ -101,7 +97,7 @@ fn apply(
         )));
     }
     check_kind_of_config(target, &mut config)?;
-    // The configuration goes to the field manager as it is; its names are only looked at.
+    // The field manager gets the configuration unchanged; the copy is only checked.
     check_names(target, &mut config.clone())?;
     let request = ApplyRequest {
         manager: write.manager,
@@ -122,10 +118,10 @@ fn apply(
     let applied = target
         .fields()
         .apply(Some(existing.live()), &config, &request)
-        .map_err(refused)?;
+        .map_err(apply_error_status)?;
     let mut managed = applied.managed;
     let Some(object) = applied.object else {
-        // The object stays; who applies what is there already may still have become an owner of it.
+        // The object is unchanged, but the applier may now own fields of it.
         if !settle_times(&existing.managed, &mut managed, false) {
             return Ok(Outcome::stored(200, Arc::clone(&existing.stored)));
         }
@@ -143,7 +139,7 @@ fn apply(
         write,
         Verb::Apply,
     );
-    warned(outcome, decoded.warnings)
+    with_warnings(outcome, decoded.warnings)
 }
 
 fn check_kind_of_config(target: &Target, config: &mut Value) -> Result<(), Status> {
@@ -152,7 +148,7 @@ fn check_kind_of_config(target: &Target, config: &mut Value) -> Result<(), Statu
         return check_kind(target, config);
     }
     if empty("kind") || empty("apiVersion") {
-        // The field manager says it, as an invalid type.
+        // The field manager reports this as an invalid type.
         return Err(Status::bad_request(format!(
             "invalid object type: {}",
             crate::managed::version_and_kind(config)
@@ -182,11 +178,14 @@ fn apply_new(
     if target.subresource == "status" && !target.resource.strategy.create_on_update {
         return Err(target.not_found());
     }
-    let applied = target.fields().apply(None, config, request).map_err(refused)?;
+    let applied = target
+        .fields()
+        .apply(None, config, request)
+        .map_err(apply_error_status)?;
     let mut object = applied.object.unwrap_or_else(|| config.clone());
     check_named(target, &object)?;
     check_names(target, &mut object)?;
-    check_written(&object)?;
+    check_revision_syntax(&object)?;
     let decoded =
         decode(target, object, &[], write.validation).map_err(|why| why.of_applied(target, config))?;
     let outcome = create::finish(
@@ -197,11 +196,11 @@ fn apply_new(
         write,
         Verb::Create,
     );
-    warned(outcome, decoded.warnings)
+    with_warnings(outcome, decoded.warnings)
 }
 
-/// The answer to an apply that could not be done.
-pub(super) fn refused(error: ApplyError) -> Status {
+/// Returns the response to a server-side apply that failed.
+pub(super) fn apply_error_status(error: ApplyError) -> Status {
     match error {
         ApplyError::Conflict(conflicts) => {
             let mut status = Status::new(409, "Conflict", conflicts.to_string());

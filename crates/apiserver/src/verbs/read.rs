@@ -1,10 +1,9 @@
-//! Get and list.
+//! The verbs `get` and `list`.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::Target;
 use crate::kinds::Form;
 use crate::object::continuation::Continuation;
 use crate::object::selector::field_value;
@@ -12,54 +11,55 @@ use crate::object::{FieldSelector, LabelSelector};
 use crate::state::State;
 use crate::status::Status;
 use crate::store::{Compacted, Range, Stored};
+use crate::target::Target;
 
-/// Which objects of a collection a request is about.
+/// The label and field selectors of a request.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
-    /// By labels.
+    /// The label selector.
     pub labels: LabelSelector,
-    /// By fields.
+    /// The field selector.
     pub fields: FieldSelector,
 }
 
-/// How a revision that a client names is meant.
+/// How a list uses the resource version that the client gives (`resourceVersionMatch`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RevisionMatch {
-    /// That one.
+    /// The list shows exactly that version.
     Exact,
-    /// That one or a newer one.
+    /// The list shows that version or a newer one.
     NotOlderThan,
 }
 
-/// What a client says about a list.
+/// The options of a list.
 #[derive(Debug, Clone, Default)]
 pub struct ListOptions {
-    /// Which objects.
+    /// The selectors.
     pub selection: Selection,
-    /// How many at most; 0 for all.
+    /// The page size; 0 for no limit.
     pub limit: usize,
-    /// Where an earlier list stopped.
+    /// The token of the page before.
     pub continuation: Option<String>,
-    /// A revision; none for the newest.
+    /// The resource version; `None` for the newest.
     pub revision: Option<u64>,
-    /// How the revision is meant.
+    /// How the list uses the resource version.
     pub revision_match: Option<RevisionMatch>,
 }
 
-/// A list.
+/// One page of a list.
 #[derive(Debug, Clone)]
 pub struct Listing {
-    /// The revision that it shows.
+    /// The resource version that the list shows.
     pub revision: u64,
-    /// The objects, in order.
+    /// The objects, in the order of their keys.
     pub items: Vec<Arc<Stored>>,
-    /// Where to go on; none at the end.
+    /// The token of the next page; `None` on the last page.
     pub next: Option<String>,
-    /// How many are left, if that is known.
+    /// The number of objects on later pages, if it is known.
     pub remaining: Option<usize>,
 }
 
-/// Fields of built-in kinds that can be selected by, apart from name and namespace.
+/// The fields of built-in kinds that field selectors support, besides name and namespace.
 fn selectable(group: &str, kind: &str) -> &'static [&'static str] {
     match (group, kind) {
         ("", "Pod") => &[
@@ -96,7 +96,7 @@ fn selectable(group: &str, kind: &str) -> &'static [&'static str] {
 }
 
 impl Selection {
-    /// Refuses fields that the kind cannot be selected by.
+    /// Rejects a field selector that the kind does not support.
     pub(crate) fn check(&self, target: &Target) -> Result<(), Status> {
         for field in self.fields.fields() {
             let known = match field {
@@ -131,12 +131,12 @@ impl Selection {
         Ok(())
     }
 
-    /// Whether it selects everything.
+    /// Returns whether the selection matches every object.
     pub(crate) fn is_everything(&self) -> bool {
         self.labels.is_everything() && self.fields.is_everything()
     }
 
-    /// Whether an object is selected.
+    /// Returns whether the selection matches an object.
     pub fn matches(&self, stored: &Stored) -> bool {
         if !self.labels.matches(&stored.head) {
             return false;
@@ -167,15 +167,15 @@ impl Selection {
     }
 }
 
-/// The text of a number, of which nothing is zero.
+/// Returns a number as text; a missing number is zero.
 fn number(value: &Value) -> String {
     value.as_i64().unwrap_or_default().to_string()
 }
 
-/// Gets an object, of a revision in the past if one is given.
+/// Returns an object, or its version at an earlier resource version.
 ///
 /// # Errors
-/// The answer of the API server.
+/// The `Status` that the API server returns.
 pub fn get(state: &State, target: &Target, at: Option<u64>) -> Result<Arc<Stored>, Status> {
     let table = &target.resource.table;
     let stored = match at {
@@ -192,10 +192,10 @@ fn too_old() -> Status {
     Status::expired("The resourceVersion for the provided list is too old.")
 }
 
-/// Refuses a revision that is still to come.
+/// Rejects a resource version that the cluster has not reached.
 ///
 /// # Errors
-/// The answer of the API server.
+/// The `Status` that the API server returns.
 pub(crate) fn check_reached(state: &State, revision: Option<u64>) -> Result<(), Status> {
     match revision {
         Some(revision) if revision > state.store.revision() => {
@@ -205,10 +205,10 @@ pub(crate) fn check_reached(state: &State, revision: Option<u64>) -> Result<(), 
     }
 }
 
-/// Lists objects, of a revision in the past if the server is told to be stale.
+/// Lists objects. `stale` is the resource version that a fault makes the server show instead of the newest.
 ///
 /// # Errors
-/// The answer of the API server.
+/// The `Status` that the API server returns.
 pub fn list(
     state: &State,
     target: &Target,
@@ -236,21 +236,21 @@ pub fn list(
     };
     let Some(at) = exact.filter(|at| *at != state.store.revision()) else {
         let items = state.store.list(table, range);
-        return Ok(cut(items.map(Arc::clone), state.store.revision(), options));
+        return Ok(page(items.map(Arc::clone), state.store.revision(), options));
     };
     check_reached(state, Some(at))?;
     let items = state
         .store
         .list_at(table, range, at)
         .map_err(|Compacted { .. }| match &continuation {
-            Some(token) => continue_anew(token),
+            Some(token) => expired_continue(token),
             None => too_old(),
         })?;
-    Ok(cut(items.into_iter(), at, options))
+    Ok(page(items.into_iter(), at, options))
 }
 
-/// What the API server says when a continued list cannot be one of the same revision any more.
-fn continue_anew(token: &Continuation) -> Status {
+/// Returns the response to a continued list whose resource version has been compacted.
+fn expired_continue(token: &Continuation) -> Status {
     let mut status = Status::expired(
         "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.",
     );
@@ -262,8 +262,8 @@ fn continue_anew(token: &Continuation) -> Status {
     status
 }
 
-/// Takes what is selected, up to the limit.
-fn cut(items: impl Iterator<Item = Arc<Stored>>, revision: u64, options: &ListOptions) -> Listing {
+/// Returns the page of selected objects.
+fn page(items: impl Iterator<Item = Arc<Stored>>, revision: u64, options: &ListOptions) -> Listing {
     let mut items = items
         .filter(|stored| options.selection.matches(stored))
         .peekable();

@@ -3,9 +3,9 @@
 use serde_json::{Map, Value, json};
 
 use super::decode::check_kind;
-use super::patch::{PatchBody, patched, refused};
+use super::outcome::Outcome;
+use super::patch::{PatchBody, apply_error_status, patched};
 use super::update::{Existing, finish};
-use super::{Outcome, Target, Write};
 use crate::journal::Verb;
 use crate::kinds::codec::go_type;
 use crate::kinds::{Form, Scale, Version};
@@ -14,6 +14,8 @@ use crate::object::metadata;
 use crate::object::selector::expression_text;
 use crate::state::State;
 use crate::status::{Cause, Status};
+use crate::target::Target;
+use crate::write::Write;
 
 const VERSION: &str = "autoscaling/v1";
 
@@ -27,10 +29,10 @@ fn scale_of(version: &Version) -> Result<&Scale, Status> {
     version.scale.as_ref().ok_or_else(Status::no_such_resource)
 }
 
-/// A selector as text, as `kubectl` takes it.
+/// Returns a selector in the text form that `kubectl` reads.
 fn selector_text(selector: &Value) -> String {
     let exact = selector["matchLabels"].as_object().or_else(|| {
-        // That of a ReplicationController is a map of labels itself.
+        // The selector of a ReplicationController is a map of labels.
         let labels = selector.as_object()?;
         labels.values().all(Value::is_string).then_some(labels)
     });
@@ -45,10 +47,10 @@ fn selector_text(selector: &Value) -> String {
     terms.join(",")
 }
 
-/// What `scale` shows of an object.
+/// Returns the `Scale` of an object.
 ///
 /// # Errors
-/// The version has none.
+/// The version has no `scale` subresource.
 fn show(version: &Version, object: &Value) -> Result<Value, Status> {
     let scale = scale_of(version)?;
     let missing = object.pointer(&pointer(&scale.spec_replicas)).is_none();
@@ -88,10 +90,10 @@ fn show(version: &Version, object: &Value) -> Result<Value, Status> {
     Ok(shown)
 }
 
-/// What `scale` shows of an object that is stored.
+/// Returns the `Scale` of a stored object.
 ///
 /// # Errors
-/// The version has none.
+/// The version has no `scale` subresource.
 pub fn show_stored(target: &Target, stored: &std::sync::Arc<crate::store::Stored>) -> Result<Value, Status> {
     let existing = Existing::of(target, stored);
     show(&target.version, &existing.object)
@@ -134,7 +136,7 @@ pub(super) fn patch(
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
     let existing = existing(state, target)?;
-    // What has no replicas yet may get some.
+    // A patch may set the replicas of an object that has none yet.
     let shown = show(&target.version, &existing.object).unwrap_or_else(|_| empty_scale(&existing.object));
     if let PatchBody::Apply(config) = body {
         return apply(state, target, &existing, shown, &config, write);
@@ -148,7 +150,7 @@ pub(super) fn patch(
     write_scale(state, target, &existing, scale, None, write, Verb::Patch)
 }
 
-/// Gives a scale its form, and says what does not fit. What is no scale is refused elsewhere.
+/// Normalises a `Scale` and reports what does not fit. [`check_scale`] rejects other kinds.
 fn read(scale: &mut Value) -> Result<(), String> {
     match go_type(VERSION, "Scale") {
         Some(ty) if scale["kind"] == "Scale" => ty.normalize(scale).map(|_| ()),
@@ -176,7 +178,9 @@ fn apply(
         force: write.force,
         now: write.now,
     };
-    let applied = fields.apply(Some(live), config, &request).map_err(refused)?;
+    let applied = fields
+        .apply(Some(live), config, &request)
+        .map_err(apply_error_status)?;
     let new = applied.object.unwrap_or(shown);
     write_scale(
         state,
@@ -195,7 +199,7 @@ fn scale_fields() -> Result<FieldManager, Status> {
         .ok_or_else(|| Status::internal("the kind Scale is missing"))
 }
 
-/// Writes the replicas of a scale into its object.
+/// Writes the replicas of a `Scale` into its object.
 fn write_scale(
     state: &mut State,
     target: &Target,
@@ -241,7 +245,7 @@ fn write_scale(
     Ok(Outcome::value(200, show(&target.version, &object)?))
 }
 
-/// What is shown before an object has replicas.
+/// Returns the `Scale` of an object that has no replicas yet.
 fn empty_scale(object: &Value) -> Value {
     let mut shown = json!({"kind": "Scale", "apiVersion": VERSION, "metadata": {}, "spec": {}, "status": {"replicas": 0}});
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
@@ -263,7 +267,7 @@ fn set_at(object: &mut Value, path: &str, replicas: i64) {
 
 fn check_scale(target: &Target, new: &mut Value, existing: &Existing) -> Result<(), Status> {
     if new["kind"] != "Scale" {
-        // Says it in the words of any other kind.
+        // The message is that of any other wrong kind.
         check_kind(target, new)?;
         return Err(Status::bad_request("the object is not a Scale"));
     }

@@ -1,4 +1,4 @@
-//! Update, and what all writes to an object that exists have in common.
+//! The verb `update`, and what all writes to an existing object share.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::create::{self, check_names};
 use super::decode::{Decoded, decode};
-use super::{Body, Outcome, Target, Write, scale, warned};
+use super::outcome::{Outcome, with_warnings};
 use crate::journal::Verb;
 use crate::kinds::{self, Form};
 use crate::managed::{Live, ManagedFields, settle_times};
@@ -14,11 +14,13 @@ use crate::object::{Head, metadata};
 use crate::state::State;
 use crate::status::{Cause, Status};
 use crate::store::Stored;
+use crate::target::Target;
+use crate::write::Write;
 
-/// An object as it is stored, taken apart.
+/// A stored object, split into its JSON and its `managedFields`.
 pub(super) struct Existing {
     pub(super) stored: Arc<Stored>,
-    /// Without entries of field managers.
+    /// The object without `managedFields`.
     pub(super) object: Value,
     pub(super) managed: ManagedFields,
 }
@@ -41,8 +43,8 @@ impl Existing {
         }
     }
 
-    /// The object with its entries.
-    pub(super) fn whole(&self) -> Value {
+    /// Returns the object with `managedFields`.
+    pub(super) fn with_managed_fields(&self) -> Value {
         let mut object = self.object.clone();
         metadata::set_managed(&mut object, &self.managed);
         object
@@ -54,29 +56,23 @@ fn take_managed(object: &mut Value) -> ManagedFields {
         .get_mut("metadata")
         .and_then(Value::as_object_mut)
         .and_then(|metadata| metadata.remove("managedFields"));
-    // Written by this server.
+    // This server wrote the entries, so they can be read.
     given
         .and_then(|given| ManagedFields::from_value(&given).ok())
         .unwrap_or_default()
 }
 
-/// Replaces an object, or creates it where its kind allows that.
-///
-/// # Errors
-/// The answer of the API server.
-pub fn update(
+/// Replaces an object, or creates it if its kind allows that.
+pub(super) fn update(
     state: &mut State,
     target: &Target,
     object: Value,
     duplicates: &[String],
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
-    if target.subresource == "scale" {
-        return scale::update(state, target, object, duplicates, write);
-    }
     let Decoded { object, warnings } =
         decode(target, object, duplicates, write.validation).map_err(|why| why.of_body(target))?;
-    warned(update_decoded(state, target, object, write), warnings)
+    with_warnings(update_decoded(state, target, object, write), warnings)
 }
 
 fn update_decoded(
@@ -99,7 +95,7 @@ fn update_decoded(
     replace(state, target, &existing, object, write, Verb::Update)
 }
 
-/// Refuses an object without a name.
+/// Rejects an object without a name.
 pub(super) fn check_named(target: &Target, object: &Value) -> Result<(), Status> {
     if metadata::text(object, "name").is_empty() {
         return Err(Status::bad_request(format!(
@@ -118,19 +114,19 @@ fn create_instead(
 ) -> Result<Outcome, Status> {
     let uid = metadata::text(&object, "uid").to_owned();
     if !uid.is_empty() {
-        return Err(other_uid(target, &uid, ""));
+        return Err(uid_conflict(target, &uid, ""));
     }
-    let (mut object, managed) = create::track(target, None, object, write)?;
-    check_written(&object)?;
+    let (mut object, managed) = create::update_managed_fields(target, None, object, write)?;
+    check_revision_syntax(&object)?;
     if !write.dry_run {
-        // What is made has none to compare.
+        // There is no existing object whose resource version could be compared.
         metadata::set(&mut object, "resourceVersion", None);
     }
     create::finish(state, target, object, &managed, write, Verb::Create)
 }
 
-/// Refuses a revision that is none.
-pub(super) fn check_written(object: &Value) -> Result<(), Status> {
+/// Rejects a resource version that is not a number.
+pub(super) fn check_revision_syntax(object: &Value) -> Result<(), Status> {
     let revision = metadata::text(object, "resourceVersion");
     if revision.is_empty() || revision.parse::<u64>().is_ok() {
         return Ok(());
@@ -140,18 +136,18 @@ pub(super) fn check_written(object: &Value) -> Result<(), Status> {
     )))
 }
 
-/// Refuses an object that is not the one that is stored.
+/// Rejects an object whose UID or resource version differs from the stored one.
 pub(super) fn check_replaced(target: &Target, object: &Value, existing: &Existing) -> Result<(), Status> {
     let uid = metadata::text(object, "uid");
     if !uid.is_empty() && *uid != *existing.stored.head.uid {
-        return Err(other_uid(target, uid, &existing.stored.head.uid));
+        return Err(uid_conflict(target, uid, &existing.stored.head.uid));
     }
     check_revision(target, object, existing)
 }
 
-/// The answer to an update of what has another UID, or none.
-fn other_uid(target: &Target, given: &str, stored: &str) -> Status {
-    // Where the API server keeps Services among what belongs to them.
+/// Returns the response to an update whose UID does not match; `stored` is empty if there is no such object.
+fn uid_conflict(target: &Target, given: &str, stored: &str) -> Status {
+    // The key under which the API server stores a Service in etcd.
     let folder = match &*target.resource.table {
         "services" => "services/specs",
         _ => &target.resource.plural,
@@ -167,14 +163,14 @@ fn other_uid(target: &Target, given: &str, stored: &str) -> Status {
     )
 }
 
-/// Refuses an object of another revision.
+/// Rejects an object whose resource version is not the stored one.
 pub(super) fn check_revision(target: &Target, object: &Value, existing: &Existing) -> Result<(), Status> {
     let revision = metadata::text(object, "resourceVersion");
     if revision.is_empty() || revision == "0" {
         if target.resource.strategy.unconditional_update {
             return Ok(());
         }
-        // As in the API server, which names the resource here and the kind elsewhere.
+        // As in Kubernetes, the message names the resource here and the kind elsewhere.
         return Err(Status::invalid(
             &target.resource.group,
             &target.resource.plural,
@@ -186,7 +182,7 @@ pub(super) fn check_revision(target: &Target, object: &Value, existing: &Existin
             )],
         ));
     }
-    check_written(object)?;
+    check_revision_syntax(object)?;
     if revision.parse() == Ok(existing.stored.revision) {
         Ok(())
     } else {
@@ -194,7 +190,7 @@ pub(super) fn check_revision(target: &Target, object: &Value, existing: &Existin
     }
 }
 
-/// Puts an object that has been read in the place of another one, as an updater does.
+/// Replaces an existing object with a decoded one, and updates `managedFields`.
 pub(super) fn replace(
     state: &mut State,
     target: &Target,
@@ -203,11 +199,11 @@ pub(super) fn replace(
     write: &Write<'_>,
     verb: Verb,
 ) -> Result<Outcome, Status> {
-    let (object, managed) = create::track(target, Some(existing.live()), object, write)?;
+    let (object, managed) = create::update_managed_fields(target, Some(existing.live()), object, write)?;
     finish(state, target, existing, object, managed, write, verb)
 }
 
-/// From the strategy to the commit.
+/// Prepares, validates and commits an object that replaces an existing one.
 pub(super) fn finish(
     state: &mut State,
     target: &Target,
@@ -222,8 +218,16 @@ pub(super) fn finish(
     if !write.dry_run {
         metadata::set(&mut object, "selfLink", None);
     }
-    kinds::strategy::prepare_update(target, state, &mut object, &existing.object);
-    // More than once, as in the API server: by all kinds, by this one, and by those that check the object as a new one.
+    kinds::prepare::prepare_update(
+        resource,
+        &target.version,
+        &target.subresource,
+        &mut state.addresses,
+        &mut object,
+        &existing.object,
+    );
+    // As in Kubernetes, a cause appears once for the generic checks, once for those of the kind, and once more for
+    // kinds that validate an update as a creation.
     let mut causes = metadata::check(&object, "metadata");
     let again = causes.clone();
     let changed = metadata::check_update(&object, &existing.object, "metadata");
@@ -265,8 +269,8 @@ pub(super) fn finish(
     if write.dry_run {
         return Ok(Outcome::value(200, object).warning(warnings));
     }
-    if may_go(state, target, &head, &object) {
-        // The answer is what was sent, of the revision that it came from.
+    if can_be_removed(state, target, &head, &object) {
+        // As in Kubernetes, the response is the object of the request with its resource version.
         let answer = object.clone();
         state.remove(resource, &target.version, &head.key(), Some(&mut object), write);
         return Ok(Outcome::value(200, answer));
@@ -275,8 +279,8 @@ pub(super) fn finish(
     Ok(Outcome::stored(200, stored).warning(warnings))
 }
 
-/// Whether an object that is being deleted has nothing more to wait for.
-fn may_go(_state: &State, target: &Target, head: &Head, object: &Value) -> bool {
+/// Returns whether nothing keeps an object that is being deleted any longer.
+fn can_be_removed(_state: &State, target: &Target, head: &Head, object: &Value) -> bool {
     let grace = object["metadata"]["deletionGracePeriodSeconds"]
         .as_i64()
         .unwrap_or_default();
@@ -288,7 +292,7 @@ fn may_go(_state: &State, target: &Target, head: &Head, object: &Value) -> bool 
     head.deleting.is_some() && head.finalizers.is_empty() && grace == 0 && !held_by_namespace
 }
 
-/// Sets what an update cannot change in the metadata, if it does not say it.
+/// Sets the metadata that an update cannot change.
 fn prepare(target: &Target, existing: &Existing, object: &mut Value) {
     let old = &existing.object["metadata"];
     if !old["creationTimestamp"].is_null() {
@@ -303,7 +307,7 @@ fn prepare(target: &Target, existing: &Existing, object: &mut Value) {
             metadata::set(object, field, Some(old[field].clone()));
         }
     }
-    // Only a deletion moves it.
+    // Only a deletion sets the deletion timestamp.
     if !old["deletionTimestamp"].is_null() {
         metadata::set(
             object,
@@ -324,16 +328,6 @@ fn prepare(target: &Target, existing: &Existing, object: &mut Value) {
                 Some(status) => map.insert("status".to_owned(), status),
                 None => map.remove("status"),
             };
-        }
-    }
-}
-
-impl Outcome {
-    /// The object, read.
-    pub(super) fn object(&self, target: &Target) -> Value {
-        match &self.body {
-            Body::Stored(stored) => target.read(stored),
-            Body::Value(value) => value.clone(),
         }
     }
 }

@@ -1,54 +1,55 @@
-//! Watch: where in the log somebody is, and what comes next for them.
+//! The verb `watch`: the position of a watch in the log, and its next events.
 
 use std::sync::Arc;
 
-use super::{Selection, Target, check_reached};
+use super::read::{Selection, check_reached};
 use crate::state::State;
 use crate::status::{Cause, Status};
 use crate::store::{ChangeKind, Range, Stored};
+use crate::target::Target;
 
-/// How many changes are taken from the log at a time.
+/// The changes that one step reads from the log.
 const BATCH: usize = 256;
 
-/// What a client says about a watch.
+/// The options of a watch.
 #[derive(Debug, Clone, Default)]
 pub struct WatchOptions {
-    /// Which objects.
+    /// The selectors.
     pub selection: Selection,
-    /// The revision after which it begins; none for now, after all that there is.
+    /// The resource version after which the watch begins; `None` for the newest.
     pub revision: Option<u64>,
-    /// Whether it begins with all that there is, and a bookmark at the end of that.
+    /// Whether the watch begins with the existing objects and a bookmark after them (`sendInitialEvents`).
     pub initial_events: Option<bool>,
-    /// Whether the revision is the least that is wanted.
+    /// Whether the client set `resourceVersionMatch=NotOlderThan`.
     pub not_older_than: bool,
-    /// Whether it wants bookmarks.
+    /// Whether the client allows bookmarks.
     pub bookmarks: bool,
 }
 
-/// Something that a watch tells.
+/// An event of a watch.
 #[derive(Debug, Clone)]
 pub struct Event {
-    /// Its type on the wire.
+    /// The event type on the wire.
     pub kind: &'static str,
-    /// What it is about.
+    /// The content of the event.
     pub body: EventBody,
 }
 
-/// What an event is about.
+/// The content of an event.
 #[derive(Debug, Clone)]
 pub enum EventBody {
     /// An object.
     Object(Arc<Stored>),
-    /// A revision, and whether it is the end of what there was at the beginning.
+    /// A resource version, and whether the bookmark ends the initial events.
     Bookmark(u64, bool),
-    /// The end.
+    /// An error, after which the watch ends.
     Error(Box<Status>),
 }
 
-/// A watch under way.
+/// A running watch.
 #[derive(Debug, Clone)]
 pub struct Watching {
-    /// Everything up to this revision has been told.
+    /// The resource version up to which all events have been sent.
     at: u64,
     namespace: String,
     selection: Selection,
@@ -56,10 +57,10 @@ pub struct Watching {
 }
 
 impl Watching {
-    /// Begins a watch: what it tells at once, and where it goes on.
+    /// Starts a watch; returns its initial events.
     ///
     /// # Errors
-    /// The answer of the API server.
+    /// The `Status` that the API server returns.
     pub fn begin(
         state: &State,
         target: &Target,
@@ -112,12 +113,12 @@ impl Watching {
         (!self.namespace.is_empty()).then_some(self.namespace.as_str())
     }
 
-    /// Everything up to this revision has been told.
+    /// Returns the resource version up to which all events have been sent.
     pub fn revision(&self) -> u64 {
         self.at
     }
 
-    /// What has come since, and whether that is all. After an error nothing comes any more.
+    /// Returns the next events, and whether they are all there are for now. No events follow an error.
     pub fn next(&mut self, state: &State) -> (Vec<Event>, bool) {
         let changes = match state.store.changes(&self.resource.table, self.at, BATCH) {
             Ok(changes) => changes,
@@ -139,14 +140,14 @@ impl Watching {
             {
                 continue;
             }
-            let kind = match change.seen(|stored| self.selection.matches(stored)) {
+            let kind = match change.kind_for(|stored| self.selection.matches(stored)) {
                 None => continue,
                 Some(ChangeKind::Added) => "ADDED",
                 Some(ChangeKind::Modified) => "MODIFIED",
                 Some(ChangeKind::Deleted) => "DELETED",
             };
             let object = match &change.previous {
-                // What goes out of sight is shown as it was last seen.
+                // An object that the selector no longer matches is shown in its last matching version.
                 Some(previous) if kind == "DELETED" && !change.removed => {
                     Arc::new(previous.at_revision(change.revision))
                 }
@@ -163,7 +164,7 @@ impl Watching {
         (events, !more)
     }
 
-    /// Whether the resource is still the one that is watched.
+    /// Returns whether the watched resource is still served.
     pub fn is_served(&self, state: &State) -> bool {
         let Some(definition) = &self.resource.custom else {
             return true;
@@ -176,7 +177,7 @@ impl Watching {
     }
 }
 
-/// The event that ends a watch.
+/// Returns the event that ends a watch with an error.
 pub fn error(status: Status) -> Event {
     Event {
         kind: "ERROR",

@@ -1,7 +1,7 @@
 //! Server-side apply and `managedFields`, step by step.
 //!
-//! After each request the server's entries are compared with this crate's, times included. What the server makes of an
-//! object beyond that, defaults above all, is taken from its answer: those rules are elsewhere.
+//! After each request the test compares the server's entries, with their times, with those of this crate. The rest of
+//! the object, such as its defaults, comes from the server's response, since other tests compare it.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use starling_apiserver::schema::Type;
 
 use crate::real::{Answer, Real};
 
-/// A request about one object.
+/// A request for one object.
 struct Step {
     method: &'static str,
     content_type: &'static str,
@@ -71,19 +71,19 @@ impl Step {
     }
 }
 
-/// An object on the server and what this crate thinks of its entries.
+/// An object on the server, with the entries that this crate computes for it.
 struct Subject<'a> {
     real: &'a Real,
     collection: &'static str,
     endpoint: FieldManager,
     status: FieldManager,
-    /// What the kind's strategy sets when an object is made, after its fields were recorded.
+    /// The fields that the strategy of the kind sets on creation, after the fields were recorded.
     set_later: &'static str,
     live: Option<(Value, ManagedFields)>,
 }
 
 impl<'a> Subject<'a> {
-    /// `resets` are what the main endpoint and the one of the status cannot change.
+    /// `resets` are the fields that the object's endpoint and that of its status cannot change.
     fn new(real: &'a Real, collection: &'static str, endpoint: FieldManager, version: &str) -> Self {
         let reset =
             |name: &str| ResetFields::new([(version, FieldSet::from_iter([Path::of_fields(&[name])]))]);
@@ -167,7 +167,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Compares the entries, and goes on from what the server has.
+    /// Compares the entries, and continues from those of the server.
     fn compare(&mut self, place: &str, step: &Step, mut answer: Value) {
         let entries = answer["metadata"]
             .as_object_mut()
@@ -175,7 +175,7 @@ impl<'a> Subject<'a> {
             .remove("managedFields")
             .unwrap_or_default();
         let wanted = ManagedFields::from_value(&entries).unwrap();
-        // A request that changes something is the latest that the entries know of.
+        // The newest time in the entries is that of the request, if it changed anything.
         let now = wanted
             .entries()
             .iter()
@@ -191,7 +191,7 @@ impl<'a> Subject<'a> {
             let applied = self.endpoint(step).apply(self.stored(), &step.body, &request);
             let applied = applied.unwrap_or_else(|error| panic!("{place}: {error}"));
             if let Some(mut object) = applied.object {
-                // The endpoint's strategy takes the other half of the object from the stored one.
+                // The strategy of the endpoint restores the other half of the object.
                 let reset = if step.subresource.is_empty() {
                     "status"
                 } else {
@@ -231,7 +231,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// The object without what every write changes.
+/// Returns the object without the fields that every write changes.
 fn significant(object: &Value) -> Value {
     let mut object = object.clone();
     object["metadata"]
@@ -241,16 +241,16 @@ fn significant(object: &Value) -> Value {
     object
 }
 
-/// Says that everything in an object is in the one that the server defaulted.
+/// Asserts that the object from the server, with its defaults, contains everything in `part`.
 fn assert_within(place: &str, part: &Value, whole: &Value) {
     match (part, whole) {
         (Value::Object(part), Value::Object(whole)) => {
             for (name, part) in part {
-                // What the server writes itself.
+                // The server writes these fields itself.
                 if matches!(name.as_str(), "resourceVersion" | "generation") {
                     continue;
                 }
-                // Fields that an apply empties are left out of the answer.
+                // The response omits fields that an apply empties.
                 let nothing = [
                     json!(null),
                     json!({}),

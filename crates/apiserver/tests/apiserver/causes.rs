@@ -1,4 +1,4 @@
-//! Answers as far as they are compared: the code and the causes, in any order, since Go's maps have none.
+//! The compared part of responses: the code and the causes, sorted, since Go maps have no order.
 
 use serde_json::Value;
 use starling_apiserver::Cause;
@@ -6,22 +6,22 @@ use starling_apiserver::Cause;
 use crate::real::Answer;
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Answered {
-    Taken,
-    /// Reason, field and message of each cause, sorted.
+pub(crate) enum Outcome {
+    Accepted,
+    /// The reason, field and message of each cause, sorted.
     Invalid(Vec<(String, String, String)>),
     /// A code without causes, and the message.
     Refused(u16, String),
 }
 
-/// Cuts off what is another library's: the rest of a message about a syntax error or a regular expression.
+/// Removes the text of other libraries: the rest of a message about a syntax error or a regular expression.
 fn normal(message: &str) -> String {
     for tail in ["Syntax error: ", "error parsing regexp: "] {
         if let Some(place) = message.find(tail) {
             return message[..place + tail.len()].to_owned();
         }
     }
-    // Whole schemas in the form that Kubernetes has inside.
+    // Whole schemas in Kubernetes' internal form.
     for why in [
         "only [Description",
         "must contain unique",
@@ -35,7 +35,7 @@ fn normal(message: &str) -> String {
     message.to_owned()
 }
 
-pub(crate) fn of_causes(causes: &[Cause]) -> Answered {
+pub(crate) fn of_causes(causes: &[Cause]) -> Outcome {
     let mut causes: Vec<_> = causes
         .iter()
         .map(|cause| {
@@ -47,12 +47,12 @@ pub(crate) fn of_causes(causes: &[Cause]) -> Answered {
         })
         .collect();
     causes.sort();
-    Answered::Invalid(causes)
+    Outcome::Invalid(causes)
 }
 
-pub(crate) fn of_status(answer: &Answer) -> Answered {
+pub(crate) fn of_status(answer: &Answer) -> Outcome {
     if answer.code < 300 {
-        return Answered::Taken;
+        return Outcome::Accepted;
     }
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     match answer.body["details"]["causes"].as_array() {
@@ -65,13 +65,13 @@ pub(crate) fn of_status(answer: &Answer) -> Answered {
                 })
                 .collect();
             causes.sort();
-            Answered::Invalid(causes)
+            Outcome::Invalid(causes)
         }
-        _ => Answered::Refused(answer.code, text(&answer.body["message"])),
+        _ => Outcome::Refused(answer.code, text(&answer.body["message"])),
     }
 }
 
-/// Says how the answers differ, if they do.
-pub(crate) fn compare(what: &str, wanted: &Answered, got: &Answered) -> Option<String> {
+/// Returns how the responses differ; `None` if they are equal.
+pub(crate) fn compare(what: &str, wanted: &Outcome, got: &Outcome) -> Option<String> {
     (wanted != got).then(|| format!("{what}\n  wanted {wanted:?}\n  got    {got:?}"))
 }

@@ -1,4 +1,4 @@
-//! Definitions of custom resources on the real server.
+//! CustomResourceDefinitions on the real server.
 
 use std::time::Duration;
 

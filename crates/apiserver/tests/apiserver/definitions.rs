@@ -1,15 +1,15 @@
-//! Definitions that are wrong: the same request to the real server and to this crate, the same causes from both.
+//! Invalid definitions: the real server and this crate must report the same causes.
 
 use serde_json::{Value, json};
 use starling_apiserver::crd::{self, Definition};
 
-use crate::causes::{Answered, compare, of_causes, of_status};
+use crate::causes::{Outcome, compare, of_causes, of_status};
 use crate::crd::definition;
 use crate::real::Real;
 
 const PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-/// Changes a base definition at JSON pointers; null takes away.
+/// Changes an object at JSON pointers; null removes.
 fn changed(mut object: Value, changes: &Value) -> Value {
     for (pointer, value) in changes.as_object().unwrap() {
         let mut place = &mut object;
@@ -35,7 +35,7 @@ fn changed(mut object: Value, changes: &Value) -> Value {
     object
 }
 
-fn ours(definition: &Value, old: Option<&Value>) -> Answered {
+fn ours(definition: &Value, old: Option<&Value>) -> Outcome {
     let mut definition = definition.clone();
     crd::apply_defaults(&mut definition);
     crd::prepare(&mut definition, old);
@@ -44,12 +44,12 @@ fn ours(definition: &Value, old: Option<&Value>) -> Answered {
         Some(old) => Definition::updated(&definition, old),
     };
     match answer {
-        Ok(_) => Answered::Taken,
+        Ok(_) => Outcome::Accepted,
         Err(causes) => of_causes(&causes),
     }
 }
 
-/// Changes anywhere.
+/// Changes of any part of a definition.
 fn of_definitions() -> Vec<Value> {
     let second = json!({"name": "v2", "served": true, "storage": false,
         "schema": {"openAPIV3Schema": {"type": "object", "properties": {"x": {"type": "string"}}}}});
@@ -270,7 +270,7 @@ fn of_rules() -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn definitions_are_refused_as_by_the_real_server() {
+async fn definitions_are_rejected_as_on_the_real_server() {
     let real = Real::start().await;
     let base = || {
         let schema = json!({"type": "object", "properties": {"spec": {"type": "object"}}});
@@ -300,15 +300,15 @@ async fn definitions_are_refused_as_by_the_real_server() {
                 .map(|field| json!({ spec: field })),
         );
     let mut differences = Vec::new();
-    let mut taken = 0;
+    let mut accepted = 0;
     let mut count = 0;
     for changes in cases {
         count += 1;
         let object = changed(base(), &changes);
-        // A dry run, so that nothing of it is served.
+        // A dry run, so that the server does not serve it.
         let answer = real.post(&format!("{PATH}?dryRun=All"), &object).await;
         let wanted = of_status(&answer);
-        taken += usize::from(wanted == Answered::Taken);
+        accepted += usize::from(wanted == Outcome::Accepted);
         differences.extend(compare(&changes.to_string(), &wanted, &ours(&object, None)));
     }
     assert!(
@@ -317,11 +317,14 @@ async fn definitions_are_refused_as_by_the_real_server() {
         differences.len(),
         differences.join("\n")
     );
-    assert!(taken >= 25 && count - taken >= 80, "{taken} of {count} are taken");
+    assert!(
+        accepted >= 25 && count - accepted >= 80,
+        "{accepted} of {count} are taken"
+    );
 }
 
 #[tokio::test]
-async fn what_objects_are_stored_by_does_not_change() {
+async fn fields_that_storage_depends_on_are_immutable() {
     let real = Real::start().await;
     let schema = json!({"type": "object", "properties": {"spec": {"type": "object"}}});
     let object = definition("fixed.test.dev", "Fixed", &schema);

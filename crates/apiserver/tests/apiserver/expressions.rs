@@ -1,4 +1,4 @@
-//! Expressions in rules: each says something true or false of one object, to the real server and to this crate.
+//! CEL expressions in rules: each must give the same result for an object on the real server and in this crate.
 
 use serde_json::{Value, json};
 use starling_apiserver::crd::{self, Definition};
@@ -7,7 +7,7 @@ use crate::causes::{compare, of_causes, of_status};
 use crate::crd::{definition, establish};
 use crate::real::Real;
 
-/// What the expressions are about.
+/// The object that the expressions use.
 fn spec() -> Value {
     json!({"s": "Hello", "empty": "", "n": 7, "neg": -3, "f": 2.5, "yes": true, "no": false, "t": "2024-03-05T06:07:08.9Z",
         "d": "1h30m", "date": "2024-03-05", "b": "aGVsbG8=", "l": ["b", "a", "c"], "ns": [3, 1, 2], "m": {"k": 1, "two": 2},
@@ -46,7 +46,7 @@ const EXPRESSIONS: &[&str] = &[
     "int('12') == 12 && double('1.5') == 1.5 && string(self.n) == '7' && string(self.f) == '2.5' && string(true) == 'true'",
     "1.0 / 0.0 > 5.0",
     "math.greatest(1, 2, 3) == 3",
-    // Texts.
+    // Strings.
     "self.s.size() == 5 && size(self.s) == 5 && self.s.contains('ell') && self.s.startsWith('He') && self.s.endsWith('lo')",
     "self.s.matches('^H.*o$') && self.s.matches('ell') && !self.s.matches('^ell')",
     "self.s.matches('[')",
@@ -113,7 +113,7 @@ const EXPRESSIONS: &[&str] = &[
     "self.some__dash__name == 'dashed'",
     "self.null == null",
     "has(self.null)",
-    // Kubernetes' own.
+    // Functions of Kubernetes.
     "quantity('1Gi').isGreaterThan(quantity('1Mi')) && quantity('500m').compareTo(quantity('0.5')) == 0 && isQuantity('1k') && !isQuantity('x')",
     "quantity('1k').add(quantity('1')).asInteger() == 1001 && quantity('2').sub(1).isInteger()",
     "quantity('x').isInteger()",
@@ -129,7 +129,7 @@ const EXPRESSIONS: &[&str] = &[
     "optional.none().value() == 1",
 ];
 
-/// Expressions that hold on the real server and fail the object here, as `docs/apiserver-gaps.md` says.
+/// Expressions that pass on the real server and fail here, see `docs/apiserver-gaps.md`.
 const GAPS: &[&str] = &[
     "!self.l.all(x, x == 'b' ? x.size() / 0 == 1 : false)",
     "self.set == ['y', 'x']",
@@ -142,11 +142,11 @@ const GAPS: &[&str] = &[
 ];
 
 #[tokio::test]
-async fn expressions_give_what_they_give_on_the_real_server() {
+async fn expressions_evaluate_as_on_the_real_server() {
     let real = Real::start().await;
     let mut differences = Vec::new();
     let mut kept = Vec::new();
-    // Each alone first: some are refused with their definition.
+    // Each expression alone first: some are rejected with their definition.
     for expression in EXPRESSIONS.iter().chain(GAPS) {
         let mut object = definition("probe.test.dev", "Probe", &schema(&[expression]));
         let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?dryRun=All";
@@ -154,8 +154,8 @@ async fn expressions_give_what_they_give_on_the_real_server() {
         crd::apply_defaults(&mut object);
         crd::prepare(&mut object, None);
         match (of_status(&answer), Definition::from_object(&object)) {
-            (crate::causes::Answered::Taken, Ok(_)) => kept.push(*expression),
-            (crate::causes::Answered::Taken, Err(causes)) => {
+            (crate::causes::Outcome::Accepted, Ok(_)) => kept.push(*expression),
+            (crate::causes::Outcome::Accepted, Err(causes)) => {
                 differences.push(format!("{expression}\n  is refused here: {causes:?}"));
             }
             (wanted, Err(causes)) => differences.extend(compare(expression, &wanted, &of_causes(&causes))),
@@ -179,7 +179,7 @@ async fn expressions_give_what_they_give_on_the_real_server() {
     version.decode(&mut decoded).unwrap();
     let verdict = version.validate(&decoded, None);
     let list = |answered| match answered {
-        crate::causes::Answered::Invalid(causes) => {
+        crate::causes::Outcome::Invalid(causes) => {
             causes.into_iter().map(|(_, _, message)| message).collect()
         }
         _ => Vec::new(),

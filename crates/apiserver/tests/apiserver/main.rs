@@ -1,4 +1,4 @@
-//! Compares what this crate decides with a real kube-apiserver: the same requests to both.
+//! Compares the decisions of this crate with those of a real kube-apiserver, by sending the same requests to both.
 
 // Schemas are written as JSON.
 #![recursion_limit = "512"]
@@ -15,5 +15,5 @@ mod definitions;
 mod expressions;
 mod objects;
 mod real;
-#[path = "../../../../tests/contract/refused.rs"]
-mod refused;
+#[path = "../../../../tests/contract/refusal_cases.rs"]
+mod refusal_cases;

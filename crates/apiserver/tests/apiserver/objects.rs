@@ -1,33 +1,33 @@
-//! Objects of custom resources: the same requests to the real server and to this crate.
+//! Custom resources: the same requests to the real server and to this crate.
 //!
-//! What is compared is the answer: the object after pruning and defaults, the causes of a refusal, the warnings.
+//! The tests compare the responses: the object after pruning and defaulting, the causes of a rejection, the warnings.
 
 use serde_json::{Value, json};
 use starling_apiserver::crd::{self, Cell, Definition, Version};
 
-use crate::causes::{Answered, compare, of_causes, of_status};
+use crate::causes::{Outcome, compare, of_causes, of_status};
 use crate::crd::{definition, establish};
 use crate::real::{Answer, Real};
-use crate::refused;
+use crate::refusal_cases;
 
-/// What strict validation says of unknown fields.
+/// How strict validation reports unknown fields.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Strictness {
     Strict,
     Warn,
 }
 
-/// What this crate makes of an object that is created, or that replaces another.
+/// Returns the response of this crate to a create or an update.
 fn ours(
     version: &Version,
     object: &Value,
     old: Option<&Value>,
     strictness: Strictness,
-) -> (Answered, Value, Vec<String>) {
+) -> (Outcome, Value, Vec<String>) {
     let mut object = object.clone();
     let unknown = match version.decode(&mut object) {
         Ok(unknown) => unknown,
-        Err(cause) => return (Answered::Refused(400, cause.to_string()), object, Vec::new()),
+        Err(cause) => return (Outcome::Refused(400, cause.to_string()), object, Vec::new()),
     };
     let unknown: Vec<_> = unknown
         .into_iter()
@@ -35,7 +35,7 @@ fn ours(
         .collect();
     if strictness == Strictness::Strict && !unknown.is_empty() {
         let text = format!("strict decoding error: {}", unknown.join(", "));
-        return (Answered::Refused(400, text), object, Vec::new());
+        return (Outcome::Refused(400, text), object, Vec::new());
     }
     if version.has_status() {
         object.as_object_mut().unwrap().remove("status");
@@ -45,7 +45,7 @@ fn ours(
     }
     let verdict = version.validate(&object, old);
     let answered = if verdict.causes.is_empty() {
-        Answered::Taken
+        Outcome::Accepted
     } else {
         of_causes(&verdict.causes)
     };
@@ -56,14 +56,14 @@ fn ours(
     (answered, object, warnings)
 }
 
-/// What is the server's alone.
+/// Removes the fields that only the server sets.
 fn without_metadata(object: &Value) -> Value {
     let mut object = object.clone();
     object.as_object_mut().unwrap().remove("metadata");
     object
 }
 
-/// The messages of `Warning` headers, sorted.
+/// Returns the messages of `Warning` headers, sorted.
 fn warnings(answer: &Answer) -> Vec<String> {
     let mut warnings: Vec<String> = answer
         .warnings
@@ -75,27 +75,27 @@ fn warnings(answer: &Answer) -> Vec<String> {
     warnings
 }
 
-/// Compares two answers, and the objects if both took it.
-fn difference(what: &str, answer: &Answer, got: &(Answered, Value, Vec<String>)) -> Option<String> {
+/// Compares two responses, and the objects if both accepted the request.
+fn difference(what: &str, answer: &Answer, got: &(Outcome, Value, Vec<String>)) -> Option<String> {
     let mut wanted = of_status(answer);
-    if let (Answered::Refused(400, text), Answered::Refused(400, got)) = (&wanted, &got.0) {
-        // What goes before names the kind, which is the server's to say.
+    if let (Outcome::Refused(400, text), Outcome::Refused(400, got)) = (&wanted, &got.0) {
+        // The server prefixes the message with the kind.
         if text.ends_with(got.as_str()) {
-            wanted = Answered::Refused(400, got.clone());
+            wanted = Outcome::Refused(400, got.clone());
         }
     }
     if let Some(difference) = compare(what, &wanted, &got.0) {
         return Some(difference);
     }
-    if wanted != Answered::Taken {
+    if wanted != Outcome::Accepted {
         return None;
     }
     let (left, right) = (without_metadata(&answer.body), without_metadata(&got.1));
     if left != right {
         return Some(format!("{what}\n  wanted {left}\n  got    {right}"));
     }
-    let told = warnings(answer);
-    (told != got.2).then(|| format!("{what}\n  wanted warnings {told:?}\n  got {:?}", got.2))
+    let reported = warnings(answer);
+    (reported != got.2).then(|| format!("{what}\n  wanted warnings {reported:?}\n  got {:?}", got.2))
 }
 
 fn named(object: &Value, name: &str) -> Value {
@@ -104,7 +104,7 @@ fn named(object: &Value, name: &str) -> Value {
     object
 }
 
-/// One field for each thing that a schema can ask.
+/// A schema with one field for each kind of constraint.
 fn rich_schema() -> Value {
     json!({"type": "object", "properties": {
     "status": {"type": "object", "properties": {"phase": {"type": "string", "enum": ["A", "B"]}, "count": {"type": "integer"}}},
@@ -261,7 +261,7 @@ fn rich_specs() -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn objects_are_taken_and_refused_as_by_the_real_server() {
+async fn objects_are_accepted_and_rejected_as_on_the_real_server() {
     let real = Real::start().await;
     let mut object = definition("rich.test.dev", "Rich", &rich_schema());
     establish(&real, &object).await;
@@ -270,7 +270,7 @@ async fn objects_are_taken_and_refused_as_by_the_real_server() {
     let definition = Definition::from_object(&object).unwrap();
     let version = definition.version("v1").unwrap();
     let mut differences = Vec::new();
-    let mut taken = 0;
+    let mut accepted = 0;
     let specs = rich_specs();
     for (number, spec) in specs.iter().enumerate() {
         let (strictness, parameter) = if number % 3 == 0 {
@@ -284,7 +284,7 @@ async fn objects_are_taken_and_refused_as_by_the_real_server() {
         let uri = format!("/apis/rich.test.dev/v1/namespaces/default/richs?fieldValidation={parameter}");
         let answer = real.post(&uri, &body).await;
         let got = ours(version, &body, None, strictness);
-        taken += usize::from(got.0 == Answered::Taken);
+        accepted += usize::from(got.0 == Outcome::Accepted);
         differences.extend(difference(&spec.to_string(), &answer, &got));
     }
     assert!(
@@ -295,13 +295,13 @@ async fn objects_are_taken_and_refused_as_by_the_real_server() {
         differences.join("\n")
     );
     assert!(
-        taken >= 50 && specs.len() - taken >= 80,
-        "{taken} of {} are taken",
+        accepted >= 50 && specs.len() - accepted >= 80,
+        "{accepted} of {} are taken",
         specs.len()
     );
 }
 
-/// Rules of every sort, on fields that say what they are about.
+/// A schema with rules of every kind, on fields named after them.
 fn ruled_schema() -> Value {
     json!({"type": "object", "x-kubernetes-validations": [
     {"rule": "self.metadata.name.startsWith('ruled-')", "message": "must be ruled"},
@@ -345,7 +345,7 @@ fn ruled_schema() -> Value {
 }
 
 #[tokio::test]
-async fn rules_hold_as_on_the_real_server() {
+async fn rules_are_evaluated_as_on_the_real_server() {
     let real = Real::start().await;
     let mut object = definition("ruled.test.dev", "Ruled", &ruled_schema());
     establish(&real, &object).await;
@@ -434,9 +434,9 @@ async fn rules_hold_as_on_the_real_server() {
     );
 }
 
-/// Objects that were valid once may be changed elsewhere.
+/// Guards ratcheting: an update may change other fields of an object that is no longer valid.
 #[tokio::test]
-async fn what_does_not_change_is_forgiven_as_on_the_real_server() {
+async fn unchanged_violations_are_tolerated_as_on_the_real_server() {
     let real = Real::start().await;
     let lax = json!({"type": "object", "properties": {
         "status": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}},
@@ -464,7 +464,7 @@ async fn what_does_not_change_is_forgiven_as_on_the_real_server() {
     let stored = answer.body;
     assert_eq!(answer.code, 200, "{stored}");
 
-    // The definition gets stricter.
+    // The definition becomes stricter.
     let short = json!({"type": "string", "maxLength": 1});
     let ruled = json!({"type": "string", "maxLength": 9, "x-kubernetes-validations": [{"rule": "self.size() < 2", "message": "short"}]});
     let schema = &mut object["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
@@ -520,7 +520,7 @@ async fn what_does_not_change_is_forgiven_as_on_the_real_server() {
         let answer = real.send("PUT", &uri, "application/json", &body).await;
         let causes = version.validate_status(&body, &stored).causes;
         let got = if causes.is_empty() {
-            Answered::Taken
+            Outcome::Accepted
         } else {
             of_causes(&causes)
         };
@@ -529,11 +529,11 @@ async fn what_does_not_change_is_forgiven_as_on_the_real_server() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// Waits until the server holds objects against the new schema.
+/// Waits until the server validates objects by the new schema.
 async fn stricter(real: &Real, path: &str) {
     let body = json!({"spec": {"b": "too long"}});
     let uri = format!("{path}?dryRun=All");
-    let refused = async {
+    let refusal_cases = async {
         while real
             .send("PATCH", &uri, "application/merge-patch+json", &body)
             .await
@@ -543,13 +543,13 @@ async fn stricter(real: &Real, path: &str) {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(60), refused)
+    tokio::time::timeout(std::time::Duration::from_secs(60), refusal_cases)
         .await
         .unwrap_or_else(|_| panic!("the definition of {path} is not stricter within a minute"));
 }
 
 #[tokio::test]
-async fn columns_show_what_the_real_server_shows() {
+async fn columns_match_those_of_the_real_server() {
     let real = Real::start().await;
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let mut object = definition("shown.test.dev", "Shown", &schema);
@@ -628,9 +628,9 @@ async fn columns_show_what_the_real_server_shows() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// Starling's own definitions, and all that they refuse.
+/// Compares the rejections by Starling's own definitions.
 #[tokio::test]
-async fn starlings_definitions_refuse_as_on_the_real_server() {
+async fn starlings_definitions_reject_as_on_the_real_server() {
     let real = Real::start().await;
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crds");
     let mut definitions = Vec::new();
@@ -653,11 +653,11 @@ async fn starlings_definitions_refuse_as_on_the_real_server() {
         "RolloutAction",
     ]
     .map(|kind| (kind, json!({}), ""));
-    let cases = refused::cases();
+    let cases = refusal_cases::cases();
     assert!(cases.len() >= 58, "{}", cases.len());
     for (number, (kind, over, words)) in valid.into_iter().chain(cases).enumerate() {
-        let mut body = refused::valid(kind);
-        refused::lay(&mut body["spec"], &over);
+        let mut body = refusal_cases::valid(kind);
+        refusal_cases::lay(&mut body["spec"], &over);
         let body = named(&body, &format!("case-{number}"));
         let definition = definitions
             .iter()
@@ -674,7 +674,7 @@ async fn starlings_definitions_refuse_as_on_the_real_server() {
             None,
             Strictness::Strict,
         );
-        assert_eq!(got.0 == Answered::Taken, words.is_empty(), "{kind} {over}");
+        assert_eq!(got.0 == Outcome::Accepted, words.is_empty(), "{kind} {over}");
         differences.extend(difference(&format!("{kind} {over}"), &answer, &got));
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));

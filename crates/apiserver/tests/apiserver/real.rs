@@ -1,4 +1,4 @@
-//! One kube-apiserver for all tests of the program, and requests to it as they are on the wire.
+//! One kube-apiserver for all tests of the program, and raw requests to it.
 
 use std::sync::{Arc, Weak};
 
@@ -7,16 +7,16 @@ use serde_json::Value;
 use starling_controlplane::{Assets, ControlPlanes, Options};
 use tokio::sync::Mutex;
 
-/// The server while any test uses it; the last one ends it.
+/// The server; the last test that uses it stops it.
 static RUNNING: Mutex<Weak<ControlPlanes>> = Mutex::const_new(Weak::new());
 
-/// A server, and a client of the test's own.
+/// A server and a client of the test.
 pub(crate) struct Real {
     client: kube::Client,
     _planes: Arc<ControlPlanes>,
 }
 
-/// What the server answered.
+/// A response of the server.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) code: u16,
@@ -46,7 +46,7 @@ impl Real {
         }
     }
 
-    /// Sends a request. The content type says what kind of patch a body is.
+    /// Sends a request. The content type selects the patch type.
     pub(crate) async fn send(&self, method: &str, path: &str, content_type: &str, body: &Value) -> Answer {
         self.request(method, path, content_type, "application/json", body)
             .await
@@ -82,7 +82,7 @@ impl Real {
         let content = response.into_body().collect().await.unwrap().to_bytes();
         Answer {
             code,
-            // Paths that nobody serves are answered in plain text.
+            // The response for a path that is not served is plain text.
             body: serde_json::from_slice(&content)
                 .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&content).into_owned())),
             warnings,
@@ -93,7 +93,7 @@ impl Real {
         self.send("GET", path, "application/json", &Value::Null).await
     }
 
-    /// Reads something in another form, such as a table.
+    /// Reads an object or a list in another form, such as a table.
     pub(crate) async fn get_as(&self, path: &str, accept: &str) -> Answer {
         self.request("GET", path, "application/json", accept, &Value::Null)
             .await

@@ -1,4 +1,4 @@
-//! Files that are not what this version wrote, and folders that are taken.
+//! Files that this version cannot use, and folders in use.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use starling_apiserver::persist::PersistError;
 use starling_apiserver::server::{Options, Server, ServerError};
 
-use crate::world::{Life, file};
+use crate::world::{Running, file};
 
 async fn refusal(folder: &Path) -> PersistError {
     match Server::open(Options::default(), folder).await {
@@ -16,32 +16,32 @@ async fn refusal(folder: &Path) -> PersistError {
     }
 }
 
-/// A folder with a cluster in it.
+/// Returns a folder with a cluster.
 async fn used() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let life = Life::begin(folder.path()).await;
-    life.server.create_cluster("a").unwrap();
-    life.end().await;
+    let running = Running::begin(folder.path()).await;
+    running.server.create_cluster("a").unwrap();
+    running.end().await;
     folder
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_belongs_to_one_process() {
+async fn a_folder_is_locked_by_one_process() {
     let folder = used().await;
-    let life = Life::begin(folder.path()).await;
+    let running = Running::begin(folder.path()).await;
     let error = refusal(folder.path()).await;
     assert!(matches!(error, PersistError::InUse { .. }), "{error:?}");
     assert!(error.to_string().contains("in use by another process"));
-    life.end().await;
-    Life::begin(folder.path()).await.end().await;
+    running.end().await;
+    Running::begin(folder.path()).await.end().await;
 }
 
-/// It holds the key of the authority and the secret of tokens.
+/// The file holds the key of the authority and the key of tokens.
 #[tokio::test(flavor = "multi_thread")]
-async fn others_may_not_look_inside() {
+async fn other_users_have_no_access() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");
-    let _life = Life::begin(&path).await;
+    let _running = Running::begin(&path).await;
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&path), 0o700);
     let files: Vec<_> = std::fs::read_dir(&path)
@@ -55,20 +55,20 @@ async fn others_may_not_look_inside() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_is_not_ours_or_is_damaged_is_refused_and_left_alone() {
+async fn a_foreign_or_damaged_file_is_rejected_and_unchanged() {
     type Harm = fn(&mut Vec<u8>);
-    let harms: [(&str, Harm); 3] = [
+    let corruptions: [(&str, Harm); 3] = [
         ("another format", |bytes| {
             *bytes = b"a diary, and no database at all".repeat(100);
         }),
         ("half of it", |bytes| bytes.truncate(bytes.len() / 2)),
         ("pages of noise", |bytes| bytes[4096..].fill(0xee)),
     ];
-    for (name, harm) in harms {
+    for (name, corrupt) in corruptions {
         let folder = used().await;
         let path = folder.path().join("apiserver.db");
         let mut bytes = std::fs::read(&path).unwrap();
-        harm(&mut bytes);
+        corrupt(&mut bytes);
         std::fs::write(&path, &bytes).unwrap();
         let error = refusal(folder.path()).await;
         assert!(
@@ -81,8 +81,8 @@ async fn a_file_that_is_not_ours_or_is_damaged_is_refused_and_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_and_versions_that_cannot_be_are_refused() {
-    for (change, said) in [
+async fn invalid_rows_and_versions_are_rejected() {
+    for (change, expected) in [
         ("PRAGMA user_version = 9", "a newer version"),
         ("PRAGMA application_id = 1", "another program"),
         (
@@ -94,7 +94,10 @@ async fn rows_and_versions_that_cannot_be_are_refused() {
             "not what was written",
         ),
         ("UPDATE clusters SET revision = 1", "not what was written"),
-        ("DELETE FROM meta WHERE key = 'key'", "its key is missing"),
+        (
+            "DELETE FROM meta WHERE key = 'key'",
+            "\"key\" in the table meta is missing",
+        ),
         ("UPDATE meta SET value = X'00' WHERE key = 'secret'", "32 bytes"),
     ] {
         let folder = used().await;
@@ -102,6 +105,6 @@ async fn rows_and_versions_that_cannot_be_are_refused() {
         sqlx::raw_sql(change).execute(&mut other).await.unwrap();
         drop(other);
         let error = refusal(folder.path()).await.to_string();
-        assert!(error.contains(said), "{change}: {error}");
+        assert!(error.contains(expected), "{change}: {error}");
     }
 }

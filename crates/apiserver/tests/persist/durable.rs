@@ -1,14 +1,14 @@
-//! Nobody sees what is not on the disk.
+//! Answers wait for the disk.
 
 use futures::{AsyncBufReadExt as _, TryStreamExt as _};
 use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnection;
 
-use crate::world::{Life, client, file, must, send};
+use crate::world::{Running, client, file, must, send};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// The revision of an object in the file.
+/// Returns the revision of an object in the file.
 async fn on_disk(file: &mut SqliteConnection, key: &str) -> Option<i64> {
     sqlx::query_scalar("SELECT revision FROM objects WHERE resource = 'configmaps' AND key = ?1")
         .bind(key)
@@ -25,13 +25,13 @@ fn revision(object: &Value) -> i64 {
         .unwrap()
 }
 
-/// Many write at the same time; each looks into the file as soon as it is answered. Others read and watch what they
-/// write, and look as soon as they see it.
+/// Many clients write concurrently, and check the file after each response. Others read and watch these writes, and
+/// check the file after each response or event.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_answered_read_or_watched_is_on_the_disk() {
+async fn everything_answered_read_or_watched_is_on_the_disk() {
     let folder = tempfile::tempdir().unwrap();
-    let life = Life::begin(folder.path()).await;
-    let cluster = life.server.create_cluster("a").unwrap();
+    let running = Running::begin(folder.path()).await;
+    let cluster = running.server.create_cluster("a").unwrap();
     let client = client(&cluster.kubeconfig()).await;
 
     let watcher = {
@@ -89,14 +89,14 @@ async fn what_is_answered_read_or_watched_is_on_the_disk() {
     watcher.await.unwrap();
 }
 
-/// A disk that refuses: nobody is told that a write succeeded, nobody sees it, the next ones are refused before they
-/// change anything; all is well once the disk is.
+/// While the disk fails, no write succeeds, no client sees one, and further writes are rejected before they change
+/// anything. The server recovers with the disk.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_get_to_the_disk_is_not_answered_and_not_seen() {
+async fn an_uncommitted_write_is_neither_answered_nor_visible() {
     let folder = tempfile::tempdir().unwrap();
-    let life = Life::begin(folder.path()).await;
-    let cluster = life.server.create_cluster("a").unwrap();
-    let other = life.server.create_cluster("b").unwrap();
+    let running = Running::begin(folder.path()).await;
+    let cluster = running.server.create_cluster("a").unwrap();
+    let other = running.server.create_cluster("b").unwrap();
     let client_of_other = client(&other.kubeconfig()).await;
     let client = client(&cluster.kubeconfig()).await;
     let object = |name: &str| json!({"metadata": {"name": name}});
@@ -124,7 +124,7 @@ async fn what_does_not_get_to_the_disk_is_not_answered_and_not_seen() {
     assert_eq!(refused.code, 500, "{refused:?}");
     assert_eq!(cluster.revision(), revision + 1, "nothing was changed");
     assert_eq!(on_disk(&mut vandal, "default/lost").await, None);
-    // What is on the disk can be read.
+    // Committed objects can be read.
     must(&client_of_other, "GET", CONFIG_MAPS, Value::Null).await;
 
     sqlx::raw_sql("DROP TRIGGER full")
@@ -132,8 +132,8 @@ async fn what_does_not_get_to_the_disk_is_not_answered_and_not_seen() {
         .await
         .unwrap();
     let start = std::time::Instant::now();
-    while life.server.durable().await.is_err() {
-        assert!(start.elapsed() < crate::world::PATIENCE, "it is not tried again");
+    while running.server.durable().await.is_err() {
+        assert!(start.elapsed() < crate::world::TIMEOUT, "it is not tried again");
         tokio::task::yield_now().await;
     }
     assert!(on_disk(&mut vandal, "default/lost").await.is_some());
@@ -145,12 +145,12 @@ async fn what_does_not_get_to_the_disk_is_not_answered_and_not_seen() {
     );
 }
 
-/// The memory may be ahead of a file that is closed; nobody is told of it, and the next life knows nothing of it.
+/// Guards a write after the file was closed: no client sees it, nor does the server after a restart.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_after_the_end_is_refused() {
+async fn a_write_after_closing_fails() {
     let folder = tempfile::tempdir().unwrap();
-    let life = Life::begin(folder.path()).await;
-    let cluster = life.server.create_cluster("a").unwrap();
+    let running = Running::begin(folder.path()).await;
+    let cluster = running.server.create_cluster("a").unwrap();
     let client = client(&cluster.kubeconfig()).await;
     must(
         &client,
@@ -159,7 +159,7 @@ async fn a_write_after_the_end_is_refused() {
         json!({"metadata": {"name": "before"}}),
     )
     .await;
-    life.server.close().await;
+    running.server.close().await;
     let answer = send(
         &client,
         "POST",
@@ -168,12 +168,12 @@ async fn a_write_after_the_end_is_refused() {
     )
     .await;
     assert_eq!(answer.code, 500, "{answer:?}");
-    assert!(life.server.create_cluster("b").is_ok(), "it is in memory");
-    assert!(life.server.durable().await.is_err(), "and not on the disk");
-    drop((cluster, life));
-    let life = Life::begin(folder.path()).await;
-    assert_eq!(life.server.clusters(), ["a"]);
-    let cluster = life.server.cluster("a").unwrap();
+    assert!(running.server.create_cluster("b").is_ok(), "it is in memory");
+    assert!(running.server.durable().await.is_err(), "and not on the disk");
+    drop((cluster, running));
+    let running = Running::begin(folder.path()).await;
+    assert_eq!(running.server.clusters(), ["a"]);
+    let cluster = running.server.cluster("a").unwrap();
     assert!(cluster.stored("configmaps", "default/before").is_some());
     assert!(cluster.stored("configmaps", "default/after").is_none());
 }

@@ -1,4 +1,5 @@
-//! A server whose clusters are kept in a file: what it answered is there in its next life, and not seen before.
+//! A server with a data folder: after a restart it has everything that it acknowledged, and it acknowledged nothing too
+//! early.
 
 #![expect(
     clippy::unwrap_used,

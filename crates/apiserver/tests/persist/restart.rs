@@ -1,14 +1,14 @@
-//! What the next life of a server knows.
+//! The state of a server after a restart.
 
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::{Value, json};
 
-use crate::world::{Life, at_rest, client, must, send};
+use crate::world::{Running, client, must, send, wait_until_idle};
 
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 
-/// Paths whose lists are everything that the tests here write.
+/// The paths whose lists are everything that these tests write.
 const LISTS: [&str; 8] = [
     "/api/v1/namespaces",
     "/api/v1/serviceaccounts",
@@ -48,7 +48,7 @@ fn service(name: &str) -> Value {
         "spec": {"type": "NodePort", "ports": [{"port": 80}]}})
 }
 
-/// Writes something of each sort.
+/// Writes an object of each kind.
 async fn write(client: &Client) {
     must(
         client,
@@ -93,45 +93,45 @@ async fn everything(client: &Client) -> Vec<Value> {
     lists
 }
 
-/// Objects to the byte, revisions, tokens and certificates are as they were; nothing is written by coming back.
+/// Objects (byte for byte), revisions, tokens and certificates are unchanged, and the restart writes nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_is_as_it_was_and_nothing_is_written_by_coming_back() {
+async fn a_restart_restores_everything_and_writes_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let life = Life::begin(folder.path()).await;
-    let cluster = life.server.create_cluster("a").unwrap();
+    let running = Running::begin(folder.path()).await;
+    let cluster = running.server.create_cluster("a").unwrap();
     let kubeconfig = cluster.kubeconfig();
     let one = client(&kubeconfig).await;
     write(&one).await;
-    at_rest(&cluster).await;
+    wait_until_idle(&cluster).await;
     let (before, revision) = (everything(&one).await, cluster.revision());
-    let admin = life.server.admin_token();
+    let admin = running.server.admin_token();
     drop(cluster);
-    life.end().await;
+    running.end().await;
 
-    let life = Life::begin(folder.path()).await;
-    let cluster = life.server.cluster("a").unwrap();
-    at_rest(&cluster).await;
+    let running = Running::begin(folder.path()).await;
+    let cluster = running.server.cluster("a").unwrap();
+    wait_until_idle(&cluster).await;
     assert_eq!(cluster.kubeconfig(), kubeconfig);
-    assert_eq!(life.server.admin_token(), admin);
+    assert_eq!(running.server.admin_token(), admin);
     assert_eq!(cluster.revision(), revision, "{:?}", cluster.journal());
     // The connection is new, the kubeconfig is the old one.
     assert_eq!(everything(&client(&kubeconfig).await).await, before);
-    // Its controllers have looked at everything.
+    // The controllers have reconciled everything.
     assert_eq!(cluster.cluster().step(Timestamp::now()), None);
 }
 
-/// What is made after a restart has the next revision, an address that is free and a UID that was never given.
+/// After a restart, a new object gets the next revision, a free address and an unused UID.
 #[tokio::test(flavor = "multi_thread")]
-async fn counters_go_on() {
+async fn counters_continue() {
     let folder = tempfile::tempdir().unwrap();
     let services = "/api/v1/namespaces/default/services";
     let (mut uids, mut addresses, mut ports) = (Vec::new(), Vec::new(), Vec::new());
     let mut revisions = Vec::new();
     for round in 0..4 {
-        let life = Life::begin(folder.path()).await;
-        let cluster = match life.server.cluster("a") {
+        let running = Running::begin(folder.path()).await;
+        let cluster = match running.server.cluster("a") {
             Some(cluster) => cluster,
-            None => life.server.create_cluster("a").unwrap(),
+            None => running.server.create_cluster("a").unwrap(),
         };
         let client = client(&cluster.kubeconfig()).await;
         // A dry run shows a UID and leaves nothing in the file.
@@ -141,11 +141,11 @@ async fn counters_go_on() {
         uids.push(made["metadata"]["uid"].clone());
         addresses.push(made["spec"]["clusterIP"].clone());
         ports.push(made["spec"]["ports"][0]["nodePort"].clone());
-        at_rest(&cluster).await;
+        wait_until_idle(&cluster).await;
         let stored = cluster.stored("services", &format!("default/s{round}")).unwrap();
         revisions.push((stored.revision, cluster.revision()));
         drop(cluster);
-        life.end().await;
+        running.end().await;
     }
     for list in [&mut uids, &mut addresses, &mut ports] {
         let count = list.len();
@@ -159,21 +159,22 @@ async fn counters_go_on() {
     }
 }
 
-/// A watch from before the restart gets 410, also of what was never written to; one from the last revision goes on.
+/// A watch from before the restart gets 410, also for a resource without writes; one from the last revision
+/// continues.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_past_is_gone_as_after_a_compaction() {
+async fn earlier_revisions_are_compacted() {
     let folder = tempfile::tempdir().unwrap();
-    let life = Life::begin(folder.path()).await;
-    let cluster = life.server.create_cluster("a").unwrap();
+    let running = Running::begin(folder.path()).await;
+    let cluster = running.server.create_cluster("a").unwrap();
     let kubeconfig = cluster.kubeconfig();
     let first = client(&kubeconfig).await;
     write(&first).await;
-    at_rest(&cluster).await;
+    wait_until_idle(&cluster).await;
     let revision = cluster.revision();
     drop((cluster, first));
-    life.end().await;
+    running.end().await;
 
-    let life = Life::begin(folder.path()).await;
+    let running = Running::begin(folder.path()).await;
     let client = client(&kubeconfig).await;
     for table in ["configmaps", "pods"] {
         let path = format!("/api/v1/{table}");
@@ -195,19 +196,19 @@ async fn the_past_is_gone_as_after_a_compaction() {
         )
         .await;
         assert_eq!(listed.code, 410, "{listed:?}");
-        // From the last revision on nothing is missing, and nothing has happened.
+        // Nothing has happened since the last revision, and no event is missing.
         let answer = must(&client, "GET", &at(revision), Value::Null).await;
         assert_eq!(answer, Value::Null);
     }
-    life.end().await;
+    running.end().await;
 }
 
-/// What controllers had begun goes on: a namespace that was being deleted goes, and what is in it.
+/// Controllers finish what they had started, such as the deletion of a namespace and its content.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_controllers_had_to_do_is_done() {
+async fn controllers_finish_pending_work() {
     let folder = tempfile::tempdir().unwrap();
-    let life = Life::begin(folder.path()).await;
-    let cluster = life.server.create_cluster("a").unwrap();
+    let running = Running::begin(folder.path()).await;
+    let cluster = running.server.create_cluster("a").unwrap();
     let kubeconfig = cluster.kubeconfig();
     let first = client(&kubeconfig).await;
     let namespaces = "/api/v1/namespaces";
@@ -221,12 +222,12 @@ async fn what_controllers_had_to_do_is_done() {
     let held = json!({"metadata": {"name": "c", "finalizers": ["example.com/held"]}});
     must(&first, "POST", "/api/v1/namespaces/held/configmaps", held).await;
     must(&first, "DELETE", "/api/v1/namespaces/held", Value::Null).await;
-    at_rest(&cluster).await;
+    wait_until_idle(&cluster).await;
     drop((cluster, first));
-    life.end().await;
+    running.end().await;
 
-    let life = Life::begin(folder.path()).await;
-    let cluster = life.server.cluster("a").unwrap();
+    let running = Running::begin(folder.path()).await;
+    let cluster = running.server.cluster("a").unwrap();
     let client = client(&kubeconfig).await;
     let none = json!({"metadata": {"finalizers": null}});
     must(
@@ -236,19 +237,19 @@ async fn what_controllers_had_to_do_is_done() {
         none.clone(),
     )
     .await;
-    at_rest(&cluster).await;
+    wait_until_idle(&cluster).await;
     must(&client, "PATCH", "/api/v1/namespaces/held", none).await;
-    at_rest(&cluster).await;
+    wait_until_idle(&cluster).await;
     let answer = send(&client, "GET", "/api/v1/namespaces/held", Value::Null).await;
     assert_eq!(answer.code, 404, "{answer:?}");
 }
 
-/// A cluster that was removed stays away; one of its name is another one.
+/// A removed cluster stays removed, and a new one of its name is another cluster.
 #[tokio::test(flavor = "multi_thread")]
-async fn clusters_come_and_go() {
+async fn clusters_are_created_and_removed() {
     let folder = tempfile::tempdir().unwrap();
-    let uid = |life: &Life| {
-        let cluster = life.server.cluster("a").unwrap();
+    let uid = |running: &Running| {
+        let cluster = running.server.cluster("a").unwrap();
         cluster
             .stored("namespaces", "kube-system")
             .unwrap()
@@ -256,27 +257,27 @@ async fn clusters_come_and_go() {
             .uid
             .clone()
     };
-    let life = Life::begin(folder.path()).await;
-    life.server.create_cluster("a").unwrap();
-    life.server.create_cluster("b").unwrap();
-    let first = uid(&life);
-    assert!(life.server.remove_cluster("a"));
-    life.end().await;
+    let running = Running::begin(folder.path()).await;
+    running.server.create_cluster("a").unwrap();
+    running.server.create_cluster("b").unwrap();
+    let first = uid(&running);
+    assert!(running.server.remove_cluster("a"));
+    running.end().await;
 
-    let life = Life::begin(folder.path()).await;
-    assert_eq!(life.server.clusters(), ["b"]);
-    life.server.create_cluster("a").unwrap();
-    let second = uid(&life);
+    let running = Running::begin(folder.path()).await;
+    assert_eq!(running.server.clusters(), ["b"]);
+    running.server.create_cluster("a").unwrap();
+    let second = uid(&running);
     assert_ne!(first, second);
-    // In one batch.
-    assert!(life.server.remove_cluster("a"));
-    life.server.create_cluster("a").unwrap();
-    assert!(life.server.remove_cluster("b"));
-    let third = uid(&life);
+    // Both in one batch.
+    assert!(running.server.remove_cluster("a"));
+    running.server.create_cluster("a").unwrap();
+    assert!(running.server.remove_cluster("b"));
+    let third = uid(&running);
     assert_ne!(second, third);
-    life.end().await;
+    running.end().await;
 
-    let life = Life::begin(folder.path()).await;
-    assert_eq!(life.server.clusters(), ["a"]);
-    assert_eq!(uid(&life), third);
+    let running = Running::begin(folder.path()).await;
+    assert_eq!(running.server.clusters(), ["a"]);
+    assert_eq!(uid(&running), third);
 }

@@ -1,4 +1,4 @@
-//! A server in a folder, requests to it, and looks into its file.
+//! Helpers: a server with a data folder, requests to it, access to its file.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,23 +12,23 @@ use sqlx::ConnectOptions as _;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use starling_apiserver::server::{ClusterHandle, Listening, Options, Server};
 
-/// Limit of each wait.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// The limit of each wait.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A server that listens.
-pub(crate) struct Life {
+/// A server that listens, from its start to its end.
+pub(crate) struct Running {
     pub(crate) server: Server,
     _listening: Listening,
 }
 
-/// An answer: code and body.
+/// A response: code and body.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Answer {
     pub(crate) code: u16,
     pub(crate) body: Value,
 }
 
-impl Life {
+impl Running {
     pub(crate) async fn begin(folder: &Path) -> Self {
         let server = Server::open(Options::default(), folder).await.unwrap();
         let address = server
@@ -41,13 +41,13 @@ impl Life {
         }
     }
 
-    /// Ends it in order. Its connections are gone with it.
+    /// Stops the server in order; its connections close.
     pub(crate) async fn end(self) {
         self.server.close().await;
     }
 }
 
-/// A client by a kubeconfig.
+/// Returns a client for a kubeconfig.
 pub(crate) async fn client(kubeconfig: &str) -> Client {
     let kubeconfig = Kubeconfig::from_yaml(kubeconfig).unwrap();
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
@@ -88,7 +88,7 @@ pub(crate) async fn must(client: &Client, method: &str, path: &str, body: Value)
     answer.body
 }
 
-/// Another program that has the server's file open.
+/// Opens the server's file as another program would.
 pub(crate) async fn file(folder: &Path) -> SqliteConnection {
     SqliteConnectOptions::new()
         .filename(folder.join("apiserver.db"))
@@ -98,11 +98,11 @@ pub(crate) async fn file(folder: &Path) -> SqliteConnection {
         .unwrap()
 }
 
-/// Waits until the controllers of a cluster have nothing to do.
-pub(crate) async fn at_rest(cluster: &ClusterHandle) {
+/// Waits until the controllers of a cluster are idle.
+pub(crate) async fn wait_until_idle(cluster: &ClusterHandle) {
     let start = Instant::now();
     while cluster.cluster().state().queue.next().is_some() {
-        assert!(start.elapsed() < PATIENCE, "the controllers do not come to rest");
+        assert!(start.elapsed() < TIMEOUT, "the controllers do not come to rest");
         tokio::task::yield_now().await;
     }
 }

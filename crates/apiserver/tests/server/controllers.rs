@@ -1,4 +1,4 @@
-//! What the controllers of a cluster do, with the time in hand: no network and no clock.
+//! The controllers of a cluster, with time as a parameter: no network and no clock.
 
 use std::sync::Arc;
 
@@ -98,7 +98,7 @@ fn owned(name: &str, owner: &Value, blocks: bool) -> Value {
 }
 
 #[test]
-fn every_namespace_has_an_account_and_the_authority() {
+fn every_namespace_has_a_service_account_and_the_ca() {
     let mut cluster = Cluster::new();
     assert!(cluster.get("serviceaccounts", "a/default").is_some());
     let published = cluster.get("configmaps", "a/kube-root-ca.crt").unwrap();
@@ -111,7 +111,7 @@ fn every_namespace_has_an_account_and_the_authority() {
 }
 
 #[test]
-fn a_namespace_goes_with_what_is_in_it_and_waits_for_finalizers() {
+fn a_namespace_deletion_removes_its_content_and_waits_for_finalizers() {
     let mut cluster = Cluster::new();
     cluster.create("", "configmaps", "a", json!({"metadata": {"name": "x"}}));
     cluster.create(
@@ -139,7 +139,7 @@ fn a_namespace_goes_with_what_is_in_it_and_waits_for_finalizers() {
 }
 
 #[test]
-fn dependents_follow_their_owner_as_the_deletion_says() {
+fn dependents_are_deleted_by_the_propagation_policy() {
     for (propagation, stays) in [
         (Propagation::Background, false),
         (Propagation::Foreground, false),
@@ -173,7 +173,7 @@ fn dependents_follow_their_owner_as_the_deletion_says() {
 }
 
 #[test]
-fn a_foreground_deletion_waits_for_a_dependent_that_is_held() {
+fn a_foreground_deletion_waits_for_dependents_with_finalizers() {
     let mut cluster = Cluster::new();
     cluster.create("", "configmaps", "a", json!({"metadata": {"name": "owner"}}));
     let owner = cluster.get("configmaps", "a/owner").unwrap();
@@ -194,7 +194,7 @@ fn a_foreground_deletion_waits_for_a_dependent_that_is_held() {
 }
 
 #[test]
-fn what_has_two_owners_stays_with_the_one_that_is_left() {
+fn a_dependent_with_two_owners_stays_until_both_are_deleted() {
     let mut cluster = Cluster::new();
     for name in ["one", "two"] {
         cluster.create("", "configmaps", "a", json!({"metadata": {"name": name}}));
@@ -223,7 +223,7 @@ fn deployment(name: &str) -> Value {
 }
 
 #[test]
-fn a_workload_becomes_healthy_after_the_time_that_is_set_or_never() {
+fn a_workload_becomes_healthy_after_the_configured_time_or_never() {
     let mut cluster = Cluster::new();
     cluster.settings.health = Health::After(SignedDuration::from_secs(5));
     cluster.settings.rules.push(HealthRule {

@@ -1,4 +1,4 @@
-//! The switchboard of faults, as clients see it.
+//! Faults as clients see them.
 
 use std::time::Duration;
 
@@ -27,22 +27,22 @@ async fn read(client: &Client) -> Result<String, Error> {
 }
 
 #[tokio::test]
-async fn each_fault_is_what_a_client_would_meet() {
+async fn each_fault_has_its_effect_on_clients() {
     let world = World::new().await;
     let (cluster, client) = world.cluster("a").await;
     let faults = cluster.faults();
     write(&client, "1").await.unwrap();
 
-    // Refused, whether or not it is tried again: nothing is written.
+    // The request fails, retried or not, and nothing is written.
     let before = cluster.written();
     let id = faults.add(Fault::always(Effect::Refuse).on(&["patch"]));
     assert!(!matches!(write(&client, "2").await.unwrap_err(), Error::Api(_)));
     faults.remove(id);
     assert_eq!(cluster.written(), before);
 
-    // Committed, and the answer lost.
+    // The write is committed, and its response is lost.
     faults.add(
-        Fault::always(Effect::LoseAnswer)
+        Fault::always(Effect::LoseResponse)
             .on(&["patch"])
             .of(&["configmaps"])
             .times(1),
@@ -53,7 +53,7 @@ async fn each_fault_is_what_a_client_would_meet() {
     faults.add(Fault::always(Effect::Error(500)).on(&["get"]).times(1));
     assert!(matches!(read(&client).await.unwrap_err(), Error::Api(status) if status.code == 500));
 
-    // kube-rs tries again what is told to come later.
+    // kube-rs retries 429 responses.
     let hits = faults.hits();
     faults.add(Fault::always(Effect::Error(503)).on(&["get"]).times(1));
     assert_eq!(read(&client).await.unwrap(), "3");
@@ -79,7 +79,7 @@ async fn each_fault_is_what_a_client_would_meet() {
 }
 
 #[tokio::test]
-async fn too_many_requests_says_when_to_come_again() {
+async fn too_many_requests_has_retry_after() {
     let world = World::new().await;
     let (cluster, client) = world.cluster("a").await;
     write(&client, "1").await.unwrap();
@@ -89,7 +89,7 @@ async fn too_many_requests_says_when_to_come_again() {
             .named(&["x"])
             .times(1),
     );
-    // Over a stream of its own, since clients do not show what they try again.
+    // Over a raw stream, since clients hide their retries.
     let (mut ours, theirs) = tokio::io::duplex(4096);
     let server = world.server.clone();
     tokio::spawn(async move { server.serve(theirs).await });
@@ -106,7 +106,7 @@ async fn too_many_requests_says_when_to_come_again() {
 }
 
 #[tokio::test]
-async fn watches_are_cut_and_expire() {
+async fn faults_end_and_expire_watches() {
     let world = World::new().await;
     let (cluster, client) = world.cluster("a").await;
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");

@@ -1,4 +1,4 @@
-//! With kube-rs: watchers, server-side apply, deletion.
+//! The embedded API server with kube-rs: watchers, server-side apply, deletion.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ async fn two_clusters_have_their_own_objects_identity_and_revisions() {
     assert!(matches!(refused, kube::Error::Api(status) if status.code == 401));
 }
 
-/// Watches with a list first and with `sendInitialEvents`.
+/// Watches with an initial list, and with `sendInitialEvents`.
 #[tokio::test]
 async fn a_watcher_sees_each_change_once_and_in_order() {
     for config in [
@@ -78,7 +78,7 @@ async fn a_watcher_sees_each_change_once_and_in_order() {
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
         let mut events = watcher(maps.clone(), config.clone().labels("app=a")).boxed();
         let mut seen = Vec::new();
-        let mut told = false;
+        let mut listed = false;
         while let Some(event) = events.try_next().await.unwrap() {
             match event {
                 Event::Init => seen.push("init".to_owned()),
@@ -93,8 +93,8 @@ async fn a_watcher_sees_each_change_once_and_in_order() {
                         .unwrap();
                     maps.delete("second", &DeleteParams::default()).await.unwrap();
                     apply(&client, "last", "1").await;
-                    assert!(!told);
-                    told = true;
+                    assert!(!listed);
+                    listed = true;
                 }
                 Event::Apply(map) => {
                     seen.push(format!("{} {}", map.name_any(), map.data.unwrap()["key"]));
@@ -123,7 +123,7 @@ async fn a_watcher_sees_each_change_once_and_in_order() {
 }
 
 #[tokio::test]
-async fn a_watch_of_a_past_that_is_forgotten_gets_410() {
+async fn a_watch_of_a_compacted_revision_gets_410() {
     let world = World::new().await;
     let (cluster, client) = world.cluster("a").await;
     let old = apply(&client, "x", "1").await.resource_version().unwrap();
@@ -144,9 +144,9 @@ async fn a_watch_of_a_past_that_is_forgotten_gets_410() {
     assert_eq!((status.code, status.reason.as_str()), (410, "Expired"));
 }
 
-/// A list in pieces is one of its first revision, whatever happens meanwhile; after compaction it goes on with another.
+/// A paged list shows its first revision whatever is written meanwhile; after compaction it continues with another.
 #[tokio::test]
-async fn a_list_in_pieces_shows_one_revision() {
+async fn a_paged_list_shows_one_revision() {
     let world = World::new().await;
     let (cluster, client) = world.cluster("a").await;
     let secrets: Api<Secret> = Api::namespaced(client.clone(), "default");
@@ -185,7 +185,7 @@ async fn a_list_in_pieces_shows_one_revision() {
 }
 
 #[tokio::test]
-async fn metadata_only_answers_have_metadata_only() {
+async fn metadata_only_responses_have_only_metadata() {
     let world = World::new().await;
     let (_cluster, client) = world.cluster("a").await;
     apply(&client, "x", "1").await;
@@ -209,7 +209,7 @@ async fn metadata_only_answers_have_metadata_only() {
     assert_eq!(patched.annotations()["a"], "b");
 }
 
-/// An apply that changes nothing is no write: no revision, no event, nothing in the journal.
+/// An apply that changes nothing writes nothing: no revision, no event, no journal entry.
 #[tokio::test]
 async fn the_journal_has_each_write_and_nothing_else() {
     let world = World::new().await;
@@ -243,7 +243,7 @@ async fn the_journal_has_each_write_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_deployment_becomes_healthy_and_takes_its_dependents_along() {
+async fn a_deployment_becomes_healthy_and_its_dependents_are_deleted() {
     let world = World::new().await;
     let (_cluster, client) = world.cluster("a").await;
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), "default");
@@ -283,7 +283,7 @@ async fn a_deployment_becomes_healthy_and_takes_its_dependents_along() {
 }
 
 #[tokio::test]
-async fn the_admin_path_makes_and_removes_clusters() {
+async fn the_admin_path_creates_and_removes_clusters() {
     let world = World::new().await;
     let (cluster, client) = world.cluster("first").await;
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");

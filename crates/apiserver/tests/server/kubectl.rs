@@ -1,11 +1,11 @@
-//! With the real kubectl.
+//! The embedded API server with the real kubectl.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use crate::world::World;
 
-/// Where kubectl is and whom it talks to.
+/// The kubectl binary and its kubeconfig.
 struct Kubectl {
     program: std::path::PathBuf,
     folder: tempfile::TempDir,
@@ -22,7 +22,7 @@ impl Kubectl {
         }
     }
 
-    /// Runs a command with an input; code, what it wrote, and its complaints.
+    /// Runs a command with an input; returns success, stdout and stderr.
     fn run(&self, line: &str, input: &str) -> (bool, String, String) {
         let mut child = Command::new(&self.program)
             .args(line.split_whitespace())

@@ -1,4 +1,4 @@
-//! The embedded API server with the clients that it is for: kube-rs and kubectl.
+//! The embedded API server with its main clients: kube-rs and kubectl.
 
 #![expect(
     clippy::unwrap_used,

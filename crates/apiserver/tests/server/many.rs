@@ -9,43 +9,43 @@ use starling_apiserver::verbs::{self, PatchBody, Target, Validation, Write};
 
 use crate::world::until;
 
-/// Memory of this process in KiB.
+/// Returns the resident memory of this process in KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Set in a process that runs one test only.
-const ALONE: &str = "STARLING_TEST_ALONE";
+/// Set in a process that runs only one test.
+const RUN_ALONE: &str = "STARLING_TEST_ALONE";
 
-/// Whether this process runs nothing but this test. If it does not, one that does is started and has to succeed: what the tests
-/// beside it allocate is in the same memory.
+/// Returns whether this process runs only this test. Otherwise it runs such a process, which must succeed: memory
+/// that other tests allocate would distort the measurement.
 fn is_alone(test: &str) -> bool {
-    if std::env::var_os(ALONE).is_some() {
+    if std::env::var_os(RUN_ALONE).is_some() {
         return true;
     }
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
-        .env(ALONE, "1")
+        .env(RUN_ALONE, "1")
         .output()
         .unwrap();
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
     assert!(output.status.success(), "{text}");
-    // A name that fits no test would succeed too.
+    // A filter that matches no test would succeed too.
     assert!(text.contains("1 passed"), "{text}");
     false
 }
 
-/// What the project promises: an idle empty cluster costs at most 64 KiB.
+/// The promise of the project: an idle empty cluster costs at most 64 KiB.
 #[tokio::test]
-async fn an_empty_cluster_is_small() {
-    if !is_alone("many::an_empty_cluster_is_small") {
+async fn an_empty_cluster_uses_little_memory() {
+    if !is_alone("many::an_empty_cluster_uses_little_memory") {
         return;
     }
     let server = Server::start(Options::default()).unwrap();
-    // What all clusters share is there after the first.
+    // The first cluster allocates what all clusters share.
     server.create_cluster("first").unwrap();
     let before = resident();
     for number in 0..500 {
@@ -79,7 +79,7 @@ fn apply(cluster: &ClusterHandle, group: &str, plural: &str, name: &str, config:
     verbs::patch(&mut state, &target, PatchBody::Apply(config), &[], &write).unwrap();
 }
 
-/// Twenty objects, of the size that applications have.
+/// Applies twenty objects of typical size.
 fn fill(cluster: &ClusterHandle, revision: usize) {
     for number in 0..10 {
         let name = format!("web-{number}");
@@ -109,10 +109,10 @@ fn fill(cluster: &ClusterHandle, revision: usize) {
     }
 }
 
-/// 5,000 clusters with 20 objects each have to fit in 2 GiB, after a first apply and a change of all.
+/// 5,000 clusters with 20 objects each fit in 2 GiB, after a first apply and a change of all objects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn twenty_objects_fit_in_four_hundred_kib() {
-    if !is_alone("many::twenty_objects_fit_in_four_hundred_kib") {
+async fn a_cluster_with_twenty_objects_fits_in_400_kib() {
+    if !is_alone("many::a_cluster_with_twenty_objects_fits_in_400_kib") {
         return;
     }
     let server = Server::start(Options::default()).unwrap();
@@ -124,7 +124,7 @@ async fn twenty_objects_fit_in_four_hundred_kib() {
     for revision in 1..=2 {
         for cluster in &clusters[1..] {
             fill(cluster, revision);
-            cluster.cluster().tell();
+            cluster.cluster().schedule();
         }
         for cluster in &clusters[1..] {
             until("all healthy", || async {

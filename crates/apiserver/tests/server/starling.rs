@@ -1,4 +1,4 @@
-//! Starling's own definitions, as the controller and its users meet them.
+//! Starling's own definitions, as the controller and its users use them.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt as _;
@@ -45,10 +45,10 @@ async fn starlings_definitions_are_accepted_and_a_sync_is_created() {
     .unwrap();
     let made = syncs.create(&PostParams::default(), &sync).await.unwrap();
     assert_eq!(made.metadata.generation, Some(1));
-    // The status is an endpoint of its own, and applies to it change no generation.
+    // `status` is a subresource, and applies to it do not change the generation.
     let status = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Sync", "metadata": {"name": "web"},
         "status": {"observedGeneration": 1}});
-    let told = syncs
+    let reported = syncs
         .patch_status(
             "web",
             &PatchParams::apply("controller").force(),
@@ -56,9 +56,9 @@ async fn starlings_definitions_are_accepted_and_a_sync_is_created() {
         )
         .await
         .unwrap();
-    assert_eq!(told.data["status"]["observedGeneration"], 1);
-    assert_eq!(told.metadata.generation, Some(1));
-    assert_eq!(told.managed_fields().len(), 2);
+    assert_eq!(reported.data["status"]["observedGeneration"], 1);
+    assert_eq!(reported.metadata.generation, Some(1));
+    assert_eq!(reported.managed_fields().len(), 2);
     let mut wrong = sync;
     wrong.metadata.name = Some("wrong".to_owned());
     wrong.data["spec"]["clusterRef"] = json!({"name": 1});

@@ -1,4 +1,4 @@
-//! A server with clients.
+//! Helpers: a server with clients.
 
 use std::future::Future;
 use std::time::Duration;
@@ -32,7 +32,7 @@ impl World {
         }
     }
 
-    /// A new cluster with a client.
+    /// Creates a cluster and a client for it.
     pub(crate) async fn cluster(&self, name: &str) -> (ClusterHandle, Client) {
         let cluster = self.server.create_cluster(name).unwrap();
         let client = client(&cluster).await;
@@ -48,14 +48,14 @@ pub(crate) async fn client(cluster: &ClusterHandle) -> Client {
     Client::try_from(config).unwrap()
 }
 
-/// Waits until something is there.
-pub(crate) async fn until<T, F>(what: &str, mut look: impl FnMut() -> F) -> T
+/// Waits until a value is available.
+pub(crate) async fn until<T, F>(what: &str, mut check: impl FnMut() -> F) -> T
 where
     F: Future<Output = Option<T>>,
 {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
     loop {
-        if let Some(found) = look().await {
+        if let Some(found) = check().await {
             return found;
         }
         assert!(

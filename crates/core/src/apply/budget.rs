@@ -1,33 +1,33 @@
-//! The deletion budget: how much one render may take away before a person is asked.
+//! The deletion budget: how much one attempt may delete without an approval.
 
 use crate::inventory::{Entry, Inventory};
-use crate::object::ObjectKey;
+use crate::object::ObjectId;
 
-/// A prune of more than this share of the inventory waits for a person, from [`LEAST`] objects on. Half of what runs
-/// is a rebuilt application, or a mistake; which of the two, only a person knows.
+/// From [`LEAST`] objects on, a prune of more than this share of the inventory requires an approval. Deleting half of
+/// an application is either intended or a mistake, and only a person can tell.
 const PERCENT: usize = 50;
-/// Fewer objects than this are never held for their share: half of a small application is gone quickly, and is made anew
-/// quickly.
+/// Fewer objects than this never exceed the budget by their share: a small application loses half of its objects
+/// easily, and is quickly recreated.
 const LEAST: usize = 10;
-/// Objects that a hold names: as many as a status has room for.
+/// The number of objects that are named: as many as fit into a status.
 const NAMED: usize = 10;
 
-/// Deletions that wait for a person.
+/// Deletions that require an approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldDeletions {
-    /// What an approval names: a digest over the keys of all objects to delete, in order. UIDs are no part of it, so it
-    /// is the same on all clusters that would lose the same.
+    /// The digest that an approval names: over the IDs of all objects to delete, in order. It excludes UIDs, so it is
+    /// the same on all clusters that would lose the same objects.
     pub digest: String,
-    /// How many objects would be deleted.
+    /// The number of objects to delete.
     pub deletions: usize,
-    /// How many objects the inventory has, those without a known UID left out.
+    /// The number of objects in the inventory, without those whose UID is unknown.
     pub of: usize,
-    /// The first of them; those that take others along (see [`takes_others_along`]) come first.
-    pub objects: Vec<ObjectKey>,
+    /// The first objects to delete; those whose deletion deletes others (see [`takes_others_along`]) come first.
+    pub objects: Vec<ObjectId>,
 }
 
-/// Why these deletions wait; `None`: they are within the budget, or approved.
-pub(super) fn hold(inventory: &Inventory, doomed: &[Entry], approved: &str) -> Option<HeldDeletions> {
+/// Returns the deletions if they exceed the budget and are not approved.
+pub(super) fn exceeded(inventory: &Inventory, doomed: &[Entry], approved: &str) -> Option<HeldDeletions> {
     let of = inventory.iter().filter(|(_, uid)| !uid.is_empty()).count();
     let many = doomed.len() >= LEAST && doomed.len() * 100 > of * PERCENT;
     if !many && !doomed.iter().any(|entry| takes_others_along(&entry.key)) {
@@ -37,7 +37,7 @@ pub(super) fn hold(inventory: &Inventory, doomed: &[Entry], approved: &str) -> O
     if is_approved(approved, &digest) {
         return None;
     }
-    let mut objects: Vec<ObjectKey> = doomed.iter().map(|entry| entry.key.clone()).collect();
+    let mut objects: Vec<ObjectId> = doomed.iter().map(|entry| entry.key.clone()).collect();
     objects.sort_by_key(|key| (!takes_others_along(key), key.clone()));
     objects.truncate(NAMED);
     Some(HeldDeletions {
@@ -48,18 +48,18 @@ pub(super) fn hold(inventory: &Inventory, doomed: &[Entry], approved: &str) -> O
     })
 }
 
-/// Whether the deletion of an object deletes what is not in any inventory: what lives in a namespace, the objects of a
-/// kind, the data of a volume.
+/// Whether the deletion of an object deletes things that are not in an inventory: the content of a namespace, the
+/// objects of a kind, the data of a volume.
 #[must_use]
-pub fn takes_others_along(key: &ObjectKey) -> bool {
+pub fn takes_others_along(key: &ObjectId) -> bool {
     matches!(
         (key.group.as_str(), key.kind.as_str()),
         ("", "Namespace" | "PersistentVolumeClaim") | ("apiextensions.k8s.io", "CustomResourceDefinition")
     )
 }
 
-/// Whether an annotation's value names a digest. Clusters of one group may lose different objects, so it may name
-/// several, between commas or spaces.
+/// Whether the value of an annotation names a digest. Clusters of one group may lose different objects, so it may name
+/// several digests, separated by commas or spaces.
 #[must_use]
 pub fn is_approved(annotation: &str, digest: &str) -> bool {
     annotation
@@ -73,7 +73,7 @@ mod tests {
 
     fn entry(group: &str, kind: &str, number: usize, uid: &str) -> Entry {
         Entry {
-            key: ObjectKey {
+            key: ObjectId {
                 group: group.into(),
                 kind: kind.into(),
                 namespace: "shop".into(),
@@ -93,9 +93,9 @@ mod tests {
         entries.iter().cloned().collect()
     }
 
-    /// T31: more than half and at least ten, counted against what is known to be there.
+    /// T31: more than half and at least ten, of the objects that are known to exist.
     #[test]
-    fn t31_more_than_half_and_at_least_ten_are_held() {
+    fn t31_more_than_half_and_at_least_ten_require_an_approval() {
         for (total, doomed, held) in [
             (200, 100, false),
             (200, 101, true),
@@ -107,17 +107,20 @@ mod tests {
             (20, 10, false),
         ] {
             let inventory = inventory(&maps(0..total, "u"));
-            let hold = hold(&inventory, &maps(0..doomed, "u"), "");
-            assert_eq!(hold.is_some(), held, "{doomed} of {total}");
-            if let Some(hold) = hold {
-                assert_eq!((hold.deletions, hold.of, hold.objects.len()), (doomed, total, 10));
+            let exceeded = exceeded(&inventory, &maps(0..doomed, "u"), "");
+            assert_eq!(exceeded.is_some(), held, "{doomed} of {total}");
+            if let Some(exceeded) = exceeded {
+                assert_eq!(
+                    (exceeded.deletions, exceeded.of, exceeded.objects.len()),
+                    (doomed, total, 10)
+                );
             }
         }
     }
 
     /// T31: one Namespace, CustomResourceDefinition or PersistentVolumeClaim is enough.
     #[test]
-    fn t31_what_takes_others_along_is_always_held_and_named_first() {
+    fn t31_an_object_that_takes_others_along_always_requires_an_approval_and_comes_first() {
         for (group, kind, held) in [
             ("", "Namespace", true),
             ("", "PersistentVolumeClaim", true),
@@ -130,10 +133,10 @@ mod tests {
             let mut doomed = maps(0..3, "u");
             doomed.push(special.clone());
             let all = [maps(0..200, "u"), vec![special.clone()]].concat();
-            let hold = hold(&inventory(&all), &doomed, "");
-            assert_eq!(hold.is_some(), held, "{group}/{kind}");
-            if let Some(hold) = hold {
-                assert_eq!(hold.objects[0], special.key);
+            let exceeded = exceeded(&inventory(&all), &doomed, "");
+            assert_eq!(exceeded.is_some(), held, "{group}/{kind}");
+            if let Some(exceeded) = exceeded {
+                assert_eq!(exceeded.objects[0], special.key);
             }
         }
     }
@@ -142,27 +145,27 @@ mod tests {
     #[test]
     fn t31_an_approval_is_bound_to_the_list() {
         let before = inventory(&maps(0..20, "u"));
-        let held = hold(&before, &maps(0..15, "u"), "").unwrap();
+        let held = exceeded(&before, &maps(0..15, "u"), "").unwrap();
         let elsewhere = inventory(&maps(0..20, "another"));
         assert_eq!(
-            hold(&elsewhere, &maps(0..15, "another"), "").unwrap().digest,
+            exceeded(&elsewhere, &maps(0..15, "another"), "").unwrap().digest,
             held.digest
         );
         let both = format!("sha256:0, {}", held.digest);
         for approved in [&held.digest, &both] {
-            assert_eq!(hold(&before, &maps(0..15, "u"), approved), None);
-            assert!(hold(&before, &maps(0..16, "u"), approved).is_some());
-            assert!(hold(&before, &maps(1..16, "u"), approved).is_some());
+            assert_eq!(exceeded(&before, &maps(0..15, "u"), approved), None);
+            assert!(exceeded(&before, &maps(0..16, "u"), approved).is_some());
+            assert!(exceeded(&before, &maps(1..16, "u"), approved).is_some());
         }
-        assert!(hold(&before, &maps(0..15, "u"), &held.digest[..20]).is_some());
+        assert!(exceeded(&before, &maps(0..15, "u"), &held.digest[..20]).is_some());
     }
 
-    /// A claim that was never confirmed does not make the inventory larger, and its object may be there all the same.
+    /// A claim that was never confirmed does not enlarge the inventory, and its object may exist nevertheless.
     #[test]
     fn claims_count_as_deletions_and_not_as_inventory() {
         let all = [maps(0..10, "u"), maps(10..40, "")].concat();
-        assert!(hold(&inventory(&all), &maps(10..20, ""), "").is_some());
-        assert!(hold(&inventory(&all), &maps(10..19, ""), "").is_none());
+        assert!(exceeded(&inventory(&all), &maps(10..20, ""), "").is_some());
+        assert!(exceeded(&inventory(&all), &maps(10..19, ""), "").is_none());
     }
 
     #[test]

@@ -1,25 +1,27 @@
-//! Whose an object is: what is known of that before it is written, and where two Syncs want it.
+//! The ownership of an object: what is known of it before the object is written, and which of two Syncs keeps the
+//! object.
 
 use std::collections::BTreeMap;
 
 use super::Live;
 
-/// What is known, before an object is written, of whether it is ours.
+/// What is known, before an object is written, about whether it is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim<'a> {
     /// Nothing.
     New,
-    /// An earlier attempt meant to write it, and no answer is known: it may be ours, or somebody else's, or not there.
+    /// An earlier attempt meant to write it, and its response is unknown: the object may be ours, another owner's, or
+    /// absent.
     Unconfirmed,
-    /// The one with this UID was ours.
+    /// The object with this UID was ours.
     Confirmed(&'a str),
 }
 
 impl Claim<'_> {
     /// Whether the live object is the one that is claimed.
     ///
-    /// Where no answer is known, our own entry of `metadata.managedFields` proves that an apply of ours was taken: nobody copies it.
-    /// Alone it proves nothing, for what was let go keeps it.
+    /// Without a known response, our own entry of `metadata.managedFields` proves that an apply of ours succeeded:
+    /// controllers do not copy it. On its own it proves nothing, since an object that was released keeps it.
     #[must_use]
     pub fn is_of(self, live: Live<'_>, owner: &str) -> bool {
         match self {
@@ -29,8 +31,8 @@ impl Claim<'_> {
         }
     }
 
-    /// Whether fields that others hold are taken back from them: an earlier apply was taken and its answer lost, so that they came
-    /// after it. Not where somebody asks to keep the object, as they do of one that was let go.
+    /// Whether fields that other managers own are taken back from them: an earlier apply succeeded and its response was
+    /// lost, so the other managers came later. Not if the object is to be kept, as one that was released.
     #[must_use]
     pub fn takes_back(self, live: Live<'_>, owner: &str) -> bool {
         self == Self::Unconfirmed && self.is_of(live, owner) && !live.prune_disabled
@@ -40,18 +42,18 @@ impl Claim<'_> {
 /// Another Sync of this installation on the same cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimant {
-    /// Its name, for people.
+    /// The name of the Sync, for messages.
     pub name: String,
-    /// Whether the cluster holds what it wants. While it does not, what it will still want is not known.
+    /// Whether the member holds the target of the Sync. Otherwise it is unknown which objects the Sync will still want.
     pub settled: bool,
 }
 
-/// Who keeps an object from being taken; `None` if nobody does.
+/// Returns the owner that keeps an object from being taken; `None`: there is none.
 ///
-/// `recorded` are the owners that the ledger has the object for; `label` is the owner that was last seen on the object
-/// itself, where it was not ours. An owner that is settled and still has the object wants it: the object stays with it.
-/// One that is not settled, no longer has it, or has no Sync any more, hands it over. A label that belongs to no Sync of
-/// ours is that of another installation, which cannot be asked: it keeps the object.
+/// `recorded` are the owners that the ledger has the object for; `label` is the owner label that was last observed on
+/// the object, if it is not ours. A settled owner with the object wants it and keeps it. An owner that is not settled,
+/// no longer has the object, or no longer has a Sync, hands it over. A label that belongs to no Sync of this
+/// installation is that of another installation, which cannot be asked: it keeps the object.
 #[must_use]
 pub fn kept_by(
     recorded: &[String],
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_claimed_without_an_answer_and_is_proven_ours_is_taken_back() {
+    fn an_unconfirmed_object_that_is_proven_ours_is_taken_back() {
         let ours = Live::MINE;
         let copied = Live {
             owner_is_applied: false,
@@ -95,9 +97,9 @@ mod tests {
             (Claim::Unconfirmed, copied, false),
             (Claim::Unconfirmed, foreign, false),
             (Claim::Unconfirmed, protected, false),
-            // What was let go, or never meant to be written.
+            // The object was released, or never meant to be written.
             (Claim::New, ours, false),
-            // What is confirmed is applied by force from the start.
+            // A confirmed object is applied by force from the start.
             (Claim::Confirmed("u"), ours, false),
         ] {
             assert_eq!(claim.takes_back(live, "me"), expected, "{claim:?} {live:?}");
@@ -105,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_settled_and_has_it_keeps_it() {
+    fn a_settled_owner_with_the_object_keeps_it() {
         let claimant = |name: &str, settled| Claimant {
             name: format!("Sync fleet/{name}"),
             settled,
@@ -122,9 +124,9 @@ mod tests {
             (&["bb"], None, None),
             (&["bb", "aa"], Some("bb"), Some("Sync fleet/a")),
             (&["gone"], None, None),
-            // It had the object and its Sync is gone: the label that is left behind keeps nobody.
+            // The Sync that had the object is gone: the label that is left does not keep it.
             (&["gone"], Some("gone"), None),
-            // It carries the label, but gave the object up.
+            // The object has the label, but the Sync released it.
             (&[], Some("aa"), None),
             (&[], Some("zz"), Some(stranger)),
             (&["bb"], Some("zz"), Some(stranger)),

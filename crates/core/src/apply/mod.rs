@@ -1,16 +1,16 @@
-//! What to write to a member: which objects to apply, which to skip, which to prune.
+//! What to write to a member: which objects to apply, skip and prune.
 //!
-//! [`plan`] compares what the Sync wants with what is known of the member: the inventory (what is ours there), the
-//! records (what was sent last and how it was answered) and the keys found drifted. An object that has not changed
-//! on either side costs no request. [`prune_verdict`] is asked once more, with the live object, before each delete.
+//! [`plan`] compares what the Sync wants with what is known of the member: the inventory (our objects there), the
+//! records (what was last sent, and the responses) and the drifted objects. An object without a change on either side
+//! costs no request. [`prune_verdict`] decides again before each delete, by the live object.
 
 pub mod budget;
 mod claim;
-mod doubt;
 mod prune;
 mod recreate;
 #[cfg(test)]
 mod tests;
+mod unconfirmed;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,70 +18,71 @@ use serde::{Deserialize, Serialize};
 
 pub use self::budget::HeldDeletions;
 pub use self::claim::{Claim, Claimant, kept_by};
-pub use self::doubt::doubted;
 pub use self::prune::{
     Elsewhere, Guard, Live, PruneVerdict, in_reverse, left_over, never_prunes, prune_verdict,
 };
 pub use self::recreate::{Recreation, may_recreate, recreation};
+pub use self::unconfirmed::unconfirmed_records;
 use crate::inventory::{Entry, Inventory};
-use crate::object::{ObjectKey, Phase, RenderedObject, RenderedSet};
+use crate::object::{ObjectId, Phase, RenderedObject, RenderedSet};
 
-/// What is remembered of one object after it was applied to one member.
+/// The record of one object that was applied to one member.
 ///
 /// Losing records costs requests, never a write: see [`Why::Unknown`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// [`RenderedObject::digest`] of the body that was sent; empty while it is not known what the member holds: see [`doubted`].
+    /// [`RenderedObject::digest`] of the body that was sent; empty while it is unknown what the member holds: see
+    /// [`unconfirmed_records`].
     pub digest: String,
-    /// `metadata.resourceVersion` of the answer.
+    /// `metadata.resourceVersion` of the response.
     pub resource_version: String,
-    /// `sha256:` and 64 hex digits over our entry of `metadata.managedFields`; empty if the answer had none.
+    /// `sha256:` and 64 hex digits over our entry of `metadata.managedFields`; empty if the response had none.
     pub fields_digest: String,
-    /// `metadata.uid` of the answer.
+    /// `metadata.uid` of the response.
     pub uid: String,
-    /// How the object stood when it was last seen.
-    pub terms: Terms,
+    /// How the object was managed when it was last observed.
+    pub terms: ManagementState,
 }
 
-/// On what terms an object is ours.
+/// How an object on the member is managed.
 ///
-/// Looks for drift and answers to applies keep it current, so that an apply need not look first. What was changed on the
-/// member since the last look is not known here: that is the window of one `interval`.
+/// Drift checks and the responses of applies keep this current, so that an apply needs no read first. A change on the
+/// member since the last drift check is not known here; the next one is at most one `interval` away.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Terms {
-    /// It carries `starling.dev/reconcile: disabled`: neither applied nor repaired.
+pub struct ManagementState {
+    /// The object has `starling.dev/reconcile: disabled`: it is neither applied nor repaired.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub left_alone: bool,
-    /// The owner label that it carries, where that is not ours; empty otherwise.
+    /// The owner label of the object, if it is not ours; empty otherwise.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub owner: String,
-    /// [`crate::object::Ignored::digest`] of the fields that were given up; empty if none were.
+    /// [`crate::object::Ignored::digest`] of the fields that were released; empty if none were.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub released: String,
 }
 
-/// What a plan is made from.
+/// The input of a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct Observed<'a> {
-    /// What is ours on the member, as read from there.
+    /// Our objects on the member, as read from there.
     pub inventory: &'a Inventory,
     /// What the Sync wants: a complete render.
     pub desired: &'a RenderedSet,
-    /// What was applied last, as far as it is known.
-    pub records: &'a BTreeMap<ObjectKey, Record>,
-    /// Objects that were changed or deleted on the member since.
-    pub drifted: &'a BTreeSet<ObjectKey>,
-    /// Objects that belong to others, and to whom: see [`kept_by`].
-    pub kept: &'a BTreeMap<ObjectKey, String>,
-    /// What stands between an object that left the render and its deletion.
+    /// The records of the last applies, as far as they are known.
+    pub records: &'a BTreeMap<ObjectId, Record>,
+    /// Objects that were changed or deleted on the member since then.
+    pub drifted: &'a BTreeSet<ObjectId>,
+    /// Objects that belong to other owners, and to which: see [`kept_by`].
+    pub kept: &'a BTreeMap<ObjectId, String>,
+    /// What protects an object that left the render from deletion.
     pub guard: Guard<'a>,
 }
 
 impl<'a> Observed<'a> {
-    /// The record of an object, unless it is of an object that was replaced since: then the inventory, which is
-    /// shared by all who write to the member, knows another UID.
-    fn record(&self, key: &ObjectKey) -> Option<&'a Record> {
+    /// Returns the record of an object, unless the object was replaced since: the inventory, which all writers to the
+    /// member share, then has another UID.
+    fn record(&self, key: &ObjectId) -> Option<&'a Record> {
         let confirmed = self.inventory.uid(key).filter(|uid| !uid.is_empty());
         self.records
             .get(key)
@@ -94,7 +95,7 @@ impl<'a> Observed<'a> {
 pub struct Options {
     /// Whether objects that are no longer rendered are deleted.
     pub prune: bool,
-    /// Whether a render without objects is meant, rather than a mistake.
+    /// Whether a render without objects is intended, rather than a mistake.
     pub allow_empty: bool,
     /// Whether fields are taken from other managers on objects that are not ours yet.
     pub conflicts_override: bool,
@@ -103,14 +104,14 @@ pub struct Options {
 /// Why an object is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// It is not known to be ours: it does not exist, or somebody else made it.
+    /// It is not known to be ours: it does not exist, or another owner created it.
     New,
-    /// The rendered object differs from what was sent last.
+    /// The rendered object differs from the body that was last sent.
     Changed,
     /// It was changed or deleted on the member.
     Drifted,
-    /// It is ours but what was sent last is not known. The member is asked first, and not written to if it holds
-    /// the object already.
+    /// It is ours, but the body that was last sent is unknown. The object is read first, and not written if the member
+    /// already holds it.
     Unknown,
 }
 
@@ -123,43 +124,43 @@ pub struct Step<'a> {
     pub why: Why,
     /// Whether fields are taken from other managers.
     pub force: bool,
-    /// Whether it is known to be ours.
+    /// What is known of the ownership.
     pub claim: Claim<'a>,
 }
 
-/// Why nothing is pruned although there is something to prune.
+/// Why nothing is pruned although objects left the render.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PruneHold {
+pub enum PruneBlocker {
     /// [`Options::prune`] is off.
     Off,
     /// The render has no objects and [`Options::allow_empty`] is off.
     EmptyRender,
-    /// Whether somebody else took the objects over cannot be told, for this reason.
-    Unsure(String),
-    /// It would be more than goes without asking.
+    /// Another Sync may own the objects: whether it does is unknown, for this reason.
+    HandOverUnknown(String),
+    /// The deletions exceed the deletion budget and require an approval.
     Budget(HeldDeletions),
 }
 
 /// What to do on one member, in this order.
 #[derive(Clone, Debug, Default)]
 pub struct Plan<'a> {
-    /// What the inventory must say before the first write: all it said, and everything that may be written.
+    /// The inventory to store before the first write: all entries that it has, and everything that may be written.
     pub claim: Inventory,
     /// The objects to apply by phase, first phase first; phases without a step are left out.
     pub apply: Vec<(Phase, Vec<Step<'a>>)>,
-    /// Objects that are in step: no request.
-    pub skipped: Vec<&'a ObjectKey>,
-    /// Objects that are to be left alone: no request either.
-    pub left_alone: Vec<&'a ObjectKey>,
-    /// Objects that are not written because they belong to others, and to whom.
-    pub kept: Vec<(&'a ObjectKey, &'a str)>,
+    /// Objects that need no request.
+    pub skipped: Vec<&'a ObjectId>,
+    /// Objects that are not reconciled: no request either.
+    pub left_alone: Vec<&'a ObjectId>,
+    /// Objects that are not written because they belong to other owners, and to which.
+    pub kept: Vec<(&'a ObjectId, &'a str)>,
     /// What to delete by phase, last phase first; phases without an entry are left out.
     pub prune: Vec<(Phase, Vec<Entry>)>,
-    /// What another Sync of the same owner holds or is about to hold: it leaves the inventory once its object carries
-    /// the other's label, and is not deleted.
+    /// Objects that another Sync of the same owner holds or is about to hold. They leave the inventory once they have
+    /// the label of the other Sync, and are not deleted.
     pub handed_over: Vec<Entry>,
     /// Why `prune` is empty although the inventory lists objects that are neither desired nor handed over.
-    pub prune_hold: Option<PruneHold>,
+    pub prune_blocker: Option<PruneBlocker>,
 }
 
 /// Decides what to write.
@@ -171,7 +172,7 @@ pub fn plan<'a>(observed: Observed<'a>, options: Options) -> Plan<'a> {
     };
     let mut phases: BTreeMap<Phase, Vec<Step<'a>>> = BTreeMap::new();
     for object in &observed.desired.objects {
-        // What is not written is not claimed: it stays in the inventory if it is there, and does not come in.
+        // What is not written is not claimed: it stays in the inventory if it is listed, and is not added.
         if let Some(owner) = observed.kept.get(&object.key) {
             plan.kept.push((&object.key, owner));
             continue;
@@ -197,15 +198,16 @@ pub fn plan<'a>(observed: Observed<'a>, options: Options) -> Plan<'a> {
     let prune::Pruning {
         prune,
         handed_over,
-        hold,
+        blocker,
     } = prune::plan_prune(observed.inventory, observed.desired, options, observed.guard);
     plan.prune = prune;
     plan.handed_over = handed_over;
-    plan.prune_hold = hold;
+    plan.prune_blocker = blocker;
     plan
 }
 
-/// Whether git or somebody on the member asks to leave the object alone. One that is gone is made anew, unless git asks.
+/// Whether git or the live object excludes the object from reconciliation. An object that is gone is created again,
+/// unless git excludes it.
 fn is_left_alone(object: &RenderedObject, observed: &Observed<'_>) -> bool {
     let asked_there = observed
         .record(&object.key)
@@ -213,7 +215,7 @@ fn is_left_alone(object: &RenderedObject, observed: &Observed<'_>) -> bool {
     object.directives.left_alone || (asked_there && !observed.drifted.contains(&object.key))
 }
 
-/// The step for one object; `None` if it is in step.
+/// Returns the step for one object; `None`: it needs no request.
 fn step<'a>(object: &'a RenderedObject, observed: &Observed<'a>, options: Options) -> Option<Step<'a>> {
     let record = observed.record(&object.key);
     let known_uid = observed.inventory.uid(&object.key);
@@ -221,12 +223,12 @@ fn step<'a>(object: &'a RenderedObject, observed: &Observed<'a>, options: Option
         Some(record) if record.digest != object.digest => Why::Changed,
         Some(_) if observed.drifted.contains(&object.key) => Why::Drifted,
         Some(_) => return None,
-        // A claim without a UID was never answered: the object may not exist, or may be somebody else's.
+        // A claim without a UID has no response: the object may not exist, or may belong to another owner.
         None if known_uid.is_some_and(|uid| !uid.is_empty()) => Why::Unknown,
         None => Why::New,
     };
-    // What is claimed is ours only once the member has answered: the UID or the record tells. Otherwise a
-    // conflict that is reported today would be overridden tomorrow.
+    // A claimed object is ours only after a response, which the UID or the record shows. Otherwise a conflict that is
+    // reported today would be overridden tomorrow.
     let ours = known_uid.is_some_and(|uid| !uid.is_empty() || record.is_some());
     Some(Step {
         object,

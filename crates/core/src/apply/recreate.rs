@@ -1,54 +1,56 @@
-//! Whether an object is deleted and made anew because a field of it cannot be changed.
+//! Whether an object is deleted and recreated because a field that changed is immutable.
 
 use super::claim::Claim;
 use super::prune::Live;
-use crate::object::ObjectKey;
+use crate::object::ObjectId;
 
-/// What happens to an object with an immutable field that is to be changed.
+/// What happens to an object with a changed immutable field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recreation {
-    /// Delete it, with this UID as the precondition, and make it anew.
+    /// Delete the object, with this UID as the precondition, and create it again.
     Do {
         /// The UID of the live object.
         uid: String,
     },
-    /// Leave it: what a person can do about it.
+    /// Leave the object, with advice for the user.
     Refuse(&'static str),
 }
 
-/// Whether an object may be made anew, as far as that can be told without looking at it: somebody has to ask (`force` of
-/// the Sync or the object), and it must not take data or other objects with it.
+/// Checks whether an object may be recreated, as far as that is known without reading it: `force` of the Sync or the
+/// object is required, and no data or other objects may be lost with it.
 ///
 /// # Errors
-/// What a person can do instead.
-pub fn may_recreate(key: &ObjectKey, asked: bool) -> Result<(), &'static str> {
-    if !asked {
+/// The advice for the user.
+pub fn may_recreate(key: &ObjectId, force: bool) -> Result<(), &'static str> {
+    if !force {
         return Err(
-            "set force: true, or annotate the object with starling.dev/force: enabled, to have it deleted and made anew",
+            "set force: true, or annotate the object with starling.dev/force: enabled, to delete and recreate the object",
         );
     }
     match (key.group.as_str(), key.kind.as_str()) {
         ("", "Namespace" | "PersistentVolume" | "PersistentVolumeClaim")
         | ("apiextensions.k8s.io", "CustomResourceDefinition") => Err(
-            "force does not make this kind anew, because what depends on it would be lost: delete it by hand",
+            "force does not recreate this kind, because what depends on it would be lost: delete the object by hand",
         ),
         _ => Ok(()),
     }
 }
 
-/// Decides about one object, with the object as it is on the member now. One that is not known to be ours is never deleted,
-/// whoever asks.
+/// Decides about one object, by the live object. An object that is not known to be ours is never deleted, even with
+/// `force`.
 #[must_use]
-pub fn recreation(key: &ObjectKey, asked: bool, claim: Claim<'_>, owner: &str, live: Live<'_>) -> Recreation {
-    if let Err(advice) = may_recreate(key, asked) {
+pub fn recreation(key: &ObjectId, force: bool, claim: Claim<'_>, owner: &str, live: Live<'_>) -> Recreation {
+    if let Err(advice) = may_recreate(key, force) {
         return Recreation::Refuse(advice);
     }
     if !claim.is_of(live, owner) {
-        return Recreation::Refuse("force does not make it anew, because it is not this Sync's object");
+        return Recreation::Refuse(
+            "force does not recreate the object, because it is not this Sync's object",
+        );
     }
     if live.prune_disabled {
         return Recreation::Refuse(
-            "force does not make it anew, because it carries starling.dev/prune: disabled or starling.dev/reconcile: disabled",
+            "force does not recreate the object, because it has starling.dev/prune: disabled or starling.dev/reconcile: disabled",
         );
     }
     Recreation::Do {
@@ -61,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_ours_and_holds_no_data_is_made_anew() {
+    fn only_owned_objects_without_data_are_recreated() {
         let live = Live::MINE;
         let protected = Live {
             prune_disabled: true,
@@ -76,7 +78,7 @@ mod tests {
             owner_is_applied: false,
             ..live
         };
-        for (group, kind, asked, known, live, words) in [
+        for (group, kind, force, known, live, expected) in [
             ("", "Service", true, Claim::Confirmed("u"), live, None),
             ("batch", "Job", true, Claim::Confirmed("u"), live, None),
             (
@@ -177,16 +179,18 @@ mod tests {
                 None,
             ),
         ] {
-            let key = ObjectKey {
+            let key = ObjectId {
                 group: group.into(),
                 kind: kind.into(),
                 namespace: "shop".into(),
                 name: "a".into(),
             };
-            match (recreation(&key, asked, known, "me", live), words) {
+            match (recreation(&key, force, known, "me", live), expected) {
                 (Recreation::Do { uid }, None) => assert_eq!(uid, "u", "{kind}"),
-                (Recreation::Refuse(text), Some(words)) => assert!(text.contains(words), "{kind}: {text}"),
-                (other, words) => panic!("{kind}: {other:?}, expected {words:?}"),
+                (Recreation::Refuse(text), Some(expected)) => {
+                    assert!(text.contains(expected), "{kind}: {text}");
+                }
+                (other, expected) => panic!("{kind}: {other:?}, expected {expected:?}"),
             }
         }
     }

@@ -20,9 +20,9 @@ const KINDS: [(&str, &str, &str); 5] = [
     ),
 ];
 
-fn key(number: u8) -> ObjectKey {
+fn key(number: u8) -> ObjectId {
     let (group, kind, namespace) = KINDS[usize::from(number) % KINDS.len()];
-    ObjectKey {
+    ObjectId {
         group: group.into(),
         kind: kind.into(),
         namespace: namespace.into(),
@@ -54,7 +54,7 @@ fn record(content: u8, uid: &str) -> Record {
         resource_version: "7".into(),
         fields_digest: "f".into(),
         uid: uid.into(),
-        terms: Terms::default(),
+        terms: ManagementState::default(),
     }
 }
 
@@ -65,16 +65,16 @@ fn entry(number: u8, uid: &str) -> Entry {
     }
 }
 
-/// Everything a plan is made from, owned.
+/// The input of a plan, owned.
 #[derive(Clone, Debug)]
 struct World {
     inventory: Inventory,
     desired: RenderedSet,
-    records: BTreeMap<ObjectKey, Record>,
-    drifted: BTreeSet<ObjectKey>,
-    kept: BTreeMap<ObjectKey, String>,
+    records: BTreeMap<ObjectId, Record>,
+    drifted: BTreeSet<ObjectId>,
+    kept: BTreeMap<ObjectId, String>,
     elsewhere: Elsewhere,
-    /// What a person approved.
+    /// The approved deletions.
     approved: String,
     options: Options,
 }
@@ -95,10 +95,10 @@ impl World {
         plan(observed, self.options)
     }
 
-    /// The world after a person has approved what is held.
+    /// The world after the blocked deletions are approved.
     fn approve(self) -> Self {
-        let approved = match self.plan().prune_hold {
-            Some(PruneHold::Budget(held)) => held.digest,
+        let approved = match self.plan().prune_blocker {
+            Some(PruneBlocker::Budget(held)) => held.digest,
             _ => String::new(),
         };
         Self { approved, ..self }
@@ -189,11 +189,11 @@ proptest! {
         let handed_over: BTreeSet<_> = plan.handed_over.iter().map(|entry| &entry.key).collect();
         let doomed = |key| !wanted.contains(key) && !handed_over.contains(key);
         let held = world.inventory.iter().any(|(key, _)| doomed(key)) && plan.prune.is_empty();
-        prop_assert_eq!(plan.prune_hold.is_some(), held);
+        prop_assert_eq!(plan.prune_blocker.is_some(), held);
     }
 
     #[test]
-    fn what_others_hold_is_handed_over_and_not_pruned(world in approved_worlds()) {
+    fn objects_of_other_syncs_are_handed_over_and_not_pruned(world in approved_worlds()) {
         let plan = world.plan();
         let pruned = || plan.prune.iter().flat_map(|(_, entries)| entries);
         match &world.elsewhere {
@@ -209,7 +209,7 @@ proptest! {
     }
 
     #[test]
-    fn what_takes_others_along_is_pruned_only_if_approved(world in worlds()) {
+    fn objects_that_take_others_along_are_pruned_only_if_approved(world in worlds()) {
         let plan = world.plan();
         let mut pruned = plan.prune.iter().flat_map(|(_, entries)| entries);
         prop_assert!(pruned.all(|entry| !budget::takes_others_along(&entry.key)));
@@ -234,11 +234,11 @@ proptest! {
     fn every_object_is_applied_or_skipped_once_in_the_order_of_phases(world in worlds()) {
         let plan = world.plan();
         let applied = plan.apply.iter().flat_map(|(_, steps)| steps).map(|step| &step.object.key);
-        let mut seen: Vec<_> = applied.chain(plan.skipped.iter().copied()).collect();
-        seen.sort();
+        let mut planned: Vec<_> = applied.chain(plan.skipped.iter().copied()).collect();
+        planned.sort();
         let mut wanted: Vec<_> = world.desired.objects.iter().map(|object| &object.key).collect();
         wanted.sort();
-        prop_assert_eq!(seen, wanted);
+        prop_assert_eq!(planned, wanted);
         prop_assert!(plan.apply.is_sorted_by(|a, b| a.0 < b.0));
         prop_assert!(plan.prune.is_sorted_by(|a, b| a.0 > b.0));
         for (phase, entries) in &plan.prune {
@@ -247,7 +247,7 @@ proptest! {
     }
 
     #[test]
-    fn the_claim_holds_all_that_was_and_all_that_is_wanted(world in worlds()) {
+    fn the_claim_contains_the_inventory_and_everything_wanted(world in worlds()) {
         let claim = world.plan().claim;
         prop_assert!(world.inventory.difference(&claim).is_empty());
         prop_assert!(world.desired.objects.iter().all(|object| claim.contains(&object.key)));
@@ -270,14 +270,14 @@ proptest! {
     }
 
     #[test]
-    fn what_may_have_been_written_without_an_answer_is_written_again(
+    fn an_unconfirmed_write_is_written_again(
         world in approved_worlds(),
         done in btree_set(0_u8..12, 0..12),
         then in btree_map(0_u8..12, 0_u8..3, 0..10),
     ) {
         let plan = world.plan();
-        // What the member holds: as the records say, except what the attempt got done before its answers were lost.
-        let mut member: BTreeMap<ObjectKey, String> = world
+        // What the member holds: as recorded, except for what the attempt did before its responses were lost.
+        let mut member: BTreeMap<ObjectId, String> = world
             .records
             .iter()
             .filter(|(key, _)| !world.drifted.contains(*key))
@@ -290,15 +290,15 @@ proptest! {
         for entry in plan.prune.iter().flat_map(|(_, entries)| entries).filter(|entry| done.contains(&entry.key)) {
             member.remove(&entry.key);
         }
-        let doubted = doubted(&world.desired, &world.records, &world.drifted);
-        prop_assert!(plan.skipped.iter().all(|key| !doubted.contains_key(*key)));
+        let unconfirmed = unconfirmed_records(&world.desired, &world.records, &world.drifted);
+        prop_assert!(plan.skipped.iter().all(|key| !unconfirmed.contains_key(*key)));
         let mut next = World {
             inventory: plan.claim.clone(),
             desired: desired(&then),
             drifted: BTreeSet::new(),
             ..world.clone()
         };
-        next.records.extend(doubted);
+        next.records.extend(unconfirmed);
         for key in next.plan().skipped {
             let wanted = next.desired.objects.iter().find(|object| object.key == *key);
             prop_assert_eq!(member.get(key), wanted.map(|object| &object.digest), "{}", key);
@@ -323,7 +323,7 @@ fn the_reason_follows_from_inventory_record_and_drift() {
     let claimed: Inventory = [entry(3, "")].into_iter().collect();
     let confirmed: Inventory = [entry(3, "u")].into_iter().collect();
     let (same, other) = (Some(record(1, "u")), Some(record(2, "u")));
-    // (inventory, record, drifted) and what comes of it; None is "skipped".
+    // (inventory, record, drifted) and the reason; None is "skipped".
     let cases = [
         (&none, None, false, Some((Why::New, false))),
         (&none, None, true, Some((Why::New, false))),
@@ -369,8 +369,8 @@ fn the_reason_follows_from_inventory_record_and_drift() {
     }
 }
 
-/// Guards against overriding a reported conflict: the claim that is written before the first attempt must not
-/// make the second attempt force.
+/// Guards against overriding a reported conflict: the claim that is written before the first attempt must not make the
+/// second attempt force.
 #[test]
 fn a_failed_first_apply_does_not_force_the_second() {
     let world = World {
@@ -395,7 +395,7 @@ fn a_failed_first_apply_does_not_force_the_second() {
 }
 
 #[test]
-fn a_lost_inventory_takes_back_what_is_rendered_and_prunes_nothing_else() {
+fn a_lost_inventory_takes_back_rendered_objects_and_prunes_nothing_else() {
     let world = World {
         inventory: Inventory::new(),
         desired: desired(&BTreeMap::from([(3, 1)])),
@@ -433,10 +433,10 @@ fn confirmed(record: Record) -> World {
 }
 
 #[test]
-fn what_is_to_be_left_alone_is_neither_written_nor_pruned_and_stays_in_the_inventory() {
-    let there = Terms {
+fn an_excluded_object_is_neither_written_nor_pruned_and_stays_in_the_inventory() {
+    let there = ManagementState {
         left_alone: true,
-        ..Terms::default()
+        ..ManagementState::default()
     };
     let by_hand = confirmed(Record {
         terms: there,
@@ -451,13 +451,13 @@ fn what_is_to_be_left_alone_is_neither_written_nor_pruned_and_stays_in_the_inven
         assert!(plan.apply.is_empty() && plan.prune.is_empty() && plan.skipped.is_empty());
         assert_eq!(plan.claim, world.inventory);
     }
-    // The look that finds it deleted, or without the annotation, says so as drift.
+    // The drift check that finds it deleted, or without the annotation, reports it as drifted.
     let gone = World {
         drifted: BTreeSet::from([key(3)]),
         ..by_hand
     };
     assert_eq!(gone.plan().apply.len(), 1);
-    // Not claimed either: it would look like something that was applied.
+    // Not claimed either: a claim would look like an object that was applied.
     let new = World {
         inventory: Inventory::new(),
         records: BTreeMap::new(),
@@ -467,7 +467,7 @@ fn what_is_to_be_left_alone_is_neither_written_nor_pruned_and_stays_in_the_inven
 }
 
 #[test]
-fn what_belongs_to_another_is_neither_written_nor_claimed() {
+fn an_object_of_another_owner_is_neither_written_nor_claimed() {
     let mut world = confirmed(record(2, "u"));
     world.kept = BTreeMap::from([(key(3), "Sync a".to_owned())]);
     let plan = world.plan();
@@ -480,7 +480,7 @@ fn what_belongs_to_another_is_neither_written_nor_claimed() {
 }
 
 #[test]
-fn a_step_knows_what_is_claimed() {
+fn a_step_has_the_state_of_the_claim() {
     let claim = |world: &World| format!("{:?}", world.plan().apply[0].1[0].claim);
     let mut world = confirmed(record(2, "u"));
     let confirmed = format!("{:?}", Claim::Confirmed("u"));
@@ -530,7 +530,7 @@ fn verdicts() {
     }
 }
 
-/// `starling.dev/prune: disabled` keeps what is ours; it does not make somebody else's object ours.
+/// `starling.dev/prune: disabled` keeps our objects; it does not make objects of other owners ours.
 #[test]
 fn a_protected_object_is_released_and_not_deleted() {
     let live = |uid, owner| {

@@ -1,7 +1,7 @@
-//! When something may be done: the planner itself is asked, moment after moment, with clusters that take as long as they took before.
+//! Estimates the completion: runs the planner forward in time, with clusters that take as long as they took before.
 //!
-//! It is what would be if nothing else happened: nobody says anything, nothing fails that has not, nothing comes back. Where only a
-//! person or a cluster can end a wait, there is no estimate.
+//! An estimate assumes that nothing else happens: no operator action, no new failure, no recovery. If only an operator
+//! or a cluster can end a wait, there is no estimate.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,44 +9,46 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::plan::{ClusterView, Decision, Held, ObservedSync, Plan, PlanInput, Progress, To, Verdict, plan};
+use crate::plan::{
+    Applied, ClusterView, Decision, ObservedSync, Plan, PlanInput, Progress, RolloutVerdict, To, plan,
+};
 
-/// Views of clusters that an estimate may cost. For four clusters that is no bound; of 5,000 a thousand moments are looked at, which
+/// Cluster views that an estimate may evaluate: no limit for four clusters; a thousand plans of 5,000 clusters, which
 /// takes seconds.
 const VIEWS: usize = 5_000_000;
-/// Moments of one estimate.
+/// The most plans of one estimate.
 const MOMENTS: usize = 20_000;
 
-/// How long clusters took from admission to healthy.
+/// Recorded durations of clusters from admission to healthy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Durations {
-    /// The last time of each.
+    /// The last duration of each cluster.
     of: BTreeMap<String, Duration>,
 }
 
-/// When something may be done.
+/// The estimated completion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Estimate {
-    /// Then, if nothing else happens.
+    /// The time, if nothing else happens.
     At {
-        /// When it is started; `None`: it is already, or it is a group.
+        /// When the cluster starts; `None`: it has started, or the estimate is for a group.
         #[serde(skip_serializing_if = "Option::is_none")]
         starts_at: Option<Timestamp>,
-        /// When it is done.
+        /// When the cluster or group is done.
         done_at: Timestamp,
-        /// From so many recorded durations.
+        /// Number of recorded durations that the estimate uses.
         recorded: usize,
     },
-    /// It cannot be said, and why.
+    /// No estimate.
     Unknown {
-        /// For people.
+        /// Why there is none.
         why: String,
     },
 }
 
 impl Durations {
-    /// Takes in what can be seen now: of clusters that are healthy for the first time since they were admitted.
+    /// Records the clusters that are healthy for the first time since their admission.
     pub fn learn(&mut self, clusters: &BTreeMap<String, ClusterView>) {
         for (name, view) in clusters {
             let took = view
@@ -60,19 +62,19 @@ impl Durations {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of durations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.of.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no durations.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.of.is_empty()
     }
 
-    /// What a cluster took, or the one in the middle of all.
+    /// Returns the duration of a cluster, or the median of all durations.
     fn expected(&self, cluster: &str) -> Option<Duration> {
         if let Some(known) = self.of.get(cluster) {
             return Some(*known);
@@ -83,11 +85,11 @@ impl Durations {
     }
 }
 
-/// From admission to healthy. Only of what is healthy for the first time: where something broke in between, the time of today's health
-/// tells when it was mended, and not how long the release took.
+/// Returns the duration from admission to healthy of a cluster that is healthy for the first time: after a failure in
+/// between, `healthySince` is the time of the recovery.
 #[must_use]
 pub fn took(admitted_at: Option<Timestamp>, progress: &Progress) -> Option<Duration> {
-    let Progress::Held(Held {
+    let Progress::Applied(Applied {
         since: Some(since),
         longest: Duration::ZERO,
         ..
@@ -98,29 +100,35 @@ pub fn took(admitted_at: Option<Timestamp>, progress: &Progress) -> Option<Durat
     since.duration_since(admitted_at?).try_into().ok()
 }
 
-/// When a cluster may be done.
+/// Estimates when a cluster is done.
 #[must_use]
 pub fn estimate_cluster(input: &PlanInput, durations: &Durations, name: &str) -> Estimate {
     let mut starts_at = None;
     let goal = |now: Timestamp, plan: &Plan| {
         let decision = plan.decisions.get(name)?;
-        if matches!(decision, Decision::Start { .. }) {
+        if matches!(decision, Decision::Start { .. } | Decision::Retry { .. }) {
             starts_at.get_or_insert(now);
         }
         Some(matches!(decision, Decision::Done))
     };
     let done = run(input, durations, goal);
-    told(done, starts_at, durations)
+    estimate(done, starts_at, durations)
 }
 
-/// When a whole group may be.
+/// Estimates when a group is done.
 #[must_use]
 pub fn estimate_group(input: &PlanInput, durations: &Durations) -> Estimate {
-    let done = run(input, durations, |_, plan| Some(plan.verdict == Verdict::Through));
-    told(done, None, durations)
+    let done = run(input, durations, |_, plan| {
+        Some(plan.verdict == RolloutVerdict::Succeeded)
+    });
+    estimate(done, None, durations)
 }
 
-fn told(done: Result<Timestamp, String>, starts_at: Option<Timestamp>, durations: &Durations) -> Estimate {
+fn estimate(
+    done: Result<Timestamp, String>,
+    starts_at: Option<Timestamp>,
+    durations: &Durations,
+) -> Estimate {
     match done {
         Ok(done_at) => Estimate::At {
             starts_at,
@@ -131,8 +139,8 @@ fn told(done: Result<Timestamp, String>, starts_at: Option<Timestamp>, durations
     }
 }
 
-/// Lets the planner go on until the goal is reached; the error says why it never is, or what is not known. The goal is `None` where
-/// there is no such thing.
+/// Runs the planner forward until the goal is reached; the error is the reason if it never is. The goal is `None` if
+/// the plan has no such cluster.
 fn run(
     input: &PlanInput,
     durations: &Durations,
@@ -143,30 +151,30 @@ fn run(
     for _ in 0..moments {
         let plan = plan(&world.input);
         match goal(world.input.now, &plan) {
-            None => return Err("the group does not select it".to_owned()),
+            None => return Err("the group does not select this cluster".to_owned()),
             Some(true) => return Ok(world.input.now),
             Some(false) => {}
         }
         if durations.is_empty() {
-            return Err("it is recorded of no cluster how long it took".to_owned());
+            return Err("no durations recorded yet".to_owned());
         }
         if world.execute(&plan) {
             continue;
         }
         world.input.now = match world.next_time(&plan) {
             Some(next) => next,
-            None => return Err("it waits for something that time alone does not bring".to_owned()),
+            None => return Err("waiting for a person or a cluster".to_owned()),
         };
-        world.live();
+        world.advance();
     }
-    Err("it is too far ahead".to_owned())
+    Err("completion is too far in the future".to_owned())
 }
 
-/// A fleet to which nothing happens but what has to.
+/// The simulated fleet of an estimate.
 struct World<'a> {
     input: PlanInput,
     durations: &'a Durations,
-    /// When each cluster at work is healthy.
+    /// When each cluster in progress is healthy.
     ends: BTreeMap<String, Timestamp>,
 }
 
@@ -187,7 +195,8 @@ impl<'a> World<'a> {
         world
     }
 
-    /// A cluster is at work since then. One that takes longer than before is taken to have begun just now.
+    /// Records that a cluster is in progress since a time. A cluster that takes longer than before counts as having
+    /// begun now.
     fn work(&mut self, cluster: &str, since: Timestamp) {
         let now = self.input.now;
         let Some(takes) = self.durations.expected(cluster) else {
@@ -199,7 +208,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Remembers and admits what the plan says. Returns whether anything changed.
+    /// Stores the records of the plan and admits what it starts. Returns whether anything changed.
     fn execute(&mut self, plan: &Plan) -> bool {
         let mut changed = false;
         for stage in &plan.stages {
@@ -214,12 +223,17 @@ impl<'a> World<'a> {
         }
         let now = self.input.now;
         for (name, decision) in &plan.decisions {
-            let Decision::Start { entries, to } = decision else {
-                continue;
+            let (entries, to, retried_for) = match decision {
+                Decision::Start { entries, to } => (entries, *to, None),
+                Decision::Retry {
+                    entries,
+                    requested_at,
+                } => (entries, To::Release, Some(*requested_at)),
+                _ => continue,
             };
             let release = self.input.rollout.release.clone();
             if let Some(view) = self.input.clusters.get_mut(name) {
-                admit(view, entries, (*to, release), now);
+                admit(view, entries, (to, release), (now, retried_for));
                 self.work(name, now);
                 changed = true;
             }
@@ -234,8 +248,8 @@ impl<'a> World<'a> {
             .min()
     }
 
-    /// Lets those be healthy whose time has come.
-    fn live(&mut self) {
+    /// Makes the clusters healthy whose time has come.
+    fn advance(&mut self) {
         let now = self.input.now;
         let due: Vec<String> = self
             .ends
@@ -259,7 +273,12 @@ impl<'a> World<'a> {
     }
 }
 
-fn admit(view: &mut ClusterView, entries: &[String], (to, release): (To, String), now: Timestamp) {
+fn admit(
+    view: &mut ClusterView,
+    entries: &[String],
+    (to, release): (To, String),
+    (now, retried_for): (Timestamp, Option<Timestamp>),
+) {
     for name in entries {
         let Some(entry) = view.entries.get_mut(name) else {
             continue;
@@ -276,6 +295,7 @@ fn admit(view: &mut ClusterView, entries: &[String], (to, release): (To, String)
             },
             admitted_at: Some(now),
             progress: Progress::Working,
+            retried_for,
             suspended: false,
         });
     }

@@ -1,10 +1,11 @@
-//! Why something is not done yet: what stands in its way, in order; what ends that; and when it may be done.
+//! Explains what blocks a cluster or a group: the reasons in order, what ends each of them, and an estimate of the
+//! completion.
 //!
-//! All of it follows from what the planner is told. So it can be asked of the present, of a moment that the journal tells of, and
-//! of a fleet that nobody has.
+//! An explanation follows from the input of the planner alone, so it can be made for the present, for a time in the
+//! journal, and for a simulated fleet.
 
 mod forecast;
-mod obstacle;
+mod reasons;
 
 use std::collections::BTreeMap;
 
@@ -12,51 +13,52 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 pub use forecast::{Durations, Estimate, estimate_cluster, estimate_group, took};
-use obstacle::{Teller, rank};
+use reasons::{Explainer, rank};
 
 use crate::plan::{
-    Decision, HoldReason, Plan, PlanInput, StagePhase, StageWait, Verdict, everything_in_the_way,
+    Decision, HoldReason, Plan, PlanInput, RemovalDecision, RemovalHold, RolloutVerdict, StagePhase,
+    StageWait, hold_reasons, pending_retry,
 };
 
-/// Clusters that are named where there are many; the rest is counted.
+/// The number of clusters that a text names; the others are counted.
 const NAMED: usize = 5;
 
-/// Why a cluster or a group is as it is.
+/// The explanation of the state of a cluster or a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
-    /// How it stands, in a sentence.
+    /// The state, as a sentence.
     pub state: String,
-    /// What stands in its way: all of it has to go, and it goes in this order. Empty: nothing does.
+    /// What blocks it, in the order of precedence. Empty: nothing does.
     pub chain: Vec<Link>,
-    /// What happens next, or has to, so that it goes on; empty: there is nothing to go on with.
+    /// The next event, or what has to happen next; empty: nothing is left to do.
     pub next: String,
-    /// When that is, where time brings it.
+    /// The time of that event, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_at: Option<Timestamp>,
 }
 
-/// Something that stands in the way.
+/// A blocker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Link {
-    /// The word for it, as in status.
+    /// The reason, as in status.
     pub reason: String,
-    /// For people.
+    /// The message.
     pub text: String,
-    /// When time takes it away.
+    /// When it ends, if it has a time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
-    /// What takes it away.
+    /// What ends it.
     pub ends_with: String,
 }
 
-/// Why a cluster is as it is; `None`: the group does not select it.
+/// Explains the state of a cluster; `None`: the group does not select it.
 #[must_use]
 pub fn cluster(group: &str, input: &PlanInput, plan: &Plan, name: &str) -> Option<Explanation> {
     let view = input.clusters.get(name)?;
     let decision = plan.decisions.get(name)?;
-    let teller = Teller { group, input, plan };
+    let explainer = Explainer { group, input, plan };
     let plain = |state: String, next: &str, next_at| Explanation {
         state,
         chain: Vec::new(),
@@ -64,57 +66,75 @@ pub fn cluster(group: &str, input: &PlanInput, plan: &Plan, name: &str) -> Optio
         next_at,
     };
     Some(match decision {
-        Decision::Done => plain("holds this release".to_owned(), "", None),
+        Decision::Done => plain("is on this release".to_owned(), "", None),
         Decision::Start { entries, .. } => {
             let entries = entries.join(", ");
             plain(
-                format!("is started now, with {entries}"),
+                format!("starts now (entries: {entries})"),
+                "the cluster is healthy on this release",
+                None,
+            )
+        }
+        Decision::Retry { entries, .. } => {
+            let entries = entries.join(", ");
+            plain(
+                format!("is retried now, with {entries}"),
                 "it is healthy with it",
                 None,
             )
         }
         Decision::InFlight { deadline, lost } => {
             let lost = if *lost {
-                ", and cannot be reached since"
+                " and has been unreachable since its admission"
             } else {
                 ""
             };
-            let limit = deadline.map_or_else(String::new, |at| format!("; it counts as failed at {at}"));
+            let limit = deadline.map_or_else(String::new, |at| format!("; progress deadline: {at}"));
             plain(
-                format!("is being brought to this release{lost}{limit}"),
-                "it is healthy with it",
+                format!("is being updated to this release{lost}{limit}"),
+                "the cluster is healthy on this release",
                 None,
             )
         }
         Decision::Soaking { until } => plain(
-            format!("is healthy with this release, and has to stay so until {until}"),
-            "its soak ends",
+            format!("is healthy on this release and soaks until {until}"),
+            "the soak ends",
             Some(*until),
         ),
-        Decision::Failed { reason, retry_at } => Explanation {
-            state: "failed".to_owned(),
-            chain: vec![Link {
-                reason: reason.as_str().to_owned(),
-                text: reason.to_string(),
-                until: None,
-                ends_with: format!(
-                    "its Sync succeeds with a further attempt, or a new revision comes; at once: {}",
-                    command("retry", &[group, "--cluster", name])
-                ),
-            }],
-            next: "its Sync tries again".to_owned(),
-            next_at: *retry_at,
-        },
+        Decision::Failed { reason, retry_at } => {
+            let mut failed = Explanation {
+                state: "failed".to_owned(),
+                chain: vec![Link {
+                    reason: reason.as_str().to_owned(),
+                    text: reason.to_string(),
+                    until: None,
+                    ends_with: format!(
+                        "the Sync succeeds on a retry, or a new revision rolls out; retry now: {}",
+                        command("retry", &[group, "--cluster", name])
+                    ),
+                }],
+                next: "the Sync is retried".to_owned(),
+                next_at: *retry_at,
+            };
+            if let Some(pending) = pending_retry(input, plan, name) {
+                let link = explainer.link(&pending.reason, None, Some((name, view)));
+                failed.state = format!("failed; a retry is requested since {}", pending.requested_at);
+                failed.next = format!("it is retried: {}", link.ends_with);
+                failed.next_at = None;
+                failed.chain.push(link);
+            }
+            failed
+        }
         Decision::Hold { reason, recheck_at } => {
-            let mut chain: Vec<Link> = everything_in_the_way(input, name)
+            let mut chain: Vec<Link> = hold_reasons(input, name)
                 .iter()
-                .map(|(reason, until)| teller.link(reason, *until, Some((name, view))))
+                .map(|(reason, until)| explainer.link(reason, *until, Some((name, view))))
                 .collect();
             if chain.is_empty() {
-                chain.push(teller.link(reason, *recheck_at, Some((name, view))));
+                chain.push(explainer.link(reason, *recheck_at, Some((name, view))));
             }
-            chain.extend(teller.afterwards(reason, view));
-            waiting("waits to be started", chain)
+            chain.extend(explainer.afterwards(reason, view));
+            waiting("waits to start", chain)
         }
     })
 }
@@ -129,18 +149,18 @@ fn waiting(state: &str, chain: Vec<Link>) -> Explanation {
     }
 }
 
-/// Why a group is as it is.
+/// Explains the state of a group.
 #[must_use]
 pub fn group(group: &str, input: &PlanInput, plan: &Plan) -> Explanation {
-    let teller = Teller { group, input, plan };
+    let explainer = Explainer { group, input, plan };
     let report = plan.report(input);
     let stage = match report.stage.as_str() {
-        stage if !stage.is_empty() && plan.stages.len() > 1 => format!(", in stage {stage}"),
+        stage if !stage.is_empty() && plan.stages.len() > 1 => format!(", stage {stage}"),
         _ => String::new(),
     };
     let counts = report.counts;
     let mut state = format!(
-        "{:?}{stage}: {} of {} clusters hold this release",
+        "{:?}{stage}: {} of {} clusters are on this release",
         report.phase, counts.updated, counts.total
     );
     for (count, what) in [
@@ -148,57 +168,73 @@ pub fn group(group: &str, input: &PlanInput, plan: &Plan) -> Explanation {
         (counts.pending, "waiting"),
         (counts.failed, "failed"),
         (counts.unreachable, "unreachable"),
-        (counts.held, "held by something of their own"),
+        (counts.on_hold, "on hold (suspended, skipped, missing parameters)"),
     ] {
         if count > 0 {
             state.push_str(&format!(", {count} {what}"));
         }
     }
-    if plan.verdict == Verdict::Through {
-        return Explanation {
-            state,
-            chain: Vec::new(),
-            next: String::new(),
-            next_at: None,
-        };
+    let removals = held_removals(&explainer);
+    if plan.verdict == RolloutVerdict::Succeeded {
+        let mut explanation = waiting("", removals);
+        explanation.state = state;
+        return explanation;
     }
-    let mut chain = obstacles(&teller);
+    let mut chain = blockers(&explainer);
     if chain.is_empty() {
-        chain.extend(work_under_way(&teller));
+        chain.extend(work_in_progress(&explainer));
     }
     if chain.is_empty() && input.membership_held {
-        chain.push(teller.link(&HoldReason::MembershipHeld, None, None));
+        chain.push(explainer.link(&HoldReason::MembershipHeld, None, None));
     }
-    let mut told = waiting("", chain);
-    told.state = state;
-    told
+    chain.extend(removals);
+    let mut explanation = waiting("", chain);
+    explanation.state = state;
+    explanation
 }
 
-/// What keeps clusters of the group back, each once, with how many it is about.
-fn obstacles(teller: &Teller<'_>) -> Vec<Link> {
+/// Returns why Syncs that the group no longer wants are not removed yet, each reason once.
+fn held_removals(explainer: &Explainer<'_>) -> Vec<Link> {
+    let mut held: BTreeMap<RemovalHold, (Vec<&str>, Option<Timestamp>)> = BTreeMap::new();
+    for (name, decision) in &explainer.plan.removals {
+        if let RemovalDecision::Hold { reason, recheck_at } = decision {
+            let (names, until) = held.entry(*reason).or_default();
+            names.push(name);
+            *until = [*until, *recheck_at].into_iter().flatten().min();
+        }
+    }
+    let links = held.into_iter().map(|(reason, (syncs, until))| Link {
+        until,
+        ..explainer.held_removal(reason, &names(&syncs))
+    });
+    links.collect()
+}
+
+/// Returns what blocks clusters of the group: each reason once, with its clusters.
+fn blockers(explainer: &Explainer<'_>) -> Vec<Link> {
     let mut waiting: BTreeMap<usize, (&HoldReason, Vec<&str>, Option<Timestamp>)> = BTreeMap::new();
-    for (name, decision) in &teller.plan.decisions {
+    for (name, decision) in &explainer.plan.decisions {
         if let Decision::Hold { reason, recheck_at } = decision {
             let known = waiting.entry(rank(reason)).or_insert((reason, Vec::new(), None));
             known.1.push(name);
             known.2 = [known.2, *recheck_at].into_iter().flatten().min();
         }
     }
-    // What concerns single clusters does not keep the group: it comes last.
+    // A reason of a single cluster does not block the group: it comes last.
     let (own, shared): (Vec<_>, Vec<_>) = waiting.into_values().partition(|(reason, ..)| is_own(reason));
-    let told = shared.into_iter().chain(own).map(|(reason, clusters, until)| {
+    let links = shared.into_iter().chain(own).map(|(reason, clusters, until)| {
         let example = clusters.first().and_then(|name| {
-            let view = teller.input.clusters.get(*name)?;
+            let view = explainer.input.clusters.get(*name)?;
             Some((*name, view))
         });
-        let mut link = teller.link(reason, until, example);
+        let mut link = explainer.link(reason, until, example);
         link.text = format!("{} ({})", link.text, names(&clusters));
         link
     });
-    told.collect()
+    links.collect()
 }
 
-/// Whether it keeps one cluster back, and no other.
+/// Whether a reason blocks one cluster and no other.
 fn is_own(reason: &HoldReason) -> bool {
     matches!(
         reason,
@@ -211,16 +247,16 @@ fn is_own(reason: &HoldReason) -> bool {
     )
 }
 
-/// What the group waits for where nobody waits to be started: the stage's gate, or those at work.
-fn work_under_way(teller: &Teller<'_>) -> Option<Link> {
-    let stage = teller.plan.current_stage()?;
+/// Returns what the group waits for if no cluster waits to start: the gate of the stage, or the clusters in flight.
+fn work_in_progress(explainer: &Explainer<'_>) -> Option<Link> {
+    let stage = explainer.plan.current_stage()?;
     if let StagePhase::Waiting(wait) = &stage.phase
         && !matches!(wait, StageWait::Clusters { .. })
     {
-        return Some(teller.stage_waits(stage, wait));
+        return Some(explainer.stage_waits(stage, wait));
     }
     let of = |wanted: fn(&Decision) -> bool| {
-        let found = teller
+        let found = explainer
             .plan
             .decisions
             .iter()
@@ -230,38 +266,41 @@ fn work_under_way(teller: &Teller<'_>) -> Option<Link> {
     let working = of(|decision| {
         matches!(
             decision,
-            Decision::Start { .. } | Decision::InFlight { .. } | Decision::Soaking { .. }
+            Decision::Start { .. }
+                | Decision::Retry { .. }
+                | Decision::InFlight { .. }
+                | Decision::Soaking { .. }
         )
     });
     if !working.is_empty() {
         return Some(Link {
             reason: "Progressing".to_owned(),
-            text: format!("clusters are being brought to this release: {}", names(&working)),
+            text: format!("clusters in progress: {}", names(&working)),
             until: None,
-            ends_with: "they are healthy with it".to_owned(),
+            ends_with: "these clusters are healthy on this release".to_owned(),
         });
     }
     let failed = of(|decision| matches!(decision, Decision::Failed { .. }));
     (!failed.is_empty()).then(|| Link {
         reason: "Failed".to_owned(),
-        text: format!("clusters failed: {}", names(&failed)),
+        text: format!("failed clusters: {}", names(&failed)),
         until: None,
         ends_with: format!(
-            "their Syncs succeed with a further attempt, or a new revision comes; at once: {}",
-            command("retry", &[teller.group])
+            "their Syncs succeed on a retry, or a new revision rolls out; retry now: {}",
+            command("retry", &[explainer.group])
         ),
     })
 }
 
-/// A command to copy, whole but for the reason, which every word of a person needs. It names no namespace: none is known here, so it
-/// is meant for where the question was asked.
+/// Returns a command to copy, complete except for the reason, which every operator action needs. It has no namespace,
+/// since none is known here.
 fn command(verb: &str, arguments: &[&str]) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     let arguments = arguments.iter().map(|argument| {
         if argument.bytes().all(is_plain) {
             (*argument).to_owned()
         } else {
-            // The stage of the rest is `*`, which a shell takes for the files of its folder.
+            // The implicit stage is `*`, which a shell expands to the files of its directory.
             format!("'{argument}'")
         }
     });
@@ -269,7 +308,7 @@ fn command(verb: &str, arguments: &[&str]) -> String {
     format!("starling {verb} {} --reason \"…\"", arguments.join(" "))
 }
 
-/// Some names, and how many more there are.
+/// Returns some names, and the number of the others.
 fn names(clusters: &[&str]) -> String {
     let mut named = clusters
         .iter()

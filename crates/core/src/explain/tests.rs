@@ -1,11 +1,11 @@
-//! What is told of a fleet of four: a canary that is approved, the others in a window, one at a time.
+//! Explanations of a fleet of four clusters: a canary that requires an approval, the others in a window, with one slot.
 
 use std::time::Duration;
 
 use starling_api::IntOrPercent;
 
 use super::*;
-use crate::plan::{ReadStrategy, Word, plan};
+use crate::plan::{Attribution, ReadStrategy, plan};
 use crate::simulate::{Fate, Member, World};
 
 /// A Friday, 11:00 in Berlin.
@@ -41,8 +41,8 @@ fn world() -> World {
     world
 }
 
-fn word() -> Word {
-    Word {
+fn attribution() -> Attribution {
+    Attribution {
         by: "jane".into(),
         reason: "lunch".into(),
         at: time(BEGIN),
@@ -55,8 +55,8 @@ fn at(world: &mut World, text: &str) {
     world.settle();
 }
 
-/// Reason and text of each link, and what ends the first.
-fn told(explanation: &Explanation) -> (Vec<(&str, &str)>, &str) {
+/// Returns the reason and text of each link, and what ends the first one.
+fn texts(explanation: &Explanation) -> (Vec<(&str, &str)>, &str) {
     let links = explanation.chain.iter();
     let links = links.map(|link| (link.reason.as_str(), link.text.as_str()));
     (links.collect(), &explanation.next)
@@ -83,40 +83,40 @@ const CLOSED: &str = "the window \"allow Mon,Tue,Wed,Thu,Fri 16:00-20:00 Europe/
 fn a_cluster_waits_for_the_stage_before_it_then_its_window_then_a_slot() {
     let mut world = world();
     assert_eq!(
-        told(&of(&world, "b")),
+        texts(&of(&world, "b")),
         (
             vec![
                 (
                     "StageProgressing",
-                    "stage canary is not through: it needs 1 more of its clusters: a"
+                    "stage canary is in progress, 1 more cluster required: a"
                 ),
                 ("WindowClosed", CLOSED),
-                ("NoSlot", "then a slot: 1 of 1 are taken now"),
+                ("NoSlot", "then a slot: 1 of 1 in use now"),
             ],
-            "they are healthy with this release, and soaked"
+            "these clusters are healthy on this release and soaked"
         )
     );
     at(&mut world, "2026-11-20T10:05:00Z");
-    assert_eq!(of(&world, "a").state, "holds this release");
+    assert_eq!(of(&world, "a").state, "is on this release");
     let waits = of(&world, "b");
     assert_eq!(
-        told(&waits).0[0],
+        texts(&waits).0[0],
         ("AwaitingApproval", "stage canary waits for an approval")
     );
     assert_eq!(
         waits.next,
-        "somebody approves it: starling approve web --stage canary --reason \"…\""
+        "the stage is approved: starling approve web --stage canary --reason \"…\""
     );
     assert_eq!(waits.next_at, None);
-    world.approve("canary", word());
+    world.approve("canary", attribution());
     at(&mut world, "2026-11-20T10:06:00Z");
     let waits = of(&world, "b");
     assert_eq!(
-        told(&waits),
+        texts(&waits),
         (
             vec![
                 ("WindowClosed", CLOSED),
-                ("NoSlot", "then a slot: 0 of 1 are taken now")
+                ("NoSlot", "then a slot: 0 of 1 in use now")
             ],
             "the window opens"
         )
@@ -126,13 +126,13 @@ fn a_cluster_waits_for_the_stage_before_it_then_its_window_then_a_slot() {
     assert!(
         of(&world, "b")
             .state
-            .starts_with("is being brought to this release; it counts as failed at")
+            .starts_with("is being updated to this release; progress deadline: ")
     );
     assert_eq!(
-        told(&of(&world, "c")),
+        texts(&of(&world, "c")),
         (
-            vec![("NoSlot", "all slots are taken, 1 (maxConcurrency): b")],
-            "one of them is healthy, and soaked, or failed"
+            vec![("NoSlot", "all slots are in use (maxConcurrency 1): b")],
+            "one of these clusters is done or failed"
         )
     );
 }
@@ -143,17 +143,17 @@ fn an_estimate_is_what_the_planner_does_if_clusters_take_as_long_as_before() {
     assert_eq!(
         estimate(&world, "b"),
         Estimate::Unknown {
-            why: "it is recorded of no cluster how long it took".into()
+            why: "no durations recorded yet".into()
         }
     );
     at(&mut world, "2026-11-20T10:05:00Z");
     assert_eq!(
         estimate(&world, "b"),
         Estimate::Unknown {
-            why: "it waits for something that time alone does not bring".into()
+            why: "waiting for a person or a cluster".into()
         }
     );
-    world.approve("canary", word());
+    world.approve("canary", attribution());
     at(&mut world, "2026-11-20T10:06:00Z");
     for (name, starts, done) in [
         ("b", "2026-11-20T15:00:00Z", "2026-11-20T15:01:00Z"),
@@ -172,11 +172,11 @@ fn an_estimate_is_what_the_planner_does_if_clusters_take_as_long_as_before() {
         matches!(whole, Estimate::At { done_at, .. } if done_at == time("2026-11-20T15:03:00Z")),
         "{whole:?}"
     );
-    // And so it comes.
+    // The world agrees with the estimate.
     at(&mut world, "2026-11-20T15:03:00Z");
     let input = world.input().unwrap();
-    assert_eq!(plan(&input).verdict, Verdict::Through);
-    // A cluster that is done is so now.
+    assert_eq!(plan(&input).verdict, RolloutVerdict::Succeeded);
+    // The estimate of a cluster that is done is the current time.
     let now = Estimate::At {
         starts_at: None,
         done_at: world.now,
@@ -186,7 +186,7 @@ fn an_estimate_is_what_the_planner_does_if_clusters_take_as_long_as_before() {
 }
 
 #[test]
-fn a_group_tells_what_keeps_it_and_whom() {
+fn a_group_names_its_blockers_and_the_blocked_clusters() {
     let mut world = world();
     let group_of = |world: &World| {
         let input = world.input().unwrap();
@@ -195,38 +195,38 @@ fn a_group_tells_what_keeps_it_and_whom() {
     let first = group_of(&world);
     assert_eq!(
         first.state,
-        "Progressing, in stage canary: 0 of 4 clusters hold this release, 1 in flight, 3 waiting"
+        "Progressing, stage canary: 0 of 4 clusters are on this release, 1 in flight, 3 waiting"
     );
     assert_eq!(
-        told(&first).0,
+        texts(&first).0,
         [(
             "StageProgressing",
-            "stage canary is not through: it needs 1 more of its clusters: a (b, c, d)"
+            "stage canary is in progress, 1 more cluster required: a (b, c, d)"
         )]
     );
     at(&mut world, "2026-11-20T10:05:00Z");
-    world.steering.paused = Some(word());
+    world.steering.paused = Some(attribution());
     let paused = group_of(&world);
     assert_eq!(
-        told(&paused),
+        texts(&paused),
         (
             vec![(
                 "Paused",
-                "the rollout is paused: by jane at 2026-11-20T10:00:00Z (lunch) (b, c, d)"
+                "the rollout is paused by jane at 2026-11-20T10:00:00Z (lunch) (b, c, d)"
             )],
-            "somebody resumes it: starling resume web --reason \"…\""
+            "the rollout is resumed: starling resume web --reason \"…\""
         )
     );
     world.steering.paused = None;
-    world.approve("canary", word());
+    world.approve("canary", attribution());
     at(&mut world, "2026-11-23T00:00:00Z");
     let through = group_of(&world);
-    assert_eq!(through.state, "Succeeded: 4 of 4 clusters hold this release");
+    assert_eq!(through.state, "Succeeded: 4 of 4 clusters are on this release");
     assert!(through.chain.is_empty() && through.next.is_empty(), "{through:?}");
 }
 
 #[test]
-fn what_failed_is_named_and_how_it_is_tried_again() {
+fn a_failed_cluster_is_named_with_the_command_to_retry_it() {
     let mut world = world();
     if let Some(member) = world.members.get_mut("a") {
         member.fates.insert("r1".into(), Fate::Fails);
@@ -234,7 +234,7 @@ fn what_failed_is_named_and_how_it_is_tried_again() {
     at(&mut world, "2026-11-20T10:05:00Z");
     let (own, waits) = (of(&world, "a"), of(&world, "b"));
     assert_eq!(own.state, "failed");
-    assert_eq!(told(&own).0, [("ApplyFailed", "the release does not apply")]);
+    assert_eq!(texts(&own).0, [("ApplyFailed", "the release does not apply")]);
     assert!(
         own.chain[0]
             .ends_with
@@ -242,35 +242,32 @@ fn what_failed_is_named_and_how_it_is_tried_again() {
         "{own:?}"
     );
     assert_eq!(
-        told(&waits).0[0],
-        ("TooManyFailures", "1 cluster failed, and 0 may: a")
+        texts(&waits).0[0],
+        ("TooManyFailures", "1 cluster failed (limit 0): a")
     );
 }
 
-/// The stage that is waited for counts what broke after it was done. There is nothing to try again: it recovers, or does not.
+/// A stage that others wait for also counts clusters that broke after they were done. A retry does nothing for them.
 #[test]
-fn what_broke_while_its_stage_waits_is_named() {
+fn a_cluster_that_breaks_while_its_stage_waits_is_named() {
     let mut world = world();
     at(&mut world, "2026-11-20T10:05:00Z");
-    assert_eq!(of(&world, "a").state, "holds this release");
+    assert_eq!(of(&world, "a").state, "is on this release");
     if let Some(member) = world.members.get_mut("a") {
         member.break_down(time("2026-11-20T10:05:00Z"));
     }
     world.settle();
     let waits = of(&world, "b");
     assert_eq!(
-        told(&waits).0[0],
-        (
-            "TooManyFailures",
-            "1 cluster of stage canary failed, and 0 may: a"
-        )
+        texts(&waits).0[0],
+        ("TooManyFailures", "1 cluster of stage canary failed (limit 0): a")
     );
-    assert_eq!(waits.next, "they are healthy again, or a new revision comes");
+    assert_eq!(waits.next, "these clusters recover, or a new revision rolls out");
 }
 
-/// What a stage needs is told of the clusters that it needs: one that failed within the budget is none of them.
+/// A stage names the clusters that it requires, without those that failed within the limit.
 #[test]
-fn what_a_stage_needs_leaves_out_what_failed() {
+fn required_clusters_of_a_stage_exclude_failed_ones() {
     let mut world = world();
     let limits = &mut world.strategy.strategy.limits;
     (limits.max_failures, limits.max_concurrency) = (IntOrPercent::Int(1), IntOrPercent::Int(2));
@@ -285,29 +282,26 @@ fn what_a_stage_needs_leaves_out_what_failed() {
     at(&mut world, "2026-11-20T10:05:00Z");
     let waits = of(&world, "c");
     assert_eq!(
-        told(&waits).0[0],
-        (
-            "Soaking",
-            "stage canary has to soak: it needs 1 more of its clusters: b"
-        )
+        texts(&waits).0[0],
+        ("Soaking", "stage canary is soaking, 1 more cluster required: b")
     );
     assert_eq!(waits.next_at, Some(time("2026-11-20T10:11:00Z")));
 }
 
-/// Each reason has a text of its own and something that ends it, for a cluster and for a group.
+/// Each reason has its own message and an end, for a cluster and for a group.
 #[test]
-fn every_reason_is_told() {
+fn every_reason_has_a_message() {
     let mut world = world();
     at(&mut world, "2026-11-20T10:05:00Z");
     let input = world.input().unwrap();
     let plan = plan(&input);
-    let teller = Teller {
+    let explainer = Explainer {
         group: "web",
         input: &input,
         plan: &plan,
     };
     let reasons = [
-        HoldReason::Skipped(word()),
+        HoldReason::Skipped(attribution()),
         HoldReason::ClusterSuspended,
         HoldReason::SyncSuspended { entry: "app".into() },
         HoldReason::InvalidParameters {
@@ -321,8 +315,8 @@ fn every_reason_is_told() {
             since: time(BEGIN),
         },
         HoldReason::GroupSuspended,
-        HoldReason::Paused(word()),
-        HoldReason::Aborted(word()),
+        HoldReason::Paused(attribution()),
+        HoldReason::Aborted(attribution()),
         HoldReason::MembershipHeld,
         HoldReason::TooManyFailures { stage: None },
         HoldReason::StageWaits {
@@ -338,7 +332,7 @@ fn every_reason_is_told() {
     let mut texts = std::collections::BTreeSet::new();
     for (place, reason) in reasons.iter().enumerate() {
         assert_eq!(rank(reason), place, "in the order of HoldReason");
-        let link = teller.link(reason, None, Some(("b", view)));
+        let link = explainer.link(reason, None, Some(("b", view)));
         assert_eq!(link.reason, reason.as_str());
         assert!(
             !link.ends_with.is_empty() && texts.insert(link.text),
@@ -347,9 +341,9 @@ fn every_reason_is_told() {
     }
 }
 
-/// Slots are those of the group, of the stage, or both: what is told is the bound that is reached.
+/// The group, the stage, or both limit the slots: the message names the limit that is reached.
 #[test]
-fn the_bound_that_is_full_is_named() {
+fn the_exhausted_limit_is_named() {
     let told_of = |strategy: serde_json::Value| {
         let strategy = ReadStrategy::new(&serde_json::from_value(strategy).unwrap()).unwrap();
         let members = ["a", "b", "c"].map(|name| {
@@ -368,10 +362,18 @@ fn the_bound_that_is_full_is_named() {
         told_of(serde_json::json!({"maxConcurrency": whole, "maxUnavailable": "100%", "stages": [stage]}))
     };
     for (whole, of_stage, expected) in [
-        (2, None, "all slots are taken, 2 (maxConcurrency): a, b"),
-        (2, Some(3), "all slots are taken, 2 (maxConcurrency): a, b"),
-        (3, Some(2), "all slots are taken, 2 of stage eu: a, b"),
-        (1, Some(1), "all slots are taken, 1 of stage eu: a"),
+        (2, None, "all slots are in use (maxConcurrency 2): a, b"),
+        (2, Some(3), "all slots are in use (maxConcurrency 2): a, b"),
+        (
+            3,
+            Some(2),
+            "all slots are in use (maxConcurrency 2 of stage eu): a, b",
+        ),
+        (
+            1,
+            Some(1),
+            "all slots are in use (maxConcurrency 1 of stage eu): a",
+        ),
     ] {
         assert_eq!(slots(whole, of_stage), expected, "{whole} {of_stage:?}");
     }
@@ -380,20 +382,12 @@ fn the_bound_that_is_full_is_named() {
         told_of(serde_json::json!({"maxConcurrency": 3, "maxUnavailable": whole, "stages": [stage]}))
     };
     for (whole, of_stage, expected) in [
-        (
-            2,
-            2,
-            "2 clusters in flight or not healthy, and 2 may be (maxUnavailable)",
-        ),
-        (
-            1,
-            2,
-            "1 cluster in flight or not healthy, and 1 may be (maxUnavailable)",
-        ),
+        (2, 2, "2 clusters in flight or not healthy (maxUnavailable 2)"),
+        (1, 2, "1 cluster in flight or not healthy (maxUnavailable 1)"),
         (
             3,
             2,
-            "2 clusters in flight or not healthy, and 2 may be (maxUnavailable of stage eu)",
+            "2 clusters in flight or not healthy (maxUnavailable 2 of stage eu)",
         ),
     ] {
         assert_eq!(unavailable(whole, of_stage), expected, "{whole} {of_stage}");
@@ -412,9 +406,9 @@ fn commands_can_be_copied() {
     );
 }
 
-/// What was mended later took no longer for that.
+/// A later recovery does not make the duration longer.
 #[test]
-fn only_what_was_never_broken_tells_how_long_it_took() {
+fn only_a_first_recovery_gives_a_duration() {
     let (admitted, healthy) = (time(BEGIN), time("2026-11-20T10:01:30Z"));
     let first = crate::plan::Progress::healthy_since(healthy);
     assert_eq!(took(Some(admitted), &first), Some(Duration::from_secs(90)));
@@ -423,10 +417,132 @@ fn only_what_was_never_broken_tells_how_long_it_took() {
         took(Some(healthy), &crate::plan::Progress::healthy_since(admitted)),
         None
     );
-    let mended = crate::plan::Progress::Held(crate::plan::Held {
+    let mended = crate::plan::Progress::Applied(crate::plan::Applied {
         since: Some(healthy),
         longest: Duration::from_secs(5),
         trouble: None,
     });
     assert_eq!(took(Some(admitted), &mended), None);
+}
+
+/// Three clusters with one slot; `a` failed, `b` is in flight, and an operator requested a retry of `a`.
+fn retried() -> World {
+    let strategy = serde_json::json!({"maxConcurrency": 1, "maxFailures": 1});
+    let strategy = ReadStrategy::new(&serde_json::from_value(strategy).unwrap()).unwrap();
+    let members = ["a", "b"].map(|name| {
+        let member = Member::new(name, std::collections::BTreeMap::new(), Duration::from_secs(60));
+        (name.to_owned(), member)
+    });
+    let mut world = World::new(time(BEGIN), strategy, members.into(), "r1");
+    let fates = &mut world.members.get_mut("a").unwrap().fates;
+    fates.insert("r1".into(), Fate::Fails);
+    world.settle();
+    at(&mut world, "2026-11-20T10:01:00Z");
+    world.steering.retries.push(crate::plan::Retry {
+        cluster: Some("a".into()),
+        stage: None,
+        attribution: Attribution {
+            at: time("2026-11-20T10:01:00Z"),
+            ..attribution()
+        },
+    });
+    world
+}
+
+#[test]
+fn a_requested_retry_says_what_it_waits_for() {
+    let mut world = retried();
+    let waits = of(&world, "a");
+    assert_eq!(
+        waits.state,
+        "failed; a retry is requested since 2026-11-20T10:01:00Z"
+    );
+    assert_eq!(
+        texts(&waits),
+        (
+            vec![
+                ("ApplyFailed", "the release does not apply"),
+                ("NoSlot", "all slots are in use (maxConcurrency 1): b"),
+            ],
+            "it is retried: one of these clusters is done or failed"
+        )
+    );
+    world.steering.paused = Some(attribution());
+    let waits = of(&world, "a");
+    assert_eq!(
+        texts(&waits).0[1],
+        (
+            "Paused",
+            "the rollout is paused by jane at 2026-11-20T10:00:00Z (lunch)"
+        )
+    );
+    world.steering.paused = None;
+    // The slot is free: the cluster is retried.
+    world.now = time("2026-11-20T10:02:00Z");
+    world
+        .members
+        .get_mut("b")
+        .unwrap()
+        .live(time("2026-11-20T10:02:00Z"));
+    let now = of(&world, "a");
+    assert_eq!(now.state, "is retried now, with app");
+    assert_eq!(now.chain, []);
+    // Failed again, it only waits for its own Sync.
+    world.settle();
+    at(&mut world, "2026-11-20T10:03:00Z");
+    assert_eq!(of(&world, "a").state, "failed");
+    assert_eq!(of(&world, "a").chain.len(), 1);
+}
+
+#[test]
+fn syncs_that_are_not_removed_yet_have_a_reason_and_a_time() {
+    let mut world = retried();
+    world.members.remove("a");
+    at(&mut world, "2026-11-20T10:10:00Z");
+    let mut input = world.input().unwrap();
+    let leaving = |cause| crate::plan::LeavingSync {
+        cluster: "gone".into(),
+        entry: "app".into(),
+        cause,
+        policy: starling_api::DeletionPolicy::Delete,
+        depends_on: std::collections::BTreeSet::new(),
+    };
+    let settles_at = time("2026-11-20T10:10:05Z");
+    let unselected = crate::plan::LeavingCause::ClusterUnselected { settles_at };
+    input.leaving.insert("web-gone-app".into(), leaving(unselected));
+    let removed = leaving(crate::plan::LeavingCause::EntryRemoved);
+    input.leaving.insert("web-gone-old".into(), removed);
+    let explained = |input: &PlanInput| group("web", input, &plan(input));
+    let waits = explained(&input);
+    assert!(waits.state.starts_with("Succeeded"), "{}", waits.state);
+    assert_eq!(
+        texts(&waits),
+        (
+            vec![
+                (
+                    "Settling",
+                    "Syncs of clusters that left the group are not removed yet: web-gone-app"
+                ),
+                (
+                    "ClusterNotDone",
+                    "Syncs of entries that left the group are not removed yet: web-gone-old"
+                ),
+            ],
+            "no more clusters leave the group for a moment"
+        )
+    );
+    assert_eq!(waits.next_at, Some(settles_at));
+    input.membership_held = true;
+    let held = explained(&input);
+    let last = texts(&held).0.pop().unwrap();
+    assert_eq!(
+        last,
+        (
+            "MembershipHeld",
+            "Syncs are not removed, because too many clusters left the group at once: web-gone-app, web-gone-old"
+        )
+    );
+    input.leaving.clear();
+    input.membership_held = false;
+    assert_eq!(explained(&input).chain, []);
 }

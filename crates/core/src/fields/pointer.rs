@@ -13,27 +13,27 @@ pub struct Pointer {
     tokens: Vec<String>,
 }
 
-/// Why a text is no pointer to a field.
+/// Why a text is not a pointer to a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PointerError {
     /// It does not begin with `/`.
-    #[error("is no JSON pointer: it must begin with /, as in /spec/replicas")]
+    #[error("is not a JSON pointer: it must begin with /, as in /spec/replicas")]
     NoSlash,
     /// A `~` that is neither `~0` nor `~1`.
-    #[error("is no JSON pointer: ~ must be written as ~0, and / within a name as ~1")]
+    #[error("is not a JSON pointer: ~ must be written as ~0, and / within a name as ~1")]
     Tilde,
-    /// It names nothing, or the place after the last item of a list.
+    /// It names no field, or the position after the last item of a list.
     #[error("names no field: give a path such as /spec/replicas")]
     NoField,
 }
 
 impl Pointer {
-    /// The names and places on the way, unescaped; never empty.
+    /// Returns the names and indexes of the path, unescaped; never empty.
     pub(super) fn tokens(&self) -> &[String] {
         &self.tokens
     }
 
-    /// Whether this is, or contains, what the tokens lead to.
+    /// Whether this is, or contains, the field with these tokens.
     #[must_use]
     pub fn covers(&self, tokens: &[&str]) -> bool {
         self.tokens.len() <= tokens.len() && self.tokens.iter().zip(tokens).all(|(ours, other)| ours == other)
@@ -79,10 +79,10 @@ fn unescape(token: &str) -> Result<String, PointerError> {
     Ok(text)
 }
 
-/// Takes the fields out of an object. Returns those that were there.
+/// Removes the fields from an object. Returns the pointers of those that existed.
 pub fn remove<'a>(object: &mut Value, pointers: impl IntoIterator<Item = &'a Pointer>) -> Vec<&'a Pointer> {
     let mut pointers: Vec<&Pointer> = pointers.into_iter().collect();
-    // Later items of a list first, so that the places of the others stay what they are.
+    // Later items of a list first, so that the indexes of the others do not change.
     pointers.sort_by(|a, b| order(b, a));
     pointers.dedup();
     pointers.retain(|pointer| remove_one(object, &pointer.tokens));
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pointers_are_read_and_written() {
+    fn pointers_are_parsed_and_written() {
         for text in [
             "/spec/replicas",
             "/metadata/annotations/a.b~1c",
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_removed_and_the_places_of_others_stay() {
+    fn fields_are_removed_and_the_indexes_of_others_stay() {
         let mut object = json!({"a": {"b": 1, "c": 2}, "l": [{"x": 0}, {"x": 1, "y": 1}, {"x": 2}]});
         let pointers: Vec<Pointer> = [
             "/l/0", "/a/b", "/l/2", "/l/1/y", "/a/none", "/l/9", "/a/c/d", "/a/b",

@@ -1,34 +1,34 @@
-//! The Job of a task: its name, what it is made of, and what became of it.
+//! The Job of a gate: its name, its object, and its result.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::ResourceExt as _;
+use kube_core::ResourceExt as _;
 use serde_json::{Value, json};
 use starling_api::{FIELD_MANAGER, GATE, GROUP_LABEL, ROLLOUT, conditions};
 
-use super::{GateId, Side, Tried};
+use super::{Evaluation, GateId, Side};
 
-/// The longest name: that of a Job is a label of its pods.
+/// The longest name, since the name of a Job is a label of its pods.
 const NAME_LIMIT: usize = 63;
-/// Hex digits of the hash in a name.
+/// The number of hex digits of the hash in a name.
 const HASH: usize = 8;
-/// How long a Job that has ended is kept, in seconds, where its template does not say: a day, to read what it logged.
+/// How long a Job is kept after its end, in seconds, unless its template has a value: a day, to read its logs.
 const KEPT: u32 = 24 * 60 * 60;
-/// Characters of what the Job's controller said that are repeated.
+/// The number of characters of a message of the Job controller that are quoted.
 const QUOTED: usize = 300;
 
-/// Whether there is a Job in a template, as far as it is looked at here: the API server knows the rest.
+/// Checks whether a template has a pod. The API server checks the rest.
 pub(super) fn check(template: &Value) -> Result<(), String> {
     let pod = template.pointer("/spec/template/spec");
     if pod.is_some_and(Value::is_object) {
         Ok(())
     } else {
-        Err("job.template.spec.template.spec is missing: the pod that is to succeed".to_owned())
+        Err("job.template.spec.template.spec is missing: the pod of the Job".to_owned())
     }
 }
 
-/// The name of the Job of a gate: `<group>-<rollout>-<stage>-<b|a><index>`, and a hash, as the gate may begin anew, and as the rest may be
-/// too long for a name, or have characters that a name cannot have.
+/// Returns the name of the Job of a gate: `<group>-<rollout>-<stage>-<b|a><index>`, and a hash, since the gate may
+/// begin again, and the rest may be too long for a name or have invalid characters.
 #[must_use]
 pub fn name(group: &str, id: &GateId) -> String {
     let side = match id.side {
@@ -45,35 +45,35 @@ pub fn name(group: &str, id: &GateId) -> String {
     format!("{}{tail}", head.trim_end_matches('-'))
 }
 
-/// Whose a Job is.
+/// The owner of a Job.
 #[derive(Clone, Debug)]
-pub struct Mine<'a> {
+pub struct JobOwner<'a> {
     /// The gate.
     pub id: &'a GateId,
-    /// The group's namespace.
+    /// The namespace of the group.
     pub namespace: &'a str,
-    /// The group's name.
+    /// The name of the group.
     pub group: &'a str,
     /// The group, as the owner of the Job.
     pub owner: &'a OwnerReference,
 }
 
-/// The Job to be made from a template, which keeps everything that is not about whose it is.
+/// Returns the Job for a template. It keeps everything but the identity and the owner.
 #[must_use]
-pub fn object(template: &Value, mine: &Mine<'_>) -> Value {
+pub fn object(template: &Value, owner: &JobOwner<'_>) -> Value {
     let map = |pointer: &str| match template.pointer(pointer) {
         Some(Value::Object(map)) => map.clone(),
         _ => serde_json::Map::new(),
     };
     let mut labels = map("/metadata/labels");
     // A label holds 63 characters.
-    if mine.group.len() <= 63 {
-        labels.insert(GROUP_LABEL.to_owned(), mine.group.into());
+    if owner.group.len() <= 63 {
+        labels.insert(GROUP_LABEL.to_owned(), owner.group.into());
     }
     labels.insert("app.kubernetes.io/managed-by".to_owned(), FIELD_MANAGER.into());
     let mut annotations = map("/metadata/annotations");
-    annotations.insert(GATE.to_owned(), mine.id.key().into());
-    annotations.insert(ROLLOUT.to_owned(), mine.id.rollout.to_string().into());
+    annotations.insert(GATE.to_owned(), owner.id.key().into());
+    annotations.insert(ROLLOUT.to_owned(), owner.id.rollout.to_string().into());
     let mut spec = map("/spec");
     spec.entry("ttlSecondsAfterFinished")
         .or_insert_with(|| KEPT.into());
@@ -81,17 +81,17 @@ pub fn object(template: &Value, mine: &Mine<'_>) -> Value {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
-            "name": name(mine.group, mine.id),
-            "namespace": mine.namespace,
+            "name": name(owner.group, owner.id),
+            "namespace": owner.namespace,
             "labels": labels,
             "annotations": annotations,
-            "ownerReferences": [mine.owner],
+            "ownerReferences": [owner.owner],
         },
         "spec": spec,
     })
 }
 
-/// Whether a Job was made for a gate.
+/// Whether a Job belongs to a gate.
 #[must_use]
 pub fn is_of(job: &Job, id: &GateId) -> bool {
     let marked = job.annotations().get(GATE).is_some_and(|key| *key == id.key());
@@ -102,13 +102,13 @@ pub fn is_of(job: &Job, id: &GateId) -> bool {
             .any(|owner| owner.uid == id.group_uid)
 }
 
-/// What became of a Job of a gate.
+/// Returns the result of the Job of a gate.
 #[must_use]
-pub fn read(job: &Job, id: &GateId) -> Tried {
+pub fn read(job: &Job, id: &GateId) -> Evaluation {
     let name = job.name_any();
     if !is_of(job, id) {
-        return Tried::Failed(format!(
-            "there is a Job {name:?} that was not made for this task; delete it, and have the task tried again"
+        return Evaluation::Failed(format!(
+            "Job {name:?} exists and does not belong to this task; delete it and retry the task"
         ));
     }
     let none = Vec::new();
@@ -118,7 +118,7 @@ pub fn read(job: &Job, id: &GateId) -> Tried {
         .unwrap_or(&none);
     let is = |type_: &str| conditions.iter().find(|c| c.type_ == type_ && c.status == "True");
     if is("Complete").is_some() {
-        return Tried::Passed;
+        return Evaluation::Passed;
     }
     if let Some(condition) = is("Failed") {
         let text = [condition.reason.as_deref(), condition.message.as_deref()];
@@ -128,23 +128,23 @@ pub fn read(job: &Job, id: &GateId) -> Tried {
             .filter(|text| !text.is_empty())
             .collect();
         let why = conditions::cut(&text.join(": "), QUOTED);
-        return Tried::Failed(format!("Job {name:?} failed: {why}"));
+        return Evaluation::Failed(format!("Job {name:?} failed: {why}"));
     }
     if job.metadata.deletion_timestamp.is_some() {
-        return Tried::Failed(gone(&name));
+        return Evaluation::Failed(deleted_message(&name));
     }
     let count = |of: fn(&k8s_openapi::api::batch::v1::JobStatus) -> Option<i32>| {
         status.and_then(of).unwrap_or_default()
     };
     let (active, failed) = (count(|status| status.active), count(|status| status.failed));
-    Tried::NotYet(format!(
-        "Job {name:?} has not ended: {active} pods at work, {failed} failed"
+    Evaluation::Pending(format!(
+        "Job {name:?} is running: {active} pods active, {failed} failed"
     ))
 }
 
-/// What is told of a Job that somebody deleted.
+/// Returns the message for a Job that was deleted.
 #[must_use]
-pub fn gone(name: &str) -> String {
+pub fn deleted_message(name: &str) -> String {
     format!("Job {name:?} was deleted before it ended")
 }
 
@@ -165,7 +165,7 @@ mod tests {
 
     fn made() -> Value {
         let (id, owner) = (id(), owner());
-        let mine = Mine {
+        let owner = JobOwner {
             id: &id,
             namespace: "fleet",
             group: "shop",
@@ -175,11 +175,11 @@ mod tests {
             "metadata": {"labels": {"team": "shop", GROUP_LABEL: "other"}, "annotations": {"note": "x"}, "name": "mine", "namespace": "other"},
             "spec": {"backoffLimit": 2, "fieldOfTomorrow": true, "template": {"spec": {"restartPolicy": "Never"}}},
         });
-        object(&template, &mine)
+        object(&template, &owner)
     }
 
     #[test]
-    fn a_job_is_what_its_template_says_and_ours() {
+    fn a_job_has_its_template_and_its_owner() {
         let job = made();
         let metadata = &job["metadata"];
         assert_eq!(metadata["namespace"], "fleet");
@@ -193,11 +193,11 @@ mod tests {
         assert!(is_of(&job, &id()));
         let mut later = id();
         later.begun_at = "2026-01-01T12:00:01Z".parse().unwrap();
-        assert!(!is_of(&job, &later), "the gate was begun anew");
+        assert!(!is_of(&job, &later), "the gate began again");
     }
 
     #[test]
-    fn a_name_is_one_whatever_group_and_stage_are_called() {
+    fn a_name_is_valid_for_any_group_and_stage() {
         let mut id = id();
         let plain = name("shop", &id);
         assert!(plain.starts_with("shop-7-canary-a1-"), "{plain}");
@@ -228,30 +228,30 @@ mod tests {
             super::read(&serde_json::from_value(job).unwrap(), &id())
         };
         let condition = |type_: &str, status: &str| json!({"conditions": [{"type": type_, "status": status, "reason": "BackoffLimitExceeded", "message": "too often"}]});
-        assert_eq!(read(condition("Complete", "True")), Tried::Passed);
+        assert_eq!(read(condition("Complete", "True")), Evaluation::Passed);
         assert!(
-            matches!(read(condition("Failed", "True")), Tried::Failed(text) if text.ends_with("failed: BackoffLimitExceeded: too often"))
+            matches!(read(condition("Failed", "True")), Evaluation::Failed(text) if text.ends_with("failed: BackoffLimitExceeded: too often"))
         );
         for status in [
             condition("Complete", "False"),
             condition("FailureTarget", "True"),
             condition("SuccessCriteriaMet", "True"),
         ] {
-            assert!(matches!(read(status), Tried::NotYet(_)));
+            assert!(matches!(read(status), Evaluation::Pending(_)));
         }
         assert!(
-            matches!(read(json!({"active": 2, "failed": 1})), Tried::NotYet(text) if text.contains("2 pods at work, 1 failed"))
+            matches!(read(json!({"active": 2, "failed": 1})), Evaluation::Pending(text) if text.contains("2 pods active, 1 failed"))
         );
         let mut foreign = made();
         foreign["metadata"]["annotations"][GATE] = "another".into();
         let foreign = serde_json::from_value(foreign).unwrap();
         assert!(
-            matches!(super::read(&foreign, &id()), Tried::Failed(text) if text.contains("not made for this task"))
+            matches!(super::read(&foreign, &id()), Evaluation::Failed(text) if text.contains("does not belong to this task"))
         );
     }
 
     #[test]
-    fn a_template_without_a_pod_is_none() {
+    fn a_template_without_a_pod_is_rejected() {
         assert!(check(&json!({"spec": {"template": {"spec": {}}}})).is_ok());
         for template in [
             json!({}),

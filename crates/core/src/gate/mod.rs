@@ -1,7 +1,7 @@
-//! Gates that somebody else decides: what a webhook answers, what a query gives, what becomes of a Job.
+//! Gates that other systems decide: Webhook, Metric and Job.
 //!
-//! `plan` knows of such a gate only that it is an effect, and what was found of it. Here is what is to be done, what each answer
-//! means, and when it is tried again. Who does it is `controller::gates`.
+//! For `plan` such a gate is an effect with a result. This module defines the request, the meaning of each response,
+//! and when to retry. `controller::gates` makes the requests.
 
 pub mod job;
 pub mod metric;
@@ -15,37 +15,36 @@ use starling_api::{LocalRef, StageTask, StageTaskType, referenced};
 use crate::backoff;
 use crate::digest;
 use crate::plan::Finding;
-use metric::Test;
 
-/// How long a Webhook or a Metric has, where the task does not say.
+/// The timeout of a Webhook or a Metric without one of its own.
 const TIMEOUT: Duration = Duration::from_secs(5 * 60);
-/// How long a Job has, where the task does not say.
+/// The timeout of a Job without one of its own.
 const JOB_TIMEOUT: Duration = Duration::from_secs(60 * 60);
-/// The pause between two tries, where the task does not say.
+/// The interval between two evaluations without one of its own.
 const INTERVAL: Duration = Duration::from_secs(30);
-/// The least pause: a gate is no load test of who decides it.
+/// The shortest interval: a gate must not be a load test of the system that decides it.
 const LEAST_INTERVAL: Duration = Duration::from_secs(1);
-/// The first wait after something that did not come about, such as a refused connection.
-const TROUBLE: Duration = Duration::from_secs(1);
-/// The first pause between two looks at a Job; it grows to [`JOB_LOOK_LONGEST`].
-const JOB_LOOK: Duration = Duration::from_secs(1);
-/// The longest pause between two looks at a Job.
-const JOB_LOOK_LONGEST: Duration = Duration::from_secs(15);
+/// The first wait after an error such as a refused connection.
+const ERROR_WAIT: Duration = Duration::from_secs(1);
+/// The first interval between two reads of a Job; it grows to [`JOB_INTERVAL_LONGEST`].
+const JOB_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest interval between two reads of a Job.
+const JOB_INTERVAL_LONGEST: Duration = Duration::from_secs(15);
 
 /// Before or after the clusters of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
-    /// Before its first cluster.
+    /// Before the first cluster.
     Before,
-    /// After its last.
+    /// After the last cluster.
     After,
 }
 
 impl Side {
-    /// Both, in the order in which they are passed.
+    /// Both sides, in order.
     pub const ALL: [Self; 2] = [Self::Before, Self::After];
 
-    /// The field of the stage.
+    /// Returns the field of the stage.
     #[must_use]
     pub fn list(self) -> &'static str {
         match self {
@@ -54,7 +53,7 @@ impl Side {
         }
     }
 
-    /// One word.
+    /// Returns the name of the side.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -64,26 +63,26 @@ impl Side {
     }
 }
 
-/// A gate that has begun. It is the same after a restart, as all of this stands in status; and another one where the gate begins anew
-/// because a person asked for it.
+/// The identity of a gate that has begun. It is stable across restarts, since status has all of its parts, and differs
+/// after an operator had the gate evaluated again from the start.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GateId {
-    /// The group's UID.
+    /// The UID of the group.
     pub group_uid: String,
     /// The number of the rollout.
     pub rollout: i64,
     /// The stage.
     pub stage: String,
-    /// Before or after it.
+    /// The side of the stage.
     pub side: Side,
-    /// Its place in the list.
+    /// The index in the list.
     pub index: usize,
-    /// When it became its turn.
+    /// When the turn of the gate came.
     pub begun_at: Timestamp,
 }
 
 impl GateId {
-    /// A text that stands for this gate and no other: 64 hex digits.
+    /// Returns a text that is unique to this gate: 64 hex digits.
     #[must_use]
     pub fn key(&self) -> String {
         let Self {
@@ -100,47 +99,47 @@ impl GateId {
     }
 }
 
-/// A task that somebody else decides, as the strategy has it.
+/// A task of the strategy that another system decides.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
-    /// What is to be done.
+    /// The effect.
     pub effect: Effect,
-    /// From its beginning to its failure.
+    /// The time from its beginning to its failure.
     pub timeout: Duration,
-    /// Between two tries; the longest wait after trouble.
+    /// The time between two evaluations, and the longest wait after an error.
     pub interval: Duration,
 }
 
-/// What is to be done.
+/// How a gate is evaluated.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Ask a webhook.
+    /// Call a webhook.
     Webhook {
-        /// Where.
+        /// The URL.
         url: String,
-        /// Secret with the key of the signature.
+        /// The Secret with the signing key.
         secret: String,
     },
     /// Query a Prometheus.
     Metric {
-        /// Where.
+        /// The URL.
         url: String,
-        /// What is asked.
+        /// The query.
         query: String,
-        /// What the answer has to be.
-        test: Test,
-        /// Secret with what signs in there.
+        /// The condition for the response: an expression, which `starling-expression` evaluates.
+        test: String,
+        /// The Secret with the credentials.
         secret: Option<String>,
     },
     /// Run a Job.
     Job {
-        /// Its JobTemplateSpec.
+        /// The JobTemplateSpec.
         template: serde_json::Value,
     },
 }
 
 impl Effect {
-    /// The type of the task.
+    /// Returns the type of the task.
     #[must_use]
     pub fn kind(&self) -> StageTaskType {
         match self {
@@ -151,16 +150,19 @@ impl Effect {
     }
 }
 
+/// Checks the expression of a Metric. It is a parameter, since this package does not contain the expression language.
+pub type CheckTest = dyn Fn(&str) -> Result<(), metric::TestError>;
+
 impl Task {
-    /// Reads the task of a strategy; `None` if it is one that nobody else decides.
+    /// Parses a task of the strategy; `None`: no other system decides it.
     ///
     /// # Errors
-    /// What is wrong with it: the field, and what would be right.
-    pub fn read(task: &StageTask) -> Result<Option<Self>, String> {
+    /// What is wrong with the task: the field, and what is valid.
+    pub fn read(task: &StageTask, check: &CheckTest) -> Result<Option<Self>, String> {
         let effect = match task.type_ {
             StageTaskType::TimedWait | StageTaskType::Approval => return Ok(None),
             StageTaskType::Webhook => read_webhook(task)?,
-            StageTaskType::Metric => read_metric(task)?,
+            StageTaskType::Metric => read_metric(task, check)?,
             StageTaskType::Job => {
                 let part = task.job.as_ref().ok_or("a Job needs job")?;
                 job::check(&part.template)?;
@@ -175,7 +177,7 @@ impl Task {
         };
         let timeout = task.timeout.map_or(usual, |timeout| timeout.as_std());
         if timeout.is_zero() {
-            return Err("timeout is 0s; with that it could only fail".to_owned());
+            return Err("timeout is 0s, with which the task always fails".to_owned());
         }
         let interval = task.interval.map_or(INTERVAL, |interval| interval.as_std());
         if interval < LEAST_INTERVAL {
@@ -199,106 +201,112 @@ fn read_webhook(task: &StageTask) -> Result<Effect, String> {
     })
 }
 
-fn read_metric(task: &StageTask) -> Result<Effect, String> {
+fn read_metric(task: &StageTask, check: &CheckTest) -> Result<Effect, String> {
     let part = task.metric.as_ref().ok_or("a Metric needs metric")?;
-    let test = Test::new(&part.test).map_err(|problem| format!("metric.test: {problem}"))?;
+    check(&part.test).map_err(|problem| format!("metric.test: {problem}"))?;
     let secret: Option<&LocalRef> = part.secret_ref.as_ref();
     Ok(Effect::Metric {
         url: part.url.clone(),
         query: part.query.clone(),
-        test,
+        test: part.test.clone(),
         secret: referenced(secret).map(str::to_owned),
     })
 }
 
-/// What came of one try.
+/// The result of one evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tried {
-    /// It may go on.
+pub enum Evaluation {
+    /// The gate passes.
     Passed,
-    /// It may not, and no further try would change that.
+    /// The gate fails, and no further evaluation would change that.
     Failed(String),
-    /// It was found that it may not go on yet, and why.
-    NotYet(String),
-    /// Nothing was found, and why.
-    Trouble {
-        /// For people.
+    /// The gate does not pass yet, for this reason.
+    Pending(String),
+    /// There is no result, for this reason.
+    Error {
+        /// The message.
         message: String,
-        /// What the other side asked for.
+        /// The wait that the other system requested.
         retry_after: Option<Duration>,
     },
 }
 
-impl Tried {
-    /// Nothing was found, and nobody said when to come back.
-    pub fn trouble(message: impl Into<String>) -> Self {
-        Self::Trouble {
+impl Evaluation {
+    /// Returns an error without a requested wait.
+    pub fn error(message: impl Into<String>) -> Self {
+        Self::Error {
             message: message.into(),
             retry_after: None,
         }
     }
 
-    /// The same, of an answer that also said when to come back.
+    /// Returns the same with the wait that the response requested.
     #[must_use]
-    pub fn asked_back(self, after: Option<Duration>) -> Self {
+    pub fn with_retry_after(self, after: Option<Duration>) -> Self {
         match self {
-            Self::Trouble { message, .. } => Self::Trouble {
+            Self::Error { message, .. } => Self::Error {
                 message,
                 retry_after: after,
             },
-            Self::Passed | Self::Failed(_) | Self::NotYet(_) => self,
+            Self::Passed | Self::Failed(_) | Self::Pending(_) => self,
         }
     }
 }
 
-/// What is done after a try.
+/// What follows from an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum After {
-    /// Nothing: this was found.
+pub enum NextStep {
+    /// The gate has this result.
     Found(Finding),
-    /// It is tried again after a wait, and this is why.
+    /// Evaluate again after a wait, for this reason.
     Wait {
-        /// How long.
+        /// The wait.
         wait: Duration,
-        /// For people.
+        /// The reason.
         why: String,
     },
 }
 
-/// How a gate is tried: in how many tries in a row nothing came about, and how many there were.
+/// The evaluations of a gate so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tries {
-    /// All.
+pub struct Evaluations {
+    /// All evaluations.
     pub all: u32,
-    /// Trouble, in a row.
-    pub in_trouble: u32,
+    /// Consecutive evaluations with an error.
+    pub errors: u32,
 }
 
-/// What follows from a try. The last one is made when the time of the task is over, however long the wait before it, so that a
-/// gate whose time went by while nobody looked is tried once.
+/// Returns what follows from an evaluation. The last evaluation is made when the timeout is over, however long the wait
+/// before it, so that a gate whose timeout ended while the controller was down is evaluated once.
 #[must_use]
-pub fn after(task: &Task, id: &GateId, tries: &mut Tries, tried: Tried, now: Timestamp) -> After {
+pub fn after(
+    task: &Task,
+    id: &GateId,
+    tries: &mut Evaluations,
+    evaluation: Evaluation,
+    now: Timestamp,
+) -> NextStep {
     tries.all = tries.all.saturating_add(1);
-    let in_trouble = match &tried {
-        Tried::Trouble { .. } => tries.in_trouble.saturating_add(1),
-        Tried::Passed | Tried::Failed(_) | Tried::NotYet(_) => 0,
+    let errors = match &evaluation {
+        Evaluation::Error { .. } => tries.errors.saturating_add(1),
+        Evaluation::Passed | Evaluation::Failed(_) | Evaluation::Pending(_) => 0,
     };
-    tries.in_trouble = in_trouble;
-    let (wait, why) = match tried {
-        Tried::Passed => return After::Found(Finding::Passed),
-        Tried::Failed(message) => return After::Found(Finding::Failed { message }),
-        Tried::NotYet(message) => (usual_wait(task, id, tries.all), message),
-        Tried::Trouble { message, retry_after } => {
-            let wait = backoff::delay(TROUBLE, in_trouble, &id.key()).min(task.interval);
+    tries.errors = errors;
+    let (wait, why) = match evaluation {
+        Evaluation::Passed => return NextStep::Found(Finding::Passed),
+        Evaluation::Failed(message) => return NextStep::Found(Finding::Failed { message }),
+        Evaluation::Pending(message) => (usual_wait(task, id, tries.all), message),
+        Evaluation::Error { message, retry_after } => {
+            let wait = backoff::delay(ERROR_WAIT, errors, &id.key()).min(task.interval);
             (wait.max(retry_after.unwrap_or_default()), message)
         }
     };
     let left = left(task, id, now);
     if left.is_zero() {
         let message = format!("not within {}: {why}", starling_api::Duration::from(task.timeout));
-        return After::Found(Finding::Failed { message });
+        return NextStep::Found(Finding::Failed { message });
     }
-    After::Wait {
+    NextStep::Wait {
         wait: wait.min(left),
         why,
     }
@@ -307,11 +315,11 @@ pub fn after(task: &Task, id: &GateId, tries: &mut Tries, tried: Tried, now: Tim
 fn usual_wait(task: &Task, id: &GateId, tries: u32) -> Duration {
     match task.effect {
         Effect::Webhook { .. } | Effect::Metric { .. } => task.interval,
-        Effect::Job { .. } => backoff::delay(JOB_LOOK, tries, &id.key()).min(JOB_LOOK_LONGEST),
+        Effect::Job { .. } => backoff::delay(JOB_INTERVAL, tries, &id.key()).min(JOB_INTERVAL_LONGEST),
     }
 }
 
-/// The time that a task has left.
+/// Returns the time that a task has left.
 fn left(task: &Task, id: &GateId, now: Timestamp) -> Duration {
     let timeout = SignedDuration::try_from(task.timeout).unwrap_or(SignedDuration::MAX);
     let ends = id.begun_at.saturating_add(timeout).unwrap_or(Timestamp::MAX);
@@ -319,4 +327,4 @@ fn left(task: &Task, id: &GateId, now: Timestamp) -> Duration {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

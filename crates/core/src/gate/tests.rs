@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 
-/// Some gate.
+/// The ID of a gate.
 pub(super) fn id() -> GateId {
     GateId {
         group_uid: "6f1c".into(),
@@ -18,8 +18,16 @@ fn at(seconds: i64) -> Timestamp {
     id().begun_at + SignedDuration::from_secs(seconds)
 }
 
+/// Rejects a test that ends with an operator.
+pub(crate) fn check(test: &str) -> Result<(), metric::TestError> {
+    match test.ends_with('<') {
+        true => Err(metric::TestError::syntax("no expression".to_owned())),
+        false => Ok(()),
+    }
+}
+
 fn task(task: serde_json::Value) -> Result<Option<Task>, String> {
-    Task::read(&serde_json::from_value(task).unwrap())
+    Task::read(&serde_json::from_value(task).unwrap(), &check)
 }
 
 fn webhook(more: &serde_json::Value) -> Task {
@@ -33,7 +41,7 @@ fn webhook(more: &serde_json::Value) -> Task {
 }
 
 #[test]
-fn a_task_has_the_times_that_it_names_or_the_usual() {
+fn a_task_has_its_own_times_or_the_defaults() {
     let plain = webhook(&json!({}));
     assert_eq!((plain.timeout, plain.interval), (TIMEOUT, INTERVAL));
     let own = webhook(&json!({"timeout": "1h", "interval": "2s"}));
@@ -44,27 +52,26 @@ fn a_task_has_the_times_that_it_names_or_the_usual() {
 }
 
 #[test]
-fn what_a_task_lacks_is_named() {
+fn a_missing_field_of_a_task_is_named() {
     let hook = |more: serde_json::Value| json!({"type": "Webhook", "webhook": more});
     let metric =
         |test: &str| json!({"type": "Metric", "metric": {"url": "http://p", "query": "up", "test": test}});
-    for (given, words) in [
+    for (given, expected) in [
         (json!({"type": "Webhook"}), "a Webhook needs webhook"),
         (json!({"type": "Metric"}), "a Metric needs metric"),
         (json!({"type": "Job"}), "a Job needs job"),
+        (metric("value <"), "metric.test: no expression"),
         (
             hook(json!({"url": "http://h", "secretRef": {"name": ""}})),
             "webhook.secretRef.name is empty",
         ),
-        (metric("value"), "metric.test: gives a double"),
-        (metric("value <"), "metric.test: "),
         (
             json!({"type": "Job", "job": {"template": {}}}),
             "job.template.spec.template.spec is missing",
         ),
     ] {
         let problem = task(given.clone()).unwrap_err();
-        assert!(problem.contains(words), "{given}: {problem}");
+        assert!(problem.contains(expected), "{given}: {problem}");
     }
     for (field, value) in [("timeout", "0s"), ("interval", "999ms")] {
         let mut given = metric("value > 0.0");
@@ -74,7 +81,7 @@ fn what_a_task_lacks_is_named() {
 }
 
 #[test]
-fn the_key_of_a_gate_is_its_own_and_lasts() {
+fn the_key_of_a_gate_is_unique_and_stable() {
     let key = id().key();
     assert_eq!(key.len(), 64);
     assert_eq!(key, id().key());
@@ -94,43 +101,46 @@ fn the_key_of_a_gate_is_its_own_and_lasts() {
 }
 
 #[test]
-fn what_was_found_ends_it_and_anything_else_waits() {
+fn a_result_ends_the_gate_and_anything_else_waits() {
     let task = webhook(&json!({}));
-    let mut tries = Tries::default();
-    let mut after = |tried, seconds| super::after(&task, &id(), &mut tries, tried, at(seconds));
-    assert_eq!(after(Tried::Passed, 0), After::Found(Finding::Passed));
+    let mut tries = Evaluations::default();
+    let mut after = |evaluation, seconds| super::after(&task, &id(), &mut tries, evaluation, at(seconds));
+    assert_eq!(after(Evaluation::Passed, 0), NextStep::Found(Finding::Passed));
     let no = Finding::Failed { message: "no".into() };
-    assert_eq!(after(Tried::Failed("no".into()), 0), After::Found(no));
-    let wait = |seconds, why: &str| After::Wait {
+    assert_eq!(after(Evaluation::Failed("no".into()), 0), NextStep::Found(no));
+    let wait = |seconds, why: &str| NextStep::Wait {
         wait: Duration::from_secs(seconds),
         why: why.to_owned(),
     };
-    assert_eq!(after(Tried::NotYet("half".into()), 10), wait(30, "half"));
-    // The last try is when the time is over.
-    assert_eq!(after(Tried::NotYet("half".into()), 295), wait(5, "half"));
+    assert_eq!(after(Evaluation::Pending("half".into()), 10), wait(30, "half"));
+    // The last evaluation is made when the timeout is over.
+    assert_eq!(after(Evaluation::Pending("half".into()), 295), wait(5, "half"));
     let late = Finding::Failed {
         message: "not within 5m: half".into(),
     };
-    assert_eq!(after(Tried::NotYet("half".into()), 300), After::Found(late));
+    assert_eq!(
+        after(Evaluation::Pending("half".into()), 300),
+        NextStep::Found(late)
+    );
 }
 
 #[test]
-fn trouble_is_tried_again_ever_later_and_when_the_other_side_says() {
+fn an_error_is_retried_with_backoff_or_as_the_response_requests() {
     let task = webhook(&json!({"interval": "8s"}));
-    let mut tries = Tries::default();
-    let mut wait = |tried| match super::after(&task, &id(), &mut tries, tried, at(0)) {
-        After::Wait { wait, .. } => wait,
-        After::Found(found) => panic!("{found:?}"),
+    let mut tries = Evaluations::default();
+    let mut wait = |evaluation| match super::after(&task, &id(), &mut tries, evaluation, at(0)) {
+        NextStep::Wait { wait, .. } => wait,
+        NextStep::Found(found) => panic!("{found:?}"),
     };
-    let refused = || Tried::trouble("refused");
+    let refused = || Evaluation::error("refused");
     let waits: Vec<Duration> = (0..6).map(|_| wait(refused())).collect();
     for (wait, longest) in waits.iter().zip([1, 2, 4, 8, 8, 8]) {
         let longest = Duration::from_secs(longest);
         assert!(*wait <= longest && *wait >= longest / 2, "{waits:?}");
     }
-    let asked = refused().asked_back(Some(Duration::from_secs(20)));
+    let asked = refused().with_retry_after(Some(Duration::from_secs(20)));
     assert_eq!(wait(asked), Duration::from_secs(20));
-    // An answer ends the row.
-    assert_eq!(wait(Tried::NotYet("half".into())), Duration::from_secs(8));
+    // A response ends the sequence of errors.
+    assert_eq!(wait(Evaluation::Pending("half".into())), Duration::from_secs(8));
     assert!(wait(refused()) <= Duration::from_secs(1));
 }

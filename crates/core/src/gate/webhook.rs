@@ -1,4 +1,4 @@
-//! What is sent to a webhook, and what its answer means.
+//! The request to a webhook, and the meaning of its response.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize};
@@ -6,65 +6,65 @@ use serde_json::Value;
 use sha2::Sha256;
 use starling_api::{EntryRevision, RolloutDirection};
 
-use super::Tried;
+use super::Evaluation;
 
-/// Header: when the request was signed, in seconds since 1970.
+/// The header with the time of the signature, in seconds since 1970.
 pub const TIMESTAMP: &str = "starling-timestamp";
-/// Header: the signature.
+/// The header with the signature.
 pub const SIGNATURE: &str = "starling-signature";
-/// Header: the same for each try of a gate, whoever makes it.
+/// The header with a key that is the same for each evaluation of a gate.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// What a webhook is told. Between two tries of the same gate only the counts may differ.
+/// The body of the request. Only the counts may differ between two requests of the same gate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Question {
-    /// The group's namespace.
+pub struct GateRequest {
+    /// The namespace of the group.
     pub namespace: String,
-    /// The group.
+    /// The name of the group.
     pub group: String,
     /// The number of the rollout.
     pub rollout: i64,
-    /// Digest of the release.
+    /// The digest of the release.
     pub release: String,
-    /// Revision of each entry.
+    /// The revision of each entry.
     pub revisions: Vec<EntryRevision>,
-    /// Which way it goes.
+    /// The direction of the rollout.
     pub direction: RolloutDirection,
     /// The stage.
     pub stage: String,
     /// The list of the task: `beforeStageTasks` or `afterStageTasks`.
     pub list: &'static str,
-    /// Its place there.
+    /// The index in the list.
     pub task: usize,
-    /// When it became its turn, RFC 3339.
+    /// When the turn of the gate came, in RFC 3339 format.
     pub start_time: String,
     /// The clusters of the stage.
     pub clusters: Clusters,
 }
 
-/// How many clusters of a stage stand how.
+/// The counts of the clusters of a stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Clusters {
-    /// All.
+    /// All clusters.
     pub total: usize,
-    /// Done.
+    /// Clusters that are done.
     pub updated: usize,
-    /// Failed.
+    /// Failed clusters.
     pub failed: usize,
 }
 
-impl Question {
-    /// The bytes that are sent and signed.
+impl GateRequest {
+    /// Returns the bytes that are sent and signed.
     #[must_use]
     pub fn body(&self) -> Vec<u8> {
-        // Strings and numbers: this cannot fail.
+        // Strings and numbers cannot fail to serialise.
         serde_json::to_vec(self).unwrap_or_default()
     }
 }
 
-/// The signature of a request: `v1=` and the HMAC-SHA256, in hex, of the timestamp, a dot, and the body. `None`: nothing can be signed
-/// with such a key.
+/// Returns the signature of a request: `v1=` and the HMAC-SHA256, in hex, of the timestamp, a dot, and the body.
+/// `None`: the key is not usable.
 #[must_use]
 pub fn signature(key: &[u8], timestamp: i64, body: &[u8]) -> Option<String> {
     if key.is_empty() {
@@ -78,18 +78,18 @@ pub fn signature(key: &[u8], timestamp: i64, body: &[u8]) -> Option<String> {
 }
 
 #[derive(Default, Deserialize)]
-struct Answer {
+struct Response {
     #[serde(default)]
     result: Option<Value>,
     #[serde(default)]
     message: Option<Value>,
 }
 
-/// What an answer means.
+/// Returns the meaning of a response.
 #[must_use]
-pub fn read(status: u16, body: &[u8]) -> Tried {
-    let Ok(Answer { result, message }) = parse(body) else {
-        return Tried::trouble(format!(
+pub fn read(status: u16, body: &[u8]) -> Evaluation {
+    let Ok(Response { result, message }) = parse(body) else {
+        return Evaluation::error(format!(
             "the webhook answered {status} with JSON that cannot be read"
         ));
     };
@@ -97,42 +97,43 @@ pub fn read(status: u16, body: &[u8]) -> Tried {
         .as_ref()
         .and_then(Value::as_str)
         .filter(|text| !text.is_empty());
-    let said = |otherwise: &str| message.unwrap_or(otherwise).to_owned();
+    let text = |otherwise: &str| message.unwrap_or(otherwise).to_owned();
     match status {
         200..=299 => match result.as_ref().map(Value::as_str) {
-            None | Some(Some("Passed")) => Tried::Passed,
-            Some(Some("Failed")) => Tried::Failed(said("the webhook answered Failed")),
-            Some(Some("Pending")) => Tried::NotYet(said("the webhook answered Pending")),
-            Some(_) => Tried::Failed(
-                "the webhook's answer has a result that is none of Passed, Failed and Pending".to_owned(),
+            None | Some(Some("Passed")) => Evaluation::Passed,
+            Some(Some("Failed")) => Evaluation::Failed(text("the webhook answered Failed")),
+            Some(Some("Pending")) => Evaluation::Pending(text("the webhook answered Pending")),
+            Some(_) => Evaluation::Failed(
+                "the webhook's response has a result other than Passed, Failed and Pending".to_owned(),
             ),
         },
-        300..=399 => Tried::Failed(format!(
-            "the webhook answered {status}; it is not followed to another place"
+        300..=399 => Evaluation::Failed(format!(
+            "the webhook answered {status}; redirects are not followed"
         )),
         _ => {
             let code = format!("the webhook answered {status}");
             let whole = message.map_or_else(|| code.clone(), |text| format!("{code}: {text}"));
-            if is_worth_another_try(status) {
-                Tried::trouble(whole)
+            if is_retryable(status) {
+                Evaluation::error(whole)
             } else {
-                Tried::Failed(whole)
+                Evaluation::Failed(whole)
             }
         }
     }
 }
 
-/// A body that does not even look like an object has no result. One that does and is cut off may have had one.
-fn parse(body: &[u8]) -> Result<Answer, serde_json::Error> {
+/// Parses the body of a response. A body that does not look like an object has no result. One that does and is
+/// truncated may have had one.
+fn parse(body: &[u8]) -> Result<Response, serde_json::Error> {
     if body.trim_ascii_start().starts_with(b"{") {
         serde_json::from_slice(body)
     } else {
-        Ok(Answer::default())
+        Ok(Response::default())
     }
 }
 
-/// Whether the same request may get another answer: the server is in trouble, or busy.
-pub(super) fn is_worth_another_try(status: u16) -> bool {
+/// Whether the same request may get another response: the server has a failure, or is busy.
+pub(super) fn is_retryable(status: u16) -> bool {
     matches!(status, 408 | 425 | 429) || status >= 500
 }
 
@@ -140,21 +141,21 @@ pub(super) fn is_worth_another_try(status: u16) -> bool {
 mod tests {
     use super::*;
 
-    fn trouble(message: &str) -> Tried {
-        Tried::trouble(message)
+    fn trouble(message: &str) -> Evaluation {
+        Evaluation::error(message)
     }
 
     #[test]
-    fn the_answer_decides() {
-        let failed = |text: &str| Tried::Failed(text.to_owned());
-        let not_yet = |text: &str| Tried::NotYet(text.to_owned());
+    fn the_response_decides() {
+        let failed = |text: &str| Evaluation::Failed(text.to_owned());
+        let not_yet = |text: &str| Evaluation::Pending(text.to_owned());
         for (status, body, expected) in [
-            (200, "", Tried::Passed),
-            (204, "", Tried::Passed),
-            (200, "ok", Tried::Passed),
-            (200, r#"{"message": "fine"}"#, Tried::Passed),
-            (200, r#"{"result": null}"#, Tried::Passed),
-            (202, r#"{"result": "Passed"}"#, Tried::Passed),
+            (200, "", Evaluation::Passed),
+            (204, "", Evaluation::Passed),
+            (200, "ok", Evaluation::Passed),
+            (200, r#"{"message": "fine"}"#, Evaluation::Passed),
+            (200, r#"{"result": null}"#, Evaluation::Passed),
+            (202, r#"{"result": "Passed"}"#, Evaluation::Passed),
             (
                 200,
                 r#"{"result": "Failed"}"#,
@@ -178,12 +179,12 @@ mod tests {
             (
                 200,
                 r#"{"result": "passed"}"#,
-                failed("the webhook's answer has a result that is none of Passed, Failed and Pending"),
+                failed("the webhook's response has a result other than Passed, Failed and Pending"),
             ),
             (
                 200,
                 r#"{"result": true}"#,
-                failed("the webhook's answer has a result that is none of Passed, Failed and Pending"),
+                failed("the webhook's response has a result other than Passed, Failed and Pending"),
             ),
             (
                 200,
@@ -198,7 +199,7 @@ mod tests {
             (
                 302,
                 "",
-                failed("the webhook answered 302; it is not followed to another place"),
+                failed("the webhook answered 302; redirects are not followed"),
             ),
             (400, "", failed("the webhook answered 400")),
             (
@@ -206,7 +207,7 @@ mod tests {
                 r#"{"message": "who are you"}"#,
                 failed("the webhook answered 403: who are you"),
             ),
-            // A result counts only in a success.
+            // A result counts only in a successful response.
             (404, r#"{"result": "Passed"}"#, failed("the webhook answered 404")),
             (408, "", trouble("the webhook answered 408")),
             (425, "", trouble("the webhook answered 425")),
@@ -228,7 +229,7 @@ mod tests {
 
     /// From `printf '1800000000.{}' | openssl dgst -sha256 -hmac key`.
     #[test]
-    fn the_signature_is_what_openssl_computes() {
+    fn the_signature_equals_that_of_openssl() {
         assert_eq!(
             signature(b"key", 1_800_000_000, b"{}").as_deref(),
             Some("v1=7321475872b03ff21bdc2dfd86ea2d99ec29c479fbe4a77aa6acf4509505493f")

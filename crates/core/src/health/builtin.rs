@@ -1,4 +1,4 @@
-//! The kinds that Kubernetes brings and whose health has rules of its own.
+//! The built-in kinds with health rules of their own.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use serde_json::Value;
 
 use super::Health;
 use super::fields::{Malformed, conditions, integer, integer_or, nested, text_or};
-use crate::object::ObjectKey;
+use crate::object::ObjectId;
 
-/// How long a pod may be unschedulable before it counts as failed: kstatus' number.
+/// How long a pod may be unschedulable before it counts as failed; the number is from kstatus.
 const SCHEDULE_WINDOW: Duration = Duration::from_secs(15);
-/// `progressDeadlineSeconds` at which the Deployment controller does not watch the progress: the largest int32.
+/// The `progressDeadlineSeconds` with which the Deployment controller has no deadline: the largest int32.
 const NO_DEADLINE: i64 = 2_147_483_647;
 
-/// The health of an object of such a kind; `None` for any other.
-pub(super) fn of(key: &ObjectKey, object: &Value, now: Timestamp) -> Result<Option<Health>, Malformed> {
+/// Returns the health of an object of a built-in kind; `None`: it is of another kind.
+pub(super) fn of(key: &ObjectId, object: &Value, now: Timestamp) -> Result<Option<Health>, Malformed> {
     let health = match (key.group.as_str(), key.kind.as_str()) {
         ("", "ConfigMap" | "Secret") | ("batch", "CronJob") => Health::current("Resource is always ready"),
         ("", "Service") => service(object),
@@ -37,15 +37,15 @@ fn status(object: &Value, name: &str) -> i64 {
     integer_or(object, &["status", name], 0)
 }
 
-/// The first of the pairs (word, have, want) in which something is missing.
+/// Returns the health by the first of the pairs (name, have, want) in which something is missing.
 fn short_of(pairs: &[(&str, i64, i64)]) -> Option<Health> {
     pairs
         .iter()
         .find(|(_, have, want)| want > have)
-        .map(|(word, have, want)| Health::in_progress(format!("{word}: {have}/{want}")))
+        .map(|(name, have, want)| Health::in_progress(format!("{name}: {have}/{want}")))
 }
 
-/// Pods of which there are more than wanted.
+/// Returns the health with more pods than wanted.
 fn too_many(have: i64, want: i64) -> Option<Health> {
     (have > want).then(|| Health::in_progress(format!("Pending termination: {}", have.wrapping_sub(want))))
 }
@@ -103,7 +103,7 @@ fn replica_set(object: &Value) -> Result<Health, Malformed> {
         .unwrap_or_else(|| Health::current(format!("ReplicaSet is available. Replicas: {replicas}"))))
 }
 
-/// Its controller sets no conditions, so a failure cannot be told.
+/// The controller sets no conditions, so a failure is not visible.
 fn stateful_set(object: &Value) -> Health {
     let strategy = ["spec", "updateStrategy"];
     if text_or(object, &[strategy[0], strategy[1], "type"], "") == "OnDelete" {
@@ -141,7 +141,7 @@ fn stateful_set(object: &Value) -> Health {
     ))
 }
 
-/// Its controller always writes both generations, so without them it has not looked yet.
+/// The controller always writes both generations, so without them it has not observed the object.
 fn daemon_set(kind: &str, object: &Value) -> Result<Health, Malformed> {
     for path in [["metadata", "generation"], ["status", "observedGeneration"]] {
         if integer(object, &path)?.is_none() {
@@ -172,7 +172,7 @@ fn claim(object: &Value) -> Health {
     }
 }
 
-/// A pod by itself: one that has ended is what its spec says, whether it ended well or not.
+/// A pod without a controller: a pod that has ended is in the state of its spec, whatever its exit code.
 fn pod(object: &Value, now: Timestamp) -> Result<Health, Malformed> {
     let conditions = conditions(object)?;
     match text_or(object, &["status", "phase"], "") {
@@ -215,7 +215,7 @@ fn pod(object: &Value, now: Timestamp) -> Result<Health, Malformed> {
     }
 }
 
-/// Whether a pod was made so lately that the scheduler may still place it.
+/// Whether a pod is so new that the scheduler may still place it.
 fn is_new(object: &Value, now: Timestamp) -> bool {
     let made: Option<Timestamp> = text_or(object, &["metadata", "creationTimestamp"], "")
         .parse()
@@ -224,7 +224,7 @@ fn is_new(object: &Value, now: Timestamp) -> bool {
     made.is_some_and(|made| made.duration_since(now) > -window)
 }
 
-/// Names of the containers that are started again and again.
+/// Returns the names of the containers in CrashLoopBackOff.
 fn crash_looping(object: &Value) -> Result<Vec<&str>, Malformed> {
     let statuses = match nested(object, &["status", "containerStatuses"])? {
         None => return Ok(Vec::new()),
@@ -271,7 +271,7 @@ fn malformed(what: &str, expected: &'static str) -> Malformed {
     }
 }
 
-/// One that runs is what its spec says: how long it takes is its own business.
+/// A running Job is in the state of its spec, whatever its duration.
 fn job(object: &Value) -> Result<Health, Malformed> {
     let parallelism = integer_or(object, &["spec", "parallelism"], 1);
     let completions = integer_or(object, &["spec", "completions"], parallelism);

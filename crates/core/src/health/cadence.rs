@@ -1,60 +1,61 @@
-//! When objects that are not healthy are looked at again.
+//! When the next health check of unhealthy objects is due.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::Verdict;
+use super::HealthVerdict;
 use crate::backoff;
 
-/// The first wait between two looks, and the longest: a Deployment takes seconds, a database minutes.
+/// The first and the longest wait between two health checks: a Deployment takes seconds, a database minutes.
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// The looks at the objects of one Sync: how many in a row, and when the next one is.
+/// The health checks of one Sync: how many in a row, and when the next one is due.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cadence {
-    /// Looks in a row that found them on their way.
-    looks: u32,
-    /// Looks in a row that found them failed.
+    /// Consecutive checks that found the objects in progress.
+    checks: u32,
+    /// Consecutive checks that found the objects failed.
     failures: u32,
-    /// When they are looked at again; `None`: at the next check for drift.
+    /// When the next check is due; `None`: with the next drift check.
     next: Option<Timestamp>,
 }
 
 impl Cadence {
-    /// When the next look is; `None`: at the next check for drift.
+    /// Returns when the next check is due; `None`: with the next drift check.
     #[must_use]
     pub fn next(&self) -> Option<Timestamp> {
         self.next
     }
 
-    /// Something was written: what follows is looked at soon again.
+    /// Starts with short waits again after a write.
     pub fn restart(&mut self) {
-        self.looks = 0;
+        self.checks = 0;
     }
 
-    /// After a look: soon while the objects are on their way, and at the latest when their time is over; with the backoff
-    /// of a failed attempt, which starts at `retry`, once they have failed. `seed` spreads what began together.
-    pub fn looked(&mut self, verdict: &Verdict, retry: Duration, seed: &str, now: Timestamp) {
+    /// Schedules the next check after a check. While the objects are in progress, the wait is short and ends with their
+    /// timeout at the latest. After a failure it is the backoff of a failed attempt, which starts at `retry`. `seed`
+    /// spreads checks that began together.
+    pub fn checked(&mut self, verdict: &HealthVerdict, retry: Duration, seed: &str, now: Timestamp) {
         match verdict {
-            Verdict::Healthy => *self = Self::default(),
-            Verdict::Waiting { until, .. } => {
-                self.looks = self.looks.saturating_add(1);
+            HealthVerdict::Healthy => *self = Self::default(),
+            HealthVerdict::Waiting { until, .. } => {
+                self.checks = self.checks.saturating_add(1);
                 self.failures = 0;
-                let wait = backoff::delay(FIRST, self.looks, seed).min(LONGEST);
+                let wait = backoff::delay(FIRST, self.checks, seed).min(LONGEST);
                 self.next = Some(after(now, wait).min(*until));
             }
-            Verdict::Failed { .. } => {
-                self.looks = 0;
+            HealthVerdict::Failed { .. } => {
+                self.checks = 0;
                 self.failures = self.failures.saturating_add(1);
                 self.next = Some(after(now, backoff::delay(retry, self.failures, seed)));
             }
         }
     }
 
-    /// After a look at a cluster that could not be asked. An event comes once it can be; this is for the case that none
-    /// does.
+    /// Schedules the next check of a cluster that is unreachable. An event follows once the cluster is reachable; this
+    /// covers an event that is lost.
     pub fn lost(&mut self, retry: Duration, now: Timestamp) {
         self.next = Some(after(now, retry));
     }
@@ -75,18 +76,18 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn waiting(until: i64) -> Verdict {
-        Verdict::Waiting {
+    fn waiting(until: i64) -> HealthVerdict {
+        HealthVerdict::Waiting {
             until: at(until),
             unhealthy: Vec::new(),
         }
     }
 
-    /// Milliseconds from each look to the next one.
-    fn waits(cadence: &mut Cadence, verdict: &Verdict, looks: usize) -> Vec<i64> {
-        (0..looks)
+    /// Returns the milliseconds from each check to the next one.
+    fn waits(cadence: &mut Cadence, verdict: &HealthVerdict, checks: usize) -> Vec<i64> {
+        (0..checks)
             .map(|_| {
-                cadence.looked(verdict, RETRY, "seed", at(0));
+                cadence.checked(verdict, RETRY, "seed", at(0));
                 cadence.next().unwrap().as_millisecond()
             })
             .collect()
@@ -100,31 +101,31 @@ mod tests {
         assert!(waits.iter().all(|wait| *wait <= 10_000), "{waits:?}");
         assert_eq!(waits[11], 10_000);
         cadence.restart();
-        cadence.looked(&waiting(1000), RETRY, "seed", at(0));
+        cadence.checked(&waiting(1000), RETRY, "seed", at(0));
         assert!(cadence.next().unwrap() <= at(1), "after a write it starts over");
     }
 
     #[test]
-    fn the_end_of_the_time_is_not_slept_through() {
+    fn a_check_is_due_at_the_end_of_the_timeout() {
         let mut cadence = Cadence::default();
         let waits = waits(&mut cadence, &waiting(7), 12);
         assert_eq!(waits[11], 7_000);
     }
 
     #[test]
-    fn what_failed_is_looked_at_with_the_backoff_of_an_attempt() {
+    fn a_failure_is_checked_again_with_the_backoff_of_an_attempt() {
         let mut cadence = Cadence::default();
-        let failed = Verdict::Failed {
+        let failed = HealthVerdict::Failed {
             unhealthy: Vec::new(),
         };
         let waits = waits(&mut cadence, &failed, 10);
         assert!((15_000..=30_000).contains(&waits[0]), "{waits:?}");
         assert!((300_000..=600_000).contains(&waits[9]), "{waits:?}");
-        // It got going again, and fails again: from the start.
-        cadence.looked(&waiting(1000), RETRY, "seed", at(0));
-        cadence.looked(&failed, RETRY, "seed", at(0));
+        // In progress again, and then failed again: the backoff starts again.
+        cadence.checked(&waiting(1000), RETRY, "seed", at(0));
+        cadence.checked(&failed, RETRY, "seed", at(0));
         assert!(cadence.next().unwrap() <= at(30));
-        cadence.looked(&Verdict::Healthy, RETRY, "seed", at(0));
+        cadence.checked(&HealthVerdict::Healthy, RETRY, "seed", at(0));
         assert_eq!(cadence.next(), None);
         cadence.lost(RETRY, at(5));
         assert_eq!(cadence.next(), Some(at(35)));

@@ -1,9 +1,9 @@
-//! Whose health is worth a request.
+//! Which kinds have a health that requires a read.
 
-/// Whether an object of this kind can be anything but healthy, so that it has to be read.
+/// Whether an object of this kind can be unhealthy, so that it has to be read.
 ///
-/// Kinds without a status, and those in whose status the rules find nothing to look at, are healthy once they are
-/// applied. A kind that is not known here may have conditions, so it counts.
+/// Kinds without a status, and those whose status the rules do not use, are healthy once they are applied. An unknown
+/// kind may have conditions, so it has to be read.
 #[must_use]
 pub fn counts(group: &str, kind: &str) -> bool {
     !matches!(
@@ -48,7 +48,7 @@ mod tests {
     use super::counts;
 
     #[test]
-    fn kinds_without_a_status_cost_nothing_and_unknown_ones_are_read() {
+    fn kinds_without_a_status_need_no_read_and_unknown_kinds_do() {
         for (group, kind) in [
             ("", "ConfigMap"),
             ("", "Secret"),

@@ -1,10 +1,10 @@
-//! Reads fields of objects that may have any form, with the tolerance of the Go library: see each function.
+//! Reads fields of objects of any schema, with the tolerance of the Go library: see each function.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// A field that has not the form of its kind.
+/// A field that does not have the schema of its kind.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Malformed {
     pub(super) field: String,
@@ -17,7 +17,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// A condition; what is absent is empty.
+/// A condition; missing fields are empty.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Condition<'a> {
     pub(super) type_: &'a str,
@@ -26,7 +26,7 @@ pub(super) struct Condition<'a> {
     pub(super) message: &'a str,
 }
 
-/// The value at a path. Absent is also what lies below `null`; a `null` at the end is a value.
+/// Returns the value at a path. Everything below `null` is missing; a `null` at the end is a value.
 pub(super) fn nested<'a>(object: &'a Value, path: &[&str]) -> Result<Option<&'a Value>, Malformed> {
     let mut value = object;
     for (depth, name) in path.iter().enumerate() {
@@ -47,7 +47,7 @@ pub(super) fn nested<'a>(object: &'a Value, path: &[&str]) -> Result<Option<&'a 
     Ok(Some(value))
 }
 
-/// A text that must be one if it is there.
+/// Returns a field that must be a string if it exists.
 pub(super) fn text<'a>(object: &'a Value, path: &[&str]) -> Result<Option<&'a str>, Malformed> {
     let read = |value: &'a Value| {
         value.as_str().ok_or_else(|| Malformed {
@@ -58,7 +58,7 @@ pub(super) fn text<'a>(object: &'a Value, path: &[&str]) -> Result<Option<&'a st
     nested(object, path)?.map(read).transpose()
 }
 
-/// A whole number that must be one if it is there.
+/// Returns a field that must be an integer if it exists.
 pub(super) fn integer(object: &Value, path: &[&str]) -> Result<Option<i64>, Malformed> {
     let read = |value: &Value| {
         value.as_i64().ok_or_else(|| Malformed {
@@ -69,17 +69,18 @@ pub(super) fn integer(object: &Value, path: &[&str]) -> Result<Option<i64>, Malf
     nested(object, path)?.map(read).transpose()
 }
 
-/// A text, or what stands for it where there is none.
+/// Returns a string, or the default.
 pub(super) fn text_or<'a>(object: &'a Value, path: &[&str], default: &'a str) -> &'a str {
     text(object, path).ok().flatten().unwrap_or(default)
 }
 
-/// A whole number, or what stands for it where there is none.
+/// Returns an integer, or the default.
 pub(super) fn integer_or(object: &Value, path: &[&str], default: i64) -> i64 {
     integer(object, path).ok().flatten().unwrap_or(default)
 }
 
-/// `status.conditions`: absent and `null` are none, anything else than a list of objects with texts is malformed.
+/// Returns `status.conditions`: missing and `null` are empty; anything else than a list of objects with strings is
+/// malformed.
 pub(super) fn conditions(object: &Value) -> Result<Vec<Condition<'_>>, Malformed> {
     const EMPTY: Condition<'static> = Condition {
         type_: "",

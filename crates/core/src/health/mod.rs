@@ -1,13 +1,13 @@
-//! Health of what is applied: of one object as kstatus reads it, and of a whole set.
+//! Health of applied objects: of one object by the rules of kstatus, and of a whole set.
 //!
-//! [`of`] is `Compute` of sigs.k8s.io/cli-utils `pkg/kstatus/status` as a function of the object and the time:
-//! first what holds for every kind (being deleted, a generation that nobody observed, `Reconciling` and `Stalled`),
-//! then the kinds that Kubernetes brings (`builtin`), then a `Ready` condition. `tests/oracle` asks the library itself, and
-//! `tests/health_oracle.rs` compares every answer. The only deviation: where the library fails or panics because an
-//! object has not the form of its kind, the answer here is [`Status::Unknown`].
+//! [`of`] is `Compute` of sigs.k8s.io/cli-utils `pkg/kstatus/status` as a function of the object and the time: first
+//! the rules for every kind (deletion, a generation that was not observed, `Reconciling` and `Stalled`), then the
+//! built-in kinds (`builtin`), then a `Ready` condition. `tests/oracle` runs the library itself, and
+//! `tests/health_oracle.rs` compares every result. The only deviation: where the library fails or panics because an
+//! object does not have the schema of its kind, the result here is [`Status::Unknown`].
 //!
-//! [`Watched`] remembers which objects of a Sync were found healthy and in which version; [`judge`] makes one verdict of
-//! those that were not, and [`Cadence`] says when to look again.
+//! [`Watched`] records which objects of a Sync were found healthy, and in which version. [`judge`] returns the verdict
+//! on the others, and [`Cadence`] when the next health check is due.
 
 mod builtin;
 mod cadence;
@@ -23,30 +23,30 @@ use serde_json::Value;
 
 pub use self::cadence::Cadence;
 pub use self::counts::counts;
-pub use self::verdict::{Verdict, judge, summary, waiting_since};
+pub use self::verdict::{HealthVerdict, judge, summary, waiting_since};
 pub use self::watched::{Read, Watched};
-use crate::object::ObjectKey;
+use crate::object::ObjectId;
 use fields::{Malformed, conditions, integer, text};
 
-/// How an object stands, in the words of kstatus.
+/// The status of an object, by kstatus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {
-    /// It did not get where its spec wants it, and will not without help.
+    /// It did not reach the state of its spec, and will not without help.
     Failed,
-    /// It is not there.
+    /// It does not exist.
     NotFound,
     /// It is being deleted.
     Terminating,
-    /// Nothing can be told: it could not be read, or has not the form of its kind.
+    /// It could not be read, or does not have the schema of its kind.
     Unknown,
-    /// It is on its way.
+    /// It is not in the state of its spec yet.
     InProgress,
-    /// It is what its spec says.
+    /// It is in the state of its spec.
     Current,
 }
 
 impl Status {
-    /// The word that kstatus has for it.
+    /// Returns the name of the status in kstatus.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -69,14 +69,14 @@ impl fmt::Display for Status {
 /// The health of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// How it stands.
+    /// The status.
     pub status: Status,
-    /// Why, for people. Of a custom resource these are its controller's words.
+    /// The message; that of a custom resource is from its controller.
     pub message: String,
 }
 
 impl Health {
-    /// A status with its explanation.
+    /// Returns a status with its message.
     #[must_use]
     pub fn new(status: Status, message: impl Into<String>) -> Self {
         Self {
@@ -98,13 +98,14 @@ impl Health {
     }
 }
 
-/// The health of an object as read from a member. Group and kind are those of `key`: items of a list do not say theirs.
+/// Returns the health of an object that was read from a member. Group and kind are those of `key`: items of a list have
+/// none.
 #[must_use]
-pub fn of(key: &ObjectKey, object: &Value, now: Timestamp) -> Health {
+pub fn of(key: &ObjectId, object: &Value, now: Timestamp) -> Health {
     compute(key, object, now).unwrap_or_else(|malformed| Health::new(Status::Unknown, malformed.to_string()))
 }
 
-fn compute(key: &ObjectKey, object: &Value, now: Timestamp) -> Result<Health, Malformed> {
+fn compute(key: &ObjectId, object: &Value, now: Timestamp) -> Result<Health, Malformed> {
     if let Some(health) = generic(key, object)? {
         return Ok(health);
     }
@@ -114,8 +115,8 @@ fn compute(key: &ObjectKey, object: &Value, now: Timestamp) -> Result<Health, Ma
     Ok(ready(object)?.unwrap_or_else(|| Health::current("Resource is current")))
 }
 
-/// What every kind may say: that it is being deleted, that nobody looked at its spec yet, `Reconciling`, `Stalled`.
-fn generic(key: &ObjectKey, object: &Value) -> Result<Option<Health>, Malformed> {
+/// Returns the health by the rules for every kind: deletion, an unobserved generation, `Reconciling`, `Stalled`.
+fn generic(key: &ObjectId, object: &Value) -> Result<Option<Health>, Malformed> {
     if text(object, &["metadata", "deletionTimestamp"])?.is_some_and(|time| !time.is_empty()) {
         let health = Health::new(Status::Terminating, "Resource scheduled for deletion");
         return Ok(Some(health));
@@ -139,9 +140,9 @@ fn generic(key: &ObjectKey, object: &Value) -> Result<Option<Health>, Malformed>
     Ok(None)
 }
 
-/// What a `Ready` condition says, if there is one. Whether `False` can become `True` cannot be told from it.
+/// Returns the health by a `Ready` condition, if there is one. `False` does not show whether it can become `True`.
 fn ready(object: &Value) -> Result<Option<Health>, Malformed> {
-    let said = conditions(object)?
+    let health = conditions(object)?
         .into_iter()
         .filter(|condition| condition.type_ == "Ready")
         .find_map(|condition| match condition.status {
@@ -149,5 +150,5 @@ fn ready(object: &Value) -> Result<Option<Health>, Malformed> {
             "False" | "Unknown" => Some(Health::in_progress(condition.message)),
             _ => None,
         });
-    Ok(said)
+    Ok(health)
 }

@@ -1,4 +1,4 @@
-//! What the health of all objects of a Sync amounts to.
+//! The health verdict on all objects of a Sync.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,37 +7,37 @@ use jiff::{SignedDuration, Timestamp};
 use starling_api::conditions::{self, Condition, READY};
 
 use super::{Health, Status};
-use crate::object::ObjectKey;
+use crate::object::ObjectId;
 
-/// What the health of a whole set amounts to. Objects are named worst first.
+/// The health of a whole set. Objects are listed worst first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum HealthVerdict {
     /// All objects are healthy.
     Healthy,
-    /// Some are not, and there is time left.
+    /// Some objects are not healthy, and the timeout is not over.
     Waiting {
-        /// When it counts as failed.
+        /// When the set counts as failed.
         until: Timestamp,
-        /// The objects that are waited for.
-        unhealthy: Vec<(ObjectKey, Health)>,
+        /// The objects that are not healthy.
+        unhealthy: Vec<(ObjectId, Health)>,
     },
-    /// One of them has failed, or there is no time left.
+    /// An object has failed, or the timeout is over.
     Failed {
         /// The objects that are not healthy.
-        unhealthy: Vec<(ObjectKey, Health)>,
+        unhealthy: Vec<(ObjectId, Health)>,
     },
 }
 
-/// Judges a set by those of its objects that are not healthy. `since` is when it began to be waited for.
+/// Returns the verdict on a set by its unhealthy objects. `since` is when the wait for the set began.
 #[must_use]
 pub fn judge(
-    unhealthy: BTreeMap<ObjectKey, Health>,
+    unhealthy: BTreeMap<ObjectId, Health>,
     since: Timestamp,
     timeout: Duration,
     now: Timestamp,
-) -> Verdict {
+) -> HealthVerdict {
     if unhealthy.is_empty() {
-        return Verdict::Healthy;
+        return HealthVerdict::Healthy;
     }
     let mut unhealthy: Vec<_> = unhealthy.into_iter().collect();
     unhealthy.sort_by(|a, b| (a.1.status, &a.0).cmp(&(b.1.status, &b.0)));
@@ -45,19 +45,20 @@ pub fn judge(
         .ok()
         .and_then(|timeout| since.checked_add(timeout).ok())
         .unwrap_or(Timestamp::MAX);
-    // What has failed will not become healthy by being waited for.
+    // Waiting does not make a failed object healthy.
     let failed = unhealthy
         .iter()
         .any(|(_, health)| health.status == Status::Failed);
     if failed || until <= now {
-        Verdict::Failed { unhealthy }
+        HealthVerdict::Failed { unhealthy }
     } else {
-        Verdict::Waiting { until, unhealthy }
+        HealthVerdict::Waiting { until, unhealthy }
     }
 }
 
-/// Since when a set is waited for: since it was applied, or since it stopped being Ready, whichever came later. What
-/// breaks at rest has as much time to recover as what was just applied; a cluster that was away does not use it up.
+/// Returns when the wait for a set began: with the apply, or when the set stopped being Ready, whichever is later. A
+/// set that breaks later has as much time to recover as one that was just applied; time in which the cluster was
+/// unreachable does not count.
 #[must_use]
 pub fn waiting_since(before: &[Condition], applied: Option<Timestamp>, now: Timestamp) -> Timestamp {
     let unready_since = conditions::find(before, READY)
@@ -68,9 +69,9 @@ pub fn waiting_since(before: &[Condition], applied: Option<Timestamp>, now: Time
         .min(now)
 }
 
-/// The worst object and how many more there are, for people.
+/// Returns the message of the worst object, and the number of the others.
 #[must_use]
-pub fn summary(unhealthy: &[(ObjectKey, Health)]) -> String {
+pub fn summary(unhealthy: &[(ObjectId, Health)]) -> String {
     let Some((object, health)) = unhealthy.first() else {
         return String::new();
     };
@@ -91,8 +92,8 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn set(members: &[(&str, Status)]) -> BTreeMap<ObjectKey, Health> {
-        let key = |name: &str| ObjectKey {
+    fn set(members: &[(&str, Status)]) -> BTreeMap<ObjectId, Health> {
+        let key = |name: &str| ObjectId {
             group: "apps".into(),
             kind: "Deployment".into(),
             namespace: "shop".into(),
@@ -105,11 +106,11 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_waited_for_until_the_timeout_and_what_failed_is_not_waited_for() {
+    fn a_set_waits_until_the_timeout_unless_an_object_failed() {
         let minute = Duration::from_secs(60);
-        assert_eq!(judge(set(&[]), at(0), minute, at(1000)), Verdict::Healthy);
+        assert_eq!(judge(set(&[]), at(0), minute, at(1000)), HealthVerdict::Healthy);
         let slow = || set(&[("a", Status::InProgress), ("b", Status::Terminating)]);
-        let Verdict::Waiting { until, unhealthy } = judge(slow(), at(10), minute, at(69)) else {
+        let HealthVerdict::Waiting { until, unhealthy } = judge(slow(), at(10), minute, at(69)) else {
             panic!("not waiting");
         };
         assert_eq!(until, at(70));
@@ -119,17 +120,17 @@ mod tests {
         );
         assert!(matches!(
             judge(slow(), at(10), minute, at(70)),
-            Verdict::Failed { .. }
+            HealthVerdict::Failed { .. }
         ));
         let broken = set(&[("a", Status::InProgress), ("z", Status::Failed)]);
-        let Verdict::Failed { unhealthy } = judge(broken, at(10), minute, at(10)) else {
+        let HealthVerdict::Failed { unhealthy } = judge(broken, at(10), minute, at(10)) else {
             panic!("not failed");
         };
         assert_eq!(summary(&unhealthy), "Deployment shop/z: z is Failed (and 1 more)");
     }
 
     #[test]
-    fn the_time_counts_from_the_apply_or_from_when_it_stopped_being_ready() {
+    fn the_timeout_counts_from_the_apply_or_from_when_the_set_stopped_being_ready() {
         let ready = |status: &str, since: i64| {
             vec![Condition {
                 type_: READY.into(),
@@ -141,17 +142,17 @@ mod tests {
             }]
         };
         let cases = [
-            // Applied a moment ago, after it was Ready with something else, or never.
+            // Applied just now, after it was Ready with something else, or never.
             (ready("True", 5), Some(100), 100),
             (Vec::new(), Some(100), 100),
-            // Not Ready since long before it was applied: that is not its fault.
+            // Not Ready since long before it was applied, which is not a fault of the apply.
             (ready("False", 5), Some(90), 90),
             // Broke after it was applied, and is found broken now, or was before.
             (ready("True", 5), Some(10), 100),
             (ready("False", 60), Some(10), 60),
-            // The cluster was away.
+            // The cluster was unreachable.
             (ready("Unknown", 80), Some(10), 80),
-            // A clock that jumped back.
+            // A clock that was set back.
             (ready("False", 200), Some(300), 100),
         ];
         for (before, applied, expected) in cases {

@@ -1,9 +1,9 @@
-//! How an inventory is written into ConfigMaps on the member.
+//! The format of an inventory in ConfigMaps on the member.
 //!
-//! A shard is text. The first line names the format and the number of shards; each further line is one entry:
+//! A shard is text. The first line has the format version and the number of shards; each further line is one entry:
 //! group, kind, namespace, name and UID, separated by tabs. Later versions may add fields to the end of a line and
-//! attributes to the first one; a reader ignores what it does not know. A format that it does not know at all is
-//! an error: reading it as "empty" would forget what is on the member.
+//! attributes to the first one; a reader ignores what it does not know. An unknown format is an error: reading it as
+//! empty would forget the objects on the member.
 
 use std::fmt::Write as _;
 
@@ -11,14 +11,14 @@ use starling_api::INVENTORY_PREFIX;
 use thiserror::Error;
 
 use super::{Entry, Inventory};
-use crate::object::ObjectKey;
+use crate::object::ObjectId;
 
-/// The key of a shard's text in the data of its ConfigMap.
+/// The data key of a shard in its ConfigMap.
 pub const DATA_KEY: &str = "inventory";
-/// Bytes of text in one shard. etcd takes 1.5 MiB in a request and the API server 1 MiB in a ConfigMap; half of
-/// that leaves room for metadata and for `managedFields`.
+/// The size of one shard in bytes. etcd accepts 1.5 MiB per request and the API server 1 MiB per ConfigMap; half of
+/// that leaves room for metadata and `managedFields`.
 pub const SHARD_LIMIT: usize = 500 * 1024;
-/// What the first line starts with.
+/// The start of the first line.
 const FORMAT: &str = "starling-inventory/1";
 
 /// Why a text is not a shard of an inventory.
@@ -27,36 +27,36 @@ pub enum FormatError {
     /// The first line does not name a format.
     #[error("no format version in the first line")]
     NoVersion,
-    /// The format is not one that this version reads.
+    /// The format is not one that this version can read.
     #[error("unknown inventory format {found:?}: written by a newer Starling, or not an inventory")]
     UnknownVersion {
-        /// What the first line starts with, at most 64 characters.
+        /// The start of the first line, at most 64 characters.
         found: String,
     },
-    /// The first line tells no number of shards.
+    /// The first line has no number of shards.
     #[error("no number of shards in the first line")]
     NoShardCount,
     /// A line is not an entry.
     #[error("line {line}: {problem}")]
     Line {
-        /// Counted from 1; the first line is the format.
+        /// Counted from 1; the first line has the format.
         line: usize,
-        /// What is wrong with it.
+        /// What is wrong with the line.
         problem: &'static str,
     },
 }
 
-/// One shard as read.
+/// A shard that was read.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// How many shards the inventory had when this one was written. Of the first shard, 1 means that there is no
-    /// other; any other number means: read on until one is missing.
+    /// The number of shards when this one was written. In the first shard, 1 means that there is no other; any other
+    /// number means that shards follow until one is missing.
     pub shards: usize,
     /// The entries of this shard.
     pub entries: Inventory,
 }
 
-/// The name of the ConfigMap that holds shard `index` of an owner's inventory.
+/// Returns the name of the ConfigMap with shard `index` of the inventory of an owner.
 #[must_use]
 pub fn shard_name(owner: &str, index: usize) -> String {
     if index == 0 {
@@ -66,10 +66,10 @@ pub fn shard_name(owner: &str, index: usize) -> String {
     }
 }
 
-/// Writes an inventory as one or more texts of at most `limit` bytes, in the order of the keys.
+/// Encodes an inventory as one or more texts of at most `limit` bytes, in the order of IDs.
 ///
-/// A single entry longer than `limit` still gets a shard of its own: names have 253 characters at most, so this
-/// happens only with a limit that makes no sense.
+/// A single entry longer than `limit` still gets a shard of its own: names have 253 characters at most, so this happens
+/// only with an unreasonable limit.
 #[must_use]
 pub fn encode(inventory: &Inventory, limit: usize) -> Vec<String> {
     let bodies = encode_bodies(inventory, limit);
@@ -77,9 +77,9 @@ pub fn encode(inventory: &Inventory, limit: usize) -> Vec<String> {
     bodies.iter().map(|body| encode_shard(body, shards)).collect()
 }
 
-/// The lines of each shard, without the first one.
+/// Returns the lines of each shard, without the first one.
 pub(super) fn encode_bodies(inventory: &Inventory, limit: usize) -> Vec<String> {
-    // The first line has its final length only when the number of shards is known; 20 digits are enough for any.
+    // The length of the first line depends on the number of shards; 20 digits are enough for any number.
     let room = limit.saturating_sub(FORMAT.len() + " shards=".len() + 20 + 1);
     let mut bodies = vec![String::new()];
     for (key, uid) in inventory.iter() {
@@ -92,16 +92,15 @@ pub(super) fn encode_bodies(inventory: &Inventory, limit: usize) -> Vec<String> 
     bodies
 }
 
-/// A shard from its lines.
+/// Returns a shard with these lines.
 pub(super) fn encode_shard(body: &str, shards: usize) -> String {
     format!("{FORMAT} shards={shards}\n{body}")
 }
 
-/// Reads one shard.
+/// Parses one shard.
 ///
 /// # Errors
-/// [`FormatError`] if the text is not a shard in a format that is known here, entries included: half an inventory
-/// is not returned.
+/// [`FormatError`] if the text is not a shard in a known format. An incomplete inventory is never returned.
 pub fn parse(text: &str) -> Result<Shard, FormatError> {
     let mut lines = text.split_terminator('\n');
     let mut header = lines.next().unwrap_or_default().split(' ');
@@ -131,7 +130,7 @@ pub fn parse(text: &str) -> Result<Shard, FormatError> {
     Ok(Shard { shards, entries })
 }
 
-fn encode_line(key: &ObjectKey, uid: &str) -> String {
+fn encode_line(key: &ObjectId, uid: &str) -> String {
     let mut line = String::with_capacity(key.group.len() + key.name.len() + 96);
     for (index, field) in [&key.group, &key.kind, &key.namespace, &key.name, uid]
         .into_iter()
@@ -159,7 +158,7 @@ fn parse_line(line: &str) -> Result<Entry, &'static str> {
         return Err("no kind or no name");
     }
     Ok(Entry {
-        key: ObjectKey {
+        key: ObjectId {
             group,
             kind,
             namespace,
@@ -169,7 +168,8 @@ fn parse_line(line: &str) -> Result<Entry, &'static str> {
     })
 }
 
-/// Names that Kubernetes accepts need no escape; whatever else a manifest may hold must not break the lines.
+/// Escapes control characters. Names that Kubernetes accepts have none, but a manifest may contain others, which must
+/// not break the lines.
 fn escape(field: &str, line: &mut String) {
     for character in field.chars() {
         if character == '%' || character.is_control() {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     fn entry(kind: &str, namespace: &str, name: &str, uid: &str) -> Entry {
-        let key = ObjectKey {
+        let key = ObjectId {
             group: "apps".into(),
             kind: kind.into(),
             namespace: namespace.into(),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_an_error_and_not_empty() {
+    fn an_unknown_format_is_an_error_and_not_empty() {
         let unknown = |found: &str| FormatError::UnknownVersion { found: found.into() };
         let line = |line, problem| FormatError::Line { line, problem };
         let cases = [
@@ -295,7 +295,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn an_inventory_is_read_as_it_was_written(
             entries in vec(("[A-Z]\\PC{0,8}", "\\PC{0,8}|\\t%\\n", "\\PC{1,8}|\\r", "[a-f0-9-]{0,36}"), 0..60),
             limit in 0_usize..600,
         ) {

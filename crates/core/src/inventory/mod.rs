@@ -1,7 +1,7 @@
-//! The inventory: what a Sync has on its member.
+//! The inventory: the objects that a Sync has on its member.
 //!
-//! It is the only proof of what may be pruned, so it lives on the member itself (see [`format`]) and an entry
-//! knows the UID of the object: a namesake that somebody else created later is not ours.
+//! The inventory is the only proof of what may be pruned, so it is stored on the member itself (see [`format`]). An
+//! entry has the UID of its object: an object with the same name that another owner creates later is not ours.
 
 pub mod format;
 pub mod shards;
@@ -10,32 +10,32 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
-use crate::object::ObjectKey;
+use crate::object::ObjectId;
 
 /// One object of an inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Which object it is.
-    pub key: ObjectKey,
-    /// UID of the object that was applied; empty from the claim until the member has answered.
+    /// The ID of the object.
+    pub key: ObjectId,
+    /// The UID of the object that was applied; empty from the claim until the response.
     pub uid: String,
 }
 
-/// The objects that a Sync has on one member, ordered by key.
+/// The objects that a Sync has on one member, ordered by ID.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
-    /// Key to UID; an empty UID means: claimed, not yet known to exist.
-    entries: BTreeMap<ObjectKey, String>,
+    /// From ID to UID; an empty UID means: claimed, not confirmed.
+    entries: BTreeMap<ObjectId, String>,
 }
 
 impl Inventory {
-    /// An inventory without entries.
+    /// Returns an inventory without entries.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds an entry. A known UID is replaced by another known one, never by "unknown".
+    /// Adds an entry. A known UID is only replaced by another known UID.
     pub fn insert(&mut self, entry: Entry) {
         let uid = self.entries.entry(entry.key).or_default();
         if !entry.uid.is_empty() {
@@ -43,24 +43,24 @@ impl Inventory {
         }
     }
 
-    /// Takes an entry out; tells whether it was there.
-    pub fn remove(&mut self, key: &ObjectKey) -> bool {
+    /// Removes an entry. Returns whether it was listed.
+    pub fn remove(&mut self, key: &ObjectId) -> bool {
         self.entries.remove(key).is_some()
     }
 
-    /// The UID of an object of this inventory; `Some("")` if claimed but not yet known.
+    /// Returns the UID of an object of this inventory; `Some("")`: claimed, not confirmed.
     #[must_use]
-    pub fn uid(&self, key: &ObjectKey) -> Option<&str> {
+    pub fn uid(&self, key: &ObjectId) -> Option<&str> {
         self.entries.get(key).map(String::as_str)
     }
 
     /// Whether the object is listed, with or without a UID.
     #[must_use]
-    pub fn contains(&self, key: &ObjectKey) -> bool {
+    pub fn contains(&self, key: &ObjectId) -> bool {
         self.entries.contains_key(key)
     }
 
-    /// The number of entries.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -72,12 +72,12 @@ impl Inventory {
         self.entries.is_empty()
     }
 
-    /// Keys and UIDs in the order of the keys.
-    pub fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &str)> {
+    /// Iterates over IDs and UIDs in the order of IDs.
+    pub fn iter(&self) -> impl Iterator<Item = (&ObjectId, &str)> {
         self.entries.iter().map(|(key, uid)| (key, uid.as_str()))
     }
 
-    /// Everything of both. Where both know a UID, that of `other` counts: it is the newer one.
+    /// Returns the entries of both. If both have a UID, that of `other` is the newer one.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         let mut all = self.clone();
@@ -88,7 +88,7 @@ impl Inventory {
         all
     }
 
-    /// The entries whose keys `other` does not have.
+    /// Returns the entries that `other` does not have.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         let only_here = self.entries.iter().filter(|(key, _)| !other.contains(key));
@@ -97,13 +97,13 @@ impl Inventory {
         }
     }
 
-    /// Whether both list the same objects, whatever is known of their UIDs.
+    /// Whether both list the same objects, whatever their UIDs.
     #[must_use]
     pub fn same_keys(&self, other: &Self) -> bool {
         self.entries.keys().eq(other.entries.keys())
     }
 
-    /// `sha256:` and 64 hex digits over the keys, in order. UIDs do not count, so that clusters with the same
+    /// Returns `sha256:` and 64 hex digits over the IDs, in order. It excludes UIDs, so that clusters with the same
     /// objects have the same digest.
     #[must_use]
     pub fn digest(&self) -> String {
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     fn entry(name: &str, uid: &str) -> Entry {
-        let key = ObjectKey {
+        let key = ObjectId {
             group: String::new(),
             kind: "ConfigMap".into(),
             namespace: "shop".into(),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_is_over_keys_and_tells_sets_apart() {
+    fn the_digest_excludes_uids_and_distinguishes_sets() {
         let known = inventory(&[("a", "1"), ("b", "2")]);
         let claimed = inventory(&[("b", ""), ("a", "")]);
         assert_eq!(known.digest(), claimed.digest());

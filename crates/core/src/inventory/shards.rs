@@ -1,8 +1,8 @@
-//! In which order the shards of an inventory are written.
+//! The order in which the shards of an inventory are written.
 //!
-//! Shards are ConfigMaps, so several cannot be written at once, and the writer may die between two of them. A reader
-//! (which reads on from shard to shard, see [`super::format::Shard::shards`]) must then still find each key that is in both
-//! the old and the new inventory: a key that is lost is an object that is never pruned.
+//! Shards are ConfigMaps, so several cannot be written at once, and the writer may end between two of them. A reader
+//! (which reads from shard to shard, see [`super::format::Shard::shards`]) must then still find each object that is in
+//! both the old and the new inventory: an object that is lost is never pruned.
 
 use super::Inventory;
 use super::format::{encode_bodies, encode_shard};
@@ -10,25 +10,25 @@ use super::format::{encode_bodies, encode_shard};
 /// One write to a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShardWrite {
-    /// Make shard `index` hold `text`.
+    /// Write `text` to shard `index`.
     Put {
-        /// Which shard.
+        /// The index of the shard.
         index: usize,
-        /// Its whole text.
+        /// The whole text of the shard.
         text: String,
     },
     /// Delete shard `index`.
     Remove {
-        /// Which shard.
+        /// The index of the shard.
         index: usize,
     },
 }
 
-/// The writes that turn `stored`, which lies in `shards` shards, into `wanted`. An empty inventory has no shard.
+/// Returns the writes that turn `stored`, in `shards` shards, into `wanted`. An empty inventory has no shard.
 ///
-/// From one shard to one it is a single write. Otherwise the new texts are first written behind the old ones, then over
-/// them, and then what lies behind is removed, so that at each moment one complete copy is there. That is three
-/// requests for a shard, for the few inventories with thousands of objects, when their keys change.
+/// From one shard to one shard it is a single write. Otherwise the new texts are first written after the old ones, then
+/// over them, and then the copies after them are removed, so that a complete copy exists at any time. That is three
+/// requests per shard, for the few inventories with thousands of objects, when their objects change.
 #[must_use]
 pub fn shard_writes(stored: &Inventory, shards: usize, wanted: &Inventory, limit: usize) -> Vec<ShardWrite> {
     if stored == wanted {
@@ -45,7 +45,7 @@ pub fn shard_writes(stored: &Inventory, shards: usize, wanted: &Inventory, limit
             text: encode_shard(body, 1),
         }];
     }
-    // While there is more than one shard, the first must not say that it is the only one.
+    // With more than one shard, the first must not state that it is the only one.
     let several = bodies.len().max(2);
     let put = |index, body: &str, shards| ShardWrite::Put {
         index,
@@ -55,7 +55,7 @@ pub fn shard_writes(stored: &Inventory, shards: usize, wanted: &Inventory, limit
     if shards == 1 {
         writes.push(put(0, &encode_bodies(stored, usize::MAX).concat(), several));
     }
-    // Shards have no gap at any moment, so that none is out of a reader's sight. With nothing there, there is nothing to copy.
+    // There is never a gap between shards, since a reader stops at a gap. Without stored shards, no copy is needed.
     let copy = if shards == 0 {
         0..0
     } else {
@@ -89,9 +89,9 @@ mod tests {
     use super::*;
     use crate::inventory::Entry;
     use crate::inventory::format::parse;
-    use crate::object::ObjectKey;
+    use crate::object::ObjectId;
 
-    /// The shards as they lie on a member.
+    /// The shards on a member.
     #[derive(Clone, Debug, Default)]
     struct Member(BTreeMap<usize, String>);
 
@@ -117,8 +117,8 @@ mod tests {
         }
     }
 
-    fn key(number: u8) -> ObjectKey {
-        ObjectKey {
+    fn key(number: u8) -> ObjectId {
+        ObjectId {
             group: String::new(),
             kind: "ConfigMap".into(),
             namespace: "shop".into(),
@@ -147,17 +147,17 @@ mod tests {
         // A case is a few hundred reads of a whole inventory.
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Writers come one after the other, and each may die after any of its writes.
+        /// Several writers in turn, each of which may end after any of its writes.
         #[test]
         fn a_reader_never_misses_a_key_that_stays(
             steps in vec((inventories(), 60_usize..2000, prop_oneof![Just(usize::MAX), 0_usize..20]), 1..6),
         ) {
             let mut member = Member::default();
-            for (wanted, limit, dies_after) in steps {
+            for (wanted, limit, ends_after) in steps {
                 let (stored, shards) = member.read();
                 let writes = shard_writes(&stored, shards, &wanted, limit);
-                let finished = writes.len() <= dies_after;
-                for write in writes.into_iter().take(dies_after) {
+                let finished = writes.len() <= ends_after;
+                for write in writes.into_iter().take(ends_after) {
                     member.write(write);
                     let (now, _) = member.read();
                     for (key, _) in stored.iter().filter(|(key, _)| wanted.contains(key)) {
@@ -171,7 +171,7 @@ mod tests {
             }
         }
 
-        /// Nothing is left behind that a later, longer inventory would take for its own.
+        /// No shard remains that a later, longer inventory would read as its own.
         #[test]
         fn no_shard_is_left_behind(steps in vec((inventories(), 60_usize..600), 1..5)) {
             let mut member = Member::default();

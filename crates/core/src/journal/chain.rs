@@ -1,23 +1,23 @@
-//! The chain of hashes over the entries of a group.
+//! The hash chain over the journal entries of a group.
 
 use sha2::{Digest, Sha256};
 
 use super::Entry;
 
-/// What stands for the hash before the first entry of all.
+/// The hash before the first entry.
 pub const BEGINNING: &str = "starling journal 1";
 
-/// One end of a chain: a number and a hash.
+/// One end of a chain: the number and the hash of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// The number of an entry; 0: before the first.
+    /// The number of the entry; 0: before the first entry.
     pub seq: i64,
-    /// Its hash.
+    /// The hash of the entry.
     pub hash: String,
 }
 
 impl End {
-    /// Before the first entry of all.
+    /// Returns the end before the first entry.
     #[must_use]
     pub fn beginning() -> Self {
         Self {
@@ -27,54 +27,52 @@ impl End {
     }
 }
 
-/// What is known of a chain beside its entries.
+/// What is recorded of a chain outside of its entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// The last entry that was cut off because it was old enough.
+    /// The last entry that was deleted because of its age.
     pub cut: End,
     /// The newest entry.
     pub newest: End,
 }
 
-/// Where a chain does not hold.
+/// A place where a chain is broken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
-    /// Entries are not there.
+    /// Entries are missing.
     #[error("entries {from} to {to} are missing")]
     Missing {
-        /// The first.
+        /// The first missing entry.
         from: i64,
-        /// The last.
+        /// The last missing entry.
         to: i64,
     },
-    /// An entry stands where it does not belong.
-    #[error("entry {seq} stands behind entry {before}")]
+    /// An entry is at the wrong position.
+    #[error("entry {seq} follows entry {before}")]
     OutOfOrder {
         /// The entry.
         seq: i64,
-        /// The one before it.
+        /// The entry before it.
         before: i64,
     },
-    /// An entry, or the one before it, is not what it was when it was written.
-    #[error("entry {seq} is not what was written there: its hash does not fit")]
+    /// An entry, or the one before it, was changed after it was written.
+    #[error("entry {seq} was altered: its hash does not match")]
     Altered {
         /// The entry.
         seq: i64,
     },
     /// The newest entry is not the one that was written last.
-    #[error(
-        "the newest entry is {found}, and the last that was written is {written}: one of the two was changed"
-    )]
+    #[error("the newest entry is {found}, but entry {written} was written last: one of the two was altered")]
     OtherNewest {
-        /// The newest that is there.
+        /// The newest entry.
         found: i64,
-        /// The one that was written last.
+        /// The entry that was written last.
         written: i64,
     },
 }
 
 impl Broken {
-    /// The entry that it is about.
+    /// Returns the entry that this is about.
     #[must_use]
     pub fn seq(&self) -> i64 {
         match self {
@@ -85,7 +83,7 @@ impl Broken {
     }
 }
 
-/// The hash of an entry, whatever it carries as such. Texts are kept apart by their lengths.
+/// Returns the hash of an entry, whatever hash it has. Texts are separated by their lengths.
 #[must_use]
 pub fn hash(before: &str, entry: &Entry) -> String {
     let Entry {
@@ -115,7 +113,8 @@ pub fn hash(before: &str, entry: &Entry) -> String {
     hex::encode(hasher.finalize())
 }
 
-/// Every place where a chain does not hold; after each it goes on from what is there, so that one is not reported as many.
+/// Returns every place where a chain is broken. The check continues from the actual entry, so that one break is not
+/// reported several times.
 #[must_use]
 pub fn check_chain(chain: &Chain, entries: &[Entry]) -> Vec<Broken> {
     let mut broken = Vec::new();

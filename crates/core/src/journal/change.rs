@@ -1,32 +1,35 @@
-//! What changed from one look to the next.
+//! The changes from one recorded plan to the next.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::Look;
+use super::{RecordedPlan, VERSION};
 use crate::plan::{
-    ClusterView, Decision, Plan, PlanInput, RolloutView, StagePlan, Steering, Strategy, Tally, Verdict,
+    ClusterView, Decision, LeavingSync, Plan, PlanInput, RemovalDecision, RolloutVerdict, RolloutView,
+    StagePlan, Steering, Strategy, Tally,
 };
 
 /// Why an entry cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotReadable {
-    /// It is not what a version of Starling writes.
-    #[error("it cannot be read: {0}")]
+    /// It does not have the format of any version of Starling.
+    #[error("cannot be read: {0}")]
     Form(String),
-    /// It says what changed, and there is nothing before it.
-    #[error("it says what changed since an entry that is not there")]
+    /// It has another format version.
+    #[error("has format version {0}; this program reads version {VERSION}")]
+    Version(u32),
+    /// It is a change, and the entry before it is missing.
+    #[error("is a change of an entry that is missing")]
     NoWhole,
 }
 
-/// What changed since the entry before. What is not named is as it was; of clusters that are named as `null` there is
-/// nothing any more.
+/// The changes since the previous entry. What is left out is unchanged; a cluster that is `null` was removed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {
-    /// The present.
+    /// The time of the plan.
     pub now: Timestamp,
     /// As [`PlanInput::strategy`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,13 +49,19 @@ pub struct Change {
     /// As [`PlanInput::clusters`]: the whole views of those that changed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub clusters: BTreeMap<String, Option<ClusterView>>,
+    /// As [`PlanInput::leaving`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaving: Option<BTreeMap<String, LeavingSync>>,
+    /// As [`Plan::removals`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub removals: BTreeMap<String, Option<RemovalDecision>>,
     /// As [`Plan::decisions`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub decisions: BTreeMap<String, Option<Decision>>,
-    /// How many stages there are, where that changed.
+    /// The number of stages, if it changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage_count: Option<usize>,
-    /// As [`Plan::stages`], by place.
+    /// As [`Plan::stages`], by index.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub stages: BTreeMap<usize, StagePlan>,
     /// As [`Plan::tally`].
@@ -60,13 +69,13 @@ pub struct Change {
     pub tally: Option<Tally>,
     /// As [`Plan::verdict`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub verdict: Option<Verdict>,
-    /// As [`Plan::recheck_at`], whether it changed or not.
+    pub verdict: Option<RolloutVerdict>,
+    /// As [`Plan::recheck_at`], even if it did not change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recheck_at: Option<Timestamp>,
 }
 
-/// All of an input but the present and the clusters.
+/// An input without the time and the clusters.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Head {
     strategy: Strategy,
@@ -74,6 +83,7 @@ pub(super) struct Head {
     steering: Steering,
     suspended: bool,
     membership_held: bool,
+    leaving: BTreeMap<String, LeavingSync>,
 }
 
 impl Head {
@@ -86,6 +96,7 @@ impl Head {
             suspended,
             membership_held,
             clusters: _,
+            leaving,
         } = input;
         Self {
             strategy: strategy.clone(),
@@ -93,21 +104,23 @@ impl Head {
             steering: steering.clone(),
             suspended: *suspended,
             membership_held: *membership_held,
+            leaving: leaving.clone(),
         }
     }
 
-    /// Whether this is all that `input` says beside the present and the clusters.
+    /// Whether `input` is the same, except for the time and the clusters.
     pub(super) fn is_of(&self, input: &PlanInput) -> bool {
         self.strategy == input.strategy
             && self.rollout == input.rollout
             && self.steering == input.steering
             && self.suspended == input.suspended
             && self.membership_held == input.membership_held
+            && self.leaving == input.leaving
     }
 }
 
 impl Change {
-    /// From a look of which the head and the plan are known, to another one; `clusters` are the views that changed.
+    /// Returns the changes from a plan with this head to another plan; `clusters` are the views that changed.
     pub(super) fn new(
         (head, before): (&Head, &Plan),
         input: &PlanInput,
@@ -124,6 +137,8 @@ impl Change {
             suspended: changed(&head.suspended, &input.suspended),
             membership_held: changed(&head.membership_held, &input.membership_held),
             clusters,
+            leaving: changed(&head.leaving, &input.leaving),
+            removals: differences(&before.removals, &plan.removals),
             decisions: differences(&before.decisions, &plan.decisions),
             stage_count: (count != before.stages.len()).then_some(count),
             stages: stages
@@ -136,9 +151,9 @@ impl Change {
         }
     }
 
-    /// How things stand after it.
-    pub(super) fn apply(self, before: Look) -> Look {
-        let Look { input, mut plan } = before;
+    /// Returns the recorded plan after these changes.
+    pub(super) fn apply(self, before: RecordedPlan) -> RecordedPlan {
+        let RecordedPlan { input, mut plan } = before;
         let PlanInput {
             now: _,
             strategy,
@@ -147,22 +162,24 @@ impl Change {
             suspended,
             membership_held,
             mut clusters,
+            leaving,
         } = input;
         put(&mut clusters, self.clusters);
+        put(&mut plan.removals, self.removals);
         put(&mut plan.decisions, self.decisions);
         plan.stages
             .truncate(self.stage_count.unwrap_or(plan.stages.len()));
         for (place, stage) in self.stages {
             match plan.stages.get_mut(place) {
                 Some(known) => *known = stage,
-                // They come in order, and a new one is always named.
+                // Stages come in order, and a new stage is always included.
                 None => plan.stages.push(stage),
             }
         }
         plan.tally = self.tally.unwrap_or(plan.tally);
         plan.verdict = self.verdict.unwrap_or(plan.verdict);
         plan.recheck_at = self.recheck_at;
-        Look {
+        RecordedPlan {
             input: PlanInput {
                 now: self.now,
                 strategy: self.strategy.unwrap_or(strategy),
@@ -171,6 +188,7 @@ impl Change {
                 suspended: self.suspended.unwrap_or(suspended),
                 membership_held: self.membership_held.unwrap_or(membership_held),
                 clusters,
+                leaving: self.leaving.unwrap_or(leaving),
             },
             plan,
         }
@@ -181,7 +199,7 @@ fn changed<T: Clone + PartialEq>(before: &T, now: &T) -> Option<T> {
     (before != now).then(|| now.clone())
 }
 
-/// What is new or other in `now`, and what is only in `before`.
+/// Returns the new and changed values of `now`, and `None` for the values that only `before` has.
 fn differences<T: Clone + PartialEq>(
     before: &BTreeMap<String, T>,
     now: &BTreeMap<String, T>,

@@ -1,31 +1,32 @@
-//! The journal of rollouts: what the planner was told, and what it said, each time that something changed.
+//! The journal of rollouts: the inputs and decisions of every plan that changed something.
 //!
-//! An entry holds one plan with all that it depends on, so that the journal needs nobody's word: whoever reads it can
-//! compute every decision again ([`verify`]), and knows what was where at any time ([`fold`](Look::after)). Most entries are
-//! written as the change against the entry before ([`change`]); some are whole ([`record`] says which).
+//! An entry records one plan with its complete input. A reader can compute every decision again ([`verify`]) and knows
+//! the state of the group at any time ([`RecordedPlan::after`]). Most entries are changes of the previous entry
+//! ([`change`]); some are whole ([`record`] decides which).
 //!
-//! The entries of a group form a chain: each carries a hash over itself and the hash before it ([`chain`]). What is changed,
-//! taken out, put in or moved afterwards does not fit any more.
+//! The entries of a group form a chain: the hash of each entry covers the hash of the previous one ([`chain`]). An
+//! entry that is changed, removed, inserted or moved breaks the chain.
 
 mod chain;
 mod change;
+mod continuity;
 pub mod past;
 mod record;
-mod sequel;
 mod verify;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 pub use chain::{BEGINNING, Broken, Chain, End, check_chain, hash};
 pub use change::{Change, NotReadable};
+pub use continuity::Gap;
 pub use record::{Draft, Recorder, resume};
-pub use sequel::Gap;
-pub use verify::{Flaw, Verdict, What, verify};
+pub use verify::{Flaw, FlawKind, VerifyResult, verify};
 
 use crate::plan::{Plan, PlanInput};
 
-/// An entry as it is kept.
+/// A stored entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// `metadata.uid` of the SyncGroup.
@@ -36,65 +37,101 @@ pub struct Entry {
     pub name: String,
     /// `status.rollout.id`.
     pub rollout: i64,
-    /// Its number among the entries of the group, from 1 on and without a gap.
+    /// The number of the entry in its group, from 1 on and without gaps.
     pub seq: i64,
     /// When the plan was made.
     pub at: Timestamp,
-    /// What it tells: a [`Body`] in JSON.
+    /// A [`Body`] in JSON.
     pub body: String,
-    /// Of all this, and of the hash of the entry before.
+    /// The hash of all fields and of the hash of the previous entry.
     pub hash: String,
 }
 
-/// What an entry tells.
+/// The version of the format of entries. A reader rejects another version.
+pub const VERSION: u32 = 1;
+
+/// A body with the version of its format, as it is written.
+#[derive(Serialize)]
+struct Versioned<'a> {
+    version: u32,
+    body: &'a Body,
+}
+
+/// A body with the version of its format, as it is read. With another version, the body can be anything.
+#[derive(Deserialize)]
+struct AnyVersion<'a> {
+    version: u32,
+    #[serde(borrow)]
+    body: &'a RawValue,
+}
+
+/// The content of an entry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Body {
-    /// Everything.
+    /// The whole recorded plan.
     Whole(Whole),
-    /// What changed since the entry before, which is of the same rollout.
+    /// The changes since the previous entry, which is of the same rollout.
     Change(Change),
 }
 
-/// An entry that needs none before it.
+/// An entry that can be read without a previous one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Whole {
-    /// The rollout had admitted clusters before, and there is nothing about that here: the ledger was lost, or what was there
-    /// is cut off.
+    /// The rollout had admitted clusters before this entry, and the entries about that are missing: the ledger was
+    /// lost, or entries were deleted because of their age.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beginning_lost: bool,
-    /// The plan, and all that it depends on.
-    pub look: Look,
+    /// The recorded plan.
+    #[serde(rename = "look")]
+    pub recorded: RecordedPlan,
 }
 
-/// A plan, and what it is an answer to.
+/// A plan with its input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Look {
-    /// What the planner was told.
+pub struct RecordedPlan {
+    /// The input of the planner.
     pub input: PlanInput,
-    /// What it said.
+    /// The plan.
     pub plan: Plan,
 }
 
 impl Body {
-    /// Reads what an entry tells.
+    /// Parses the body of an entry.
     ///
     /// # Errors
-    /// [`NotReadable`] where it is no JSON of this form.
+    /// [`NotReadable`] if the entry has another version, or is not JSON of this format.
     pub fn read(text: &str) -> Result<Self, NotReadable> {
-        serde_json::from_str(text).map_err(|error| NotReadable::Form(error.to_string()))
+        let form = |error: serde_json::Error| NotReadable::Form(error.to_string());
+        let entry: AnyVersion<'_> = serde_json::from_str(text).map_err(form)?;
+        if entry.version != VERSION {
+            return Err(NotReadable::Version(entry.version));
+        }
+        serde_json::from_str(entry.body.get()).map_err(form)
+    }
+
+    /// Serialises the body of an entry.
+    ///
+    /// # Errors
+    /// If it cannot be serialised to JSON.
+    pub fn write(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string(&Versioned {
+            version: VERSION,
+            body: self,
+        })
     }
 }
 
-impl Look {
-    /// How things stood with an entry, from how they stood with the one before it. `None`: this is the first that is read.
+impl RecordedPlan {
+    /// Returns the recorded plan of an entry from that of the previous entry; `None`: this is the first entry that is
+    /// read.
     ///
     /// # Errors
-    /// [`NotReadable`] where a change is against nothing.
+    /// [`NotReadable`] if a change has no previous entry.
     pub fn after(before: Option<Self>, body: Body) -> Result<Self, NotReadable> {
         match (before, body) {
-            (_, Body::Whole(whole)) => Ok(whole.look),
+            (_, Body::Whole(whole)) => Ok(whole.recorded),
             (Some(before), Body::Change(change)) => Ok(change.apply(before)),
             (None, Body::Change(_)) => Err(NotReadable::NoWhole),
         }

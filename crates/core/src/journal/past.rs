@@ -1,112 +1,115 @@
-//! What a journal tells of the past: how things stood at a time, and what became of each rollout.
+//! Reads the past from a journal: the state at a time, and the outcome of each rollout.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{Body, Entry, Look};
+use super::{Body, Entry, RecordedPlan};
 use crate::explain::Durations;
-use crate::plan::{Decision, Direction, Steering, Stop, Verdict, Word};
+use crate::plan::{Attribution, Decision, Direction, RolloutVerdict, Steering, Stop};
 
-/// How things stood at a time: the entry that says so, and what it says. `None`: nothing was written before that time, or it
+/// Returns the recorded plan at a time, and its entry; `None`: nothing was recorded before that time, or the entry
 /// cannot be read.
 #[must_use]
-pub fn at(entries: &[Entry], at: Timestamp) -> Option<(&Entry, Look)> {
+pub fn at(entries: &[Entry], at: Timestamp) -> Option<(&Entry, RecordedPlan)> {
     let mut found = None;
     walk(
         entries.iter().take_while(|entry| entry.at <= at),
-        |entry, look| {
-            found = Some((entry, look.clone()));
+        |entry, recorded| {
+            found = Some((entry, recorded.clone()));
         },
     );
     found
 }
 
-/// How long each cluster took, the last time that this was seen.
+/// Returns the last recorded duration of each cluster.
 #[must_use]
 pub fn durations(entries: &[Entry]) -> Durations {
     let mut durations = Durations::default();
-    walk(entries.iter(), |_, look| durations.learn(&look.input.clusters));
+    walk(entries.iter(), |_, recorded| {
+        durations.learn(&recorded.input.clusters);
+    });
     durations
 }
 
 /// A rollout of the past.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Past {
+pub struct PastRollout {
     /// `status.rollout.id`.
     pub rollout: i64,
-    /// Digest of its release.
+    /// The digest of its release.
     pub release: String,
-    /// Which way it went.
+    /// The direction.
     pub direction: Direction,
-    /// When it began.
+    /// When it started.
     pub started_at: Timestamp,
-    /// When the first entry about it was written that is there.
+    /// The time of the first entry that is available.
     pub recorded_from: Timestamp,
-    /// When the newest was.
+    /// The time of the newest entry.
     pub recorded_until: Timestamp,
-    /// Since when it is as it is; `None`: it rolled to the last.
+    /// When it reached its outcome; `None`: it was in progress to the last.
     pub ended_at: Option<Timestamp>,
-    /// How it stood last.
+    /// The last outcome.
     pub outcome: String,
-    /// Clusters that hold its release, by the newest entry.
+    /// Clusters on its release, by the newest entry.
     pub done: usize,
-    /// Clusters that were selected.
+    /// Selected clusters.
     pub total: usize,
-    /// Clusters that failed at some time, with the first reason of each.
+    /// Clusters that failed at any time, with the first reason of each.
     pub failed: BTreeMap<String, String>,
-    /// What people said to it, in the order of time.
-    pub words: Vec<Said>,
+    /// The operator actions and approvals, oldest first.
+    #[serde(rename = "words")]
+    pub actions: Vec<RecordedAction>,
 }
 
-/// What somebody said.
+/// An operator action or an approval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Said {
-    /// What: `approve stage canary`, `pause`.
+pub struct RecordedAction {
+    /// The action, such as `approve stage canary` or `pause`.
     pub what: String,
-    /// Who, why and when.
+    /// Who requested it, why and when.
     #[serde(flatten)]
-    pub word: Word,
-    /// When it was taken back.
+    pub attribution: Attribution,
+    /// When it was undone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
 
-/// The rollouts that a journal tells of, the newest first.
+/// Returns the rollouts of a journal, newest first.
 #[must_use]
-pub fn rollouts(entries: &[Entry]) -> Vec<Past> {
-    let mut found: BTreeMap<i64, Past> = BTreeMap::new();
-    walk(entries.iter(), |entry, look| {
+pub fn rollouts(entries: &[Entry]) -> Vec<PastRollout> {
+    let mut found: BTreeMap<i64, PastRollout> = BTreeMap::new();
+    walk(entries.iter(), |entry, recorded| {
         let past = found
             .entry(entry.rollout)
-            .or_insert_with(|| Past::begun(entry, look));
-        past.take(entry.at, look);
+            .or_insert_with(|| PastRollout::begun(entry, recorded));
+        past.take(entry.at, recorded);
     });
     found.into_values().rev().collect()
 }
 
-/// Tells of each entry that can be read.
-fn walk<'e>(entries: impl Iterator<Item = &'e Entry>, mut tell: impl FnMut(&'e Entry, &Look)) {
-    let mut before: Option<(&Entry, Look)> = None;
+/// Calls `visit` with each entry that can be read.
+fn walk<'e>(entries: impl Iterator<Item = &'e Entry>, mut visit: impl FnMut(&'e Entry, &RecordedPlan)) {
+    let mut before: Option<(&Entry, RecordedPlan)> = None;
     for entry in entries {
         let known = before
             .take()
             .filter(|(known, _)| known.rollout == entry.rollout && known.seq + 1 == entry.seq)
-            .map(|(_, look)| look);
-        let look = Body::read(&entry.body).and_then(|body| Look::after(known, body));
-        if let Ok(look) = &look {
-            tell(entry, look);
+            .map(|(_, recorded)| recorded);
+        let recorded = Body::read(&entry.body).and_then(|body| RecordedPlan::after(known, body));
+        if let Ok(recorded) = &recorded {
+            visit(entry, recorded);
         }
-        before = look.ok().map(|look| (entry, look));
+        before = recorded.ok().map(|recorded| (entry, recorded));
     }
 }
 
-impl Past {
-    fn begun(entry: &Entry, look: &Look) -> Self {
-        let rollout = &look.input.rollout;
+impl PastRollout {
+    fn begun(entry: &Entry, recorded: &RecordedPlan) -> Self {
+        let rollout = &recorded.input.rollout;
         Self {
             rollout: entry.rollout,
             release: rollout.release.clone(),
@@ -119,16 +122,16 @@ impl Past {
             done: 0,
             total: 0,
             failed: BTreeMap::new(),
-            words: Vec::new(),
+            actions: Vec::new(),
         }
     }
 
-    fn take(&mut self, at: Timestamp, look: &Look) {
-        let decisions = &look.plan.decisions;
+    fn take(&mut self, at: Timestamp, recorded: &RecordedPlan) {
+        let decisions = &recorded.plan.decisions;
         self.recorded_until = at;
-        let outcome = outcome(&look.plan.verdict);
+        let outcome = outcome(&recorded.plan.verdict);
         if self.outcome != outcome {
-            self.ended_at = (look.plan.verdict != Verdict::Rolls).then_some(at);
+            self.ended_at = (recorded.plan.verdict != RolloutVerdict::InProgress).then_some(at);
             self.outcome = outcome;
         }
         self.total = decisions.len();
@@ -142,21 +145,23 @@ impl Past {
                 self.failed.insert(cluster.clone(), text);
             }
         }
-        let said = said(look);
-        for known in self.words.iter_mut().filter(|known| known.until.is_none()) {
-            let still = said
+        let actions = operator_actions(recorded);
+        for known in self.actions.iter_mut().filter(|known| known.until.is_none()) {
+            let still = actions
                 .iter()
-                .any(|(what, word)| *what == known.what && **word == known.word);
+                .any(|(what, attribution)| *what == known.what && **attribution == known.attribution);
             if !still {
                 known.until = Some(at);
             }
         }
-        for (what, word) in said {
-            let known = |known: &Said| known.until.is_none() && known.what == what && known.word == *word;
-            if !self.words.iter().any(known) {
-                self.words.push(Said {
+        for (what, attribution) in actions {
+            let known = |known: &RecordedAction| {
+                known.until.is_none() && known.what == what && known.attribution == *attribution
+            };
+            if !self.actions.iter().any(known) {
+                self.actions.push(RecordedAction {
                     what,
-                    word: word.clone(),
+                    attribution: attribution.clone(),
                     until: None,
                 });
             }
@@ -164,50 +169,67 @@ impl Past {
     }
 }
 
-/// How a rollout stands, in words.
+/// Returns the outcome of a rollout as text.
 #[must_use]
-pub fn outcome(verdict: &Verdict) -> String {
+pub fn outcome(verdict: &RolloutVerdict) -> String {
     match verdict {
-        Verdict::Rolls => "rolls".to_owned(),
-        Verdict::Through => "succeeded".to_owned(),
-        Verdict::Stopped(Stop::Aborted(word)) => format!("given up by {}", word.by),
-        Verdict::Stopped(stop) => format!("stopped: {}", why(stop)),
-        Verdict::RollBack(stop) => format!("goes back: {}", why(stop)),
+        RolloutVerdict::InProgress => "in progress".to_owned(),
+        RolloutVerdict::Succeeded => "succeeded".to_owned(),
+        RolloutVerdict::Stopped(Stop::Aborted(attribution)) => format!("aborted by {}", attribution.by),
+        RolloutVerdict::Stopped(stop) => format!("stopped: {}", why(stop)),
+        RolloutVerdict::RollBack(stop) => format!("rolled back: {}", why(stop)),
     }
 }
 
 fn why(stop: &Stop) -> String {
     match stop {
         Stop::TooManyFailures { failed, allowed, .. } => {
-            format!("{failed} clusters failed, {allowed} may")
+            format!("{failed} failed (limit {allowed})")
         }
         Stop::GateFailed { message, .. } => format!("a task of a stage failed: {message}"),
-        Stop::Aborted(word) => format!("given up by {}", word.by),
+        Stop::Aborted(attribution) => format!("aborted by {}", attribution.by),
     }
 }
 
-/// What people say to a rollout now: what each word asks for.
+/// Returns the operator actions and approvals that apply, oldest first.
 #[must_use]
-pub fn said(look: &Look) -> Vec<(String, &Word)> {
+pub fn operator_actions(recorded: &RecordedPlan) -> Vec<(String, &Attribution)> {
     let Steering {
         paused,
         aborted,
         skipped,
         skipped_stages,
         promoted,
-    } = &look.input.steering;
-    let mut said: Vec<(String, &Word)> = Vec::new();
-    said.extend(paused.iter().map(|word| ("pause".to_owned(), word)));
-    said.extend(aborted.iter().map(|word| ("abort".to_owned(), word)));
+        retries,
+    } = &recorded.input.steering;
+    let mut actions: Vec<(String, &Attribution)> = Vec::new();
+    actions.extend(paused.iter().map(|attribution| ("pause".to_owned(), attribution)));
+    actions.extend(
+        aborted
+            .iter()
+            .map(|attribution| ("abort".to_owned(), attribution)),
+    );
     let named = [
         ("skip cluster", skipped),
         ("skip stage", skipped_stages),
         ("promote stage", promoted),
-        ("approve stage", &look.input.rollout.approvals),
+        ("approve stage", &recorded.input.rollout.approvals),
     ];
     for (what, words) in named {
-        said.extend(words.iter().map(|(name, word)| (format!("{what} {name}"), word)));
+        actions.extend(
+            words
+                .iter()
+                .map(|(name, attribution)| (format!("{what} {name}"), attribution)),
+        );
     }
-    said.sort_by_key(|(_, word)| word.at);
-    said
+    actions.extend(retries.iter().map(|retry| {
+        let what = match (&retry.cluster, &retry.stage) {
+            (Some(cluster), _) => format!("retry cluster {cluster}"),
+            (None, Some(stage)) => format!("retry stage {stage}"),
+            (None, None) => "retry".to_owned(),
+        };
+        (what, &retry.attribution)
+    }));
+    actions.sort_by_key(|(_, attribution)| attribution.at);
+    actions
 }

@@ -1,4 +1,4 @@
-//! What is to be written after a look.
+//! Decides what is written for a plan.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,16 +6,17 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use jiff::Timestamp;
 
 use super::change::Head;
-use super::{Body, Change, Entry, Look, NotReadable, Whole};
-use crate::plan::{ClusterView, Plan, PlanInput};
+use super::{Body, Change, Entry, NotReadable, RecordedPlan, Whole};
+use crate::plan::{ClusterView, Plan, PlanInput, StagePlan};
 
-/// Bytes of changes after which an entry is whole, whatever a whole one weighs: so much is read when the controller starts.
+/// Bytes of changes after which an entry is whole, unless a whole entry is larger: the controller reads this much when
+/// it starts.
 const CHANGES: usize = 256 * 1024;
 
-/// Writes the journal of one group: knows the newest entry, and says what the next one is.
+/// Writes the journal of one group: knows the newest entry and returns the next one.
 ///
-/// Of the clusters of that entry it keeps hashes. A fleet is not held in memory twice for its journal, and two views that
-/// differ have one hash less often than a disk returns a wrong page, which the chain is there for.
+/// Of the clusters it keeps only hashes, so that the journal does not store the fleet in memory a second time. Two
+/// different views with the same hash are less likely than a wrong page from a disk, which the chain detects.
 #[derive(Clone, Debug, Default)]
 pub struct Recorder(Option<Newest>);
 
@@ -26,9 +27,9 @@ struct Newest {
     head: Head,
     clusters: BTreeMap<String, u64>,
     plan: Plan,
-    /// Bytes of the newest whole entry.
+    /// The size of the newest whole entry, in bytes.
     whole: usize,
-    /// Bytes of the changes since.
+    /// The size of the changes since, in bytes.
     changes: usize,
 }
 
@@ -38,53 +39,54 @@ struct Newest {
 pub struct Draft {
     /// A [`Body`] in JSON.
     pub body: String,
-    /// It needs none before it.
+    /// Whether the entry can be read without a previous one.
     pub is_whole: bool,
     /// When the plan was made.
     pub at: Timestamp,
     newest: Box<Newest>,
 }
 
-/// Goes on after entries that are there, from a whole one on; after none, from nothing.
+/// Returns a recorder that continues after these entries, of which the first is whole.
 ///
 /// # Errors
-/// [`NotReadable`], the first.
+/// The first [`NotReadable`].
 pub fn resume(entries: &[Entry]) -> Result<Recorder, NotReadable> {
-    let (mut known, mut rollout, mut whole, mut changes): (Option<Look>, i64, usize, usize) = (None, 0, 0, 0);
+    let (mut known, mut rollout, mut whole, mut changes): (Option<RecordedPlan>, i64, usize, usize) =
+        (None, 0, 0, 0);
     for entry in entries {
         let body = Body::read(&entry.body)?;
         match &body {
             Body::Whole(_) => (whole, changes) = (entry.body.len(), 0),
             Body::Change(_) => changes += entry.body.len(),
         }
-        known = Some(Look::after(known, body)?);
+        known = Some(RecordedPlan::after(known, body)?);
         rollout = entry.rollout;
     }
-    Ok(known.map_or_else(Recorder::default, |look| {
-        Recorder::after(rollout, &look, whole, changes)
+    Ok(known.map_or_else(Recorder::default, |recorded| {
+        Recorder::after(rollout, &recorded, whole, changes)
     }))
 }
 
 impl Recorder {
-    /// Goes on after entries that are there: how things stood with the newest, and what the newest whole one and the changes
-    /// since it weigh.
+    /// Returns a recorder that continues after an entry: its recorded plan, and the sizes of the newest whole entry and
+    /// of the changes since.
     #[must_use]
-    pub fn after(rollout: i64, look: &Look, whole: usize, changes: usize) -> Self {
+    pub fn after(rollout: i64, recorded: &RecordedPlan, whole: usize, changes: usize) -> Self {
         Self(Some(Newest {
             rollout,
-            head: Head::of(&look.input),
-            clusters: hashes(&look.input),
-            plan: look.plan.clone(),
+            head: Head::of(&recorded.input),
+            clusters: hashes(&recorded.input),
+            plan: recorded.plan.clone(),
             whole,
             changes,
         }))
     }
 
-    /// The entry for a plan. `None`: it says nothing that the newest entry does not say. Time that passes, and clusters that
-    /// change without changing anything, are no news; they stand in the next entry.
+    /// Returns the entry for a plan; `None`: it differs from the newest entry only in the time, or in changes of
+    /// clusters that changed no decision. The next entry includes those.
     ///
     /// # Errors
-    /// Where it cannot be written as JSON.
+    /// If it cannot be serialised to JSON.
     pub fn draft(
         &self,
         rollout: i64,
@@ -100,14 +102,14 @@ impl Recorder {
             Some(newest) => Body::Change(newest.change(input, plan, &clusters)),
             None => Body::Whole(Whole {
                 beginning_lost: newest.is_none() && has_admitted(input),
-                look: Look {
+                recorded: RecordedPlan {
                     input: input.clone(),
                     plan: plan.clone(),
                 },
             }),
         };
         let is_whole = matches!(body, Body::Whole(_));
-        let body = serde_json::to_string(&body)?;
+        let body = body.write()?;
         let (whole, changes) = match newest {
             Some(newest) if !is_whole => (newest.whole, newest.changes + body.len()),
             _ => (body.len(), 0),
@@ -127,7 +129,7 @@ impl Recorder {
         }))
     }
 
-    /// Takes note that a draft was written.
+    /// Records that a draft was written.
     pub fn wrote(&mut self, draft: Draft) {
         self.0 = Some(*draft.newest);
     }
@@ -137,7 +139,8 @@ impl Newest {
     fn says(&self, input: &PlanInput, plan: &Plan) -> bool {
         self.head.is_of(input)
             && self.plan.decisions == plan.decisions
-            && self.plan.stages == plan.stages
+            && self.plan.removals == plan.removals
+            && same_stages(&self.plan.stages, &plan.stages)
             && self.plan.verdict == plan.verdict
     }
 
@@ -156,12 +159,27 @@ impl Newest {
     }
 }
 
+/// Whether two plans have the same stages. A group without stages has no stage records: each plan makes the record of
+/// its only stage anew with its own time, which would count as a change for ever once the rollout has succeeded.
+fn same_stages(before: &[StagePlan], now: &[StagePlan]) -> bool {
+    let ([before], [now]) = (before, now) else {
+        return before == now;
+    };
+    let StagePlan {
+        name,
+        phase,
+        record: _,
+        tally,
+    } = before;
+    (name, phase, tally) == (&now.name, &now.phase, &now.tally)
+}
+
 fn hashes(input: &PlanInput) -> BTreeMap<String, u64> {
     let views = input.clusters.iter();
     views.map(|(name, view)| (name.clone(), hash(view))).collect()
 }
 
-/// With fixed keys: the same in every process. It is compared within one process only.
+/// Hashes with fixed keys. Hashes are compared within one process only.
 fn hash(view: &ClusterView) -> u64 {
     let mut hasher = DefaultHasher::new();
     view.hash(&mut hasher);

@@ -1,16 +1,16 @@
-//! Entries that are written, read and tampered with.
+//! Journals that are written, read and tampered with.
 
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::plan::{Decision, StagePhase, Verdict as Outcome, plan};
+use crate::plan::{Decision, RolloutVerdict, StagePhase, plan};
 use crate::simulate::{Happened, Member, World};
 
 fn t(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
 }
 
-/// Four clusters of which two may be in flight, `a` a canary that somebody approves.
+/// Four clusters, two slots; `a` is a canary that requires an approval.
 fn world() -> World {
     let strategy = serde_json::json!({
         "maxConcurrency": 2,
@@ -30,21 +30,21 @@ fn world() -> World {
     World::new(t(0), strategy, members.into(), "r1")
 }
 
-/// A journal, as a ledger keeps it.
+/// A journal as a ledger stores it.
 #[derive(Default)]
 struct Journal {
     recorder: Recorder,
     entries: Vec<Entry>,
-    looks: Vec<Look>,
+    recorded: Vec<RecordedPlan>,
 }
 
 impl Journal {
-    fn look(&mut self, rollout: i64, input: &PlanInput) {
+    fn record(&mut self, rollout: i64, input: &PlanInput) {
         let plan = plan(input);
         if let Some(draft) = self.recorder.draft(rollout, input, &plan).unwrap() {
             self.append(rollout, input.now, &draft.body);
             self.recorder.wrote(draft);
-            self.looks.push(Look {
+            self.recorded.push(RecordedPlan {
                 input: input.clone(),
                 plan,
             });
@@ -86,27 +86,27 @@ impl Journal {
     fn flaws(&self, chain: &Chain) -> Vec<String> {
         let verdict = verify(chain, &self.entries, None);
         let flaws = verdict.flaws.iter();
-        flaws.map(|flaw| format!("{}: {}", flaw.seq, flaw.what)).collect()
+        flaws.map(|flaw| format!("{}: {}", flaw.seq, flaw.kind)).collect()
     }
 }
 
-/// A rollout that is looked at every ten seconds, whether anything happens or not, and again after everything that happens.
+/// Plans a rollout every ten seconds, whether anything happens or not, and again after each event.
 fn rolled(world: &mut World, journal: &mut Journal, rollout: i64, seconds: i64) {
     let until = world.now + jiff::SignedDuration::from_secs(seconds);
     while world.now < until {
         for member in world.members.values_mut() {
             member.live(world.now);
         }
-        // What settles does so in several plans; the journal gets each as the controller makes it.
+        // Settling takes several plans; the journal gets each plan as in the controller.
         loop {
             let before = world.clone();
             let input = world.input();
             if let Some(input) = &input {
-                journal.look(rollout, input);
+                journal.record(rollout, input);
             }
             let happened = world.settle();
             let moved = happened.len() > 1 || matches!(happened.first(), Some(Happened::Began { .. }));
-            if !moved || before.rollout.is_some() {
+            if !moved || before.status.rollout.is_some() {
                 break;
             }
         }
@@ -117,43 +117,43 @@ fn rolled(world: &mut World, journal: &mut Journal, rollout: i64, seconds: i64) 
 fn approved() -> Journal {
     let (mut world, mut journal) = (world(), Journal::default());
     rolled(&mut world, &mut journal, 1, 120);
-    let word = crate::plan::Word {
+    let attribution = crate::plan::Attribution {
         by: "jane".into(),
-        reason: "looks good".into(),
+        reason: "recorded good".into(),
         at: world.now,
     };
-    world.approve("canary", word);
+    world.approve("canary", attribution);
     rolled(&mut world, &mut journal, 1, 300);
     journal
 }
 
 #[test]
-fn a_rollout_is_told_from_its_first_plan_to_its_last_and_every_plan_keeps_the_rules() {
+fn a_rollout_is_recorded_from_its_first_plan_to_its_last_and_every_plan_keeps_the_rules() {
     let journal = approved();
     assert_eq!(journal.flaws(&journal.chain()), [""; 0]);
-    let last = journal.looks.last().unwrap();
-    assert_eq!(last.plan.verdict, Outcome::Through);
+    let last = journal.recorded.last().unwrap();
+    assert_eq!(last.plan.verdict, RolloutVerdict::Succeeded);
     let past = past::rollouts(&journal.entries);
     assert_eq!(past.len(), 1);
     assert_eq!((past[0].done, past[0].total), (4, 4));
     assert_eq!(past[0].outcome, "succeeded");
-    assert_eq!(past[0].words.len(), 1, "{:?}", past[0].words);
-    assert_eq!(past[0].words[0].what, "approve stage canary");
-    assert_eq!(past[0].words[0].word.by, "jane");
+    assert_eq!(past[0].actions.len(), 1, "{:?}", past[0].actions);
+    assert_eq!(past[0].actions[0].what, "approve stage canary");
+    assert_eq!(past[0].actions[0].attribution.by, "jane");
 }
 
 #[test]
-fn every_moment_can_be_read_again() {
+fn the_state_at_any_time_can_be_read() {
     let journal = approved();
-    for (place, look) in journal.looks.iter().enumerate() {
-        let (entry, read) = past::at(&journal.entries, look.input.now).unwrap();
-        let later = journal.looks[place..]
+    for (place, recorded) in journal.recorded.iter().enumerate() {
+        let (entry, read) = past::at(&journal.entries, recorded.input.now).unwrap();
+        let later = journal.recorded[place..]
             .iter()
-            .take_while(|later| later.input.now == look.input.now);
+            .take_while(|later| later.input.now == recorded.input.now);
         let newest = later.last().unwrap();
         assert_eq!(&read, newest, "entry {}", entry.seq);
     }
-    // Between two entries it is as the first of them says.
+    // Between two entries the state is that of the first one.
     let waits = past::at(&journal.entries, t(100)).unwrap().1;
     assert!(matches!(waits.plan.stages[0].phase, StagePhase::Waiting(_)));
     assert_eq!(waits.plan.decisions["a"], Decision::Done);
@@ -161,20 +161,20 @@ fn every_moment_can_be_read_again() {
 }
 
 #[test]
-fn a_look_in_which_nothing_changed_writes_nothing() {
+fn a_plan_that_changes_nothing_writes_no_entry() {
     let mut journal = approved();
     let written = journal.entries.len();
-    let mut again = journal.looks.last().unwrap().input.clone();
+    let mut again = journal.recorded.last().unwrap().input.clone();
     for _ in 0..5 {
         again.now += jiff::SignedDuration::from_secs(60);
-        journal.look(1, &again);
+        journal.record(1, &again);
     }
     assert_eq!(journal.entries.len(), written);
-    // Whoever goes on from what is written knows as much.
+    // A recorder that resumes from the entries knows the same.
     let whole = journal
         .entries
         .iter()
-        .rposition(|entry| entry.body.starts_with("{\"whole\""));
+        .rposition(|entry| matches!(Body::read(&entry.body), Ok(Body::Whole(_))));
     let recorder = resume(&journal.entries[whole.unwrap()..]).unwrap();
     assert!(recorder.draft(1, &again, &plan(&again)).unwrap().is_none());
     assert!(
@@ -186,29 +186,44 @@ fn a_look_in_which_nothing_changed_writes_nothing() {
     );
 }
 
+/// A group without stages has no stage records, so each plan made the record of its only stage anew: the journal grew
+/// with every pass after the rollout had succeeded.
 #[test]
-fn a_journal_that_begins_in_the_middle_says_so() {
+fn a_group_without_stages_that_succeeded_writes_no_entry() {
+    let mut journal = retried();
+    let written = journal.entries.len();
+    let mut again = journal.recorded.last().unwrap().input.clone();
+    assert_eq!(again.strategy.stages.len(), 1);
+    for _ in 0..5 {
+        again.now += jiff::SignedDuration::from_secs(60);
+        journal.record(1, &again);
+    }
+    assert_eq!(journal.entries.len(), written);
+}
+
+#[test]
+fn a_journal_that_begins_within_a_rollout_records_that() {
     let journal = approved();
-    let begins = |look: &Look| {
+    let begins = |recorded: &RecordedPlan| {
         let mut journal = Journal::default();
-        journal.look(1, &look.input);
+        journal.record(1, &recorded.input);
         match Body::read(&journal.entries[0].body).unwrap() {
             Body::Whole(whole) => whole.beginning_lost,
             Body::Change(_) => panic!("the first is whole"),
         }
     };
-    let mut first = journal.looks[0].clone();
+    let mut first = journal.recorded[0].clone();
     for view in first.input.clusters.values_mut() {
         view.entries.values_mut().for_each(|entry| entry.observed = None);
     }
     assert!(!begins(&first));
-    assert!(begins(journal.looks.last().unwrap()));
+    assert!(begins(journal.recorded.last().unwrap()));
 }
 
 #[test]
-fn an_entry_is_whole_once_the_changes_weigh_as_much() {
-    let look = approved().looks.last().unwrap().clone();
-    let (mut input, mut wholes) = (look.input, Vec::new());
+fn an_entry_is_whole_once_the_changes_are_as_large() {
+    let recorded = approved().recorded.last().unwrap().clone();
+    let (mut input, mut wholes) = (recorded.input, Vec::new());
     let mut recorder = Recorder::default();
     for n in 0..12_000 {
         input.suspended = n % 2 == 0;
@@ -228,22 +243,22 @@ fn an_entry_is_whole_once_the_changes_weigh_as_much() {
 type Tamper = fn(&mut Vec<Entry>);
 
 #[test]
-fn whatever_is_done_to_the_entries_is_found_and_named() {
+fn tampering_with_entries_is_found_and_named() {
     let cases: [(&str, Tamper, &[&str]); 9] = [
         (
             "a body is changed",
             |entries| entries[2].body = entries[2].body.replacen("\"now\"", "\"now\" ", 1),
-            &["3: entry 3 is not what was written there: its hash does not fit"],
+            &["3: entry 3 was altered: its hash does not match"],
         ),
         (
             "a rollout is renamed",
             |entries| entries[0].rollout = 1_000,
-            &["1: entry 1 is not what was written there: its hash does not fit"],
+            &["1: entry 1 was altered: its hash does not match"],
         ),
         (
             "a time is changed",
             |entries| entries[3].at = t(-5),
-            &["4: entry 4 is not what was written there: its hash does not fit"],
+            &["4: entry 4 was altered: its hash does not match"],
         ),
         (
             "one is taken out",
@@ -263,15 +278,12 @@ fn whatever_is_done_to_the_entries_is_found_and_named() {
         (
             "one is put in",
             |entries| entries.insert(3, entries[2].clone()),
-            &["3: entry 3 stands behind entry 3"],
+            &["3: entry 3 follows entry 3"],
         ),
         (
             "two change places",
             |entries| entries.swap(1, 2),
-            &[
-                "2: entries 2 to 2 are missing",
-                "2: entry 2 stands behind entry 3",
-            ],
+            &["2: entries 2 to 2 are missing", "2: entry 2 follows entry 3"],
         ),
         (
             "two change places and numbers",
@@ -280,8 +292,8 @@ fn whatever_is_done_to_the_entries_is_found_and_named() {
                 (entries[1].seq, entries[2].seq) = (2, 3);
             },
             &[
-                "2: entry 2 is not what was written there: its hash does not fit",
-                "3: entry 3 is not what was written there: its hash does not fit",
+                "2: entry 2 was altered: its hash does not match",
+                "3: entry 3 was altered: its hash does not match",
             ],
         ),
     ];
@@ -302,22 +314,22 @@ fn whatever_is_done_to_the_entries_is_found_and_named() {
     }
 }
 
-/// Whoever computes all hashes anew passes the chain. What was decided still has to follow from what was known.
+/// Computing all hashes anew repairs the chain, but decisions still have to follow from their input.
 #[test]
-fn an_admission_above_the_bound_is_found_though_all_hashes_fit() {
+fn an_admission_above_the_limit_is_found_though_all_hashes_match() {
     let sound = approved();
-    let place = sound.looks.iter().position(|look| {
+    let place = sound.recorded.iter().position(|recorded| {
         let held = |decision: &Decision| {
             let Decision::Hold { reason, .. } = decision else {
                 return false;
             };
             *reason == crate::plan::HoldReason::NoSlot
         };
-        look.plan.decisions.values().any(held)
+        recorded.plan.decisions.values().any(held)
     });
     let place = place.expect("one has to wait for a slot");
-    let mut look = sound.looks[place].clone();
-    for decision in look.plan.decisions.values_mut() {
+    let mut recorded = sound.recorded[place].clone();
+    for decision in recorded.plan.decisions.values_mut() {
         if let Decision::Hold { .. } = decision {
             *decision = Decision::Start {
                 entries: vec!["app".into()],
@@ -330,9 +342,9 @@ fn an_admission_above_the_bound_is_found_though_all_hashes_fit() {
         let body = if n == place {
             let whole = Whole {
                 beginning_lost: false,
-                look: look.clone(),
+                recorded: recorded.clone(),
             };
-            serde_json::to_string(&Body::Whole(whole)).unwrap()
+            Body::Whole(whole).write().unwrap()
         } else {
             entry.body.clone()
         };
@@ -344,78 +356,80 @@ fn an_admission_above_the_bound_is_found_though_all_hashes_fit() {
     assert!(!flaws.iter().any(|flaw| flaw.contains("hash")), "{flaws:#?}");
 }
 
-/// The entries written anew with other looks, all hashes fitting.
-fn forged(sound: &Journal, forge: impl Fn(usize, &mut i64, &mut Look)) -> Journal {
+/// The entries with forged plans and matching hashes.
+fn forged(sound: &Journal, forge: impl Fn(usize, &mut i64, &mut RecordedPlan)) -> Journal {
     let mut forged = Journal::default();
-    for (n, (entry, look)) in sound.entries.iter().zip(&sound.looks).enumerate() {
-        let (mut rollout, mut look) = (entry.rollout, look.clone());
-        forge(n, &mut rollout, &mut look);
-        look.plan = plan(&look.input);
+    for (n, (entry, recorded)) in sound.entries.iter().zip(&sound.recorded).enumerate() {
+        let (mut rollout, mut recorded) = (entry.rollout, recorded.clone());
+        forge(n, &mut rollout, &mut recorded);
+        recorded.plan = plan(&recorded.input);
         let whole = Whole {
             beginning_lost: false,
-            look,
+            recorded,
         };
-        forged.append(
-            rollout,
-            entry.at,
-            &serde_json::to_string(&Body::Whole(whole)).unwrap(),
-        );
+        forged.append(rollout, entry.at, &Body::Whole(whole).write().unwrap());
     }
     forged
 }
 
-/// Every plan by itself keeps the rules here, by the facts that it was given. The facts do not follow from what was decided.
+/// Each plan on its own keeps the rules for its input, but the inputs do not follow from earlier decisions.
 #[test]
-fn facts_that_do_not_follow_from_the_entries_before_are_found() {
+fn inputs_that_do_not_follow_from_earlier_entries_are_found() {
     let sound = approved();
     let same = forged(&sound, |_, _, _| {});
     assert_eq!(same.flaws(&same.chain()), [""; 0]);
-    let last = sound.looks.len() - 1;
-    // A stage has let go and nothing tells of it any more.
-    let taken_back = forged(&sound, |n, _, look| {
+    let last = sound.recorded.len() - 1;
+    // A stage has passed, and its record is removed.
+    let lost = forged(&sound, |n, _, recorded| {
         if n == last {
-            look.input.rollout.stages.get_mut("canary").unwrap().passed_at = None;
+            recorded.input.rollout.stages.get_mut("canary").unwrap().passed_at = None;
         }
     });
-    let flaws = taken_back.flaws(&taken_back.chain());
+    let flaws = lost.flaws(&lost.chain());
     assert!(
-        flaws[0].contains("stage canary: what was recorded of it in the entry before"),
+        flaws[0].contains("stage canary: its record in the previous entry is missing or changed"),
         "{flaws:#?}"
     );
-    // Unless the stages have been taken out of the strategy: of a group without stages nothing is remembered.
+    // Unless the stages were removed from the strategy: a group without stages has no stage records.
     let without_stages = |records: fn(usize, usize) -> bool, stages: bool| {
-        forged(&sound, |n, _, look| {
+        forged(&sound, |n, _, recorded| {
             if n + 2 > last {
                 if !stages {
-                    look.input.strategy.stages.remove(0);
-                    for view in look.input.clusters.values_mut() {
+                    recorded.input.strategy.stages.remove(0);
+                    for view in recorded.input.clusters.values_mut() {
                         view.stage = 0;
                     }
                 }
                 if !records(n, last) {
-                    look.input.rollout.stages.clear();
+                    recorded.input.rollout.stages.clear();
                 }
             }
         })
     };
     for (records, stages, flaw) in [
-        // The first look still finds what was remembered, the second does not.
+        // The first plan still has the records, the second does not.
         ((|n, last| n < last) as fn(usize, usize) -> bool, false, false),
-        // After a crash in between not even the first does.
+        // After a crash in between, the first does not have them either.
         (|_, _| false, false, false),
         (|n, last| n < last, true, true),
         (|_, _| false, true, true),
     ] {
         let journal = without_stages(records, stages);
         let flaws = journal.flaws(&journal.chain());
-        let found = flaws.iter().any(|flaw| flaw.contains("what was recorded of it"));
+        let found = flaws
+            .iter()
+            .any(|flaw| flaw.contains("its record in the previous entry"));
         assert_eq!(found, flaw, "{flaws:#?}");
     }
-    // `d` has got the release before anything started it, and everything behind tells so, too.
-    let seen = |look: &Look| look.input.clusters["d"].entries["app"].observed.clone();
-    let admitted = sound.looks.iter().find_map(seen).expect("it gets it in the end");
-    let undecided = forged(&sound, |n, _, look| {
-        let app = look
+    // `d` has the release before a plan started it, in all later entries.
+    let observed = |recorded: &RecordedPlan| recorded.input.clusters["d"].entries["app"].observed.clone();
+    let admitted = sound
+        .recorded
+        .iter()
+        .find_map(observed)
+        .expect("it is admitted in the end");
+    let undecided = forged(&sound, |n, _, recorded| {
+        let app = recorded
             .input
             .clusters
             .get_mut("d")
@@ -432,14 +446,14 @@ fn facts_that_do_not_follow_from_the_entries_before_are_found() {
         flaws[0].starts_with("2: cluster d was admitted to the release"),
         "{flaws:#?}"
     );
-    let restarted = forged(&sound, |n, _, look| {
+    let restarted = forged(&sound, |n, _, recorded| {
         if n == last {
-            look.input.rollout.started_at = t(1);
+            recorded.input.rollout.started_at = t(1);
         }
     });
     let flaws = restarted.flaws(&restarted.chain());
     assert!(
-        flaws[0].contains("another release, direction or beginning"),
+        flaws[0].contains("another release, direction or start"),
         "{flaws:#?}"
     );
     let backwards = forged(&sound, |n, rollout, _| *rollout -= i64::from(n == last));
@@ -451,7 +465,7 @@ fn facts_that_do_not_follow_from_the_entries_before_are_found() {
 }
 
 #[test]
-fn a_chain_that_was_cut_begins_behind_the_cut() {
+fn a_truncated_chain_begins_after_the_cut() {
     let journal = approved();
     let cut = &journal.entries[1];
     let chain = Chain {
@@ -466,30 +480,30 @@ fn a_chain_that_was_cut_begins_behind_the_cut() {
 }
 
 #[test]
-fn what_a_person_takes_back_has_an_end() {
-    let look = approved().looks[1].clone();
-    let (mut journal, mut input) = (Journal::default(), look.input);
-    let word = crate::plan::Word {
+fn an_undone_operator_action_has_an_end() {
+    let recorded = approved().recorded[1].clone();
+    let (mut journal, mut input) = (Journal::default(), recorded.input);
+    let attribution = crate::plan::Attribution {
         by: "joe".into(),
         reason: "wait".into(),
         at: input.now,
     };
-    for (seconds, paused) in [(1, Some(word)), (2, None)] {
+    for (seconds, paused) in [(1, Some(attribution)), (2, None)] {
         input.now = t(1_000 + seconds);
         input.steering.paused = paused;
-        journal.look(1, &input);
+        journal.record(1, &input);
     }
     let words: BTreeMap<String, Option<Timestamp>> = past::rollouts(&journal.entries)[0]
-        .words
+        .actions
         .iter()
-        .map(|said| (said.what.clone(), said.until))
+        .map(|action| (action.what.clone(), action.until))
         .collect();
     assert_eq!(words["pause"], Some(t(1_002)));
 }
 
-/// What a rollout over two hundred clusters writes, with names as long as real ones: the figures of ADR 33.
+/// The size of the journal of a rollout over two hundred clusters with long names: the figures of ADR 33.
 #[test]
-fn a_rollout_over_many_clusters_writes_little_for_each() {
+fn a_rollout_over_many_clusters_writes_little_per_cluster() {
     const CLUSTERS: usize = 200;
     let strategy = serde_json::json!({"maxConcurrency": "5%", "minSuccessTime": "30s"});
     let strategy = crate::plan::ReadStrategy::new(&serde_json::from_value(strategy).unwrap()).unwrap();
@@ -506,15 +520,15 @@ fn a_rollout_over_many_clusters_writes_little_for_each() {
     let (mut world, mut journal) = (World::new(t(0), strategy, members, &release), Journal::default());
     while world
         .input()
-        .is_none_or(|input| plan(&input).verdict != Outcome::Through)
+        .is_none_or(|input| plan(&input).verdict != RolloutVerdict::Succeeded)
     {
         world.settle();
-        journal.look(1, &world.input().unwrap());
+        journal.record(1, &world.input().unwrap());
         world.now = world.next_time().unwrap_or(world.now);
         for member in world.members.values_mut() {
             member.live(world.now);
         }
-        journal.look(1, &world.input().unwrap());
+        journal.record(1, &world.input().unwrap());
     }
     let (mut whole, mut changes, mut changed) = (0, 0, 0);
     for entry in &journal.entries {
@@ -536,4 +550,158 @@ fn a_rollout_over_many_clusters_writes_little_for_each() {
     );
     assert!(changes / changed < 700 && (whole + changes) / CLUSTERS < 8_000);
     assert_eq!(journal.flaws(&journal.chain()), [""; 0]);
+}
+
+/// A rollout in which `b` fails, is retried on request, and then succeeds.
+fn retried() -> Journal {
+    let strategy = serde_json::json!({"maxConcurrency": 2, "maxFailures": 1});
+    let strategy = crate::plan::ReadStrategy::new(&serde_json::from_value(strategy).unwrap()).unwrap();
+    let (mut world, mut journal) = (world(), Journal::default());
+    world.strategy = strategy;
+    let fates = |world: &mut World, fate| {
+        let member = world.members.get_mut("b").unwrap();
+        member.fates.insert("r1".into(), fate);
+    };
+    fates(&mut world, crate::simulate::Fate::Fails);
+    rolled(&mut world, &mut journal, 1, 300);
+    fates(&mut world, crate::simulate::Fate::Healthy);
+    world.steering.retries.push(crate::plan::Retry {
+        cluster: Some("b".into()),
+        stage: None,
+        attribution: crate::plan::Attribution {
+            by: "jane".into(),
+            reason: "the webhook is back".into(),
+            at: world.now,
+        },
+    });
+    rolled(&mut world, &mut journal, 1, 300);
+    journal
+}
+
+#[test]
+fn a_retry_that_a_plan_decided_is_no_flaw() {
+    let journal = retried();
+    let decided = |recorded: &&RecordedPlan| matches!(recorded.plan.decisions["b"], Decision::Retry { .. });
+    assert_eq!(journal.recorded.iter().filter(decided).count(), 1);
+    assert_eq!(
+        journal.recorded.last().unwrap().plan.verdict,
+        RolloutVerdict::Succeeded
+    );
+    assert_eq!(journal.flaws(&journal.chain()), [""; 0]);
+    // The same without its beginning: earlier decisions are unknown.
+    let whole = forged(&journal, |_, _, _| {});
+    assert_eq!(whole.flaws(&whole.chain()), [""; 0]);
+}
+
+/// Each plan on its own keeps the rules: that a cluster is in flight again does not show who started it.
+#[test]
+fn an_undecided_admission_to_the_same_target_is_found() {
+    let expected = "cluster b was admitted again to the same target without a decision in the rollout since";
+    let sound = retried();
+    // No retry was requested, so no plan decided it.
+    let unrequested = forged(&sound, |_, _, recorded| recorded.input.steering.retries.clear());
+    let flaws = unrequested.flaws(&unrequested.chain());
+    assert!(flaws.len() == 1 && flaws[0].contains(expected), "{flaws:#?}");
+    // One decision, and two admissions.
+    let last = sound.recorded.len() - 1;
+    let before = &sound.recorded[last - 1].plan.decisions["b"];
+    assert!(
+        matches!(before, Decision::InFlight { .. }),
+        "its admission was observed"
+    );
+    let twice = forged(&sound, |n, _, recorded| {
+        if n == last {
+            let app = recorded
+                .input
+                .clusters
+                .get_mut("b")
+                .unwrap()
+                .entries
+                .get_mut("app");
+            let observed = app.unwrap().observed.as_mut().unwrap();
+            observed.admitted_at = Some(recorded.input.now);
+        }
+    });
+    let flaws = twice.flaws(&twice.chain());
+    assert!(flaws.len() == 1 && flaws[0].contains(expected), "{flaws:#?}");
+}
+
+#[test]
+fn a_removed_sync_and_a_removed_entry_are_no_flaw() {
+    let sound = approved();
+    let leaving = crate::plan::LeavingSync {
+        cluster: "z".into(),
+        entry: "app".into(),
+        cause: crate::plan::LeavingCause::ClusterUnselected { settles_at: t(0) },
+        policy: starling_api::DeletionPolicy::Delete,
+        depends_on: std::collections::BTreeSet::new(),
+    };
+    let removed = forged(&sound, |n, _, recorded| {
+        if n < 2 {
+            recorded.input.leaving.insert("web-z-app".into(), leaving.clone());
+            let entries = &mut recorded.input.clusters.get_mut("d").unwrap().entries;
+            let mut old = entries["app"].clone();
+            old.observed = None;
+            entries.insert("old".into(), old);
+        }
+    });
+    assert_eq!(removed.flaws(&removed.chain()), [""; 0]);
+}
+
+#[test]
+fn an_entry_of_another_version_is_rejected_whatever_its_body() {
+    let mut journal = approved();
+    let body = journal.entries[0].body.clone();
+    assert!(body.starts_with("{\"version\":1,"), "{body}");
+    for other in [
+        body.replacen("\"version\":1", "\"version\":2", 1),
+        r#"{"version": 2, "body": [{"of": "a form to come"}]}"#.to_owned(),
+    ] {
+        assert_eq!(Body::read(&other), Err(NotReadable::Version(2)));
+    }
+    // The format without a version is rejected.
+    let without = body.replacen("\"version\":1,", "", 1);
+    assert!(matches!(Body::read(&without), Err(NotReadable::Form(_))));
+    journal.entries[0].body = body.replacen("\"version\":1", "\"version\":2", 1);
+    let entries = journal.entries.clone();
+    assert_eq!(resume(&entries).err(), Some(NotReadable::Version(2)));
+    let flaws = journal.flaws(&journal.chain());
+    let named = "1: has format version 2; this program reads version 1";
+    assert!(flaws.iter().any(|flaw| flaw == named), "{flaws:#?}");
+}
+
+/// Journals on disk have these names: a renamed type, variant or field keeps its serialised name.
+#[test]
+fn the_serialised_names_are_those_of_journals_on_disk() {
+    let attribution = crate::plan::Attribution {
+        by: "jane".into(),
+        reason: "why".into(),
+        at: t(0),
+    };
+    let retry = crate::plan::Retry {
+        cluster: None,
+        stage: None,
+        attribution,
+    };
+    let applied = crate::plan::Progress::healthy_since(t(0));
+    for (written, expected) in [
+        (
+            serde_json::to_value(retry).unwrap(),
+            serde_json::json!({"word": {"by": "jane", "reason": "why", "at": t(0)}}),
+        ),
+        (
+            serde_json::to_value(applied).unwrap(),
+            serde_json::json!({"held": {"since": t(0)}}),
+        ),
+        (
+            serde_json::to_value([RolloutVerdict::InProgress, RolloutVerdict::Succeeded]).unwrap(),
+            serde_json::json!(["rolls", "through"]),
+        ),
+    ] {
+        assert_eq!(written, expected);
+    }
+    let body = &approved().entries[0].body;
+    let body: serde_json::Value = serde_json::from_str(body).unwrap();
+    let plan = &body["body"]["whole"]["look"]["plan"];
+    assert_eq!(plan["verdict"], "rolls", "{body}");
 }

@@ -1,75 +1,74 @@
-//! Whether a journal holds: the chain, every plan in it by the opinion of the independent checker, and what each plan was told by
-//! what was decided before.
+//! Verifies a journal: the chain, every plan by the independent check, and the input of every plan by the earlier
+//! decisions.
 
 use jiff::Timestamp;
 
 use super::chain::{Broken, Chain, check_chain};
-use super::sequel::{Gap, Sequel};
-use super::{Body, Entry, Look, NotReadable, Whole};
+use super::continuity::{Continuity, Gap};
+use super::{Body, Entry, NotReadable, RecordedPlan, Whole};
 use crate::plan::Decision;
 use crate::plan::check::{Violation, check};
 
-/// What was found in a journal.
+/// The result of verifying a journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
-pub struct Verdict {
+pub struct VerifyResult {
     /// Entries that were read.
     pub entries: usize,
-    /// Decisions to start a cluster in them.
+    /// Decisions to start a cluster in these entries.
     pub starts: usize,
-    /// What is wrong, in the order of the entries.
+    /// The flaws, in the order of the entries.
     pub flaws: Vec<Flaw>,
 }
 
-/// Something that is wrong with an entry.
+/// A flaw of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flaw {
     /// The entry.
     pub seq: i64,
-    /// Its rollout, and when it was written; `None`: it is not there.
+    /// The rollout of the entry, and when it was written; `None`: the entry is missing.
     pub entry: Option<(i64, Timestamp)>,
-    /// What is wrong.
-    pub what: What,
+    /// The flaw.
+    pub kind: FlawKind,
 }
 
-/// What may be wrong with an entry.
+/// The kind of a flaw.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum What {
-    /// It does not fit into the chain.
+pub enum FlawKind {
+    /// The entry breaks the chain.
     #[error("{0}")]
     Chain(#[from] Broken),
-    /// It cannot be read.
+    /// The entry cannot be read.
     #[error("{0}")]
     Unreadable(#[from] NotReadable),
     /// Its plan breaks a rule.
     #[error("the plan breaks a rule: {0}")]
     Rule(#[from] Violation),
-    /// What its plan was told does not follow on the entries before it.
+    /// The input of its plan does not follow from the previous entries.
     #[error("{0}")]
     Gap(#[from] Gap),
-    /// The number of its rollout is lower than that of the entry before.
+    /// The number of its rollout is lower than that of the previous entry.
     #[error("it is of rollout {rollout}, after an entry of rollout {before}")]
     Backwards {
         /// Its rollout.
         rollout: i64,
-        /// That of the entry before.
+        /// The rollout of the previous entry.
         before: i64,
     },
-    /// What it says about its time is not when it says that it was made.
+    /// The time of the entry is not that of its plan.
     #[error("it is dated {at}, and its plan was made at {now}")]
     Time {
-        /// By the entry.
+        /// The time of the entry.
         at: Timestamp,
-        /// By what the planner was told.
+        /// The time of the plan.
         now: Timestamp,
     },
 }
 
-/// Checks the entries of a group, in the order in which they are kept. `only`: of what is found, and of the plans, those of one rollout
-/// count.
-pub fn verify(chain: &Chain, entries: &[Entry], only: Option<i64>) -> Verdict {
+/// Verifies the entries of a group in stored order. `only`: report the flaws and count the plans of this rollout only.
+pub fn verify(chain: &Chain, entries: &[Entry], only: Option<i64>) -> VerifyResult {
     let counts = |rollout: i64| only.is_none_or(|only| only == rollout);
-    let mut verdict = Verdict::default();
+    let mut verdict = VerifyResult::default();
     for broken in check_chain(chain, entries) {
         let seq = broken.seq();
         let entry = entries.iter().find(|entry| entry.seq == seq);
@@ -77,22 +76,22 @@ pub fn verify(chain: &Chain, entries: &[Entry], only: Option<i64>) -> Verdict {
             verdict.push(seq, entry, broken.into());
         }
     }
-    let mut before: Option<(&Entry, Look)> = None;
+    let mut before: Option<(&Entry, RecordedPlan)> = None;
     let mut lost = false;
-    let (mut sequel, mut newest) = (Sequel::default(), i64::MIN);
+    let (mut continuity, mut newest) = (Continuity::default(), i64::MIN);
     for entry in entries {
         if entry.rollout < newest && counts(entry.rollout) {
             let (rollout, before) = (entry.rollout, newest);
-            verdict.push(entry.seq, Some(entry), What::Backwards { rollout, before });
+            verdict.push(entry.seq, Some(entry), FlawKind::Backwards { rollout, before });
         }
         let is_first = entry.rollout > newest;
         newest = newest.max(entry.rollout);
-        // A change is against the entry before it, of the same rollout.
+        // A change applies to the previous entry, of the same rollout.
         let fits = |known: &Entry| known.rollout == entry.rollout && known.seq + 1 == entry.seq;
         let known = before
             .take()
             .filter(|(known, _)| fits(known))
-            .map(|(_, look)| look);
+            .map(|(_, recorded)| recorded);
         let body = Body::read(&entry.body);
         let goes_on = matches!(
             &body,
@@ -102,55 +101,56 @@ pub fn verify(chain: &Chain, entries: &[Entry], only: Option<i64>) -> Verdict {
                     ..
                 }))
         );
-        let told = known.clone().filter(|_| goes_on);
-        let look = body.and_then(|body| Look::after(known, body));
-        if told.is_none() {
-            sequel.begin(is_first && goes_on);
+        let previous = known.clone().filter(|_| goes_on);
+        let recorded = body.and_then(|body| RecordedPlan::after(known, body));
+        if previous.is_none() {
+            continuity.begin(is_first && goes_on);
         }
-        let gaps = look
-            .as_ref()
-            .map_or_else(|_| Vec::new(), |look| sequel.next(told.as_ref(), look));
+        let gaps = recorded.as_ref().map_or_else(
+            |_| Vec::new(),
+            |recorded| continuity.next(previous.as_ref(), recorded),
+        );
         if counts(entry.rollout) {
             for gap in gaps {
                 verdict.push(entry.seq, Some(entry), gap.into());
             }
             verdict.entries += 1;
-            match &look {
-                Ok(look) => verdict.judge(entry, look),
-                // What follows an entry that is lost is lost with it, up to the next whole one: that is one flaw.
+            match &recorded {
+                Ok(recorded) => verdict.check_plan(entry, recorded),
+                // Entries after an unreadable one are unreadable up to the next whole entry: that is one flaw.
                 Err(NotReadable::NoWhole) if lost => {}
                 Err(error) => verdict.push(entry.seq, Some(entry), error.clone().into()),
             }
         }
-        lost = look.is_err();
-        before = look.ok().map(|look| (entry, look));
+        lost = recorded.is_err();
+        before = recorded.ok().map(|recorded| (entry, recorded));
     }
     verdict.flaws.sort_by_key(|flaw| flaw.seq);
     verdict
 }
 
-impl Verdict {
-    fn push(&mut self, seq: i64, entry: Option<&Entry>, what: What) {
+impl VerifyResult {
+    fn push(&mut self, seq: i64, entry: Option<&Entry>, kind: FlawKind) {
         self.flaws.push(Flaw {
             seq,
             entry: entry.map(|entry| (entry.rollout, entry.at)),
-            what,
+            kind,
         });
     }
 
-    fn judge(&mut self, entry: &Entry, look: &Look) {
-        let decisions = look.plan.decisions.values();
+    fn check_plan(&mut self, entry: &Entry, recorded: &RecordedPlan) {
+        let decisions = recorded.plan.decisions.values();
         self.starts += decisions
-            .filter(|decision| matches!(decision, Decision::Start { .. }))
+            .filter(|decision| matches!(decision, Decision::Start { .. } | Decision::Retry { .. }))
             .count();
-        if entry.at.as_microsecond() != look.input.now.as_microsecond() {
-            let what = What::Time {
+        if entry.at.as_microsecond() != recorded.input.now.as_microsecond() {
+            let what = FlawKind::Time {
                 at: entry.at,
-                now: look.input.now,
+                now: recorded.input.now,
             };
             self.push(entry.seq, Some(entry), what);
         }
-        if let Err(violation) = check(&look.input, &look.plan) {
+        if let Err(violation) = check(&recorded.input, &recorded.plan) {
             self.push(entry.seq, Some(entry), violation.into());
         }
     }

@@ -1,42 +1,46 @@
-//! Which of the clusters that could start do start, and what stands in the way of the others.
+//! Which of the startable clusters start, and what blocks the others.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::entry::{missing, missing_of_known_good};
+use super::candidate::Candidate;
+use super::entry::missing_of_known_good;
 use super::openings::Openings;
-use super::room::Room;
-use super::stages::{Direction, StageWait, Stop};
-use super::standing::{Class, Slot, Standing};
-use super::types::{Decision, HoldReason, PlanInput, Tally, To};
-use super::walk::{Stage, goes_on, stage_of};
+use super::retry;
+use super::slots::SlotBudget;
+use super::stages::{Direction, StageWait, Stop, Tally};
+use super::state::{Class, ClusterState, Slot};
+use super::types::{Decision, HoldReason, PlanInput, To};
+use super::walk::{Stage, continues_on_failure, stage_of};
 use crate::digest::{hash64, spread};
 use crate::window::Opening;
 
-/// What admission depends on, beside the cluster itself.
-pub(super) struct Desk<'a> {
+/// The input of admission, except for the cluster itself.
+pub(super) struct Admitter<'a> {
     input: &'a PlanInput,
     stages: &'a [Stage],
     tally: Tally,
-    /// Why nothing starts anywhere.
+    /// Why nothing starts in the whole group.
     stop: Option<HoldReason>,
 }
 
-/// What becomes of every cluster.
-pub(super) struct Admission {
+/// The result of admission.
+pub(super) struct AdmissionResult {
     pub(super) decisions: BTreeMap<String, Decision>,
-    /// When the first calendar ends for which somebody waits: what it does not know yet may change what keeps him back.
+    /// Whether a failed cluster waits for a slot to be retried.
+    pub(super) retry_waits: bool,
+    /// When the first calendar ends that a cluster waits for: windows after that time are unknown.
     pub(super) known_until: Option<Timestamp>,
 }
 
-/// A hold: why, and when time changes that.
+/// A hold reason, and when time ends it.
 type Hold = (HoldReason, Option<Timestamp>);
 
-/// Something that may stand in the way of a cluster.
-type Step<'a> = fn(&Desk<'a>, &Standing<'a>, &Wish) -> Option<Hold>;
+/// Returns the hold of a cluster if one condition for its start is not met.
+type HoldCheck<'a> = fn(&Admitter<'a>, &ClusterState<'a>, &Candidate) -> Option<Hold>;
 
-impl<'a> Desk<'a> {
+impl<'a> Admitter<'a> {
     pub(super) fn new(input: &'a PlanInput, stages: &'a [Stage], tally: Tally, stop: Option<&Stop>) -> Self {
         Self {
             input,
@@ -46,64 +50,67 @@ impl<'a> Desk<'a> {
         }
     }
 
-    /// One decision per cluster, in three steps: what each cluster's own standing says, then who waits for the
-    /// whole group, a stage or time, then who gets the free slots.
-    pub(super) fn admit(&self, standings: &[Standing<'a>]) -> Admission {
+    /// Returns one decision per cluster, in three checks: what follows from the state of the cluster alone, then which
+    /// clusters wait for the whole group, a stage or a time, then which clusters get the free slots.
+    pub(super) fn admit(&self, states: &[ClusterState<'a>]) -> AdmissionResult {
         let mut openings = Openings::of(self.input);
         let mut known_until = None;
-        let mut decisions = Vec::with_capacity(standings.len());
+        let mut decisions = Vec::with_capacity(states.len());
         let mut candidates = Vec::new();
-        for standing in standings {
-            let Class::Startable { begun } = standing.class else {
-                decisions.push(own_decision(&standing.class));
+        for state in states {
+            let Class::Startable { begun } = state.class else {
+                decisions.push(own_decision(&state.class));
                 continue;
             };
-            let wish = self.wish(standing, begun, &mut openings);
-            let hold = self.obstacles(standing, &wish).next();
+            let candidate = self.candidate(state, begun, &mut openings);
+            let hold = self.holds(state, &candidate).next();
             if hold.as_ref().is_none_or(|(reason, _)| depends_on_windows(reason)) {
-                known_until = earlier(known_until, wish.opening.known_until);
+                known_until = earlier(known_until, candidate.opening.known_until);
             }
             match hold {
                 Some((reason, recheck_at)) => decisions.push(Some(Decision::Hold { reason, recheck_at })),
                 None => {
-                    candidates.push((decisions.len(), standing, wish));
+                    candidates.push((decisions.len(), state, candidate));
                     decisions.push(None);
                 }
             }
         }
-        for (place, decision) in self.fill_slots(candidates) {
+        let mut budget = SlotBudget::new(self.input, self.tally, self.stages);
+        for (place, decision) in self.fill_slots(candidates, &mut budget) {
             if let Some(free) = decisions.get_mut(place) {
                 *free = Some(decision);
             }
         }
-        // In the order of their names already, so that the map is built in one go.
-        let named = standings.iter().zip(decisions);
-        let named = named.filter_map(|(standing, decision)| Some((standing.name.to_owned(), decision?)));
-        Admission {
+        let retry_waits = self.retry(states, &mut decisions, &mut budget);
+        // The states are in the order of names, so that the map is built without insertions in between.
+        let named = states.iter().zip(decisions);
+        let named = named.filter_map(|(state, decision)| Some((state.name.to_owned(), decision?)));
+        AdmissionResult {
             decisions: named.collect(),
+            retry_waits,
             known_until,
         }
     }
 
-    /// Everything but room that keeps a cluster back, the first first.
-    pub(super) fn everything_in_the_way(&self, standing: &Standing<'a>) -> Vec<Hold> {
-        match &standing.class {
-            Class::Held(reason) => vec![(reason.clone(), None)],
+    /// Returns everything that blocks the cluster, except for a missing slot, in the order of precedence.
+    pub(super) fn hold_reasons(&self, state: &ClusterState<'a>) -> Vec<Hold> {
+        match &state.class {
+            Class::Hold(reason) => vec![(reason.clone(), None)],
             Class::Startable { begun } => {
-                let wish = self.wish(standing, *begun, &mut Openings::of(self.input));
-                self.obstacles(standing, &wish).collect()
+                let candidate = self.candidate(state, *begun, &mut Openings::of(self.input));
+                self.holds(state, &candidate).collect()
             }
             Class::Done | Class::InFlight { .. } | Class::Soaking { .. } | Class::Failed(_) => Vec::new(),
         }
     }
 
-    /// What the cluster would be started with, and since when it may.
-    fn wish(&self, standing: &Standing<'a>, begun: bool, openings: &mut Openings<'a>) -> Wish {
-        let cluster = standing.cluster;
-        let stage = self.stages.get(stage_of(self.input, standing));
+    /// Returns the release to start the cluster with, and since when it may start.
+    fn candidate(&self, state: &ClusterState<'a>, begun: bool, openings: &mut Openings<'a>) -> Candidate {
+        let cluster = state.cluster;
+        let stage = self.stages.get(stage_of(self.input, state));
         let open_since = stage.and_then(Stage::open_since);
         let joins = match open_since {
-            None if standing.lacks_known_good => missing_of_known_good(cluster),
+            None if state.lacks_known_good => missing_of_known_good(cluster),
             _ => None,
         };
         let (to, begun, since) = match joins {
@@ -113,54 +120,60 @@ impl<'a> Desk<'a> {
             }
             None => (To::Release, begun, open_since),
         };
-        Wish {
+        Candidate {
             to,
             begun,
             eligible_at: since.map(|since| self.eligible_at(&cluster.uid, since)),
-            // Who waits for a stage does not look at windows yet.
+            // Windows are not evaluated while the stage waits.
             opening: since.map_or(Opening::ALWAYS, |_| openings.about(cluster)),
             is_open: open_since.is_some(),
         }
     }
 
-    /// What keeps a startable cluster back, in the order of [`HoldReason`].
-    fn obstacles<'s>(
+    /// Returns what blocks a startable cluster, in the order of [`HoldReason`].
+    fn holds<'s>(
         &'s self,
-        standing: &'s Standing<'a>,
-        wish: &'s Wish,
+        state: &'s ClusterState<'a>,
+        candidate: &'s Candidate,
     ) -> impl Iterator<Item = Hold> + 's {
-        let steps: [Step<'a>; 7] = [
-            |desk, _, _| desk.input.suspended.then_some((HoldReason::GroupSuspended, None)),
-            |desk, _, _| {
-                let word = desk.input.steering.paused.as_ref()?;
-                Some((HoldReason::Paused(word.clone()), None))
+        let checks: [HoldCheck<'a>; 7] = [
+            |admitter, _, _| {
+                admitter
+                    .input
+                    .suspended
+                    .then_some((HoldReason::GroupSuspended, None))
             },
-            |desk, _, _| match &desk.stop {
+            |admitter, _, _| {
+                let attribution = admitter.input.steering.paused.as_ref()?;
+                Some((HoldReason::Paused(attribution.clone()), None))
+            },
+            |admitter, _, _| match &admitter.stop {
                 Some(reason @ HoldReason::Aborted(_)) => Some((reason.clone(), None)),
                 _ => None,
             },
-            |desk, _, _| {
-                desk.input
+            |admitter, _, _| {
+                admitter
+                    .input
                     .membership_held
                     .then_some((HoldReason::MembershipHeld, None))
             },
-            |desk, _, _| match &desk.stop {
+            |admitter, _, _| match &admitter.stop {
                 Some(HoldReason::Aborted(_)) | None => None,
                 Some(reason) => Some((reason.clone(), None)),
             },
             Self::stage_waits,
-            Self::not_now,
+            Self::time_waits,
         ];
-        steps
+        checks
             .into_iter()
-            .filter_map(move |step| step(self, standing, wish))
+            .filter_map(move |check| check(self, state, candidate))
     }
 
-    fn stage_waits(&self, standing: &Standing<'a>, wish: &Wish) -> Option<Hold> {
-        if wish.eligible_at.is_some() {
+    fn stage_waits(&self, state: &ClusterState<'a>, candidate: &Candidate) -> Option<Hold> {
+        if candidate.eligible_at.is_some() {
             return None;
         }
-        let own = stage_of(self.input, standing);
+        let own = stage_of(self.input, state);
         let waits = |(stage, found): (usize, &Stage)| Some((stage, found.wait.clone()?));
         let (stage, wait) = self.stages.iter().enumerate().take(own + 1).find_map(waits)?;
         let until = match &wait {
@@ -170,22 +183,22 @@ impl<'a> Desk<'a> {
         Some((HoldReason::StageWaits { stage, wait }, until))
     }
 
-    /// Windows and jitter. A window that closes before the jitter is over ends that wait, too. What was begun has started, and
-    /// finishes: half a release through a freeze would be worse than either.
-    fn not_now(&self, _: &Standing<'a>, wish: &Wish) -> Option<Hold> {
-        let has_started = wish.begun && wish.to == To::Release;
-        if !wish.opening.is_open && !has_started {
-            return Some((HoldReason::WindowClosed, wish.opening.changes_at));
+    /// Checks windows and jitter. A window that closes before the jitter is over also ends that wait. An admission that
+    /// has begun is completed even in a closed window, since half a release is worse than either.
+    fn time_waits(&self, _: &ClusterState<'a>, candidate: &Candidate) -> Option<Hold> {
+        let has_started = candidate.begun && candidate.to == To::Release;
+        if !candidate.opening.is_open && !has_started {
+            return Some((HoldReason::WindowClosed, candidate.opening.changes_at));
         }
-        let eligible_at = wish.eligible_at.filter(|at| *at > self.input.now)?;
+        let eligible_at = candidate.eligible_at.filter(|at| *at > self.input.now)?;
         Some((
             HoldReason::Jitter,
-            earlier(Some(eligible_at), wish.opening.changes_at),
+            earlier(Some(eligible_at), candidate.opening.changes_at),
         ))
     }
 
-    /// When a cluster's share of the jitter is over. A hash of cluster and release: it needs no memory, and the
-    /// same cluster is not always the first.
+    /// Returns when the jitter of a cluster is over. It is a hash of cluster and release: nothing is stored, and the
+    /// order of clusters differs between releases.
     fn eligible_at(&self, uid: &str, from: Timestamp) -> Timestamp {
         let jitter = self.input.strategy.limits.jitter;
         if jitter.is_zero() || self.input.rollout.direction == Direction::BackAtOnce {
@@ -195,36 +208,73 @@ impl<'a> Desk<'a> {
         from.checked_add(spread(jitter, hash)).unwrap_or(from)
     }
 
-    /// Starts first what was begun, then what goes on from older work in the slot it has, then others.
+    /// Starts clusters with an interrupted admission first, then those that are in flight for older work and keep their
+    /// slot, then the others.
     ///
-    /// Several bounds hold at once, in the group and in the stage: no more than `slots` clusters are in flight, and this
-    /// release has reached no more than `slots` that are not through with it. The second matters where more clusters are at
-    /// work on older releases than there are slots (the bound was lowered, or lost clusters came back): they all have a
-    /// slot, but it is the new release that may be bad.
+    /// Two limits apply, in the group and in the stage: no more than `slots` clusters are in flight, and this release
+    /// has no more than `slots` clusters that are not done with it. The second limit matters when more clusters are in
+    /// flight for older releases than there are slots (the limit was lowered, or lost clusters returned): each of them
+    /// has a slot, but the new release may be a bad one.
     fn fill_slots<'s>(
         &'s self,
-        mut candidates: Vec<(usize, &'s Standing<'a>, Wish)>,
+        mut candidates: Vec<(usize, &'s ClusterState<'a>, Candidate)>,
+        budget: &'s mut SlotBudget,
     ) -> impl Iterator<Item = (usize, Decision)> + 's {
-        candidates.sort_by_key(|(_, standing, wish)| {
-            let goes_on = standing.slot.is_some();
-            let stage = stage_of(self.input, standing);
-            (!wish.begun, !goes_on, stage, wish.eligible_at, standing.name)
+        candidates.sort_by_key(|(_, state, candidate)| {
+            let keeps_slot = state.slot.is_some();
+            let stage = stage_of(self.input, state);
+            (
+                !candidate.begun,
+                !keeps_slot,
+                stage,
+                candidate.eligible_at,
+                state.name,
+            )
         });
-        let mut room = Room::new(self.input, self.tally, self.stages);
-        candidates.into_iter().map(move |(place, standing, wish)| {
-            let decision = match room.take(stage_of(self.input, standing), standing, &wish) {
-                None => wish.start(standing),
+        candidates.into_iter().map(move |(place, state, candidate)| {
+            let decision = match budget.take(stage_of(self.input, state), state, &candidate) {
+                None => candidate.start(state),
                 Some(reason) => Decision::Hold {
                     reason,
-                    recheck_at: wish.opening.changes_at,
+                    recheck_at: candidate.opening.changes_at,
                 },
             };
             (place, decision)
         })
     }
+
+    /// Gives the remaining slots to failed clusters for which an operator requested a retry. Returns whether one of
+    /// them waits for a slot.
+    fn retry(
+        &self,
+        states: &[ClusterState<'a>],
+        decisions: &mut [Option<Decision>],
+        budget: &mut SlotBudget,
+    ) -> bool {
+        if self.input.steering.retries.is_empty() || retry::stop(self.input).is_some() {
+            return false;
+        }
+        let mut waits = false;
+        for (state, decision) in states.iter().zip(decisions) {
+            let place = stage_of(self.input, state);
+            let stage = self.stages.get(place).map(|stage| stage.plan.name.as_str());
+            let Some(due) = retry::due(self.input, state, stage) else {
+                continue;
+            };
+            if budget.take_retry(place) {
+                *decision = Some(Decision::Retry {
+                    entries: due.entries,
+                    requested_at: due.requested_at,
+                });
+            } else {
+                waits = true;
+            }
+        }
+        waits
+    }
 }
 
-/// The decision on a cluster that its own standing makes; `None`: it could start.
+/// Returns the decision that follows from the state of the cluster alone; `None`: the cluster is startable.
 fn own_decision(class: &Class) -> Option<Decision> {
     Some(match class {
         Class::Done => Decision::Done,
@@ -237,7 +287,7 @@ fn own_decision(class: &Class) -> Option<Decision> {
             reason: failed.reason.clone(),
             retry_at: failed.retry_at,
         },
-        Class::Held(reason) => Decision::Hold {
+        Class::Hold(reason) => Decision::Hold {
             reason: reason.clone(),
             recheck_at: None,
         },
@@ -245,33 +295,7 @@ fn own_decision(class: &Class) -> Option<Decision> {
     })
 }
 
-/// What a cluster would be started with.
-pub(super) struct Wish {
-    pub(super) to: To,
-    /// That was begun before.
-    pub(super) begun: bool,
-    /// When its share of the jitter is over; `None`: its stage has not opened.
-    eligible_at: Option<Timestamp>,
-    /// The windows about it.
-    opening: Opening,
-    /// Whether its stage is open.
-    pub(super) is_open: bool,
-}
-
-impl Wish {
-    fn start(&self, standing: &Standing<'_>) -> Decision {
-        let entries = match self.to {
-            To::Release => missing(standing.cluster).cloned().collect(),
-            To::LastKnownGood => {
-                let missing = missing_of_known_good(standing.cluster).unwrap_or_default();
-                missing.into_iter().cloned().collect()
-            }
-        };
-        Decision::Start { entries, to: self.to }
-    }
-}
-
-/// Whether a window that opens or closes changes it.
+/// Whether an opening or closing window ends the hold.
 fn depends_on_windows(reason: &HoldReason) -> bool {
     matches!(reason, HoldReason::WindowClosed | HoldReason::Jitter)
 }
@@ -280,7 +304,7 @@ fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
     [a, b].into_iter().flatten().min()
 }
 
-/// Why nothing more starts, as each cluster is told.
+/// Returns the hold reason of each cluster when the rollout is stopped.
 fn hold_of(stop: &Stop, stages: &[Stage]) -> HoldReason {
     match stop {
         Stop::TooManyFailures { stage, .. } => HoldReason::TooManyFailures { stage: *stage },
@@ -291,16 +315,16 @@ fn hold_of(stop: &Stop, stages: &[Stage]) -> HoldReason {
                 .and_then(|stage| stage.wait.clone())
                 .unwrap_or(StageWait::Unproven),
         },
-        Stop::Aborted(word) => HoldReason::Aborted(word.clone()),
+        Stop::Aborted(attribution) => HoldReason::Aborted(attribution.clone()),
     }
 }
 
-/// Why nothing more starts of this rollout, if that is so: a person gave it up, too many failed, or a gate did.
+/// Returns why the rollout is stopped, if it is: an operator aborted it, too many clusters failed, or a gate failed.
 pub(super) fn stop(input: &PlanInput, stages: &[Stage], tally: Tally) -> Option<Stop> {
-    if let Some(word) = &input.steering.aborted {
-        return Some(Stop::Aborted(word.clone()));
+    if let Some(attribution) = &input.steering.aborted {
+        return Some(Stop::Aborted(attribution.clone()));
     }
-    if goes_on(input) {
+    if continues_on_failure(input) {
         return None;
     }
     if tally.too_many_failures() {
@@ -330,22 +354,23 @@ pub(super) fn stop(input: &PlanInput, stages: &[Stage], tally: Tally) -> Option<
         })
 }
 
-/// When leftover work ends by its deadline, which may give room to somebody who waits for it.
+/// Returns when older work ends at its deadline, which may release a slot for a waiting cluster.
 pub(super) fn leftover_ends<'a>(
-    standings: &'a [Standing<'_>],
+    states: &'a [ClusterState<'_>],
     decisions: &'a BTreeMap<String, Decision>,
+    retry_waits: bool,
 ) -> impl Iterator<Item = Timestamp> + 'a {
-    let someone_waits = decisions.values().any(waits_for_room);
-    standings
+    let someone_waits = retry_waits || decisions.values().any(waits_for_slot);
+    states
         .iter()
         .filter(move |_| someone_waits)
-        .filter_map(|standing| match standing.slot {
+        .filter_map(|state| match state.slot {
             Some(Slot::Leftover { until }) => Some(until),
             Some(Slot::Release) | None => None,
         })
 }
 
-fn waits_for_room(decision: &Decision) -> bool {
+fn waits_for_slot(decision: &Decision) -> bool {
     matches!(
         decision,
         Decision::Hold {

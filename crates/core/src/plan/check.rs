@@ -1,19 +1,21 @@
-//! The planner's independent opinion: whether a plan keeps the rules.
+//! An independent check of plans: whether a plan keeps the rules.
 //!
-//! [`check`] knows the rules (ADR 30) and not how the planner gets there. It shares the input and output types with
-//! it and no code, computes every count and every record again, and says which clusters should start only where
-//! the rules do: any plan passes that decides what is true of each cluster and stage, stays within the bounds,
-//! leaves no slot idle and passes nobody over.
+//! [`check`] implements the rules (ADR 30) and not the planner. It shares the input and output types with the planner
+//! but no code, computes every count and record again, and prescribes which clusters start only where the rules do. A
+//! plan passes if its decisions are true of each cluster and stage, it stays within the limits, leaves no usable slot
+//! free, and starts clusters in order.
 //!
-//! It goes from one cluster at a time (`facts`) to one stage at a time (`stage`) to the whole fleet at one time
-//! (`moment`). The rule about time needs no second plan. A plan is right for as long as its decisions and
-//! phases are true, so it is checked twice: now, and just before `recheck_at`. Clusters that the plan starts are in
-//! flight then; what becomes of them is reported by events, and each event makes a new plan.
+//! The check proceeds from one cluster at a time (`facts`) to one stage at a time (`stage`) to the whole fleet at one
+//! time (`moment`). The rule about time needs no second plan: a plan is right as long as its decisions and phases are
+//! true, so it is checked now and just before `recheck_at`. Clusters that the plan starts are in flight then; events
+//! report their progress, and each event makes a new plan.
 
 mod facts;
 mod holds;
 mod member;
 mod moment;
+mod removals;
+mod retries;
 mod rules;
 mod stage;
 mod starts;
@@ -28,10 +30,11 @@ use moment::Moment;
 use rules::Rules;
 pub use violation::Violation;
 
+use super::leaving::RemovalDecision;
 use super::stages::StageRecord;
 use super::types::{Decision, Plan, PlanInput, Progress, Reach};
 
-/// Whether `plan` is a right answer to `input`.
+/// Checks whether `plan` is a right plan for `input`.
 ///
 /// # Errors
 /// The first rule that it breaks.
@@ -42,11 +45,13 @@ pub fn check(input: &PlanInput, plan: &Plan) -> Result<(), Violation> {
     present.stages_are_true()?;
     present.starts_are_lawful()?;
     present.decisions_are_true()?;
-    present.nobody_is_passed_over()?;
+    present.retries_are_lawful()?;
+    present.removals_are_lawful()?;
+    present.starts_are_in_order()?;
     present.bounds_hold()?;
     present.tallies_are_true()?;
     present.verdict_is_true()?;
-    is_looked_at_again_in_time(input, plan, &rules)
+    next_plan_is_in_time(input, plan, &rules)
 }
 
 fn every_cluster_is_decided(input: &PlanInput, plan: &Plan) -> Result<(), Violation> {
@@ -64,11 +69,11 @@ fn every_cluster_is_decided(input: &PlanInput, plan: &Plan) -> Result<(), Violat
     })
 }
 
-/// Nothing that the plan says stops being true before it is looked at again. Too early is no harm.
+/// Checks that nothing in the plan becomes wrong before the next plan. A next plan that is too early does no harm.
 ///
-/// Nothing is asked where the clock was set back: of what was seen in the future nobody can say when it changes, and the plan is
-/// looked at again with every event and once the clock has caught up.
-fn is_looked_at_again_in_time(input: &PlanInput, plan: &Plan, rules: &Rules<'_>) -> Result<(), Violation> {
+/// Nothing is checked if the clock was set back: when something observed in the future changes is unknown, and the next
+/// plan comes with every event and once the clock has caught up.
+fn next_plan_is_in_time(input: &PlanInput, plan: &Plan, rules: &Rules<'_>) -> Result<(), Violation> {
     if newest(input) > input.now {
         return Ok(());
     }
@@ -77,10 +82,18 @@ fn is_looked_at_again_in_time(input: &PlanInput, plan: &Plan, rules: &Rules<'_>)
         Some(at) => at.checked_sub(SignedDuration::from_nanos(1)).unwrap_or(input.now),
         None => Timestamp::MAX,
     };
-    for (cluster, decision) in &plan.decisions {
-        if let Some(changes) = ends_at(decision).filter(|changes| *changes <= until) {
+    let decisions = plan
+        .decisions
+        .iter()
+        .map(|(name, decision)| (name, ends_at(decision)));
+    let removals = plan.removals.iter().map(|(name, decision)| match decision {
+        RemovalDecision::Remove => (name, None),
+        RemovalDecision::Hold { recheck_at, .. } => (name, *recheck_at),
+    });
+    for (subject, ends) in decisions.chain(removals) {
+        if let Some(changes) = ends.filter(|changes| *changes <= until) {
             return Err(Violation::RecheckAfterDecision {
-                cluster: cluster.clone(),
+                subject: subject.clone(),
                 at: plan.recheck_at,
                 changes,
             });
@@ -99,17 +112,17 @@ fn is_looked_at_again_in_time(input: &PlanInput, plan: &Plan, rules: &Rules<'_>)
     })
 }
 
-/// When time alone ends a decision, by its own word.
+/// Returns when time alone ends a decision, according to the decision.
 fn ends_at(decision: &Decision) -> Option<Timestamp> {
     match decision {
         Decision::InFlight { deadline, .. } => *deadline,
         Decision::Soaking { until } => Some(*until),
         Decision::Hold { recheck_at, .. } => *recheck_at,
-        Decision::Done | Decision::Start { .. } | Decision::Failed { .. } => None,
+        Decision::Done | Decision::Start { .. } | Decision::Retry { .. } | Decision::Failed { .. } => None,
     }
 }
 
-/// The latest time of anything that the planner was told of.
+/// Returns the latest time in the input.
 fn newest(input: &PlanInput) -> Timestamp {
     let rollout = &input.rollout;
     let records = rollout.stages.values().flat_map(|record| {
@@ -133,11 +146,11 @@ fn newest(input: &PlanInput) -> Timestamp {
     let seen = entries
         .filter_map(|entry| entry.observed.as_ref())
         .flat_map(|sync| {
-            let held = match &sync.progress {
-                Progress::Held(held) => held.since,
+            let applied = match &sync.progress {
+                Progress::Applied(applied) => applied.since,
                 Progress::Working | Progress::Failing { .. } => None,
             };
-            [sync.admitted_at, held].into_iter().flatten()
+            [sync.admitted_at, applied].into_iter().flatten()
         });
     let all = records.chain(reached).chain(seen).chain([rollout.started_at]);
     all.max().unwrap_or(rollout.started_at)

@@ -1,16 +1,18 @@
-//! How each cluster stands with the release, by itself.
+//! Classifies each cluster on its own.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::entry::{Clock, Mood, Seen, failure, is_at_work, is_healthy, is_in_trouble, soaks_until};
-use super::stages::{Direction, Word};
-use super::standing::{Class, Failed, Slot, Standing};
+use super::entry::{
+    Clock, EntryProgress, EntryState, failure, is_at_work, is_healthy, is_in_trouble, soaks_until,
+};
+use super::stages::{Attribution, Direction};
+use super::state::{Class, ClusterState, Failed, Slot};
 use super::types::{ClusterView, FailureReason, HoldReason, ObservedSync, PlanInput, Reach};
 
-/// Every cluster of the input, in the order of their names.
-pub(super) fn classify_all(input: &PlanInput) -> Vec<Standing<'_>> {
+/// Returns the state of every cluster of the input, in the order of names.
+pub(super) fn classify_all(input: &PlanInput) -> Vec<ClusterState<'_>> {
     let mut entries = Vec::new();
     input
         .clusters
@@ -18,7 +20,7 @@ pub(super) fn classify_all(input: &PlanInput) -> Vec<Standing<'_>> {
         .map(|(name, cluster)| {
             let clock = Clock::of(input, cluster);
             entries.clear();
-            entries.extend(cluster.entries.values().map(|view| Seen::of(view, clock)));
+            entries.extend(cluster.entries.values().map(|view| EntryState::of(view, clock)));
             classify(input, name, cluster, &entries)
         })
         .collect()
@@ -28,18 +30,18 @@ fn classify<'a>(
     input: &'a PlanInput,
     name: &'a str,
     cluster: &'a ClusterView,
-    entries: &[Seen<'a>],
-) -> Standing<'a> {
-    let eye = Eye {
+    entries: &[EntryState<'a>],
+) -> ClusterState<'a> {
+    let classifier = Classifier {
         input,
         cluster,
         entries,
     };
-    let passed_over = eye.passed_over_by(name);
-    let class = match (eye.class(), passed_over) {
-        // Unless it was begun there before.
-        (Class::Held(_) | Class::Startable { begun: false }, Some(word)) => {
-            Class::Held(HoldReason::Skipped(word.clone()))
+    let skipped = classifier.skipped_by(name);
+    let class = match (classifier.class(), skipped) {
+        // Unless its admission has begun.
+        (Class::Hold(_) | Class::Startable { begun: false }, Some(attribution)) => {
+            Class::Hold(HoldReason::Skipped(attribution.clone()))
         }
         (class, _) => class,
     };
@@ -47,22 +49,22 @@ fn classify<'a>(
     let slot = match &class {
         Class::InFlight { .. } | Class::Soaking { .. } => Some(Slot::Release),
         Class::Done | Class::Failed(_) => None,
-        // Work on an older release goes on until this one takes over, and is in flight meanwhile. Where the
-        // cluster is unreachable nothing goes on there, and a newer release does not wait for it.
-        Class::Held(_) | Class::Startable { .. } => {
-            let until = ready.then(|| eye.at_work_until()).flatten();
+        // An older release stays in flight until this release replaces it. On an unreachable cluster nothing is in
+        // progress, and a newer release does not wait for it.
+        Class::Hold(_) | Class::Startable { .. } => {
+            let until = ready.then(|| classifier.at_work_until()).flatten();
             until.map(|until| Slot::Leftover { until })
         }
     };
     let syncs = || entries.iter().filter_map(|entry| entry.sync);
-    Standing {
+    ClusterState {
         name,
         cluster,
-        turns_at: eye.turns_at(&class),
-        skipped: passed_over.is_some(),
+        changes_at: classifier.changes_at(&class),
+        skipped: skipped.is_some(),
         broken: matches!(class, Class::Done) && syncs().any(is_in_trouble),
         unhealthy: ready && syncs().any(|sync| !is_healthy(sync)),
-        lacks_known_good: entries.iter().any(Seen::lacks_known_good),
+        lacks_known_good: entries.iter().any(EntryState::lacks_known_good),
         class,
         slot,
     }
@@ -75,7 +77,7 @@ impl Clock {
                 Direction::Forward | Direction::Back => input.strategy.limits.min_success_time,
                 Direction::BackAtOnce => Duration::ZERO,
             },
-            seen: match cluster.reach {
+            valid_until: match cluster.reach {
                 Reach::Unreachable { since, .. } => since.min(input.now),
                 Reach::Ready | Reach::Unprobed | Reach::Suspended => input.now,
             },
@@ -83,84 +85,87 @@ impl Clock {
     }
 }
 
-/// One cluster, and how its entries stand.
-struct Eye<'a, 'e> {
+/// One cluster and the states of its entries.
+struct Classifier<'a, 'e> {
     input: &'a PlanInput,
     cluster: &'a ClusterView,
-    entries: &'e [Seen<'a>],
+    entries: &'e [EntryState<'a>],
 }
 
-impl<'a> Eye<'a, '_> {
+impl<'a> Classifier<'a, '_> {
     fn is_ours(&self, sync: &ObservedSync) -> bool {
         sync.release == self.input.rollout.release
     }
 
-    /// Who had the rollout pass the cluster over: alone, or with its stage before this release was admitted there.
-    fn passed_over_by(&self, name: &str) -> Option<&'a Word> {
+    /// Returns who skipped the cluster in this rollout: on its own, or with its stage before this release was admitted
+    /// there.
+    fn skipped_by(&self, name: &str) -> Option<&'a Attribution> {
         let steering = &self.input.steering;
         let of_stage = || {
             let stage = self.input.strategy.stages.get(self.cluster.stage)?;
-            let word = steering.skipped_stages.get(&stage.name)?;
+            let attribution = steering.skipped_stages.get(&stage.name)?;
             let mut syncs = self.entries.iter().filter_map(|entry| entry.sync);
-            // On the way back at once there are no stages.
+            // An immediate rollback has no stages.
             let counts = self.input.rollout.direction != Direction::BackAtOnce;
-            (counts && !syncs.any(|sync| self.is_ours(sync))).then_some(word)
+            (counts && !syncs.any(|sync| self.is_ours(sync))).then_some(attribution)
         };
         steering.skipped.get(name).or_else(of_stage)
     }
 
     fn class(&self) -> Class {
-        if self.entries.iter().all(Seen::is_done) {
+        if self.entries.iter().all(EntryState::is_done) {
             return Class::Done;
         }
         let complete = self.entries.iter().all(|entry| entry.at_target);
         let reach = &self.cluster.reach;
-        // Only time is missing, whoever suspended what.
+        // Only time is missing, even if something is suspended.
         if complete
             && !matches!(reach, Reach::Unreachable { .. })
             && let Some(until) = soaks_until(self.entries)
         {
             return Class::Soaking { until };
         }
-        let counts = |entry: &&Seen<'a>| entry.sync.is_some_and(|sync| complete || self.is_ours(sync));
-        let unfinished = |entry: Seen<'a>| entry.mood != Mood::Through;
+        let counts = |entry: &&EntryState<'a>| entry.sync.is_some_and(|sync| complete || self.is_ours(sync));
+        let unfinished = |entry: EntryState<'a>| entry.progress != EntryProgress::Finished;
         let admitted = || self.entries.iter().filter(counts).copied();
         let suspended = self.suspended();
-        // Lost beats a parameter that became invalid meanwhile: it is the release that may have cut the cluster off.
+        // Lost has precedence over a parameter that became invalid: the release may have cut the cluster off.
         let lost = *reach != Reach::Ready && suspended.is_none() && admitted().any(unfinished);
         if !lost && let Some(reason) = suspended.or_else(|| self.invalid()) {
-            return Class::Held(reason);
+            return Class::Hold(reason);
         }
-        // Where entries are missing, a ready cluster gets them, whatever became of the others: those may have failed
-        // for want of just these.
+        // A ready cluster gets its missing entries whatever the state of the others, which may have failed because
+        // these are missing.
         if complete || lost {
             return self.under_way(&admitted().collect::<Vec<_>>(), complete);
         }
-        match out_of_reach(reach) {
-            Some(reason) => Class::Held(reason),
+        match not_ready(reach) {
+            Some(reason) => Class::Hold(reason),
             None => Class::Startable {
                 begun: self.is_begun(),
             },
         }
     }
 
-    /// The class of a cluster that was admitted and is not done. Its time counts from the last of its admissions, in
-    /// which that of the whole cluster was complete.
+    /// Returns the class of a cluster that was admitted and is not done. Its deadline counts from the last of its
+    /// admissions, which completed the admission of the cluster.
     ///
-    /// A failure that was seen stays one when the cluster becomes unreachable: to lose sight of it is not to recover,
-    /// and must not give the budget back. But it waits while an entry is at work that came after it, for it may have
-    /// happened for want of just that.
-    fn under_way(&self, admitted: &[Seen<'_>], complete: bool) -> Class {
-        let mut fails = admitted.iter().filter(|entry| entry.mood == Mood::Fails);
+    /// A failure remains when the cluster becomes unreachable: that is not a recovery and does not lower the failure
+    /// count. A failure does not count while an entry that was admitted later is in progress, since it may have
+    /// happened because that entry was missing.
+    fn under_way(&self, admitted: &[EntryState<'_>], complete: bool) -> Class {
+        let mut fails = admitted
+            .iter()
+            .filter(|entry| entry.progress == EntryProgress::Failing);
         let failed = fails.find_map(|entry| entry.sync).map(failure);
-        let is_ours = |entry: &Seen<'_>| entry.sync.is_some_and(|sync| self.is_ours(sync));
+        let is_ours = |entry: &EntryState<'_>| entry.sync.is_some_and(|sync| self.is_ours(sync));
         let at_work = || {
             let mut entries = admitted.iter();
             entries.any(|entry| is_at_work(entry, admitted, is_ours(entry)))
         };
         let lost = self.cluster.reach != Reach::Ready;
         let deadline = match self.time_left(admitted, complete) {
-            // It got there, and is looked after by its health check.
+            // The cluster was healthy, and its health check has a timeout of its own.
             TimeLeft::Unbounded => None,
             TimeLeft::Until(deadline) => Some(deadline),
             TimeLeft::None => {
@@ -180,19 +185,23 @@ impl<'a> Eye<'a, '_> {
         }
     }
 
-    /// How long it may take to become healthy. One that was lost while it soaked has its time from then on: it did get
-    /// there. Where nobody recorded the admission, no time is left: a wait without an end would hold a slot for ever.
-    fn time_left(&self, admitted: &[Seen<'_>], complete: bool) -> TimeLeft {
-        let got_there = complete
-            && admitted
-                .iter()
-                .all(|entry| matches!(entry.mood, Mood::Through | Mood::Soaks(_) | Mood::Unsteady));
+    /// Returns how long the cluster may take to become healthy. A cluster that was lost while it soaked has the
+    /// deadline from then on. An admission without a recorded time has no time left: an endless wait would block a slot
+    /// for ever.
+    fn time_left(&self, admitted: &[EntryState<'_>], complete: bool) -> TimeLeft {
+        let was_healthy = complete
+            && admitted.iter().all(|entry| {
+                matches!(
+                    entry.progress,
+                    EntryProgress::Finished | EntryProgress::Soaking(_) | EntryProgress::SoakInterrupted
+                )
+            });
         let last = admitted.iter().filter_map(|entry| entry.sync?.admitted_at).max();
         let deadline = match self.cluster.reach {
-            Reach::Unreachable { since, .. } if got_there => {
+            Reach::Unreachable { since, .. } if was_healthy => {
                 self.deadline(last).max(self.deadline(Some(since)))
             }
-            _ if got_there => return TimeLeft::Unbounded,
+            _ if was_healthy => return TimeLeft::Unbounded,
             _ => self.deadline(last),
         };
         let deadline = deadline.filter(|deadline| *deadline > self.input.now);
@@ -205,10 +214,10 @@ impl<'a> Eye<'a, '_> {
             .ok()
     }
 
-    /// Whether the admission of a cluster was cut short between two entries: some are admitted by this release and
-    /// not done, and the missing ones were last admitted before that, by another release, or hold what was good until
-    /// their stage opens. Missing entries of which that is not so miss their target because their parameters changed, or
-    /// because a release came back.
+    /// Whether the admission of the cluster was interrupted between two entries: this release admitted some entries,
+    /// which are not done, and the missing entries were last admitted earlier by another release, or hold the last
+    /// known good release. Otherwise the missing entries differ from their target because their parameters changed, or
+    /// because the release returned.
     fn is_begun(&self) -> bool {
         let under_way = self
             .entries
@@ -228,7 +237,7 @@ impl<'a> Eye<'a, '_> {
                 .all(|sync| !self.is_ours(sync) && sync.admitted_at < begun_at)
     }
 
-    /// Until when a cluster is at work on what it was admitted to; `None` where it is not.
+    /// Returns until when the cluster is in flight for what was admitted before; `None`: it is not.
     fn at_work_until(&self) -> Option<Timestamp> {
         self.entries
             .iter()
@@ -238,14 +247,18 @@ impl<'a> Eye<'a, '_> {
             .max()
     }
 
-    /// When the first of its entries has soaked, where that matters by itself: an admission that was cut short counts as begun
-    /// for as long as one of its entries is not done, and a cluster that was not probed since is lost while one is not.
-    fn turns_at(&self, class: &Class) -> Option<Timestamp> {
+    /// Returns when the first of the entries has soaked, if that changes the state on its own: an interrupted admission
+    /// counts as begun while one of its entries is not done, and a cluster that was not probed since is lost while one
+    /// is not done.
+    fn changes_at(&self, class: &Class) -> Option<Timestamp> {
         let depends =
             self.cluster.reach == Reach::Unprobed || matches!(class, Class::Startable { begun: true });
-        let ends = self.entries.iter().filter_map(|entry| match entry.mood {
-            Mood::Soaks(until) => Some(until),
-            Mood::Through | Mood::Unsteady | Mood::Works | Mood::Fails => None,
+        let ends = self.entries.iter().filter_map(|entry| match entry.progress {
+            EntryProgress::Soaking(until) => Some(until),
+            EntryProgress::Finished
+            | EntryProgress::SoakInterrupted
+            | EntryProgress::Working
+            | EntryProgress::Failing => None,
         });
         ends.filter(|_| depends).min()
     }
@@ -273,18 +286,18 @@ impl<'a> Eye<'a, '_> {
     }
 }
 
-/// How long a cluster may take.
+/// The time that a cluster has left.
 enum TimeLeft {
-    /// As long as it wants.
+    /// No deadline.
     Unbounded,
-    /// Until then.
+    /// Until this time.
     Until(Timestamp),
-    /// No longer.
+    /// No time left.
     None,
 }
 
-/// Why nothing can be started on a cluster by what the Cluster loop found; `None`: it is ready.
-fn out_of_reach(reach: &Reach) -> Option<HoldReason> {
+/// Returns why nothing can start on a cluster in this state of reachability; `None`: it is ready.
+fn not_ready(reach: &Reach) -> Option<HoldReason> {
     match reach {
         Reach::Ready => None,
         Reach::Unprobed => Some(HoldReason::ClusterNotProbed),

@@ -1,48 +1,49 @@
-//! How a rollout ends: whether what comes next has to wait for it, and whether it is what one goes back to.
+//! How a rollout ends: whether the next release has to wait for it, and whether its release is known to be good.
 
 use super::report::{Bucket, bucket};
-use super::stages::{StagePhase, StageWait, Verdict};
+use super::stages::{RolloutVerdict, StagePhase, StageWait};
 use super::types::{Decision, HoldReason, Plan};
 
 impl Plan {
-    /// Whether nothing of the rollout goes on by itself any more: it is through or stopped, or its clusters are done, have failed
-    /// (their Syncs try again, for ever if need be), or are held by what concerns them alone, and no stage waits for anything but
-    /// a proof that none of its clusters gives, or for clusters that are kept back by those that are not healthy (`maxUnavailable`).
-    /// What comes next has no reason to wait for it, and may be what mends it.
+    /// Whether nothing of the rollout proceeds by itself: it succeeded or stopped, or its clusters are done, failed
+    /// (their Syncs keep retrying) or on hold, and no stage waits for anything but a proof that none of its clusters
+    /// provides, or for clusters that `maxUnavailable` holds. The next release then does not wait for this rollout, and
+    /// may be the fix.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        if self.verdict != Verdict::Rolls {
+        if self.verdict != RolloutVerdict::InProgress {
             return true;
         }
         let is_stuck = self.is_stuck();
-        let stands = self.current_stage().is_none_or(|stage| match stage.phase {
+        let is_stationary = self.current_stage().is_none_or(|stage| match stage.phase {
             StagePhase::Waiting(StageWait::Unproven) => true,
             StagePhase::Open => is_stuck,
             _ => false,
         });
-        stands
+        is_stationary
             && self
                 .decisions
                 .values()
                 .all(|decision| is_at_rest(decision, is_stuck))
     }
 
-    /// Whether clusters are kept back by others that are not healthy while nothing is under way, so that only a failed cluster that
-    /// recovers lets them go.
+    /// Whether nothing is in flight and `maxUnavailable` holds clusters, so that only the recovery of a failed cluster
+    /// lets them start.
     fn is_stuck(&self) -> bool {
         let mut decisions = self.decisions.values();
-        let starts = |decision: &Decision| matches!(decision, Decision::Start { .. });
+        let starts =
+            |decision: &Decision| matches!(decision, Decision::Start { .. } | Decision::Retry { .. });
         let waits = |decision: &Decision| reason(decision) == Some(&HoldReason::TooManyUnavailable);
         self.tally.in_flight == 0 && !decisions.clone().any(starts) && decisions.any(waits)
     }
 
-    /// Whether the release has succeeded on the whole group, so that it is one to go back to: every cluster that can be reached
-    /// holds it, and one at least. What people passed over does not hold it, and they may have had a reason; a cluster that was
-    /// out of reach all the time said nothing about it, and there is one in every large fleet.
+    /// Whether the release succeeded on the whole group, so that a rollback may return to it: every reachable cluster
+    /// holds it, and at least one does. Skipped clusters do not hold it, and there may be a reason for that. Clusters
+    /// that were unreachable all the time prove nothing, and every large fleet has some.
     #[must_use]
     pub fn is_known_good(&self) -> bool {
         let buckets = || self.decisions.values().map(bucket);
-        self.verdict == Verdict::Through
+        self.verdict == RolloutVerdict::Succeeded
             && buckets().any(|bucket| bucket == Bucket::Updated)
             && buckets().all(|bucket| matches!(bucket, Bucket::Updated | Bucket::Unreachable))
     }
@@ -57,7 +58,7 @@ fn reason(decision: &Decision) -> Option<&HoldReason> {
 
 fn is_at_rest(decision: &Decision, is_stuck: bool) -> bool {
     match bucket(decision) {
-        Bucket::Updated | Bucket::Failed | Bucket::Unreachable | Bucket::Held => true,
+        Bucket::Updated | Bucket::Failed | Bucket::Unreachable | Bucket::OnHold => true,
         Bucket::Progressing => false,
         Bucket::Pending => match reason(decision) {
             Some(HoldReason::StageWaits { wait, .. }) => match wait {
@@ -76,10 +77,10 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::plan::{FailureReason, Gate, StagePlan, StageRecord, Stop, Tally, To, Word};
+    use crate::plan::{Attribution, FailureReason, Gate, StagePlan, StageRecord, Stop, Tally, To};
 
-    fn word() -> Word {
-        Word {
+    fn attribution() -> Attribution {
+        Attribution {
             by: "jane".into(),
             reason: String::new(),
             at: Timestamp::UNIX_EPOCH,
@@ -119,9 +120,10 @@ mod tests {
         }
     }
 
-    fn of(decisions: &[Decision], phase: StagePhase, verdict: Verdict) -> Plan {
+    fn of(decisions: &[Decision], phase: StagePhase, verdict: RolloutVerdict) -> Plan {
         let named = decisions.iter().enumerate();
         Plan {
+            removals: std::collections::BTreeMap::new(),
             decisions: named.map(|(n, one)| (format!("c{n}"), one.clone())).collect(),
             stages: vec![StagePlan {
                 name: "canary".into(),
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_is_over_when_nothing_of_it_goes_on_by_itself() {
+    fn a_rollout_is_over_when_nothing_proceeds_by_itself() {
         let in_flight = Decision::InFlight {
             deadline: None,
             lost: false,
@@ -160,15 +162,15 @@ mod tests {
             (failed(), passed(), true),
             (unreachable(), passed(), true),
             (
-                hold(HoldReason::Skipped(word())),
-                StagePhase::Skipped(word()),
+                hold(HoldReason::Skipped(attribution())),
+                StagePhase::Skipped(attribution()),
                 true,
             ),
             (hold(HoldReason::ClusterSuspended), passed(), true),
             (hold(sync), passed(), true),
             (hold(lacks), passed(), true),
             (waits(StageWait::Unproven), unproven(), true),
-            // What failed keeps the others back, and those behind its stage.
+            // Failed clusters hold the others, and those of later stages.
             (hold(HoldReason::TooManyUnavailable), StagePhase::Open, true),
             (hold(HoldReason::NoSlot), StagePhase::Open, false),
             (waits(approval()), StagePhase::Waiting(approval()), false),
@@ -185,31 +187,35 @@ mod tests {
             (hold(HoldReason::Jitter), passed(), false),
             (hold(HoldReason::NoSlot), passed(), false),
         ] {
-            let plan = of(&[Decision::Done, rest.clone()], phase.clone(), Verdict::Rolls);
+            let plan = of(
+                &[Decision::Done, rest.clone()],
+                phase.clone(),
+                RolloutVerdict::InProgress,
+            );
             assert_eq!(plan.is_over(), over, "{rest:?} {phase:?}");
         }
         let stopped = of(
             &[waits(approval())],
             StagePhase::Open,
-            Verdict::Stopped(Stop::Aborted(word())),
+            RolloutVerdict::Stopped(Stop::Aborted(attribution())),
         );
         assert!(stopped.is_over());
     }
 
     #[test]
-    fn what_every_cluster_holds_that_can_be_reached_is_known_to_be_good() {
+    fn a_release_on_every_reachable_cluster_is_known_to_be_good() {
         for (decisions, good) in [
             (&[Decision::Done, Decision::Done][..], true),
             (&[Decision::Done, unreachable()], true),
             (&[unreachable()], false),
             (&[], false),
-            (&[Decision::Done, hold(HoldReason::Skipped(word()))], false),
+            (&[Decision::Done, hold(HoldReason::Skipped(attribution()))], false),
             (&[Decision::Done, hold(HoldReason::ClusterSuspended)], false),
             (&[Decision::Done, failed()], false),
         ] {
-            let plan = of(decisions, StagePhase::Passed, Verdict::Through);
+            let plan = of(decisions, StagePhase::Passed, RolloutVerdict::Succeeded);
             assert_eq!(plan.is_known_good(), good, "{decisions:?}");
         }
-        assert!(!of(&[Decision::Done], StagePhase::Passed, Verdict::Rolls).is_known_good());
+        assert!(!of(&[Decision::Done], StagePhase::Passed, RolloutVerdict::InProgress).is_known_good());
     }
 }

@@ -1,50 +1,50 @@
-//! How one entry of a cluster stands, and what follows from several.
+//! The progress of each entry of a cluster, and what follows from several entries.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::standing::Failed;
-use super::types::{ClusterView, EntryView, FailureReason, Held, ObservedSync, Progress};
+use super::state::Failed;
+use super::types::{Applied, ClusterView, EntryView, FailureReason, ObservedSync, Progress};
 
-/// An entry, and how it stands. Made once for each: its strings lie anywhere in memory, and to look at them again for every
-/// question would be most of the time of a plan.
+/// The state of one entry. It is computed once per entry and plan: comparing the target strings again for every rule
+/// would take most of the time of a plan.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen<'a> {
+pub(super) struct EntryState<'a> {
     pub(super) view: &'a EntryView,
-    /// Its Sync, if it was admitted to anything.
+    /// The Sync of the entry, if it was ever admitted.
     pub(super) sync: Option<&'a ObservedSync>,
-    /// Whether its Sync names the wanted target.
+    /// Whether the Sync names the wanted target.
     pub(super) at_target: bool,
-    /// Nothing is going on where there is no Sync.
-    pub(super) mood: Mood,
+    /// The progress of the Sync; `Finished` without a Sync.
+    pub(super) progress: EntryProgress,
 }
 
-/// How one admission stands.
+/// The progress of one entry with the target of its Sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mood {
-    /// A rollout is through with it.
-    Through,
-    /// Healthy, and through then.
-    Soaks(Timestamp),
-    /// It was healthy, and is not for a moment. Its health check has a time of its own for that.
-    Unsteady,
-    /// On the way.
-    Works,
-    /// Its last attempt failed, or it broke before it was through.
-    Fails,
+pub(super) enum EntryProgress {
+    /// Applied, healthy where required, and soaked; or the target is not the wanted one and is applied.
+    Finished,
+    /// Healthy, and finished at this time if it stays healthy.
+    Soaking(Timestamp),
+    /// It was healthy and is not now. The timeout of its health check applies, not the progress deadline.
+    SoakInterrupted,
+    /// An attempt is in progress.
+    Working,
+    /// The last attempt failed, or the entry became unhealthy before it was finished.
+    Failing,
 }
 
-/// What the times of a cluster's Syncs are held against.
+/// The times that the soak of the entries of one cluster is computed from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
-    /// How long a target has to be healthy.
+    /// The soak time of the rollout.
     pub(super) soak: Duration,
-    /// Up to when what the cluster's Syncs say counts.
-    pub(super) seen: Timestamp,
+    /// The time until which the status of the Syncs of the cluster is valid.
+    pub(super) valid_until: Timestamp,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> EntryState<'a> {
     pub(super) fn of(view: &'a EntryView, clock: Clock) -> Self {
         let sync = view.observed.as_ref().filter(|sync| sync.target.is_some());
         let at_target = is_at_target(view);
@@ -52,12 +52,12 @@ impl<'a> Seen<'a> {
             view,
             sync,
             at_target,
-            mood: sync.map_or(Mood::Through, |sync| clock.mood(sync, at_target)),
+            progress: sync.map_or(EntryProgress::Finished, |sync| clock.progress(sync, at_target)),
         }
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.at_target && self.mood == Mood::Through
+        self.at_target && self.progress == EntryProgress::Finished
     }
 
     pub(super) fn lacks_known_good(&self) -> bool {
@@ -71,59 +71,64 @@ impl<'a> Seen<'a> {
 }
 
 impl Clock {
-    /// Only at its target a Sync soaks; what holds an older one is through with that.
-    fn mood(self, sync: &ObservedSync, at_target: bool) -> Mood {
-        let held = match &sync.progress {
-            Progress::Working => return Mood::Works,
-            Progress::Failing { .. } => return Mood::Fails,
-            Progress::Held(held) => held,
+    /// Returns the progress of a Sync. Only a Sync at the wanted target soaks; an older target that is applied is
+    /// finished.
+    fn progress(self, sync: &ObservedSync, at_target: bool) -> EntryProgress {
+        let applied = match &sync.progress {
+            Progress::Working => return EntryProgress::Working,
+            Progress::Failing { .. } => return EntryProgress::Failing,
+            Progress::Applied(applied) => applied,
         };
-        if !at_target || self.is_soaked(held) {
-            Mood::Through
-        } else if held.trouble.is_some() {
-            Mood::Fails
+        if !at_target || self.is_soaked(applied) {
+            EntryProgress::Finished
+        } else if applied.trouble.is_some() {
+            EntryProgress::Failing
         } else {
-            let until = held.healthy_since().map(|since| since.checked_add(self.soak));
-            until.map_or(Mood::Unsteady, |until| {
-                Mood::Soaks(until.unwrap_or(Timestamp::MAX))
+            let until = applied.healthy_since().map(|since| since.checked_add(self.soak));
+            until.map_or(EntryProgress::SoakInterrupted, |until| {
+                EntryProgress::Soaking(until.unwrap_or(Timestamp::MAX))
             })
         }
     }
 
-    fn is_soaked(self, held: &Held) -> bool {
-        let now = |since: Timestamp| since.checked_add(self.soak).is_ok_and(|until| until <= self.seen);
-        self.soak.is_zero() || held.longest >= self.soak || held.healthy_since().is_some_and(now)
+    fn is_soaked(self, applied: &Applied) -> bool {
+        let now = |since: Timestamp| {
+            since
+                .checked_add(self.soak)
+                .is_ok_and(|until| until <= self.valid_until)
+        };
+        self.soak.is_zero() || applied.longest >= self.soak || applied.healthy_since().is_some_and(now)
     }
 }
 
-/// When the last of them has been healthy for long enough; `None` where one of them is not healthy, or all are through.
-pub(super) fn soaks_until(entries: &[Seen<'_>]) -> Option<Timestamp> {
+/// Returns when the last entry has soaked; `None`: an entry is not healthy, or all are finished.
+pub(super) fn soaks_until(entries: &[EntryState<'_>]) -> Option<Timestamp> {
     let mut last = None;
     for entry in entries {
-        match entry.mood {
-            Mood::Through => {}
-            Mood::Soaks(until) => last = last.max(Some(until)),
-            Mood::Unsteady | Mood::Works | Mood::Fails => return None,
+        match entry.progress {
+            EntryProgress::Finished => {}
+            EntryProgress::Soaking(until) => last = last.max(Some(until)),
+            EntryProgress::SoakInterrupted | EntryProgress::Working | EntryProgress::Failing => return None,
         }
     }
     last
 }
 
-/// Whether an admission is at work, and not in backoff because one of `others` failed that was admitted with it or
-/// since. What is `newest` came after the failures of every other release, whatever the clocks said.
-pub(super) fn is_at_work(entry: &Seen<'_>, others: &[Seen<'_>], newest: bool) -> bool {
+/// Whether an admission is in progress, and not in backoff because one of `others` failed that was admitted with it or
+/// after it. The `newest` release comes after the failures of every other release, whatever the clocks said.
+pub(super) fn is_at_work(entry: &EntryState<'_>, others: &[EntryState<'_>], newest: bool) -> bool {
     let Some(sync) = entry.sync.filter(|sync| !sync.suspended) else {
         return false;
     };
     let since = |other: &ObservedSync| !newest && other.admitted_at >= sync.admitted_at;
-    let stops = |other: &Seen<'_>| {
-        let failed = other.sync.filter(|_| other.mood == Mood::Fails);
+    let blocks = |other: &EntryState<'_>| {
+        let failed = other.sync.filter(|_| other.progress == EntryProgress::Failing);
         failed.is_some_and(|other| other.release == sync.release || since(other))
     };
-    entry.mood == Mood::Works && !others.iter().any(stops)
+    entry.progress == EntryProgress::Working && !others.iter().any(blocks)
 }
 
-/// What failed about an admission that fails.
+/// Returns the failure of a failing admission.
 pub(super) fn failure(sync: &ObservedSync) -> Failed {
     let (reason, message, retry_at) = match &sync.progress {
         Progress::Failing {
@@ -131,11 +136,11 @@ pub(super) fn failure(sync: &ObservedSync) -> Failed {
             message,
             retry_at,
         } => (reason.clone(), message.clone(), *retry_at),
-        Progress::Held(Held {
+        Progress::Applied(Applied {
             trouble: Some(trouble),
             ..
         }) => (trouble.reason.clone(), trouble.message.clone(), None),
-        Progress::Working | Progress::Held(_) => (String::new(), String::new(), None),
+        Progress::Working | Progress::Applied(_) => (String::new(), String::new(), None),
     };
     Failed {
         reason: FailureReason::AttemptFailed { reason, message },
@@ -143,8 +148,8 @@ pub(super) fn failure(sync: &ObservedSync) -> Failed {
     }
 }
 
-/// The entries that a cluster lacks of the last known good release, where it was never admitted to anything else. An entry
-/// that is newer than that release waits for its stage.
+/// Returns the entries of the last known good release that a cluster lacks; `None`: it was admitted to something else.
+/// An entry that is newer than that release waits for its stage.
 pub(super) fn missing_of_known_good(cluster: &ClusterView) -> Option<Vec<&String>> {
     let mut missing = Vec::new();
     for (name, view) in &cluster.entries {
@@ -159,7 +164,7 @@ pub(super) fn missing_of_known_good(cluster: &ClusterView) -> Option<Vec<&String
     (!missing.is_empty()).then_some(missing)
 }
 
-/// The entries that are not admitted to their target.
+/// Returns the entries that are not admitted to their target.
 pub(super) fn missing(cluster: &ClusterView) -> impl Iterator<Item = &String> {
     let entries = cluster.entries.iter();
     entries
@@ -173,9 +178,9 @@ fn is_at_target(view: &EntryView) -> bool {
 }
 
 pub(super) fn is_healthy(sync: &ObservedSync) -> bool {
-    matches!(&sync.progress, Progress::Held(held) if held.healthy_since().is_some())
+    matches!(&sync.progress, Progress::Applied(applied) if applied.healthy_since().is_some())
 }
 
 pub(super) fn is_in_trouble(sync: &ObservedSync) -> bool {
-    matches!(&sync.progress, Progress::Held(held) if held.trouble.is_some())
+    matches!(&sync.progress, Progress::Applied(applied) if applied.trouble.is_some())
 }

@@ -1,102 +1,129 @@
-//! The rollout plan: from what is wanted and what is observed to one decision per cluster.
+//! The rollout planner: from the wanted and the observed state to one decision per cluster.
 //!
-//! [`plan`] is a pure function in three steps that read top to bottom: *classify* each cluster by itself
-//! (`classify`), count what is in flight and what has failed, then *start* what may start within the limits
-//! (`admit`). Every cluster gets exactly one [`Decision`]; every hold has a reason, and the plan the time at
-//! which time alone changes something.
+//! [`plan`] is a pure function in three steps: *classify* each cluster on its own (`classify`), count the clusters that
+//! are in flight and failed (`walk`), then *admit* what may start within the limits (`admit`). Every cluster has
+//! exactly one [`Decision`], every hold has a reason, and the plan has the time at which the passage of time alone
+//! changes a decision.
 //!
-//! Five rules carry the safety:
-//! - **Done is a pair** of cluster and target (I1). Nothing here looks at health of another target.
-//! - **A slot is held from admission to done**, to failure, or to `progressDeadline`, whichever release the work is
-//!   for; a cluster that became unreachable after it was admitted keeps its slot until then and counts as failed
-//!   afterwards (`LostAfterAdmission`).
-//! - **A release spreads no wider than the slots**: it is never under way on more clusters than `maxConcurrency`,
-//!   however many were busy with older releases when it came. So a revision that cuts its clusters off stops after
-//!   at most `maxConcurrency + maxFailures` of them.
-//! - **A cluster in backoff holds no slot but counts as failed**, from its first failed attempt on and until it
-//!   recovers; to become unreachable is not to recover. Otherwise a revision that every cluster refuses would march
-//!   through the fleet, one slot at a time.
-//! - **What is missing comes before what failed**: a ready cluster that lacks an entry of the release is started
-//!   with it, whatever became of its other entries, for they may have failed for want of it.
+//! Five rules keep a rollout safe:
+//! - **Done is a pair** of cluster and target (I1). Health with another target does not count.
+//! - **A cluster keeps its slot from admission to done**, failure, or `progressDeadline`, whichever release it was
+//!   admitted for. A cluster that becomes unreachable after its admission keeps its slot until then and counts as
+//!   failed afterwards (`LostAfterAdmission`).
+//! - **A release is in flight on at most `maxConcurrency` clusters**, however many clusters are in flight for older
+//!   releases. A revision that cuts its clusters off stops after at most `maxConcurrency + maxFailures` of them.
+//! - **A cluster in backoff has no slot but counts as failed** from its first failed attempt until it recovers;
+//!   becoming unreachable is not recovering. Otherwise a revision that fails everywhere would go through the whole
+//!   fleet, one slot at a time.
+//! - **Missing entries come before failed ones**: a ready cluster that lacks an entry of the release is started with
+//!   it, whatever the state of its other entries, since they may have failed because the entry is missing.
 
 mod admit;
+mod candidate;
 pub mod check;
 mod classify;
 mod end;
 mod entry;
+mod leaving;
 mod openings;
 mod overlap;
 pub mod record;
+mod removal;
 mod report;
-mod room;
+mod retry;
+mod slots;
 mod stages;
-mod standing;
+mod state;
 mod strategy;
 mod types;
 mod walk;
 
-use admit::{Admission, Desk};
+use admit::{AdmissionResult, Admitter};
 use classify::classify_all;
 use jiff::Timestamp;
+pub use leaving::{LeavingCause, LeavingSync, RemovalDecision, RemovalHold};
 pub use overlap::{left_over, overlap};
-pub(crate) use report::{Bucket, bucket, trouble_at_rest};
+pub(crate) use report::{Bucket, bucket, trouble_when_done};
 pub use report::{Counts, Report};
+pub use retry::{PendingRetry, REQUEST_RESOLUTION, began_before};
 pub use stages::*;
-use standing::Standing;
 use starling_api::OnFailure;
+use state::ClusterState;
 pub use strategy::{Place, ReadStrategy, StrategyError};
 pub use types::*;
 
-/// Decides for every cluster of `input` what happens now, and how far each stage is.
+/// Returns the decision for every cluster of `input`, and the state of each stage.
 pub fn plan(input: &PlanInput) -> Plan {
-    let standings = classify_all(input);
+    let states = classify_all(input);
     let rules = walk::rules(input);
-    let stages = walk::walk(input, &rules, &standings);
-    let tally = walk::whole(input, &standings, &stages);
+    let stages = walk::walk(input, &rules, &states);
+    let tally = walk::whole(input, &states, &stages);
     let stop = admit::stop(input, &stages, tally);
-    let desk = Desk::new(input, &stages, tally, stop.as_ref());
-    let Admission {
+    let admitter = Admitter::new(input, &stages, tally, stop.as_ref());
+    let AdmissionResult {
         decisions,
+        retry_waits,
         known_until,
-    } = desk.admit(&standings);
+    } = admitter.admit(&states);
+    let removals = removal::removals(input, &decisions);
     let recheck_at = decisions
         .values()
         .filter_map(Decision::recheck_at)
+        .chain(removals.values().filter_map(RemovalDecision::recheck_at))
         .chain(stages.iter().filter_map(|stage| gate_ends(&stage.plan)))
-        .chain(admit::leftover_ends(&standings, &decisions))
-        .chain(standings.iter().filter_map(|standing| standing.turns_at))
+        .chain(admit::leftover_ends(&states, &decisions, retry_waits))
+        .chain(states.iter().filter_map(|state| state.changes_at))
         .chain(known_until)
         .filter(|at| *at > input.now)
         .min();
     let stages: Vec<StagePlan> = stages.into_iter().map(|stage| stage.plan).collect();
     Plan {
-        verdict: verdict(input, &stages, &standings, stop),
+        verdict: verdict(input, &stages, &states, stop),
         decisions,
+        removals,
         stages,
         tally,
         recheck_at,
     }
 }
 
-/// Everything that keeps one cluster back now, but for room: what stands first is its decision. Empty: nothing does, or it
-/// is not waiting.
+/// Returns everything that blocks the start of one cluster now, except for a missing slot. The first reason is the one
+/// in the decision. Empty: nothing blocks the cluster, or it does not wait to start.
 #[must_use]
-pub fn everything_in_the_way(input: &PlanInput, cluster: &str) -> Vec<(HoldReason, Option<Timestamp>)> {
-    let standings = classify_all(input);
+pub fn hold_reasons(input: &PlanInput, cluster: &str) -> Vec<(HoldReason, Option<Timestamp>)> {
+    let states = classify_all(input);
     let rules = walk::rules(input);
-    let stages = walk::walk(input, &rules, &standings);
-    let tally = walk::whole(input, &standings, &stages);
+    let stages = walk::walk(input, &rules, &states);
+    let tally = walk::whole(input, &states, &stages);
     let stop = admit::stop(input, &stages, tally);
-    let desk = Desk::new(input, &stages, tally, stop.as_ref());
-    let asked = standings.iter().find(|standing| standing.name == cluster);
-    asked.map_or_else(Vec::new, |standing| desk.everything_in_the_way(standing))
+    let admitter = Admitter::new(input, &stages, tally, stop.as_ref());
+    let found = states.iter().find(|state| state.name == cluster);
+    found.map_or_else(Vec::new, |state| admitter.hold_reasons(state))
 }
 
-/// When time passes a gate of a stage. Also while clusters of it are not through: the gate behind it begins then.
+/// Returns the retry that is requested for a failed cluster, and what it waits for if `plan` does not make it. `None`:
+/// no operator requested a retry since the admission of the cluster, or the plan makes it.
+#[must_use]
+pub fn pending_retry(input: &PlanInput, plan: &Plan, cluster: &str) -> Option<PendingRetry> {
+    if !matches!(plan.decisions.get(cluster), Some(Decision::Failed { .. })) {
+        return None;
+    }
+    let states = classify_all(input);
+    let state = states.iter().find(|state| state.name == cluster)?;
+    let stage = plan.stages.get(walk::stage_of(input, state));
+    let due = retry::due(input, state, stage.map(|stage| stage.name.as_str()))?;
+    Some(PendingRetry {
+        requested_at: due.requested_at,
+        reason: retry::stop(input).unwrap_or(HoldReason::NoSlot),
+    })
+}
+
+/// Returns when time passes the current gate of a stage. That includes a stage with incomplete clusters: its next gate
+/// begins then.
 fn gate_ends(stage: &StagePlan) -> Option<Timestamp> {
     match &stage.phase {
         StagePhase::Passed | StagePhase::Skipped(_) => return None,
-        // Where the stage stands it need not be the last that has begun.
+        // While the stage waits, this gate need not be the last that has begun.
         StagePhase::Waiting(StageWait::Gate {
             until: Some(until), ..
         }) => return Some(*until),
@@ -120,27 +147,27 @@ fn gate_ends(stage: &StagePlan) -> Option<Timestamp> {
 fn verdict(
     input: &PlanInput,
     stages: &[StagePlan],
-    standings: &[Standing<'_>],
+    states: &[ClusterState<'_>],
     stop: Option<Stop>,
-) -> Verdict {
+) -> RolloutVerdict {
     let passed = |stage: &StagePlan| matches!(stage.phase, StagePhase::Passed | StagePhase::Skipped(_));
     let skips_unreachable = !walk::waits_for_unreachable(input);
-    // Of clusters that vanished all at once nobody knows whether they are through. Where there are none, nothing is left to do.
+    // Whether clusters that vanished at once are done is unknown. Without clusters, nothing is left to do.
     let nothing_to_do = input.clusters.is_empty() && stop.is_none();
     if !input.membership_held
         && (nothing_to_do || stages.iter().all(passed))
-        && standings.iter().all(|one| one.is_settled(skips_unreachable))
+        && states.iter().all(|one| one.is_settled(skips_unreachable))
     {
-        return Verdict::Through;
+        return RolloutVerdict::Succeeded;
     }
-    let may_go_back =
+    let may_roll_back =
         input.strategy.on_failure == OnFailure::Rollback && input.rollout.direction == Direction::Forward;
     match stop {
-        None => Verdict::Rolls,
-        Some(stop @ (Stop::TooManyFailures { .. } | Stop::GateFailed { .. })) if may_go_back => {
-            Verdict::RollBack(stop)
+        None => RolloutVerdict::InProgress,
+        Some(stop @ (Stop::TooManyFailures { .. } | Stop::GateFailed { .. })) if may_roll_back => {
+            RolloutVerdict::RollBack(stop)
         }
-        Some(stop) => Verdict::Stopped(stop),
+        Some(stop) => RolloutVerdict::Stopped(stop),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which windows are open for whom.
+//! Which windows are open for which clusters.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::stages::Direction;
 use super::types::{ClusterView, PlanInput};
 use crate::window::{self, Calendar, Opening};
 
-/// How each set of windows that some cluster has stands now. Few sets, many clusters: what is open is found out once for each.
+/// The state of each set of windows. There are few sets and many clusters, so each set is evaluated once.
 pub(super) struct Openings<'a> {
     now: Timestamp,
     calendars: Vec<Calendar>,

@@ -1,5 +1,5 @@
-//! Clusters that several stages select, or none: each belongs to the first of them, or to the implicit last one, and people are told,
-//! for that may not be meant.
+//! Reports of clusters that several stages select, or none. A cluster belongs to the first stage that selects it, or to
+//! the implicit last stage, which may not be what the author of the strategy intends.
 
 use std::collections::BTreeMap;
 
@@ -7,44 +7,45 @@ use super::stages::Strategy;
 use super::strategy::Place;
 use super::types::ClusterView;
 
-/// Clusters that are named; the others are counted. Whoever knows a few of them finds the labels that they share.
+/// The number of clusters that a message names; the others are counted. A few names are enough to find their common
+/// labels.
 const NAMED: usize = 5;
 
-/// What people are told of the clusters, by name, that are in several stages; `None`: there are none.
+/// Returns the message about the clusters, by name, that several stages select; `None`: there are none.
 #[must_use]
 pub fn overlap<'a>(
     strategy: &Strategy,
     places: impl IntoIterator<Item = (&'a String, &'a Place)>,
 ) -> Option<String> {
     let several = places.into_iter().filter(|(_, place)| !place.also.is_empty());
-    let told = listed(several, |(cluster, place)| one(strategy, cluster, place), "; ")?;
+    let listing = listed(several, |(cluster, place)| one(strategy, cluster, place), "; ")?;
     Some(format!(
-        "clusters that several stages select belong to the first of them: {told}"
+        "clusters that several stages select belong to the first of them: {listing}"
     ))
 }
 
-/// What people are told of the clusters that no stage selects; `None`: there are none, or no stages.
+/// Returns the message about the clusters that no stage selects; `None`: there are none, or the strategy has no stages.
 #[must_use]
 pub fn left_over(strategy: &Strategy, clusters: &BTreeMap<String, ClusterView>) -> Option<String> {
     let last = strategy.stages.len().checked_sub(1).filter(|last| *last > 0)?;
     let rest = clusters.iter().filter(|(_, cluster)| cluster.stage == last);
-    let told = listed(rest, |(name, _)| name.clone(), ", ")?;
+    let listing = listed(rest, |(name, _)| name.clone(), ", ")?;
     Some(format!(
-        "clusters that no stage selects form the last one, *: {told}"
+        "clusters that no stage selects form the last one, *: {listing}"
     ))
 }
 
-/// The first few of them, and how many more there are; `None`: there are none.
+/// Joins the first items and the number of the others; `None`: there are none.
 fn listed<T>(
     mut items: impl Iterator<Item = T>,
-    tell: impl Fn(T) -> String,
+    text: impl Fn(T) -> String,
     separator: &str,
 ) -> Option<String> {
-    let named: Vec<String> = items.by_ref().take(NAMED).map(tell).collect();
-    let told = (!named.is_empty()).then(|| named.join(separator))?;
+    let named: Vec<String> = items.by_ref().take(NAMED).map(text).collect();
+    let listing = (!named.is_empty()).then(|| named.join(separator))?;
     Some(match items.count() {
-        0 => told,
-        more => format!("{told}{separator}and {more} more"),
+        0 => listing,
+        more => format!("{listing}{separator}and {more} more"),
     })
 }
 
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
     use crate::plan::ReadStrategy;
 
-    fn told(clusters: &[(&str, &[&str])]) -> Option<String> {
+    fn listing(clusters: &[(&str, &[&str])]) -> Option<String> {
         let stage =
             |name: &str| serde_json::json!({"name": name, "clusterSelector": {"matchLabels": {name: "yes"}}});
         let strategy = serde_json::json!({"stages": [stage("canary"), stage("eu"), stage("large")]});
@@ -86,14 +87,14 @@ mod tests {
     }
 
     #[test]
-    fn clusters_of_one_stage_or_none_are_not_told() {
-        assert_eq!(told(&[]), None);
-        assert_eq!(told(&[("a", &["canary"]), ("b", &["eu"]), ("c", &[])]), None);
+    fn clusters_of_one_stage_or_none_are_not_reported() {
+        assert_eq!(listing(&[]), None);
+        assert_eq!(listing(&[("a", &["canary"]), ("b", &["eu"]), ("c", &[])]), None);
     }
 
     #[test]
     fn it_names_the_stage_of_each_and_the_others_that_select_it() {
-        let two = told(&[
+        let two = listing(&[
             ("a", &["canary"]),
             ("b", &["large", "canary", "eu"]),
             ("c", &["large", "eu"]),
@@ -113,14 +114,17 @@ mod tests {
             .iter()
             .map(|name| (name.as_str(), &["canary", "eu"][..]))
             .collect();
-        let told = told(&clusters).unwrap();
-        assert!(told.contains("c5 to canary") && !told.contains("c6"), "{told}");
-        assert!(told.ends_with("; and 2 more"), "{told}");
+        let listing = listing(&clusters).unwrap();
+        assert!(
+            listing.contains("c5 to canary") && !listing.contains("c6"),
+            "{listing}"
+        );
+        assert!(listing.ends_with("; and 2 more"), "{listing}");
     }
 
     #[test]
     fn those_of_no_stage_are_named() {
-        let told = |script: &str, stages: usize, last: &[usize]| {
+        let listing = |script: &str, stages: usize, last: &[usize]| {
             let mut input = crate::plan::tests::input(script, 1, 0);
             let rest = input.strategy.stages.remove(0);
             input.strategy.stages = vec![rest; stages];
@@ -129,13 +133,13 @@ mod tests {
             }
             left_over(&input.strategy, &input.clusters)
         };
-        assert_eq!(told("ooo", 1, &[0, 1, 2]), None, "it has no stages");
-        assert_eq!(told("ooo", 2, &[]), None);
+        assert_eq!(listing("ooo", 1, &[0, 1, 2]), None, "it has no stages");
+        assert_eq!(listing("ooo", 2, &[]), None);
         assert_eq!(
-            told("ooo", 2, &[0, 2]).as_deref(),
+            listing("ooo", 2, &[0, 2]).as_deref(),
             Some("clusters that no stage selects form the last one, *: c000, c002")
         );
-        let many = told(&"o".repeat(9), 3, &[1, 2, 3, 4, 5, 6, 7]).unwrap();
+        let many = listing(&"o".repeat(9), 3, &[1, 2, 3, 4, 5, 6, 7]).unwrap();
         assert!(
             many.ends_with("c001, c002, c003, c004, c005, and 2 more"),
             "{many}"

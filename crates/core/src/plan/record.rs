@@ -1,4 +1,4 @@
-//! What is remembered of stages, as `status.rollout.stages` holds it.
+//! The records of stages as `status.rollout.stages` has them.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use starling_api::{RolloutStatus, StageStatus, StageTaskType, TaskResult, TaskSt
 use super::stages::{Finding, Gate, GateRecord, StagePhase, StagePlan, StageRecord, StageWait};
 use super::types::Plan;
 
-/// What status remembers of a rollout's stages, by name. What cannot be read was not written by this program, and is not
-/// remembered.
+/// Returns the records of the stages of a rollout in status, by name. What cannot be parsed was not written by Starling
+/// and is left out.
 #[must_use]
 pub fn recorded(rollout: &RolloutStatus) -> BTreeMap<String, StageRecord> {
     let stages = rollout.stages.iter();
@@ -44,8 +44,8 @@ fn gate_record(task: &TaskStatus) -> Option<GateRecord> {
     })
 }
 
-/// The stages of a plan as status holds them, `soaks` being those of its [`Report`](super::Report). A strategy without stages has none there: its
-/// implicit one is the whole group, and tells nothing more.
+/// Returns the stages of a plan as status has them; `soaks` is that of its [`Report`](super::Report). A strategy
+/// without stages has none in status: its implicit stage is the whole group.
 #[must_use]
 pub fn stage_statuses(plan: &Plan, soaks: &BTreeMap<String, Timestamp>) -> Vec<StageStatus> {
     if plan.stages.len() < 2 {
@@ -97,7 +97,8 @@ fn task_status(record: &GateRecord) -> TaskStatus {
     }
 }
 
-/// The word for status, and until when time keeps it so. `soaks`: when its clusters have soaked, if they do nothing else.
+/// Returns the phase for status, and when time ends it. `soaks`: when the clusters of the stage have soaked, if nothing
+/// else is in flight.
 fn phase(phase: &StagePhase, soaks: Option<Timestamp>) -> (&'static str, Option<Timestamp>) {
     match phase {
         StagePhase::Pending => ("Pending", None),
@@ -105,7 +106,7 @@ fn phase(phase: &StagePhase, soaks: Option<Timestamp>) -> (&'static str, Option<
         StagePhase::Open => ("Progressing", None),
         StagePhase::Passed => ("Succeeded", None),
         StagePhase::Skipped(_) => ("Skipped", None),
-        // A wait after healthy clusters is a soak of the whole stage.
+        // A TimedWait after healthy clusters is a soak of the whole stage.
         StagePhase::Waiting(StageWait::Gate {
             gate: Gate::TimedWait(_),
             until,
@@ -117,7 +118,7 @@ fn phase(phase: &StagePhase, soaks: Option<Timestamp>) -> (&'static str, Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Tally, Verdict};
+    use crate::plan::{RolloutVerdict, Tally};
     use std::time::Duration;
 
     fn t(seconds: i64) -> Timestamp {
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn records_are_read_as_they_were_written() {
         let gate = |gate, found| GateRecord {
             gate,
             begun_at: t(7),
@@ -154,13 +155,14 @@ mod tests {
             tally: Tally::default(),
         };
         let plan = Plan {
+            removals: BTreeMap::new(),
             decisions: BTreeMap::new(),
             stages: vec![
                 stage("canary", record.clone()),
                 stage("*", StageRecord::default()),
             ],
             tally: Tally::default(),
-            verdict: Verdict::Rolls,
+            verdict: RolloutVerdict::InProgress,
             recheck_at: None,
         };
         let status = RolloutStatus {
@@ -174,9 +176,9 @@ mod tests {
     }
 
     #[test]
-    fn a_phase_has_a_word_and_a_wait_its_end() {
+    fn phases_and_the_end_of_waits_are_in_status() {
         let gate = |gate, until| StagePhase::Waiting(StageWait::Gate { gate, until });
-        let word = crate::plan::Word {
+        let attribution = crate::plan::Attribution {
             by: "jane".into(),
             reason: String::new(),
             at: t(0),
@@ -185,7 +187,7 @@ mod tests {
             (StagePhase::Pending, ("Pending", None)),
             (StagePhase::Open, ("Progressing", None)),
             (StagePhase::Passed, ("Succeeded", None)),
-            (StagePhase::Skipped(word), ("Skipped", None)),
+            (StagePhase::Skipped(attribution), ("Skipped", None)),
             (
                 gate(Gate::TimedWait(Duration::ZERO), Some(t(4))),
                 ("Soaking", Some(t(4))),
@@ -209,10 +211,11 @@ mod tests {
         };
         for (names, expected) in [(&["*"][..], 0), (&["canary", "*"], 2), (&["a", "b", "*"], 3)] {
             let plan = Plan {
+                removals: BTreeMap::new(),
                 decisions: BTreeMap::new(),
                 stages: names.iter().map(|name| stage(name)).collect(),
                 tally: Tally::default(),
-                verdict: Verdict::Rolls,
+                verdict: RolloutVerdict::InProgress,
                 recheck_at: None,
             };
             assert_eq!(

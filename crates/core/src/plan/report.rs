@@ -1,57 +1,58 @@
-//! What a plan means to people: counts, phase, what blocks, who is in trouble.
+//! A plan in the terms of `status`: counts, phase, blockers and problems.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use starling_api::RolloutPhase;
 
-use super::stages::{Direction, Gate, StagePhase, StagePlan, StageWait, Stop, Verdict};
+use super::stages::{Direction, Gate, RolloutVerdict, StagePhase, StagePlan, StageWait, Stop};
 use super::types::{ClusterView, Decision, FailureReason, HoldReason, Plan, PlanInput, Progress, Trouble};
 
-/// Selected clusters by what they are doing; every cluster counts once.
+/// The selected clusters by state; every cluster counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Selected.
+    /// Selected clusters.
     pub total: u32,
-    /// Done.
+    /// Clusters that are done.
     pub updated: u32,
-    /// Started, now or before.
+    /// Clusters that were started, now or before, and are not done.
     pub progressing: u32,
-    /// Waiting for their turn.
+    /// Clusters that wait to start.
     pub pending: u32,
-    /// Failed.
+    /// Failed clusters.
     pub failed: u32,
-    /// Unreachable before anything was started there.
+    /// Clusters that were unreachable before anything was started there.
     pub unreachable: u32,
-    /// Held back by something of their own.
-    pub held: u32,
+    /// Clusters on hold.
+    pub on_hold: u32,
 }
 
 /// A plan in the terms of `status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Counts.
+    /// The counts.
     pub counts: Counts,
-    /// How the rollout stands.
+    /// The phase of the rollout.
     pub phase: RolloutPhase,
-    /// The first stage that is not passed; empty where all are, and in a group without clusters.
+    /// The first stage that has not passed; empty if all have, and in a group without clusters.
     pub stage: String,
-    /// Open stages, by name, of which nothing is under way but clusters that soak: when the last of them has.
+    /// The open stages, by name, in which nothing is in flight but clusters that soak, and when the last of them has
+    /// soaked.
     pub soaks: BTreeMap<String, Timestamp>,
-    /// What keeps pending clusters from starting: reason, message, when it is looked at again.
+    /// What blocks pending clusters: reason, message, and when it is evaluated again.
     pub blocked_by: Vec<(&'static str, String, Option<Timestamp>)>,
-    /// Clusters in trouble, worst first: name, reason, message, since.
+    /// Clusters with problems, worst first: name, reason, message, since.
     pub problems: Vec<Problem>,
-    /// Clusters that are done and not healthy any more. They count as updated, and are among the problems.
+    /// Clusters that are done and no longer healthy. They count as updated, and are among the problems.
     pub degraded: u32,
-    /// Whether the release is one to go back to from now on ([`Plan::is_known_good`]).
+    /// Whether the release is the last known good one from now on ([`Plan::is_known_good`]).
     pub is_known_good: bool,
 }
 
-/// A cluster in trouble: name, reason, message, since.
+/// A cluster with a problem: name, reason, message, since.
 type Problem = (String, String, String, Option<Timestamp>);
 
-/// Which count a decision adds to.
+/// The count that a decision adds to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bucket {
     Updated,
@@ -59,20 +60,23 @@ pub(crate) enum Bucket {
     Pending,
     Failed,
     Unreachable,
-    Held,
+    OnHold,
 }
 
 pub(crate) fn bucket(decision: &Decision) -> Bucket {
     match decision {
         Decision::Done => Bucket::Updated,
-        Decision::Start { .. } | Decision::InFlight { .. } | Decision::Soaking { .. } => Bucket::Progressing,
+        Decision::Start { .. }
+        | Decision::Retry { .. }
+        | Decision::InFlight { .. }
+        | Decision::Soaking { .. } => Bucket::Progressing,
         Decision::Failed { .. } => Bucket::Failed,
         Decision::Hold { reason, .. } => match reason {
             HoldReason::ClusterUnreachable { .. } => Bucket::Unreachable,
             HoldReason::Skipped(_)
             | HoldReason::ClusterSuspended
             | HoldReason::SyncSuspended { .. }
-            | HoldReason::InvalidParameters { .. } => Bucket::Held,
+            | HoldReason::InvalidParameters { .. } => Bucket::OnHold,
             HoldReason::GroupSuspended
             | HoldReason::Paused(_)
             | HoldReason::Aborted(_)
@@ -89,13 +93,15 @@ pub(crate) fn bucket(decision: &Decision) -> Bucket {
 }
 
 impl Plan {
-    /// The plan for `input` in the terms of `status`.
+    /// Returns the report of the plan for `input`.
     #[must_use]
     pub fn report(&self, input: &PlanInput) -> Report {
         let counts = self.counts();
         let degraded = self.degraded(input);
         let soaks = self.soaks(input);
-        let stage = self.current_stage().filter(|_| self.verdict != Verdict::Through);
+        let stage = self
+            .current_stage()
+            .filter(|_| self.verdict != RolloutVerdict::Succeeded);
         Report {
             counts,
             phase: self.phase(input, counts),
@@ -108,14 +114,15 @@ impl Plan {
         }
     }
 
-    /// What is wrong with clusters that are done. It changes no decision: a rollout ends, and what breaks later is told.
+    /// Returns the problems of clusters that are done. They change no decision: a rollout ends, and later problems are
+    /// only reported.
     fn degraded(&self, input: &PlanInput) -> Vec<Problem> {
         let done = self
             .decisions
             .iter()
             .filter(|(_, decision)| matches!(decision, Decision::Done));
         done.filter_map(|(name, _)| {
-            let (reason, message) = trouble_at_rest(input.clusters.get(name)?)?;
+            let (reason, message) = trouble_when_done(input.clusters.get(name)?)?;
             Some((name.clone(), reason.to_owned(), message.to_owned(), None))
         })
         .collect()
@@ -131,7 +138,7 @@ impl Plan {
                 continue;
             };
             match decision {
-                Decision::Start { .. } | Decision::InFlight { .. } => *busy = true,
+                Decision::Start { .. } | Decision::Retry { .. } | Decision::InFlight { .. } => *busy = true,
                 Decision::Soaking { until } => *end = Some(end.map_or(*until, |end| end.max(*until))),
                 Decision::Done | Decision::Failed { .. } | Decision::Hold { .. } => {}
             }
@@ -153,13 +160,13 @@ impl Plan {
                 Bucket::Pending => &mut counts.pending,
                 Bucket::Failed => &mut counts.failed,
                 Bucket::Unreachable => &mut counts.unreachable,
-                Bucket::Held => &mut counts.held,
+                Bucket::OnHold => &mut counts.on_hold,
             } += 1;
         }
         counts
     }
 
-    /// The first stage that is not passed.
+    /// Returns the first stage that has not passed.
     #[must_use]
     pub fn current_stage(&self) -> Option<&StagePlan> {
         self.stages
@@ -170,19 +177,23 @@ impl Plan {
     fn phase(&self, input: &PlanInput, counts: Counts) -> RolloutPhase {
         let held_by_people = input.suspended || input.membership_held || input.steering.paused.is_some();
         match &self.verdict {
-            Verdict::Through => return RolloutPhase::Succeeded,
-            Verdict::Stopped(Stop::Aborted(_)) => return RolloutPhase::Failed,
-            Verdict::Stopped(_) | Verdict::RollBack(_) if counts.pending > 0 || counts.progressing > 0 => {
+            RolloutVerdict::Succeeded => return RolloutPhase::Succeeded,
+            RolloutVerdict::Stopped(Stop::Aborted(_)) => return RolloutPhase::Failed,
+            RolloutVerdict::Stopped(_) | RolloutVerdict::RollBack(_)
+                if counts.pending > 0 || counts.progressing > 0 =>
+            {
                 return RolloutPhase::Paused;
             }
-            Verdict::Rolls if held_by_people && counts.pending > 0 => return RolloutPhase::Paused,
-            Verdict::Stopped(_) | Verdict::RollBack(_) | Verdict::Rolls => {}
+            RolloutVerdict::InProgress if held_by_people && counts.pending > 0 => {
+                return RolloutPhase::Paused;
+            }
+            RolloutVerdict::Stopped(_) | RolloutVerdict::RollBack(_) | RolloutVerdict::InProgress => {}
         }
         // A stage whose clusters are done waits for its gates.
         let waits = self
             .current_stage()
             .is_some_and(|stage| matches!(stage.phase, StagePhase::Waiting(_)));
-        if counts.progressing > 0 || counts.pending > 0 || (waits && counts.failed + counts.held == 0) {
+        if counts.progressing > 0 || counts.pending > 0 || (waits && counts.failed + counts.on_hold == 0) {
             match input.rollout.direction {
                 Direction::Back | Direction::BackAtOnce => RolloutPhase::RollingBack,
                 Direction::Forward if counts.updated + counts.progressing + counts.failed == 0 => {
@@ -197,8 +208,8 @@ impl Plan {
         }
     }
 
-    /// What keeps pending clusters from starting, the gate that the last stage waits for, the clusters that vanished, or, where
-    /// nothing else is left to wait for, what keeps clusters back that concerns them alone.
+    /// Returns what blocks pending clusters. Without pending clusters: the gate that the last stage waits for, or the
+    /// clusters on hold, or the clusters that vanished at once.
     fn blocked_by(
         &self,
         input: &PlanInput,
@@ -215,10 +226,10 @@ impl Plan {
         }
         let mut blockers: Vec<_> = waiting
             .into_iter()
-            .map(|(word, (reason, clusters, at))| (word, self.blocker(reason, clusters), at))
+            .map(|(name, (reason, clusters, at))| (name, self.blocker(reason, clusters), at))
             .collect();
         if blockers.is_empty()
-            && self.verdict != Verdict::Through
+            && self.verdict != RolloutVerdict::Succeeded
             && let Some(StagePlan {
                 name,
                 phase: StagePhase::Waiting(wait),
@@ -231,17 +242,17 @@ impl Plan {
             };
             blockers.push((wait.as_str(), waits_for(name, wait), until));
         }
-        if blockers.is_empty() && self.verdict == Verdict::Rolls && !input.membership_held {
-            blockers.extend(self.held_by_themselves());
+        if blockers.is_empty() && self.verdict == RolloutVerdict::InProgress && !input.membership_held {
+            blockers.extend(self.on_hold());
         }
         if blockers.is_empty() && input.membership_held {
-            let message = "too many clusters left the group at once; it is not over until they are back, or an approval says that it is meant";
+            let message = "too many clusters left the group at once; the rollout is not complete until they return or the change is approved";
             blockers.push((HoldReason::MembershipHeld.as_str(), message.to_owned(), None));
         }
         blockers
     }
 
-    /// When the stage that is waited for has soaked, where nothing else of it is waited for.
+    /// Returns when the stage that is waited for has soaked, if nothing else of it is waited for.
     fn soaked(&self, reason: &HoldReason, soaks: &BTreeMap<String, Timestamp>) -> Option<Timestamp> {
         let HoldReason::StageWaits {
             stage,
@@ -253,26 +264,27 @@ impl Plan {
         soaks.get(&self.stages.get(*stage)?.name).copied()
     }
 
-    /// Clusters that the rollout is not through without, and that somebody has to mend, to resume, or to pass over.
-    fn held_by_themselves(&self) -> Vec<(&'static str, String, Option<Timestamp>)> {
+    /// Returns the clusters on hold without which the rollout is not complete: an operator has to repair, resume or
+    /// skip them.
+    fn on_hold(&self) -> Vec<(&'static str, String, Option<Timestamp>)> {
         let mut held: BTreeMap<&'static str, Vec<&str>> = BTreeMap::new();
         for (name, decision) in &self.decisions {
             if let Decision::Hold { reason, .. } = decision
-                && bucket(decision) == Bucket::Held
+                && bucket(decision) == Bucket::OnHold
                 && !matches!(reason, HoldReason::Skipped(_))
             {
                 held.entry(reason.as_str()).or_default().push(name);
             }
         }
-        let told = held.into_iter().map(|(word, clusters)| {
+        let blockers = held.into_iter().map(|(reason, clusters)| {
             let message = format!(
-                "{} of the clusters, such as {}; the rollout is over when they have it, or somebody skips them",
+                "{} clusters on hold, such as {}; the rollout is complete when they are on this release or skipped",
                 clusters.len(),
                 clusters.first().copied().unwrap_or_default()
             );
-            (word, message, None)
+            (reason, message, None)
         });
-        told.collect()
+        blockers.collect()
     }
 
     fn blocker(&self, reason: &HoldReason, clusters: u32) -> String {
@@ -284,7 +296,7 @@ impl Plan {
                     None => (self.tally, String::new()),
                 };
                 format!(
-                    "{} of at most {} allowed failures{of}; {clusters} clusters wait until fewer fail or a new revision comes",
+                    "{} failed{of} (limit {}); {clusters} clusters wait until failures are at or below the limit, or for a new revision",
                     tally.failed, tally.failures_allowed
                 )
             }
@@ -295,22 +307,22 @@ impl Plan {
                 )
             }
             HoldReason::TooManyUnavailable => format!(
-                "{} of at most {} clusters are in flight or not healthy; {clusters} clusters wait until fewer are (maxUnavailable of the group or their stage)",
+                "{} clusters are in flight or not healthy (limit {}); {clusters} clusters wait (maxUnavailable of the group or their stage)",
                 self.tally.unavailable, self.tally.unavailable_allowed
             ),
             HoldReason::StageWaits { stage, wait } => {
                 format!("{}; {clusters} clusters wait", waits_for(name(*stage), wait))
             }
             HoldReason::WindowClosed => format!("{clusters} clusters wait for their window to open"),
-            HoldReason::Jitter => format!("{clusters} clusters wait for their share of the jitter"),
+            HoldReason::Jitter => format!("{clusters} clusters wait for their jitter"),
             HoldReason::GroupSuspended => format!("the group is suspended; {clusters} clusters wait"),
-            HoldReason::Paused(word) => format!(
+            HoldReason::Paused(attribution) => format!(
                 "paused by {} ({}); {clusters} clusters wait",
-                word.by, word.reason
+                attribution.by, attribution.reason
             ),
-            HoldReason::Aborted(word) => format!(
-                "given up by {} ({}); {clusters} clusters wait for another revision",
-                word.by, word.reason
+            HoldReason::Aborted(attribution) => format!(
+                "aborted by {} ({}); {clusters} clusters wait for a new revision",
+                attribution.by, attribution.reason
             ),
             HoldReason::MembershipHeld => {
                 format!("too many clusters left the group at once; {clusters} clusters wait for an approval")
@@ -342,7 +354,7 @@ impl Plan {
     }
 }
 
-/// What is wrong with a cluster by its decision: how bad, reason, message, since.
+/// Returns the problem of a cluster with this decision: severity, reason, message, since.
 fn trouble(decision: &Decision) -> Option<(u8, &str, String, Option<Timestamp>)> {
     Some(match decision {
         Decision::Failed { reason, .. } => {
@@ -385,45 +397,46 @@ fn trouble(decision: &Decision) -> Option<(u8, &str, String, Option<Timestamp>)>
             None,
         ),
         Decision::Hold {
-            reason: reason @ HoldReason::Skipped(word),
+            reason: reason @ HoldReason::Skipped(attribution),
             ..
         } => (
             7,
             reason.as_str(),
-            format!("passed over by {} ({})", word.by, word.reason),
-            Some(word.at),
+            format!("skipped by {} ({})", attribution.by, attribution.reason),
+            Some(attribution.at),
         ),
         Decision::Done
         | Decision::Start { .. }
+        | Decision::Retry { .. }
         | Decision::InFlight { .. }
         | Decision::Soaking { .. }
         | Decision::Hold { .. } => return None,
     })
 }
 
-/// The reason and message of the first entry that broke after it was done.
-pub(crate) fn trouble_at_rest(cluster: &ClusterView) -> Option<(&str, &str)> {
+/// Returns the reason and message of the first entry that broke after it was done.
+pub(crate) fn trouble_when_done(cluster: &ClusterView) -> Option<(&str, &str)> {
     cluster
         .entries
         .values()
         .filter_map(|view| view.observed.as_ref())
         .find_map(|sync| match &sync.progress {
-            Progress::Held(held) => {
-                let Trouble { reason, message } = held.trouble.as_ref()?;
+            Progress::Applied(applied) => {
+                let Trouble { reason, message } = applied.trouble.as_ref()?;
                 Some((reason.as_str(), message.as_str()))
             }
             Progress::Working | Progress::Failing { .. } => None,
         })
 }
 
-/// What a stage waits for, for people.
+/// Returns the message of what a stage waits for.
 fn waits_for(stage: &str, wait: &StageWait) -> String {
     match wait {
         StageWait::Clusters { working, soaking } => {
             format!("stage {stage} waits for {working} of its clusters, and {soaking} that soak")
         }
         StageWait::Unproven => format!(
-            "no cluster of stage {stage} took this release, which proves nothing: see to one of them, or promote the stage"
+            "no cluster of stage {stage} is on this release, so the stage is unproven: repair one of its clusters, or promote the stage"
         ),
         StageWait::Gate { gate, until } => match (gate, until) {
             (Gate::TimedWait(_), Some(until)) => format!("stage {stage} waits until {until}"),

@@ -1,4 +1,4 @@
-//! The strategy, what is recorded of a rollout's stages, and what people asked for.
+//! The strategy, the recorded state of the stages of a rollout, and what operators requested.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,40 +7,39 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use starling_api::{IntOrPercent, OnFailure, OnUnreachable, StageTaskType};
 
-use super::types::Tally;
 use crate::window::Window;
 
-/// `rolloutStrategy`, read and checked.
+/// `rolloutStrategy`, parsed and validated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Strategy {
-    /// The bounds.
+    /// The limits.
     pub limits: Limits,
-    /// What happens when more clusters fail than `maxFailures` allows, or a gate fails.
+    /// What happens when the failure limit is exceeded, or a gate fails.
     pub on_failure: OnFailure,
-    /// Whether a stage waits for clusters that cannot be reached.
+    /// Whether a stage waits for unreachable clusters.
     pub on_unreachable: OnUnreachable,
-    /// Which windows there are; each cluster names those that are about it.
+    /// All windows; each cluster names those that apply to it.
     pub windows: Vec<Window>,
-    /// The stages in their order. The last is the implicit one, for clusters that no other selects; it may be empty.
+    /// The stages in order. The last is the implicit stage for clusters that no other stage selects; it may be empty.
     pub stages: Vec<StageRules>,
 }
 
-/// The bounds of `rolloutStrategy`. Percentages are of the selected clusters.
+/// The limits of `rolloutStrategy`. Percentages are of the selected clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Limits {
-    /// Clusters in flight at once; rounds up, at least 1.
+    /// Clusters that may be in flight at once; rounds up, at least 1.
     pub max_concurrency: IntOrPercent,
-    /// Reachable clusters that are in flight or not healthy; rounds down, at least 1.
+    /// Reachable clusters that may be in flight or not healthy; rounds down, at least 1.
     pub max_unavailable: IntOrPercent,
     /// Failed clusters above which nothing more starts; rounds down.
     pub max_failures: IntOrPercent,
-    /// How long a cluster has to be healthy to be done.
+    /// The soak time.
     pub min_success_time: Duration,
-    /// From admission to healthy.
+    /// The time from admission to healthy.
     pub progress_deadline: Duration,
-    /// Over which eligibility is spread, from the opening of the stage.
+    /// The time over which starts are spread, from the opening of the stage.
     pub jitter: Duration,
 }
 
@@ -48,201 +47,220 @@ pub struct Limits {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StageRules {
-    /// Its name; `*` is the implicit one.
+    /// The name; `*` is the implicit stage.
     pub name: String,
-    /// Of its clusters, those in flight at once; rounds up, at least 1. `None`: only the group's bound.
+    /// Clusters of the stage that may be in flight at once; rounds up, at least 1. `None`: only the limit of the group
+    /// applies.
     pub max_concurrency: Option<IntOrPercent>,
-    /// Of its clusters, those that may be unavailable; rounds down, at least 1. `None`: only the group's bound.
+    /// Clusters of the stage that may be unavailable; rounds down, at least 1. `None`: only the limit of the group
+    /// applies.
     pub max_unavailable: Option<IntOrPercent>,
-    /// Of its clusters, those that may fail; rounds down. `None`: as many as of the group.
+    /// Clusters of the stage that may fail; rounds down. `None`: as many as of the group.
     pub max_failures: Option<IntOrPercent>,
-    /// What must be passed, one after the other, before its clusters start.
+    /// The gates that have to pass, in order, before the clusters of the stage start.
     pub before: Vec<Gate>,
-    /// What must be passed, one after the other, after its clusters are through.
+    /// The gates that have to pass, in order, after the clusters of the stage are done.
     pub after: Vec<Gate>,
 }
 
-/// The name of the implicit last stage. No stage can be called so.
+/// The name of the implicit last stage. No other stage can have it.
 pub const REST: &str = "*";
 
-/// A task of a stage, as far as a plan knows it.
+/// A gate as the planner knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Gate {
-    /// Passed so long after it began.
+    /// Passes this time after it began.
     TimedWait(Duration),
-    /// Passed once somebody approved this stage of this rollout, whenever that was.
+    /// Passes once this stage of this rollout is approved, at any time.
     Approval,
-    /// Passed or failed by what somebody else finds out and records: Webhook, Metric, Job.
+    /// Passes or fails with a result that is evaluated and recorded elsewhere: Webhook, Metric, Job.
     Effect(StageTaskType),
 }
 
-/// The rollout under way, and what was recorded of it.
+/// The current rollout and its recorded state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutView {
-    /// Digest of the release that rolls.
+    /// The digest of its release.
     pub release: String,
-    /// Which way it goes.
+    /// Its direction.
     pub direction: Direction,
     /// When it started.
     pub started_at: Timestamp,
-    /// What was recorded of its stages, by name. A stage that is new to the strategy has nothing here.
+    /// The records of its stages, by name. A stage that is new to the strategy has no record.
     pub stages: BTreeMap<String, StageRecord>,
-    /// The stages that were approved, with those who did. Approvals of something else are not here (see
-    /// [`crate::approval`]).
-    pub approvals: BTreeMap<String, Word>,
+    /// The approved stages, and who approved them. Approvals that do not apply to this rollout are left out.
+    pub approvals: BTreeMap<String, Attribution>,
 }
 
-/// Which way a rollout goes.
+/// The direction of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Direction {
-    /// To what the Sources offer.
+    /// To the latest release.
     Forward,
-    /// Back to what was good, by the same stages, without their gates.
+    /// Back to an earlier release, by the same stages, without their gates.
     Back,
-    /// Back at once: of the strategy only `maxConcurrency`, `maxFailures` and `progressDeadline` count.
+    /// Back at once: of the strategy only `maxConcurrency`, `maxFailures` and `progressDeadline` apply.
     BackAtOnce,
 }
 
-/// What is remembered of a stage in one rollout. What is set once is never taken back.
+/// The record of a stage in one rollout. A time that is set is never cleared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StageRecord {
-    /// Since when its clusters may start.
+    /// Since when the clusters of the stage may start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened_at: Option<Timestamp>,
-    /// When all its clusters were through for the first time, and its gates after that began.
+    /// When the clusters of the stage were complete for the first time, and the gates after it began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
-    /// When the next stage was let go. A stage that was passed stays so: who joins it later starts at once.
+    /// When the stage passed. A stage that has passed stays so: clusters that join it later start at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passed_at: Option<Timestamp>,
-    /// Its gates before it, as far as they have begun.
+    /// The gates before the stage that have begun.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub before: Vec<GateRecord>,
-    /// Its gates after it, as far as they have begun.
+    /// The gates after the stage that have begun.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<GateRecord>,
 }
 
-/// What is remembered of a gate.
+/// The record of a gate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GateRecord {
-    /// Which gate. Where the strategy names another one at this place now, the record is void, and those after it.
+    /// The gate. If the strategy has another gate at this position now, this record and the following ones are void.
     pub gate: Gate,
-    /// When it became its turn.
+    /// When its turn came.
     pub begun_at: Timestamp,
-    /// What was found, for an effect.
+    /// The result of an effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<Finding>,
 }
 
-/// What became of an effect.
+/// The result of an effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Finding {
-    /// It may go on.
+    /// The stage may proceed.
     Passed,
-    /// It may not, and why. A person may have it tried again, which takes this record away.
+    /// The stage may not proceed. A retry by an operator removes this record.
     Failed {
-        /// For people.
+        /// The message.
         message: String,
     },
 }
 
-/// What people asked for in this rollout. Each names who, why and when.
+/// What operators requested in this rollout.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Steering {
-    /// Start nothing more until resumed.
-    pub paused: Option<Word>,
-    /// Start nothing of this release any more.
-    pub aborted: Option<Word>,
-    /// Clusters that this rollout passes over. What was started there finishes, and counts neither as failure nor as
+    /// Start nothing until the rollout is resumed.
+    pub paused: Option<Attribution>,
+    /// Start nothing more of this release.
+    pub aborted: Option<Attribution>,
+    /// Clusters that this rollout skips. What was started there is completed, and counts neither as a failure nor as a
     /// success.
-    pub skipped: BTreeMap<String, Word>,
-    /// Stages that this rollout passes over, with their clusters.
-    pub skipped_stages: BTreeMap<String, Word>,
-    /// Stages that let the next one go without being through: their gates before and after count as passed.
-    pub promoted: BTreeMap<String, Word>,
+    pub skipped: BTreeMap<String, Attribution>,
+    /// Stages that this rollout skips, with their clusters.
+    pub skipped_stages: BTreeMap<String, Attribution>,
+    /// Stages that let the next stage start before they are complete: their gates count as passed.
+    pub promoted: BTreeMap<String, Attribution>,
+    /// Requests to retry failures, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub retries: Vec<Retry>,
 }
 
-/// Who asked, why, and when.
+/// A request of an operator to retry what failed before it: in the whole rollout, in a stage, or on a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Word {
+pub struct Retry {
+    /// Only this cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<String>,
+    /// Only this stage, with its gates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<String>,
+    /// Who requested it, why and when.
+    #[serde(rename = "word")]
+    pub attribution: Attribution,
+}
+
+/// Who requested something, why and when.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Attribution {
     /// The user.
     pub by: String,
-    /// The reason that was given.
+    /// The stated reason.
     pub reason: String,
-    /// When.
+    /// The time.
     pub at: Timestamp,
 }
 
-/// How a stage stands.
+/// The state of a stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StagePlan {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// What it is doing.
+    /// The phase.
     pub phase: StagePhase,
-    /// What is to be remembered of it.
+    /// The record to store.
     pub record: StageRecord,
-    /// Its counts. Failed are also those that were done and broke, until the stage is passed.
+    /// The counts. Until the stage has passed, clusters that broke after they were done count as failed.
     pub tally: Tally,
 }
 
-/// What a stage is doing.
+/// The phase of a stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum StagePhase {
-    /// An earlier stage is not through.
+    /// An earlier stage has not passed.
     Pending,
     /// It waits, before or after its clusters.
     Waiting(StageWait),
     /// Its clusters start.
     Open,
-    /// The next stage may go.
+    /// It has passed.
     Passed,
-    /// A person had it passed over.
-    Skipped(Word),
+    /// An operator skipped it.
+    Skipped(Attribution),
 }
 
 /// What a stage waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum StageWait {
-    /// So many of its clusters are not through.
+    /// Clusters that are not done.
     Clusters {
-        /// Not through, and not only soaking.
+        /// Clusters that are neither done nor soaking.
         working: usize,
-        /// Soaking.
+        /// Clusters that soak.
         soaking: usize,
     },
-    /// It has clusters, and none of them took the release: that proves nothing. Somebody has to look.
+    /// The stage has clusters, but none of them holds the release, which proves nothing. An operator has to act.
     Unproven,
     /// A gate.
     Gate {
-        /// Which.
+        /// The gate.
         gate: Gate,
-        /// When time passes it.
+        /// When time passes the gate.
         until: Option<Timestamp>,
     },
     /// A gate that failed.
     GateFailed {
-        /// Which.
+        /// The gate.
         gate: Gate,
-        /// For people.
+        /// The message.
         message: String,
     },
 }
 
 impl StageWait {
-    /// The word for status.
+    /// Returns the reason as in status.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -261,18 +279,20 @@ impl StageWait {
     }
 }
 
-/// What becomes of a rollout.
+/// The verdict of a plan on its rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Verdict {
-    /// It goes on, by itself or when something happens that its decisions name.
-    Rolls,
-    /// Every stage is passed, every cluster that can be reached holds the release, and none of them vanished with too many others. Or
-    /// there are no clusters, and nothing stopped it.
-    Through,
-    /// Nothing more starts, until somebody does something or what failed recovers.
+pub enum RolloutVerdict {
+    /// It continues, by itself or with the events that its decisions name.
+    #[serde(rename = "rolls")]
+    InProgress,
+    /// Every stage has passed, every reachable cluster holds the release, and no clusters vanished at once. Or the
+    /// group has no clusters, and nothing stopped the rollout.
+    #[serde(rename = "through")]
+    Succeeded,
+    /// Nothing more starts until an operator acts or a failed cluster recovers.
     Stopped(Stop),
-    /// As [`Verdict::Stopped`], and the strategy wants to go back.
+    /// As [`RolloutVerdict::Stopped`], and the strategy requires a rollback.
     RollBack(Stop),
 }
 
@@ -280,22 +300,52 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Stop {
-    /// More clusters failed than may.
+    /// More clusters failed than the limit allows.
     TooManyFailures {
-        /// Of this stage; `None`: of the whole group.
+        /// The stage; `None`: the whole group.
         stage: Option<usize>,
-        /// So many.
+        /// The number of failed clusters.
         failed: usize,
-        /// Of so many that may.
+        /// The failure limit.
         allowed: usize,
     },
     /// A gate failed.
     GateFailed {
-        /// Whose.
+        /// The stage of the gate.
         stage: usize,
-        /// Why.
+        /// The message.
         message: String,
     },
-    /// A person gave it up.
-    Aborted(Word),
+    /// An operator aborted it.
+    Aborted(Attribution),
+}
+
+/// The counts of a group or a stage that decide what may start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Tally {
+    /// All clusters.
+    pub total: usize,
+    /// Clusters that are done.
+    pub done: usize,
+    /// Clusters that may be in flight at once; `None`: the stage has no limit of its own.
+    pub slots: Option<usize>,
+    /// Clusters that are in flight before this plan starts any.
+    pub in_flight: usize,
+    /// Clusters that count as failed. Skipped clusters do not.
+    pub failed: usize,
+    /// The failure limit.
+    pub failures_allowed: usize,
+    /// Reachable clusters that are in flight or not healthy.
+    pub unavailable: usize,
+    /// The limit of unavailable clusters; a stage without a limit of its own has that of the group.
+    pub unavailable_allowed: usize,
+}
+
+impl Tally {
+    /// Whether the failure limit is exceeded.
+    #[must_use]
+    pub fn too_many_failures(&self) -> bool {
+        self.failed > self.failures_allowed
+    }
 }

@@ -1,6 +1,6 @@
-//! `rolloutStrategy`, read and checked: what the planner is told of it.
+//! `rolloutStrategy`, parsed and validated.
 
-use kube::core::{Selector, SelectorExt};
+use kube_core::{Selector, SelectorExt};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -8,77 +8,85 @@ use starling_api::{RolloutStrategy, Stage, StageTask, StageTaskType};
 
 use super::stages::{Gate, Limits, REST, StageRules, Strategy};
 use crate::expand;
-use crate::gate::{Side, Task};
+use crate::gate::{CheckTest, Side, Task};
 use crate::window::{Window, WindowError};
 
-/// What is wrong with a strategy. Each names the field below `spec.rolloutStrategy`.
+/// What is wrong with a strategy. Each error names the field below `spec.rolloutStrategy`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StrategyError {
-    /// A window.
+    /// An invalid window.
     #[error("rolloutStrategy.windows[{place}].{source}")]
     Window {
-        /// Its place.
+        /// The index of the window.
         place: usize,
         /// What is wrong with it.
         #[source]
         source: WindowError,
     },
-    /// A selector.
+    /// An invalid selector.
     #[error("rolloutStrategy.{field}.clusterSelector: {problem}")]
     Selector {
-        /// Of what.
+        /// The field of the selector.
         field: String,
         /// What is wrong with it.
         problem: String,
     },
-    /// Two stages with one name, or one that is called as the implicit stage is.
+    /// Two stages with the same name, or a stage with the name of the implicit stage.
     #[error("rolloutStrategy.stages: {problem}")]
     StageName {
         /// What is wrong.
         problem: String,
     },
-    /// A task that lacks what its type needs.
+    /// A task without a field that its type needs.
     #[error("rolloutStrategy.stages[{stage}].{list}[{place}]: {problem}")]
     Task {
-        /// Name of the stage.
+        /// The name of the stage.
         stage: String,
-        /// Before or after it.
+        /// The list of the task: before or after the stage.
         list: &'static str,
-        /// Its place.
+        /// The index of the task.
         place: usize,
-        /// What is lacking.
+        /// What is missing.
         problem: String,
     },
 }
 
-/// A strategy that makes sense, with what finds the stage and the windows of a cluster.
+/// A valid strategy, with the selectors of its stages and windows.
 #[derive(Clone, Debug)]
 pub struct ReadStrategy {
-    /// What the planner is told.
+    /// The strategy as the planner uses it.
     pub strategy: Strategy,
-    /// The tasks that somebody else decides, by stage and place.
+    /// The tasks that other systems decide, by stage, side and index.
     effects: BTreeMap<(String, Side, usize), Arc<Task>>,
     stages: Vec<Selector>,
     windows: Vec<Option<Selector>>,
 }
 
-/// Where a cluster belongs.
+/// The stage and the windows of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its stage, as a place in [`Strategy::stages`].
+    /// The stage, as an index into [`Strategy::stages`].
     pub stage: usize,
-    /// Stages that select it, too, and come later: it belongs to the first, and a condition says so.
+    /// Later stages that select the cluster too. It belongs to the first one, and a condition reports the others.
     pub also: Vec<usize>,
-    /// The windows about it, as places in [`Strategy::windows`].
+    /// The windows that apply to the cluster, as indexes into [`Strategy::windows`].
     pub windows: Vec<usize>,
 }
 
 impl ReadStrategy {
-    /// Reads a strategy.
+    /// Parses a strategy without checking the expressions of its Metrics, which only the gates use.
     ///
     /// # Errors
-    /// [`StrategyError`], the first.
+    /// The first [`StrategyError`].
     pub fn new(spec: &RolloutStrategy) -> Result<Self, StrategyError> {
+        Self::checked(spec, &|_| Ok(()))
+    }
+
+    /// Parses a strategy and checks the expressions of its Metrics.
+    ///
+    /// # Errors
+    /// The first [`StrategyError`].
+    pub fn checked(spec: &RolloutStrategy, check: &CheckTest) -> Result<Self, StrategyError> {
         let mut windows = Vec::new();
         let mut window_selectors = Vec::new();
         for (place, window) in spec.windows.iter().enumerate() {
@@ -105,7 +113,7 @@ impl ReadStrategy {
             stage_selectors.push(read_selector(&stage.cluster_selector, || {
                 format!("stages[{}]", stage.name)
             })?);
-            stages.push(rules(stage, &mut effects)?);
+            stages.push(rules(stage, check, &mut effects)?);
         }
         stages.push(StageRules {
             name: REST.to_owned(),
@@ -137,13 +145,13 @@ impl ReadStrategy {
         })
     }
 
-    /// The task at this place of a stage, where somebody else decides it.
+    /// Returns the task at this position of a stage, if another system decides it.
     #[must_use]
     pub fn effect(&self, stage: &str, side: Side, index: usize) -> Option<&Arc<Task>> {
         self.effects.get(&(stage.to_owned(), side, index))
     }
 
-    /// Where a cluster with these labels belongs.
+    /// Returns the stage and the windows of a cluster with these labels.
     #[must_use]
     pub fn place(&self, labels: &BTreeMap<String, String>) -> Place {
         let mut selecting = self
@@ -176,11 +184,12 @@ fn read_selector(
 
 fn rules(
     stage: &Stage,
+    check: &CheckTest,
     effects: &mut BTreeMap<(String, Side, usize), Arc<Task>>,
 ) -> Result<StageRules, StrategyError> {
     let mut gates = |side: Side, tasks: &[StageTask]| {
         let read = tasks.iter().enumerate().map(|(place, task)| {
-            let (gate, effect) = gate(task).map_err(|problem| StrategyError::Task {
+            let (gate, effect) = gate(task, check).map_err(|problem| StrategyError::Task {
                 stage: stage.name.clone(),
                 list: side.list(),
                 place,
@@ -205,8 +214,8 @@ fn rules(
     Ok(rules)
 }
 
-/// A RolloutApproval is for a stage, not for one of its tasks: the same one would pass a second Approval, of which its author
-/// never thought.
+/// Rejects a second Approval in a stage. A RolloutApproval is for a stage and not for a task, so one approval would
+/// pass both, which its author did not intend.
 fn one_approval(rules: &StageRules) -> Result<(), StrategyError> {
     let sides = [(Side::Before, &rules.before), (Side::After, &rules.after)];
     let mut approvals = sides.into_iter().flat_map(|(side, gates)| {
@@ -227,8 +236,8 @@ fn one_approval(rules: &StageRules) -> Result<(), StrategyError> {
     }
 }
 
-fn gate(task: &StageTask) -> Result<(Gate, Option<Task>), String> {
-    let effect = Task::read(task)?;
+fn gate(task: &StageTask, check: &CheckTest) -> Result<(Gate, Option<Task>), String> {
+    let effect = Task::read(task, check)?;
     let gate = match (task.type_, task.wait_time) {
         (StageTaskType::TimedWait, Some(wait)) => Gate::TimedWait(wait.as_std()),
         (StageTaskType::TimedWait, None) => return Err("a TimedWait needs waitTime, such as 1h".to_owned()),
@@ -246,7 +255,10 @@ mod tests {
     use super::*;
 
     fn read(strategy: serde_json::Value) -> Result<ReadStrategy, StrategyError> {
-        ReadStrategy::new(&serde_json::from_value(strategy).unwrap())
+        ReadStrategy::checked(
+            &serde_json::from_value(strategy).unwrap(),
+            &crate::gate::tests::check,
+        )
     }
 
     fn labels(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -257,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_somebody_else_decides_is_found_by_its_place() {
+    fn a_task_that_another_system_decides_is_found_by_its_position() {
         let webhook = serde_json::json!({"type": "Webhook", "webhook": {"url": "https://gate.example.com", "secretRef": {"name": "s"}}});
         let tasks = serde_json::json!([{"type": "Approval"}, webhook]);
         let read = read(
@@ -333,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named_by_its_field() {
+    fn an_error_names_its_field() {
         let stage = |stage: serde_json::Value| serde_json::json!({"stages": [stage]});
         for (strategy, expected) in [
             (

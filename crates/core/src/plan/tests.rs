@@ -1,4 +1,4 @@
-//! Golden scripts of the planner: a few lines of fleet, and what is decided.
+//! Scripts of the planner: a fleet in a few characters, and what is decided.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,6 +25,7 @@ fn unreachable() -> Reach {
 
 fn observed(target: &str, at: i64, progress: Progress) -> ObservedSync {
     ObservedSync {
+        retried_for: None,
         target: Some(target.into()),
         release: target.into(),
         admitted_at: Some(t(at)),
@@ -46,7 +47,7 @@ fn held() -> Progress {
 }
 
 fn degraded() -> Progress {
-    Progress::Held(Held {
+    Progress::Applied(Applied {
         since: None,
         longest: Duration::ZERO,
         trouble: Some(Trouble {
@@ -56,10 +57,10 @@ fn degraded() -> Progress {
     })
 }
 
-/// A fleet of clusters with one entry, by a script of one character each:
-/// `.` never admitted, `o` holds the old target, `w` works on the old one, `W` works on the new one,
-/// `d` done, `f` failing, `u` unreachable at the old one, `L` lost on the way to the new one,
-/// `x` a parameter missing, `D` done and not healthy any more.
+/// A fleet of clusters with one entry, by a script of one character each: `.` never admitted, `o` at the old target,
+/// `w` in progress with the old target, `W` in progress with the new target, `d` done, `f` failing, `u` unreachable at
+/// the old target, `L` lost after the admission of the new target, `x` without a parameter, `D` done and no longer
+/// healthy.
 fn fleet(script: &str) -> BTreeMap<String, ClusterView> {
     script
         .chars()
@@ -107,6 +108,7 @@ fn fleet(script: &str) -> BTreeMap<String, ClusterView> {
 
 pub(super) fn input(script: &str, max_concurrency: u32, max_failures: u32) -> PlanInput {
     PlanInput {
+        leaving: BTreeMap::new(),
         now: t(60),
         strategy: Strategy {
             limits: Limits {
@@ -143,14 +145,15 @@ pub(super) fn input(script: &str, max_concurrency: u32, max_failures: u32) -> Pl
     }
 }
 
-/// The plan in the characters of the script, plus `S` started, `n` no slot, `b` failure budget, `j` jitter,
-/// `g` group suspended or its members held, `l` lost and in flight, `!` failed by deadline.
+/// The plan in the characters of the script, plus `S` started, `n` no slot, `b` failure limit, `j` jitter, `g` group
+/// suspended or membership held, `l` lost and in flight, `!` failed at its deadline.
 fn picture(plan: &Plan) -> String {
     plan.decisions
         .values()
         .map(|decision| match decision {
             Decision::Done => 'd',
             Decision::Start { .. } => 'S',
+            Decision::Retry { .. } => 'R',
             Decision::Soaking { .. } => 's',
             Decision::InFlight { lost: false, .. } => 'W',
             Decision::InFlight { lost: true, .. } => 'l',
@@ -220,13 +223,13 @@ fn scripts() {
     }
 }
 
-/// The guard of the whole design: a revision that cuts its cluster off must not march through the fleet.
+/// A revision that cuts its clusters off stops; it does not go through the fleet.
 #[test]
 fn a_revision_that_cuts_its_clusters_off_stops() {
     for (max_concurrency, max_failures, lost) in [(2, 0, 2), (2, 1, 2), (2, 2, 4), (3, 4, 6), (1, 0, 1)] {
         let mut input = input(&"o".repeat(20), max_concurrency, max_failures);
         let mut cut_off = 0;
-        // Each round ends when time alone changes something: the deadline of those that were lost.
+        // Each round ends when time alone changes something: at the deadline of the lost clusters.
         for _ in 0..30 {
             let plan = plan(&input);
             for (name, decision) in &plan.decisions {
@@ -273,7 +276,7 @@ fn a_newer_release_does_not_wait_for_a_cluster_lost_on_the_older_one() {
 }
 
 #[test]
-fn entries_that_a_crash_left_out_are_admitted_in_the_slot_that_is_held() {
+fn entries_that_a_crash_left_out_are_admitted_in_the_same_slot() {
     let mut input = input("oo", 1, 0);
     let entries = &mut input.clusters.get_mut("c001").unwrap().entries;
     entries.insert(
@@ -314,16 +317,16 @@ fn jitter_spreads_eligibility_over_its_length_and_takes_no_slot() {
 }
 
 #[test]
-fn a_suspended_group_starts_nothing_and_what_has_started_stays_in_flight() {
+fn a_suspended_group_starts_nothing_and_started_clusters_stay_in_flight() {
     let mut input = input("Wof", 2, 5);
     input.suspended = true;
     assert_eq!(picture(&plan(&input)), "Wgf");
     assert_eq!(plan(&input).report(&input).phase, RolloutPhase::Paused);
 }
 
-/// T33: while too many clusters have left at once, nothing more starts on those that stay.
+/// T33: while too many clusters have left at once, nothing starts on the remaining ones.
 #[test]
-fn t33_a_group_whose_members_are_held_starts_nothing() {
+fn t33_a_group_whose_membership_is_held_starts_nothing() {
     let mut input = input("Wof", 2, 5);
     input.membership_held = true;
     let plan = plan(&input);
@@ -333,26 +336,26 @@ fn t33_a_group_whose_members_are_held_starts_nothing() {
     assert_eq!(report.blocked_by[0].0, "MembershipHeld");
 }
 
-/// What succeeded on those that are left has not succeeded on the whole group.
+/// Success on the remaining clusters is not success on the whole group.
 #[test]
-fn t33_a_group_whose_members_are_held_is_not_through() {
+fn t33_a_group_whose_membership_is_held_has_not_succeeded() {
     let mut input = input("ddd", 2, 5);
-    assert_eq!(plan(&input).verdict, Verdict::Through);
+    assert_eq!(plan(&input).verdict, RolloutVerdict::Succeeded);
     input.membership_held = true;
     for clusters in [input.clusters.clone(), BTreeMap::new()] {
         input.clusters = clusters;
         let plan = plan(&input);
-        assert_eq!(plan.verdict, Verdict::Rolls);
+        assert_eq!(plan.verdict, RolloutVerdict::InProgress);
         let report = plan.report(&input);
         assert_eq!(report.phase, RolloutPhase::Paused);
         assert_eq!(report.blocked_by[0].0, "MembershipHeld");
-        let told = crate::explain::group("shop", &input, &plan);
-        assert_eq!(told.chain[0].reason, "MembershipHeld");
+        let explanation = crate::explain::group("shop", &input, &plan);
+        assert_eq!(explanation.chain[0].reason, "MembershipHeld");
     }
 }
 
 #[test]
-fn every_cluster_counts_once_and_what_blocks_is_named() {
+fn every_cluster_counts_once_and_blockers_are_named() {
     let input = input("dWLfuxooD", 2, 5);
     let report = plan(&input).report(&input);
     let counts = report.counts;
@@ -364,7 +367,7 @@ fn every_cluster_counts_once_and_what_blocks_is_named() {
             counts.pending,
             counts.failed,
             counts.unreachable,
-            counts.held
+            counts.on_hold
         ),
         (9, 2, 2, 2, 1, 1, 1)
     );
@@ -388,7 +391,7 @@ fn every_cluster_counts_once_and_what_blocks_is_named() {
     );
 }
 
-/// Whoever wonders why a group stays Paused finds the cluster that somebody suspended.
+/// The status of a group that stays Paused names the suspended cluster.
 #[test]
 fn a_suspended_cluster_is_named() {
     let mut input = input("do", 1, 0);
@@ -400,7 +403,7 @@ fn a_suspended_cluster_is_named() {
         .map(|(name, reason, ..)| (name.as_str(), reason.as_str()))
         .collect();
     assert_eq!(named, [("c001", "ClusterSuspended")]);
-    assert_eq!(report.counts.held, 1);
+    assert_eq!(report.counts.on_hold, 1);
     let [(reason, message, None)] = report.blocked_by.as_slice() else {
         panic!("{:?}", report.blocked_by)
     };
@@ -424,8 +427,8 @@ fn a_rollout_has_succeeded_when_every_reachable_cluster_is_done() {
     }
 }
 
-/// One ready cluster with the entries `app` and `crds`, both wanted at the new target, and as many others at the
-/// old one as `others` says.
+/// One ready cluster with the entries `app` and `crds`, which both want the new target, and `others` clusters at the
+/// old target.
 fn two_entries(app: ObservedSync, crds: ObservedSync, others: usize) -> PlanInput {
     let mut input = input(&"o".repeat(1 + others), 1, 0);
     let entry = |observed| EntryView {
@@ -438,15 +441,16 @@ fn two_entries(app: ObservedSync, crds: ObservedSync, others: usize) -> PlanInpu
     input
 }
 
-/// At the new target since an older release, which this one leaves as it is.
+/// At the new target since an older release, which this release leaves as it is.
 fn unchanged(progress: Progress) -> ObservedSync {
     ObservedSync {
+        retried_for: None,
         release: OLD.into(),
         ..observed(NEW, 0, progress)
     }
 }
 
-/// Guards against a budget that was given back by losing sight of the cluster that had used it up.
+/// A failure that no longer counts because its cluster becomes unreachable would let the next cluster start.
 #[test]
 fn a_failure_stays_one_when_its_cluster_becomes_unreachable() {
     let mut input = input("fooo", 3, 0);
@@ -455,10 +459,10 @@ fn a_failure_stays_one_when_its_cluster_becomes_unreachable() {
     assert_eq!(picture(&plan(&input)), "fbbb");
 }
 
-/// Guards against a cluster that never got what would have repaired it: the fix of `crds`, because `app`, which
-/// no one changed, had failed for want of it; or the rest of an admission that a crash had cut short.
+/// Guards against a cluster that never gets what would repair it: the fix of `crds`, because the unchanged `app` failed
+/// without it; or the rest of an interrupted admission.
 #[test]
-fn a_failing_entry_does_not_keep_the_missing_ones_out() {
+fn a_failing_entry_does_not_block_missing_entries() {
     let crds = Decision::Start {
         entries: vec!["crds".into()],
         to: To::Release,
@@ -471,9 +475,10 @@ fn a_failing_entry_does_not_keep_the_missing_ones_out() {
     }
 }
 
-/// Else the fix would march: each cluster that gets it would give up its slot at once for its older failure.
+/// Otherwise the fix would go through the fleet: each cluster would release its slot at once because of its older
+/// failure.
 #[test]
-fn an_older_failure_waits_for_what_the_new_release_brings() {
+fn an_older_failure_does_not_count_while_the_new_release_is_in_progress() {
     let mut input = two_entries(unchanged(failing()), observed(NEW, 50, Progress::Working), 1);
     input.strategy.limits.max_failures = IntOrPercent::Int(5);
     assert_eq!(picture(&plan(&input)), "Wn");
@@ -486,10 +491,10 @@ fn an_older_failure_waits_for_what_the_new_release_brings() {
     assert_eq!(picture(&plan(&input)), "fS");
 }
 
-/// Whichever release brought it: what is at work after a failure is in flight, and must not give its slot up and
-/// take it back later.
+/// The release does not matter: an entry that is in progress after a failure is in flight, and must not release its
+/// slot and take it back later.
 #[test]
-fn an_older_failure_waits_for_what_came_after_it() {
+fn an_older_failure_does_not_count_while_later_entries_are_in_progress() {
     let between = ObservedSync {
         release: "between".into(),
         ..observed(NEW, 40, Progress::Working)
@@ -530,10 +535,10 @@ fn a_lost_cluster_keeps_its_slot_though_a_parameter_becomes_invalid() {
     assert_eq!(picture(&plan(&input)), "!b");
 }
 
-/// Guards against a slot that is held for ever by work that nobody judges any more, and against a new release that
-/// starts at once wherever the old one hangs.
+/// Guards against a slot that older work has for ever, and against a new release that starts at once where the older
+/// one makes no progress.
 #[test]
-fn older_work_holds_its_slot_until_its_own_deadline() {
+fn older_work_has_its_slot_until_its_own_deadline() {
     let mut held = input("woo", 1, 0);
     let entry = held.clusters.get_mut("c000").unwrap().entries.get_mut("app");
     entry.unwrap().wanted = Err("no label".into());
@@ -559,7 +564,7 @@ fn the_deadline_counts_from_the_last_admission_of_a_cluster() {
     assert_eq!(plan(&input).decisions["c000"], in_flight);
 }
 
-/// A change of parameters is a start like any other, not the rest of an admission.
+/// A change of parameters is a start, not the rest of an admission.
 #[test]
 fn changed_parameters_wait_for_a_slot() {
     let mut input = input("Wddd", 1, 0);
@@ -569,9 +574,9 @@ fn changed_parameters_wait_for_a_slot() {
     assert_eq!(picture(&plan(&input)), "Wnnn");
 }
 
-/// A closed window lets nothing start, but what was cut short between two entries has started, and finishes.
+/// In a closed window nothing starts, but an interrupted admission is completed.
 #[test]
-fn what_a_crash_cut_short_finishes_in_a_closed_window() {
+fn an_interrupted_admission_is_completed_in_a_closed_window() {
     let mut input = two_entries(observed(NEW, 0, Progress::Working), observed(OLD, -60, held()), 1);
     input.strategy.windows = vec![crate::window::Window {
         allow: false,
@@ -600,14 +605,14 @@ fn what_a_crash_cut_short_finishes_in_a_closed_window() {
     assert_eq!(check::check(&input, &planned), Ok(()));
 }
 
-/// Work on an older release ends at its deadline, and what waited for that is looked at again then: for a slot, and for the
-/// cluster to be available.
+/// Older work ends at its deadline, and the next plan is made then for what waits for it: a slot, or the availability
+/// of the cluster.
 #[test]
-fn the_end_of_older_work_wakes_who_waits_for_room() {
+fn the_next_plan_is_at_the_end_of_older_work_that_blocks_a_cluster() {
     for unavailable in [100, 1] {
         let mut input = input("wo", if unavailable == 1 { 2 } else { 1 }, 0);
         input.strategy.limits.max_unavailable = IntOrPercent::Int(unavailable);
-        // What works on the older release is not to be started itself.
+        // The clusters that work on the older release are not to be started themselves.
         input.clusters.get_mut("c000").unwrap().entries.insert(
             "crds".into(),
             EntryView {
@@ -623,19 +628,22 @@ fn the_end_of_older_work_wakes_who_waits_for_room() {
     }
 }
 
-/// A cluster that cannot be reached is caught up with later, whatever else is wrong with it.
+/// An unreachable cluster catches up later, whatever else blocks it.
 #[test]
 fn a_rollout_ends_though_an_unreachable_cluster_lacks_a_parameter() {
     let mut input = input("dx", 1, 0);
-    assert_eq!(plan(&input).verdict, Verdict::Rolls);
+    assert_eq!(plan(&input).verdict, RolloutVerdict::InProgress);
     input.clusters.get_mut("c001").unwrap().reach = unreachable();
-    assert_eq!(plan(&input).verdict, Verdict::Through);
+    assert_eq!(plan(&input).verdict, RolloutVerdict::Succeeded);
 }
 
-/// A stage that was passed over takes its clusters' failures out of the budget, unless this release brought them.
+/// Failures in a skipped stage do not count, unless this release caused them.
 #[test]
-fn what_fails_in_a_stage_that_was_passed_over_counts_only_if_this_release_came_there() {
-    for (release, failed, verdict) in [(OLD, 0, Verdict::Through), (NEW, 1, Verdict::Rolls)] {
+fn a_failure_in_a_skipped_stage_counts_only_if_this_release_was_admitted() {
+    for (release, failed, verdict) in [
+        (OLD, 0, RolloutVerdict::Succeeded),
+        (NEW, 1, RolloutVerdict::InProgress),
+    ] {
         let mut input = input("df", 1, 1);
         let entry = input
             .clusters
@@ -645,12 +653,12 @@ fn what_fails_in_a_stage_that_was_passed_over_counts_only_if_this_release_came_t
             .get_mut("app")
             .unwrap();
         entry.observed.as_mut().unwrap().release = release.into();
-        let word = Word {
+        let attribution = Attribution {
             by: "jane".into(),
             reason: "so".into(),
             at: t(0),
         };
-        input.steering.skipped_stages.insert(REST.into(), word);
+        input.steering.skipped_stages.insert(REST.into(), attribution);
         let planned = plan(&input);
         assert_eq!(planned.tally.failed, failed, "{release}");
         assert_eq!(planned.verdict, verdict, "{release}");
@@ -658,14 +666,15 @@ fn what_fails_in_a_stage_that_was_passed_over_counts_only_if_this_release_came_t
     }
 }
 
-/// A group that is told to try again at a time at which nothing has changed yet would spin; one that is told too late stands still.
+/// A group that is planned at a time when nothing has changed yet would spin; one that is planned too late stands
+/// still.
 #[test]
-fn the_next_look_is_when_time_changes_something_for_somebody() {
+fn the_next_plan_is_when_time_changes_a_decision() {
     let windows = |allow: &str| {
         let window = serde_json::json!({"allow": allow});
         vec![crate::window::Window::new(&serde_json::from_value(window).unwrap()).unwrap()]
     };
-    // Work on the older release ends at its deadline, which gives room to whoever waits for it, and is nothing to others.
+    // Older work ends at its deadline, which releases a slot for waiting clusters and changes nothing for others.
     let mut leftover = input("wo", 1, 0);
     leftover.now = t(30);
     leftover.suspended = true;
@@ -681,7 +690,7 @@ fn the_next_look_is_when_time_changes_something_for_somebody() {
         .wanted = Err("no label".into());
     assert_eq!(picture(&plan(&leftover)), "xn");
     assert_eq!(plan(&leftover).recheck_at, Some(t(900)));
-    // Who waits for nothing but people looks at no calendar. What is about nobody is no wait either.
+    // Clusters that only wait for an operator need no calendar. Windows that apply to no cluster are no wait either.
     let mut closed = input("oo", 2, 0);
     closed.strategy.windows = windows("Mon 09:00-10:00");
     assert_eq!(plan(&closed).recheck_at, None);
@@ -697,22 +706,22 @@ fn the_next_look_is_when_time_changes_something_for_somebody() {
     assert_eq!(plan(&closed).recheck_at, None);
 }
 
-/// The calendar of a window that does not open as far as is looked ahead ends: then it is looked at again.
+/// The calendar of a window that does not open within the horizon ends: the next plan is made then.
 #[test]
-fn a_window_that_never_opens_is_looked_at_when_its_calendar_ends() {
+fn a_window_that_never_opens_is_planned_again_when_its_calendar_ends() {
     let mut closed = input("o", 1, 0);
     let never = serde_json::json!({"deny": "00:00-24:00"});
     let never = crate::window::Window::new(&serde_json::from_value(never).unwrap()).unwrap();
     closed.strategy.windows = vec![never];
     closed.clusters.get_mut("c000").unwrap().windows = vec![0];
-    let first = plan(&closed).recheck_at.expect("it is looked at again");
+    let first = plan(&closed).recheck_at.expect("the next plan has a time");
     assert!(first > closed.now + SignedDuration::from_hours(24), "{first}");
     closed.suspended = true;
     assert_eq!(plan(&closed).recheck_at, None);
 }
 
 #[test]
-fn on_the_way_back_at_once_nobody_waits_for_jitter() {
+fn an_immediate_rollback_has_no_jitter() {
     let mut back = input("oooo", 4, 0);
     back.strategy.limits.jitter = Duration::from_secs(100_000);
     assert_ne!(picture(&plan(&back)), "SSSS");
@@ -720,9 +729,9 @@ fn on_the_way_back_at_once_nobody_waits_for_jitter() {
     assert_eq!(picture(&plan(&back)), "SSSS");
 }
 
-/// What was begun comes first, then what goes on in the slot that it has, then the earlier stage.
+/// Interrupted admissions come first, then clusters that keep their slot, then the earlier stage.
 #[test]
-fn slots_go_to_what_was_begun_first() {
+fn slots_go_to_interrupted_admissions_first() {
     let begun = |name: &str, input: &mut PlanInput| {
         let entry = EntryView {
             wanted: Ok(NEW.into()),
@@ -742,7 +751,7 @@ fn slots_go_to_what_was_begun_first() {
     assert_eq!(picture(&plan(&both)), "nSS");
 }
 
-/// A stage to put before those that there are, with such gates before and after its clusters.
+/// A stage before the existing ones, with these gates before and after its clusters.
 fn canary(before: Vec<Gate>, after: Vec<Gate>) -> StageRules {
     StageRules {
         name: "canary".into(),
@@ -754,9 +763,10 @@ fn canary(before: Vec<Gate>, after: Vec<Gate>) -> StageRules {
     }
 }
 
-/// Of clusters that join behind a closed stage the one that has a part of the last known good release gets the rest before others begin.
+/// Of the clusters that join a closed stage, one that has a part of the last known good release gets the rest before
+/// others start.
 #[test]
-fn what_was_good_is_completed_before_it_is_begun() {
+fn last_known_good_entries_are_completed_before_others_start() {
     const GOOD: &str = "good";
     let mut joined = input("..", 1, 0);
     let canary = canary(vec![Gate::Approval], Vec::new());
@@ -780,7 +790,7 @@ fn what_was_good_is_completed_before_it_is_begun() {
     assert_eq!(plan.decisions["c001"], rest);
 }
 
-/// A window about every cluster that does not open for days.
+/// A window for every cluster that does not open for days.
 fn closed(mut input: PlanInput) -> PlanInput {
     let deny = serde_json::from_value(serde_json::json!({"deny": "00:00-24:00"})).unwrap();
     input.strategy.windows = vec![crate::window::Window::new(&deny).unwrap()];
@@ -790,54 +800,54 @@ fn closed(mut input: PlanInput) -> PlanInput {
     input
 }
 
-/// Only what was begun goes on through a closed window: an admission that was cut short, not one that misses its target for another
-/// reason.
+/// Only an interrupted admission is completed in a closed window, not a cluster that differs from its target for
+/// another reason.
 #[test]
-fn what_was_begun_is_known_by_its_admissions() {
+fn an_interrupted_admission_is_recognised_by_its_times() {
     let ours = |at| observed(NEW, at, Progress::Working);
-    // The older release came before, at the same time, or after.
+    // The older release was admitted before, at the same time, or after.
     for (older, expected) in [(29, 'S'), (30, 'h'), (31, 'h')] {
         let input = closed(two_entries(ours(30), observed(OLD, older, held()), 0));
         assert_eq!(picture(&plan(&input)), expected.to_string(), "{older}");
     }
-    // What holds the last known good release waited with it for the stage, whenever it got that.
+    // An entry with the last known good release waited for the stage, whenever it received that release.
     let mut input = closed(two_entries(ours(30), observed("good", 40, held()), 0));
     let entries = &mut input.clusters.get_mut("c000").unwrap().entries;
     entries.get_mut("crds").unwrap().known_good = Some("good".into());
     assert_eq!(picture(&plan(&input)), "S");
 }
 
-/// A soak that ends changes what a cluster is, also where no decision carries its time.
+/// The end of a soak changes the state of a cluster, even where no decision has that time.
 #[test]
-fn the_end_of_a_soak_is_looked_at_where_it_matters_by_itself() {
+fn the_next_plan_is_at_the_end_of_a_soak_that_changes_a_state() {
     let soaking = observed(NEW, 30, Progress::healthy_since(t(50)));
     let mut begun = two_entries(soaking, observed(OLD, 0, held()), 0);
     begun.strategy.limits.min_success_time = Duration::from_secs(100);
-    // Paused while its admission was cut short: it counts as begun until then.
+    // Paused while its admission was interrupted: it counts as begun until then.
     let mut paused = begun.clone();
-    paused.steering.paused = Some(Word {
+    paused.steering.paused = Some(Attribution {
         by: "jane".into(),
         reason: String::new(),
         at: t(0),
     });
     assert_eq!(picture(&plan(&paused)), "h");
     assert_eq!(plan(&paused).recheck_at, Some(t(150)));
-    // Not probed since: it is lost on the way until then.
+    // Not probed since: it is lost until then.
     begun.clusters.get_mut("c000").unwrap().reach = Reach::Unprobed;
     assert_eq!(picture(&plan(&begun)), "l");
     assert_eq!(plan(&begun).recheck_at, Some(t(150)));
     begun.now = t(150);
     assert_eq!(picture(&plan(&begun)), "h");
-    // What is done or has not begun waits for no soak.
+    // A cluster that is done or has not begun waits for no soak.
     let mut done = input("o", 1, 0);
     done.steering = paused.steering;
     assert_eq!(plan(&done).recheck_at, None);
 }
 
-/// While clusters are missing that vanished all at once, a stage is where it was: a gate that has begun is told and none begins, and
-/// what is over does not pass.
+/// While clusters are missing that vanished at once, a stage stays as it is: a gate that has begun is reported, no new
+/// gate begins, and a complete stage does not pass.
 #[test]
-fn a_stage_stays_where_it_is_while_members_are_held() {
+fn a_stage_does_not_advance_while_membership_is_held() {
     let wait = Gate::TimedWait(Duration::from_secs(50));
     let begun = |gate| GateRecord {
         gate,
@@ -868,14 +878,15 @@ fn a_stage_stays_where_it_is_while_members_are_held() {
         phase(60, vec![begun(wait), begun(Gate::Approval)], true),
         waits(Gate::Approval, None)
     );
-    // Another gate stands there by now.
+    // The strategy has another gate there now.
     assert_eq!(phase(60, vec![begun(Gate::Approval)], true), StagePhase::Open);
     assert_eq!(phase(60, vec![begun(wait)], false), waits(Gate::Approval, None));
 }
 
-/// A wait of a stage that is over lets nobody go while a cluster that joined is at work. It is looked at when it ends, and not again.
+/// The end of a TimedWait starts nothing while a cluster that joined is in progress. The next plan is made at that end,
+/// and not again for it.
 #[test]
-fn the_end_of_a_wait_is_looked_at_once() {
+fn the_next_plan_is_at_the_end_of_a_timed_wait_once() {
     let wait = Gate::TimedWait(Duration::from_secs(50));
     let mut joined = input("W", 1, 0);
     joined.strategy.stages.insert(0, canary(Vec::new(), vec![wait]));

@@ -1,4 +1,4 @@
-//! What the planner is told, and what it says.
+//! The input and the output of the planner.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,63 +7,70 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::stages::{RolloutView, StagePlan, StageWait, Steering, Strategy, Verdict, Word};
+use super::leaving::{LeavingSync, RemovalDecision};
+use super::stages::{
+    Attribution, RolloutVerdict, RolloutView, StagePlan, StageWait, Steering, Strategy, Tally,
+};
 
 /// Everything that a plan depends on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanInput {
-    /// The present.
+    /// The current time.
     pub now: Timestamp,
-    /// The strategy in force: it governs the rollout under way, whatever it was when that began (ADR 5).
+    /// The current strategy. It applies to the rollout in progress even if it changed since the rollout began (ADR 5).
     pub strategy: Strategy,
-    /// What rolls, and what was recorded of it.
+    /// The current rollout and its recorded state.
     pub rollout: RolloutView,
-    /// What people asked for.
+    /// What operators requested.
     pub steering: Steering,
-    /// The group is suspended: start nothing more.
+    /// Whether the group is suspended: nothing starts.
     pub suspended: bool,
-    /// Too many clusters left at once, and a person has to say whether that is meant: start nothing more.
+    /// Whether too many clusters left at once and an approval is required: nothing starts.
     pub membership_held: bool,
     /// The selected clusters by name.
     pub clusters: BTreeMap<String, ClusterView>,
+    /// The Syncs that the group no longer wants, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub leaving: BTreeMap<String, LeavingSync>,
 }
 
 /// One selected cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterView {
-    /// What its jitter is hashed from: the UID of the Cluster object, so that names may be reused.
+    /// The UID of the Cluster object, from which the jitter is derived: names can be reused.
     pub uid: String,
-    /// Whether it can be worked on.
+    /// Whether the cluster is reachable.
     pub reach: Reach,
-    /// Its stage: a place in [`Strategy::stages`].
+    /// The stage of the cluster: an index into [`Strategy::stages`].
     pub stage: usize,
-    /// The windows that are about it: places in [`Strategy::windows`].
+    /// The windows that apply to the cluster: indexes into [`Strategy::windows`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<usize>,
-    /// The group's entries on it, by name.
+    /// The entries of the group on this cluster, by name.
     pub entries: BTreeMap<String, EntryView>,
 }
 
-/// Whether a cluster can be worked on, as the Cluster loop last found.
+/// Whether a cluster is reachable, as the Cluster loop last reported.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Reach {
-    /// Yes.
+    /// The cluster is reachable.
     Ready,
-    /// Not looked at yet, or not since its Cluster changed.
+    /// The cluster was not probed yet, or not since its Cluster changed.
     Unprobed,
-    /// It does not answer, or refuses our credentials, or they are not usable: skipped, and caught up later.
+    /// The cluster does not respond, or rejects the credentials, or the credentials are not usable. It is skipped, and
+    /// catches up later.
     Unreachable {
-        /// The reason of its Ready condition.
+        /// The reason of the Ready condition.
         reason: String,
-        /// The message of it.
+        /// The message of the Ready condition.
         message: String,
-        /// Since when.
+        /// The time since which it is unreachable.
         since: Timestamp,
     },
-    /// Its Cluster is suspended.
+    /// The Cluster is suspended.
     Suspended,
 }
 
@@ -71,91 +78,94 @@ pub enum Reach {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EntryView {
-    /// The target it shall hold, or why there is none (a parameter that this cluster lacks).
+    /// The target that the entry has to apply, or why there is none (a parameter that this cluster lacks).
     pub wanted: Result<String, String>,
-    /// The target by `lastKnownGood`: what the entry gets on a cluster that joins while its stage waits. `None`: there is
-    /// no such release, it has no such entry, or this cluster lacks a parameter of it.
+    /// The target of `lastKnownGood`, for a cluster that joins while its stage waits. `None`: there is no such release,
+    /// the release has no such entry, or this cluster lacks a parameter of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known_good: Option<String>,
-    /// Its Sync, if there is one.
+    /// The Sync of the entry, if it exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<ObservedSync>,
 }
 
-/// A group's Sync as it is.
+/// The observed state of a Sync of the group.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObservedSync {
-    /// Target of its spec; `None` while it was never admitted.
+    /// The target in the spec of the Sync; `None`: the Sync was never admitted.
     pub target: Option<String>,
-    /// Release that admitted it.
+    /// The release that admitted it.
     pub release: String,
-    /// When it was admitted; `None` where nobody recorded it.
+    /// The time of its admission; `None`: not recorded.
     pub admitted_at: Option<Timestamp>,
-    /// How far it is with `target`.
+    /// The progress of the Sync with `target`.
     pub progress: Progress,
-    /// Suspended by a person, or being deleted: nothing is written to it.
+    /// The time of the last request that it was retried for; `None`: it was never retried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retried_for: Option<Timestamp>,
+    /// Whether the Sync is suspended or being deleted: nothing is written to it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspended: bool,
 }
 
-/// How far a Sync is with the target of its own spec.
+/// The progress of a Sync with the target of its spec.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Progress {
-    /// Not there, and nothing has gone wrong that would count: queued, at work, or cut off.
+    /// Not applied yet, without a failure: queued, in progress, or unreachable.
     Working,
-    /// The cluster holds it and, with `wait`, was healthy with it at least once.
-    Held(Held),
-    /// The last attempt at it failed, or it never became healthy: in backoff, or stalled.
+    /// The member holds the target and, with `wait`, was healthy with it at least once.
+    #[serde(rename = "held")]
+    Applied(Applied),
+    /// The last attempt failed, or the target never became healthy: in backoff, or stalled.
     Failing {
-        /// One CamelCase word.
+        /// The reason, in CamelCase.
         reason: String,
-        /// For people.
+        /// The message.
         message: String,
-        /// When it is tried again by itself.
+        /// When the Sync retries by itself.
         retry_at: Option<Timestamp>,
     },
 }
 
-/// How a target is held.
+/// The state of a target that is applied.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Held {
-    /// Since when it is healthy with this target without a break, or, without `wait`, since when it is applied; `None`:
-    /// it is not healthy now.
+pub struct Applied {
+    /// Since when the target is continuously healthy, or, without `wait`, applied; `None`: it is not healthy now.
     pub since: Option<Timestamp>,
-    /// The longest such span that has ended.
+    /// The longest such period that has ended.
     #[serde(default, skip_serializing_if = "Duration::is_zero")]
     pub longest: Duration,
-    /// What is wrong now: an object has failed, or was not healthy in time. A short break is none.
+    /// The current problem: an object failed, or was not healthy in time. A short interruption is not a problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<Trouble>,
 }
 
-impl Held {
-    /// Since when it is healthy: not while something is wrong with it, whatever is written about the time.
+impl Applied {
+    /// Returns since when the target is healthy; `None` while there is a problem, whatever `since` says.
     #[must_use]
     pub fn healthy_since(&self) -> Option<Timestamp> {
         self.since.filter(|_| self.trouble.is_none())
     }
 }
 
-/// What is wrong with something that is held.
+/// The problem of a target that is applied.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Trouble {
-    /// One CamelCase word.
+    /// The reason, in CamelCase.
     pub reason: String,
-    /// For people.
+    /// The message.
     pub message: String,
 }
 
 impl Progress {
-    /// Held, and healthy since then.
+    /// Returns the progress of a target that is applied and healthy since that time.
     #[must_use]
     pub fn healthy_since(since: Timestamp) -> Self {
-        Self::Held(Held {
+        Self::Applied(Applied {
             since: Some(since),
             longest: Duration::ZERO,
             trouble: None,
@@ -163,116 +173,96 @@ impl Progress {
     }
 }
 
-/// What happens to each cluster now, how the stages stand, and when to look again though nothing happened.
+/// The decision for each cluster, the state of the stages, and the time of the next plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[must_use]
 pub struct Plan {
     /// Exactly one decision for each selected cluster.
     pub decisions: BTreeMap<String, Decision>,
-    /// How each stage of the strategy stands, in its order. What is new in the records is to be kept before anything of
-    /// this plan is executed: time is counted from there.
+    /// Exactly one decision for each Sync that the group no longer wants.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub removals: BTreeMap<String, RemovalDecision>,
+    /// The state of each stage of the strategy, in order. New records must be durable before the plan is executed:
+    /// gates and jitter count from their times.
     pub stages: Vec<StagePlan>,
-    /// What was counted before anything is started.
+    /// The counts before this plan starts anything.
     pub tally: Tally,
-    /// What becomes of the rollout.
-    pub verdict: Verdict,
-    /// When time alone changes a decision or a stage, at the latest; `None`: only an event will.
+    /// The verdict on the rollout.
+    pub verdict: RolloutVerdict,
+    /// The earliest time at which time alone changes a decision or a stage; `None`: only an event does.
     pub recheck_at: Option<Timestamp>,
 }
 
-/// Counts that starting depends on, of the group or of a stage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Tally {
-    /// Clusters.
-    pub total: usize,
-    /// Of these, those that hold the release, soaked.
-    pub done: usize,
-    /// Clusters that may be in flight at once; `None`: as many as the group's bound leaves (a stage without one).
-    pub slots: Option<usize>,
-    /// Clusters that are, before this plan starts any.
-    pub in_flight: usize,
-    /// Clusters that count as failed. Those that people skipped do not.
-    pub failed: usize,
-    /// Clusters that may fail before starting stops.
-    pub failures_allowed: usize,
-    /// Reachable clusters that are in flight or not healthy.
-    pub unavailable: usize,
-    /// How many there may be; of a stage without a bound of its own as many as of the group.
-    pub unavailable_allowed: usize,
-}
-
-impl Tally {
-    /// Whether the failure budget is overdrawn.
-    #[must_use]
-    pub fn too_many_failures(&self) -> bool {
-        self.failed > self.failures_allowed
-    }
-}
-
-/// What happens to one cluster now.
+/// The decision for one cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Decision {
-    /// It holds what this release wants, and soaked.
+    /// The cluster holds the targets of this release, and soaked.
     Done,
     /// Admit these entries now.
     Start {
-        /// Names of the entries that are not yet admitted to their target.
+        /// The names of the entries that are not admitted to their target yet.
         entries: Vec<String>,
-        /// To which target.
+        /// The release to admit them to.
         to: To,
     },
-    /// Admitted and not healthy yet; holds a slot.
+    /// The cluster failed, and an operator requested a retry: admit these entries again to the same target.
+    Retry {
+        /// The names of the entries, which are at their target.
+        entries: Vec<String>,
+        /// The time of the newest request.
+        requested_at: Timestamp,
+    },
+    /// Admitted and not healthy yet. The cluster has a slot.
     InFlight {
-        /// When it counts as failed; `None`: it was healthy already, is not for a moment, and its health check has a time of
-        /// its own for that.
+        /// When the cluster counts as failed; `None`: it was healthy before, and the timeout of its health check
+        /// applies.
         deadline: Option<Timestamp>,
-        /// It became unreachable on the way.
+        /// Whether it became unreachable after its admission.
         lost: bool,
     },
-    /// Healthy, and not for long enough; holds a slot.
+    /// Healthy, but not for the soak time yet. The cluster has a slot.
     Soaking {
-        /// When it is done, if it stays healthy.
+        /// When the cluster is done, if it stays healthy.
         until: Timestamp,
     },
-    /// Admitted, and failed for now. Holds no slot; what retries it is its Sync.
+    /// Admitted and failed. The cluster has no slot; its Sync retries by itself.
     Failed {
-        /// Why.
+        /// The reason.
         reason: FailureReason,
-        /// When its Sync tries again.
+        /// When the Sync retries.
         retry_at: Option<Timestamp>,
     },
     /// Not started.
     Hold {
-        /// Why: the first of what stands in its way, in the order of [`HoldReason`].
+        /// The first reason that applies, in the order of [`HoldReason`].
         reason: HoldReason,
-        /// When time changes that; `None`: an event does.
+        /// When time ends the reason; `None`: only an event does.
         recheck_at: Option<Timestamp>,
     },
 }
 
-/// What a cluster is admitted to.
+/// The release that a cluster is admitted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum To {
-    /// The release that rolls.
+    /// The release of the rollout.
     Release,
-    /// The last known good one: the cluster is new, and its stage has not begun.
+    /// The last known good release: the cluster is new, and its stage has not opened.
     LastKnownGood,
 }
 
 impl Decision {
-    /// When time alone changes this decision.
+    /// Returns when time alone changes this decision.
     #[must_use]
     pub fn recheck_at(&self) -> Option<Timestamp> {
         match self {
             Self::InFlight { deadline, .. } => *deadline,
             Self::Soaking { until } => Some(*until),
             Self::Hold { recheck_at, .. } => *recheck_at,
-            // A failed cluster's own Sync retries it, and its status wakes the group.
-            Self::Done | Self::Start { .. } | Self::Failed { .. } => None,
+            // The Sync of a failed cluster retries, and its status wakes the group.
+            Self::Done | Self::Start { .. } | Self::Retry { .. } | Self::Failed { .. } => None,
         }
     }
 }
@@ -281,21 +271,21 @@ impl Decision {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FailureReason {
-    /// Its Sync's last attempt failed.
+    /// The last attempt of its Sync failed.
     AttemptFailed {
-        /// Reason of that Sync.
+        /// The reason of the Sync.
         reason: String,
-        /// Message of that Sync.
+        /// The message of the Sync.
         message: String,
     },
     /// Not done by `progressDeadline`.
     ProgressDeadlineExceeded,
-    /// Unreachable since it was admitted, until `progressDeadline`.
+    /// Unreachable from after its admission until `progressDeadline`.
     LostAfterAdmission,
 }
 
 impl FailureReason {
-    /// The word for status.
+    /// Returns the reason as in status.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
@@ -318,18 +308,18 @@ impl fmt::Display for FailureReason {
     }
 }
 
-/// Why a cluster is not started. In this order: what concerns the cluster alone, what people hold, what the rollout waits
-/// for, what time will change, what other clusters have to give.
+/// Why a cluster is not started. The order is that of precedence: what concerns the cluster alone, what an operator or
+/// an approval has to end, what the rollout waits for, what time ends, and what other clusters have to release.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum HoldReason {
-    /// A person took it out of this rollout.
-    Skipped(Word),
+    /// An operator skipped the cluster in this rollout.
+    Skipped(Attribution),
     /// The Cluster is suspended.
     ClusterSuspended,
     /// A Sync of the group on this cluster is suspended, or being deleted.
     SyncSuspended {
-        /// Its entry.
+        /// The entry of the Sync.
         entry: String,
     },
     /// A parameter cannot be resolved for this cluster.
@@ -339,49 +329,49 @@ pub enum HoldReason {
         /// What is wrong.
         message: String,
     },
-    /// Not probed yet.
+    /// The cluster was not probed yet.
     ClusterNotProbed,
-    /// Unreachable: skipped, and caught up later, or waited for (`onUnreachable`).
+    /// The cluster is unreachable. It is skipped and catches up later, or the rollout waits for it (`onUnreachable`).
     ClusterUnreachable {
-        /// The reason of its Ready condition.
+        /// The reason of the Ready condition.
         reason: String,
-        /// The message of it.
+        /// The message of the Ready condition.
         message: String,
-        /// Since when.
+        /// The time since which it is unreachable.
         since: Timestamp,
     },
     /// The group is suspended.
     GroupSuspended,
-    /// A person paused the rollout.
-    Paused(Word),
-    /// A person gave the rollout up.
-    Aborted(Word),
+    /// An operator paused the rollout.
+    Paused(Attribution),
+    /// An operator aborted the rollout.
+    Aborted(Attribution),
     /// Too many clusters left the group at once.
     MembershipHeld,
     /// More clusters failed than `maxFailures` allows.
     TooManyFailures {
-        /// Of this stage; `None`: of the whole group.
+        /// The stage; `None`: the whole group.
         stage: Option<usize>,
     },
-    /// An earlier stage is not through with this release.
+    /// An earlier stage has not passed.
     StageWaits {
-        /// The first that is not.
+        /// The first such stage.
         stage: usize,
         /// What that stage waits for.
         wait: StageWait,
     },
     /// No window is open for the cluster.
     WindowClosed,
-    /// Its share of the jitter is not over.
+    /// The jitter of the cluster is not over.
     Jitter,
-    /// All slots of the group or of its stage are taken.
+    /// All slots of the group or of the stage are in use.
     NoSlot,
-    /// As many clusters are not available as may be.
+    /// As many clusters are unavailable as `maxUnavailable` allows.
     TooManyUnavailable,
 }
 
 impl HoldReason {
-    /// The word for status.
+    /// Returns the reason as in status.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {

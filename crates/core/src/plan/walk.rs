@@ -1,4 +1,4 @@
-//! How the stages stand: one after the other, each with what was recorded of it.
+//! The state of the stages, in order, with what is recorded of each.
 
 use std::collections::BTreeMap;
 
@@ -6,36 +6,36 @@ use jiff::Timestamp;
 use starling_api::{OnFailure, OnUnreachable};
 
 use super::stages::{
-    Direction, Finding, Gate, GateRecord, REST, StagePhase, StagePlan, StageRecord, StageRules, StageWait,
-    Word,
+    Attribution, Direction, Finding, Gate, GateRecord, REST, StagePhase, StagePlan, StageRecord, StageRules,
+    StageWait, Tally,
 };
-use super::standing::{Class, Standing};
-use super::types::{HoldReason, PlanInput, Tally};
+use super::state::{Class, ClusterState};
+use super::types::{HoldReason, PlanInput};
 
-/// A stage in the middle of a plan.
+/// A stage while the plan is computed.
 pub(super) struct Stage {
-    /// What the plan says of it.
+    /// The stage as the plan has it.
     pub(super) plan: StagePlan,
-    /// What keeps the next stage from opening, or this one; `None`: it is passed.
+    /// What the stage waits for, and with it the next one; `None`: it has passed.
     pub(super) wait: Option<StageWait>,
-    /// Clusters that this release has reached and is not through with.
+    /// Clusters that this release was admitted to, and that are neither done nor failed.
     pub(super) reached: usize,
 }
 
 impl Stage {
-    /// Since when its clusters may start.
+    /// Returns since when the clusters of the stage may start.
     pub(super) fn open_since(&self) -> Option<Timestamp> {
         self.plan.record.opened_at.or(self.plan.record.passed_at)
     }
 
-    /// Whether more of its clusters failed than may, while that still counts.
+    /// Whether more clusters failed than the limit of the stage allows, while that matters.
     pub(super) fn is_overdrawn(&self) -> bool {
         let counts = !matches!(self.plan.phase, StagePhase::Passed | StagePhase::Skipped(_));
         counts && self.plan.tally.too_many_failures()
     }
 }
 
-/// The strategy's stages; on the way back at once there is one.
+/// Returns the stages of the strategy; an immediate rollback has one.
 pub(super) fn rules(input: &PlanInput) -> Vec<StageRules> {
     match input.rollout.direction {
         Direction::Forward => input.strategy.stages.clone(),
@@ -58,46 +58,46 @@ pub(super) fn rules(input: &PlanInput) -> Vec<StageRules> {
     }
 }
 
-/// Whether neither a budget nor a gate nor a stage that proves nothing stops the rollout. On the way back they do, so that
-/// it ends.
-pub(super) fn goes_on(input: &PlanInput) -> bool {
+/// Whether the rollout continues despite failures, failed gates and unproven stages. A rollback does not, so that it
+/// ends.
+pub(super) fn continues_on_failure(input: &PlanInput) -> bool {
     input.strategy.on_failure == OnFailure::Continue && input.rollout.direction == Direction::Forward
 }
 
-/// Whether clusters that cannot be reached are waited for. On the way back at once nothing of that kind counts.
+/// Whether the rollout waits for unreachable clusters. An immediate rollback does not.
 pub(super) fn waits_for_unreachable(input: &PlanInput) -> bool {
     input.strategy.on_unreachable == OnUnreachable::Wait && input.rollout.direction != Direction::BackAtOnce
 }
 
-/// The place of a cluster's stage among [`rules`].
-pub(super) fn stage_of(input: &PlanInput, standing: &Standing<'_>) -> usize {
+/// Returns the index of the stage of a cluster in [`rules`].
+pub(super) fn stage_of(input: &PlanInput, state: &ClusterState<'_>) -> usize {
     match input.rollout.direction {
-        Direction::Forward | Direction::Back => standing.cluster.stage,
+        Direction::Forward | Direction::Back => state.cluster.stage,
         Direction::BackAtOnce => 0,
     }
 }
 
-/// Walks through the stages in their order: what is passed lets the next one open within the same plan.
-pub(super) fn walk(input: &PlanInput, rules: &[StageRules], standings: &[Standing<'_>]) -> Vec<Stage> {
-    let mut members: Vec<Vec<&Standing<'_>>> = vec![Vec::new(); rules.len()];
-    for standing in standings {
-        if let Some(stage) = members.get_mut(stage_of(input, standing)) {
-            stage.push(standing);
+/// Evaluates the stages in order. A stage that passes opens the next one within the same plan.
+pub(super) fn walk(input: &PlanInput, rules: &[StageRules], states: &[ClusterState<'_>]) -> Vec<Stage> {
+    let mut members: Vec<Vec<&ClusterState<'_>>> = vec![Vec::new(); rules.len()];
+    for state in states {
+        if let Some(stage) = members.get_mut(stage_of(input, state)) {
+            stage.push(state);
         }
     }
-    let mut behind: usize = standings.len();
+    let mut clusters_left: usize = states.len();
     let mut may_open = true;
     let mut stages = Vec::with_capacity(rules.len());
     for (place, (rules, members)) in rules.iter().zip(&members).enumerate() {
-        behind -= members.len();
-        let view = View {
+        clusters_left -= members.len();
+        let view = StageView {
             input,
             rules,
             members,
             is_first: place == 0,
-            is_last: behind == 0,
+            is_last: clusters_left == 0,
         };
-        let mut stage = view.look(may_open);
+        let mut stage = view.evaluate(may_open);
         may_open &= stage.wait.is_none();
         let is_open = stage.open_since().is_some();
         let unavailable = members.iter().filter(|member| member.is_unavailable(is_open));
@@ -107,17 +107,17 @@ pub(super) fn walk(input: &PlanInput, rules: &[StageRules], standings: &[Standin
     stages
 }
 
-struct View<'a> {
+struct StageView<'a> {
     input: &'a PlanInput,
     rules: &'a StageRules,
-    members: &'a [&'a Standing<'a>],
+    members: &'a [&'a ClusterState<'a>],
     is_first: bool,
-    /// No stage behind it has a cluster.
+    /// Whether no later stage has clusters.
     is_last: bool,
 }
 
-impl View<'_> {
-    fn look(&self, may_open: bool) -> Stage {
+impl StageView<'_> {
+    fn evaluate(&self, may_open: bool) -> Stage {
         let mut record = self.recorded();
         let tally = self.tally(record.passed_at.is_some());
         let (phase, wait) = self.advance(&mut record, may_open, &tally);
@@ -138,7 +138,7 @@ impl View<'_> {
         recorded.cloned().unwrap_or_default()
     }
 
-    /// Takes the record as far as it goes now.
+    /// Advances the record of the stage as far as possible now.
     fn advance(
         &self,
         record: &mut StageRecord,
@@ -146,24 +146,24 @@ impl View<'_> {
         tally: &Tally,
     ) -> (StagePhase, Option<StageWait>) {
         let (now, steering, name) = (self.input.now, &self.input.steering, &self.rules.name);
-        if let Some(word) = self.word(&steering.skipped_stages) {
+        if let Some(attribution) = self.of_stage(&steering.skipped_stages) {
             record.passed_at.get_or_insert(now);
-            return (StagePhase::Skipped(word.clone()), None);
+            return (StagePhase::Skipped(attribution.clone()), None);
         }
-        if self.word(&steering.promoted).is_some() {
+        if self.of_stage(&steering.promoted).is_some() {
             record.opened_at.get_or_insert(self.opens_at());
             record.passed_at.get_or_insert(now);
         }
         if record.passed_at.is_some() {
             return (StagePhase::Passed, None);
         }
-        let nobody_knows = self.input.membership_held || self.input.clusters.is_empty();
-        if nobody_knows && (may_open || record.opened_at.is_some()) {
-            return self.stand(record);
+        let is_unknown = self.input.membership_held || self.input.clusters.is_empty();
+        if is_unknown && (may_open || record.opened_at.is_some()) {
+            return self.freeze(record);
         }
         if record.opened_at.is_none() {
             if !may_open {
-                // Who asks looks at the stage in front.
+                // The wait of the earlier stage is reported.
                 return (StagePhase::Pending, Some(self.clusters()));
             }
             let (records, wait) = self.gates(&self.rules.before, &record.before);
@@ -177,10 +177,11 @@ impl View<'_> {
         self.close(record, tally)
     }
 
-    /// Where it stays while clusters are missing that vanished all at once, or while there are none at all: nothing is concluded from
-    /// the rest. A stage that seems to be empty has not proven anything, and no gate begins that would tell others of such a fleet.
-    /// Otherwise the clusters of a group that was there before them would all find their stages passed.
-    fn stand(&self, record: &StageRecord) -> (StagePhase, Option<StageWait>) {
+    /// Keeps the stage as it is while clusters are missing that vanished at once, or while the group has none. Nothing
+    /// follows from the remaining clusters: a stage that appears empty is not proven, and no new gate begins, since
+    /// other systems would then evaluate that fleet. Otherwise the stages of a group that exists before its clusters
+    /// would all be passed when the clusters arrive.
+    fn freeze(&self, record: &StageRecord) -> (StagePhase, Option<StageWait>) {
         let (gates, recorded, phase) = match record.opened_at {
             None => (&self.rules.before, &record.before, StagePhase::Pending),
             Some(_) => (&self.rules.after, &record.after, StagePhase::Open),
@@ -193,8 +194,8 @@ impl View<'_> {
         }
     }
 
-    /// When it opens, if it does so now. Of a strategy without stages nothing is recorded, so that its one stage must not open
-    /// when somebody looks: jitter that counts from there is never over.
+    /// Returns when the stage opens, if it opens now. A group without stages has no stage records, so its only stage
+    /// opens with the rollout and not with each plan; otherwise jitter, which counts from there, would never be over.
     fn opens_at(&self) -> Timestamp {
         if self.is_first && self.rules.before.is_empty() {
             self.input.rollout.started_at
@@ -203,12 +204,12 @@ impl View<'_> {
         }
     }
 
-    /// What an open stage still waits for.
+    /// Returns the phase of an open stage, and what it still waits for.
     fn close(&self, record: &mut StageRecord, tally: &Tally) -> (StagePhase, Option<StageWait>) {
-        let overdrawn = tally.too_many_failures() && !goes_on(self.input);
-        let through = !self.members.iter().any(|member| self.is_waited_for(member));
+        let overdrawn = tally.too_many_failures() && !continues_on_failure(self.input);
+        let complete = !self.members.iter().any(|member| self.is_waited_for(member));
         let proven = self.is_proven(tally);
-        if through && proven && !overdrawn {
+        if complete && proven && !overdrawn {
             record.completed_at.get_or_insert(self.input.now);
         }
         let mut gate = None;
@@ -216,9 +217,9 @@ impl View<'_> {
             (record.after, gate) = self.gates(&self.rules.after, &record.after);
         }
         let wait = match gate {
-            // It stops the rollout, whoever joined the stage since, and whatever became of its clusters.
+            // A failed gate stops the rollout, even if clusters joined the stage or changed since.
             Some(failed @ StageWait::GateFailed { .. }) => failed,
-            _ if !through || overdrawn => return (StagePhase::Open, Some(self.clusters())),
+            _ if !complete || overdrawn => return (StagePhase::Open, Some(self.clusters())),
             _ if !proven => StageWait::Unproven,
             Some(wait) => wait,
             None => {
@@ -229,28 +230,29 @@ impl View<'_> {
         (StagePhase::Waiting(wait.clone()), Some(wait))
     }
 
-    /// Whether the stage is not through as long as this cluster is as it is.
-    fn is_waited_for(&self, member: &Standing<'_>) -> bool {
+    /// Whether the stage is not complete while this cluster is in this state.
+    fn is_waited_for(&self, member: &ClusterState<'_>) -> bool {
         if member.skipped {
             return false;
         }
         match &member.class {
             Class::InFlight { .. } | Class::Soaking { .. } | Class::Startable { .. } => true,
-            Class::Held(HoldReason::ClusterNotProbed) => true,
-            Class::Held(HoldReason::ClusterUnreachable { .. }) => waits_for_unreachable(self.input),
-            Class::Done | Class::Failed(_) | Class::Held(_) => false,
+            Class::Hold(HoldReason::ClusterNotProbed) => true,
+            Class::Hold(HoldReason::ClusterUnreachable { .. }) => waits_for_unreachable(self.input),
+            Class::Done | Class::Failed(_) | Class::Hold(_) => false,
         }
     }
 
-    /// Whether it says something about the release that lets clusters behind it follow.
+    /// Whether the stage proves that the release works, so that later clusters may follow.
     fn is_proven(&self, tally: &Tally) -> bool {
         self.is_last
             || tally.done > 0
-            || goes_on(self.input)
+            || continues_on_failure(self.input)
             || (self.members.iter().all(|member| member.skipped) && !self.was_emptied())
     }
 
-    /// Whether its clusters left it before it was through. One that is empty when it opens has nothing to prove.
+    /// Whether the clusters of the stage left it before it was complete. A stage that is empty when it opens has
+    /// nothing to prove.
     fn was_emptied(&self) -> bool {
         let recorded = self.input.rollout.stages.get(&self.rules.name);
         let is_under_way =
@@ -258,7 +260,7 @@ impl View<'_> {
         is_under_way && self.members.is_empty()
     }
 
-    /// Goes through gates, one after the other: what is recorded of them from now on, and the first that is not passed.
+    /// Evaluates gates in order. Returns their new records, and the first gate that is not passed.
     fn gates(&self, gates: &[Gate], recorded: &[GateRecord]) -> (Vec<GateRecord>, Option<StageWait>) {
         let mut records: Vec<GateRecord> = Vec::new();
         let mut known = recorded.iter();
@@ -290,13 +292,13 @@ impl View<'_> {
                 Ok(until) => waits(Some(until)),
                 Err(_) => waits(None),
             },
-            (Gate::Approval, _) => match self.word(&self.input.rollout.approvals) {
+            (Gate::Approval, _) => match self.of_stage(&self.input.rollout.approvals) {
                 Some(_) => None,
                 None => waits(None),
             },
             (Gate::Effect(_), Some(Finding::Passed)) => None,
             (Gate::Effect(_), Some(Finding::Failed { message })) => {
-                (!goes_on(self.input)).then(|| StageWait::GateFailed {
+                (!continues_on_failure(self.input)).then(|| StageWait::GateFailed {
                     gate,
                     message: message.clone(),
                 })
@@ -319,9 +321,9 @@ impl View<'_> {
     fn tally(&self, passed: bool) -> Tally {
         let (total, whole) = (self.members.len(), self.input.clusters.len());
         let limits = &self.input.strategy.limits;
-        // Whoever waits for this stage shall see what breaks meanwhile; nobody else is helped by that (ADR 10).
+        // A stage that others wait for also counts clusters that broke after they were done (ADR 10).
         let is_waited_for = !passed && (!self.is_last || !self.rules.after.is_empty());
-        let broken = |member: &Standing<'_>| member.broken && !member.skipped && is_waited_for;
+        let broken = |member: &ClusterState<'_>| member.broken && !member.skipped && is_waited_for;
         Tally {
             failed: self.members.iter().filter(|m| m.is_failed() || broken(m)).count(),
             failures_allowed: match self.rules.max_failures {
@@ -340,24 +342,25 @@ impl View<'_> {
         }
     }
 
-    fn word<'w>(&self, words: &'w BTreeMap<String, Word>) -> Option<&'w Word> {
-        // On the way back at once the one stage is none that anybody could name.
+    fn of_stage<'m>(&self, by_stage: &'m BTreeMap<String, Attribution>) -> Option<&'m Attribution> {
+        // The only stage of an immediate rollback is not one that an operator can name.
         (self.input.rollout.direction != Direction::BackAtOnce)
-            .then(|| words.get(&self.rules.name))
+            .then(|| by_stage.get(&self.rules.name))
             .flatten()
     }
 }
 
-/// The counts of the whole group.
-pub(super) fn whole(input: &PlanInput, standings: &[Standing<'_>], stages: &[Stage]) -> Tally {
+/// Returns the counts of the whole group.
+pub(super) fn whole(input: &PlanInput, states: &[ClusterState<'_>], stages: &[Stage]) -> Tally {
     Tally {
         unavailable: stages.iter().map(|stage| stage.plan.tally.unavailable).sum(),
-        ..tally(input, standings.iter(), standings.len())
+        ..tally(input, states.iter(), states.len())
     }
 }
 
-/// The counts of some clusters but for what is unavailable, with the group's bounds; `whole` is the size of the group.
-fn tally<'a>(input: &PlanInput, members: impl Iterator<Item = &'a Standing<'a>>, whole: usize) -> Tally {
+/// Returns the counts of some clusters without the unavailable ones, with the limits of the group; `whole` is the size
+/// of the group.
+fn tally<'a>(input: &PlanInput, members: impl Iterator<Item = &'a ClusterState<'a>>, whole: usize) -> Tally {
     let limits = &input.strategy.limits;
     let mut tally = Tally {
         slots: Some(limits.max_concurrency.of_rounded_up(whole).max(1)),

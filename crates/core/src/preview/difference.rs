@@ -17,9 +17,9 @@ const WRITTEN_BY_THE_SERVER: [&str; 8] = [
     "selfLink",
     "uid",
 ];
-/// What stands for a value of a Secret.
+/// The placeholder for a value of a Secret.
 const HIDDEN: &str = "***";
-/// Keys by which Kubernetes tells the items of a list apart, the likeliest first.
+/// The keys that identify list items in Kubernetes, the most common first.
 const ITEM_KEYS: [&str; 7] = [
     "name",
     "containerPort",
@@ -30,8 +30,8 @@ const ITEM_KEYS: [&str; 7] = [
     "type",
 ];
 
-/// Takes out of an object what says nothing about what somebody wants it to be: what the API server writes into `metadata`, and
-/// `status`.
+/// Removes the fields of an object that are not part of its intended state: `status`, and what the API server writes
+/// into `metadata`.
 pub fn canonical(object: &mut Value) {
     let Some(fields) = object.as_object_mut() else {
         return;
@@ -45,8 +45,8 @@ pub fn canonical(object: &mut Value) {
     }
 }
 
-/// The fields in which two canonical states of an object differ, in order of their paths. `is_secret`: values are not shown; that
-/// they differ is.
+/// Returns the fields in which two canonical states of an object differ, in the order of their paths. `is_secret`:
+/// values are hidden, but not that they differ.
 #[must_use]
 pub fn difference(before: &Value, after: &Value, is_secret: bool) -> Vec<FieldChange> {
     let mut changes = Vec::new();
@@ -86,14 +86,14 @@ fn objects(
     }
 }
 
-/// Items of lists are matched by what Kubernetes tells them apart by, so that one more at the front is one change and not one for
-/// each that moved. Lists of plain values differ as a whole.
+/// Matches list items by the key that identifies them, so that an item that is added at the front is one change. Lists
+/// of plain values differ as a whole.
 fn arrays(path: &str, before: &[Value], after: &[Value], changes: &mut Vec<FieldChange>) {
     let Some(key) = ITEM_KEYS
         .into_iter()
-        .find(|key| tells_apart(key, before) && tells_apart(key, after))
+        .find(|key| identifies(key, before) && identifies(key, after))
     else {
-        return by_place(path, before, after, changes);
+        return by_index(path, before, after, changes);
     };
     let known = changes.len();
     let of = |items: &[Value], wanted: &Value| items.iter().find(|item| &item[key] == wanted).cloned();
@@ -114,7 +114,7 @@ fn arrays(path: &str, before: &[Value], after: &[Value], changes: &mut Vec<Field
         );
     }
     if changes.len() == known {
-        // The same items in another order, which may matter: init containers run in it.
+        // The same items in another order, which may matter, as for init containers.
         changes.push(FieldChange {
             path: path.to_owned(),
             from: Some(before.iter().map(|item| item[key].clone()).collect()),
@@ -123,7 +123,7 @@ fn arrays(path: &str, before: &[Value], after: &[Value], changes: &mut Vec<Field
     }
 }
 
-fn by_place(path: &str, before: &[Value], after: &[Value], changes: &mut Vec<FieldChange>) {
+fn by_index(path: &str, before: &[Value], after: &[Value], changes: &mut Vec<FieldChange>) {
     let structured = before.iter().chain(after).all(Value::is_object);
     if !structured {
         changes.push(FieldChange {
@@ -143,7 +143,7 @@ fn by_place(path: &str, before: &[Value], after: &[Value], changes: &mut Vec<Fie
     }
 }
 
-fn tells_apart(key: &str, items: &[Value]) -> bool {
+fn identifies(key: &str, items: &[Value]) -> bool {
     let mut seen = BTreeSet::new();
     items.iter().all(|item| {
         let value = &item[key];
@@ -151,7 +151,7 @@ fn tells_apart(key: &str, items: &[Value]) -> bool {
     })
 }
 
-/// `.spec.replicas`; a key that is no plain word is quoted.
+/// Returns `.spec.replicas`; a key with special characters is quoted.
 fn field(path: &str, key: &str) -> String {
     let plain = !key.is_empty()
         && key
@@ -164,7 +164,7 @@ fn field(path: &str, key: &str) -> String {
     }
 }
 
-/// Hides the values of a Secret, and whatever somebody copied of them into an annotation.
+/// Hides the values of a Secret, and copies of them in annotations.
 fn hide(change: &mut FieldChange) {
     let shown = [
         ".apiVersion",
@@ -186,7 +186,7 @@ fn hide(change: &mut FieldChange) {
 mod tests {
     use super::*;
 
-    fn told(before: &Value, after: &Value, is_secret: bool) -> Vec<String> {
+    fn texts(before: &Value, after: &Value, is_secret: bool) -> Vec<String> {
         let side = |value: &Option<Value>| value.as_ref().map_or("nothing".to_owned(), Value::to_string);
         let changes = difference(before, after, is_secret);
         changes
@@ -196,11 +196,11 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_named_where_they_are() {
+    fn fields_are_named_by_their_path() {
         let before = json!({"spec": {"replicas": 2, "paused": true, "same": [1]}, "metadata": {"labels": {"a/b": "x"}}});
         let after = json!({"spec": {"replicas": 3, "same": [1], "new": {"x": 1}}, "metadata": {"labels": {"a/b": "y"}}});
         assert_eq!(
-            told(&before, &after, false),
+            texts(&before, &after, false),
             [
                 r#".metadata.labels["a/b"]: "x" -> "y""#,
                 r#".spec.new: nothing -> {"x":1}"#,
@@ -217,7 +217,7 @@ mod tests {
         let after =
             json!({"c": [{"name": "new"}, {"name": "web", "image": "b"}, {"name": "log", "image": "l"}]});
         assert_eq!(
-            told(&before, &after, false),
+            texts(&before, &after, false),
             [
                 r#".c[name="web"].image: "a" -> "b""#,
                 r#".c[name="new"]: nothing -> {"name":"new"}"#
@@ -226,37 +226,37 @@ mod tests {
         let before = json!({"p": [{"containerPort": 80}, {"containerPort": 81}]});
         let after = json!({"p": [{"containerPort": 81}]});
         assert_eq!(
-            told(&before, &after, false),
+            texts(&before, &after, false),
             [r#".p[containerPort=80]: {"containerPort":80} -> nothing"#]
         );
     }
 
     #[test]
-    fn an_order_that_changes_is_a_change() {
+    fn a_changed_order_is_a_change() {
         let before = json!({"c": [{"name": "a"}, {"name": "b"}]});
         let after = json!({"c": [{"name": "b"}, {"name": "a"}]});
-        assert_eq!(told(&before, &after, false), [r#".c: ["a","b"] -> ["b","a"]"#]);
+        assert_eq!(texts(&before, &after, false), [r#".c: ["a","b"] -> ["b","a"]"#]);
     }
 
     #[test]
-    fn lists_without_a_key_differ_as_a_whole_or_by_place() {
+    fn lists_without_a_key_differ_as_a_whole_or_by_index() {
         let (before, after) = (json!({"args": ["a", "b"]}), json!({"args": ["b"]}));
-        assert_eq!(told(&before, &after, false), [r#".args: ["a","b"] -> ["b"]"#]);
+        assert_eq!(texts(&before, &after, false), [r#".args: ["a","b"] -> ["b"]"#]);
         let (before, after) = (
             json!({"r": [{"x": 1}, {"x": 2}]}),
             json!({"r": [{"x": 1}, {"x": 3}]}),
         );
-        assert_eq!(told(&before, &after, false), [".r[1].x: 2 -> 3"]);
-        // Two items of one name: the key does not tell them apart.
+        assert_eq!(texts(&before, &after, false), [".r[1].x: 2 -> 3"]);
+        // Two items with the same name: the key does not identify them.
         let (before, after) = (
             json!({"r": [{"name": "a", "x": 1}, {"name": "a", "x": 2}]}),
             json!({"r": [{"name": "a", "x": 1}, {"name": "a", "x": 3}]}),
         );
-        assert_eq!(told(&before, &after, false), [".r[1].x: 2 -> 3"]);
+        assert_eq!(texts(&before, &after, false), [".r[1].x: 2 -> 3"]);
     }
 
     #[test]
-    fn what_the_server_writes_is_no_difference() {
+    fn fields_that_the_server_writes_are_no_difference() {
         let mut live = json!({"metadata": {"name": "a", "uid": "u", "resourceVersion": "1", "generation": 4,
             "creationTimestamp": "t", "managedFields": []}, "status": {"x": 1}, "spec": {"x": 1}});
         canonical(&mut live);
@@ -267,13 +267,13 @@ mod tests {
     }
 
     #[test]
-    fn values_of_secrets_are_not_shown() {
+    fn values_of_secrets_are_hidden() {
         let before = json!({"data": {"password": "aHVudGVyMg=="}, "type": "Opaque",
             "metadata": {"annotations": {"last-applied": "hunter2"}, "labels": {"a": "1"}}});
         let after = json!({"data": {"password": "b3RoZXI=", "more": "bW9yZQ=="}, "type": "Other",
             "metadata": {"annotations": {"last-applied": "other"}, "labels": {"a": "2"}}});
         assert_eq!(
-            told(&before, &after, true),
+            texts(&before, &after, true),
             [
                 r#".data.more: nothing -> "***""#,
                 r#".data.password: "***" -> "***""#,
@@ -283,7 +283,7 @@ mod tests {
             ]
         );
         // A Secret without data gets all of it at once.
-        let all = told(&json!({}), &json!({"data": {"password": "aHVudGVyMg=="}}), true);
+        let all = texts(&json!({}), &json!({"data": {"password": "aHVudGVyMg=="}}), true);
         assert_eq!(all, [r#".data: nothing -> "***""#]);
     }
 }

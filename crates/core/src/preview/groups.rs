@@ -1,4 +1,4 @@
-//! Clusters by equal difference: two hundred clusters are read as the three things that would happen to them.
+//! Clusters by equal differences: two hundred clusters are shown as the few distinct changes to them.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,23 @@ use serde::Serialize;
 use super::{Failure, ObjectChange};
 use crate::digest;
 
-/// What would happen on one cluster.
+/// The preview of one cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterPreview {
-    /// Objects that would change, in the order in which they would be written.
+    /// Objects that change, in the order in which they are written.
     pub changes: Vec<ObjectChange>,
-    /// What would fail, or keeps it from being told.
+    /// Failures of the apply or of the preview.
     pub failures: Vec<Failure>,
-    /// Something of it could not be looked at: it is not known what would happen.
+    /// Whether something could not be previewed.
     pub unknown: bool,
-    /// What is worth a word and fails nothing, such as objects that stay since prune is off.
+    /// Notes that are no failures, such as objects that stay because prune is off.
     pub notes: Vec<String>,
-    /// Its Cluster is suspended: nothing would happen on it, and it was not looked at.
+    /// Whether the Cluster is suspended: nothing changes, and it is not previewed.
     pub suspended: bool,
 }
 
 impl ClusterPreview {
-    /// Something would fail.
+    /// Adds a failure of the apply.
     pub fn fail(&mut self, entry: &str, message: String) {
         self.failures.push(Failure {
             entry: entry.to_owned(),
@@ -31,7 +31,7 @@ impl ClusterPreview {
         });
     }
 
-    /// Something could not be looked at.
+    /// Adds a failure of the preview.
     pub fn fail_unknown(&mut self, entry: &str, message: String) {
         self.fail(entry, message);
         self.unknown = true;
@@ -41,55 +41,55 @@ impl ClusterPreview {
 /// Clusters with the same changes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Distinct {
-    /// Their names.
+    /// The names of the clusters.
     pub clusters: Vec<String>,
-    /// What would happen on each of them.
+    /// The changes on each of them.
     pub objects: Vec<ObjectChange>,
-    /// What is worth a word.
+    /// The notes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// Clusters on which no object would change, with the same to be said of them.
+/// Clusters without changes, with the same notes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Noted {
-    /// Their names.
+    /// The names of the clusters.
     pub clusters: Vec<String>,
-    /// What is worth a word.
+    /// The notes.
     pub notes: Vec<String>,
 }
 
-/// Clusters with the same trouble.
+/// Clusters with the same failures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Failing {
-    /// Their names.
+    /// The names of the clusters.
     pub clusters: Vec<String>,
-    /// What would fail, or could not be looked at.
+    /// The failures of the apply or of the preview.
     pub failures: Vec<Failure>,
 }
 
-/// What would happen in a whole group.
+/// The preview of a whole group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Overview {
-    /// Clusters in all.
+    /// All clusters.
     pub clusters: usize,
-    /// Clusters on which nothing would change, and of which there is nothing to say.
+    /// Clusters without changes and notes.
     pub unchanged: Vec<String>,
-    /// Clusters that are suspended. A rollout passes them over, and so does a preview.
+    /// Suspended clusters. A rollout skips them, and so does a preview.
     pub suspended: Vec<String>,
-    /// The distinct changes, that of most clusters first.
+    /// The distinct changes, that on most clusters first.
     pub changes: Vec<Distinct>,
-    /// What is worth a word where no object would change, of most clusters first. It is no difference.
+    /// The notes on clusters without changes, those on most clusters first. A note is no difference.
     pub noted: Vec<Noted>,
-    /// What would fail, on most clusters first. A cluster may be here and among the changes: what does not fail would change.
+    /// The failures, those on most clusters first. A cluster may have both failures and changes.
     pub failing: Vec<Failing>,
-    /// What could not be looked at, on most clusters first.
+    /// What could not be previewed, on most clusters first.
     pub unknown: Vec<Failing>,
 }
 
 impl Overview {
-    /// Groups clusters by what would happen on them.
+    /// Groups clusters by their changes.
     #[must_use]
     pub fn of(previews: BTreeMap<String, ClusterPreview>) -> Self {
         let mut overview = Self {
@@ -145,19 +145,20 @@ impl Overview {
         overview
     }
 
-    /// Whether anything would change.
+    /// Whether anything changes.
     #[must_use]
     pub fn changes_anything(&self) -> bool {
         !self.changes.is_empty()
     }
 
-    /// Whether everything was looked at and nothing would fail.
+    /// Whether everything could be previewed and nothing fails.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.failing.is_empty() && self.unknown.is_empty()
     }
 
-    /// `200 clusters: 3 distinct changes on 150, 42 unchanged, 2 would fail, 3 not looked at, 3 suspended`.
+    /// Returns a text such as `200 clusters: 3 distinct changes on 150, 42 unchanged, 2 would fail, 3 not previewed, 3
+    /// suspended`.
     #[must_use]
     pub fn summary(&self) -> String {
         let count = |lists: &[Failing]| lists.iter().map(|list| list.clusters.len()).sum::<usize>();
@@ -165,15 +166,15 @@ impl Overview {
         let noted: usize = self.noted.iter().map(|one| one.clusters.len()).sum();
         let mut parts = Vec::new();
         match self.changes.len() {
-            0 => parts.push("nothing changes".to_owned()),
+            0 => parts.push("no changes".to_owned()),
             1 => parts.push(format!("1 distinct change on {changed}")),
             many => parts.push(format!("{many} distinct changes on {changed}")),
         }
         for (number, what) in [
             (self.unchanged.len(), "unchanged"),
-            (noted, "only noted"),
+            (noted, "with notes only"),
             (count(&self.failing), "would fail"),
-            (count(&self.unknown), "not looked at"),
+            (count(&self.unknown), "not previewed"),
             (self.suspended.len(), "suspended"),
         ] {
             if number > 0 {
@@ -185,7 +186,7 @@ impl Overview {
     }
 }
 
-/// What is the same for several clusters, with their names: that of most clusters first.
+/// Returns the values with their clusters, that of most clusters first.
 fn most_first<T>(lists: BTreeMap<T, Vec<String>>) -> Vec<(T, Vec<String>)> {
     let mut lists: Vec<(T, Vec<String>)> = lists.into_iter().collect();
     lists.sort_by(|(_, a), (_, b)| (b.len(), a).cmp(&(a.len(), b)));
@@ -195,13 +196,13 @@ fn most_first<T>(lists: BTreeMap<T, Vec<String>>) -> Vec<(T, Vec<String>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::ObjectKey;
+    use crate::object::ObjectId;
     use crate::preview::{Change, FieldChange};
 
     fn object(name: &str, change: Change) -> ObjectChange {
         ObjectChange {
             entry: "app".into(),
-            key: ObjectKey {
+            key: ObjectId {
                 group: "apps".into(),
                 kind: "Deployment".into(),
                 namespace: "shop".into(),
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn clusters_are_grouped_by_what_would_happen_to_them() {
+    fn clusters_are_grouped_by_their_changes() {
         let overview = Overview::of(
             [
                 ("a", changed(vec![object("web", replicas(1, 2))])),
@@ -264,13 +265,13 @@ mod tests {
         assert_eq!(overview.failing[0].clusters, ["e", "g"]);
         assert_eq!(
             overview.summary(),
-            "7 clusters: 2 distinct changes on 3, 1 unchanged, 2 would fail, 1 not looked at"
+            "7 clusters: 2 distinct changes on 3, 1 unchanged, 2 would fail, 1 not previewed"
         );
         assert!(overview.changes_anything() && !overview.is_sound());
     }
 
     #[test]
-    fn a_cluster_on_which_something_fails_and_something_changes_is_both() {
+    fn a_cluster_can_have_failures_and_changes() {
         let mut half = failed("forbidden", false);
         half.changes = vec![object("web", Change::Create)];
         let overview = Overview::of([("a".to_owned(), half)].into());
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_worth_a_word_is_kept_where_no_object_changes() {
+    fn notes_are_kept_on_clusters_without_changes() {
         let noted = |note: &str| ClusterPreview {
             notes: vec![note.into()],
             ..ClusterPreview::default()
@@ -306,12 +307,12 @@ mod tests {
         assert!(!overview.changes_anything(), "a word is no difference");
         assert_eq!(
             overview.summary(),
-            "5 clusters: nothing changes, 1 unchanged, 4 only noted, 1 would fail"
+            "5 clusters: no changes, 1 unchanged, 4 with notes only, 1 would fail"
         );
     }
 
     #[test]
-    fn who_is_suspended_is_left_out_and_fails_nothing() {
+    fn a_suspended_cluster_is_left_out_and_is_no_failure() {
         let suspended = ClusterPreview {
             suspended: true,
             ..ClusterPreview::default()
@@ -330,9 +331,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_do_is_said() {
+    fn no_changes_are_reported() {
         let overview = Overview::of([("a".to_owned(), ClusterPreview::default())].into());
-        assert_eq!(overview.summary(), "1 cluster: nothing changes, 1 unchanged");
+        assert_eq!(overview.summary(), "1 cluster: no changes, 1 unchanged");
         assert!(overview.is_sound() && !overview.changes_anything());
     }
 }

@@ -1,7 +1,8 @@
-//! What would change: the difference between the objects of a cluster and what they would be, and clusters by equal difference.
+//! Previews: the differences between the live objects of a cluster and the applied ones, and clusters by equal
+//! differences.
 //!
-//! What they would be is the answer of the member's own dry run, so its defaults, its admission and the fields of others are in
-//! it. Both sides are made canonical first: what an API server writes by itself is no difference.
+//! The applied objects are the response of a dry run on the member, so they include its defaults, its admission and the
+//! fields of other managers. Both sides are made canonical first: fields that an API server writes are no difference.
 
 mod difference;
 mod groups;
@@ -9,7 +10,7 @@ mod groups;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::object::ObjectKey;
+use crate::object::ObjectId;
 
 pub use difference::{canonical, difference};
 pub use groups::{ClusterPreview, Distinct, Failing, Noted, Overview};
@@ -17,51 +18,51 @@ pub use groups::{ClusterPreview, Distinct, Failing, Noted, Overview};
 /// One field that changes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FieldChange {
-    /// Where: `.spec.template.spec.containers[name="web"].image`.
+    /// The path, such as `.spec.template.spec.containers[name="web"].image`.
     pub path: String,
-    /// What is there; absent: nothing.
+    /// The present value, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<Value>,
-    /// What would be there; absent: nothing.
+    /// The new value, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<Value>,
 }
 
-/// What would happen to an object.
+/// The change of an object.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "action")]
 pub enum Change {
-    /// It would be made.
+    /// It is created.
     Create,
-    /// Fields of it would change.
+    /// Some of its fields change.
     Update {
-        /// Which, in order of their paths.
+        /// The fields, in the order of their paths.
         fields: Vec<FieldChange>,
     },
-    /// It would be deleted and made anew, since a field that changes is immutable.
+    /// It is deleted and recreated, since a field that changes is immutable.
     Recreate,
-    /// It would be deleted.
+    /// It is deleted.
     Delete,
 }
 
-/// An object that would change.
+/// An object that changes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ObjectChange {
-    /// Entry of the group.
+    /// The entry of the group.
     pub entry: String,
-    /// Which object.
+    /// The ID of the object.
     #[serde(flatten)]
-    pub key: ObjectKey,
-    /// What would happen to it.
+    pub key: ObjectId,
+    /// The change.
     #[serde(flatten)]
     pub change: Change,
 }
 
-/// Something that would fail.
+/// A failure of an apply.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Failure {
-    /// Entry of the group; empty where it is about the whole cluster.
+    /// The entry of the group; empty if the failure is of the whole cluster.
     pub entry: String,
-    /// What would fail, and why.
+    /// The message.
     pub message: String,
 }

@@ -1,4 +1,4 @@
-//! One comparator: an operator and a version that may end in wildcards.
+//! A comparator: an operator and a version that may end in wildcards.
 
 use std::cmp::Ordering;
 
@@ -7,7 +7,7 @@ use semver::{Prerelease, Version};
 use super::RangeError;
 use super::version::{self, MAX_VERSION_LEN, Written, precedence};
 
-/// How a version relates to the one written.
+/// The operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     /// None or `=`.
@@ -22,7 +22,7 @@ pub(super) enum Op {
     Caret,
 }
 
-/// Spellings of the operators; a longer one stands before its prefix.
+/// The texts of the operators; a longer one comes before its prefix.
 const SPELLINGS: [(&str, Op); 11] = [
     ("!=", Op::NotEqual),
     (">=", Op::GreaterEqual),
@@ -38,7 +38,7 @@ const SPELLINGS: [(&str, Op); 11] = [
 ];
 
 impl Op {
-    /// Takes an operator off the front of a text; no operator means [`Op::Equal`].
+    /// Parses an operator at the start of a text; no operator means [`Op::Equal`].
     pub(super) fn take(text: &str) -> (Self, &str) {
         SPELLINGS
             .iter()
@@ -47,7 +47,7 @@ impl Op {
     }
 }
 
-/// How many numbers of a version are given before the first wildcard.
+/// The number of given parts of a version before the first wildcard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Given {
     /// `*`, `x.1`
@@ -60,12 +60,12 @@ enum Given {
     Patch,
 }
 
-/// An operator and what it compares with.
+/// An operator and its version.
 #[derive(Clone, Debug)]
 pub(super) struct Comparator {
     op: Op,
     given: Given,
-    /// The version written, with zeros for what is not given.
+    /// The version as written, with zeros for missing numbers.
     bound: Version,
 }
 
@@ -96,7 +96,7 @@ impl Comparator {
             number(written.minor, matches!(given, Given::Minor | Given::Patch))?,
             number(written.patch, given == Given::Patch)?,
         );
-        // The characters are those of a prerelease already; only a leading zero is left to go wrong.
+        // The characters were checked before; only a leading zero can be wrong.
         bound.pre = Prerelease::new(written.pre.unwrap_or_default()).map_err(|_| RangeError::Prerelease {
             version: written.text.to_owned(),
         })?;
@@ -107,7 +107,7 @@ impl Comparator {
         !self.bound.pre.is_empty()
     }
 
-    /// Says whether a version fits. Whether prereleases are wanted at all is a matter of the group.
+    /// Whether a version matches. Whether prereleases are admitted is decided by the group.
     pub(super) fn matches(&self, version: &Version) -> bool {
         let order = precedence(version, &self.bound);
         match self.op {
@@ -121,28 +121,28 @@ impl Comparator {
             },
             Op::LessEqual => match self.given {
                 Given::Major => version.major <= self.bound.major,
-                // A lone wildcard is 0.0.x here, of all things.
+                // A single wildcard means 0.0.x here, as in the library.
                 Given::Minor | Given::Nothing => line(version) <= line(&self.bound),
                 Given::Patch => order.is_le(),
             },
-            // The upper end of a wildcard is not looked at: `<1.x` is `<1.0.0`, `>=1.x` is `>=1.0.0`.
+            // The upper limit of a wildcard is ignored: `<1.x` is `<1.0.0`, `>=1.x` is `>=1.0.0`.
             Op::Less => order.is_lt(),
             Op::GreaterEqual => order.is_ge(),
             Op::Caret => order.is_ge() && self.compatible(version),
         }
     }
 
-    /// The upper end of `~`: the minor version stays, or the major one if no minor version is given.
+    /// Checks the upper limit of `~`: the same minor version, or the same major version if no minor version is given.
     fn same_line(&self, version: &Version) -> bool {
         match self.given {
             Given::Major => version.major == self.bound.major,
-            // 0.0.0, given or not, has no upper end.
+            // 0.0.0, given or not, has no upper limit.
             Given::Nothing | Given::Patch if numbers(&self.bound) == (0, 0, 0) => true,
             Given::Nothing | Given::Minor | Given::Patch => line(version) == line(&self.bound),
         }
     }
 
-    /// The upper end of `^`: the first number that is not zero stays.
+    /// Checks the upper limit of `^`: the first number that is not zero is the same.
     fn compatible(&self, version: &Version) -> bool {
         if self.bound.major > 0 || self.given == Given::Major {
             version.major == self.bound.major
@@ -153,11 +153,11 @@ impl Comparator {
         }
     }
 
-    /// `!=`: outside of what the wildcard covers.
+    /// Checks `!=`: the version is outside of the wildcard.
     fn differs(&self, version: &Version, order: Ordering) -> bool {
         match self.given {
             Given::Major => version.major != self.bound.major,
-            // Within the line, a prerelease on either side still makes a difference unless it is the same one.
+            // Within the line, a prerelease on either side is a difference unless both are the same.
             Given::Minor => line(version) != line(&self.bound) || version.pre != self.bound.pre,
             Given::Nothing | Given::Patch => order.is_ne(),
         }
@@ -168,7 +168,7 @@ fn is_wildcard(part: &str) -> bool {
     matches!(part, "x" | "X" | "*")
 }
 
-/// Major and minor version: what a release line is called after.
+/// Returns the major and minor version, which identify a release line.
 fn line(version: &Version) -> (u64, u64) {
     (version.major, version.minor)
 }
@@ -177,8 +177,8 @@ fn numbers(version: &Version) -> (u64, u64, u64) {
     (version.major, version.minor, version.patch)
 }
 
-/// Length of the bound once zeros stand for what is not given, in bytes; this is what the library limits.
-/// Build metadata goes with the wildcard, so it counts for a full version only.
+/// Returns the length of the version in bytes, with zeros for missing numbers: the length that the library limits.
+/// Build metadata is dropped with a wildcard, so it counts for a full version only.
 fn bound_len(given: Given, written: Written<'_>) -> usize {
     let pre = written.pre.map_or(0, |pre| pre.len() + 1);
     let minor = written.minor.map_or(0, str::len);

@@ -1,21 +1,20 @@
-//! Hyphen ranges: `1.0 - 2.0` is rewritten to `>=1.0, <=2.0` before anything else is read.
+//! Hyphen ranges: `1.0 - 2.0` is rewritten to `>=1.0, <=2.0` before anything else is parsed.
 
-use super::parse::trim_start;
-use super::version::Written;
+use super::version::{Written, trim_start};
 
-/// A hyphen range found in a text.
+/// A hyphen range in a text.
 struct Hyphen<'a> {
-    /// All of it, with the spaces around it.
+    /// The whole text, with the spaces around it.
     text: &'a str,
     from: &'a str,
     to: &'a str,
 }
 
-/// Rewrites all hyphen ranges, or returns nothing if there is none.
+/// Rewrites all hyphen ranges; `None`: there are none.
 ///
-/// This happens before the text is split at `||` and, like the library, without regard to what stands before:
-/// the space in front is part of the hyphen range, so that a comparator before it needs a comma. What comes out
-/// of a misplaced one is no range any more and refused later.
+/// This happens before the text is split at `||` and, as in the library, without regard to the preceding text: the
+/// space before it is part of the hyphen range, so that a comparator before it needs a comma. The result of a misplaced
+/// hyphen range is not a range and rejected later.
 pub(super) fn rewrite(text: &str) -> Option<String> {
     let mut rewritten: Option<String> = None;
     let mut rest = text;
@@ -32,12 +31,12 @@ pub(super) fn rewrite(text: &str) -> Option<String> {
     rewritten
 }
 
-/// The leftmost hyphen range and what follows it.
+/// Returns the leftmost hyphen range and the rest.
 fn first(text: &str) -> Option<(Hyphen<'_>, &str)> {
     text.char_indices().find_map(|(start, _)| at(&text[start..]))
 }
 
-/// The hyphen range at the front of a text, if there is one.
+/// Returns the hyphen range at the start of a text, if there is one.
 fn at(text: &str) -> Option<(Hyphen<'_>, &str)> {
     let (from, rest) = Written::take(trim_start(text))?;
     let rest = skip_spaces(rest)?.strip_prefix('-')?;

@@ -1,18 +1,17 @@
-//! Version ranges with the meaning of Masterminds/semver v3, the library behind Flux's `spec.ref.semver`.
+//! Version ranges with the semantics of Masterminds/semver v3, the library behind `spec.ref.semver` of Flux.
 //!
-//! `semver::VersionReq` reads other ranges and reads the same ranges otherwise (`1.2.3` is `^1.2.3` there, and a
-//! list needs commas), so a Source moved over from Flux would roll out another version. Here a range means what
-//! it means in Flux; `tests/oracle` asks the Go library and `tests/range_oracle.rs` compares every verdict.
+//! `semver::VersionReq` accepts other ranges and gives some of the same ranges another meaning (`1.2.3` is `^1.2.3`
+//! there, and a list needs commas), so a Source migrated from Flux would roll out another version. Here a range has its
+//! meaning in Flux: `tests/oracle` runs the Go library, and `tests/range_oracle.rs` compares every result.
 //!
-//! A range is a list of groups joined by `||`; a group is a list of comparators, separated by spaces or commas,
-//! that must all hold. Where the library surprises, the surprise is kept:
+//! A range is a list of groups joined by `||`; a group is a list of comparators, separated by spaces or commas, that
+//! must all match. Unexpected results of the library are kept:
 //!
 //! - `~0.0.0` is every version from 0.0.0 on, while `^*` is 0.0.0 alone, `!=*` all but 0.0.0, `<=*` only 0.0.x.
-//! - A prerelease in one comparator admits prereleases to its whole group, far from the named one as well:
-//!   `>=1.0.0-0` takes 2.0.0-rc.1.
-//! - `1.0 - 2.0` takes 2.0.7 (it becomes `>=1.0, <=2.0`, and `<=2.0` means 2.0.x). After another comparator it
-//!   needs a comma: `!=1.5.0, 1.0 - 2.0`.
-//! - What follows the first `x` is not looked at: `1.x.7` is `1.x`.
+//! - A prerelease in one comparator admits all prereleases to its group: `>=1.0.0-0` matches 2.0.0-rc.1.
+//! - `1.0 - 2.0` matches 2.0.7 (it becomes `>=1.0, <=2.0`, and `<=2.0` means 2.0.x). After another comparator it needs
+//!   a comma: `!=1.5.0, 1.0 - 2.0`.
+//! - What follows the first `x` is ignored: `1.x.7` is `1.x`.
 //! - Leading zeros in a number are dropped (`01.2` is 1.2.0); in a prerelease they are an error.
 
 mod comparator;
@@ -28,34 +27,34 @@ use semver::Version;
 use comparator::Comparator;
 pub use version::{MAX_VERSION_LEN, is_full_version, parse_version, precedence};
 
-/// Longest range in bytes; the limit of the Go library.
+/// The longest range in bytes; the limit of the Go library.
 pub const MAX_RANGE_LEN: usize = 512;
-/// Most groups between `||`; the limit of the Go library.
+/// The most groups between `||`; the limit of the Go library.
 pub const MAX_GROUPS: usize = 32;
 
-/// Why a text is not a range, and what would be one.
+/// Why a text is not a range, and what is valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
     /// Longer than [`MAX_RANGE_LEN`].
     #[error("the range has {len} bytes, at most {MAX_RANGE_LEN} are allowed")]
     TooLong {
-        /// Length found, in bytes.
+        /// The length in bytes.
         len: usize,
     },
     /// More than [`MAX_GROUPS`] alternatives.
     #[error("the range has {found} alternatives joined by `||`, at most {MAX_GROUPS} are allowed")]
     TooManyGroups {
-        /// Number found.
+        /// The number of alternatives.
         found: usize,
     },
-    /// Nothing at all, or nothing on one side of `||`.
+    /// An empty range, or one that is empty on one side of `||`.
     #[error("a comparator is missing in {range:?}: each side of `||` needs one, and `*` means every release")]
     Empty {
         /// The range as written.
         range: String,
     },
-    /// A comma without a comparator behind it.
-    #[error("a comparator is missing behind a comma in {range:?}")]
+    /// A comma without a comparator after it.
+    #[error("a comparator is missing after a comma in {range:?}")]
     DanglingComma {
         /// The range as written.
         range: String,
@@ -66,10 +65,10 @@ pub enum RangeError {
          is expected"
     )]
     Comparator {
-        /// The text from the place where reading stopped making sense.
+        /// The text from the position that cannot be parsed.
         found: String,
     },
-    /// A hyphen range that does not fit into its surroundings.
+    /// A hyphen range at an invalid position.
     #[error(
         "the hyphen range in {range:?} is not usable: it takes two plain versions, `1.0 - 2.0`, and a comma \
          separates it from a comparator before it"
@@ -78,41 +77,41 @@ pub enum RangeError {
         /// The range as written.
         range: String,
     },
-    /// A part of a version that is neither a number nor a wildcard, or a number beyond 64 bits.
+    /// A part of a version that is neither a number nor a wildcard, or a number of more than 64 bits.
     #[error("{part:?} in {version:?} is neither a number below 2^64 nor one of x, X, *")]
     Number {
         /// The part between two dots.
         part: String,
-        /// The version it stands in.
+        /// The version.
         version: String,
     },
     /// A numeric part of a prerelease with a leading zero.
     #[error("the prerelease in {version:?} has a number with a leading zero: write `rc.1`, not `rc.01`")]
     Prerelease {
-        /// The version it stands in.
+        /// The version.
         version: String,
     },
     /// A single version longer than [`MAX_VERSION_LEN`].
     #[error("a version in the range has {len} bytes, at most {MAX_VERSION_LEN} are allowed")]
     VersionTooLong {
-        /// Length found, in bytes.
+        /// The length in bytes.
         len: usize,
     },
 }
 
-/// A parsed range; remembers the text it was made of.
+/// A parsed range with its text.
 #[derive(Clone, Debug)]
 pub struct Range {
     text: String,
-    /// Any group may match; never empty.
+    /// The groups, of which any may match; never empty.
     groups: Vec<Group>,
 }
 
 impl Range {
-    /// Reads a range.
+    /// Parses a range.
     ///
     /// # Errors
-    /// [`RangeError`] exactly where the Go library refuses the range, with a text that says what would be right.
+    /// [`RangeError`] exactly where the Go library rejects the range, with a text that says what is valid.
     pub fn parse(text: &str) -> Result<Self, RangeError> {
         let groups = parse::groups(text)?;
         Ok(Self {
@@ -121,19 +120,19 @@ impl Range {
         })
     }
 
-    /// Says whether a version lies in the range. Build metadata plays no part.
+    /// Whether a version is in the range. Build metadata is ignored.
     #[must_use]
     pub fn matches(&self, version: &Version) -> bool {
         self.groups.iter().any(|group| group.matches(version))
     }
 
-    /// Says whether some part of the range names a prerelease, without which none is ever selected.
+    /// Whether a part of the range names a prerelease; otherwise none is ever in the range.
     #[must_use]
     pub fn names_prerelease(&self) -> bool {
         self.groups.iter().any(Group::names_prerelease)
     }
 
-    /// The range as written.
+    /// Returns the range as written.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
@@ -154,7 +153,7 @@ impl FromStr for Range {
     }
 }
 
-/// Ranges are equal if they were written alike; `1.x` and `^1` are two ranges with one meaning.
+/// Ranges are equal if their texts are; `1.x` and `^1` are two ranges with one meaning.
 impl PartialEq for Range {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
@@ -163,7 +162,7 @@ impl PartialEq for Range {
 
 impl Eq for Range {}
 
-/// Comparators that must all hold; never empty.
+/// Comparators that must all match; never empty.
 #[derive(Clone, Debug)]
 struct Group(Vec<Comparator>);
 
@@ -184,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_say_what_is_wrong_and_what_would_be_right() {
+    fn errors_say_what_is_wrong_and_what_is_valid() {
         let a_lot = "1 ".repeat(257);
         let groups = "1||".repeat(32) + "1";
         let long = format!("1.2.3-{}", "a".repeat(300));
@@ -200,8 +199,8 @@ mod tests {
                 "a comparator is missing in \"\": each side of `||` needs one, and `*` means every release",
             ),
             ("1.x || ", "a comparator is missing in \"1.x || \""),
-            ("1.x,", "a comparator is missing behind a comma in \"1.x,\""),
-            ("1 - 2,", "a comparator is missing behind a comma in \"1 - 2,\""),
+            ("1.x,", "a comparator is missing after a comma in \"1.x,\""),
+            ("1 - 2,", "a comparator is missing after a comma in \"1 - 2,\""),
             ("1 - 2 || latest", "\"latest\" is not a comparator"),
             ("1 - 2 - 3", "\"- 3\" is not a comparator"),
             (">=1.0 - 2.0", "the hyphen range in \">=1.0 - 2.0\" is not usable"),
@@ -245,9 +244,9 @@ mod tests {
     }
 
     proptest! {
-        /// The oracle's corpus is made of texts that resemble ranges; this is about all the others.
+        /// The corpus of the oracle consists of texts that resemble ranges; this test is about all other texts.
         #[test]
-        fn no_text_makes_the_parser_fall_over(text in "[0-3xv*.|<>=!~^, +a\u{e9}-]{0,40}", version in "[0-3xv.+a-]{0,12}") {
+        fn no_text_makes_the_parser_panic(text in "[0-3xv*.|<>=!~^, +a\u{e9}-]{0,40}", version in "[0-3xv.+a-]{0,12}") {
             if let (Ok(range), Some(version)) = (Range::parse(&text), parse_version(&version)) {
                 let prerelease = !version.pre.is_empty();
                 prop_assert!(!(prerelease && !range.names_prerelease() && range.matches(&version)));

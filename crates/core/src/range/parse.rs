@@ -1,10 +1,10 @@
-//! From text to groups of comparators.
+//! Parses a text into groups of comparators.
 
 use super::comparator::{Comparator, Op};
-use super::version::Written;
+use super::version::{Written, trim_start};
 use super::{Group, MAX_GROUPS, MAX_RANGE_LEN, RangeError, hyphen};
 
-/// Reads all groups of a range.
+/// Parses all groups of a range.
 pub(super) fn groups(text: &str) -> Result<Vec<Group>, RangeError> {
     if text.len() > MAX_RANGE_LEN {
         return Err(RangeError::TooLong { len: text.len() });
@@ -28,7 +28,7 @@ pub(super) fn groups(text: &str) -> Result<Vec<Group>, RangeError> {
         RangeError::DanglingComma { .. } => RangeError::DanglingComma {
             range: text.to_owned(),
         },
-        // What nobody has written came out of a hyphen range.
+        // A comparator that is not in the text comes from a hyphen range.
         RangeError::Comparator { found } if !text.contains(&found) => RangeError::Hyphen {
             range: text.to_owned(),
         },
@@ -36,7 +36,7 @@ pub(super) fn groups(text: &str) -> Result<Vec<Group>, RangeError> {
     })
 }
 
-/// Reads the comparators of one group: separated by spaces, or by one comma with or without spaces.
+/// Parses the comparators of one group: separated by spaces, or by one comma with or without spaces.
 fn comparators(group: &str) -> Result<Vec<Comparator>, RangeError> {
     let mut comparators = Vec::new();
     let mut rest = trim_start(group);
@@ -65,9 +65,4 @@ fn comparators(group: &str) -> Result<Vec<Comparator>, RangeError> {
         comparators.push(Comparator::new(op, written)?);
     }
     Ok(comparators)
-}
-
-/// Drops leading spaces: the five that `\s` means to Go, and no others.
-pub(super) fn trim_start(text: &str) -> &str {
-    text.trim_start_matches([' ', '\t', '\n', '\r', '\x0c'])
 }

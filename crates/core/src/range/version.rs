@@ -1,31 +1,31 @@
-//! Reading versions as they stand in tags, and their order.
+//! Parses versions as in tags, and orders them.
 
 use std::cmp::Ordering;
 
 use semver::{BuildMetadata, Prerelease, Version};
 
-/// Longest version in bytes; the limit of the Go library.
+/// The longest version in bytes; the limit of the Go library.
 pub const MAX_VERSION_LEN: usize = 256;
 
-/// A version as written: every number may be missing or a wildcard, nothing is interpreted yet.
+/// A version as written: any number may be missing or a wildcard, and nothing is interpreted yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written<'a> {
-    /// All of it, with the leading `v`.
+    /// The whole text, with the leading `v`.
     pub(super) text: &'a str,
     pub(super) major: &'a str,
     pub(super) minor: Option<&'a str>,
     pub(super) patch: Option<&'a str>,
-    /// Without the hyphen.
+    /// The prerelease, without the hyphen.
     pub(super) pre: Option<&'a str>,
-    /// Without the plus sign.
+    /// The build metadata, without the plus sign.
     pub(super) build: Option<&'a str>,
 }
 
 impl<'a> Written<'a> {
-    /// Takes a version off the front of a text and returns the rest, or nothing if there is no version.
+    /// Parses a version at the start of a text and returns the rest; `None`: there is no version.
     ///
-    /// Each part is taken if it is there, so the longest version is found; the next character alone decides, so
-    /// no other reading of a longer text exists.
+    /// Each part is included if it exists, so the longest version is found. The next character alone decides, so the
+    /// result is unique.
     pub(super) fn take(text: &'a str) -> Option<(Self, &'a str)> {
         let (major, rest) = take_while(text.strip_prefix('v').unwrap_or(text), is_number_char)?;
         let (minor, rest) = optional(rest, |rest| take_while(rest.strip_prefix('.')?, is_number_char));
@@ -47,8 +47,8 @@ impl<'a> Written<'a> {
     }
 }
 
-/// What a number of a range may consist of. The library's expression has the bar in it by accident; it never
-/// makes a number, but it is swallowed behind a wildcard.
+/// Whether a character can be part of a number of a range. The expression of the library contains the bar by mistake:
+/// it is never part of a number, but is accepted after a wildcard.
 fn is_number_char(c: char) -> bool {
     c.is_ascii_digit() || matches!(c, 'x' | 'X' | '*' | '|')
 }
@@ -57,13 +57,13 @@ fn is_identifier_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '-'
 }
 
-/// The characters at the front that `wanted` accepts, at least one, and the rest.
+/// Returns the characters at the start that `wanted` accepts, at least one, and the rest.
 fn take_while(text: &str, wanted: impl Fn(char) -> bool) -> Option<(&str, &str)> {
     let end = text.find(|c| !wanted(c)).unwrap_or(text.len());
     (end > 0).then(|| text.split_at(end))
 }
 
-/// Identifiers joined by dots; a dot without an identifier behind it stays in the rest.
+/// Returns identifiers joined by dots; a dot without an identifier after it stays in the rest.
 fn take_identifiers(text: &str) -> Option<(&str, &str)> {
     let (_, mut rest) = take_while(text, is_identifier_char)?;
     while let Some((_, further)) = rest
@@ -82,19 +82,19 @@ fn optional<'a>(
     take(text).map_or((None, text), |(taken, rest)| (Some(taken), rest))
 }
 
-/// A number of a version: digits only, below 2^64. Leading zeros are dropped.
+/// Parses a number of a version: digits only, below 2^64. Leading zeros are dropped.
 pub(super) fn number(part: &str) -> Option<u64> {
-    // `u64::from_str` would take a sign.
+    // `u64::from_str` would accept a sign.
     part.bytes()
         .all(|b| b.is_ascii_digit())
         .then(|| part.parse().ok())
         .flatten()
 }
 
-/// Reads a version as the Go library does: `v1.2.3`, `1.9` and `2` are versions, missing numbers are zero.
+/// Parses a version like the Go library: `v1.2.3`, `1.9` and `2` are versions, missing numbers are zero.
 ///
-/// Leading zeros of a number are dropped (`v1.02` is 1.2.0), but a numeric part of a prerelease must not have
-/// any. Nothing is returned for a text that is not a version, such as `latest` or `release-1.2`.
+/// Leading zeros of a number are dropped (`v1.02` is 1.2.0), but a numeric part of a prerelease must not have any.
+/// Returns `None` for a text that is not a version, such as `latest` or `release-1.2`.
 #[must_use]
 pub fn parse_version(tag: &str) -> Option<Version> {
     if tag.len() > MAX_VERSION_LEN {
@@ -113,18 +113,18 @@ pub fn parse_version(tag: &str) -> Option<Version> {
     })
 }
 
-/// Says whether a version is written in full: three numbers without leading zeros, with or without a `v`.
+/// Whether a version is written in full: three numbers without leading zeros, with or without a `v`.
 ///
-/// Flux takes no other tags. A tag such as `20240131` or `v2` may be meant as something else.
+/// Flux accepts no other tags. A tag such as `20240131` or `v2` may not be a version.
 #[must_use]
 pub fn is_full_version(tag: &str) -> bool {
     tag.len() <= MAX_VERSION_LEN && Version::parse(tag.strip_prefix('v').unwrap_or(tag)).is_ok()
 }
 
-/// Compares two versions by precedence. Build metadata plays no part, as in the Go library.
+/// Compares two versions by precedence. Build metadata is ignored, as in the Go library.
 ///
-/// It differs from the order of `semver` in one more point: a number in a prerelease that does not fit into 64
-/// bits is compared like a word, character by character.
+/// It differs from the order of `semver` in one more point: a number in a prerelease of more than 64 bits is compared
+/// like a word, character by character.
 #[must_use]
 pub fn precedence(a: &Version, b: &Version) -> Ordering {
     (a.major, a.minor, a.patch)
@@ -132,7 +132,7 @@ pub fn precedence(a: &Version, b: &Version) -> Ordering {
         .then_with(|| prerelease(&a.pre, &b.pre))
 }
 
-/// The order of prereleases of one version; none at all is the release and comes last.
+/// Compares the prereleases of one version; a version without one is the release and comes last.
 fn prerelease(a: &Prerelease, b: &Prerelease) -> Ordering {
     match (a.is_empty(), b.is_empty()) {
         (true, true) => Ordering::Equal,
@@ -145,7 +145,7 @@ fn prerelease(a: &Prerelease, b: &Prerelease) -> Ordering {
     }
 }
 
-/// One part of a prerelease; numbers come before words.
+/// A part of a prerelease; numbers come before words.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Identifier<'a> {
     Number(u64),
@@ -156,4 +156,8 @@ impl<'a> Identifier<'a> {
     fn of(text: &'a str) -> Self {
         number(text).map_or(Self::Word(text), Self::Number)
     }
+}
+/// Drops leading spaces: the five that `\s` matches in Go, and no others.
+pub(super) fn trim_start(text: &str) -> &str {
+    text.trim_start_matches([' ', '\t', '\n', '\r', '\x0c'])
 }

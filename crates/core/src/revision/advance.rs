@@ -1,4 +1,4 @@
-//! Whether a Source may move from the revision it has to the one that was found.
+//! Whether a Source may advance from its last revision to the one that was found.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,14 +9,14 @@ use crate::range::{Range, parse_version, precedence};
 /// What to do when history was rewritten or a tag was moved: `spec.onRewrite`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnRewrite {
-    /// Go where the ref points to.
+    /// Follow the ref.
     Follow,
-    /// Stay, and say so.
+    /// Keep the last revision, and report the change.
     Hold,
 }
 
 impl OnRewrite {
-    /// What an unset field means. Branches are rewritten as a matter of course; a released version is not.
+    /// Returns the default. Branches are commonly rewritten; a released version is not.
     #[must_use]
     pub fn default_for(policy: &RefPolicy) -> Self {
         match policy {
@@ -26,38 +26,38 @@ impl OnRewrite {
     }
 }
 
-/// What the caller found out about the two commits.
+/// The facts about the two commits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// Whether the commit found descends from the last one; none if nobody looked or history is too shallow.
-    /// Only a branch with [`OnRewrite::Hold`] asks for it.
+    /// Whether the found commit descends from the last one; `None`: unknown, or the history is too shallow. Only a
+    /// branch with [`OnRewrite::Hold`] needs it.
     pub is_descendant: Option<bool>,
 }
 
-/// What the Source allows, defaults resolved.
+/// The rules of the Source, with defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// See [`OnRewrite::default_for`].
     pub on_rewrite: OnRewrite,
-    /// Whether the version may go down within the range: `spec.allowDowngrade`.
+    /// Whether the version may decrease within the range: `spec.allowDowngrade`.
     pub allow_downgrade: bool,
 }
 
-/// Why a Source stays where it is.
+/// Why a Source keeps its last revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HoldReason {
     /// The head of the branch does not descend from the last commit.
     HistoryRewritten,
-    /// It is not known whether the head descends from the last commit, and the Source wants to be sure.
+    /// It is unknown whether the head descends from the last commit, and the Source requires it.
     AncestryUnknown,
-    /// The tag, or the version, is the same and the commit another.
+    /// The tag, or the version, is the same, and the commit is another one.
     TagMoved,
-    /// The highest version in the range is lower than the last one, so a tag is gone.
+    /// The highest version in the range is lower than the last one, so a tag was removed.
     Downgrade,
 }
 
 impl HoldReason {
-    /// The reason as it stands in status.
+    /// Returns the reason as in status.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -75,28 +75,28 @@ impl fmt::Display for HoldReason {
     }
 }
 
-/// Where a Source goes.
+/// Whether a Source advances.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Nothing new.
+pub enum AdvanceDecision {
+    /// The revision is the same.
     Unchanged,
-    /// To the revision found.
+    /// The Source advances to the found revision.
     Move(Revision),
-    /// Nowhere until somebody decides.
+    /// The Source keeps its last revision until a person decides.
     Hold {
-        /// The revision that stays.
+        /// The last revision.
         keep: Revision,
-        /// Why.
+        /// The reason.
         reason: HoldReason,
-        /// The revision that was found.
+        /// The found revision.
         found: Revision,
     },
 }
 
-/// Decides whether a Source moves from `last` to `found`, which [`resolve`](super::resolve) found for `policy`.
+/// Decides whether a Source advances from `last` to `found`, which [`resolve`](super::resolve) returned for `policy`.
 ///
-/// A changed policy is a wish of the user and never held: another branch, another tag, or a range that no longer
-/// contains the last version. What is held is the same wish with a suspicious answer.
+/// A changed policy is intended and never held: another branch, another tag, or a range that no longer contains the
+/// last version. A suspicious change under the same policy is held.
 #[must_use]
 pub fn advance(
     policy: &RefPolicy,
@@ -104,12 +104,12 @@ pub fn advance(
     found: Revision,
     facts: Facts,
     rules: Rules,
-) -> Verdict {
+) -> AdvanceDecision {
     let Some(last) = last else {
-        return Verdict::Move(found);
+        return AdvanceDecision::Move(found);
     };
     if *last == found {
-        return Verdict::Unchanged;
+        return AdvanceDecision::Unchanged;
     }
     let objection = match policy {
         RefPolicy::Branch(_) => branch_objection(last, &found, facts, rules),
@@ -118,12 +118,12 @@ pub fn advance(
         RefPolicy::Commit(_) => None,
     };
     match objection {
-        Some(reason) => Verdict::Hold {
+        Some(reason) => AdvanceDecision::Hold {
             keep: last.clone(),
             reason,
             found,
         },
-        None => Verdict::Move(found),
+        None => AdvanceDecision::Move(found),
     }
 }
 
@@ -143,16 +143,16 @@ fn tag_objection(last: &Revision, found: &Revision, rules: Rules) -> Option<Hold
     (moved && rules.on_rewrite == OnRewrite::Hold).then_some(HoldReason::TagMoved)
 }
 
-/// Compares versions, not names: `1.2.3` that appears beside `v1.2.3` is the same version, and with another
-/// commit it is as suspicious as a moved tag. Build metadata counts, as it does when the highest is chosen.
+/// Compares versions, not names: `1.2.3` in addition to `v1.2.3` is the same version, and with another commit it is as
+/// suspicious as a moved tag. Build metadata counts, as in the choice of the highest version.
 fn semver_objection(range: &Range, last: &Revision, found: &Revision, rules: Rules) -> Option<HoldReason> {
-    // Without a version on both sides the last revision came from another policy.
+    // Without a version on both sides, the last revision is from another policy.
     let (before, now) = (parse_version(last.name())?, parse_version(found.name())?);
     match precedence(&now, &before).then_with(|| now.build.cmp(&before.build)) {
         Ordering::Greater => None,
         Ordering::Equal => (last.commit() != found.commit() && rules.on_rewrite == OnRewrite::Hold)
             .then_some(HoldReason::TagMoved),
-        // The commit may be the same: without the hold, the next lower version would look like a step up.
+        // The commit may be the same: without the hold, the next lower version would look like an upgrade.
         Ordering::Less => (range.matches(&before) && !rules.allow_downgrade).then_some(HoldReason::Downgrade),
     }
 }
@@ -177,7 +177,7 @@ mod tests {
         allow_downgrade: true,
     };
 
-    /// A revision from `name@n`, where n stands for the commit; `@n` has no name.
+    /// Returns a revision from `name@n`, where n is the number of the commit; `@n` has no name.
     fn mk_revision(text: &str) -> Revision {
         let (name, n) = text.rsplit_once('@').unwrap();
         let name = (!name.is_empty()).then(|| RefName::new(name).unwrap());
@@ -188,19 +188,19 @@ mod tests {
         Facts { is_descendant }
     }
 
-    /// `move`, `unchanged` or the reason of a hold, having checked what the verdict carries.
+    /// Returns `move`, `unchanged` or the reason of a hold, and checks the fields of the decision.
     fn outcome(policy: &RefPolicy, last: &str, found: &str, facts: Facts, rules: Rules) -> &'static str {
         let (last, found) = (mk_revision(last), mk_revision(found));
         match advance(policy, Some(&last), found.clone(), facts, rules) {
-            Verdict::Unchanged => {
+            AdvanceDecision::Unchanged => {
                 assert_eq!(last, found);
                 "unchanged"
             }
-            Verdict::Move(to) => {
+            AdvanceDecision::Move(to) => {
                 assert_eq!(to, found);
                 "move"
             }
-            Verdict::Hold {
+            AdvanceDecision::Hold {
                 keep,
                 reason,
                 found: held,
@@ -212,15 +212,15 @@ mod tests {
     }
 
     #[test]
-    fn the_first_revision_is_always_taken() {
+    fn the_first_revision_is_always_accepted() {
         for policy in [
             RefPolicy::branch("main"),
             RefPolicy::tag("v1"),
             RefPolicy::semver("1.x"),
         ] {
             let found = mk_revision("v1@1");
-            let verdict = advance(&policy.unwrap(), None, found.clone(), Facts::default(), HOLD);
-            assert_eq!(verdict, Verdict::Move(found));
+            let decision = advance(&policy.unwrap(), None, found.clone(), Facts::default(), HOLD);
+            assert_eq!(decision, AdvanceDecision::Move(found));
         }
     }
 
@@ -252,11 +252,11 @@ mod tests {
             ("v1@1", "v1@1", HOLD, "unchanged"),
             ("v1@1", "v1@2", HOLD, "TagMoved"),
             ("v1@1", "v1@2", FOLLOW, "move"),
-            // The user asked for another tag.
+            // The user requested another tag.
             ("v2@1", "v1@2", HOLD, "move"),
             ("v2@1", "v1@1", HOLD, "move"),
         ] {
-            // Even a tag that moved forward moved.
+            // A tag that moved forward has moved, too.
             let got = outcome(&policy, last, found, mk_facts(Some(true)), rules);
             assert_eq!(got, wanted, "{last} -> {found}, {rules:?}");
         }
@@ -280,15 +280,15 @@ mod tests {
             (range("1.x"), "v1.2.0@1", "v1.1.0@1", HOLD, "Downgrade"),
             (range("1.x"), "v1.2.0@1", "v1.1.0@2", FREE, "move"),
             (range("1.x"), "v1.2.0@1", "v1.1.0@2", held_back, "move"),
-            // The same version under another name.
+            // The same version with another name.
             (range("1.x"), "1.2.0@1", "v1.2.0@1", HOLD, "move"),
             (range("1.x"), "1.2.0@1", "v1.2.0@2", HOLD, "TagMoved"),
             (range("1.x"), "1.2.0@1", "v1.2.0@2", FOLLOW, "move"),
-            // Build metadata has an order here, as it has when the highest is chosen.
+            // Build metadata is ordered here as in the choice of the highest version.
             (range("1.x"), "1.2.0+1@1", "1.2.0+2@2", HOLD, "move"),
             (range("1.x"), "1.2.0+2@1", "1.2.0+1@2", HOLD, "Downgrade"),
             (range("1.x-0"), "1.2.0@1", "1.2.0-rc.1@2", HOLD, "Downgrade"),
-            // The user chose another range, or another policy before.
+            // The user chose another range, or had another policy before.
             (range("1.x"), "v2.0.0@1", "v1.1.0@2", HOLD, "move"),
             (range("<1.2"), "v1.2.0@1", "v1.1.0@2", HOLD, "move"),
             (range("1.x"), "main@1", "v1.1.0@2", HOLD, "move"),
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_is_what_the_user_wants() {
+    fn a_commit_is_never_held() {
         let policy = RefPolicy::commit(&"0".repeat(40)).unwrap();
         assert_eq!(outcome(&policy, "@1", "@0", mk_facts(Some(false)), HOLD), "move");
         assert_eq!(outcome(&policy, "main@0", "@0", Facts::default(), HOLD), "move");
@@ -319,7 +319,7 @@ mod tests {
         }
     }
 
-    /// A revision of a small repository whose tags all are in the range `*-0`.
+    /// A revision of a small repository whose tags are all in the range `*-0`.
     fn mk_release() -> impl Strategy<Value = Revision> {
         "v?[0-2]\\.[0-2]\\.[0-2](-[a-c])?(\\+[a-c])?@[0-4]".prop_map(|text| mk_revision(&text))
     }
@@ -335,26 +335,26 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_held_where_everything_is_allowed(
+        fn nothing_is_held_if_everything_is_allowed(
             policy in mk_policy(), last in mk_release(), found in mk_release(), is_descendant: Option<bool>,
         ) {
-            let wanted = if last == found { Verdict::Unchanged } else { Verdict::Move(found.clone()) };
+            let wanted = if last == found { AdvanceDecision::Unchanged } else { AdvanceDecision::Move(found.clone()) };
             prop_assert_eq!(advance(&policy, Some(&last), found, mk_facts(is_descendant), FREE), wanted);
         }
 
         #[test]
-        fn a_verdict_that_was_carried_out_is_not_given_again(
+        fn a_decision_that_was_executed_is_not_made_again(
             policy in mk_policy(), last in mk_release(), found in mk_release(),
             is_descendant: Option<bool>, hold: bool, allow_downgrade: bool,
         ) {
             let on_rewrite = if hold { OnRewrite::Hold } else { OnRewrite::Follow };
             let (facts, rules) = (mk_facts(is_descendant), Rules { on_rewrite, allow_downgrade });
             match advance(&policy, Some(&last), found.clone(), facts, rules) {
-                Verdict::Unchanged => prop_assert_eq!(last, found),
-                Verdict::Move(now) => {
-                    prop_assert_eq!(advance(&policy, Some(&now), found, facts, rules), Verdict::Unchanged);
+                AdvanceDecision::Unchanged => prop_assert_eq!(last, found),
+                AdvanceDecision::Move(now) => {
+                    prop_assert_eq!(advance(&policy, Some(&now), found, facts, rules), AdvanceDecision::Unchanged);
                 }
-                hold @ Verdict::Hold { .. } => {
+                hold @ AdvanceDecision::Hold { .. } => {
                     prop_assert_eq!(advance(&policy, Some(&last), found, facts, rules), hold);
                 }
             }
@@ -365,7 +365,7 @@ mod tests {
             let policy = RefPolicy::semver(">=0-0").unwrap();
             let mut last: Option<Revision> = None;
             for found in found {
-                let Verdict::Move(now) = advance(&policy, last.as_ref(), found, Facts::default(), HOLD) else { continue };
+                let AdvanceDecision::Move(now) = advance(&policy, last.as_ref(), found, Facts::default(), HOLD) else { continue };
                 if let Some(last) = &last {
                     let versions = (parse_version(now.name()).unwrap(), parse_version(last.name()).unwrap());
                     prop_assert!(precedence(&versions.0, &versions.1).is_ge(), "{last} -> {now}");

@@ -1,7 +1,7 @@
-//! Which commit a Source stands for, and whether it may go there.
+//! The revision of a Source: how it is resolved, and whether the Source may advance to it.
 //!
-//! [`RefPolicy`] is what the Source asks for, [`resolve`] finds it among the refs of the repository, and
-//! [`advance`] decides whether what was found may replace what was there. Listing and fetching happen elsewhere.
+//! [`RefPolicy`] is the policy of the Source, [`resolve`] resolves it among the refs of the repository, and [`advance`]
+//! decides whether the result may replace the last revision. Listing and fetching are elsewhere.
 
 mod advance;
 mod name;
@@ -13,37 +13,37 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-pub use advance::{Facts, HoldReason, OnRewrite, Rules, Verdict, advance};
+pub use advance::{AdvanceDecision, Facts, HoldReason, OnRewrite, Rules, advance};
 pub use name::{CommitId, MAX_NAME_LEN, NameError, RefName};
 pub use policy::{PolicyError, RefFields, RefPolicy};
 pub use resolve::{MAX_EXAMPLES, ResolveError, resolve};
 
-/// A commit and the name it was found under, as in `status.revision`.
+/// A commit with the name by which it was found, as in `status.revision`.
 ///
-/// Written `main@sha1:<commit>` or `v1.4.2@sha1:<commit>`, and `sha1:<commit>` where the Source names the commit
-/// itself; `sha256:` in repositories with that object format. This is how Flux writes it.
+/// The format is `main@sha1:<commit>` or `v1.4.2@sha1:<commit>`, and `sha1:<commit>` if the Source names the commit
+/// itself; `sha256:` in repositories with that object format. It is that of Flux.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Revision {
-    /// Branch or tag; none where the Source names the commit itself.
+    /// The branch or tag; `None`: the Source names the commit itself.
     name: Option<RefName>,
     commit: CommitId,
 }
 
 impl Revision {
-    /// A commit found under a branch or tag, or without a name.
+    /// Returns the revision of a commit that was found by a branch or tag, or without a name.
     #[must_use]
     pub fn new(name: Option<RefName>, commit: CommitId) -> Self {
         Self { name, commit }
     }
 
-    /// The short name of the branch or tag; empty where the Source names the commit itself.
+    /// Returns the short name of the branch or tag; empty if the Source names the commit itself.
     #[must_use]
     pub fn name(&self) -> &str {
         self.name.as_ref().map_or("", RefName::as_str)
     }
 
-    /// The commit.
+    /// Returns the commit.
     #[must_use]
     pub fn commit(&self) -> &CommitId {
         &self.commit
@@ -59,8 +59,8 @@ impl fmt::Display for Revision {
     }
 }
 
-/// Whether people may mean this revision (`v1.4.2@sha1:…`) by that text: all of it, its commit or the beginning of that (from seven
-/// digits on, as git shortens them), or the name of its branch or tag.
+/// Whether a text identifies this revision (`v1.4.2@sha1:…`): all of it, its commit or a prefix of the commit (from
+/// seven digits on, as git abbreviates commits), or the name of its branch or tag.
 #[must_use]
 pub fn is_named(revision: &str, text: &str) -> bool {
     let (name, commit) = revision.rsplit_once('@').unwrap_or(("", revision));
@@ -72,15 +72,15 @@ pub fn is_named(revision: &str, text: &str) -> bool {
 /// Why a text is not a revision.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RevisionError {
-    /// No algorithm in front of the commit, or one that does not fit its length.
+    /// There is no algorithm before the commit, or it does not match the length of the commit.
     #[error(
         "the revision ends in neither `sha1:` and 40 hex digits nor `sha256:` and 64, as in main@sha1:2f1a…"
     )]
     Form,
-    /// What stands before the `@` is no name of a branch or tag.
+    /// The text before the `@` is not the name of a branch or tag.
     #[error("the revision has no usable name before the `@`")]
     Name(#[source] NameError),
-    /// What stands behind the algorithm is no commit.
+    /// The text after the algorithm is not a commit.
     #[error("the revision has no usable commit")]
     Commit(#[source] NameError),
 }
@@ -89,7 +89,7 @@ impl FromStr for Revision {
     type Err = RevisionError;
 
     fn from_str(text: &str) -> Result<Self, RevisionError> {
-        // A name may contain `@`, the part behind it cannot.
+        // A name may contain `@`, the part after it cannot.
         let (name, id) = match text.rsplit_once('@') {
             Some((name, id)) => (Some(RefName::new(name).map_err(RevisionError::Name)?), id),
             None => (None, text),
@@ -127,7 +127,7 @@ mod tests {
     const SHA256: &str = "2f1a6bb5b9b7a4ffdc32a1a3a1f0a0f8a3c9d0e12f1a6bb5b9b7a4ffdc32a1a3";
 
     #[test]
-    fn a_revision_is_known_by_what_people_call_it() {
+    fn a_revision_is_identified_by_its_common_names() {
         let whole = "v1.4.2@sha1:0123456789abcdef";
         for text in [whole, "v1.4.2", "sha1:0123456789abcdef", "0123456"] {
             assert!(is_named(whole, text), "{text}");
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_revision() {
+    fn rejects_invalid_revisions() {
         for (text, wanted) in [
             (SHA1.to_owned(), RevisionError::Form),
             (format!("main@{SHA1}"), RevisionError::Form),
@@ -182,7 +182,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_git_takes_survives_the_way_through_text(name in "[ -~é]{1,12}", n: u128) {
+        fn every_valid_revision_survives_a_round_trip_through_text(name in "[ -~é]{1,12}", n: u128) {
             if let Ok(name) = RefName::new(&name) {
                 let revision = Revision::new(Some(name), CommitId::new(&format!("{n:040x}")).unwrap());
                 prop_assert_eq!(revision.to_string().parse(), Ok(revision));

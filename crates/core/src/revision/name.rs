@@ -1,26 +1,26 @@
-//! Names of branches and tags, and commits: what may be handed to git.
+//! The names of branches and tags, and commits, that may be passed to git.
 
 use std::fmt;
 
-/// Longest name of a branch or tag, in bytes. Git keeps a ref in a file, and 255 is what file systems allow.
+/// The longest name of a branch or tag, in bytes. Git stores a ref in a file, and file systems allow 255.
 pub const MAX_NAME_LEN: usize = 255;
 
-/// Characters of a text that an error quotes at most.
+/// The number of characters of a text that an error quotes.
 const QUOTED: usize = 80;
 
 /// Why a text is not a name of a branch or tag, or not a commit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Nothing there.
+    /// The text is empty.
     #[error("the name is empty")]
     Empty,
-    /// Longer than [`MAX_NAME_LEN`].
+    /// The name is longer than [`MAX_NAME_LEN`].
     #[error("the name has {len} bytes, at most {MAX_NAME_LEN} are allowed")]
     TooLong {
-        /// Length found, in bytes.
+        /// The length in bytes.
         len: usize,
     },
-    /// Against one of git's rules for names.
+    /// The name breaks a rule of git.
     #[error("{name:?} {rule}")]
     Rule {
         /// The name.
@@ -28,31 +28,31 @@ pub enum NameError {
         /// The rule, such as "must not contain `..`".
         rule: &'static str,
     },
-    /// A full ref where its short name is wanted.
+    /// A full ref, where a short name is required.
     #[error("{name:?} is a full ref: write {short:?}")]
     FullRef {
         /// The name as written.
         name: String,
-        /// What to write instead.
+        /// The short name.
         short: String,
     },
     /// Not a full commit ID.
     #[error("{found:?} is not a full commit: 40 hex digits, or 64 in a sha256 repository")]
     Commit {
-        /// The text, cut after 80 characters.
+        /// The text, truncated to 80 characters.
         found: String,
     },
 }
 
 /// The short name of a branch or tag, such as `main` or `v1.4.2`, valid by the rules of `git check-ref-format`.
 ///
-/// Stricter than git in two points: a leading `-` could pass for an option, and a full ref (`refs/heads/main`)
-/// is a mistake in a field that wants a short name.
+/// The rules are stricter than those of git in two points: a leading `-` could be read as an option, and a full ref
+/// (`refs/heads/main`) is a mistake in a field for a short name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RefName(String);
 
 impl RefName {
-    /// Checks a name.
+    /// Validates a name.
     ///
     /// # Errors
     /// [`NameError`] with the rule that the name breaks.
@@ -79,7 +79,7 @@ impl RefName {
         }
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -92,7 +92,7 @@ impl fmt::Display for RefName {
     }
 }
 
-/// The first rule of git that a name breaks.
+/// Returns the first rule of git that a name breaks.
 fn broken_rule(name: &str) -> Option<&'static str> {
     if name.chars().any(char::is_control) {
         return Some("must not contain control characters");
@@ -132,7 +132,7 @@ fn broken_rule(name: &str) -> Option<&'static str> {
 pub struct CommitId(String);
 
 impl CommitId {
-    /// Checks a commit ID; upper case is accepted. An abbreviation is not: it may become ambiguous later.
+    /// Validates a commit ID. Upper case is accepted; an abbreviation is not, since it may become ambiguous later.
     ///
     /// # Errors
     /// [`NameError::Commit`] for anything else.
@@ -146,13 +146,13 @@ impl CommitId {
         }
     }
 
-    /// The hex digits.
+    /// Returns the hex digits.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The hash function, `sha1` or `sha256`; the length tells.
+    /// Returns the hash function, `sha1` or `sha256`, by the length.
     #[must_use]
     pub fn algorithm(&self) -> &'static str {
         if self.0.len() == 40 { "sha1" } else { "sha256" }
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_with_the_rule_that_is_broken() {
+    fn rejects_with_the_broken_rule() {
         for (name, rule) in [
             ("-x", "start with `-`"),
             ("--upload-pack=touch", "start with `-`"),

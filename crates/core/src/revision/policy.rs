@@ -1,4 +1,4 @@
-//! What a Source asks for: `spec.ref`.
+//! The policy of a Source: `spec.ref`.
 
 use std::fmt;
 
@@ -12,13 +12,13 @@ pub enum RefPolicy {
     Branch(RefName),
     /// One tag.
     Tag(RefName),
-    /// The highest tag in a range of versions; the range keeps its text.
+    /// The highest tag in a range of versions. The range keeps its text.
     Semver(Range),
     /// One commit.
     Commit(CommitId),
 }
 
-/// `spec.ref` as written: one field is wanted, any number may be set.
+/// The fields of `spec.ref`: exactly one has to be set.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RefFields<'a> {
     /// `spec.ref.branch`
@@ -31,25 +31,25 @@ pub struct RefFields<'a> {
     pub commit: Option<&'a str>,
 }
 
-/// Why `spec.ref` is not usable; the text names the field.
+/// Why `spec.ref` is invalid; the text names the field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    /// Not exactly one field.
+    /// Not exactly one field is set.
     #[error("spec.ref wants exactly one of branch, semver, tag and commit; set is {set}")]
     Count {
         /// The fields that are set, or `none`.
         set: String,
     },
-    /// A bad name or commit.
+    /// A name or a commit is invalid.
     #[error("{field} is not usable")]
     Name {
-        /// Path of the field.
+        /// The path of the field.
         field: &'static str,
         /// What is wrong with it.
         #[source]
         source: NameError,
     },
-    /// A bad range.
+    /// The range is invalid.
     #[error("spec.ref.semver is not usable")]
     Range(#[source] RangeError),
 }
@@ -58,7 +58,7 @@ impl RefPolicy {
     /// Follows the head of a branch.
     ///
     /// # Errors
-    /// [`PolicyError::Name`] if the name breaks git's rules.
+    /// [`PolicyError::Name`] if the name breaks the rules of git.
     pub fn branch(name: &str) -> Result<Self, PolicyError> {
         RefName::new(name)
             .map(Self::Branch)
@@ -68,7 +68,7 @@ impl RefPolicy {
     /// Follows one tag.
     ///
     /// # Errors
-    /// [`PolicyError::Name`] if the name breaks git's rules.
+    /// [`PolicyError::Name`] if the name breaks the rules of git.
     pub fn tag(name: &str) -> Result<Self, PolicyError> {
         RefName::new(name).map(Self::Tag).map_err(named("spec.ref.tag"))
     }
@@ -76,7 +76,7 @@ impl RefPolicy {
     /// Follows the highest tag in a range.
     ///
     /// # Errors
-    /// [`PolicyError::Range`] if the range cannot be read.
+    /// [`PolicyError::Range`] if the range cannot be parsed.
     pub fn semver(range: &str) -> Result<Self, PolicyError> {
         Range::parse(range).map(Self::Semver).map_err(PolicyError::Range)
     }
@@ -91,7 +91,7 @@ impl RefPolicy {
             .map_err(named("spec.ref.commit"))
     }
 
-    /// Reads `spec.ref`.
+    /// Parses `spec.ref`.
     ///
     /// # Errors
     /// [`PolicyError::Count`] unless exactly one field is set, otherwise what is wrong with that field.
@@ -153,7 +153,7 @@ fn named(field: &'static str) -> impl FnOnce(NameError) -> PolicyError {
 }
 
 impl fmt::Display for RefPolicy {
-    /// `branch main`, `semver >=1.2.0 <2.0.0`.
+    /// Writes `branch main` or `semver >=1.2.0 <2.0.0`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Branch(name) => write!(f, "branch {name}"),
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exactly_one_field_is_read() {
+    fn exactly_one_field_is_required() {
         let sha = "0f".repeat(20);
         let fields = RefFields::default();
         for (fields, text) in [
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_field_and_the_source_says_why() {
+    fn errors_name_the_field_and_their_source_has_the_reason() {
         for (result, field, why) in [
             (RefPolicy::branch("-x"), "spec.ref.branch", "start with `-`"),
             (RefPolicy::tag("a..b"), "spec.ref.tag", "`..`"),

@@ -1,4 +1,4 @@
-//! Finding what a Source asks for among the refs of its repository.
+//! Resolves the policy of a Source to a commit among the refs of its repository.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
@@ -9,33 +9,33 @@ use super::name::{CommitId, NameError, RefName};
 use super::{RefPolicy, Revision};
 use crate::range::{Range, is_full_version, parse_version, precedence};
 
-/// Most refs that an error shows: enough to see a slip of the pen, few enough for a status message.
+/// The number of refs in an error: enough to see a typing error, few enough for a status message.
 pub const MAX_EXAMPLES: usize = 5;
 
 const HEADS: &str = "refs/heads/";
 const TAGS: &str = "refs/tags/";
 
-/// Why a Source yields no revision. Names of the repository's refs are quoted, they are foreign text.
+/// Why a policy resolves to no revision. Names of refs are quoted, since they are foreign text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
-    /// No branch of that name.
+    /// The branch does not exist.
     #[error("there is no branch {name:?}{}", hint(*other_kind, "a tag of that name: set spec.ref.tag", "branches", existing))]
     NoBranch {
         /// The branch.
         name: String,
-        /// Whether a tag has that name.
+        /// Whether a tag has this name.
         other_kind: bool,
-        /// Branches that exist, the most similar ones first, at most [`MAX_EXAMPLES`].
+        /// Existing branches, the most similar ones first, at most [`MAX_EXAMPLES`].
         existing: Vec<String>,
     },
-    /// No tag of that name.
+    /// The tag does not exist.
     #[error("there is no tag {name:?}{}", hint(*other_kind, "a branch of that name: set spec.ref.branch", "tags", existing))]
     NoTag {
         /// The tag.
         name: String,
-        /// Whether a branch has that name.
+        /// Whether a branch has this name.
         other_kind: bool,
-        /// Tags that exist, the most similar ones first, at most [`MAX_EXAMPLES`].
+        /// Existing tags, the most similar ones first, at most [`MAX_EXAMPLES`].
         existing: Vec<String>,
     },
     /// No tag is a version in the range.
@@ -48,7 +48,7 @@ pub enum ResolveError {
         /// Whether all versions among the tags are prereleases, and the range names none.
         prerelease_only: bool,
     },
-    /// The repository answered with something that is no commit.
+    /// A ref of the repository is not a commit.
     #[error("{reference:?} does not point to a commit")]
     NotACommit {
         /// The full ref.
@@ -88,20 +88,20 @@ fn quoted(names: &[String]) -> String {
         .join(", ")
 }
 
-/// Finds the commit that a policy stands for.
+/// Resolves a policy to a commit.
 ///
-/// `refs` maps full names (`refs/heads/main`, `refs/tags/v1`) to commits; an annotated tag maps to the commit
-/// behind it. A commit named by the policy itself need not be among them: only a fetch can tell if it exists.
+/// `refs` maps full names (`refs/heads/main`, `refs/tags/v1`) to commits; an annotated tag maps to its commit. A commit
+/// that the policy names need not be among them: only a fetch shows whether it exists.
 ///
-/// For a range, the highest tag that can be read as a version wins, padded ones (`1.9`, `2`) included. Flux takes
-/// full versions only; a range with an upper end keeps a tag such as `20240131` from being above everything.
+/// For a range, the highest tag that can be parsed as a version wins, including short ones (`1.9`, `2`). Flux accepts
+/// only full versions; a range with an upper limit prevents a tag such as `20240131` from being the highest.
 ///
-/// Of several tags with the same version, the one with the highest build metadata wins, then a full one, then the
-/// last name in byte order (so `v1.2.3` before `1.2.3`): the answer depends on the refs alone, not on their order
-/// or the dates of the commits, which Flux looks at.
+/// Of several tags with the same version, the one with the highest build metadata wins, then a full one, then the last
+/// name in byte order (so `v1.2.3` before `1.2.3`). The result depends only on the refs, not on their order or the
+/// dates of the commits, which Flux uses.
 ///
 /// # Errors
-/// [`ResolveError`] if nothing is found, with what there is instead.
+/// [`ResolveError`] with existing alternatives if nothing is found.
 pub fn resolve(policy: &RefPolicy, refs: &BTreeMap<String, String>) -> Result<Revision, ResolveError> {
     match policy {
         RefPolicy::Branch(name) => named(refs, HEADS, name).unwrap_or_else(|| {
@@ -123,7 +123,7 @@ pub fn resolve(policy: &RefPolicy, refs: &BTreeMap<String, String>) -> Result<Re
     }
 }
 
-/// The revision of one ref, or nothing if it does not exist.
+/// Returns the revision of a ref; `None`: it does not exist.
 fn named(
     refs: &BTreeMap<String, String>,
     prefix: &str,
@@ -146,14 +146,14 @@ fn revision(prefix: &str, name: &RefName, hex: &str) -> Result<Revision, Resolve
 /// A tag that is a version.
 struct Tagged<'a> {
     version: Version,
-    /// Whether all of the version is written down; of equal versions such a tag is taken.
+    /// Whether the version is written in full; of equal versions such a tag wins.
     full: bool,
     name: RefName,
     hex: &'a str,
 }
 
 impl Tagged<'_> {
-    /// The order in which the highest is chosen; no two tags are equal.
+    /// Returns the order by which the highest tag is chosen; no two tags are equal.
     fn order(&self, other: &Self) -> Ordering {
         precedence(&self.version, &other.version)
             .then_with(|| self.version.build.cmp(&other.version.build))
@@ -162,7 +162,7 @@ impl Tagged<'_> {
     }
 }
 
-/// The highest tag in a range. Tags that are not versions do not take part.
+/// Returns the highest tag in a range. Tags that are not versions are ignored.
 fn highest(refs: &BTreeMap<String, String>, range: &Range) -> Result<Revision, ResolveError> {
     let mut tags: Vec<Tagged<'_>> = short_names(refs, TAGS)
         .filter_map(|(name, hex)| {
@@ -191,7 +191,7 @@ fn highest(refs: &BTreeMap<String, String>, range: &Range) -> Result<Revision, R
     })
 }
 
-/// Short names of all branches or tags, and what they point to.
+/// Returns the short names of all branches or tags, with their commits.
 fn short_names<'a>(
     refs: &'a BTreeMap<String, String>,
     prefix: &'a str,
@@ -200,7 +200,7 @@ fn short_names<'a>(
         .map_while(move |(name, hex)| Some((name.strip_prefix(prefix)?, hex.as_str())))
 }
 
-/// Names that exist, those first that begin like the one wanted.
+/// Returns existing names, those first that begin like the wanted one.
 fn most_similar(refs: &BTreeMap<String, String>, prefix: &str, wanted: &RefName) -> Vec<String> {
     let wanted = folded(wanted.as_str());
     let mut names: Vec<&str> = short_names(refs, prefix)
@@ -222,7 +222,7 @@ fn most_similar(refs: &BTreeMap<String, String>, prefix: &str, wanted: &RefName)
         .collect()
 }
 
-/// A name without what people get wrong most often: its case and the `v` of a version.
+/// Returns a name in lower case without the `v` of a version, which are the most common typing errors.
 fn folded(name: &str) -> String {
     let lower = name.to_lowercase();
     match lower.strip_prefix('v') {
@@ -237,7 +237,7 @@ mod tests {
 
     use super::*;
 
-    /// Refs with a commit each that tells them apart: the n-th one has the number n in hex.
+    /// Returns refs with different commits: the n-th one has the number n in hex.
     fn mk_refs(names: &[&str]) -> BTreeMap<String, String> {
         (1..)
             .zip(names)
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn semver_takes_the_highest_tag_in_the_range() {
+    fn semver_chooses_the_highest_tag_in_the_range() {
         let tags = [
             "v1.0.0",
             "v1.2.0",
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_that_git_would_not_take_are_not_chosen() {
+    fn tags_with_invalid_names_are_not_chosen() {
         // Only a broken or hostile server has them.
         assert_eq!(
             semver("1.x", &["1.0.0", "1.5.0-a.lock", "1.6.0+b.lock"]).as_deref(),
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_branch_or_tag_names_what_exists() {
+    fn a_missing_branch_or_tag_is_reported_with_existing_ones() {
         let refs = mk_refs(&[
             "refs/heads/main",
             "refs/heads/feature/b",
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_without_a_version_says_what_there_is() {
+    fn a_range_without_a_version_is_reported_with_existing_ones() {
         for (range, tags, text) in [
             (
                 ">=9",
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ref_that_is_no_commit_is_an_error_and_not_skipped() {
+    fn a_ref_that_is_not_a_commit_is_an_error_and_not_skipped() {
         let refs = BTreeMap::from([
             ("refs/tags/v1.0.0".to_owned(), mk_commit(1)),
             ("refs/tags/v1.1.0".to_owned(), "ref: refs/heads/main".to_owned()),
@@ -438,7 +438,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_in_the_range_is_higher_than_what_is_chosen(
+        fn no_tag_in_the_range_is_higher_than_the_chosen_one(
             tags in mk_tags(),
             range in "(\\^|~|>=|<=|<|>|!=)?[0-3](\\.[0-3x])?(-0)?",
         ) {

@@ -1,82 +1,86 @@
-//! How a rollout would go: one release through a whole fleet, in simulated time, with people and gates that answer as assumed.
+//! Forecasts a rollout: one release through a whole fleet in simulated time, with assumed responses of operators and
+//! gates.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::Serialize;
+use starling_api::RolloutDirection;
 
 use super::World;
-use crate::plan::{Direction, Finding, Gate, Plan, StagePhase, StageRecord, StageWait, Stop, Verdict, Word};
+use crate::plan::{
+    Attribution, Finding, Gate, Plan, RolloutVerdict, StagePhase, StageRecord, StageWait, Stop,
+};
 
-/// What is assumed of whatever the engine waits for.
+/// The assumptions about what a rollout blockers for.
 #[derive(Clone, Copy, Debug)]
 pub struct Assumptions {
-    /// A person approves so long after being asked; `None`: never.
+    /// How long an approval takes; `None`: nobody approves.
     pub approvals_take: Option<Duration>,
-    /// A webhook, a metric or a Job passes so long after it began.
+    /// How long a Webhook, Metric or Job takes to pass.
     pub gates_take: Duration,
-    /// What has not ended by then is given up.
+    /// The time after which the forecast stops.
     pub limit: Duration,
 }
 
-/// How it would go.
+/// The forecast of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Forecast {
     /// When it starts.
     pub started: Timestamp,
-    /// When nothing moves any more.
+    /// When nothing changes any more.
     pub ended: Timestamp,
-    /// How it ends.
+    /// The outcome.
     pub end: End,
-    /// The stages, in their order.
+    /// The stages, in order.
     pub stages: Vec<StageForecast>,
-    /// Clusters in all.
+    /// All clusters.
     pub clusters: usize,
-    /// Clusters that hold the release at the end.
+    /// Clusters on the release at the end.
     pub updated: usize,
-    /// Clusters that failed with it.
+    /// Clusters that failed with the release.
     pub failed: usize,
-    /// The most clusters at work at once.
+    /// The most clusters in progress at once.
     pub peak_concurrency: usize,
     /// The most reachable clusters that were not healthy at once.
     pub worst_unhealthy: usize,
 }
 
-/// How a rollout ends.
+/// The outcome of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "outcome", content = "message")]
 pub enum End {
-    /// Every stage is passed.
+    /// Every stage has passed.
     Succeeded,
-    /// Nothing more starts, until a person does something.
+    /// Nothing more starts until an operator acts.
     Stopped(String),
-    /// It went back to what was before.
+    /// It was rolled back.
     RolledBack(String),
-    /// It waits for something that is not assumed to happen.
+    /// It blockers for something that the assumptions exclude.
     Waits(String),
     /// It was not done by the limit.
     TooLong,
 }
 
-/// How a stage goes.
+/// The forecast of a stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StageForecast {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Clusters in it.
+    /// Its clusters.
     pub clusters: usize,
-    /// Since when its clusters may start.
+    /// When its clusters may start.
     pub opens: Option<Timestamp>,
-    /// When the next stage is let go.
+    /// When it passes.
     pub passes: Option<Timestamp>,
 }
 
-/// What was seen of the release that was offered first.
+/// The progress of the release that was offered first.
 #[derive(Default)]
-struct Seen {
+struct ReleaseProgress {
     records: BTreeMap<String, StageRecord>,
     stages: Vec<(String, usize)>,
     updated: usize,
@@ -84,12 +88,12 @@ struct Seen {
 }
 
 impl World {
-    /// Runs what is offered now through the fleet and tells how it went.
+    /// Runs the offered release through the fleet and returns what happens.
     #[must_use]
     pub fn forecast(mut self, assumptions: Assumptions) -> Forecast {
         let (started, offered) = (self.now, self.offered.clone());
         let limit = started.checked_add(assumptions.limit).unwrap_or(Timestamp::MAX);
-        let mut seen = Seen::default();
+        let mut progress = ReleaseProgress::default();
         let end = loop {
             self.settle();
             let Some(plan) = self.plan() else {
@@ -97,28 +101,28 @@ impl World {
             };
             let forward = self.rolls_forward(&offered);
             if forward {
-                seen.take(&self, &plan);
+                progress.take(&plan);
             }
-            let answered = self.answer(&plan, assumptions);
-            if answered == Some(self.now) {
+            let responded = self.respond(&plan, assumptions);
+            if responded == Some(self.now) {
                 continue;
             }
             match (&plan.verdict, forward) {
-                (Verdict::Through, true) => break End::Succeeded,
-                (Verdict::Through, false) => {
+                (RolloutVerdict::Succeeded, true) => break End::Succeeded,
+                (RolloutVerdict::Succeeded, false) => {
                     let Some(stopped) = self.stopped.take() else {
                         break End::RolledBack(String::new());
                     };
-                    (seen.updated, seen.failed) = (stopped.done, stopped.failed);
-                    break End::RolledBack(self.told(&stopped.why));
+                    (progress.updated, progress.failed) = (stopped.done, stopped.failed);
+                    break End::RolledBack(self.stop_text(&stopped.why));
                 }
-                (Verdict::Stopped(stop) | Verdict::RollBack(stop), _) => {
-                    break End::Stopped(self.told(stop));
+                (RolloutVerdict::Stopped(stop) | RolloutVerdict::RollBack(stop), _) => {
+                    break End::Stopped(self.stop_text(stop));
                 }
-                (Verdict::Rolls, _) => {}
+                (RolloutVerdict::InProgress, _) => {}
             }
-            let Some(next) = self.next_time().into_iter().chain(answered).min() else {
-                break End::Waits(self.waits(&plan));
+            let Some(next) = self.next_time().into_iter().chain(responded).min() else {
+                break End::Waits(self.blockers(&plan));
             };
             if next > limit {
                 self.now = limit;
@@ -130,22 +134,24 @@ impl World {
             started,
             ended: self.now,
             end,
-            stages: seen.stages(),
+            stages: progress.stages(),
             clusters: self.members.len(),
-            updated: seen.updated,
-            failed: seen.failed,
+            updated: progress.updated,
+            failed: progress.failed,
             peak_concurrency: self.summary().peak_concurrency,
             worst_unhealthy: self.summary().worst_unhealthy,
         }
     }
 
     fn rolls_forward(&self, offered: &str) -> bool {
-        let rollout = self.rollout.as_ref();
-        rollout.is_some_and(|rollout| rollout.release == offered && rollout.direction == Direction::Forward)
+        let rollout = self.status.rollout.as_ref();
+        rollout.is_some_and(|rollout| {
+            rollout.release == offered && rollout.direction == RolloutDirection::Forward
+        })
     }
 
-    /// Answers gates whose time has come. Returns when the next answer is due: now, if one was given.
-    fn answer(&mut self, plan: &Plan, assumptions: Assumptions) -> Option<Timestamp> {
+    /// Responds for gates that are due. Returns when the next response is due: now, if one was given.
+    fn respond(&mut self, plan: &Plan, assumptions: Assumptions) -> Option<Timestamp> {
         let mut next = None;
         for stage in &plan.stages {
             let StagePhase::Waiting(StageWait::Gate { gate, .. }) = &stage.phase else {
@@ -173,12 +179,12 @@ impl World {
             }
             match gate {
                 Gate::Approval => {
-                    let word = Word {
+                    let attribution = Attribution {
                         by: "anybody".to_owned(),
                         reason: "assumed".to_owned(),
                         at: self.now,
                     };
-                    self.approve(&stage.name, word);
+                    self.approve(&stage.name, attribution);
                 }
                 Gate::Effect(_) | Gate::TimedWait(_) => self.find(&stage.name, Finding::Passed),
             }
@@ -187,7 +193,7 @@ impl World {
         next
     }
 
-    fn told(&self, stop: &Stop) -> String {
+    fn stop_text(&self, stop: &Stop) -> String {
         let named = |stage: usize| {
             let rules = self.strategy.strategy.stages.get(stage);
             rules.map_or_else(String::new, |rules| format!("stage {}: ", rules.name))
@@ -199,37 +205,40 @@ impl World {
                 allowed,
             } => {
                 format!(
-                    "{}{failed} failed, {allowed} may",
+                    "{}{failed} failed (limit {allowed})",
                     stage.map(named).unwrap_or_default()
                 )
             }
             Stop::GateFailed { stage, message } => format!("{}{message}", named(*stage)),
-            Stop::Aborted(word) => format!("given up by {}: {}", word.by, word.reason),
+            Stop::Aborted(attribution) => format!("aborted by {}: {}", attribution.by, attribution.reason),
         }
     }
 
-    fn waits(&self, plan: &Plan) -> String {
-        let said = self
+    fn blockers(&self, plan: &Plan) -> String {
+        let blockers = self
             .input()
             .map(|input| plan.report(&input).blocked_by)
             .unwrap_or_default();
-        let texts: Vec<String> = said
+        let texts: Vec<String> = blockers
             .into_iter()
             .map(|(reason, message, _)| format!("{reason}: {message}"))
             .collect();
         if texts.is_empty() {
-            "nothing happens by itself any more".to_owned()
+            "no further progress without a person or a cluster".to_owned()
         } else {
             texts.join("; ")
         }
     }
 }
 
-impl Seen {
-    fn take(&mut self, world: &World, plan: &Plan) {
-        if let Some(rollout) = &world.rollout {
-            self.records.clone_from(&rollout.stages);
-        }
+impl ReleaseProgress {
+    fn take(&mut self, plan: &Plan) {
+        // The only stage of a strategy without stages is the group, and has no status.
+        let records = plan
+            .stages
+            .iter()
+            .map(|stage| (stage.name.clone(), stage.record.clone()));
+        self.records = records.collect();
         self.stages = plan
             .stages
             .iter()
@@ -268,7 +277,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Two in the stage canary, eight others; each takes a minute.
+    /// Two clusters in the stage canary, eight others; each takes a minute.
     fn world(strategy: &serde_json::Value) -> World {
         let strategy: RolloutStrategy = serde_json::from_value(strategy.clone()).unwrap();
         let members = (0..10).map(|n| {
@@ -285,7 +294,7 @@ mod tests {
             members.collect(),
             "v2",
         );
-        world.known_good = Some("v1".into());
+        world.set_known_good(Some("v1"));
         world
     }
 
@@ -309,10 +318,10 @@ mod tests {
     }
 
     #[test]
-    fn stages_waits_and_peaks_are_told() {
+    fn stages_times_and_peaks_are_forecast() {
         let forecast = world(&staged(&json!({}))).forecast(assumptions());
         assert_eq!(forecast.end, End::Succeeded);
-        // One minute for the canaries, ten for a person, two times a minute for eight by four.
+        // One minute for the canaries, ten for the approval, two times a minute for eight clusters in four slots.
         assert_eq!(forecast.ended, at("2026-11-21T12:13:00Z"));
         assert_eq!((forecast.peak_concurrency, forecast.worst_unhealthy), (4, 4));
         assert_eq!(
@@ -334,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_does_is_waited_for() {
+    fn a_forecast_waits_for_an_approval_that_nobody_gives() {
         let nobody = Assumptions {
             approvals_take: None,
             ..assumptions()
@@ -348,10 +357,10 @@ mod tests {
     }
 
     #[test]
-    fn failures_stop_or_go_back() {
+    fn failures_stop_or_roll_back() {
         for (on_failure, expected) in [
-            ("Pause", End::Stopped("1 failed, 0 may".into())),
-            ("Rollback", End::RolledBack("1 failed, 0 may".into())),
+            ("Pause", End::Stopped("1 failed (limit 0)".into())),
+            ("Rollback", End::RolledBack("1 failed (limit 0)".into())),
         ] {
             let mut world = world(&staged(&json!({"onFailure": on_failure})));
             let member = world.members.get_mut("c5").unwrap();
@@ -363,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_an_end() {
+    fn a_forecast_ends_at_its_limit() {
         let mut world = world(&staged(
             &json!({"onUnreachable": "Wait", "minSuccessTime": "24h"}),
         ));

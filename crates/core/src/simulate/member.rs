@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::plan::{Held, ObservedSync, Progress, Reach, Trouble};
+use crate::plan::{Applied, ObservedSync, Progress, Reach, Trouble};
 
-/// What becomes of a target that is admitted.
+/// What happens to a target that is admitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {
     /// It is healthy after the time that the cluster takes.
     #[default]
     Healthy,
-    /// It fails after that time, and goes on failing.
+    /// It fails after that time and does not recover.
     Fails,
-    /// It never comes to an end.
+    /// It never becomes healthy or failed.
     Hangs,
-    /// The cluster cannot be reached from then on.
+    /// The cluster is unreachable from then on.
     CutsOff,
 }
 
@@ -26,20 +26,20 @@ pub enum Fate {
 pub struct Member {
     /// UID of its Cluster object.
     pub uid: String,
-    /// Its labels.
+    /// The labels of the cluster.
     pub labels: BTreeMap<String, String>,
-    /// From admission to healthy.
+    /// The time from admission to healthy.
     pub takes: Duration,
-    /// What becomes of each release; what is not named here becomes healthy.
+    /// What happens to each release; other releases become healthy.
     pub fates: BTreeMap<String, Fate>,
-    /// Whether it can be reached.
+    /// Whether the cluster is reachable.
     pub reach: Reach,
-    /// Its Sync.
+    /// The Sync of the cluster.
     pub observed: Option<ObservedSync>,
 }
 
 impl Member {
-    /// A cluster without anything.
+    /// Returns a cluster without a Sync.
     #[must_use]
     pub fn new(uid: &str, labels: BTreeMap<String, String>, takes: Duration) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl Member {
         }
     }
 
-    /// Holds a target, healthy since then.
+    /// Admits a target and makes it healthy since that time.
     #[must_use]
     pub fn holding(mut self, target: &str, since: Timestamp) -> Self {
         self.admit(target, since);
@@ -67,18 +67,19 @@ impl Member {
             release: target.to_owned(),
             admitted_at: Some(now),
             progress: Progress::Working,
+            retried_for: None,
             suspended: false,
         });
     }
 
-    /// Whether it is on the way to something.
+    /// Whether an attempt is in progress.
     #[must_use]
     pub fn is_at_work(&self) -> bool {
         let observed = self.observed.as_ref();
         observed.is_some_and(|sync| sync.progress == Progress::Working)
     }
 
-    /// Lets time do what it does up to now.
+    /// Applies what happens by itself up to now.
     pub fn live(&mut self, now: Timestamp) {
         let Some(ends) = self.next_time().filter(|ends| *ends <= now) else {
             return;
@@ -91,14 +92,15 @@ impl Member {
         }
     }
 
-    /// When its work ends by itself; `None`: it is not at work, cannot be reached, or hangs.
+    /// Returns when the attempt in progress ends by itself; `None`: there is none, it hangs, or the cluster is
+    /// unreachable.
     #[must_use]
     pub fn next_time(&self) -> Option<Timestamp> {
         if !self.is_at_work() || self.reach != Reach::Ready || self.fate() == Fate::Hangs {
             return None;
         }
         let admitted_at = self.observed.as_ref()?.admitted_at?;
-        // What cuts a cluster off does so at once.
+        // A release that cuts a cluster off does so at once.
         let takes = if self.fate() == Fate::CutsOff {
             Duration::ZERO
         } else {
@@ -121,7 +123,7 @@ impl Member {
         }
     }
 
-    /// Its attempts fail from now on.
+    /// Lets the attempts fail from now on.
     pub fn fail(&mut self, reason: &str, message: &str) {
         self.progress(Progress::Failing {
             reason: reason.to_owned(),
@@ -130,31 +132,31 @@ impl Member {
         });
     }
 
-    /// It is healthy with what it was admitted to.
+    /// Makes the cluster healthy with its target.
     pub fn heal(&mut self, now: Timestamp) {
         let longest = match self.observed.as_ref().map(|sync| &sync.progress) {
-            Some(Progress::Held(held)) => held.longest,
+            Some(Progress::Applied(applied)) => applied.longest,
             _ => Duration::ZERO,
         };
-        self.progress(Progress::Held(Held {
+        self.progress(Progress::Applied(Applied {
             since: Some(now),
             longest,
             trouble: None,
         }));
     }
 
-    /// Something that it holds breaks.
+    /// Makes an applied target unhealthy.
     pub fn break_down(&mut self, now: Timestamp) {
-        let held = match self.observed.as_ref().map(|sync| &sync.progress) {
-            Some(Progress::Held(held)) => held.clone(),
+        let applied = match self.observed.as_ref().map(|sync| &sync.progress) {
+            Some(Progress::Applied(applied)) => applied.clone(),
             _ => return,
         };
-        let span = held
+        let span = applied
             .since
             .and_then(|since| now.duration_since(since).try_into().ok());
-        self.progress(Progress::Held(Held {
+        self.progress(Progress::Applied(Applied {
             since: None,
-            longest: held.longest.max(span.unwrap_or_default()),
+            longest: applied.longest.max(span.unwrap_or_default()),
             trouble: Some(Trouble {
                 reason: "HealthCheckFailed".into(),
                 message: "a workload is not available".into(),
@@ -162,7 +164,7 @@ impl Member {
         }));
     }
 
-    /// It cannot be reached any more.
+    /// Makes the cluster unreachable.
     pub fn lose(&mut self, now: Timestamp) {
         self.reach = Reach::Unreachable {
             reason: "Unreachable".into(),
@@ -171,7 +173,7 @@ impl Member {
         };
     }
 
-    /// It can be reached again, and what had cut it off does so no more: its work goes on.
+    /// Makes the cluster reachable again, without what had cut it off: the attempt continues.
     pub fn find_again(&mut self) {
         self.reach = Reach::Ready;
         let target = self.observed.as_ref().and_then(|sync| sync.target.as_ref());

@@ -1,70 +1,77 @@
-//! A rollout in simulated time: the same engine, against clusters of which it is known how long they take and what
-//! becomes of them. It serves `starling simulate` and the golden scripts of the engine.
+//! A rollout in simulated time: the rollout machine ([`crate::rollout`]) against a model of the clusters. It serves
+//! `starling simulate` and the golden scripts of the machine.
 //!
-//! The model is simple on purpose. A cluster that is admitted is at work for as long as it takes, then healthy, or
-//! failing, or it hangs; whatever else shall happen is done to the [`World`] from outside between two moments. What the
-//! engine wants to remember is remembered, what it admits is admitted, and the releases follow [`crate::course`].
+//! The model is simple on purpose. A cluster that is admitted works for a known time, and then is healthy, fails, or
+//! hangs. The caller changes the [`World`] in between. The machine decides as in the controller; the world executes its
+//! effects at once and without faults.
 
+mod carry;
 mod forecast;
 mod member;
+mod observe;
 mod summary;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
-use starling_api::{OnNewRevision, RollbackType};
+use starling_api::{OnNewRevision, ReleaseStatus, RollbackType, SyncGroupStatus};
 
-use crate::course::{self, Asked, Course, CourseInput, Current, Reason};
 use crate::plan::{
-    ClusterView, Decision, Direction, EntryView, Plan, PlanInput, ReadStrategy, RolloutView, StagePhase,
-    Steering, Stop, To, Verdict, Word, plan,
+    Attribution, Direction, Finding, Plan, PlanInput, ReadStrategy, RolloutVerdict, Steering, Stop,
 };
+use crate::rollout::next::Cause;
+use crate::rollout::{
+    self, Epoch, Facts, Known, Loaded, Need, Offer, ReleaseSnapshot, StepError, Transition,
+};
+use observe::Observed;
+
 pub use forecast::{Assumptions, End, Forecast, StageForecast};
 pub use member::{Fate, Member};
 pub use summary::Summary;
 
-/// The entries of every group in a simulation: how many there are decides nothing here.
+/// The entry of every group in a simulation: the number of entries does not matter here.
 const ENTRY: &str = "app";
 
-/// Plans that one moment may take. Each but the last starts something or moves a stage, of which there are not more.
-const PLANS: usize = 1_000;
+/// The most passes at one time. Each but the last starts a cluster or advances a stage, of which there are fewer.
+const PASSES: usize = 1_000;
 
-/// A group, its clusters, and the present.
+/// A group, its clusters, and the current time.
 #[derive(Clone, Debug)]
 pub struct World {
-    /// The present.
+    /// The current time.
     pub now: Timestamp,
-    /// The strategy in force.
+    /// The strategy.
     pub strategy: ReadStrategy,
-    /// What happens to something newer.
+    /// What happens to a newer release.
     pub on_new_revision: OnNewRevision,
-    /// How to go back.
+    /// How a rollback proceeds.
     pub rollback: RollbackType,
-    /// The group is suspended.
+    /// Whether the group is suspended.
     pub suspended: bool,
-    /// Too many clusters left.
+    /// Whether too many clusters left at once.
     pub membership_held: bool,
-    /// What people asked for in this rollout.
+    /// What operators requested in this rollout.
     pub steering: Steering,
     /// The selected clusters.
     pub members: BTreeMap<String, Member>,
-    /// What the Sources offer; empty: nothing yet.
+    /// The release of the Sources; empty: none yet.
     pub offered: String,
-    /// The rollout under way.
-    pub rollout: Option<RolloutView>,
-    /// The last release that succeeded on the whole group.
-    pub known_good: Option<String>,
-    /// What is not to start again.
-    pub held: Option<String>,
-    /// What waits for its turn.
-    pub queue: Vec<String>,
-    asked: Option<Request>,
-    watched: Summary,
-    /// The last plan that stopped, as it may be followed by another rollout within one moment.
+    /// The status of the group.
+    pub status: SyncGroupStatus,
+    /// The approved stages of this rollout.
+    approvals: BTreeMap<String, Attribution>,
+    /// The results of open gates, until status has them.
+    findings: BTreeMap<String, Finding>,
+    request: Option<Request>,
+    summary: Summary,
+    /// When the next pass is due without an event.
+    recheck_at: Option<Timestamp>,
+    /// The last plan that stopped, since another rollout may follow it at the same time.
     stopped: Option<Stopped>,
 }
 
-/// Where a rollout stopped.
+/// The state of a rollout that stopped.
 #[derive(Clone, Debug)]
 struct Stopped {
     why: Stop,
@@ -74,32 +81,32 @@ struct Stopped {
 
 #[derive(Clone, Debug)]
 enum Request {
-    Back(Option<String>),
-    Release,
+    RollBack(Option<String>),
+    ResumeHeld,
 }
 
-/// What the engine did at one moment.
+/// An action of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Happened {
-    /// A rollout began.
+    /// A rollout started.
     Began {
-        /// Of this release.
+        /// The release.
         release: String,
-        /// Which way.
+        /// The direction.
         direction: Direction,
-        /// Why.
-        reason: Reason,
+        /// Why it started.
+        cause: Cause,
     },
-    /// Somebody or something wanted to go back, and there is nothing to go back to.
-    NothingToGoBackTo,
-    /// A release waits for its turn.
+    /// A rollback was due, and there is no release to roll back to.
+    NothingToRollBackTo,
+    /// A release joined the queue.
     Queued(String),
     /// A plan was made.
     Planned(Box<Plan>),
 }
 
 impl World {
-    /// A group that has nothing yet, at a time.
+    /// Returns a group without Syncs at a time.
     #[must_use]
     pub fn new(
         now: Timestamp,
@@ -117,229 +124,88 @@ impl World {
             steering: Steering::default(),
             members,
             offered: offered.to_owned(),
-            rollout: None,
-            known_good: None,
-            held: None,
-            queue: Vec::new(),
-            asked: None,
-            watched: Summary::default(),
+            status: SyncGroupStatus::default(),
+            approvals: BTreeMap::new(),
+            findings: BTreeMap::new(),
+            request: None,
+            summary: Summary::default(),
+            recheck_at: None,
             stopped: None,
         }
     }
 
-    /// A person asks to go back.
-    pub fn ask_back(&mut self, to: Option<&str>) {
-        self.asked = Some(Request::Back(to.map(str::to_owned)));
+    /// Requests a rollback as an operator.
+    pub fn request_rollback(&mut self, to: Option<&str>) {
+        self.request = Some(Request::RollBack(to.map(str::to_owned)));
     }
 
-    /// A person lets go what is held.
-    pub fn ask_release(&mut self) {
-        self.asked = Some(Request::Release);
+    /// Requests, as an operator, that the held release may start again.
+    pub fn request_release(&mut self) {
+        self.request = Some(Request::ResumeHeld);
     }
 
-    /// What was seen so far.
+    /// Approves a stage of the current rollout as an operator.
+    pub fn approve(&mut self, stage: &str, attribution: Attribution) {
+        if self.status.rollout.is_some() {
+            self.approvals.insert(stage.to_owned(), attribution);
+        }
+    }
+
+    /// Sets the result of the open gate of a stage.
+    pub fn find(&mut self, stage: &str, found: Finding) {
+        self.findings.insert(stage.to_owned(), found);
+    }
+
+    /// Sets the last release that succeeded on the whole group.
+    pub fn set_known_good(&mut self, release: Option<&str>) {
+        self.status.last_known_good = release.map(|release| ReleaseStatus {
+            release: release.to_owned(),
+            revisions: Vec::new(),
+        });
+    }
+
+    /// Returns the figures so far.
     #[must_use]
     pub fn summary(&self) -> &Summary {
-        &self.watched
+        &self.summary
     }
 
-    /// Lets the engine do everything that it does at this moment.
+    /// Lets the machine do everything that is due at this time.
     pub fn settle(&mut self) -> Vec<Happened> {
         let mut happened = Vec::new();
         for member in self.members.values_mut() {
             member.live(self.now);
         }
-        for _ in 0..PLANS {
-            let plan = self.plan();
-            if let Some(plan) = &plan
-                && let Verdict::RollBack(why) | Verdict::Stopped(why) = &plan.verdict
-            {
-                self.stopped = Some(Stopped {
-                    why: why.clone(),
-                    done: plan.tally.done,
-                    failed: plan.tally.failed,
-                });
+        for _ in 0..PASSES {
+            let Some(mut transition) = self.step() else { break };
+            self.note_stop(&transition);
+            happened.extend(news(&transition));
+            let goes_on = self.carry_out(&mut transition);
+            self.recheck_at = transition.recheck_at;
+            if let Some(decided) = transition.decided {
+                happened.push(Happened::Planned(Box::new(decided.plan)));
             }
-            if let Some(news) = self.take_course(plan.as_ref()) {
-                let goes_on = matches!(news, Happened::Began { .. } | Happened::Queued(_));
-                happened.push(news);
-                if goes_on {
-                    continue;
-                }
-            }
-            let Some(plan) = plan else { break };
-            let moved = self.execute(&plan);
-            let done = !moved;
-            happened.push(Happened::Planned(Box::new(plan)));
-            if done {
+            if !goes_on {
                 break;
             }
         }
-        self.watched = self.watched.with(self);
+        self.summary = self.summary.with(self);
         happened
     }
 
-    /// When something happens by itself next; `None`: never.
+    /// Returns when something happens by itself next; `None`: never.
     #[must_use]
     pub fn next_time(&self) -> Option<Timestamp> {
         let own = self.members.values().filter_map(Member::next_time);
-        let planned = self.plan().and_then(|plan| plan.recheck_at);
-        own.chain(planned).filter(|at| *at > self.now).min()
+        own.chain(self.recheck_at).filter(|at| *at > self.now).min()
     }
 
-    /// What the engine is told now; `None` before the first release.
+    /// Returns the input of the planner; `None` before the first release.
     #[must_use]
     pub fn input(&self) -> Option<PlanInput> {
-        let rollout = self.rollout.clone()?;
-        let clusters = self.members.iter().map(|(name, member)| {
-            let place = self.strategy.place(&member.labels);
-            let view = EntryView {
-                wanted: Ok(rollout.release.clone()),
-                known_good: self.known_good.clone(),
-                observed: member.observed.clone(),
-            };
-            let cluster = ClusterView {
-                uid: member.uid.clone(),
-                reach: member.reach.clone(),
-                stage: place.stage,
-                windows: place.windows,
-                entries: [(ENTRY.to_owned(), view)].into(),
-            };
-            (name.clone(), cluster)
-        });
-        Some(PlanInput {
-            now: self.now,
-            strategy: self.strategy.strategy.clone(),
-            steering: self.steering.clone(),
-            suspended: self.suspended,
-            membership_held: self.membership_held,
-            clusters: clusters.collect(),
-            rollout,
-        })
-    }
-
-    fn plan(&self) -> Option<Plan> {
-        self.input().as_ref().map(plan)
-    }
-
-    fn take_course(&mut self, plan: Option<&Plan>) -> Option<Happened> {
-        if self.offered.is_empty() {
-            return None;
-        }
-        let release = self.rollout.as_ref().map(|rollout| rollout.release.clone());
-        let asked = self.asked.take();
-        let is_known_good = plan.is_some_and(Plan::is_known_good);
-        let course = course::course(&CourseInput {
-            offered: &self.offered,
-            current: release.as_deref().zip(plan).map(|(release, plan)| Current {
-                release,
-                verdict: &plan.verdict,
-                is_over: plan.is_over(),
-            }),
-            held: self.held.as_deref(),
-            known_good: self.known_good.as_deref(),
-            asked: asked.as_ref().map(|asked| match asked {
-                Request::Back(to) => Asked::Back(to.as_deref()),
-                Request::Release => Asked::Release,
-            }),
-            on_new_revision: self.on_new_revision,
-            rollback: self.rollback,
-            queue: &self.queue,
-        });
-        match course {
-            Course::Keep => {
-                if is_known_good {
-                    self.known_good = release;
-                }
-                None
-            }
-            Course::NothingToGoBackTo => Some(Happened::NothingToGoBackTo),
-            Course::Enqueue { release } => {
-                self.queue = course::enqueue(&self.queue, &release);
-                Some(Happened::Queued(release))
-            }
-            Course::Start {
-                release,
-                direction,
-                hold,
-                reason,
-            } => {
-                if is_known_good {
-                    self.known_good = self.rollout.take().map(|rollout| rollout.release);
-                }
-                let dropped =
-                    course::overtaken(&self.queue, &self.offered, &release, direction, hold.as_deref());
-                self.queue.drain(..dropped);
-                self.held = hold;
-                self.steering = Steering::default();
-                self.rollout = Some(RolloutView {
-                    release: release.clone(),
-                    direction,
-                    started_at: self.now,
-                    stages: BTreeMap::new(),
-                    approvals: BTreeMap::new(),
-                });
-                Some(Happened::Began {
-                    release,
-                    direction,
-                    reason,
-                })
-            }
-        }
-    }
-
-    /// Keeps what is to be remembered and admits what starts. Returns whether anything changed.
-    fn execute(&mut self, plan: &Plan) -> bool {
-        let Some(rollout) = &mut self.rollout else {
-            return false;
-        };
-        let mut changed = false;
-        for stage in &plan.stages {
-            let known = rollout.stages.get(&stage.name);
-            if known != Some(&stage.record) && !(known.is_none() && stage.phase == StagePhase::Pending) {
-                rollout.stages.insert(stage.name.clone(), stage.record.clone());
-                changed = true;
-            }
-        }
-        let release = rollout.release.clone();
-        for (name, decision) in &plan.decisions {
-            let Decision::Start { to, .. } = decision else {
-                continue;
-            };
-            let target = match to {
-                To::Release => release.clone(),
-                To::LastKnownGood => self.known_good.clone().unwrap_or_default(),
-            };
-            if let Some(member) = self.members.get_mut(name) {
-                member.admit(&target, self.now);
-                member.live(self.now);
-                changed = true;
-            }
-        }
-        changed
-    }
-
-    /// A person approves a stage of the rollout under way.
-    pub fn approve(&mut self, stage: &str, word: Word) {
-        if let Some(rollout) = &mut self.rollout {
-            rollout.approvals.insert(stage.to_owned(), word);
-        }
-    }
-
-    /// What is found out about the first effect of a stage that waits for it.
-    pub fn find(&mut self, stage: &str, found: crate::plan::Finding) {
-        let record = self
-            .rollout
-            .as_mut()
-            .and_then(|rollout| rollout.stages.get_mut(stage));
-        let Some(record) = record else { return };
-        let records = if record.opened_at.is_none() {
-            &mut record.before
-        } else {
-            &mut record.after
-        };
-        if let Some(last) = records.last_mut() {
-            last.found = Some(found);
+        match self.drive(rollout::preview)? {
+            rollout::Preview::Planned(planned) => Some(planned.input),
+            rollout::Preview::NotBegun | rollout::Preview::Blocked(_) => None,
         }
     }
 
@@ -352,10 +218,104 @@ impl World {
         }
     }
 
-    /// The clusters that hold a slot by the plan of now.
+    /// Returns the clusters with a slot in the present plan.
     #[must_use]
     pub fn in_flight(&self) -> BTreeSet<&str> {
         let holds = self.members.iter().filter(|(_, member)| member.is_at_work());
         holds.map(|(name, _)| name.as_str()).collect()
     }
+
+    fn plan(&self) -> Option<Plan> {
+        self.input().as_ref().map(crate::plan::plan)
+    }
+
+    fn step(&self) -> Option<Transition> {
+        self.drive(rollout::step)
+    }
+
+    /// Runs the machine at the current time. `None`: there is no release yet.
+    fn drive<T>(
+        &self,
+        machine: impl Fn(Known<'_>, &Facts<'_>, &mut dyn rollout::Observations) -> Result<T, StepError>,
+    ) -> Option<T> {
+        if self.offered.is_empty() {
+            return None;
+        }
+        let offer = Offer {
+            release: self.offered.clone(),
+            snapshot: Some(snapshot(&self.offered)),
+            settles_at: None,
+        };
+        let facts = Facts {
+            now: self.now,
+            epoch: Epoch::NONE,
+            strategy: &self.strategy,
+            on_new_revision: self.on_new_revision,
+            rollback: self.rollback,
+            suspended: self.suspended,
+            membership_held: self.membership_held,
+            offer: &offer,
+            generation: None,
+            requested_at: None,
+            reported_at: None,
+        };
+        let mut loaded = Loaded::default();
+        loop {
+            let known = Known {
+                status: &self.status,
+                loaded: &loaded,
+                recorder: None,
+            };
+            match machine(known, &facts, &mut Observed(self)) {
+                Ok(done) => return Some(done),
+                // Every release is stored, and its name is its revision.
+                Err(StepError::Needs(Need::Release(digest))) => {
+                    let found = Some(snapshot(&digest));
+                    loaded.take_release(digest, found);
+                }
+                Err(StepError::Needs(Need::Revision(revision))) => {
+                    loaded.take_revision(revision.clone(), Some(revision));
+                }
+                Err(StepError::Journal(_)) => return None,
+            }
+        }
+    }
+
+    /// Records where a rollout stopped.
+    fn note_stop(&mut self, transition: &Transition) {
+        let decided = transition.decided.as_ref().map(|decided| &decided.plan);
+        for plan in [transition.left.as_deref(), decided].into_iter().flatten() {
+            if let RolloutVerdict::RollBack(why) | RolloutVerdict::Stopped(why) = &plan.verdict {
+                self.stopped = Some(Stopped {
+                    why: why.clone(),
+                    done: plan.tally.done,
+                    failed: plan.tally.failed,
+                });
+            }
+        }
+    }
+}
+
+/// Returns the actions of a transition other than its plan.
+fn news(transition: &Transition) -> Vec<Happened> {
+    let mut news = Vec::new();
+    if let Some(began) = &transition.began {
+        news.push(Happened::Began {
+            release: began.release.clone(),
+            direction: began.direction,
+            cause: began.cause,
+        });
+    }
+    news.extend(transition.queued.clone().map(Happened::Queued));
+    news.extend(transition.stuck.as_ref().map(|_| Happened::NothingToRollBackTo));
+    news
+}
+
+/// Returns a release without content, which does not matter here.
+fn snapshot(release: &str) -> Arc<ReleaseSnapshot> {
+    Arc::new(ReleaseSnapshot {
+        digest: release.to_owned(),
+        revisions: Vec::new(),
+        entries: Vec::new(),
+    })
 }

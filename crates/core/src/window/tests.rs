@@ -20,7 +20,7 @@ fn t(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
 
-/// Opens and closes of a window, from a time on.
+/// Returns when a window opens and closes, from a time on.
 fn changes(window: &Window, from: &str, count: usize) -> Vec<String> {
     let mut at = t(from);
     (0..count)
@@ -35,7 +35,7 @@ fn changes(window: &Window, from: &str, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn office_hours_follow_the_clock_on_the_wall() {
+fn office_hours_follow_civil_time() {
     let office = window("Mon-Fri 09:00-16:00", "Europe/Berlin");
     // The clocks go forward on Sunday, 29 March 2026.
     assert_eq!(
@@ -56,9 +56,9 @@ fn office_hours_follow_the_clock_on_the_wall() {
     assert!(!office.is_open(t("2026-03-27T15:00:00Z")), "the last does not");
 }
 
-/// 02:00 to 03:00 does not exist on 29 March 2026 in Berlin, and comes twice on 25 October.
+/// 02:00 to 03:00 does not exist on 29 March 2026 in Berlin, and occurs twice on 25 October.
 #[test]
-fn hours_that_a_clock_change_leaves_out_or_repeats() {
+fn hours_that_a_clock_change_skips_or_repeats() {
     for (text, from, expected) in [
         (
             "02:15-02:45",
@@ -130,9 +130,9 @@ fn windows_that_touch_are_one_and_one_that_is_always_open_never_changes() {
     );
 }
 
-/// Samoa skipped 30 December 2011, a Friday, when it moved over the date line.
+/// Samoa skipped 30 December 2011, a Friday, when it moved across the date line.
 #[test]
-fn a_day_that_a_zone_left_out_is_left_out() {
+fn a_day_that_a_zone_skips_is_skipped() {
     let fridays = window("Fri 10:00-12:00", "Pacific/Apia");
     assert_eq!(
         changes(&fridays, "2011-12-28T00:00:00Z", 1),
@@ -141,7 +141,7 @@ fn a_day_that_a_zone_left_out_is_left_out() {
 }
 
 #[test]
-fn what_is_denied_is_closed_and_what_is_not_allowed_too() {
+fn denied_times_are_closed_and_so_are_times_that_are_not_allowed() {
     let at = t("2026-11-20T10:00:00Z");
     let (office, freeze) = (window("Mon-Fri 09:00-16:00", ""), deny("Fri 12:00-24:00", ""));
     let both = |windows: &[Window], at| {
@@ -183,8 +183,8 @@ fn every_minute_of_an_hour_can_be_named() {
     assert_eq!(window("08:59-09:59", "").to_string(), "allow 08:59-09:59 UTC");
 }
 
-/// Minute by minute through two clock changes: open is what the clock on the wall says, and `next_change` is where it
-/// turns.
+/// Minute by minute through two clock changes: the window is open by civil time, and `next_change` is where that
+/// changes.
 #[test]
 fn every_minute_of_the_days_around_a_clock_change() {
     for (zone, from) in [
@@ -206,11 +206,11 @@ fn every_minute_of_the_days_around_a_clock_change() {
                 }
                 let civil = at.to_zoned(window.zone.clone());
                 let minute = u16::try_from(i32::from(civil.hour()) * 60 + i32::from(civil.minute())).unwrap();
-                // Outside the hour around the change, the wall decides.
+                // Outside the hour around the change, civil time decides.
                 if !(1..=3).contains(&civil.hour()) {
                     assert_eq!(
                         now,
-                        by_the_wall(&window, civil.date(), minute),
+                        by_civil_time(&window, civil.date(), minute),
                         "{text} {zone} {civil}"
                     );
                 }
@@ -219,7 +219,7 @@ fn every_minute_of_the_days_around_a_clock_change() {
     }
 }
 
-fn by_the_wall(window: &Window, day: Date, minute: u16) -> bool {
+fn by_civil_time(window: &Window, day: Date, minute: u16) -> bool {
     let on = |day: Date| window.days[usize::from(day.weekday().to_monday_zero_offset().unsigned_abs())];
     window.ranges.iter().any(|(begin, end)| {
         if begin < end {
@@ -231,7 +231,7 @@ fn by_the_wall(window: &Window, day: Date, minute: u16) -> bool {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_what_would() {
+fn an_invalid_window_is_rejected_with_a_valid_example() {
     for (allow, deny, zone, expected) in [
         ("", "", "", "exactly one of allow and deny"),
         (

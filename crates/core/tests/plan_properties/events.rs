@@ -1,25 +1,25 @@
-//! What may happen to a fleet and to the group that rolls through it.
+//! The events of a fleet and of a group that rolls out to it.
 
 use proptest::prelude::*;
 
-/// What may happen. A number picks the cluster (or Sync, or stage), modulo those to which it can happen.
+/// An event. A number selects the cluster (or Sync, or stage), modulo those to which the event can happen.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// Every Sync of a cluster that is at work is healthy.
+    /// Every Sync in progress of a cluster becomes healthy.
     Finish(u8),
-    /// One Sync that is at work is healthy.
+    /// One Sync in progress becomes healthy.
     FinishEntry(u8),
     /// An attempt at a Sync fails.
     Fail(u8),
-    /// A cluster with a failing Sync is healthy after all.
+    /// A cluster with a failing Sync becomes healthy.
     Recover(u8),
-    /// A failing Sync is healthy after all, whatever the others do.
+    /// A failing Sync becomes healthy, whatever the state of the others.
     RecoverEntry(u8),
-    /// What a cluster holds is not healthy for a while.
+    /// The applied targets of a cluster are unhealthy for a while.
     Break(u8),
-    /// What a cluster holds has failed.
+    /// An applied target of a cluster fails.
     Trouble(u8),
-    /// What a cluster holds is healthy again.
+    /// The applied targets of a cluster are healthy again.
     Heal(u8),
     Lose(u8),
     ComeBack(u8),
@@ -30,45 +30,45 @@ pub(crate) enum Event {
     Resume(u8),
     SuspendGroup,
     ResumeGroup,
-    /// A cluster's labels take it out of the selection.
+    /// The labels of a cluster change so that it is no longer selected.
     Leave(u8),
     Join(u8),
-    /// A cluster's parameters change, and so do its targets.
+    /// The parameters of a cluster change, and so do its targets.
     Relabel(u8),
     /// A cluster lacks a label that a parameter needs.
     BreakLabel(u8),
-    Mend(u8),
-    /// A cluster's labels take it to another stage.
+    Repair(u8),
+    /// The labels of a cluster move it to another stage.
     Move(u8),
     /// A release that changes the entries of this bit mask, or all of them.
     Release(u8),
-    /// The release before this one comes back: by the stages, or at once.
+    /// A rollback to the previous release: by stages, or immediately.
     RollBack(bool),
-    /// Another strategy takes hold of the rollout.
+    /// Another strategy applies to the rollout.
     NewStrategy(u8),
     Approve(u8),
-    /// A gate that waits for somebody to find something out: passed, or failed.
+    /// A gate that waits for a result gets one: passed, or failed.
     Find(bool),
     Promote(u8),
     SkipStage(u8),
     SkipCluster(u8),
     Pause,
     Abort,
-    /// Nobody holds the rollout any more.
-    GoOn,
-    /// The process dies after so many writes.
+    /// All operator actions that stop the rollout are undone.
+    Unblock,
+    /// The process ends after this number of writes.
     Crash(u8),
-    /// So many seconds, in which nobody looks.
+    /// This number of seconds without a plan.
     Later(u16),
-    /// Nothing, until the plan's own time to look again.
+    /// Nothing, until the time of the next plan.
     Tick,
 }
 
 impl Event {
-    /// Whether it is about one cluster that stays selected.
+    /// Whether the event is about one cluster that stays selected.
     pub(crate) fn is_about_a_member(&self) -> bool {
-        !self.changes_what_rolls()
-            && !self.is_asked_for()
+        !self.changes_the_rollout()
+            && !self.is_requested()
             && !matches!(
                 self,
                 Self::SuspendGroup
@@ -81,16 +81,16 @@ impl Event {
             )
     }
 
-    /// Whether it changes the release, the rules, or who is selected.
-    pub(crate) fn changes_what_rolls(&self) -> bool {
+    /// Whether the event changes the release, the rules, or the selection.
+    pub(crate) fn changes_the_rollout(&self) -> bool {
         matches!(
             self,
             Self::Leave(_) | Self::Join(_) | Self::Release(_) | Self::RollBack(_) | Self::NewStrategy(_)
         )
     }
 
-    /// Whether a person asked for something by which more starts than the rules alone would let.
-    pub(crate) fn is_asked_for(&self) -> bool {
+    /// Whether an operator requests something by which more starts than by the rules alone.
+    pub(crate) fn is_requested(&self) -> bool {
         matches!(
             self,
             Self::Promote(_)
@@ -98,7 +98,7 @@ impl Event {
                 | Self::SkipCluster(_)
                 | Self::Pause
                 | Self::Abort
-                | Self::GoOn
+                | Self::Unblock
         )
     }
 }
@@ -112,7 +112,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Events after which no cluster is in flight that was not before: nothing comes back that had been given up.
+/// Events after which no other cluster is in flight: no cluster returns whose slot was given away.
 pub(crate) fn calm_event() -> impl Strategy<Value = Event> {
     prop_oneof![
         5 => any::<u8>().prop_map(Event::Finish),
@@ -136,8 +136,8 @@ fn steering_event() -> impl Strategy<Value = Event> {
         any::<u8>().prop_map(Event::SkipCluster),
         Just(Event::Pause),
         Just(Event::Abort),
-        Just(Event::GoOn),
-        Just(Event::GoOn),
+        Just(Event::Unblock),
+        Just(Event::Unblock),
     ]
 }
 
@@ -156,7 +156,7 @@ fn disturbance() -> impl Strategy<Value = Event> {
         any::<u8>().prop_map(Event::Leave),
         any::<u8>().prop_map(Event::Relabel),
         any::<u8>().prop_map(Event::BreakLabel),
-        any::<u8>().prop_map(Event::Mend),
+        any::<u8>().prop_map(Event::Repair),
         any::<u8>().prop_map(Event::Move),
         any::<bool>().prop_map(Event::RollBack),
         any::<u8>().prop_map(Event::NewStrategy),
@@ -164,7 +164,7 @@ fn disturbance() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// What a bad release does to a cluster.
+/// The effect of a bad release on a cluster.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Curse {
     CutsOff,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use starling_api::OnFailure;
-use starling_core::plan::{Decision, Direction, HoldReason, Plan, Verdict, plan};
+use starling_core::plan::{Decision, Direction, HoldReason, Plan, RolloutVerdict, plan};
 
 use crate::arbitrary::limits;
 use crate::events::{Event, calm_event, curse, event};
@@ -15,20 +15,20 @@ use crate::{config, started};
 proptest! {
     #![proptest_config(config(64))]
 
-    /// Anything may happen to the fleet, and anybody may ask for anything: every plan passes the checker, what the
-    /// group itself does never takes a slot too many, and nothing starts before its gates.
+    /// Any event may happen, and operators may request anything: every plan passes the check, the group itself never
+    /// uses a slot too many, and nothing starts before its gates.
     #[test]
-    fn no_history_breaks_a_bound(mut world in world(limits()), events in vec(event(), 0..60)) {
+    fn no_history_breaks_a_limit(mut world in world(limits()), events in vec(event(), 0..60)) {
         for event in events {
             world.happen(&event);
             world.roll(&event)?;
         }
     }
 
-    /// Where nothing comes back that was given up, the bound is absolute: at no time is the group at work on more
+    /// If no cluster returns whose slot was given away, the limit is absolute: the group is never in flight on more
     /// clusters than it has slots.
     #[test]
-    fn a_calm_history_never_has_more_at_work_than_slots(
+    fn a_calm_history_never_has_more_in_flight_than_slots(
         mut world in world(limits()),
         events in vec(calm_event(), 0..60),
     ) {
@@ -41,9 +41,9 @@ proptest! {
     }
 
     /// A release that cuts its clusters off, fails on them or hangs stops after `maxConcurrency + maxFailures`
-    /// of them, whatever the fleet was doing when it came.
+    /// clusters, whatever was in progress when it came.
     #[test]
-    fn a_bad_release_touches_few_clusters(
+    fn a_bad_release_starts_on_few_clusters(
         mut world in world(limits()),
         before in vec(event(), 0..30),
         curses in vec(curse(), 1..8),
@@ -61,7 +61,7 @@ proptest! {
         for event in after.into_iter().chain(vec![Event::Tick; 20]) {
             if event.is_about_a_member() {
                 world.happen_to(&event, |name| !touched.contains(name));
-            } else if !event.changes_what_rolls() && !event.is_asked_for() {
+            } else if !event.changes_the_rollout() && !event.is_requested() {
                 world.happen(&event);
             }
             for name in world.roll(&event)? {
@@ -72,8 +72,8 @@ proptest! {
         }
     }
 
-    /// Once faults stop, every admitted cluster that can be reached finishes in the end, and people do what is waited
-    /// for, the rollout goes through, in a number of plans that grows with the fleet and not faster.
+    /// Once faults stop, every reachable admitted cluster finishes in the end, and operators act, the rollout succeeds,
+    /// in a number of plans that grows no faster than the fleet.
     #[test]
     fn every_fair_run_settles(
         mut world in world(limits()),
@@ -88,7 +88,7 @@ proptest! {
         settles(&mut world, stay_broken, &picks)?;
     }
 
-    /// A rollback ends as well, whichever way it goes, and whatever the release before it left behind.
+    /// A rollback ends as well, by stages or immediately, and whatever the previous release left behind.
     #[test]
     fn every_rollback_ends(
         mut world in world(limits()),
@@ -97,14 +97,14 @@ proptest! {
         picks in vec(any::<u8>(), 1..8),
     ) {
         world.release_everything_anew();
-        for event in events.iter().filter(|event| !event.changes_what_rolls()) {
+        for event in events.iter().filter(|event| !event.changes_the_rollout()) {
             world.happen(event);
             world.roll(event)?;
         }
         world.happen(&Event::RollBack(at_once));
         prop_assert_ne!(world.rollout.direction, Direction::Forward);
         let rollback = plan(&world.input());
-        prop_assert!(!matches!(rollback.verdict, Verdict::RollBack(_)), "{:#?}", rollback);
+        prop_assert!(!matches!(rollback.verdict, RolloutVerdict::RollBack(_)), "{:#?}", rollback);
         settles(&mut world, false, &picks)?;
     }
 }
@@ -117,7 +117,7 @@ fn settles(world: &mut World, stay_broken: bool, picks: &[u8]) -> Result<(), Tes
         let plan = world.plan_and_execute()?;
         if is_settled(&plan) {
             let held = plan.decisions.values().any(waits_for_a_parameter);
-            prop_assert!(held || plan.verdict == Verdict::Through, "{:#?}", plan);
+            prop_assert!(held || plan.verdict == RolloutVerdict::Succeeded, "{:#?}", plan);
             return Ok(());
         }
         let before = world.input();
@@ -139,8 +139,8 @@ fn settles(world: &mut World, stay_broken: bool, picks: &[u8]) -> Result<(), Tes
     Ok(())
 }
 
-/// Nothing is left to do but for clusters that nobody can reach, that are passed over, or whose parameters nobody mends,
-/// and every stage is passed, but in a group without clusters.
+/// Whether nothing is left to do except for clusters that are unreachable, skipped, or without a parameter, and every
+/// stage has passed, or the group has no clusters.
 fn is_settled(plan: &Plan) -> bool {
     let mut stages = plan.stages.iter();
     let stages = plan.decisions.is_empty() || stages.all(|stage| stage.record.passed_at.is_some());

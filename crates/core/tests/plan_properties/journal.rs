@@ -1,20 +1,22 @@
-//! The journal: whatever it is told, it tells again; whatever is done to it is found.
+//! Properties of the journal: everything is read as it was recorded, and every change of the journal is found.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use starling_core::journal::{Body, Chain, End, Entry, Look, Recorder, What, check_chain, hash, verify};
+use starling_core::journal::{
+    Body, Chain, End, Entry, FlawKind, RecordedPlan, Recorder, check_chain, hash, verify,
+};
 use starling_core::plan::plan;
 
 use super::arbitrary::input;
 use super::config;
 
-/// Entries for some looks, with what each of them is to tell.
-fn written(looks: &[Look]) -> (Vec<Entry>, Vec<Look>, Chain) {
-    let (mut entries, mut told, mut newest) = (Vec::new(), Vec::new(), End::beginning());
+/// Returns the entries for some plans, and the plans that have an entry.
+fn written(recorded: &[RecordedPlan]) -> (Vec<Entry>, Vec<RecordedPlan>, Chain) {
+    let (mut entries, mut written, mut newest) = (Vec::new(), Vec::new(), End::beginning());
     let mut recorder = Recorder::default();
-    for look in looks {
-        let Some(draft) = recorder.draft(1, &look.input, &look.plan).unwrap() else {
+    for recorded in recorded {
+        let Some(draft) = recorder.draft(1, &recorded.input, &recorded.plan).unwrap() else {
             continue;
         };
         let mut entry = Entry {
@@ -23,7 +25,7 @@ fn written(looks: &[Look]) -> (Vec<Entry>, Vec<Look>, Chain) {
             name: "g".into(),
             rollout: 1,
             seq: newest.seq + 1,
-            at: look.input.now,
+            at: recorded.input.now,
             body: draft.body.clone(),
             hash: String::new(),
         };
@@ -34,31 +36,32 @@ fn written(looks: &[Look]) -> (Vec<Entry>, Vec<Look>, Chain) {
         };
         recorder.wrote(draft);
         entries.push(entry);
-        told.push(look.clone());
+        written.push(recorded.clone());
     }
     let cut = End::beginning();
-    (entries, told, Chain { cut, newest })
+    (entries, written, Chain { cut, newest })
 }
 
-fn looks() -> impl Strategy<Value = Vec<Look>> {
+fn recorded() -> impl Strategy<Value = Vec<RecordedPlan>> {
     vec(input(), 1..6).prop_map(|inputs| {
-        let looks = inputs.into_iter().map(|input| Look {
+        let recorded = inputs.into_iter().map(|input| RecordedPlan {
             plan: plan(&input),
             input,
         });
-        looks.collect()
+        recorded.collect()
     })
 }
 
-/// The same fleet, of which only some clusters change: what most entries are about.
-fn small_steps() -> impl Strategy<Value = Vec<Look>> {
+/// Plans of the same fleet in which only some clusters change, as most entries do.
+fn small_steps() -> impl Strategy<Value = Vec<RecordedPlan>> {
     (input(), vec((input(), vec(any::<Index>(), 0..3)), 0..6)).prop_map(|(first, steps)| {
         let mut inputs = vec![first];
         for (other, clusters) in steps {
             let mut next = inputs[inputs.len() - 1].clone();
-            // Nothing is known of the future: what was seen was seen by then.
+            // Observations are never later than the time of the plan.
             next.now = next.now.max(other.now);
             next.steering = other.steering;
+            next.leaving = other.leaving;
             let stages = next.strategy.stages.len();
             for index in clusters {
                 if let Some((name, view)) = other.clusters.iter().nth(index.index(40)) {
@@ -67,28 +70,31 @@ fn small_steps() -> impl Strategy<Value = Vec<Look>> {
                     next.clusters.insert(name.clone(), view);
                 }
             }
+            let selected = &next.clusters;
+            next.leaving
+                .retain(|_, sync| !selected.contains_key(&sync.cluster));
             inputs.push(next);
         }
-        let looks = inputs.into_iter().map(|input| Look {
+        let recorded = inputs.into_iter().map(|input| RecordedPlan {
             plan: plan(&input),
             input,
         });
-        looks.collect()
+        recorded.collect()
     })
 }
 
-fn read(entries: &[Entry]) -> Vec<Look> {
+fn read(entries: &[Entry]) -> Vec<RecordedPlan> {
     let mut before = None;
     let mut read = Vec::new();
     for entry in entries {
-        let look = Look::after(before, Body::read(&entry.body).unwrap()).unwrap();
-        read.push(look.clone());
-        before = Some(look);
+        let recorded = RecordedPlan::after(before, Body::read(&entry.body).unwrap()).unwrap();
+        read.push(recorded.clone());
+        before = Some(recorded);
     }
     read
 }
 
-/// What somebody may do to the rows of a table.
+/// A change of the rows of the journal.
 #[derive(Clone, Debug)]
 enum Tampering {
     Flip(Index, Index),
@@ -137,38 +143,44 @@ proptest! {
     #![proptest_config(config(128))]
 
     #[test]
-    fn what_is_told_is_told_again(looks in prop_oneof![looks(), small_steps()]) {
-        let (entries, told, chain) = written(&looks);
-        prop_assert_eq!(read(&entries), told);
-        // These looks do not follow from each other, and nobody says so but for that.
+    fn plans_are_read_as_they_were_recorded(recorded in prop_oneof![recorded(), small_steps()]) {
+        let (entries, plans, chain) = written(&recorded);
+        prop_assert_eq!(read(&entries), plans);
+        // These plans do not follow from each other, which is reported, and nothing else is.
         let flaws = verify(&chain, &entries, None).flaws.into_iter();
-        let flaws: Vec<_> = flaws.filter(|flaw| !matches!(flaw.what, What::Gap(_))).collect();
+        let flaws: Vec<_> = flaws.filter(|flaw| !matches!(flaw.kind, FlawKind::Gap(_))).collect();
         prop_assert_eq!(flaws, vec![]);
     }
 
-    /// What is left out is what has been said: the decisions, the stages and the verdict of a look without an entry are those of
-    /// the entry before it.
+    /// A plan without an entry has the decisions, the stages and the verdict of the previous entry.
     #[test]
-    fn nothing_that_changed_is_left_out(looks in small_steps()) {
+    fn no_change_is_left_out(recorded in small_steps()) {
         let mut recorder = Recorder::default();
-        let mut said: Option<Look> = None;
-        for look in looks {
-            if let Some(draft) = recorder.draft(1, &look.input, &look.plan).unwrap() {
+        let mut last: Option<RecordedPlan> = None;
+        for recorded in recorded {
+            if let Some(draft) = recorder.draft(1, &recorded.input, &recorded.plan).unwrap() {
                 recorder.wrote(draft);
-                said = Some(look);
+                last = Some(recorded);
                 continue;
             }
-            let said = said.as_ref().unwrap();
-            prop_assert_eq!(&said.plan.decisions, &look.plan.decisions);
-            prop_assert_eq!(&said.plan.stages, &look.plan.stages);
-            prop_assert_eq!(&said.plan.verdict, &look.plan.verdict);
-            prop_assert_eq!(&said.input.steering, &look.input.steering);
+            let last = last.as_ref().unwrap();
+            prop_assert_eq!(&last.plan.decisions, &recorded.plan.decisions);
+            prop_assert_eq!(&last.plan.removals, &recorded.plan.removals);
+            prop_assert_eq!(&last.input.leaving, &recorded.input.leaving);
+            // A group without stages has no stage records: the times of its only stage are those of the plan.
+            let mut stages = recorded.plan.stages.clone();
+            if let ([before], [now]) = (&last.plan.stages[..], &mut stages[..]) {
+                now.record = before.record.clone();
+            }
+            prop_assert_eq!(&last.plan.stages, &stages);
+            prop_assert_eq!(&last.plan.verdict, &recorded.plan.verdict);
+            prop_assert_eq!(&last.input.steering, &recorded.input.steering);
         }
     }
 
     #[test]
-    fn a_changed_journal_is_found(looks in small_steps(), with in tampering()) {
-        let (entries, _, chain) = written(&looks);
+    fn a_changed_journal_is_found(recorded in small_steps(), with in tampering()) {
+        let (entries, _, chain) = written(&recorded);
         let mut changed = entries.clone();
         tamper(&mut changed, &with);
         prop_assume!(changed != entries);

@@ -11,26 +11,27 @@ mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use starling_api::OnFailure;
 use starling_core::plan::check::check;
 use starling_core::plan::{
     ClusterView, Decision, Direction, EntryView, HoldReason, ObservedSync, Plan, PlanInput, Progress, To,
-    everything_in_the_way, plan,
+    hold_reasons, plan,
 };
 
 use arbitrary::{GOOD, NEW, input};
 
-/// So many cases, or as many as `PROPTEST_CASES` says: a long run raises them for all properties at once.
+/// Returns a configuration with this number of cases, or with `PROPTEST_CASES`: a long run raises all properties at
+/// once.
 fn config(cases: u32) -> ProptestConfig {
-    let told = std::env::var("PROPTEST_CASES").ok();
-    let cases = told.map_or(cases, |told| told.parse().unwrap());
+    let requested = std::env::var("PROPTEST_CASES").ok();
+    let cases = requested.map_or(cases, |requested| requested.parse().unwrap());
     ProptestConfig {
         cases,
         max_global_rejects: cases.saturating_mul(4),
         failure_persistence: None,
-        // A case is a whole fleet or history: to make it a little smaller is enough.
+        // A case is a whole fleet or history: a little shrinking is enough.
         max_shrink_iters: 500,
         ..ProptestConfig::default()
     }
@@ -46,7 +47,21 @@ fn started(plan: &Plan) -> BTreeMap<&String, (&Vec<String>, To)> {
         .collect()
 }
 
-/// The fleet after the plan was executed: what it says is recorded, and what it starts is admitted now, and at work.
+fn retried(plan: &Plan) -> BTreeMap<&String, (&Vec<String>, Timestamp)> {
+    plan.decisions
+        .iter()
+        .filter_map(|(name, decision)| match decision {
+            Decision::Retry {
+                entries,
+                requested_at,
+            } => Some((name, (entries, *requested_at))),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Returns the fleet after the plan was executed: its records are stored, and what it starts is admitted now and in
+/// progress.
 fn execute(input: &PlanInput, plan: &Plan) -> PlanInput {
     let mut after = input.clone();
     let records = plan
@@ -54,6 +69,16 @@ fn execute(input: &PlanInput, plan: &Plan) -> PlanInput {
         .iter()
         .map(|stage| (stage.name.clone(), stage.record.clone()));
     after.rollout.stages.extend(records);
+    for (name, (entries, requested_at)) in retried(plan) {
+        let cluster = after.clusters.get_mut(name).unwrap();
+        for entry in entries {
+            let sync = cluster.entries.get_mut(entry).unwrap().observed.as_mut().unwrap();
+            sync.admitted_at = Some(input.now);
+            sync.progress = Progress::Working;
+            sync.retried_for = Some(requested_at);
+            input.rollout.release.clone_into(&mut sync.release);
+        }
+    }
     for (name, (entries, to)) in started(plan) {
         let cluster = after.clusters.get_mut(name).unwrap();
         for entry in entries {
@@ -67,6 +92,7 @@ fn execute(input: &PlanInput, plan: &Plan) -> PlanInput {
                 release,
                 admitted_at: Some(input.now),
                 progress: Progress::Working,
+                retried_for: None,
                 suspended: false,
             });
         }
@@ -74,8 +100,8 @@ fn execute(input: &PlanInput, plan: &Plan) -> PlanInput {
     after
 }
 
-/// Whether something there has failed that takes along what is admitted now: it is of the release that rolls or of the
-/// good one, which is what may be admitted, or its time says that it came later; or it is in trouble.
+/// Whether an entry has failed that blocks what is admitted now: it is of the current release or of the last known good
+/// one, which are the ones that may be admitted, or its admission is later by its time; or it has a problem.
 fn has_failed(input: &PlanInput, cluster: &ClusterView) -> bool {
     let admitted = cluster
         .entries
@@ -85,7 +111,7 @@ fn has_failed(input: &PlanInput, cluster: &ClusterView) -> bool {
         Progress::Failing { .. } => {
             [NEW, GOOD].contains(&&*sync.release) || sync.admitted_at >= Some(input.now)
         }
-        Progress::Held(held) => held.trouble.is_some(),
+        Progress::Applied(applied) => applied.trouble.is_some(),
         Progress::Working => false,
     })
 }
@@ -106,9 +132,9 @@ proptest! {
         prop_assert_eq!(plan(&input), plan(&again));
     }
 
-    /// The bounds in the fewest words, beside the checker: counted from the decisions alone.
+    /// The limits in short, independent of the check: counted from the decisions alone.
     #[test]
-    fn a_plan_stays_within_its_bounds(input in input()) {
+    fn a_plan_stays_within_its_limits(input in input()) {
         let plan = plan(&input);
         let (total, limits) = (input.clusters.len(), &input.strategy.limits);
         let slots = limits.max_concurrency.of_rounded_up(total).max(1);
@@ -122,7 +148,7 @@ proptest! {
         prop_assert!(steering.paused.is_none() && steering.aborted.is_none());
         let goes_on = input.strategy.on_failure == OnFailure::Continue
             && input.rollout.direction == Direction::Forward;
-        // What a person passed over does not count: a cluster, or one that this release had not come to with its stage.
+        // Skipped clusters do not count, unless this release was admitted there before their stage was skipped.
         let passed_over = |name: &String| {
             let cluster = &input.clusters[name];
             let with_stage = steering.skipped_stages.contains_key(&input.strategy.stages[cluster.stage].name);
@@ -148,7 +174,7 @@ proptest! {
         prop_assert!(fresh == 0 || busy + fresh <= slots, "{} beside {} of {}", fresh, busy, slots);
     }
 
-    /// Only a cluster of a stage that is open, or was let go, starts with the release.
+    /// Only a cluster of a stage that is open, or was promoted, starts with the release.
     #[test]
     fn nothing_starts_in_a_stage_that_is_not_open(input in input()) {
         prop_assume!(input.rollout.direction != Direction::BackAtOnce);
@@ -160,9 +186,9 @@ proptest! {
         }
     }
 
-    /// What was recorded is kept: it may only grow.
+    /// Recorded times are kept: a record may only grow.
     #[test]
-    fn a_record_is_never_taken_back(input in input()) {
+    fn a_record_is_never_lost(input in input()) {
         for stage in plan(&input).stages {
             let Some(old) = input.rollout.stages.get(&stage.name) else { continue };
             let kept = |old: Option<_>, new| old.is_none() || old == new;
@@ -172,37 +198,42 @@ proptest! {
         }
     }
 
-    /// A plan that was executed is satisfied. Only a cluster whose other entries had failed before this plan
-    /// completed its admission gives its slot up at once: one other may take it, and one may go on to this
-    /// release in the slot it has, because the release is through with one cluster more.
+    /// After a plan was executed, the next one starts nothing. Only a cluster whose other entries had failed before
+    /// this plan completed its admission releases its slot at once: one other cluster may take it, and one may be
+    /// admitted to this release in the slot that it has, because the release is done on one cluster more.
     #[test]
     fn planning_again_after_execution_starts_nothing(input in input()) {
         let first = plan(&input);
         let after = execute(&input, &first);
         let second = plan(&after);
         prop_assert_eq!(check(&after, &second), Ok(()));
+        prop_assert!(retried(&second).keys().all(|name| !retried(&first).contains_key(*name)));
+        // A retry removes a failure, which may let other clusters start.
+        prop_assume!(retried(&first).is_empty());
         let starts = started(&second);
         let given_up = started(&first).into_keys().filter(|name| has_failed(&input, &input.clusters[*name])).count();
         prop_assert!(starts.len() <= 2 * given_up, "{:?}", starts);
         prop_assert!(starts.keys().all(|name| !started(&first).contains_key(*name)));
     }
 
-    /// Without that exception: no failures, nothing at all, and nothing new to record.
+    /// Without that exception: without failures, the next plan changes and records nothing.
     #[test]
-    fn planning_again_after_execution_changes_nothing_where_nothing_failed(mut input in input()) {
+    fn planning_again_after_execution_changes_nothing_if_nothing_failed(mut input in input()) {
         for cluster in input.clusters.values_mut() {
             let observed = |entry: &'_ mut EntryView| entry.observed.take();
             for entry in cluster.entries.values_mut() {
                 entry.observed = observed(entry).map(|mut sync| {
                     match &mut sync.progress {
                         Progress::Failing { .. } => sync.progress = Progress::Working,
-                        Progress::Held(held) => held.trouble = None,
+                        Progress::Applied(applied) => applied.trouble = None,
                         Progress::Working => {}
                     }
                     sync
                 });
             }
         }
+        // A cluster past its deadline has failed nevertheless, and may be retried.
+        input.steering.retries.clear();
         let first = plan(&input);
         let second = plan(&execute(&input, &first));
         prop_assert_eq!(started(&second), BTreeMap::new(), "after {:#?}", first);
@@ -212,13 +243,13 @@ proptest! {
         }
     }
 
-    /// The meaning of `recheck_at`, with the planner as its own witness: until then, to the nanosecond, no decision and
-    /// no stage changes.
+    /// The meaning of `recheck_at`, by the planner itself: until then, to the nanosecond, no decision and no stage
+    /// changes.
     #[test]
     fn time_alone_changes_nothing_before_recheck(input in input()) {
         let mut input = execute(&input, &plan(&input));
         let settled = plan(&input);
-        prop_assume!(started(&settled).is_empty());
+        prop_assume!(started(&settled).is_empty() && retried(&settled).is_empty());
         let kept = execute(&input, &settled);
         let until = settled.recheck_at.unwrap_or(input.now + SignedDuration::from_hours(1000));
         input = kept;
@@ -231,34 +262,34 @@ proptest! {
         }
     }
 
-    /// Of all that keeps a cluster back the first is what is decided, and time changes it when the decision says so. But for
-    /// room, which is short for everybody at once: only who meets nothing else asks for it.
+    /// The first hold reason of a cluster is its decision, and time ends it as decided. Slots are the exception, since
+    /// all clusters share them: a cluster waits for one only if nothing else holds it.
     #[test]
-    fn the_first_of_everything_in_the_way_is_the_decision(input in input()) {
+    fn the_first_hold_reason_is_the_decision(input in input()) {
         for (name, decision) in &plan(&input).decisions {
-            let all = everything_in_the_way(&input, name);
+            let all = hold_reasons(&input, name);
             match decision {
                 Decision::Hold { reason: HoldReason::NoSlot | HoldReason::TooManyUnavailable, .. } => {
-                    prop_assert_eq!(all, [], "{} waits for room alone", name);
+                    prop_assert_eq!(all, [], "{} waits for a slot only", name);
                 }
                 Decision::Hold { reason, recheck_at } => {
                     prop_assert_eq!(all.first(), Some(&(reason.clone(), *recheck_at)), "{}", name);
                 }
-                _ => prop_assert_eq!(all, [], "nothing keeps {} back", name),
+                _ => prop_assert_eq!(all, [], "nothing holds {}", name),
             }
         }
-        prop_assert_eq!(everything_in_the_way(&input, "nobody"), []);
+        prop_assert_eq!(hold_reasons(&input, "nobody"), []);
     }
 
-    /// What else keeps a cluster back is told beside that its group is suspended, and is the same as without that.
+    /// A suspended group reports the other hold reasons as well, and they are the same as without the suspension.
     #[test]
-    fn what_is_suspended_tells_what_else_is_in_the_way(input in input()) {
+    fn a_suspended_group_reports_the_other_hold_reasons(input in input()) {
         let mut suspended = input.clone();
         suspended.suspended = true;
         for name in input.clusters.keys() {
-            let (without, with) = (everything_in_the_way(&input, name), everything_in_the_way(&suspended, name));
-            let stands_alone = matches!(plan(&suspended).decisions[name], Decision::Hold { reason: HoldReason::GroupSuspended, .. });
-            if !stands_alone || input.suspended {
+            let (without, with) = (hold_reasons(&input, name), hold_reasons(&suspended, name));
+            let is_suspended = matches!(plan(&suspended).decisions[name], Decision::Hold { reason: HoldReason::GroupSuspended, .. });
+            if !is_suspended || input.suspended {
                 prop_assert_eq!(&with, &without, "{}", name);
                 continue;
             }
@@ -267,21 +298,22 @@ proptest! {
         }
     }
 
-    /// Waking up at every `recheck_at` is enough: whatever the wait, something follows or nothing is left to wait for.
+    /// Making the next plan at every `recheck_at` is enough: after any wait something follows, or nothing is left to
+    /// wait for.
     #[test]
-    fn the_times_to_look_again_come_to_an_end(input in input()) {
+    fn the_times_of_next_plans_come_to_an_end(input in input()) {
         let mut input = input;
         for cluster in input.clusters.values_mut() {
             cluster.windows.clear();
         }
-        let mut seen = BTreeSet::new();
+        let mut times = BTreeSet::new();
         for _ in 0..600 {
             let next = plan(&input);
             input = execute(&input, &next);
             let Some(at) = next.recheck_at else { return Ok(()) };
-            prop_assert!(at > input.now && seen.insert(at));
+            prop_assert!(at > input.now && times.insert(at));
             input.now = at;
         }
-        prop_assert!(false, "still to be looked at again");
+        prop_assert!(false, "there is still a next plan");
     }
 }

@@ -1,43 +1,43 @@
-//! Golden scripts of the rollout engine: a fleet, a strategy and what happens go in, what the engine decides and why comes
-//! out. The files beside this one are read as documentation; `STARLING_BLESS=1` writes what comes out into them, to be
-//! read before it is kept.
+//! Golden scripts of the rollout engine: the input is a fleet, a strategy and events; the output is what the engine
+//! decides and why. The files in this folder also serve as documentation. `STARLING_BLESS=1` writes the output into
+//! them; review it before you commit it.
 //!
-//! Every plan of every script is held against the independent checker.
+//! Every plan of every script is verified by the independent check.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod script;
-mod tell;
+mod transcript;
 
 use std::path::PathBuf;
 
 use script::Script;
 use starling_core::plan::check::check;
 use starling_core::simulate::Happened;
-use tell::Teller;
+use transcript::Transcript;
 
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/scripts")
 }
 
-/// Plays a script and returns what is told.
+/// Plays a script and returns its transcript.
 fn play(script: &Script) -> String {
     let mut world = script.world();
-    let mut teller = Teller::new(script.start);
+    let mut transcript = Transcript::new(script.start);
     let mut events = script.events.iter().peekable();
     let end = script.end();
     loop {
         while let Some((_, event)) = events.next_if(|(at, _)| *at <= world.now) {
-            teller.note(world.now, event.text());
+            transcript.note(world.now, event.text());
             event.happen(&mut world);
         }
         let happened = world.settle();
-        teller.take(&world, &happened);
+        transcript.take(&world, &happened);
         let last = happened.iter().rev().find_map(|happened| match happened {
             Happened::Planned(plan) => Some(plan),
             _ => None,
         });
-        // The last plan of a moment starts nothing: it is about the world as it is.
+        // The last plan at a time starts nothing: it is a plan of the present world.
         if let (Some(last), Some(input)) = (last, world.input()) {
             check(&input, last).unwrap_or_else(|violation| panic!("{}: {violation}\n{last:#?}", script.name));
         }
@@ -47,7 +47,7 @@ fn play(script: &Script) -> String {
             _ => break,
         }
     }
-    teller.end(&world)
+    transcript.end(&world)
 }
 
 #[test]
@@ -65,11 +65,11 @@ fn scripts_are_played_as_written() {
         let text = std::fs::read_to_string(&file).unwrap();
         let (head, expected) = text.split_once("\n---\n").unwrap_or((text.trim_end(), ""));
         let name = file.file_stem().unwrap().to_string_lossy();
-        let told = play(&Script::read(&name, head));
+        let output = play(&Script::read(&name, head));
         if bless {
-            std::fs::write(&file, format!("{head}\n---\n{told}")).unwrap();
-        } else if told != expected {
-            wrong.push(format!("== {name}: expected\n{expected}\n== and it was\n{told}"));
+            std::fs::write(&file, format!("{head}\n---\n{output}")).unwrap();
+        } else if output != expected {
+            wrong.push(format!("== {name}: expected\n{expected}\n== actual\n{output}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -1,31 +1,31 @@
-//! How a script is written.
+//! The format of a script.
 //!
-//! A YAML head (`about`, `strategy`, `fleet`, `takes`, and a few more), whose field `script` has one line per event: when,
-//! counted from the start, and what.
+//! A script is a YAML head (`about`, `strategy`, `fleet`, `takes`, and others), whose field `script` has one line per
+//! event: the time since the start, and the event.
 
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use starling_api::RolloutStrategy;
-use starling_core::plan::{Finding, ReadStrategy, Word};
+use starling_core::plan::{Attribution, Finding, ReadStrategy, Retry};
 use starling_core::simulate::{Fate, Member, World};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct Head {
-    /// What is shown, for the reader.
+    /// What the script shows.
     #[allow(dead_code, reason = "for the reader")]
     about: String,
     #[serde(default)]
     strategy: Option<RolloutStrategy>,
-    /// Names, separated by spaces, `a1..a9` being nine, to their labels.
+    /// Cluster names, separated by spaces, and their labels; `a1..a9` are nine clusters.
     fleet: BTreeMap<String, BTreeMap<String, String>>,
-    /// From admission to healthy.
+    /// The time from admission to healthy.
     takes: starling_api::Duration,
     #[serde(default)]
     start: Option<String>,
-    /// How long the script is played; else until nothing happens by itself.
+    /// How long the script is played; by default until nothing happens by itself.
     #[serde(default)]
     ends: Option<starling_api::Duration>,
     script: String,
@@ -39,11 +39,11 @@ pub(crate) struct Script {
     strategy: RolloutStrategy,
     takes: std::time::Duration,
     members: Vec<(String, BTreeMap<String, String>)>,
-    /// In the order of time.
+    /// The events, in the order of time.
     pub(crate) events: Vec<(Timestamp, Event)>,
 }
 
-/// Something that happens.
+/// An event.
 pub(crate) struct Event(String);
 
 impl Script {
@@ -82,7 +82,7 @@ impl Script {
         }
     }
 
-    /// The world before the first event. Nothing is offered yet, so nothing rolls.
+    /// Returns the world before the first event, without a release.
     pub(crate) fn world(&self) -> World {
         let members = self
             .members
@@ -96,7 +96,7 @@ impl Script {
         world
     }
 
-    /// The time after which it is not played any more.
+    /// Returns when the script ends.
     pub(crate) fn end(&self) -> Timestamp {
         let ends = self.ends.unwrap_or(SignedDuration::from_hours(24 * 30));
         self.start.checked_add(ends).unwrap()
@@ -107,12 +107,12 @@ fn member(name: &str, labels: &BTreeMap<String, String>, takes: std::time::Durat
     Member::new(&format!("uid-of-{name}"), labels.clone(), takes)
 }
 
-/// `a b1..b3` is a, b1, b2, b3.
+/// Expands names: `a b1..b3` is a, b1, b2, b3.
 fn expand(names: &str) -> Vec<String> {
     let mut expanded = Vec::new();
-    for word in names.split_whitespace() {
-        let Some((first, last)) = word.split_once("..") else {
-            expanded.push(word.to_owned());
+    for name in names.split_whitespace() {
+        let Some((first, last)) = name.split_once("..") else {
+            expanded.push(name.to_owned());
             continue;
         };
         let digits = first.find(|c: char| c.is_ascii_digit()).unwrap();
@@ -128,11 +128,11 @@ impl Event {
         &self.0
     }
 
-    /// Does it to the world.
+    /// Applies the event to the world.
     pub(crate) fn happen(&self, world: &mut World) {
         let words: Vec<&str> = self.0.split_whitespace().collect();
         let now = world.now;
-        let word = |by: &str| Word {
+        let attribution = |by: &str| Attribution {
             by: by.to_owned(),
             reason: "as planned".to_owned(),
             at: now,
@@ -144,6 +144,7 @@ impl Event {
                     "fails" => Fate::Fails,
                     "hangs" => Fate::Hangs,
                     "cuts-off" => Fate::CutsOff,
+                    "healthy" => Fate::Healthy,
                     other => panic!("no such fate: {other}"),
                 };
                 each(world, names, |member| {
@@ -173,7 +174,7 @@ impl Event {
             ["relabelled", name, labels @ ..] => {
                 world.members.get_mut(*name).unwrap().labels = pairs(labels);
             }
-            ["approve", stage, "by", who] => world.approve(stage, word(who)),
+            ["approve", stage, "by", who] => world.approve(stage, attribution(who)),
             ["found", stage, "passed"] => world.find(stage, Finding::Passed),
             ["found", stage, "failed", ..] => world.find(
                 stage,
@@ -181,24 +182,33 @@ impl Event {
                     message: words[3..].join(" "),
                 },
             ),
-            ["pause", "by", who] => world.steering.paused = Some(word(who)),
+            ["pause", "by", who] => world.steering.paused = Some(attribution(who)),
             ["resume"] => world.steering.paused = None,
-            ["abort", "by", who] => world.steering.aborted = Some(word(who)),
+            ["abort", "by", who] => world.steering.aborted = Some(attribution(who)),
             ["skip", "stage", stage, "by", who] => {
                 world
                     .steering
                     .skipped_stages
-                    .insert((*stage).to_owned(), word(who));
+                    .insert((*stage).to_owned(), attribution(who));
             }
             ["skip", cluster, "by", who] => {
-                world.steering.skipped.insert((*cluster).to_owned(), word(who));
+                world
+                    .steering
+                    .skipped
+                    .insert((*cluster).to_owned(), attribution(who));
             }
             ["promote", stage, "by", who] => {
-                world.steering.promoted.insert((*stage).to_owned(), word(who));
+                world
+                    .steering
+                    .promoted
+                    .insert((*stage).to_owned(), attribution(who));
             }
-            ["rollback"] => world.ask_back(None),
-            ["rollback", "to", release] => world.ask_back(Some(release)),
-            ["release", "what", "is", "held"] => world.ask_release(),
+            ["rollback"] => world.request_rollback(None),
+            ["rollback", "to", release] => world.request_rollback(Some(release)),
+            ["release", "what", "is", "held"] => world.request_release(),
+            ["retry", "by", who] => retry(world, None, None, attribution(who)),
+            ["retry", "stage", stage, "by", who] => retry(world, None, Some(stage), attribution(who)),
+            ["retry", cluster, "by", who] => retry(world, Some(cluster), None, attribution(who)),
             ["suspend"] => world.suspended = true,
             ["unsuspend"] => world.suspended = false,
             ["members", "held"] => world.membership_held = true,
@@ -211,6 +221,14 @@ impl Event {
             _ => panic!("no such event: {}", self.0),
         }
     }
+}
+
+fn retry(world: &mut World, cluster: Option<&str>, stage: Option<&str>, attribution: Attribution) {
+    world.steering.retries.push(Retry {
+        cluster: cluster.map(str::to_owned),
+        stage: stage.map(str::to_owned),
+        attribution,
+    });
 }
 
 fn each(world: &mut World, names: &[&str], change: impl Fn(&mut Member)) {

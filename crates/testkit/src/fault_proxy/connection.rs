@@ -1,4 +1,4 @@
-//! One client connection: reads requests, lets the rules strike, forwards what is left.
+//! One client connection: reads requests, applies the rules, and forwards the other requests.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -26,45 +26,45 @@ use super::upstream::Channel;
 
 type Body = BoxBody<Bytes, hyper::Error>;
 
-/// Ends the connection in place of an answer.
+/// Closes the connection instead of a response.
 #[derive(Debug, thiserror::Error)]
 #[error("connection cut")]
 struct Cut {
-    /// Written before the end, as it is.
-    last_words: Bytes,
+    /// Bytes that are written before the close.
+    final_bytes: Bytes,
 }
 
-/// What the rules leave of a request.
-enum Verdict {
-    /// The server shall see it; the hooks are called when it has answered.
-    Forward { hooks: Vec<Hook>, cut_answer: bool },
-    /// The answer in place of the server's.
+/// What the rules decide for a request.
+enum Action {
+    /// Forward the request to the server; the hooks are called after the response.
+    Forward { hooks: Vec<Hook>, cut_response: bool },
+    /// Send this response instead of the server's.
     Answer(Response<Body>),
-    /// No answer.
+    /// Close the connection without a response.
     Cut(Cut),
 }
 
-/// Serves a connection until the client leaves or a fault ends it.
+/// Serves a connection until the client disconnects or a fault closes it.
 pub(super) async fn serve<S>(stream: S, shared: Arc<Shared>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let channel = Arc::new(Mutex::new(Channel::new(Arc::clone(&shared.dialer))));
-    let last_words = Arc::new(std::sync::Mutex::new(Bytes::new()));
-    let words = Arc::clone(&last_words);
+    let final_bytes = Arc::new(std::sync::Mutex::new(Bytes::new()));
+    let bytes = Arc::clone(&final_bytes);
     let service = service_fn(
         move |request| -> BoxFuture<'static, Result<Response<Body>, Cut>> {
-            let (shared, channel, words) = (Arc::clone(&shared), Arc::clone(&channel), Arc::clone(&words));
+            let (shared, channel, bytes) = (Arc::clone(&shared), Arc::clone(&channel), Arc::clone(&bytes));
             async move {
-                // HTTP/1.1 has one request at a time, so nobody waits for this lock.
-                let answer = handle(request, &shared, &mut *channel.lock().await).await;
-                if let Err(cut) = &answer {
-                    words
+                // HTTP/1.1 has one request at a time, so this lock is never contended.
+                let response = handle(request, &shared, &mut *channel.lock().await).await;
+                if let Err(cut) = &response {
+                    bytes
                         .lock()
                         .unwrap_or_else(std::sync::PoisonError::into_inner)
-                        .clone_from(&cut.last_words);
+                        .clone_from(&cut.final_bytes);
                 }
-                answer
+                response
             }
             .boxed()
         },
@@ -72,8 +72,8 @@ where
     let mut connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     let outcome = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
     let mut stream = connection.into_parts().io.into_inner();
-    let words = std::mem::take(
-        &mut *last_words
+    let bytes = std::mem::take(
+        &mut *final_bytes
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner),
     );
@@ -81,12 +81,12 @@ where
         Ok(()) => stream.shutdown().await,
         Err(error) => {
             tracing::debug!(%error, "client connection ended");
-            // Without a shutdown the client sees the connection break, as it does when a server dies.
-            async { stream.write_all(&words).await.and(stream.flush().await) }.await
+            // Without a shutdown, the client sees a broken connection, as if the server died.
+            async { stream.write_all(&bytes).await.and(stream.flush().await) }.await
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, "client has gone");
+        tracing::debug!(%error, "client disconnected");
     }
 }
 
@@ -97,39 +97,39 @@ async fn handle(
 ) -> Result<Response<Body>, Cut> {
     let (head, body) = request.into_parts();
     if head.headers.contains_key(UPGRADE) {
-        return Ok(text_answer(
+        return Ok(text_response(
             StatusCode::NOT_IMPLEMENTED,
             "this proxy does not upgrade connections",
         ));
     }
-    // Requests to an API server are small and end; only answers (watches) have to be streamed.
+    // Requests to an API server are small and finite; only responses (watches) have to be streamed.
     let body = body.collect().await.map_err(|_| cut())?.to_bytes();
     let path = head.uri.path();
     let mut info = RequestInfo::new(head.method.clone(), path, head.uri.query().unwrap_or(""), body);
     info.headers.clone_from(&head.headers);
-    let place = shared.record.add(info.clone());
-    match judge(shared, &info).await {
-        Verdict::Cut(cut) => Err(cut),
-        Verdict::Answer(response) => {
+    let index = shared.record.add(info.clone());
+    match apply_rules(shared, &info).await {
+        Action::Cut(cut) => Err(cut),
+        Action::Answer(response) => {
             shared
                 .record
-                .update(place, |request| request.status = Some(response.status().as_u16()));
+                .update(index, |request| request.status = Some(response.status().as_u16()));
             Ok(response)
         }
-        Verdict::Forward { hooks, cut_answer } => {
+        Action::Forward { hooks, cut_response } => {
             info.forwarded = true;
-            shared.record.update(place, |request| request.forwarded = true);
-            let answer = channel.send(outgoing(head, info.body.clone())).await;
-            let response = answer.map_err(|error| {
-                tracing::debug!(error, "server gave no answer");
+            shared.record.update(index, |request| request.forwarded = true);
+            let response = channel.send(outgoing(head, info.body.clone())).await;
+            let response = response.map_err(|error| {
+                tracing::debug!(error, "no response from the server");
                 cut()
             })?;
             info.status = Some(response.status().as_u16());
             shared
                 .record
-                .update(place, |request| request.status = info.status);
+                .update(index, |request| request.status = info.status);
             hooks.iter().for_each(|hook| hook(Stage::After, &info));
-            if cut_answer {
+            if cut_response {
                 Err(cut())
             } else {
                 Ok(incoming(response))
@@ -138,11 +138,11 @@ async fn handle(
     }
 }
 
-/// Lets the rules strike in their order: delays and hooks add up, the first other fault decides.
-async fn judge(shared: &Shared, info: &RequestInfo) -> Verdict {
+/// Applies the rules in order: delays and hooks accumulate, and the first other fault decides.
+async fn apply_rules(shared: &Shared, info: &RequestInfo) -> Action {
     let mut hooks = Vec::new();
     for rule in shared.rules() {
-        if !rule.strikes(info) {
+        if !rule.applies(info) {
             continue;
         }
         match &rule.fault {
@@ -155,31 +155,31 @@ async fn judge(shared: &Shared, info: &RequestInfo) -> Verdict {
                 let mut response = Response::new(full(body.clone()));
                 *response.status_mut() = *code;
                 response.headers_mut().extend(headers.iter().cloned());
-                return Verdict::Answer(response);
+                return Action::Answer(response);
             }
-            Fault::CutBefore => return Verdict::Cut(cut()),
+            Fault::CutBefore => return Action::Cut(cut()),
             Fault::CutAfter => {
-                return Verdict::Forward {
+                return Action::Forward {
                     hooks,
-                    cut_answer: true,
+                    cut_response: true,
                 };
             }
-            // Ends when the client gives up: its connection, and this with it, is dropped.
+            // Ends when the client closes the connection, which drops this future.
             Fault::BlackHole => return std::future::pending().await,
             Fault::Garbage(bytes) => {
-                return Verdict::Cut(Cut {
-                    last_words: bytes.clone(),
+                return Action::Cut(Cut {
+                    final_bytes: bytes.clone(),
                 });
             }
         }
     }
-    Verdict::Forward {
+    Action::Forward {
         hooks,
-        cut_answer: false,
+        cut_response: false,
     }
 }
 
-/// The request for the server: as it came, but with a body of known length and a connection of its own.
+/// Returns the request for the server: unchanged but for a body of known length and the headers of the connection.
 fn outgoing(mut head: Parts, body: Bytes) -> Request<Full<Bytes>> {
     for header in [CONNECTION, TRANSFER_ENCODING, CONTENT_LENGTH] {
         head.headers.remove(header);
@@ -188,7 +188,7 @@ fn outgoing(mut head: Parts, body: Bytes) -> Request<Full<Bytes>> {
     Request::from_parts(head, Full::new(body))
 }
 
-/// The answer for the client: as it came, streamed.
+/// Returns the response for the client: unchanged and streamed.
 fn incoming(response: Response<Incoming>) -> Response<Body> {
     let (mut head, body) = response.into_parts();
     for header in [CONNECTION, TRANSFER_ENCODING] {
@@ -197,7 +197,7 @@ fn incoming(response: Response<Incoming>) -> Response<Body> {
     Response::from_parts(head, body.boxed())
 }
 
-fn text_answer(code: StatusCode, text: &'static str) -> Response<Body> {
+fn text_response(code: StatusCode, text: &'static str) -> Response<Body> {
     let mut response = Response::new(full(Bytes::from_static(text.as_bytes())));
     *response.status_mut() = code;
     response
@@ -211,6 +211,6 @@ fn full(bytes: Bytes) -> Body {
 
 fn cut() -> Cut {
     Cut {
-        last_words: Bytes::new(),
+        final_bytes: Bytes::new(),
     }
 }

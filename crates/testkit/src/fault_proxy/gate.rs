@@ -1,4 +1,4 @@
-//! A connection through which nothing passes while a gate is shut.
+//! Streams that are blocked while a gate is shut.
 
 use std::io;
 use std::pin::Pin;
@@ -8,11 +8,11 @@ use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Opens and shuts any number of connections at once.
+/// Opens and shuts any number of connections together.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     shut: AtomicBool,
-    /// Tasks that found the gate shut.
+    /// Tasks that wait for the gate.
     waiting: Mutex<Vec<Waker>>,
 }
 
@@ -25,13 +25,13 @@ impl Gate {
         }
     }
 
-    /// Is ready while the gate is open.
+    /// Ready while the gate is open.
     fn poll_open(&self, cx: &Context<'_>) -> Poll<()> {
         if !self.shut.load(Ordering::SeqCst) {
             return Poll::Ready(());
         }
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        // Opened between the look and the lock: nobody would wake a waker that is added now.
+        // If the gate was opened between the check and the lock, a waker that is added now would never be woken.
         if !self.shut.load(Ordering::SeqCst) {
             return Poll::Ready(());
         }

@@ -1,8 +1,9 @@
-//! A proxy in front of one API server that goes wrong on demand.
+//! A proxy in front of one API server that injects faults.
 //!
-//! It ends TLS with an authority of its own and speaks HTTP/1.1 on both sides, one connection to the server for
-//! each connection of a client. Headers pass, so the server sees the client's token. Answers are streamed,
-//! watches included; requests are read to their end first. Upgrades (`exec`, `port-forward`) are answered 501.
+//! The proxy terminates TLS with its own authority and uses HTTP/1.1 on both sides, with one connection to the server
+//! for each connection of a client. Headers are forwarded, so the server receives the client's token. Responses are
+//! streamed, watches included; requests are read completely first. The response to an upgrade (`exec`, `port-forward`)
+//! is 501.
 
 mod connection;
 mod gate;
@@ -37,10 +38,10 @@ pub use record::RequestInfo;
 pub use rule::{Fault, Hook, Match, RuleHandle, Stage};
 pub use upstream::Upstream;
 
-/// How often a port is tried that another process has taken first.
+/// How often another port is tried after a process has taken the chosen one.
 const PORT_ATTEMPTS: usize = 5;
 
-/// What went wrong with a proxy itself; faults are no errors.
+/// Errors of a proxy itself. Injected faults are not errors.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultProxyError {
@@ -52,7 +53,7 @@ pub enum FaultProxyError {
         /// What is wrong with it.
         why: String,
     },
-    /// Keys or certificates could not be made.
+    /// Keys or certificates could not be generated.
     #[error("credentials of the proxy")]
     Credentials(#[source] PkiError),
     /// A certificate or key is not PEM.
@@ -72,10 +73,10 @@ pub enum FaultProxyError {
     },
 }
 
-/// A proxy with a programmable list of faults. It ends on drop, and its connections with it.
+/// A proxy with a programmable list of faults. Dropping it stops the proxy and its connections.
 ///
-/// Rules strike in the order in which they were added. [`Fault::Latency`] and [`Fault::Hook`] add up; the first
-/// other fault decides, and later rules neither see nor count the request.
+/// Rules apply in the order in which they were added. [`Fault::Latency`] and [`Fault::Hook`] accumulate; the first
+/// other fault decides, and later rules neither apply to nor count the request.
 #[derive(Debug)]
 pub struct FaultProxy {
     upstream: Upstream,
@@ -83,21 +84,21 @@ pub struct FaultProxy {
     ca_pem: String,
     acceptor: Acceptor,
     shared: Arc<Shared>,
-    /// The task that accepts; empty while connections are refused.
+    /// The task that accepts connections; empty while connections are refused.
     listening: tokio::sync::Mutex<Option<Listening>>,
 }
 
-/// What all connections of a proxy share.
+/// The shared state of all connections of a proxy.
 pub(crate) struct Shared {
     dialer: Arc<Dialer>,
     rules: Mutex<Vec<Arc<Rule>>>,
     record: Record,
     gate: Arc<Gate>,
-    /// Changes when all connections shall be cut.
+    /// Changes when all connections are to be cut.
     cuts: watch::Sender<u64>,
 }
 
-/// Ends the task on drop, and with it the listener and all connections.
+/// Stops the task on drop, and with it the listener and all connections.
 #[derive(Debug)]
 struct Listening(JoinHandle<()>);
 
@@ -105,7 +106,7 @@ struct Listening(JoinHandle<()>);
 struct Acceptor(TlsAcceptor);
 
 impl FaultProxy {
-    /// Starts a proxy in front of a server. The server need not run yet.
+    /// Starts a proxy in front of a server, which need not run yet.
     ///
     /// # Errors
     /// [`FaultProxyError`] if the server's URL or certificate is malformed or no port is free.
@@ -136,7 +137,7 @@ impl FaultProxy {
         })
     }
 
-    /// Returns the URL that clients use in place of the server's.
+    /// Returns the URL that clients use instead of the server's.
     pub fn url(&self) -> String {
         format!("https://127.0.0.1:{}{}", self.port, self.shared.dialer.base_path)
     }
@@ -156,7 +157,7 @@ impl FaultProxy {
         )
     }
 
-    /// Makes a client of the proxy that repeats nothing by itself.
+    /// Creates a client of the proxy that does not retry.
     ///
     /// # Errors
     /// As for [`client_from_kubeconfig`].
@@ -175,13 +176,13 @@ impl FaultProxy {
         RuleHandle { rule }
     }
 
-    /// Takes one rule away. Requests that it has struck already stay struck.
+    /// Removes one rule. Requests to which it has already been applied are not affected.
     pub fn remove(&self, handle: &RuleHandle) {
         let mut rules = self.shared.rules.lock().unwrap_or_else(PoisonError::into_inner);
         rules.retain(|rule| !Arc::ptr_eq(rule, &handle.rule));
     }
 
-    /// Takes all rules away and opens the black hole; a refusing proxy goes on refusing.
+    /// Removes all rules and ends the black hole; a refusing proxy continues to refuse.
     pub fn clear(&self) {
         self.shared
             .rules
@@ -191,13 +192,13 @@ impl FaultProxy {
         self.black_hole(false);
     }
 
-    /// Lets nothing pass in either direction, on present and new connections; `false` lets it pass again,
-    /// with nothing lost. Connections are still accepted: to the client the network is silent.
+    /// Blocks all bytes in both directions, on existing and new connections; `false` lets them pass again, without
+    /// loss. Connections are still accepted, so the client sees a silent network.
     pub fn black_hole(&self, on: bool) {
         self.shared.gate.set_shut(on);
     }
 
-    /// Cuts all present connections. New ones are served.
+    /// Cuts all existing connections. New ones are served.
     pub fn cut_connections(&self) {
         self.shared.cuts.send_modify(|count| *count += 1);
     }
@@ -224,12 +225,12 @@ impl FaultProxy {
         Ok(())
     }
 
-    /// Returns all requests that arrived, in their order, those that a fault struck included.
+    /// Returns all received requests in order, including those with a fault.
     pub fn requests(&self) -> Vec<RequestInfo> {
         self.shared.record.all()
     }
 
-    /// Counts the requests that arrived by method and path.
+    /// Counts the received requests by method and path.
     pub fn counts(&self) -> BTreeMap<(String, String), usize> {
         let mut counts = BTreeMap::new();
         for request in self.requests() {
@@ -240,7 +241,7 @@ impl FaultProxy {
         counts
     }
 
-    /// Counts the requests that arrived with this method and a path that ends so.
+    /// Counts the received requests with this method and a path that ends with `path_end`.
     pub fn count(&self, method: &Method, path_end: &str) -> usize {
         let chosen = |request: &&RequestInfo| request.method == *method && request.path.ends_with(path_end);
         self.requests().iter().filter(chosen).count()
@@ -248,7 +249,7 @@ impl FaultProxy {
 }
 
 impl Shared {
-    /// Returns the rules as they are now: a rule that is added meanwhile strikes from the next request on.
+    /// Returns the current rules: a rule that is added meanwhile applies from the next request on.
     fn rules(&self) -> Vec<Arc<Rule>> {
         self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -276,7 +277,7 @@ impl Listening {
     /// Ends the task and returns when the listener is closed.
     async fn end(mut self) {
         self.0.abort();
-        // The error says that the task was aborted.
+        // The error only reports that the task was aborted.
         let _ = (&mut self.0).await;
     }
 }
@@ -287,7 +288,7 @@ impl Drop for Listening {
     }
 }
 
-/// Accepts connections and keeps their tasks, which end with this one.
+/// Accepts connections and owns their tasks, which end with this one.
 async fn accept(listener: TcpListener, acceptor: Acceptor, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     loop {
@@ -307,7 +308,7 @@ async fn serve_until_cut(stream: TcpStream, Acceptor(acceptor): Acceptor, shared
     let mut cuts = shared.cuts.subscribe();
     let serve = async {
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "no immediate sending");
+            tracing::debug!(%error, "TCP_NODELAY not set");
         }
         match acceptor
             .accept(Gated::new(stream, Arc::clone(&shared.gate)))
@@ -328,7 +329,7 @@ async fn listen(port: u16) -> Result<TcpListener, FaultProxyError> {
     listener.map_err(|source| FaultProxyError::Listen { port, source })
 }
 
-/// Listens on a port to which the proxy can come back after refusing for a while.
+/// Listens on a port that the proxy can reuse after it has refused connections for a while.
 async fn listen_anywhere() -> Result<(TcpListener, u16), FaultProxyError> {
     let mut attempt = 1;
     loop {

@@ -1,4 +1,4 @@
-//! The requests that a proxy has seen.
+//! The requests that a proxy has received.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method};
 use jiff::Timestamp;
 
-/// One request and what became of it.
+/// One request and its result.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RequestInfo {
@@ -22,9 +22,9 @@ pub struct RequestInfo {
     pub body: Bytes,
     /// When the request had arrived completely.
     pub when: Timestamp,
-    /// Whether it was handed to the server.
+    /// Whether the request was forwarded to the server.
     pub forwarded: bool,
-    /// The status that the server, or a fault in its place, answered. Empty while there is no answer.
+    /// The status of the response of the server or of a fault. Empty while there is no response.
     pub status: Option<u16>,
 }
 
@@ -42,13 +42,13 @@ impl RequestInfo {
         }
     }
 
-    /// Tells whether the request carries this bearer token.
+    /// Whether the request has this bearer token.
     pub fn has_token(&self, token: &str) -> bool {
         let value = self.headers.get(http::header::AUTHORIZATION);
         value.is_some_and(|value| value.as_bytes() == format!("Bearer {token}").as_bytes())
     }
 
-    /// Tells whether the request is a watch.
+    /// Whether the request is a watch.
     pub fn is_watch(&self) -> bool {
         self.query
             .split('&')
@@ -63,16 +63,16 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Adds a request and returns its place.
+    /// Adds a request and returns its index.
     pub(super) fn add(&self, request: RequestInfo) -> usize {
         let mut requests = self.lock();
         requests.push(request);
         requests.len() - 1
     }
 
-    /// Notes what became of the request at a place that [`Self::add`] returned.
-    pub(super) fn update(&self, place: usize, change: impl FnOnce(&mut RequestInfo)) {
-        if let Some(request) = self.lock().get_mut(place) {
+    /// Updates the request at an index that [`Self::add`] returned.
+    pub(super) fn update(&self, index: usize, change: impl FnOnce(&mut RequestInfo)) {
+        if let Some(request) = self.lock().get_mut(index) {
             change(request);
         }
     }

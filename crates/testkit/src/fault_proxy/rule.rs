@@ -1,4 +1,4 @@
-//! Which requests a fault strikes, and what it does to them.
+//! Rules: which requests get a fault, and which fault.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use super::record::RequestInfo;
 
 type Predicate = Arc<dyn Fn(&RequestInfo) -> bool + Send + Sync>;
 
-/// Chooses requests. Everything that was asked for has to hold; a new one chooses all.
+/// Selects requests that meet all its conditions; a new match selects all requests.
 ///
-/// Counting with [`Self::nth`] and [`Self::times`] is over the requests that the rest of the match chooses.
+/// [`Self::nth`] and [`Self::times`] count the requests that meet all other conditions.
 #[derive(Clone, Default)]
 pub struct Match {
     predicates: Vec<Predicate>,
@@ -23,56 +23,56 @@ pub struct Match {
 }
 
 impl Match {
-    /// Chooses every request.
+    /// Selects every request.
     pub fn any() -> Self {
         Self::default()
     }
 
-    /// Chooses requests with this method.
+    /// Selects requests with this method.
     pub fn method(method: Method) -> Self {
         Self::any().and(move |request| request.method == method)
     }
 
-    /// Chooses requests that may change something: POST, PUT, PATCH, DELETE.
+    /// Selects requests that may change something: POST, PUT, PATCH, DELETE.
     pub fn writes() -> Self {
         Self::any().and(|request| !matches!(request.method, Method::GET | Method::HEAD | Method::OPTIONS))
     }
 
-    /// Demands one of these methods.
+    /// Requires one of these methods.
     #[must_use]
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         let methods: Vec<Method> = methods.into_iter().collect();
         self.and(move |request| methods.contains(&request.method))
     }
 
-    /// Demands that the path fulfils a condition.
+    /// Requires that the path fulfils a condition.
     #[must_use]
     pub fn path(self, condition: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         self.and(move |request| condition(&request.path))
     }
 
-    /// Demands that the path contains this text.
+    /// Requires that the path contains this text.
     #[must_use]
     pub fn path_contains(self, text: impl Into<String>) -> Self {
         let text = text.into();
         self.and(move |request| request.path.contains(&text))
     }
 
-    /// Demands that the path ends with this text, such as `/configmaps/settings`.
+    /// Requires that the path ends with this text, such as `/configmaps/settings`.
     #[must_use]
     pub fn path_ends_with(self, text: impl Into<String>) -> Self {
         let text = text.into();
         self.and(move |request| request.path.ends_with(&text))
     }
 
-    /// Demands that the query contains this text, such as `watch=true`.
+    /// Requires that the query contains this text, such as `watch=true`.
     #[must_use]
     pub fn query_contains(self, text: impl Into<String>) -> Self {
         let text = text.into();
         self.and(move |request| request.query.contains(&text))
     }
 
-    /// Demands that the body of the request contains this text.
+    /// Requires that the body of the request contains this text.
     #[must_use]
     pub fn body_contains(self, text: impl Into<Vec<u8>>) -> Self {
         let text = text.into();
@@ -81,21 +81,21 @@ impl Match {
         })
     }
 
-    /// Demands any other condition.
+    /// Requires any other condition.
     #[must_use]
     pub fn and(mut self, condition: impl Fn(&RequestInfo) -> bool + Send + Sync + 'static) -> Self {
         self.predicates.push(Arc::new(condition));
         self
     }
 
-    /// Chooses only the first `n` such requests.
+    /// Selects only the first `n` such requests.
     #[must_use]
     pub fn times(mut self, n: usize) -> Self {
         self.times = Some(n);
         self
     }
 
-    /// Chooses only the `k`th such request, counted from 1; 0 chooses none.
+    /// Selects only the `k`th such request, counted from 1; 0 chooses none.
     #[must_use]
     pub fn nth(mut self, k: usize) -> Self {
         self.skip = k.saturating_sub(1);
@@ -114,47 +114,47 @@ impl fmt::Debug for Match {
     }
 }
 
-/// The moment at which a hook is called.
+/// When a hook is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// The request has arrived and the server has not seen it.
+    /// The request has arrived and is not forwarded yet.
     Before,
-    /// The server has answered (a write is committed) and the client has not seen it.
+    /// The server has responded (a write is committed) and the client has not received the response.
     After,
 }
 
-/// What a test does at a [`Stage`]. It runs on the connection's task: the request waits for it, so it may
-/// block for a moment, to kill a process for instance, but must not wait for something that this proxy delivers.
+/// A callback of a test at a [`Stage`]. It runs on the task of the connection and delays the request. It may block for
+/// a short time, for example to kill a process, but must not wait for a response through this proxy.
 pub type Hook = Arc<dyn Fn(Stage, &RequestInfo) + Send + Sync>;
 
-/// What happens to a chosen request.
+/// The fault of a selected request.
 #[derive(Clone)]
 pub enum Fault {
-    /// It waits before it goes on.
+    /// The request is delayed.
     Latency(Duration),
-    /// It is answered in place of the server, which does not see it.
+    /// This response is sent; the server does not receive the request.
     Status {
         /// The status.
         code: StatusCode,
-        /// Headers of the answer.
+        /// Headers of the response.
         headers: Vec<(HeaderName, HeaderValue)>,
-        /// Body of the answer.
+        /// Body of the response.
         body: Bytes,
     },
-    /// The connection is closed; the server does not see the request.
+    /// The connection is closed; the server does not receive the request.
     CutBefore,
-    /// The server handles the request; the connection is closed in place of the answer.
+    /// The server handles the request; the connection is closed instead of a response.
     CutAfter,
-    /// The client waits for an answer that does not come; the server does not see the request.
+    /// The client never gets a response; the server does not receive the request.
     BlackHole,
-    /// These bytes are written in place of an answer and the connection is closed.
+    /// These bytes are written instead of a response, and the connection is closed.
     Garbage(Bytes),
-    /// The test is called before the request goes on and after it was answered.
+    /// The hook is called before the request is forwarded and after the response.
     Hook(Hook),
 }
 
 impl Fault {
-    /// Answers with the `Status` object that an API server sends with this code.
+    /// Creates a response with the `Status` object of an API server for this code.
     pub fn status(code: StatusCode) -> Self {
         let body = format!(
             r#"{{"kind":"Status","apiVersion":"v1","metadata":{{}},"status":"Failure","message":"injected: {text}","reason":"{reason}","code":{number}}}"#,
@@ -173,7 +173,7 @@ impl Fault {
         }
     }
 
-    /// Answers 429 and asks the client to come back after some seconds.
+    /// Creates a response 429 with `Retry-After`.
     pub fn too_many_requests(retry_after_seconds: u32) -> Self {
         let Self::Status {
             code,
@@ -207,7 +207,7 @@ impl fmt::Debug for Fault {
     }
 }
 
-/// The `reason` that API servers give with a code.
+/// Returns the `reason` of API servers for a code.
 fn reason(code: StatusCode) -> &'static str {
     match code.as_u16() {
         400 => "BadRequest",
@@ -225,7 +225,7 @@ fn reason(code: StatusCode) -> &'static str {
     }
 }
 
-/// A match, its fault, and how often it came to pass.
+/// A match, its fault, and how often the fault was applied.
 #[derive(Debug)]
 pub(super) struct Rule {
     matching: Match,
@@ -244,9 +244,14 @@ impl Rule {
         }
     }
 
-    /// Tells whether the fault strikes this request, and counts it.
-    pub(super) fn strikes(&self, request: &RequestInfo) -> bool {
-        if !self.matching.predicates.iter().all(|holds| holds(request)) {
+    /// Whether the fault applies to this request. Counts the request.
+    pub(super) fn applies(&self, request: &RequestInfo) -> bool {
+        if !self
+            .matching
+            .predicates
+            .iter()
+            .all(|condition| condition(request))
+        {
             return false;
         }
         let number = self.chosen.fetch_add(1, Ordering::SeqCst);
@@ -255,22 +260,22 @@ impl Rule {
             skip,
             times,
         } = &self.matching;
-        let strikes = number >= *skip && times.is_none_or(|times| number < skip + times);
-        if strikes {
+        let applies = number >= *skip && times.is_none_or(|times| number < skip + times);
+        if applies {
             self.fired.fetch_add(1, Ordering::SeqCst);
         }
-        strikes
+        applies
     }
 }
 
-/// Tells how often a rule struck.
+/// Reads how often a rule was applied.
 #[derive(Debug, Clone)]
 pub struct RuleHandle {
     pub(super) rule: Arc<Rule>,
 }
 
 impl RuleHandle {
-    /// Returns how many requests the fault has struck, counted when it struck and not when it was over.
+    /// Returns the number of requests with this fault, counted at its start and not at its end.
     pub fn fired(&self) -> usize {
         self.rule.fired.load(Ordering::SeqCst)
     }
@@ -280,11 +285,11 @@ impl RuleHandle {
 mod tests {
     use super::*;
 
-    fn struck(matching: Match, paths: &[&str]) -> Vec<bool> {
+    fn applied(matching: Match, paths: &[&str]) -> Vec<bool> {
         let rule = Rule::new(matching, Fault::CutBefore);
         paths
             .iter()
-            .map(|path| rule.strikes(&RequestInfo::new(Method::GET, path, "", Bytes::new())))
+            .map(|path| rule.applies(&RequestInfo::new(Method::GET, path, "", Bytes::new())))
             .collect()
     }
 
@@ -292,16 +297,19 @@ mod tests {
     fn counting_is_over_the_chosen_requests() {
         let matching = || Match::method(Method::GET).path_contains("a");
         let paths = ["/a", "/b", "/a", "/ba", "/b", "/a"];
-        assert_eq!(struck(matching(), &paths), [true, false, true, true, false, true]);
         assert_eq!(
-            struck(matching().times(2), &paths),
+            applied(matching(), &paths),
+            [true, false, true, true, false, true]
+        );
+        assert_eq!(
+            applied(matching().times(2), &paths),
             [true, false, true, false, false, false]
         );
         assert_eq!(
-            struck(matching().nth(3), &paths),
+            applied(matching().nth(3), &paths),
             [false, false, false, true, false, false]
         );
-        assert_eq!(struck(matching().nth(0), &paths), [false; 6]);
+        assert_eq!(applied(matching().nth(0), &paths), [false; 6]);
     }
 
     #[test]
@@ -312,19 +320,19 @@ mod tests {
             "fieldManager=me",
             Bytes::from("{\"k\":1}"),
         );
-        let strikes = |matching| Rule::new(matching, Fault::CutBefore).strikes(&request);
-        assert!(strikes(
+        let applies = |matching| Rule::new(matching, Fault::CutBefore).applies(&request);
+        assert!(applies(
             Match::writes()
                 .body_contains("\"k\"")
                 .query_contains("Manager=me")
         ));
-        assert!(strikes(
+        assert!(applies(
             Match::any()
                 .methods([Method::GET, Method::PATCH])
                 .path_ends_with("/x")
         ));
-        assert!(!strikes(Match::writes().body_contains("\"l\"")));
-        assert!(!strikes(Match::method(Method::GET)));
-        assert!(!strikes(Match::any().path(|path| path.starts_with("/apis"))));
+        assert!(!applies(Match::writes().body_contains("\"l\"")));
+        assert!(!applies(Match::method(Method::GET)));
+        assert!(!applies(Match::any().path(|path| path.starts_with("/apis"))));
     }
 }

@@ -18,16 +18,16 @@ use tokio_rustls::TlsConnector;
 
 use super::FaultProxyError;
 
-/// The API server that a proxy stands in front of.
+/// The API server behind a proxy.
 #[derive(Debug, Clone)]
 pub struct Upstream {
     /// Name in the kubeconfig of the proxy.
     pub name: String,
-    /// URL of the server; a path in it is part of every request and goes into the proxy's kubeconfig too.
+    /// URL of the server. Its path is part of every request and of the URL in the proxy's kubeconfig.
     pub url: String,
-    /// Certificate of the authority that the server's certificate is from, as PEM.
+    /// Certificate of the authority of the server, as PEM.
     pub ca_pem: String,
-    /// The token that goes into the proxy's kubeconfig.
+    /// The token in the proxy's kubeconfig.
     pub token: Token,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Dialer {
     port: u16,
     server_name: ServerName<'static>,
     connector: TlsConnector,
-    /// The path in the server's URL, without a slash at the end.
+    /// The path in the server's URL, without a trailing slash.
     pub(super) base_path: String,
 }
 
@@ -94,7 +94,7 @@ pub(super) struct Channel {
     driver: JoinSet<()>,
 }
 
-/// Why a request got no answer.
+/// Why a request got no response.
 type Broken = Box<dyn std::error::Error + Send + Sync>;
 
 impl Channel {
@@ -106,10 +106,10 @@ impl Channel {
         }
     }
 
-    /// Sends one request and returns the answer as soon as its head is there.
+    /// Sends one request and returns the response as soon as its head has arrived.
     ///
-    /// A server closes idle connections: a request that such a connection gave back unsent goes out on a new one.
-    /// What may have reached the server is never sent again.
+    /// A server closes idle connections: a request that such a connection returns unsent is sent on a new one. A
+    /// request that may have reached the server is never sent again.
     pub(super) async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Broken> {
         let mut unsent = request;
         if let Some(mut sender) = self.sender.take() {

@@ -1,9 +1,9 @@
 //! The Cluster loop: whether a cluster can be reached, and which one it is.
 //!
-//! validate → observe (Secret, connection, probe) → renew (the token, where that is due) → report. While the cluster's
-//! circuit breaker is open its probes are the only thing that is sent there, at most one in [`PROBE_PERIOD`]; credentials
-//! that it has refused are not sent again at all, and only the Secret is looked at. The connection that a probe succeeded on is the one that
-//! the cluster's Syncs use. An unreachable cluster is neither green nor failed: its Ready is `Unknown` (I5).
+//! observe (Secret, connection, probe) → renew (the token, where that is due) → report. While the cluster's circuit
+//! breaker is open, probes are the only requests to it, at most one in [`PROBE_PERIOD`]; credentials that it has
+//! refused are not sent again at all, and only the Secret is read. The connection that a probe succeeded on is the one
+//! that the cluster's Syncs use. An unreachable cluster is neither healthy nor failed: its Ready is `Unknown` (I5).
 
 mod observe;
 mod reach;
@@ -13,36 +13,34 @@ mod report;
 use std::time::Duration;
 
 use starling_core::breaker::PROBE_PERIOD;
-use starling_core::digest::{hash64, spread};
 
 pub use reach::reach;
 
 use starling_api::Cluster;
 
 use super::ReconcileError;
+use super::names::{ClusterId, Uid};
 use crate::controller::cache::ObjectKey;
-use crate::controller::context::{Context, Next};
+use crate::controller::context::{ClusterContext, Next};
+use crate::controller::waits;
 
-/// How often a cluster is probed while nothing else is asked of it.
-const PROBE_INTERVAL: Duration = Duration::from_secs(60);
-/// Wait after a first failed probe; doubles up to [`PROBE_INTERVAL`].
-const RETRY: Duration = Duration::from_secs(2);
-/// What is added to a wait for an open circuit breaker, so that it is over when it is looked at.
-const MARGIN: Duration = Duration::from_millis(10);
+/// What a cluster says it is.
+#[derive(Debug)]
+struct Identity {
+    cluster_id: ClusterId,
+    /// Version of its API server.
+    version: String,
+}
 
-/// What a look at the cluster came to.
+/// What a probe of the cluster came to.
 #[derive(Debug)]
 enum Finding {
     /// Its Cluster is suspended; the connection is closed.
     Suspended,
     /// It answers, and this is what it is.
-    Ready { cluster_id: String, version: String },
-    /// Another Cluster, which was there first, leads to the same cluster.
-    IdentityConflict {
-        cluster_id: String,
-        version: String,
-        other: String,
-    },
+    Ready(Identity),
+    /// An older Cluster connects to the same member.
+    IdentityConflict { identity: Identity, other: ObjectKey },
     /// It does not answer. With an open circuit breaker it is probed again after this time.
     Unreachable {
         message: String,
@@ -50,28 +48,26 @@ enum Finding {
     },
     /// It was not asked: its circuit breaker is open, and it is not yet time for the next probe.
     Waiting { probe_after: Duration },
-    /// It asks for a pause. It is there, and what was known of it stays so.
+    /// It throttles requests. It is reachable, and its last status stands.
     Busy { pause: Duration },
-    /// It does not accept the credentials. They are not tried again; the Secret is looked at now and then.
+    /// It does not accept the credentials. They are not sent again; the Secret is read now and then.
     Refused,
-    /// It cannot be talked to, and that is not for want of an answer.
+    /// It answers, and cannot be worked on.
     Unusable { reason: &'static str, message: String },
 }
 
-/// Looks at one Cluster.
+/// Reconciles one Cluster.
 ///
 /// # Errors
 /// [`ReconcileError`] where its status could not be written.
-pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, ReconcileError> {
+pub async fn reconcile(context: ClusterContext<'_>, key: &ObjectKey) -> Result<Next, ReconcileError> {
     let Some(cluster) = context.clusters.get(key) else {
-        context.members.remove(key);
-        context.lanes.forget(key);
         return Ok(Next::OnEvent);
     };
-    let finding = observe::look(context, &cluster).await;
+    let finding = observe::observe(context, &cluster).await;
     let next = next(&cluster, &finding);
     let expiring = renew::renew(context, &cluster, &finding).await;
-    // Nothing was learned, so there is nothing to say.
+    // Nothing was learned, so there is nothing to report.
     if !matches!(finding, Finding::Waiting { .. }) {
         report::report(context, &cluster, finding, expiring).await?;
     }
@@ -79,21 +75,21 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
 }
 
 fn next(cluster: &Cluster, finding: &Finding) -> Next {
-    let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
-    let jittered = |wait: Duration| Next::After(wait + spread(wait / 10, hash64(&[uid])));
+    let uid = Uid::of(cluster);
+    let jittered = |wait: Duration| Next::After(waits::at_least(wait, uid.as_str()));
     match finding {
         Finding::Suspended => Next::OnEvent,
-        Finding::Ready { .. } | Finding::IdentityConflict { .. } => jittered(PROBE_INTERVAL),
+        Finding::Ready(_) | Finding::IdentityConflict { .. } => jittered(waits::PROBE_INTERVAL),
         Finding::Refused => jittered(PROBE_PERIOD),
         Finding::Busy { pause } => Next::After(*pause),
         Finding::Waiting { probe_after }
         | Finding::Unreachable {
             probe_after: Some(probe_after),
             ..
-        } => Next::After(*probe_after + MARGIN),
+        } => Next::After(*probe_after + waits::BREAKER_MARGIN),
         Finding::Unreachable {
             probe_after: None, ..
         }
-        | Finding::Unusable { .. } => Next::Retry(RETRY),
+        | Finding::Unusable { .. } => Next::Retry(waits::PROBE_RETRY),
     }
 }

@@ -1,7 +1,6 @@
 //! Reads the Secret, keeps the connection, probes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use kube::ResourceExt;
 use starling_api::Cluster;
@@ -11,29 +10,27 @@ use starling_core::plan::Reach;
 use starling_core::token::TokenLease;
 use tokio::time::Instant;
 
+use super::super::names::ClusterId;
 use super::super::unanswered;
-use super::{Finding, reach};
+use super::{Finding, Identity, reach};
 use crate::controller::cache::ObjectKey;
-use crate::controller::context::Context;
+use crate::controller::caches::connections::Connection;
+use crate::controller::context::ClusterContext;
 use crate::controller::credentials::{Credentials, CredentialsError};
-use crate::controller::members::Connection;
-use crate::member::{MemberError, Probe};
+use crate::controller::waits;
+use starling_member::{MemberError, Probe};
 
-/// Limit of one probe. Shorter than a request of an attempt: a cluster that takes longer to say who it is cannot
-/// be worked on either.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
-
-pub(super) async fn look(context: &Context, cluster: &Cluster) -> Finding {
+pub(super) async fn observe(context: ClusterContext<'_>, cluster: &Cluster) -> Finding {
     let key = ObjectKey::of(cluster);
     if cluster.spec.suspend {
-        context.members.remove(&key);
+        context.connections.remove(&key);
         context.lanes.forget(&key);
         return Finding::Suspended;
     }
     let connection = match connect(context, cluster).await {
         Ok(connection) => connection,
         Err(finding) => {
-            context.members.remove(&key);
+            context.connections.remove(&key);
             return finding;
         }
     };
@@ -46,12 +43,15 @@ pub(super) async fn look(context: &Context, cluster: &Cluster) -> Finding {
     if let Err(probe_after) = context.lanes.begin_probe(&key) {
         return Finding::Waiting { probe_after };
     }
-    let answer = connection.member.probe(Instant::now() + PROBE_TIMEOUT).await;
+    let answer = connection
+        .member
+        .probe(Instant::now() + waits::PROBE_TIMEOUT)
+        .await;
     probed(context, cluster, answer)
 }
 
 /// What a probe came to, for the circuit breaker and for the status.
-fn probed(context: &Context, cluster: &Cluster, answer: Result<Probe, MemberError>) -> Finding {
+fn probed(context: ClusterContext<'_>, cluster: &Cluster, answer: Result<Probe, MemberError>) -> Finding {
     let key = ObjectKey::of(cluster);
     let error = match answer {
         Ok(probe) => {
@@ -79,7 +79,7 @@ fn probed(context: &Context, cluster: &Cluster, answer: Result<Probe, MemberErro
     }
 }
 
-/// Whether somebody asked for a look, or changed the Cluster: that is worth a request that would not be made otherwise.
+/// Whether a reconcile was requested, or the Cluster changed: that is worth a request that would not be made otherwise.
 fn is_asked_for(cluster: &Cluster) -> bool {
     let status = cluster.status.clone().unwrap_or_default();
     unanswered(cluster, &status.last_handled_reconcile_at).is_some()
@@ -87,19 +87,19 @@ fn is_asked_for(cluster: &Cluster) -> bool {
 }
 
 /// The connection made from the Secret as it is now: a renewed Secret gives a new one.
-async fn connect(context: &Context, cluster: &Cluster) -> Result<Arc<Connection>, Finding> {
+async fn connect(context: ClusterContext<'_>, cluster: &Cluster) -> Result<Arc<Connection>, Finding> {
     let key = ObjectKey::of(cluster);
-    let credentials = match Credentials::read(&context.hub, cluster).await {
+    let credentials = match Credentials::read(context.hub, cluster).await {
         Ok(credentials) => credentials,
         // Not the cluster's fault: what is known of it stays usable.
         Err(error @ CredentialsError::Hub(_)) => {
-            return context.members.get(&key).ok_or_else(|| unusable(&error));
+            return context.connections.get(&key).ok_or_else(|| unusable(&error));
         }
         Err(error) => return Err(unusable(&error)),
     };
     let made_from = credentials.made_from();
     if let Some(known) = context
-        .members
+        .connections
         .get(&key)
         .filter(|known| known.made_from == made_from)
         .filter(|known| !(known.member.is_refused() && is_asked_for(cluster)))
@@ -107,18 +107,18 @@ async fn connect(context: &Context, cluster: &Cluster) -> Result<Arc<Connection>
         return Ok(known);
     }
     let member = credentials
-        .connect(&context.network)
+        .connect(context.network)
         .map_err(|error| unusable(&error))?;
     let connection = Arc::new(Connection {
         member,
         made_from,
         lease: TokenLease::of(credentials.secret().annotations()),
     });
-    context.members.put(key.clone(), connection.clone());
+    context.connections.put(&key, connection.clone());
     // Other credentials, or another server: what was learned was learned of the old ones.
     context.lanes.forget(&key);
-    // Its Syncs may have looked before there was a connection.
-    context.wake_syncs_of(&key);
+    // Its Syncs may have been reconciled before there was a connection.
+    context.wake.syncs_of(&key);
     Ok(connection)
 }
 
@@ -138,8 +138,8 @@ fn unusable(error: &CredentialsError) -> Finding {
     }
 }
 
-/// Two Clusters that lead to one cluster would take turns in owning it; the one that was there first keeps it.
-fn identified(context: &Context, cluster: &Cluster, probe: Probe) -> Finding {
+/// Two Clusters that connect to one member would take turns in owning it; the older one keeps it.
+fn identified(context: ClusterContext<'_>, cluster: &Cluster, probe: Probe) -> Finding {
     let key = ObjectKey::of(cluster);
     let age = |c: &Cluster| (c.creation_timestamp().map(|time| time.0), ObjectKey::of(c));
     let first = context
@@ -149,13 +149,15 @@ fn identified(context: &Context, cluster: &Cluster, probe: Probe) -> Finding {
         .filter(|other| !other.spec.suspend && ObjectKey::of(&**other) != key)
         .filter(|other| age(other) < age(cluster))
         .min_by_key(|other| age(other));
-    let Probe { version, cluster_id } = probe;
+    let identity = Identity {
+        cluster_id: ClusterId::new(probe.cluster_id),
+        version: probe.version,
+    };
     match first {
-        None => Finding::Ready { cluster_id, version },
+        None => Finding::Ready(identity),
         Some(other) => Finding::IdentityConflict {
-            cluster_id,
-            version,
-            other: ObjectKey::of(&*other).to_string(),
+            identity,
+            other: ObjectKey::of(&*other),
         },
     }
 }

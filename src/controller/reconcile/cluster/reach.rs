@@ -1,4 +1,4 @@
-//! What a Cluster's status means to those who would work on it.
+//! What a Cluster's status means to the loops that work on it.
 
 use starling_api::Cluster;
 use starling_api::conditions::{self, READY};

@@ -3,9 +3,7 @@
 //! Such a Secret says by its annotations whose token it holds and how long it lasts. In the second half of that time
 //! the token itself asks the member for the next one, and the Secret is written anew, if it is still the one that was
 //! read. Nothing else is changed: the next probe finds another Secret and makes a connection from it, as it would
-//! after an edit by hand. The old token goes on working until its own end, so a renewal that fails harms nobody yet.
-
-use std::time::Duration;
+//! after an edit by hand. The old token goes on working until its own end, so a renewal that fails does no harm yet.
 
 use kube::ResourceExt;
 use starling_api::Cluster;
@@ -15,14 +13,13 @@ use tokio::time::Instant;
 
 use super::Finding;
 use crate::controller::cache::ObjectKey;
-use crate::controller::context::Context;
+use crate::controller::caches::connections::Connection;
+use crate::controller::context::ClusterContext;
 use crate::controller::credentials::made_from;
 use crate::controller::hub::{HubError, SecretValue};
-use crate::controller::members::Connection;
-use crate::member::{KubeconfigError, MemberConfig, MemberError};
+use crate::controller::waits;
+use starling_member::{KubeconfigError, MemberConfig, MemberError};
 
-/// Limit of the request for a token.
-const TIMEOUT: Duration = Duration::from_secs(10);
 /// What a person can do about a token that is not renewed.
 const REMEDY: &str = "run `starling cluster add` again";
 
@@ -33,20 +30,20 @@ enum RenewError {
     Member(#[from] MemberError),
     #[error(transparent)]
     Hub(#[from] HubError),
-    #[error("the kubeconfig in the Secret, or the token that the cluster gave")]
+    #[error("the kubeconfig in the Secret, or the token from the member")]
     Kubeconfig(#[from] KubeconfigError),
-    #[error("the Secret is gone or was changed meanwhile")]
+    #[error("the Secret was deleted or changed during the renewal")]
     Changed,
 }
 
 /// Renews the token of a Cluster if that is due. What is returned goes into its status.
 pub(super) async fn renew(
-    context: &Context,
+    context: ClusterContext<'_>,
     cluster: &Cluster,
     finding: &Finding,
 ) -> Option<ConditionUpdate> {
     let key = ObjectKey::of(cluster);
-    let connection = context.members.get(&key)?;
+    let connection = context.connections.get(&key)?;
     let lease = match &connection.lease {
         Ok(lease) => lease.as_ref()?,
         Err(error) => {
@@ -56,15 +53,15 @@ pub(super) async fn renew(
             ));
         }
     };
-    let now = context.now();
+    let now = context.clock.now();
     match lease.renewal(now, &cluster.uid().unwrap_or_default()) {
         Renewal::NotBefore(_) => {
-            context.renewals.forget(&key);
+            context.token_renewals.forget(&key);
             return None;
         }
         Renewal::Expired => {
             let message = format!(
-                "the token in {} has ended at {}; {REMEDY}",
+                "the token in {} expired at {}; {REMEDY}",
                 secret_of(cluster),
                 lease.expires_at
             );
@@ -72,23 +69,23 @@ pub(super) async fn renew(
         }
         Renewal::Due => {}
     }
-    let too_early = context.renewals.get(&key).is_some_and(|at| now < at);
+    let too_early = context.token_renewals.get(&key).is_some_and(|at| now < at);
     // A cluster that does not answer its probe, or is left to another Cluster, is not asked for anything.
-    if too_early || !matches!(finding, Finding::Ready { .. }) {
+    if too_early || !matches!(finding, Finding::Ready(_)) {
         return as_before(cluster);
     }
     match ask(context, cluster, &connection, lease).await {
         Ok(expires_at) => {
-            context.renewals.forget(&key);
+            context.token_renewals.forget(&key);
             tracing::info!(cluster = %key, %expires_at, "token renewed");
             None
         }
-        // Whoever changed it knows; the next probe looks at what is there then.
+        // The next probe reads the Secret as it is then.
         Err(RenewError::Changed) => as_before(cluster),
         Err(error) => {
-            context.renewals.set(&key, lease.retry_at(now));
+            context.token_renewals.set(&key, lease.retry_at(now));
             let message = format!(
-                "the token in {} ends at {} and was not renewed: {}; {REMEDY} if that stays",
+                "the token in {} expires at {} and was not renewed: {}; {REMEDY} if renewal keeps failing",
                 secret_of(cluster),
                 lease.expires_at,
                 crate::chain(&error)
@@ -101,7 +98,7 @@ pub(super) async fn renew(
 
 /// Asks for the next token and writes it down. Returns its end.
 async fn ask(
-    context: &Context,
+    context: ClusterContext<'_>,
     cluster: &Cluster,
     connection: &Connection,
     lease: &TokenLease,
@@ -117,8 +114,8 @@ async fn ask(
         .map(|(data_key, value)| (data_key.as_str(), String::from_utf8_lossy(&value.0)))
         .ok_or(RenewError::Changed)?;
     let config = MemberConfig::from_kubeconfig(&config)?;
-    let deadline = Instant::now() + TIMEOUT;
-    let issued_at = context.now();
+    let deadline = Instant::now() + waits::TOKEN_TIMEOUT;
+    let issued_at = context.clock.now();
     let token = connection
         .member
         .request_token(&lease.namespace, &lease.name, lease.lifetime.as_std(), deadline)
@@ -151,7 +148,7 @@ fn expiring(reason: &str, message: String) -> ConditionUpdate {
     }
 }
 
-/// What the last renewal that was tried left in the status is still true.
+/// What the last attempt to renew left in the status is still true.
 fn as_before(cluster: &Cluster) -> Option<ConditionUpdate> {
     let status = cluster.status.as_ref()?;
     let before = conditions::find(&status.conditions, CREDENTIALS_EXPIRING)?;

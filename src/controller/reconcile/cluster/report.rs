@@ -1,26 +1,26 @@
 //! Writes what was found into the Cluster's status, if it says something new.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, IDENTITY_CONFLICT};
 use starling_api::{Cluster, ClusterStatus};
 
+use super::super::names::ClusterId;
 use super::super::{ReconcileError, ready};
-use super::Finding;
-use crate::controller::context::Context;
+use super::{Finding, Identity};
+use crate::controller::cache::ObjectKey;
+use crate::controller::context::ClusterContext;
+use crate::controller::waits;
 use crate::controller::wake::By;
 
-/// How old `lastProbeTime` may get while nothing else changes: at a thousand clusters, three writes a second.
-const PROBE_TIME_AGE: SignedDuration = SignedDuration::from_mins(5);
-
 pub(super) async fn report(
-    context: &Context,
+    context: ClusterContext<'_>,
     cluster: &Cluster,
     finding: Finding,
     expiring: Option<ConditionUpdate>,
 ) -> Result<(), ReconcileError> {
     let before = cluster.status.clone().unwrap_or_default();
-    let now = context.now();
+    let now = context.clock.now();
     let mut after = status(cluster, &before, finding, expiring, now);
     if after == before && !is_old(&before.last_probe_time, now) {
         return Ok(());
@@ -39,7 +39,7 @@ pub(super) async fn report(
     } != before;
     let written = context.hub.write_status(cluster, &after).await?;
     match context.clusters.observe_write(written) {
-        Some(change) if moved || change.is_edit() => context.wake_for_cluster(&change, By::Us),
+        Some(change) if moved || change.is_edit() => context.wake.for_cluster(&change, By::Us),
         Some(_) | None => {}
     }
     Ok(())
@@ -47,7 +47,7 @@ pub(super) async fn report(
 
 fn is_old(time: &str, now: Timestamp) -> bool {
     time.parse::<Timestamp>()
-        .is_ok_and(|time| now.duration_since(time) > PROBE_TIME_AGE)
+        .is_ok_and(|time| now.duration_since(time) > waits::PROBE_TIME_AGE)
 }
 
 fn status(
@@ -57,21 +57,21 @@ fn status(
     expiring: Option<ConditionUpdate>,
     now: Timestamp,
 ) -> ClusterStatus {
-    let known = || (before.cluster_id.clone(), before.version.clone());
-    let ((cluster_id, version), mut updates) = match finding {
-        Finding::Ready { cluster_id, version } => {
-            let message = format!("answers as {version}");
-            (
-                (cluster_id, version),
-                vec![ready(ConditionStatus::True, "Succeeded", message)],
-            )
+    let known = || Identity {
+        cluster_id: ClusterId::new(before.cluster_id.clone()),
+        version: before.version.clone(),
+    };
+    let (identity, mut updates) = match finding {
+        Finding::Ready(identity) => {
+            let message = format!("reachable, Kubernetes {}", identity.version);
+            (identity, vec![ready(ConditionStatus::True, "Succeeded", message)])
         }
         Finding::Suspended => (
             known(),
             vec![ready(
                 ConditionStatus::Unknown,
                 "Suspended",
-                "suspended; its connection is closed",
+                "suspended: the connection is closed",
             )],
         ),
         Finding::Unreachable { message, .. } => (
@@ -82,24 +82,20 @@ fn status(
             (known(), vec![ready(ConditionStatus::False, reason, message)])
         }
         Finding::Refused => {
-            let message = "the cluster does not accept the credentials; they are not tried again until the Secret changes, or somebody asks";
+            let message = "credentials refused; retried when the Secret changes or a reconcile is requested";
             (
                 known(),
                 vec![ready(ConditionStatus::False, "AuthFailed", message)],
             )
         }
         Finding::Waiting { .. } | Finding::Busy { .. } => return before.clone(),
-        Finding::IdentityConflict {
-            cluster_id,
-            version,
-            other,
-        } => ((cluster_id, version), identity_conflict(&other)),
+        Finding::IdentityConflict { identity, other } => (identity, identity_conflict(&other)),
     };
     updates.extend(expiring);
     ClusterStatus {
         observed_generation: cluster.metadata.generation,
-        cluster_id,
-        version,
+        cluster_id: identity.cluster_id.to_string(),
+        version: identity.version,
         last_probe_time: before.last_probe_time.clone(),
         last_handled_reconcile_at: cluster
             .annotations()
@@ -110,10 +106,9 @@ fn status(
     }
 }
 
-fn identity_conflict(other: &str) -> Vec<ConditionUpdate> {
-    let message = format!(
-        "Cluster {other} leads to the same cluster and was there first; nothing is done through this one"
-    );
+fn identity_conflict(other: &ObjectKey) -> Vec<ConditionUpdate> {
+    let message =
+        format!("Cluster {other} is older and connects to the same member; this Cluster is not used");
     let conflict = ConditionUpdate {
         type_: IDENTITY_CONFLICT,
         status: ConditionStatus::True,

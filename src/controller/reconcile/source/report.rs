@@ -6,17 +6,18 @@ use starling_api::conditions::{self, ConditionStatus, ConditionUpdate};
 use starling_api::{Source, SourceStatus};
 
 use super::super::{ReconcileError, ready, retrying, stalled};
+use super::validate::Blocked;
 use super::{Finding, observe};
-use crate::controller::context::Context;
+use crate::controller::context::SourceContext;
 use crate::controller::wake::By;
 
 pub(super) async fn report(
-    context: &Context,
+    context: SourceContext<'_>,
     source: &Source,
     finding: Finding,
 ) -> Result<(), ReconcileError> {
     let before = source.status.clone().unwrap_or_default();
-    let after = status(source, &before, finding, context.now());
+    let after = status(source, &before, finding, context.clock.now());
     if after == before {
         return Ok(());
     }
@@ -25,27 +26,29 @@ pub(super) async fn report(
     }
     let written = context.hub.write_status(source, &after).await?;
     if let Some(change) = context.sources.observe_write(written) {
-        context.wake_for_source(&change, By::Us);
+        context.wake.for_source(&change, By::Us);
     }
     Ok(())
 }
 
 fn status(source: &Source, before: &SourceStatus, finding: Finding, now: Timestamp) -> SourceStatus {
     let (revision, updates) = match finding {
-        Finding::Suspended => (
-            None,
-            vec![ready(
-                ConditionStatus::Unknown,
-                "Suspended",
-                "suspended; what is known stays",
-            )],
-        ),
+        Finding::Blocked(blocked @ Blocked::Suspended) => {
+            let message = blocked.to_string();
+            (
+                None,
+                vec![ready(ConditionStatus::Unknown, blocked.reason(), message)],
+            )
+        }
+        Finding::Blocked(blocked @ (Blocked::NotImplemented(_) | Blocked::Policy(_))) => {
+            (None, stalled(blocked.reason(), &crate::chain(&blocked)))
+        }
         Finding::Stalled { reason, message } => (None, stalled(reason, &message)),
         Finding::Failed { reason, message } => (None, retrying(reason, &message)),
-        Finding::Holds { reason, message } => (None, held(reason, message)),
-        Finding::Offers(revision) => {
+        Finding::Refused { reason, message } => (None, refused(reason, message)),
+        Finding::Latest(revision) => {
             let revision = revision.to_string();
-            let message = format!("offers {revision}");
+            let message = format!("latest revision: {revision}");
             (
                 Some(revision),
                 vec![ready(ConditionStatus::True, "Succeeded", message)],
@@ -76,7 +79,7 @@ fn status(source: &Source, before: &SourceStatus, finding: Finding, now: Timesta
     }
 }
 
-/// Not stalled: the next push may resolve it without anybody editing the Source.
-fn held(reason: &'static str, message: String) -> Vec<ConditionUpdate> {
+/// Not stalled: the next push may resolve it without an edit of the Source.
+fn refused(reason: &'static str, message: String) -> Vec<ConditionUpdate> {
     vec![ready(ConditionStatus::False, reason, message)]
 }

@@ -1,4 +1,4 @@
-//! How it stands with the Syncs that a Sync depends on, from the caches alone.
+//! Whether the Syncs that a Sync depends on are done, from the caches alone.
 
 use kube::ResourceExt;
 use starling_api::conditions::{self, READY};
@@ -7,19 +7,20 @@ use starling_core::depend::{self, Dependencies};
 use starling_core::plan::Progress;
 use starling_core::{progress, target};
 
-use super::observe::resolved;
+use super::resolve::resolve;
 use crate::controller::cache::ObjectKey;
-use crate::controller::context::Context;
+use crate::controller::context::SyncContext;
 
-pub(super) fn observe(context: &Context, key: &ObjectKey, sync: &SyncResource) -> Dependencies {
+pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey, sync: &SyncResource) -> Dependencies {
     let names = named(sync);
     if names.is_empty() {
         return Dependencies::Done;
     }
-    // Before the look, so that a change between look and wait is not missed.
+    // Before the caches are read, so that a change in between is not missed.
     for name in &names {
         context
-            .dependents
+            .caches
+            .waiting
             .wait(&ObjectKey::new(&key.namespace, *name), key);
     }
     if let Some(names) = cycle(context, key) {
@@ -27,8 +28,8 @@ pub(super) fn observe(context: &Context, key: &ObjectKey, sync: &SyncResource) -
     }
     for name in names {
         let other = ObjectKey::new(&key.namespace, name);
-        let missing = match context.syncs.get(&other) {
-            None => Some(format!("there is no Sync {name:?} yet")),
+        let missing = match context.objects.syncs.get(&other) {
+            None => Some(format!("Sync {name:?} not found")),
             Some(known) => unfinished(context, sync, &known),
         };
         if let Some(message) = missing {
@@ -38,32 +39,38 @@ pub(super) fn observe(context: &Context, key: &ObjectKey, sync: &SyncResource) -
     Dependencies::Done
 }
 
+/// The names of the Syncs that a Sync depends on.
+pub(in super::super) fn depends_on(sync: &SyncResource) -> Vec<String> {
+    let on = sync.spec.template.depends_on.iter();
+    on.map(|on| on.name.clone()).collect()
+}
+
 fn named(sync: &SyncResource) -> Vec<&str> {
     let names = sync.spec.template.depends_on.iter().map(|on| on.name.as_str());
     names.filter(|name| !name.is_empty()).collect()
 }
 
-fn cycle(context: &Context, key: &ObjectKey) -> Option<Vec<String>> {
-    // The names live as long as the Syncs that they stand in, so those are held while the graph is walked.
-    let mut held = std::collections::BTreeMap::new();
+fn cycle(context: SyncContext<'_>, key: &ObjectKey) -> Option<Vec<String>> {
+    // The names live as long as the Syncs that they stand in, so those are kept while the graph is walked.
+    let mut known = std::collections::BTreeMap::new();
     let mut todo = vec![key.name.clone()];
     while let Some(name) = todo.pop() {
-        if held.contains_key(&name) {
+        if known.contains_key(&name) {
             continue;
         }
-        let Some(sync) = context.syncs.get(&ObjectKey::new(&key.namespace, &name)) else {
+        let Some(sync) = context.objects.syncs.get(&ObjectKey::new(&key.namespace, &name)) else {
             continue;
         };
         todo.extend(named(&sync).into_iter().map(str::to_owned));
-        held.insert(name, sync);
+        known.insert(name, sync);
     }
     depend::cycle(&key.name, |name| {
-        held.get(name).map(|sync| named(sync)).unwrap_or_default()
+        known.get(name).map(|sync| named(sync)).unwrap_or_default()
     })
 }
 
 /// What is missing until `on` is done with what `sync` needs; `None` if nothing is.
-fn unfinished(context: &Context, sync: &SyncResource, on: &SyncResource) -> Option<String> {
+fn unfinished(context: SyncContext<'_>, sync: &SyncResource, on: &SyncResource) -> Option<String> {
     let name = on.name_any();
     if on.metadata.deletion_timestamp.is_some() {
         return Some(format!("Sync {name:?} is being deleted"));
@@ -73,16 +80,19 @@ fn unfinished(context: &Context, sync: &SyncResource, on: &SyncResource) -> Opti
         return Some(format!("Sync {name:?} is not admitted to this release yet"));
     }
     let cluster_key = ObjectKey::new(on.namespace().unwrap_or_default(), &on.spec.cluster_ref.name);
-    let cluster = context.clusters.get(&cluster_key);
+    let cluster = context.objects.clusters.get(&cluster_key);
     let id = cluster
         .as_ref()
         .and_then(|cluster| cluster.status.as_ref())
         .map_or("", |status| status.cluster_id.as_str());
-    let (spec, _) = resolved(&on.spec, cluster.as_deref());
+    let spec = match resolve(&on.spec, cluster.as_deref()) {
+        Ok(spec) => spec,
+        Err(error) => return Some(format!("Sync {name:?} is invalid: spec.{error}")),
+    };
     let revision = match (&spec.revision, &spec.group_ref) {
         (revision, None) if revision.is_empty() => {
             let source = ObjectKey::new(&cluster_key.namespace, &spec.template.source_ref.name);
-            let source = context.sources.get(&source);
+            let source = context.objects.sources.get(&source);
             source.and_then(|source| source.status.as_ref().map(|status| status.revision.clone()))
         }
         (revision, _) => Some(revision.clone()),
@@ -92,20 +102,20 @@ fn unfinished(context: &Context, sync: &SyncResource, on: &SyncResource) -> Opti
     };
     let wanted = target::of_sync(&revision, &spec.template);
     let status = on.status.clone().unwrap_or_default();
-    let words = || {
+    let reported = || {
         let ready = conditions::find(&status.conditions, READY);
         ready.map_or_else(
-            || "not looked at yet".to_owned(),
+            || "not reconciled yet".to_owned(),
             |c| format!("{}: {}", c.reason, c.message),
         )
     };
     let (wait, generation) = (spec.template.wait, on.metadata.generation.unwrap_or(0));
     match progress::progress(&status, wait, &wanted, id, generation) {
-        Progress::Held(held) => {
-            let trouble = held.trouble?;
+        Progress::Applied(applied) => {
+            let trouble = applied.trouble?;
             Some(format!("Sync {name:?} is not healthy: {}", trouble.message))
         }
-        Progress::Working => Some(format!("Sync {name:?} is at work on {revision}")),
-        Progress::Failing { .. } => Some(format!("Sync {name:?} fails: {}", words())),
+        Progress::Working => Some(format!("Sync {name:?} is applying {revision}")),
+        Progress::Failing { .. } => Some(format!("Sync {name:?} fails: {}", reported())),
     }
 }

@@ -1,62 +1,80 @@
 //! The Sync loop: makes one cluster hold what one Sync says.
 //!
-//! observe (caches) → validate → core's [`next_step`] → attempt or check (IO, `attempt`) → health (IO) → report. Most
-//! activations end at the step: a Sync that holds its target and is not due for a check costs a look into the caches.
+//! observe (caches) → [`validate`] (pure) → core's [`next_step`] → attempt or check (IO, `attempt`) → health (IO) →
+//! report. Most activations end at the step: a Sync that is applied and not due for a check costs a read of the caches.
+//! A Sync that is not valid has a report of its own; attempts take a [`ValidSync`] only.
 
+mod admission;
 mod attempt;
+mod deletion_hold;
 mod dependencies;
+mod drift;
+mod drift_status;
 mod finalize;
 mod health;
-mod held;
+mod health_status;
+mod judge;
 mod lane;
 mod observe;
 mod outcome;
 mod ownership;
+mod reason;
+mod render;
 mod report;
+mod resolve;
 mod siblings;
-mod standing;
-mod verdict;
-
-use std::time::Duration;
+mod status;
+mod validate;
 
 use starling_core::step::{Step, StepInput, next_step};
 
 use super::ReconcileError;
 use crate::controller::cache::ObjectKey;
-use crate::controller::context::{Context, Next};
-pub(super) use finalize::depends_on;
-use observe::Observed;
+use crate::controller::context::{Next, SyncContext};
+use crate::controller::waits;
+pub(super) use dependencies::depends_on;
 use outcome::Outcome;
+use status::Pass;
+use validate::{ValidSync, validate};
 
-/// Shortest wait for a dependency.
-const MIN_WAIT: Duration = Duration::from_secs(1);
-
-/// Looks at one Sync.
+/// Reconciles one Sync.
 ///
 /// # Errors
 /// [`ReconcileError`] where an intent could not be recorded or the status not be written.
-pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, ReconcileError> {
+pub async fn reconcile(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next, ReconcileError> {
     let Some(observed) = observe::observe(context, key) else {
-        context.checks.forget(key);
-        context.healths.forget(key);
-        context.standings.forget(key);
+        context.caches.deadlines.forget(key);
+        context.caches.health.forget(key);
+        context.caches.drift.forget(key);
         return Ok(Next::OnEvent);
     };
-    if observed.sync.metadata.deletion_timestamp.is_some() {
+    if observed.object.metadata.deletion_timestamp.is_some() {
         return finalize::finalize(context, &observed).await;
     }
-    if finalize::is_retired(context, &observed) {
+    if observed.is_retired(context) {
         return Ok(Next::OnEvent);
     }
     finalize::ensure(context, &observed).await?;
-    let step = decide(context, key, &observed);
-    let done = match &step {
-        Step::Apply(wanted) => Some(attempt::apply(context, &observed, wanted).await?),
-        Step::CheckDrift(wanted) => Some(attempt::check(context, &observed, wanted).await?),
-        Step::CheckHealth(wanted) => health::prepare(context, &observed, wanted).await?,
-        Step::Suspended
-        | Step::NotImplemented { .. }
-        | Step::Invalid { .. }
+    match validate(&observed) {
+        Ok(sync) => advance(context, &sync).await,
+        Err(blocked) => {
+            report::blocked(context, &observed, &blocked).await?;
+            Ok(Next::OnEvent)
+        }
+    }
+}
+
+/// Takes the next step of a valid Sync.
+async fn advance(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Result<Next, ReconcileError> {
+    let step = decide(context, sync);
+    let outcome = match &step {
+        Step::Apply(wanted) => Some(attempt::apply(context, sync, wanted).await?),
+        Step::CheckDrift(wanted) => Some(attempt::check(context, sync, wanted).await?),
+        // Where it is not known which objects there are, a check for drift finds them.
+        Step::CheckHealth(wanted) if !health::is_known(context, sync, wanted) => {
+            Some(attempt::check(context, sync, wanted).await?)
+        }
+        Step::CheckHealth(_)
         | Step::DependencyCycle { .. }
         | Step::DependencyNotReady { .. }
         | Step::AwaitingAdmission
@@ -66,50 +84,52 @@ pub async fn reconcile(context: &Context, key: &ObjectKey) -> Result<Next, Recon
         | Step::Backoff { .. }
         | Step::Idle { .. } => None,
     };
-    let look = health::look(context, &observed, &step, done.as_ref()).await;
-    report::report(context, &observed, &step, done.as_ref(), look.as_ref()).await?;
-    Ok(next(context, &observed, &step, done.as_ref()))
+    let health = health::check(context, sync, &step, outcome.as_ref()).await;
+    let pass = Pass {
+        step: &step,
+        outcome: outcome.as_ref(),
+        health: health.as_ref(),
+    };
+    report::report(context, sync, pass).await?;
+    Ok(next(context, sync, &step, outcome.as_ref()))
 }
 
-fn decide(context: &Context, key: &ObjectKey, observed: &Observed) -> Step {
+fn decide(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Step {
+    let observed = sync.observed;
     next_step(&StepInput {
-        now: context.now(),
-        spec: &observed.spec,
+        now: context.clock.now(),
+        spec: &sync.spec,
         generation: observed.generation(),
         status: &observed.status,
-        not_implemented: &observed.not_implemented,
-        invalid: observed.invalid.as_ref().map(|invalid| invalid.message.as_str()),
         source_revision: observed.source_revision(),
         dependencies: &observed.dependencies,
         cluster: observed.cluster_state(),
-        next_check: context.checks.get(key),
-        requested: observed.requested() || held::is_released(context, observed),
+        next_check: context.caches.deadlines.get(&observed.key),
+        requested: observed.requested() || deletion_hold::is_released(context, observed),
     })
 }
 
-fn next(context: &Context, observed: &Observed, step: &Step, done: Option<&Outcome>) -> Next {
-    match (step, done) {
-        (_, Some(Outcome::Lost { .. })) => Next::Retry(observed.spec.template.retry_interval.as_std()),
-        (_, Some(Outcome::Busy { pause, .. })) => Next::After(pause.left()),
-        (_, Some(Outcome::Failed(failure))) => Next::at(failure.retry_at, context.now()),
-        (_, Some(Outcome::Holds { .. } | Outcome::Unchanged)) | (Step::CheckHealth(_), None) => {
+fn next(context: SyncContext<'_>, sync: &ValidSync<'_>, step: &Step, outcome: Option<&Outcome>) -> Next {
+    let observed = sync.observed;
+    match (step, outcome) {
+        (_, Some(Outcome::Lost { .. })) => Next::Retry(observed.retry_interval()),
+        (_, Some(Outcome::Busy(pause))) => Next::After(pause.left()),
+        (_, Some(Outcome::Failed(failure))) => Next::at(failure.retry_at, context.clock.now()),
+        (_, Some(Outcome::Applied(_) | Outcome::Unchanged)) | (Step::CheckHealth(_), None) => {
             let times = [
-                context.checks.get(&observed.key),
-                context.healths.next(&observed.key),
+                context.caches.deadlines.get(&observed.key),
+                context.caches.health.next(&observed.key),
             ];
             let soonest = times.into_iter().flatten().min();
-            soonest.map_or(Next::OnEvent, |at| Next::at(at, context.now()))
+            soonest.map_or(Next::OnEvent, |at| Next::at(at, context.clock.now()))
         }
-        (Step::Backoff { until } | Step::Idle { until, .. }, None) => Next::at(*until, context.now()),
-        // What it waits for wakes it; the time is for a message that tells how that stands now.
+        (Step::Backoff { until } | Step::Idle { until, .. }, None) => Next::at(*until, context.clock.now()),
+        // The dependency wakes the Sync when it is done; the time is for a message that is up to date.
         (Step::DependencyNotReady { .. }, None) => {
-            Next::After(observed.spec.template.retry_interval.as_std().max(MIN_WAIT))
+            Next::After(observed.retry_interval().max(waits::SYNC_MIN))
         }
         (
-            Step::Suspended
-            | Step::NotImplemented { .. }
-            | Step::Invalid { .. }
-            | Step::DependencyCycle { .. }
+            Step::DependencyCycle { .. }
             | Step::AwaitingAdmission
             | Step::AwaitingSource
             | Step::ClusterMissing

@@ -1,10 +1,11 @@
-//! What the other Syncs of the same owner hold, or are about to hold, on the same cluster: an object that moves from one
-//! to another is handed over and not deleted.
+//! What the other Syncs of the same owner hold, or are about to hold, on the same cluster: an object that moves from
+//! one to another is handed over and not deleted.
 //!
-//! The Syncs of one group on one cluster are siblings, and so are the Syncs of one namespace that have no group. What they
-//! hold is what they render: the sets are shared with their own attempts, and are asked for only where something left a
-//! render.
+//! The Syncs of one group on one cluster are siblings, and so are the Syncs of one namespace that have no group. What
+//! they hold is what they render: the sets are shared with their own attempts, and are asked for only where something
+//! left a render.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -13,23 +14,23 @@ use futures::future::BoxFuture;
 use kube::ResourceExt;
 use starling_api::{Cluster, GroupRef, RELEASE, SyncGroup, SyncResource, SyncSpec};
 use starling_core::apply::Elsewhere;
-use starling_core::depend::Dependencies;
-use starling_core::expand::{self, ClusterFacts};
+use starling_core::expand::{self, ClusterFacts, ParameterError};
 use starling_core::ignore::IgnoreRules;
-use starling_core::object::ObjectKey;
+use starling_core::object::ObjectId;
 use starling_core::release::rolled_revision;
-use starling_core::step::Wanted;
-use starling_core::target::{self, Owner};
+use starling_core::target::Owner;
 
-use super::attempt;
+use super::super::names::OwnerLabel;
 use super::observe::Observed;
-use crate::controller::cache;
-use crate::controller::context::Context;
-use crate::member::Siblings;
+use super::render::{BuildError, Render, render};
+use super::resolve::resolve;
+use crate::controller::cache::ObjectKey;
+use crate::controller::context::SyncContext;
+use starling_member::Siblings;
 
 /// The siblings of one Sync.
 pub(super) struct SiblingsOf<'a> {
-    pub(super) context: &'a Context,
+    pub(super) context: SyncContext<'a>,
     pub(super) observed: &'a Observed,
 }
 
@@ -41,64 +42,105 @@ impl fmt::Debug for SiblingsOf<'_> {
 
 /// A Sync as it is, or as it is about to be.
 struct Sibling {
-    /// For people.
-    name: String,
+    name: SiblingName,
+    /// Parameters resolved.
     spec: SyncSpec,
-    /// The owner label's value.
-    owner: String,
+    owner: OwnerLabel,
+}
+
+/// A sibling, for people.
+#[derive(Clone, Debug)]
+enum SiblingName {
+    /// An entry of the same group.
+    Entry(String),
+    /// A Sync of the same namespace.
+    Sync(String),
+}
+
+impl fmt::Display for SiblingName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Entry(name) => write!(f, "entry {name}"),
+            Self::Sync(name) => write!(f, "Sync {name}"),
+        }
+    }
+}
+
+/// Why the objects of a sibling are not known.
+#[derive(Debug, thiserror::Error)]
+enum SiblingError {
+    /// A parameter of the entry does not resolve on this cluster.
+    #[error("entry {entry}")]
+    Parameter {
+        entry: String,
+        #[source]
+        source: ParameterError,
+    },
+    /// It does not render.
+    #[error("cannot render {sibling}")]
+    Build {
+        sibling: SiblingName,
+        #[source]
+        source: BuildError,
+    },
 }
 
 impl Siblings for SiblingsOf<'_> {
-    fn hold(&self) -> BoxFuture<'_, Elsewhere> {
+    fn objects(&self) -> BoxFuture<'_, Elsewhere> {
         async {
-            let siblings = match self.about_to_be() {
-                Ok(siblings) => siblings,
-                Err(unknown) => return Elsewhere::Unknown(unknown),
-            };
-            let mut keys = BTreeSet::new();
-            for sibling in siblings {
-                match self.keys(&sibling).await {
-                    Ok(held) => keys.extend(held),
-                    // What follows another Source cannot have taken something over in the same commit; one bad Sync must
-                    // not keep its neighbours from pruning.
-                    Err(_) if self.is_stranger(&sibling) => {}
-                    Err(message) => {
-                        return Elsewhere::Unknown(format!(
-                            "what {} holds is not known: {message}",
-                            sibling.name
-                        ));
-                    }
-                }
+            match self.held_soon().await {
+                Ok(keys) => Elsewhere::Known(keys),
+                Err(error) => Elsewhere::Unknown(crate::chain(&error)),
             }
-            Elsewhere::Known(keys)
         }
         .boxed()
     }
 }
 
 impl SiblingsOf<'_> {
-    /// What the siblings hold now, as far as that can be told: for a deletion, which is asked for by itself and must not
-    /// wait for a neighbour's mistakes. What a sibling has taken carries its label and is safe anyway.
-    pub(super) async fn held_now(&self) -> BTreeSet<ObjectKey> {
+    /// What the siblings hold now, as far as that can be found: for a deletion, which must not wait for the mistakes of
+    /// another Sync. What a sibling has taken carries its label and is safe anyway.
+    pub(super) async fn held_now(&self) -> BTreeSet<ObjectId> {
         let mut keys = BTreeSet::new();
         for sibling in self.as_they_are() {
             match self.keys(&sibling).await {
                 Ok(held) => keys.extend(held),
-                Err(message) => {
-                    tracing::warn!(sync = %self.observed.key, sibling = %sibling.name, %message, "what a sibling holds is not known");
+                Err(error) => {
+                    let (sync, error) = (&self.observed.key, crate::chain(&error));
+                    tracing::warn!(%sync, sibling = %sibling.name, %error, "cannot render a sibling");
                 }
             }
         }
         keys
     }
 
+    /// What the siblings hold, or are about to hold.
+    async fn held_soon(&self) -> Result<BTreeSet<ObjectId>, SiblingError> {
+        let mut keys = BTreeSet::new();
+        for sibling in self.about_to_be()? {
+            match self.keys(&sibling).await {
+                Ok(held) => keys.extend(held),
+                // What follows another Source cannot have taken something over in the same commit; one bad Sync must
+                // not keep the others from pruning.
+                Err(_) if self.is_stranger(&sibling) => {}
+                Err(source) => {
+                    return Err(SiblingError::Build {
+                        sibling: sibling.name,
+                        source,
+                    });
+                }
+            }
+        }
+        Ok(keys)
+    }
+
     /// All siblings as the release that this Sync belongs to wants them.
-    fn about_to_be(&self) -> Result<Vec<Sibling>, String> {
-        let Some(of) = &self.observed.spec.group_ref else {
+    fn about_to_be(&self) -> Result<Vec<Sibling>, SiblingError> {
+        let observed = self.observed;
+        let (Some(of), Some(key)) = (&observed.object.spec.group_ref, observed.group_key()) else {
             return Ok(self.as_they_are());
         };
-        let key = cache::ObjectKey::new(&self.observed.key.namespace, &of.name);
-        let (Some(group), Some(cluster)) = (self.context.groups.get(&key), &self.observed.cluster) else {
+        let (Some(group), Some(cluster)) = (self.context.objects.groups.get(&key), &observed.cluster) else {
             return Ok(self.as_they_are());
         };
         let mut siblings = self.wanted(of, &group, cluster)?;
@@ -108,21 +150,30 @@ impl SiblingsOf<'_> {
             .as_ref()
             .and_then(|status| status.rollout.as_ref())
             .map(|rollout| rollout.release.as_str());
-        if self.observed.sync.annotations().get(RELEASE).map(String::as_str) != release {
+        if observed.object.annotations().get(RELEASE).map(String::as_str) != release {
             siblings.extend(self.as_they_are());
         }
         Ok(siblings)
     }
 
-    fn wanted(&self, of: &GroupRef, group: &SyncGroup, cluster: &Cluster) -> Result<Vec<Sibling>, String> {
+    fn wanted(
+        &self,
+        of: &GroupRef,
+        group: &SyncGroup,
+        cluster: &Cluster,
+    ) -> Result<Vec<Sibling>, SiblingError> {
         let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
+        let facts = ClusterFacts::of(cluster);
         let mut siblings = Vec::new();
         for entry in group.spec.syncs.iter().filter(|entry| entry.name != of.entry) {
-            let template = expand::resolve(&entry.template, &ClusterFacts::of(cluster))
-                .map_err(|error| format!("entry {}: {error}", entry.name))?;
+            let template =
+                expand::resolve(&entry.template, &facts).map_err(|source| SiblingError::Parameter {
+                    entry: entry.name.clone(),
+                    source,
+                })?;
             let revision = rollout.and_then(|rollout| rolled_revision(rollout, &entry.name));
             siblings.push(Sibling {
-                name: format!("entry {}", entry.name),
+                name: SiblingName::Entry(entry.name.clone()),
                 owner: self.owner(Owner::Entry {
                     group: &of.name,
                     entry: &entry.name,
@@ -132,7 +183,7 @@ impl SiblingsOf<'_> {
                         name: of.name.clone(),
                         entry: entry.name.clone(),
                     }),
-                    cluster_ref: self.observed.spec.cluster_ref.clone(),
+                    cluster_ref: self.observed.object.spec.cluster_ref.clone(),
                     revision: revision.unwrap_or_default().to_owned(),
                     template,
                 },
@@ -143,11 +194,12 @@ impl SiblingsOf<'_> {
 
     /// The siblings that there are, by their own specs; those that are being deleted hold nothing.
     fn as_they_are(&self) -> Vec<Sibling> {
-        let own = &self.observed.spec;
+        let own = &self.observed.object.spec;
         let group = |spec: &SyncSpec| spec.group_ref.as_ref().map(|of| of.name.clone());
         self.context
+            .objects
             .syncs
-            .indexed(&attempt::cluster_key(self.observed))
+            .indexed(&self.observed.cluster_key())
             .into_iter()
             .filter(|sync| {
                 sync.name_any() != self.observed.key.name
@@ -160,80 +212,62 @@ impl SiblingsOf<'_> {
 
     fn as_it_is(&self, sync: &SyncResource) -> Option<Sibling> {
         let name = sync.name_any();
-        let mut spec = sync.spec.clone();
-        let owner = match &spec.group_ref {
+        let owner = match &sync.spec.group_ref {
             Some(GroupRef { name, entry }) => Owner::Entry { group: name, entry },
             None => Owner::Alone { sync: &name },
         };
         let owner = self.owner(owner);
-        if spec.group_ref.is_none() {
-            let cluster = self.observed.cluster.as_deref()?;
-            spec.template = expand::resolve(&spec.template, &ClusterFacts::of(cluster)).ok()?;
-            if spec.revision.is_empty() {
-                spec.revision = self.offered(&spec)?;
-            }
+        let mut spec = match &sync.spec.group_ref {
+            Some(_) => Cow::Borrowed(&sync.spec),
+            None => resolve(&sync.spec, Some(self.observed.cluster.as_deref()?)).ok()?,
         }
-        (!spec.revision.is_empty()).then(|| Sibling {
-            name: format!("Sync {name}"),
+        .into_owned();
+        if spec.group_ref.is_none() && spec.revision.is_empty() {
+            spec.revision = self.source_revision(&spec)?;
+        }
+        (!spec.revision.is_empty()).then_some(Sibling {
+            name: SiblingName::Sync(name),
             spec,
             owner,
         })
     }
 
-    fn offered(&self, spec: &SyncSpec) -> Option<String> {
-        let key = cache::ObjectKey::new(&self.observed.key.namespace, &spec.template.source_ref.name);
-        let source = self.context.sources.get(&key)?;
+    fn source_revision(&self, spec: &SyncSpec) -> Option<String> {
+        let key = ObjectKey::new(&self.observed.key.namespace, &spec.template.source_ref.name);
+        let source = self.context.objects.sources.get(&key)?;
         let revision = source.status.as_ref()?.revision.clone();
         (!revision.is_empty()).then_some(revision)
     }
 
-    fn owner(&self, owner: Owner<'_>) -> String {
-        target::owner(&self.context.installation, &self.observed.key.namespace, owner)
+    fn owner(&self, owner: Owner<'_>) -> OwnerLabel {
+        OwnerLabel::new(self.context.installation, &self.observed.key.namespace, owner)
     }
 
     fn is_stranger(&self, sibling: &Sibling) -> bool {
-        let own = &self.observed.spec;
+        let own = &self.observed.object.spec;
         own.group_ref.is_none() && own.template.source_ref != sibling.spec.template.source_ref
     }
 
     /// The objects that a sibling renders.
-    async fn keys(&self, sibling: &Sibling) -> Result<Vec<ObjectKey>, String> {
+    async fn keys(&self, sibling: &Sibling) -> Result<Vec<ObjectId>, BuildError> {
         if sibling.spec.revision.is_empty() {
             return Ok(Vec::new());
         }
-        let Observed {
-            key,
-            sync,
-            cluster,
-            connection,
-            ..
-        } = self.observed;
-        let source = cache::ObjectKey::new(&key.namespace, &sibling.spec.template.source_ref.name);
-        let wanted = Wanted {
-            revision: sibling.spec.revision.clone(),
-            target: String::new(),
+        let namespace = &self.observed.key.namespace;
+        let template = &sibling.spec.template;
+        let source = ObjectKey::new(namespace, &template.source_ref.name);
+        let source = self.context.objects.sources.get(&source);
+        let job = Render {
+            namespace,
+            template,
+            source: source.as_deref(),
+            revision: &sibling.spec.revision,
+            owner: &sibling.owner,
+            // Rules that do not parse leave out no field. Which objects there are does not depend on them.
+            ignore: &IgnoreRules::new(&template.ignore).unwrap_or_default(),
         };
-        let seen = Observed {
-            key: key.clone(),
-            sync: sync.clone(),
-            spec: sibling.spec.clone(),
-            status: starling_api::SyncStatus::default(),
-            not_implemented: Vec::new(),
-            invalid: None,
-            ignore: IgnoreRules::new(&sibling.spec.template.ignore).unwrap_or_default(),
-            dependencies: Dependencies::Done,
-            source: self.context.sources.get(&source),
-            cluster: cluster.clone(),
-            connection: connection.clone(),
-            owner: sibling.owner.clone(),
-        };
-        let rendered = Box::pin(attempt::render(self.context, &seen, &wanted)).await;
-        let rendered = rendered.map_err(|(_, message)| message)?;
-        Ok(rendered
-            .set
-            .objects
-            .iter()
-            .map(|object| object.key.clone())
-            .collect())
+        let rendered = Box::pin(render(self.context, &job)).await?;
+        let objects = rendered.set.objects.iter();
+        Ok(objects.map(|object| object.key.clone()).collect())
     }
 }

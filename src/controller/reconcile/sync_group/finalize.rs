@@ -1,36 +1,33 @@
 //! The end of a group: its Syncs go first, and its own policy decides over theirs.
 //!
-//! A group carries the finalizer while its deletion may mean work: it, an entry, or one of its Syncs says `deletionPolicy: Delete`.
-//! Without it the garbage collector would delete the Syncs each by its own policy, and a group that says `Orphan` could not keep them
-//! from deleting.
+//! A group carries the finalizer while its deletion may mean work: it, an entry, or one of its Syncs says
+//! `deletionPolicy: Delete`. Without it the garbage collector would delete the Syncs each by its own policy, and a
+//! group that says `Orphan` could not keep them from deleting.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use kube::ResourceExt;
 use starling_api::conditions::{self, READY};
 use starling_api::{DeletionPolicy, FINALIZER, SyncGroup, SyncResource};
-use starling_core::finalize::{Surroundings, dependents_first};
+use starling_core::finalize::{ParentDeletion, dependents_first};
 
 use super::super::ReconcileError;
-use super::super::surroundings::surroundings;
+use super::super::parent_deletion::parent_deletion;
 use super::super::sync::depends_on;
 use super::observe::{self, Blocked};
 use super::{leave, report};
 use crate::controller::cache::ObjectKey;
-use crate::controller::context::{Context, Next};
-use crate::controller::roster::Roster;
+use crate::controller::caches::sync_index::GroupSyncs;
+use crate::controller::context::{GroupContext, Next};
+use crate::controller::waits;
 use crate::controller::wake::By;
-
-/// Wait after the management cluster did not say or take something.
-const RETRY: Duration = Duration::from_secs(5);
 
 /// Puts the finalizer on a group whose deletion may mean work, and takes it off any other.
 ///
 /// # Errors
 /// [`ReconcileError`] if it could not be put on.
-pub(super) async fn ensure(context: &Context, group: &SyncGroup) -> Result<(), ReconcileError> {
+pub(super) async fn ensure(context: GroupContext<'_>, group: &SyncGroup) -> Result<(), ReconcileError> {
     let deletes = |policy: DeletionPolicy| policy == DeletionPolicy::Delete;
     let syncs = observe::syncs(context, &ObjectKey::of(group));
     let wanted = deletes(group.spec.deletion_policy)
@@ -44,8 +41,8 @@ pub(super) async fn ensure(context: &Context, group: &SyncGroup) -> Result<(), R
             .any(|sync| deletes(sync.spec.template.deletion_policy));
     if wanted != has_finalizer(group) {
         let written = context.hub.set_finalizer(group, wanted).await?;
-        if let Some(change) = context.groups.observe_write(written) {
-            context.wake_for_group(&change, By::Us);
+        if let Some(change) = context.objects.groups.observe_write(written) {
+            context.wake.for_group(&change, By::Us);
         }
     }
     Ok(())
@@ -59,22 +56,25 @@ fn has_finalizer(group: &SyncGroup) -> bool {
 ///
 /// # Errors
 /// [`ReconcileError`] where the management cluster or the ledger did not take something.
-pub(super) async fn finalize(context: &Context, group: Arc<SyncGroup>) -> Result<Next, ReconcileError> {
+pub(super) async fn finalize(
+    context: GroupContext<'_>,
+    group: Arc<SyncGroup>,
+) -> Result<Next, ReconcileError> {
     if !has_finalizer(&group) {
         return Ok(Next::OnEvent);
     }
     let key = ObjectKey::of(&*group);
     // `kubectl delete --cascade=orphan`: the Syncs are meant to stay.
     let keeps_syncs = group.finalizers().iter().any(|finalizer| finalizer == "orphan");
-    match surroundings(context, &key.namespace).await {
-        Surroundings::Stay if !keeps_syncs => {}
-        Surroundings::Unknown(why) if !keeps_syncs => {
+    match parent_deletion(context.hub, &key).await {
+        ParentDeletion::None if !keeps_syncs => {}
+        ParentDeletion::Unknown(why) if !keeps_syncs => {
             let message = format!("nothing is deleted until it is known what else goes: {why}");
             tell(context, group, "AwaitingManagementCluster", message).await?;
-            return Ok(Next::Retry(RETRY));
+            return Ok(Next::Retry(waits::GROUP_DELETION_RETRY));
         }
         // Its Syncs go with the namespace or the definition, find that out by themselves, and leave their objects.
-        Surroundings::Stay | Surroundings::Unknown(_) | Surroundings::Go(_) => {
+        ParentDeletion::None | ParentDeletion::Unknown(_) | ParentDeletion::Deleting(_) => {
             return release(context, &group).await;
         }
     }
@@ -95,7 +95,7 @@ pub(super) async fn finalize(context: &Context, group: Arc<SyncGroup>) -> Result
     tell(context, group, "Deleting", what_is_left(&left)).await?;
     // The Syncs that go wake the group, the last of them too.
     Ok(if failed || left.is_empty() {
-        Next::Retry(RETRY)
+        Next::Retry(waits::GROUP_DELETION_RETRY)
     } else {
         Next::OnEvent
     })
@@ -103,9 +103,9 @@ pub(super) async fn finalize(context: &Context, group: Arc<SyncGroup>) -> Result
 
 /// Deletes the Syncs that are not being deleted yet, with the group's policy. Returns whether some were not taken.
 async fn take_all_away(
-    context: &Context,
+    context: GroupContext<'_>,
     object: &SyncGroup,
-    syncs: &Roster,
+    syncs: &GroupSyncs,
 ) -> Result<bool, ReconcileError> {
     let policy = object.spec.deletion_policy;
     let staying: BTreeMap<String, &Arc<SyncResource>> = syncs
@@ -121,15 +121,16 @@ async fn take_all_away(
     );
     let mut failed = false;
     for sync in order.iter().filter_map(|name| staying.get(name)) {
-        if let Err(error) = leave::take_away(context, object, sync, policy).await? {
-            tracing::warn!(sync = %sync.name_any(), error = %crate::chain(&error), "not taken away");
+        leave::settle_left(context, object, sync).await?;
+        if let Err(error) = leave::remove(context, sync, policy).await {
+            tracing::warn!(sync = %sync.name_any(), error = %crate::chain(&error), "Sync not removed");
             failed = true;
         }
     }
     Ok(failed)
 }
 
-fn what_is_left(left: &Roster) -> String {
+fn what_is_left(left: &GroupSyncs) -> String {
     let first = left.values().find_map(|sync| {
         let status = sync.status.as_ref()?;
         let ready = conditions::find(&status.conditions, READY).filter(|ready| ready.status != "True")?;
@@ -143,7 +144,7 @@ fn what_is_left(left: &Roster) -> String {
 }
 
 async fn tell(
-    context: &Context,
+    context: GroupContext<'_>,
     object: Arc<SyncGroup>,
     reason: &'static str,
     message: String,
@@ -157,8 +158,8 @@ async fn tell(
     report::blocked(context, &finding).await
 }
 
-async fn release(context: &Context, group: &SyncGroup) -> Result<Next, ReconcileError> {
+async fn release(context: GroupContext<'_>, group: &SyncGroup) -> Result<Next, ReconcileError> {
     context.hub.set_finalizer(group, false).await?;
-    context.reports.forget(&ObjectKey::of(group));
+    context.caches.status_times.forget(&ObjectKey::of(group));
     Ok(Next::OnEvent)
 }

@@ -1,28 +1,37 @@
 //! Which gates of a group somebody else has to decide now: pure, from the plan.
 
 use kube::{Resource as _, ResourceExt as _};
-use starling_core::gate::webhook::{Clusters, Question};
+use starling_core::gate::webhook::{Clusters, GateRequest};
 use starling_core::gate::{GateId, Side};
-use starling_core::plan::{Gate, GateRecord, Plan, StagePhase, StagePlan, Stop, Verdict};
+use starling_core::plan::{Gate, GateRecord, Plan, RolloutVerdict, StagePhase, StagePlan, Stop};
+
+use starling_core::rollout::Rolling;
 
 use super::observe::Group;
-use super::release::Rolling;
-use crate::controller::context::Context;
-use crate::controller::gates::Open;
+use crate::controller::context::GroupContext;
+use crate::controller::gates::{GateTools, Open};
 
-/// Has the gates carried out that are open now, and those ended that are not any more. What begun is written to status already.
-pub(super) fn carry_out(context: &Context, group: &Group, rolling: &Rolling, plan: &Plan) {
+/// Has the gates carried out that are open now, and those ended that are not any more. What begun is written to status
+/// already.
+pub(super) fn carry_out(context: GroupContext<'_>, group: &Group, rolling: &Rolling, plan: &Plan) {
     let Some(owner) = group.object.controller_owner_ref(&()) else {
         // It has no UID: it never was at an API server.
         return;
     };
     let open = open(group, rolling, plan);
-    context.gates.carry_out(context, &group.key, &owner, open);
+    let tools = GateTools {
+        hub: context.hub.clone(),
+        web: context.web.clone(),
+        clock: context.clock.clone(),
+        gates: context.caches.gate_tasks.clone(),
+        groups: context.queue.clone(),
+    };
+    context.caches.gate_tasks.run(&tools, &group.key, &owner, open);
 }
 
 /// The gates that have begun and of which nothing was found. A rollout that somebody gave up waits for none.
 fn open(group: &Group, rolling: &Rolling, plan: &Plan) -> Vec<Open> {
-    if matches!(plan.verdict, Verdict::Stopped(Stop::Aborted(_))) {
+    if matches!(plan.verdict, RolloutVerdict::Stopped(Stop::Aborted(_))) {
         return Vec::new();
     }
     let stages = plan.stages.iter();
@@ -33,7 +42,8 @@ fn open(group: &Group, rolling: &Rolling, plan: &Plan) -> Vec<Open> {
         .collect()
 }
 
-/// Gates are passed one after the other: only the last that has begun can be open. Those before a stage that has opened are passed.
+/// Gates are passed one after the other: only the last that has begun can be open. Those before a stage that has opened
+/// are passed.
 fn open_at(group: &Group, rolling: &Rolling, stage: &StagePlan, side: Side) -> Option<Open> {
     let records = match side {
         Side::Before if stage.record.opened_at.is_none() => &stage.record.before,
@@ -67,8 +77,8 @@ fn open_at(group: &Group, rolling: &Rolling, stage: &StagePlan, side: Side) -> O
     })
 }
 
-fn question(group: &Group, rolling: &Rolling, stage: &StagePlan, id: &GateId) -> Question {
-    Question {
+fn question(group: &Group, rolling: &Rolling, stage: &StagePlan, id: &GateId) -> GateRequest {
+    GateRequest {
         namespace: group.key.namespace.clone(),
         group: group.key.name.clone(),
         rollout: id.rollout,

@@ -7,7 +7,7 @@ use starling_api::{APPROVE_DELETIONS, APPROVE_MEMBERSHIP, DeletionHold, SyncGrou
 use starling_core::membership::HeldDeparture;
 
 use super::observe::Group;
-use crate::controller::context::Context;
+use crate::controller::context::GroupContext;
 
 /// The conditions for what waits; none where nothing does.
 pub(super) fn conditions(group: &Group, departure: Option<&HeldDeparture>) -> Vec<ConditionUpdate> {
@@ -69,7 +69,7 @@ fn membership_held(held: &HeldDeparture) -> ConditionUpdate {
 
 /// Tells people of what waits now and did not before.
 pub(super) async fn tell(
-    context: &Context,
+    context: GroupContext<'_>,
     group: &Group,
     before: &SyncGroupStatus,
     after: &SyncGroupStatus,

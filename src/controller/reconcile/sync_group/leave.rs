@@ -1,68 +1,81 @@
-//! Who leaves the group, and what becomes of their Syncs.
+//! Syncs that the group no longer wants, and their removal.
 //!
-//! A cluster leaves when its labels no longer fit, or its Cluster is gone; an entry when it is taken out of the group. What
-//! becomes of the objects is told to the Sync before it is deleted: the Sync then sees to it by itself.
+//! A cluster leaves when its labels no longer match, or its Cluster is gone; an entry when it is taken out of the
+//! group. The plan decides when a Sync is removed. What happens to its objects is written to the Sync before it is
+//! deleted: the Sync then carries that out by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
-use jiff::SignedDuration;
+use jiff::Timestamp;
 use kube::ResourceExt;
-use starling_api::{
-    APPROVE_MEMBERSHIP, Cluster, DeletionPolicy, FINALIZER, ROLLOUT, SyncGroup, SyncResource,
-};
-use starling_core::finalize::dependents_first;
+use starling_api::{APPROVE_MEMBERSHIP, DeletionPolicy, FINALIZER, SyncGroup, SyncResource};
 use starling_core::membership::{Departure, HeldDeparture, Members, departure};
-use starling_core::plan::{Decision, Plan};
+use starling_core::plan::{LeavingCause, LeavingSync};
+use starling_core::rollout::{Removal, Rolling};
+use starling_ledger::{AdmissionOutcome, LedgerError};
 
-use super::super::ReconcileError;
 use super::super::sync::depends_on;
-use super::admit::admission_key;
 use super::observe::Group;
-use super::release::Rolling;
+use super::sync::admission_of;
 use crate::controller::cache::ObjectKey;
-use crate::controller::context::{Context, Next};
+use crate::controller::context::GroupContext;
 use crate::controller::hub::HubError;
+use crate::controller::interpreter::key_of;
+use crate::controller::waits;
 use crate::controller::wake::By;
-use crate::ledger::AdmissionOutcome;
 
-/// How long the same clusters have to be about to leave before they do. Labels that a script takes away one by one come
-/// faster than this, and count together.
-const SETTLE: Duration = Duration::from_secs(3);
-/// Wait after the management cluster did not take something.
-const RETRY: Duration = Duration::from_secs(2);
-
-/// Who is about to leave.
+/// The clusters that are about to leave.
+#[derive(Default)]
 pub(super) struct Leaving {
     clusters: BTreeSet<String>,
-    /// Too many at once: nobody leaves, and nothing more starts.
+    /// Too many at once: none leaves, and nothing more starts.
     pub(super) held: Option<HeldDeparture>,
-    /// When they leave, if nobody comes back before.
-    settles: Option<Next>,
+    /// When they leave, if none comes back before.
+    settles_at: Timestamp,
+    /// Whether the list of Clusters is complete: absence from an incomplete one means nothing.
+    is_known: bool,
 }
 
-/// Looks who is about to leave.
-pub(super) fn observe(context: &Context, group: &Group) -> Leaving {
+impl Leaving {
+    /// Finds the clusters that are about to leave in complete lists. When they settle only the controller knows, which
+    /// has seen them leave; it is a matter of seconds.
+    pub(super) fn in_lists(group: &Group, now: Timestamp) -> Self {
+        let (clusters, held) = match departing(group) {
+            Departure::Free(clusters) => (clusters, None),
+            Departure::Held(held) => (BTreeSet::new(), Some(held)),
+        };
+        Self {
+            clusters,
+            held,
+            settles_at: now,
+            is_known: true,
+        }
+    }
+}
+
+/// Finds the clusters that are about to leave.
+pub(super) fn observe(context: GroupContext<'_>, group: &Group) -> Leaving {
     let (clusters, held) = match departing(group) {
         Departure::Free(clusters) => (clusters, None),
         Departure::Held(held) => (BTreeSet::new(), Some(held)),
     };
-    let now = context.now();
-    let since = context.departures.since(&group.key, &clusters, now);
-    let due = since
-        .checked_add(SignedDuration::try_from(SETTLE).unwrap_or_default())
-        .unwrap_or(now);
-    let settles = (!clusters.is_empty() && due > now).then(|| Next::at(due, now));
+    let now = context.clock.now();
+    let since = context.caches.pending_deselections.since(
+        &group.key,
+        held.as_ref().map_or(&clusters, |held| &held.lost),
+        now,
+    );
     Leaving {
         clusters,
         held,
-        settles,
+        settles_at: waits::from(since, waits::DESELECTION_SETTLE),
+        is_known: context.objects.clusters.is_synced(),
     }
 }
 
 fn departing(group: &Group) -> Departure {
-    // Most of the time nobody leaves, and nobody has to be counted.
+    // Most of the time no cluster leaves, and none has to be counted.
     let mut selected = group.clusters.keys().map(String::as_str).peekable();
     let all_selected = group.syncs.clusters().all(|(cluster, _)| {
         while selected.next_if(|name| *name < cluster).is_some() {}
@@ -88,151 +101,105 @@ fn departing(group: &Group) -> Departure {
     })
 }
 
-/// Takes away the Syncs of those that leave. Returns when to look again.
-///
-/// # Errors
-/// [`ReconcileError`] where the ledger did not take the end of an admission.
-pub(super) async fn release(
-    context: &Context,
-    group: &Group,
-    rolling: &Rolling,
-    leaving: &Leaving,
-    plan: &Plan,
-) -> Result<Option<Next>, ReconcileError> {
-    if !context.clusters.is_synced() || leaving.held.is_some() {
-        return Ok(None);
+/// The Syncs that the group no longer wants while `rolling` rolls, by name.
+pub(super) fn leaving(group: &Group, leaving: &Leaving, rolling: &Rolling) -> BTreeMap<String, LeavingSync> {
+    if !leaving.is_known {
+        return BTreeMap::new();
     }
-    let mut again = leaving.settles;
-    let mut doomed: BTreeMap<String, (Arc<SyncResource>, DeletionPolicy)> = BTreeMap::new();
-    if leaving.settles.is_none() {
-        for cluster in &leaving.clusters {
-            match is_out(context, group, cluster).await {
-                Ok(true) => {
-                    let policy = group.object.spec.when_unselected;
-                    doomed.extend(syncs_of(group, cluster).map(|sync| (sync.name_any(), (sync, policy))));
-                }
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::warn!(group = %group.key, %cluster, error = %crate::chain(&error), "not known whether it left");
-                    again = Some(Next::After(RETRY));
-                }
-            }
-        }
-    }
-    for sync in of_removed_entries(group, rolling, plan) {
-        let policy = sync.spec.template.deletion_policy;
-        doomed.insert(sync.name_any(), (sync, policy));
-    }
-    let order = dependents_first(
-        &doomed
-            .iter()
-            .map(|(name, (sync, _))| (name.clone(), depends_on(sync)))
-            .collect(),
-    );
-    for (sync, policy) in order.iter().filter_map(|name| doomed.get(name)) {
-        match take_away(context, &group.object, sync, *policy).await? {
-            Ok(()) if *policy == DeletionPolicy::Orphan => tell_people(context, group, leaving, sync).await,
-            Ok(()) => {}
-            Err(error) => {
-                tracing::warn!(sync = %sync.name_any(), error = %crate::chain(&error), "not taken away");
-                again = Some(Next::After(RETRY));
-            }
-        }
-    }
-    Ok(again)
+    let is_lost = |cluster: &str| {
+        leaving
+            .held
+            .as_ref()
+            .is_some_and(|held| held.lost.contains(cluster))
+    };
+    let syncs = group.syncs.iter();
+    syncs
+        .filter(|(.., sync)| sync.metadata.deletion_timestamp.is_none())
+        .filter_map(|(cluster, entry, sync)| {
+            let (cause, policy) = if leaving.clusters.contains(cluster) || is_lost(cluster) {
+                let settles_at = leaving.settles_at;
+                let cause = LeavingCause::ClusterUnselected { settles_at };
+                (cause, group.object.spec.when_unselected)
+            } else if rolling.snapshot.entry(entry).is_none() {
+                (LeavingCause::EntryRemoved, sync.spec.template.deletion_policy)
+            } else {
+                return None;
+            };
+            let leaving = LeavingSync {
+                cluster: cluster.to_owned(),
+                entry: entry.to_owned(),
+                cause,
+                policy,
+                depends_on: depends_on(sync).into_iter().collect(),
+            };
+            Some((sync.name_any(), leaving))
+        })
+        .collect()
 }
 
-/// Objects stay behind, and no Sync is left that would say so.
-async fn tell_people(context: &Context, group: &Group, leaving: &Leaving, sync: &SyncResource) {
-    let (cluster, name) = (&sync.spec.cluster_ref.name, sync.name_any());
-    let (reason, note) = if leaving.clusters.contains(cluster) {
-        (
+/// Reports that objects stay on a member: no Sync is left that would.
+pub(super) async fn report_orphans(context: GroupContext<'_>, group: &Group, removal: &Removal) {
+    let Removal {
+        sync, cluster, entry, ..
+    } = removal;
+    let (reason, note) = match removal.cause {
+        LeavingCause::ClusterUnselected { .. } => (
             "ClusterLeft",
-            format!("cluster {cluster} left the group; the objects of {name} stay there"),
-        )
-    } else {
-        let entry = sync.spec.group_ref.as_ref().map_or("", |of| of.entry.as_str());
-        (
+            format!("cluster {cluster} left the group; the objects of {sync} stay there"),
+        ),
+        LeavingCause::EntryRemoved => (
             "EntryRemoved",
             format!(
-                "entry {entry} was taken out of the group; what {name} still had stays on cluster {cluster}"
+                "entry {entry} was removed from the group; the remaining objects of {sync} stay on cluster {cluster}"
             ),
-        )
+        ),
     };
     context.events.normal(&*group.object, reason, note).await;
 }
 
-/// Whether a cluster is out of the group beyond doubt: its labels say so, or the management cluster says that there is no
-/// such Cluster. That the cache lacks it may be a list that was not complete.
-async fn is_out(context: &Context, group: &Group, cluster: &str) -> Result<bool, HubError> {
-    let key = ObjectKey::new(&group.key.namespace, cluster);
-    if context.clusters.get(&key).is_some() {
-        return Ok(true);
-    }
-    Ok(context.hub.find::<Cluster>(&key).await?.is_none())
-}
-
-fn syncs_of(group: &Group, cluster: &str) -> impl Iterator<Item = Arc<SyncResource>> {
-    group
-        .syncs
-        .on(cluster)
-        .filter(|sync| sync.metadata.deletion_timestamp.is_none())
-        .cloned()
-}
-
-/// The Syncs of entries that were taken out, on clusters where all present entries are done: what one of those has taken
-/// over carries its label by then, so a renamed entry hands its objects over.
-fn of_removed_entries(group: &Group, rolling: &Rolling, plan: &Plan) -> Vec<Arc<SyncResource>> {
-    let is_known = |name: &str| rolling.vector.entry(name).is_some();
-    group
-        .syncs
-        .iter()
-        .filter(|(cluster, entry, sync)| {
-            !is_known(entry)
-                && sync.metadata.deletion_timestamp.is_none()
-                && matches!(plan.decisions.get(*cluster), Some(Decision::Done))
-        })
-        .map(|(.., sync)| sync.clone())
-        .collect()
-}
-
-/// Ends a Sync's admission in the ledger, tells the Sync what becomes of its objects, and deletes it.
+/// Ends the admission of a Sync in the ledger: its cluster has left.
 ///
 /// # Errors
-/// The outer error is the ledger's; the inner one the management cluster's.
-pub(super) async fn take_away(
-    context: &Context,
+/// [`LedgerError`].
+pub(super) async fn settle_left(
+    context: GroupContext<'_>,
     group: &SyncGroup,
-    sync: &Arc<SyncResource>,
-    policy: DeletionPolicy,
-) -> Result<Result<(), HubError>, ReconcileError> {
-    let rollout = sync.annotations().get(ROLLOUT).cloned().unwrap_or_default();
-    let key = admission_key(group, &rollout, sync);
-    context
-        .ledger
-        .settle_admission(&key, AdmissionOutcome::Left, "", context.now())
+    sync: &SyncResource,
+) -> Result<(), LedgerError> {
+    let key = key_of(&group.uid().unwrap_or_default(), &admission_of(sync));
+    let ledger = context.ledger;
+    ledger
+        .settle_admission(&key, AdmissionOutcome::Left, "", context.clock.now())
         .await?;
-    let cluster = &sync.spec.cluster_ref.name;
-    let told = match tell(context, sync, policy).await {
-        Ok(told) => told,
-        Err(error) => return Ok(Err(error)),
-    };
-    match context.hub.delete(&*told).await {
-        Ok(None) => context.syncs.observe_delete(&ObjectKey::of(&*told)),
-        Ok(Some(left)) => {
-            if let Some(change) = context.syncs.observe_write(left) {
-                context.wake_for_sync(&change, By::Others);
-            }
-        }
-        Err(error) => return Ok(Err(error)),
-    }
-    tracing::info!(sync = %sync.name_any(), %cluster, ?policy, "left the group");
-    Ok(Ok(()))
+    Ok(())
 }
 
-/// Makes the Sync say what becomes of its objects, if it does not already.
-async fn tell(
-    context: &Context,
+/// Writes to a Sync what happens to its objects, and deletes it.
+///
+/// # Errors
+/// [`HubError`].
+pub(super) async fn remove(
+    context: GroupContext<'_>,
+    sync: &Arc<SyncResource>,
+    policy: DeletionPolicy,
+) -> Result<(), HubError> {
+    let sync = set_policy(context, sync, policy).await?;
+    match context.hub.delete(&*sync).await? {
+        None => context.objects.syncs.observe_delete(&ObjectKey::of(&*sync)),
+        Some(left) => {
+            if let Some(change) = context.objects.syncs.observe_write(left) {
+                context.wake.for_sync(&change, By::Others);
+            }
+        }
+    }
+    let cluster = &sync.spec.cluster_ref.name;
+    tracing::info!(sync = %sync.name_any(), %cluster, ?policy, "left the group");
+    Ok(())
+}
+
+/// Writes to the Sync what happens to its objects, unless it says so already.
+async fn set_policy(
+    context: GroupContext<'_>,
     sync: &Arc<SyncResource>,
     policy: DeletionPolicy,
 ) -> Result<Arc<SyncResource>, HubError> {
@@ -242,6 +209,6 @@ async fn tell(
         return Ok(sync.clone());
     }
     let written = context.hub.set_deletion_policy(sync, policy).await?;
-    context.syncs.observe_write(written.clone());
+    context.objects.syncs.observe_write(written.clone());
     Ok(Arc::new(written))
 }

@@ -1,4 +1,4 @@
-//! What one look at a SyncGroup knows, from the caches alone, and whether it makes sense.
+//! What one pass over a SyncGroup observes, from the caches alone, and whether it is valid.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,13 +6,14 @@ use std::sync::Arc;
 use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, SyncGroup};
 use starling_core::ignore::IgnoreRules;
 use starling_core::plan::ReadStrategy;
-use starling_core::{depend, expand, promise};
+use starling_core::{depend, expand, unimplemented};
+use starling_expression::metric;
 
 use super::super::not_implemented;
 use crate::controller::cache::{Cache, ObjectKey};
-use crate::controller::context::Context;
-use crate::controller::roster::{Roster, Syncs};
-use crate::controller::selection::{Selected, Selections};
+use crate::controller::caches::selections::{Selected, SelectionCache};
+use crate::controller::caches::sync_index::{GroupSyncs, SyncCache};
+use crate::controller::context::GroupContext;
 
 /// A group that makes sense, and all that its plan depends on.
 pub(super) struct Group {
@@ -25,7 +26,7 @@ pub(super) struct Group {
     /// The selected clusters, by name.
     pub(super) clusters: Selected,
     /// Its Syncs, by cluster and entry, whether they are still wanted or not.
-    pub(super) syncs: Arc<Roster>,
+    pub(super) syncs: Arc<GroupSyncs>,
     /// Names of Syncs that belong to others.
     pub(super) taken: Taken,
     /// Clusters that exist and cannot be read: they are neither selected nor unselected.
@@ -45,32 +46,32 @@ pub(super) struct Blocked {
     pub(super) stalled: bool,
 }
 
-/// The objects that a look is made of.
+/// The objects that a pass observes.
 #[derive(Clone, Copy)]
-pub(super) struct Seen<'a> {
+pub(super) struct Snapshot<'a> {
     pub(super) sources: &'a Cache<Source>,
     pub(super) clusters: &'a Cache<Cluster>,
-    pub(super) syncs: &'a Arc<Syncs>,
+    pub(super) syncs: &'a Arc<SyncCache>,
     pub(super) approvals: &'a Cache<RolloutApproval>,
     pub(super) actions: &'a Cache<RolloutAction>,
-    pub(super) selections: &'a Selections,
+    pub(super) selections: &'a SelectionCache,
 }
 
-impl<'a> Seen<'a> {
-    /// What the controller sees.
-    pub(super) fn by(context: &'a Context) -> Self {
+impl<'a> Snapshot<'a> {
+    /// What the controller has in its caches.
+    pub(super) fn by(context: GroupContext<'a>) -> Self {
         Self {
-            sources: &context.sources,
-            clusters: &context.clusters,
-            syncs: &context.syncs,
-            approvals: &context.approvals,
-            actions: &context.actions,
-            selections: &context.selections,
+            sources: &context.objects.sources,
+            clusters: &context.objects.clusters,
+            syncs: &context.objects.syncs,
+            approvals: &context.objects.approvals,
+            actions: &context.objects.actions,
+            selections: &context.caches.selections,
         }
     }
 }
 
-pub(super) fn observe(seen: Seen<'_>, object: Arc<SyncGroup>) -> Result<Group, Blocked> {
+pub(super) fn observe(snapshot: Snapshot<'_>, object: Arc<SyncGroup>) -> Result<Group, Blocked> {
     let blocked = |reason, message, stalled| Blocked {
         object: object.clone(),
         reason,
@@ -78,7 +79,7 @@ pub(super) fn observe(seen: Seen<'_>, object: Arc<SyncGroup>) -> Result<Group, B
         stalled,
     };
     let key = ObjectKey::of(&*object);
-    let missing = promise::of_group(&object.spec);
+    let missing = unimplemented::of_group(&object.spec);
     if !missing.is_empty() {
         return Err(blocked("NotImplemented", not_implemented(&missing), true));
     }
@@ -91,24 +92,24 @@ pub(super) fn observe(seen: Seen<'_>, object: Arc<SyncGroup>) -> Result<Group, B
             true,
         ));
     }
-    let strategy = ReadStrategy::new(&object.spec.rollout_strategy)
+    let strategy = ReadStrategy::checked(&object.spec.rollout_strategy, &metric::check)
         .map_err(|error| blocked("InvalidSpec", format!("spec.{error}"), true))?;
     depend::check_entries(&object.spec.syncs)
         .map_err(|error| blocked(error.reason(), format!("spec.{error}"), true))?;
     if let Some(message) = invalid_ignore(&object) {
         return Err(blocked("InvalidSpec", message, true));
     }
-    let sources =
-        sources(seen.sources, &object, &key).map_err(|(reason, message)| blocked(reason, message, false))?;
+    let sources = sources(snapshot.sources, &object, &key)
+        .map_err(|(reason, message)| blocked(reason, message, false))?;
 
-    let clusters = seen.selections.get(seen.clusters, &object, &selector);
-    let syncs = seen.syncs.roster(&key);
-    let unreadable = seen.clusters.unreadable_in(&key.namespace);
+    let clusters = snapshot.selections.get(snapshot.clusters, &object, &selector);
+    let syncs = snapshot.syncs.of_group(&key);
+    let unreadable = snapshot.clusters.unreadable_in(&key.namespace);
     Ok(Group {
-        approvals: seen.approvals.indexed(&key),
-        actions: seen.actions.indexed(&key),
+        approvals: snapshot.approvals.indexed(&key),
+        actions: snapshot.actions.indexed(&key),
         taken: Taken {
-            all: seen.syncs.clone(),
+            all: snapshot.syncs.clone(),
             own: syncs.clone(),
             namespace: key.namespace.clone(),
         },
@@ -131,13 +132,13 @@ fn invalid_ignore(group: &SyncGroup) -> Option<String> {
 }
 
 fn repeated_entry(group: &SyncGroup) -> Option<&str> {
-    let mut seen = BTreeSet::new();
+    let mut names = BTreeSet::new();
     group
         .spec
         .syncs
         .iter()
         .map(|entry| entry.name.as_str())
-        .find(|name| !seen.insert(*name))
+        .find(|name| !names.insert(*name))
 }
 
 fn sources(
@@ -172,14 +173,15 @@ fn sources(
 }
 
 /// The group's own Syncs, as they are now.
-pub(super) fn syncs(context: &Context, key: &ObjectKey) -> Arc<Roster> {
-    context.syncs.roster(key)
+pub(super) fn syncs(context: GroupContext<'_>, key: &ObjectKey) -> Arc<GroupSyncs> {
+    context.objects.syncs.of_group(key)
 }
 
-/// Names of Syncs of a namespace that are not a group's own. A younger copy of one of its own is somebody's, and is not either.
+/// Names of Syncs of a namespace that are not a group's own. A younger copy of one of its own is somebody's, and is not
+/// either.
 pub(super) struct Taken {
-    all: Arc<Syncs>,
-    own: Arc<Roster>,
+    all: Arc<SyncCache>,
+    own: Arc<GroupSyncs>,
     namespace: String,
 }
 

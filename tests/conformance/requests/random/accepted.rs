@@ -1,13 +1,13 @@
-//! Differences that are meant.
+//! Accepted differences.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A difference that is meant: texts in the step and in the difference, and why.
+/// An accepted difference: texts in the step and in the difference, and the reason.
 struct Entry {
     step: &'static str,
     difference: &'static str,
     why: &'static str,
-    seen: AtomicUsize,
+    matches: AtomicUsize,
 }
 
 const fn entry(step: &'static str, difference: &'static str, why: &'static str) -> Entry {
@@ -15,7 +15,7 @@ const fn entry(step: &'static str, difference: &'static str, why: &'static str) 
         step,
         difference,
         why,
-        seen: AtomicUsize::new(0),
+        matches: AtomicUsize::new(0),
     }
 }
 
@@ -72,7 +72,7 @@ static ACCEPTED: [Entry; 23] = [
     entry("", REWRITTEN, WRITTEN),
 ];
 
-/// Stands for an answer in which nothing differs but the revision, which only the real server has moved.
+/// The text for a response that differs only in the revision, which only the real server has increased.
 const REWRITTEN: &str = "<rewritten>";
 
 fn is_rewritten(differences: &[String]) -> bool {
@@ -85,12 +85,12 @@ fn is_rewritten(differences: &[String]) -> bool {
     let [only] = differences else { return false };
     only.strip_prefix(".metadata.resourceVersion: ")
         .and_then(|rest| rest.split_once(" and here "))
-        .and_then(|(real, ours)| Some((number(real)?, number(ours)?)))
-        .is_some_and(|(real, ours)| real > ours)
+        .and_then(|(real, embedded)| Some((number(real)?, number(embedded)?)))
+        .is_some_and(|(real, embedded)| real > embedded)
 }
 
-/// Whether differences of a step are meant; takes down that there were some.
-pub(super) fn is_meant(step: &str, differences: &[String]) -> bool {
+/// Whether differences of a step are accepted; counts them.
+pub(super) fn is_accepted(step: &str, differences: &[String]) -> bool {
     let rewritten = is_rewritten(differences);
     let shows = |text: &str| {
         text == REWRITTEN && rewritten || differences.iter().any(|difference| difference.contains(text))
@@ -99,18 +99,18 @@ pub(super) fn is_meant(step: &str, differences: &[String]) -> bool {
         .iter()
         .find(|entry| step.contains(entry.step) && shows(entry.difference));
     if let Some(entry) = found {
-        entry.seen.fetch_add(1, Ordering::Relaxed);
+        entry.matches.fetch_add(1, Ordering::Relaxed);
     }
     found.is_some()
 }
 
-/// What was seen of each entry.
-pub(super) fn seen() -> Vec<(usize, String)> {
+/// Returns the number of matches of each entry.
+pub(super) fn matches() -> Vec<(usize, String)> {
     ACCEPTED
         .iter()
         .map(|entry| {
             let text = format!("{} {}: {}", entry.step, entry.difference, entry.why);
-            (entry.seen.load(Ordering::Relaxed), text)
+            (entry.matches.load(Ordering::Relaxed), text)
         })
         .collect()
 }

@@ -1,4 +1,4 @@
-//! Makes sequences of requests.
+//! Generates sequences of requests.
 
 use std::sync::LazyLock;
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use starling_apiserver::random::Random;
 
-/// What requests are made of.
+/// The parts of requests.
 #[derive(Deserialize)]
 pub(super) struct Kinds {
     any: Parts,
@@ -27,7 +27,7 @@ struct Kind {
     /// Subresources.
     #[serde(default)]
     named: Vec<String>,
-    /// The least that is taken.
+    /// The smallest valid object.
     base: Value,
     #[serde(flatten)]
     parts: Parts,
@@ -36,8 +36,8 @@ struct Kind {
 /// Parts of bodies.
 #[derive(Deserialize)]
 struct Parts {
-    good: Vec<Value>,
-    bad: Vec<Value>,
+    valid: Vec<Value>,
+    invalid: Vec<Value>,
     /// JSON patches.
     json: Vec<Value>,
     /// Merge patches with directives.
@@ -46,22 +46,22 @@ struct Parts {
     status: Vec<Value>,
 }
 
-/// What requests are made of.
+/// The parts of requests.
 pub(super) static KINDS: LazyLock<Kinds> =
     LazyLock::new(|| serde_json::from_str(include_str!("kinds.json")).unwrap());
 
-/// The name of what is written last.
+/// The name of the last written object.
 pub(super) const LAST: &str = "zz-last";
 
-/// Returns the steps of a sequence; `$ns` stands for its namespace.
+/// Returns the steps of a sequence; `$ns` is its namespace.
 pub(super) fn sequence(seed: u64, number: u64, length: usize) -> Vec<String> {
     let mut random = Random::named(seed, &number.to_string());
     random.number();
-    let mut maker = Maker { random };
-    let count = 1 + maker.random.below(3);
+    let mut generator = Generator { random };
+    let count = 1 + generator.random.below(3);
     let mut kinds: Vec<&Kind> = Vec::new();
     for _ in 0..count {
-        let kind = maker.kind();
+        let kind = generator.kind();
         if !kinds.iter().any(|known| known.plural == kind.plural) {
             kinds.push(kind);
         }
@@ -71,11 +71,11 @@ pub(super) fn sequence(seed: u64, number: u64, length: usize) -> Vec<String> {
         .map(|kind| format!("GET {}", collection(kind)))
         .collect();
     for place in 0..length {
-        let kind = kinds[maker.below(kinds.len())];
-        maker.step(kind, place, &mut steps);
+        let kind = kinds[generator.below(kinds.len())];
+        generator.step(kind, place, &mut steps);
     }
     for kind in kinds {
-        maker.ending(kind, &mut steps);
+        generator.ending(kind, &mut steps);
     }
     steps
 }
@@ -84,7 +84,7 @@ fn collection(kind: &Kind) -> String {
     format!("{}/namespaces/$ns/{}", kind.api, kind.plural)
 }
 
-/// Lays an object over another.
+/// Merges an object into another.
 fn lay(over: &Value, under: &mut Value) {
     match (over, under) {
         (Value::Object(over), Value::Object(under)) => {
@@ -96,11 +96,11 @@ fn lay(over: &Value, under: &mut Value) {
     }
 }
 
-struct Maker {
+struct Generator {
     random: Random,
 }
 
-impl Maker {
+impl Generator {
     fn below(&mut self, limit: usize) -> usize {
         self.random.below(limit as u64) as usize
     }
@@ -129,18 +129,18 @@ impl Maker {
         self.one::<&'static str>(&["a", "a", "a", "b", "b", "c"])
     }
 
-    /// A part of a body, and whether it is one that may be refused.
+    /// Returns a part of a body, valid or invalid.
     fn part(&mut self, kind: &'static Kind) -> &'static Value {
         let common = self.chance(30);
         let parts = if common { &KINDS.any } else { &kind.parts };
         if self.chance(15) {
-            self.one(&parts.bad)
+            self.one(&parts.invalid)
         } else {
-            self.one(&parts.good)
+            self.one(&parts.valid)
         }
     }
 
-    /// The body of an object, complete.
+    /// Returns the complete body of an object.
     fn body(&mut self, kind: &'static Kind, name: &str, most: usize) -> Value {
         let mut body = json!({"apiVersion": kind.version, "kind": kind.kind, "metadata": {"name": name}});
         lay(&kind.base, &mut body);
@@ -183,7 +183,7 @@ impl Maker {
         }
     }
 
-    /// A subresource, if there is one to take.
+    /// Returns a subresource, if the kind has one.
     fn subresource(&mut self, kind: &'static Kind) -> Option<&'static str> {
         if kind.named.is_empty() {
             None
@@ -251,7 +251,7 @@ impl Maker {
             }
             96..98 => {
                 let selector = self.one(&["app%3Da", "app", "app+in+(b,c)", "!app,tier", "tier%3Dfront"]);
-                // Each namespace has objects of these kinds, which come back at their time.
+                // Each namespace has objects of these kinds, which controllers recreate at any time.
                 let own = ["configmaps", "serviceaccounts"].contains(&kind.plural.as_str());
                 if own && *selector != "!app,tier" || self.chance(60) {
                     steps.push(format!("DELETE {all}?labelSelector={selector}"));
@@ -259,11 +259,11 @@ impl Maker {
                     steps.push(format!("DELETE {all}"));
                 }
             }
-            _ => steps.push(self.odd(kind, name, &all)),
+            _ => steps.push(self.invalid_request(kind, name, &all)),
         }
     }
 
-    /// Lists, of which one may be read on.
+    /// Adds lists, one of which may be continued.
     fn lists(&mut self, kind: &'static Kind, all: &str, steps: &mut Vec<String>) {
         let query = *self.one(&[
             "",
@@ -310,7 +310,7 @@ impl Maker {
         }
     }
 
-    /// The body of an update, with a revision that is right, old, wrong or none.
+    /// Returns the body of an update, with a current, old, invalid or no revision.
     fn replacement(&mut self, kind: &'static Kind, name: &str) -> Value {
         let mut body = self.body(kind, name, 3);
         let object = format!("{}/{name}", kind.plural);
@@ -343,7 +343,7 @@ impl Maker {
         patch
     }
 
-    /// An apply configuration: with a bit of luck not even complete.
+    /// Returns an apply configuration, which may be incomplete.
     fn applied(&mut self, kind: &'static Kind, name: &str) -> Value {
         let mut body = json!({"apiVersion": kind.version, "kind": kind.kind, "metadata": {"name": name}});
         if self.chance(70) {
@@ -403,7 +403,7 @@ impl Maker {
     /// Options of a deletion, in the body or the query.
     fn deletion(&mut self, kind: &'static Kind, name: &str) -> String {
         let object = format!("{}/{name}", kind.plural);
-        // Garbage collection gets to know a new kind after as much as half a minute.
+        // Garbage collection discovers a new kind after up to half a minute.
         let custom = kind.plural == "gadgets";
         match self.random.below(20) {
             0..3 => format!(" {{\"preconditions\":{{\"resourceVersion\":\"$rv({object})\"}}}}"),
@@ -423,8 +423,8 @@ impl Maker {
         }
     }
 
-    /// What is asked for by mistake.
-    fn odd(&mut self, kind: &'static Kind, name: &str, all: &str) -> String {
+    /// Returns an invalid request.
+    fn invalid_request(&mut self, kind: &'static Kind, name: &str, all: &str) -> String {
         let body = self.body(kind, name, 1);
         match self.random.below(12) {
             0 => format!("POST {all}/{name} {body}"),
@@ -445,7 +445,7 @@ impl Maker {
         }
     }
 
-    /// The last write of a kind, and what watches tell of everything up to it.
+    /// Adds the last write of a kind, and watches of all events up to it.
     fn ending(&mut self, kind: &'static Kind, steps: &mut Vec<String>) {
         let all = collection(kind);
         let mut body = json!({"apiVersion": kind.version, "kind": kind.kind, "metadata": {"name": LAST, "labels": {"app": "a"}}});

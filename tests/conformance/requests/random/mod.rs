@@ -1,8 +1,8 @@
 //! Random sequences of requests.
 //!
-//! Each sequence has a namespace of its own and is made from the seed and its number. One that is answered differently
-//! is made shorter by leaving out steps and printed: it can be put into `cases` as it is. `STARLING_RANDOM_REQUESTS` and
-//! `STARLING_RANDOM_SEED` ask for more, or for others; `STARLING_RANDOM_ONLY` for one sequence.
+//! Each sequence has its own namespace and is generated from the seed and its number. A sequence with different
+//! responses is shortened by removing steps, and printed; it can be copied into `cases`. `STARLING_RANDOM_REQUESTS` and
+//! `STARLING_RANDOM_SEED` set the number of requests and the seed; `STARLING_RANDOM_ONLY` selects one sequence.
 
 mod accepted;
 mod generate;
@@ -17,19 +17,19 @@ use kube::Client;
 use crate::requests::side::{Side, client};
 use crate::requests::{normal, script};
 
-/// Steps drawn for a sequence; lists and watches come to them.
+/// Steps of a sequence, without lists and watches.
 const LENGTH: usize = 20;
 
-/// Sequences under way at the same time.
+/// Concurrent sequences.
 const AT_ONCE: usize = 8;
 
-/// Failures that are made shorter; of the others the last step is told.
+/// Failures that are shortened; for the others, only the last step is printed.
 const SHORTENED: usize = 12;
 
-/// How long that may take for each.
+/// The time limit for shortening one failure.
 const SHORTENING: Duration = Duration::from_secs(20);
 
-/// Requests of a run in which each accepted difference has to be met.
+/// Requests of a run in which each accepted difference has to occur.
 const REQUESTS: u64 = 5_000;
 
 /// The seed of such a run.
@@ -38,17 +38,17 @@ const SEED: u64 = 1;
 /// The two servers.
 struct World {
     real: Client,
-    ours: Client,
+    embedded: Client,
     /// Numbers of namespaces.
     namespaces: AtomicUsize,
     requests: AtomicUsize,
-    /// Sequences that came to an end at a difference that is meant.
-    cut: AtomicUsize,
-    /// Sequences that were answered differently, and alike when they were done again.
-    gone: AtomicUsize,
+    /// Sequences that ended at an accepted difference.
+    ended_early: AtomicUsize,
+    /// Sequences with a difference that did not occur again.
+    unreproduced: AtomicUsize,
 }
 
-/// A step that is answered differently.
+/// A step with different responses.
 struct Difference {
     place: usize,
     texts: Vec<String>,
@@ -63,27 +63,27 @@ fn setup(namespace: &str) -> [String; 3] {
 }
 
 impl World {
-    /// Does the steps in a new namespace, up to the first that is answered differently.
+    /// Runs the steps in a new namespace, up to the first with different responses.
     async fn run(&self, number: u64, steps: &[String]) -> Option<Difference> {
         let mut real = Side::new(&self.real);
-        let mut ours = Side::new(&self.ours);
+        let mut embedded = Side::new(&self.embedded);
         let mut normal = normal::Pair::ordered();
         let attempt = self.namespaces.fetch_add(1, Ordering::Relaxed);
         let namespace = format!("random-{number}-{attempt}");
         for (place, text) in setup(&namespace).iter().chain(steps).enumerate() {
             let step = script::step(place, &text.replace("$ns", &namespace));
-            let (wanted, found) = tokio::join!(real.answer(&step), ours.answer(&step));
+            let (wanted, found) = tokio::join!(real.response(&step), embedded.response(&step));
             self.requests.fetch_add(1, Ordering::Relaxed);
             let differences = crate::requests::differences(&step, &wanted, &found, &mut normal);
             if differences.is_empty() {
                 continue;
             }
-            let meant = accepted::is_meant(text, &differences);
+            let meant = accepted::is_accepted(text, &differences);
             if meant && wanted.code >= 400 && found.code >= 400 {
                 continue;
             }
-            // From here on the objects may be different.
-            self.cut.fetch_add(usize::from(meant), Ordering::Relaxed);
+            // From here on, the objects may differ.
+            self.ended_early.fetch_add(usize::from(meant), Ordering::Relaxed);
             return (!meant).then(|| Difference {
                 place: place.saturating_sub(3),
                 texts: differences,
@@ -92,7 +92,7 @@ impl World {
         None
     }
 
-    /// Leaves out steps as long as the last is still answered differently.
+    /// Removes steps as long as the responses to the last one still differ.
     async fn shorten(
         &self,
         number: u64,
@@ -104,7 +104,7 @@ impl World {
         let mut at = steps.len() - 1;
         while at > 0 && Instant::now() < deadline {
             at -= 1;
-            // A watch waits for it.
+            // A watch waits for this object.
             if steps[at].contains(generate::LAST) {
                 continue;
             }
@@ -127,7 +127,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn random_sequences_are_answered_alike() {
+async fn random_sequences_have_equal_responses() {
     let (requests, seed) = (
         number("STARLING_RANDOM_REQUESTS", REQUESTS),
         number("STARLING_RANDOM_SEED", SEED),
@@ -139,14 +139,14 @@ async fn random_sequences_are_answered_alike() {
 
     let (_planes, real) = crate::requests::real().await;
     let (server, _listening) = crate::requests::embedded().await;
-    let ours = client(&server.create_cluster("random").unwrap().kubeconfig()).await;
+    let embedded = client(&server.create_cluster("random").unwrap().kubeconfig()).await;
     let world = Arc::new(World {
         real,
-        ours,
+        embedded,
         namespaces: AtomicUsize::new(0),
         requests: AtomicUsize::new(0),
-        cut: AtomicUsize::new(0),
-        gone: AtomicUsize::new(0),
+        ended_early: AtomicUsize::new(0),
+        unreproduced: AtomicUsize::new(0),
     });
     let definition = format!(
         "POST /apis/apiextensions.k8s.io/v1/customresourcedefinitions {}",
@@ -179,9 +179,9 @@ async fn random_sequences_are_answered_alike() {
                     if world.run(number, &steps).await.is_none() {
                         continue;
                     }
-                    // A sequence is always the same; which of two controllers of a busy machine was faster is not.
+                    // A sequence is deterministic, but the order of two controllers on a busy machine is not.
                     let Some(difference) = world.run(number, &steps).await else {
-                        world.gone.fetch_add(1, Ordering::Relaxed);
+                        world.unreproduced.fetch_add(1, Ordering::Relaxed);
                         continue;
                     };
                     let many = failures.lock().unwrap().len() >= SHORTENED;
@@ -208,8 +208,8 @@ async fn random_sequences_are_answered_alike() {
     eprintln!(
         "{} requests in {sequences} sequences with the seed {seed}, of which {} ended at a difference that is meant and {} at one that did not come again, {:.1?}",
         world.requests.load(Ordering::Relaxed),
-        world.cut.load(Ordering::Relaxed),
-        world.gone.load(Ordering::Relaxed),
+        world.ended_early.load(Ordering::Relaxed),
+        world.unreproduced.load(Ordering::Relaxed),
         begun.elapsed()
     );
     let failures = failures.lock().unwrap();
@@ -220,17 +220,17 @@ async fn random_sequences_are_answered_alike() {
         failures.len(),
         texts.join("\n")
     );
-    let unseen: Vec<String> = accepted::seen()
+    let unmatched: Vec<String> = accepted::matches()
         .into_iter()
-        .inspect(|(seen, text)| eprintln!("{seen} times: {text}"))
-        .filter(|(seen, _)| *seen == 0)
+        .inspect(|(matches, text)| eprintln!("{matches} times: {text}"))
+        .filter(|(matches, _)| *matches == 0)
         .map(|(_, text)| text)
         .collect();
     if (requests, seed, only) == (REQUESTS, SEED, None) {
         assert!(
-            unseen.is_empty(),
+            unmatched.is_empty(),
             "these do not differ any more:\n{}",
-            unseen.join("\n")
+            unmatched.join("\n")
         );
     }
 }

@@ -1,4 +1,4 @@
-//! I1: done is a pair of cluster and target.
+//! I1: done is a property of a pair of cluster and target.
 
 use std::collections::BTreeSet;
 
@@ -6,33 +6,32 @@ use jiff::Timestamp;
 use serde_json::Value;
 use starling_api::{DISABLED, EntryRevision, RECONCILE, RolloutPhase, SyncGroup, SyncStatus};
 
-use super::order::patience;
+use super::targets::attempt_limit;
+use crate::judge::actions::{actions, skips};
 use crate::judge::history::Verb;
 use crate::judge::hub::{Id, Version, earlier, is_reachable, span, stage_of};
-use crate::judge::member::{Member, is_ours};
+use crate::judge::member::{Member, is_own};
 use crate::judge::render::{Expected, annotation};
 use crate::judge::targets::Target;
 use crate::judge::violation::{Rule, Violation};
-use crate::judge::words::{actions, skips};
-use crate::judge::world::{SyncStory, World};
+use crate::judge::world::{SyncTimeline, World};
 
-/// A Sync that says that its cluster holds a target is right: at that time the member had every object that the target
-/// renders, or had had it as we wrote it and somebody else has changed it since.
+/// A Sync reports a target as applied only if the member had every object that the target renders at that time, or had
+/// it as Starling wrote it and another writer changed it since.
 ///
-/// Evidence: a status in which `lastAppliedTarget` and `lastAppliedTime` are together for the first time, against the
-/// journal of the member up to then. A status that copies an older one says nothing new. What a digest stands for is
-/// learned from the spec of the generation that the status is about; one that stands for two things breaks the rule too, and
-/// so does the name of another cluster.
+/// Evidence: a status with a new pair of `lastAppliedTarget` and `lastAppliedTime`, against the journal of the member
+/// up to then. A copy of an older status is not evidence. The meaning of a digest is that of the spec of the status'
+/// generation; a digest with two meanings breaks the rule too, and so does the name of another cluster.
 pub(super) fn claims_are_true(world: &World<'_>) -> Vec<Violation> {
     let mut found: Vec<Violation> = world
         .digests
-        .two_meanings
+        .ambiguous_digests
         .iter()
-        .map(|wrong| violation(Rule::Claim, wrong.at, &wrong.cluster, wrong.words.clone()))
+        .map(|wrong| violation(Rule::Claim, wrong.at, &wrong.cluster, wrong.message.clone()))
         .collect();
-    for story in &world.syncs {
+    for timeline in &world.syncs {
         let mut seen = BTreeSet::new();
-        for version in story.track.versions() {
+        for version in timeline.track.versions() {
             let Some(status) = &version.object.status else {
                 continue;
             };
@@ -40,80 +39,80 @@ pub(super) fn claims_are_true(world: &World<'_>) -> Vec<Violation> {
             if version.verb == Verb::Delete || claim.0.is_empty() || !seen.insert(claim) {
                 continue;
             }
-            if let Err(words) = is_true(world, story, version.at, status) {
-                found.push(violation(Rule::Claim, version.at, &story.cluster, words));
+            if let Err(message) = check_claim(world, timeline, version.at, status) {
+                found.push(violation(Rule::Claim, version.at, &timeline.cluster, message));
             }
         }
     }
     found
 }
 
-fn is_true(
+fn check_claim(
     world: &World<'_>,
-    story: &SyncStory<'_>,
+    timeline: &SyncTimeline<'_>,
     at: Timestamp,
     status: &SyncStatus,
 ) -> Result<(), String> {
     let revision = &status.last_applied_revision;
     let claimed =
-        |target: &&Target| target.at <= at && world.digests.is(&status.last_applied_target, &target.wanted);
-    let Some(target) = story.targets.iter().rev().find(claimed) else {
+        |target: &&Target| target.at <= at && world.digests.is(&status.last_applied_target, &target.desired);
+    let Some(target) = timeline.targets.iter().rev().find(claimed) else {
         return Err(format!(
-            "says that it holds {revision}, which it never was to hold like that"
+            "reports {revision} as applied, which was never a target like that"
         ));
     };
     let Some(objects) = &target.objects else {
         return Err(format!(
-            "says that it holds {revision}, which renders to nothing known"
+            "reports {revision} as applied, which has no known render"
         ));
     };
     let id = &status.last_applied_cluster_id;
-    let since = earlier(at, patience(world, span(target.wanted.template.timeout)));
-    let Some(member) = world.member_called(&story.cluster, id, since, at) else {
+    let since = earlier(at, attempt_limit(world, span(target.desired.template.timeout)));
+    let Some(member) = world.member_by_identity(&timeline.cluster, id, since, at) else {
         return Err(format!(
-            "says that cluster {id} holds {revision}, and there was none of that name"
+            "reports {revision} as applied on cluster {id}, which does not exist"
         ));
     };
     let missing: Vec<String> = objects
         .iter()
-        .filter(|object| !object.is_left_alone() && !was_held(member, object, at))
+        .filter(|object| !object.is_unmanaged() && !was_applied(member, object, at))
         .map(Expected::named)
         .collect();
     if missing.is_empty() {
         return Ok(());
     }
     Err(format!(
-        "says that it holds {revision}, but the member did not have {}",
+        "reports {revision} as applied, but the member did not have {}",
         missing.join(", ")
     ))
 }
 
-/// Whether the member has an object as wanted, or had it when we last wrote it.
-pub(super) fn was_held(member: &Member<'_>, object: &Expected, at: Timestamp) -> bool {
+/// Whether the member has the desired object, or had it at Starling's last write.
+pub(super) fn was_applied(member: &Member<'_>, object: &Expected, at: Timestamp) -> bool {
     object.keys().any(|key| {
-        let stands = member.stands(&key);
-        let stands = &stands[..stands.partition_point(|stand| stand.write.at <= at)];
-        let now = stands.last();
-        let ours = stands.iter().rfind(|stand| is_ours(stand.write));
-        let alone = now.is_some_and(|stand| annotation(&stand.write.object, RECONCILE) == DISABLED);
-        alone
-            || [now, ours]
+        let versions = member.versions(&key);
+        let versions = &versions[..versions.partition_point(|version| version.write.at <= at)];
+        let now = versions.last();
+        let last_written = versions.iter().rfind(|version| is_own(version.write));
+        let unmanaged = now.is_some_and(|version| annotation(&version.write.object, RECONCILE) == DISABLED);
+        unmanaged
+            || [now, last_written]
                 .into_iter()
                 .flatten()
-                .any(|stand| !stand.is_gone() && object.is_in(&stand.write.object))
+                .any(|version| !version.is_gone() && object.is_in(&version.write.object))
     })
 }
 
-/// A Sync that was found healthy was so with the target that it holds. What was healthy with another one says nothing.
+/// A Sync reports health only for the applied target. The health of another target is not evidence.
 ///
-/// Evidence: a status in which `lastHealthyTarget` is new for the Sync's status: it is the `lastAppliedTarget` of that very
-/// status, and every Deployment and StatefulSet of it was available at some moment at which the target was wanted. The
-/// health of other kinds is not judged.
-pub(super) fn health_is_of_what_is_held(world: &World<'_>) -> Vec<Violation> {
+/// Evidence: a status in which `lastHealthyTarget` is new for the Sync: it is the `lastAppliedTarget` of the same
+/// status, and every Deployment and StatefulSet of the target was available at some moment of the target's span. The
+/// health of other kinds is not checked.
+pub(super) fn health_is_of_the_applied_target(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
-    for story in &world.syncs {
+    for timeline in &world.syncs {
         let mut seen = BTreeSet::new();
-        for version in story.track.versions() {
+        for version in timeline.track.versions() {
             let Some(status) = &version.object.status else {
                 continue;
             };
@@ -125,44 +124,44 @@ pub(super) fn health_is_of_what_is_held(world: &World<'_>) -> Vec<Violation> {
             if claim.0.is_empty() || !seen.insert(claim) {
                 continue;
             }
-            if let Err(words) = is_healthy(world, story, version.at, status) {
-                found.push(violation(Rule::Health, version.at, &story.cluster, words));
+            if let Err(message) = check_health(world, timeline, version.at, status) {
+                found.push(violation(Rule::Health, version.at, &timeline.cluster, message));
             }
         }
     }
     found
 }
 
-fn is_healthy(
+fn check_health(
     world: &World<'_>,
-    story: &SyncStory<'_>,
+    timeline: &SyncTimeline<'_>,
     at: Timestamp,
     status: &SyncStatus,
 ) -> Result<(), String> {
     if status.last_healthy_target != status.last_applied_target {
         return Err(format!(
-            "is healthy with target {}, but holds {}",
+            "is healthy with target {}, but has applied {}",
             status.last_healthy_target, status.last_applied_target
         ));
     }
-    let Some(wanted) = world.digests.get(&status.last_healthy_target) else {
+    let Some(desired) = world.digests.get(&status.last_healthy_target) else {
         return Ok(());
     };
-    let targets = story.targets.iter().filter(|target| target.at <= at);
-    let Some(target) = targets.rev().find(|target| target.wanted == *wanted) else {
+    let targets = timeline.targets.iter().filter(|target| target.at <= at);
+    let Some(target) = targets.rev().find(|target| target.desired == *desired) else {
         return Ok(());
     };
-    let Some(member) = world.member(&story.cluster, at) else {
+    let Some(member) = world.member(&timeline.cluster, at) else {
         return Ok(());
     };
     let never = target.objects.iter().flatten().find(|object| {
         let was = object.keys().any(|key| was_available(member, &key, object, at));
-        is_workload(object) && !object.is_left_alone() && !was
+        is_workload(object) && !object.is_unmanaged() && !was
     });
     match never {
         Some(object) => Err(format!(
             "was found healthy with {}, but {} was never available with it",
-            wanted.revision,
+            desired.revision,
             object.named()
         )),
         None => Ok(()),
@@ -181,32 +180,35 @@ fn was_available(
     object: &Expected,
     at: Timestamp,
 ) -> bool {
-    let stands = member.stands(key).iter().filter(|stand| stand.write.at <= at);
-    stands
-        .filter(|stand| !stand.is_gone())
-        .any(|stand| object.is_in(&stand.write.object) && is_available(&stand.write.object))
+    let versions = member
+        .versions(key)
+        .iter()
+        .filter(|version| version.write.at <= at);
+    versions
+        .filter(|version| !version.is_gone())
+        .any(|version| object.is_in(&version.write.object) && is_available(&version.write.object))
 }
 
-/// All replicas are of the newest template and ready, as the controllers of the member say.
+/// Whether all replicas have the newest template and are ready, by the status from the member's controllers.
 fn is_available(live: &Value) -> bool {
     let number = |pointer: &str| live.pointer(pointer).and_then(Value::as_i64);
-    let wanted = number("/spec/replicas").unwrap_or(1);
+    let desired = number("/spec/replicas").unwrap_or(1);
     let seen = number("/status/observedGeneration") >= number("/metadata/generation");
-    let enough = |pointer: &str| number(pointer).unwrap_or_default() >= wanted;
+    let enough = |pointer: &str| number(pointer).unwrap_or_default() >= desired;
     seen && enough("/status/updatedReplicas") && enough("/status/readyReplicas")
 }
 
-/// A group that says that a release has succeeded, or on how many clusters it is, is right.
+/// A group reports the success of a release and the number of updated clusters correctly.
 ///
-/// Evidence: the statuses of its Syncs that were committed before. A cluster that was not selected or not reachable at some
-/// moment within the lag is left out; so is one that somebody passes over, and a status of an older rollout, which is a copy.
-pub(super) fn groups_claim_what_their_clusters_do(world: &World<'_>) -> Vec<Violation> {
+/// Evidence: the statuses of its Syncs that were committed before. Not checked are a cluster that was not selected or
+/// not reachable at some moment within the lag, a skipped cluster, and a status of an older rollout, which is a copy.
+pub(super) fn groups_report_their_clusters(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (id, track) in &world.hub.groups {
-        let (mut newest, mut told, mut before) = (0, BTreeSet::new(), None);
+        let (mut newest, mut succeeded, mut before) = (0, BTreeSet::new(), None);
         for version in track.versions() {
             let status = version.object.status.as_ref();
-            // Somebody else's change of the spec says nothing of the clusters.
+            // A change of the spec by another writer is not a statement about the clusters.
             if std::mem::replace(&mut before, status) == status {
                 continue;
             }
@@ -220,20 +222,20 @@ pub(super) fn groups_claim_what_their_clusters_do(world: &World<'_>) -> Vec<Viol
             let updated = status.map_or(0, |status| status.clusters.updated);
             let done = done_clusters(world, id, version);
             if usize::try_from(updated).is_ok_and(|updated| updated > done.len()) {
-                let words = format!(
+                let message = format!(
                     "group {} counts {updated} clusters as updated: {done:?} are",
                     id.name
                 );
-                found.push(violation(Rule::GroupClaim, version.at, "", words));
-            } else if rollout.phase == RolloutPhase::Succeeded && told.insert(rollout.id) {
+                found.push(violation(Rule::GroupClaim, version.at, "", message));
+            } else if rollout.phase == RolloutPhase::Succeeded && succeeded.insert(rollout.id) {
                 let not = must_be_done(world, id, version).find(|cluster| !done.contains(cluster));
                 found.extend(not.map(|cluster| {
-                    let words = format!("group {} has succeeded with rollout {}", id.name, rollout.id);
+                    let message = format!("group {} has succeeded with rollout {}", id.name, rollout.id);
                     violation(
                         Rule::GroupClaim,
                         version.at,
                         cluster,
-                        words + ", the cluster has not",
+                        message + ", the cluster has not",
                     )
                 }));
             }
@@ -242,36 +244,42 @@ pub(super) fn groups_claim_what_their_clusters_do(world: &World<'_>) -> Vec<Viol
     found
 }
 
-/// The clusters on which every entry was done with the revision that the status names.
+/// Returns the clusters on which every entry was done with the revision in the status.
 fn done_clusters<'w>(world: &'w World<'_>, id: &Id, version: &Version<SyncGroup>) -> BTreeSet<&'w str> {
-    let clusters: BTreeSet<&str> = world.syncs.iter().map(|story| story.cluster.as_str()).collect();
+    let clusters: BTreeSet<&str> = world
+        .syncs
+        .iter()
+        .map(|timeline| timeline.cluster.as_str())
+        .collect();
     clusters
         .into_iter()
         .filter(|cluster| {
             rolled(version).iter().all(|rolled| {
-                let mut stories = world.group_stories(id, cluster);
-                stories.any(|story| story.is_of(&rolled.sync) && is_done_by(story, version, &rolled.revision))
+                let mut timelines = world.group_timelines(id, cluster);
+                timelines.any(|timeline| {
+                    timeline.is_of(&rolled.sync) && is_done_by(timeline, version, &rolled.revision)
+                })
             })
         })
         .collect()
 }
 
-/// What a group says that it rolls.
+/// Returns the revisions of a group's rollout.
 fn rolled(version: &Version<SyncGroup>) -> &[EntryRevision] {
     let status = version.object.status.as_ref();
     let rollout = status.and_then(|status| status.rollout.as_ref());
     rollout.map_or(&[], |rollout| &rollout.revisions)
 }
 
-fn is_done_by(story: &SyncStory<'_>, version: &Version<SyncGroup>, revision: &str) -> bool {
-    story.targets.iter().any(|target| {
+fn is_done_by(timeline: &SyncTimeline<'_>, version: &Version<SyncGroup>, revision: &str) -> bool {
+    timeline.targets.iter().any(|target| {
         let current = target.index < version.index;
         let done = target.done.is_some_and(|(_, index)| index < version.index);
-        current && done && target.wanted.revision == revision
+        current && done && target.desired.revision == revision
     })
 }
 
-/// The clusters that the controller knew to be selected and reachable.
+/// Returns the clusters that the controller knew to be selected and reachable.
 fn must_be_done<'w>(
     world: &'w World<'_>,
     id: &'w Id,
@@ -281,7 +289,7 @@ fn must_be_done<'w>(
     let selected = world.hub.selected(&id.namespace, &version.object, version.at);
     let status = version.object.status.as_ref();
     let rollout = status.and_then(|status| status.rollout.as_ref());
-    let words = actions(world.hub, id, rollout.map_or(0, |rollout| rollout.id));
+    let actions = actions(world.hub, id, rollout.map_or(0, |rollout| rollout.id));
     selected.into_iter().filter(move |name| {
         let group = world.hub.groups.get(id).and_then(|track| track.at(from));
         let cluster = Id::new(&id.namespace, name);
@@ -293,21 +301,21 @@ fn must_be_done<'w>(
         });
         let track = world.hub.cluster(name);
         let stages = &version.object.spec.rollout_strategy.stages;
-        let passed_over = words.iter().any(|said| {
+        let is_skipped = actions.iter().any(|action| {
             let cluster = track.and_then(|track| track.at(version.at));
             let stage = cluster.map(|cluster| stage_of(stages, &cluster.object));
             let stage = stage.map(|place| stages.get(place).map_or("*", |stage| &stage.name));
-            said.may_be_known(from, version.index) && skips(said.what, Some(name), stage)
+            action.may_be_known(from, version.index) && skips(action.object, Some(name), stage)
         });
-        known && !passed_over
+        known && !is_skipped
     })
 }
 
-fn violation(rule: Rule, at: Timestamp, cluster: &str, words: String) -> Violation {
+fn violation(rule: Rule, at: Timestamp, cluster: &str, message: String) -> Violation {
     Violation {
         rule,
         at,
         cluster: (!cluster.is_empty()).then(|| cluster.to_owned()),
-        words,
+        message,
     }
 }

@@ -1,28 +1,28 @@
-//! I5 and I8: what is wrong in one place stays there. Asked of the end of a run that came to rest.
+//! I5 and I8: a failure affects nothing else. Checked at the end of an idle run.
 
 use std::collections::BTreeSet;
 
 use starling_api::conditions;
 use starling_api::{IntOrPercent, SyncGroup, SyncResource};
 
-use super::claims::was_held;
+use super::claims::was_applied;
 use crate::judge::hub::{Id, is_reachable, ready};
 use crate::judge::targets::is_failing;
 use crate::judge::violation::{Rule, Violation};
-use crate::judge::world::{SyncStory, World};
+use crate::judge::world::{SyncTimeline, World};
 
-/// Problems that a status names at most.
-const NAMED: usize = 10;
+/// Maximum number of problems in a status.
+const MAX_PROBLEMS: usize = 10;
 
-/// Every selected cluster that can be reached was told to hold what its group rolls in the end, whatever became of the others.
-/// Where a cluster was left behind, the rule is I5 if another one of the group cannot be reached, I8 if something else of
-/// the group failed or cannot be read, and I2 if nothing is wrong at all.
+/// Every selected and reachable cluster is admitted to the last release of its group, whatever happens to the others.
+/// If a cluster is behind, the rule is I5 if another cluster of the group is unreachable, I8 if something else of the
+/// group failed or cannot be read, and I2 if nothing is wrong.
 ///
-/// Excused are: a group that rolls nothing yet, is suspended, stalled or held by its membership; a cluster that the group
-/// names among its problems for something of its own; and all of them where more clusters have failed than `maxFailures`
-/// allows and the group says so. What a cluster does with what it was told is the business of [`Rule::Dangling`].
+/// Exceptions: a group without a rollout, or one that is suspended, stalled or held by its membership; a cluster with a
+/// problem of its own in the group's status; and all clusters if more have failed than `maxFailures` allows and the
+/// group reports that. The result of an admission is the subject of [`Rule::Unfinished`].
 pub(super) fn others_converge(world: &World<'_>) -> Vec<Violation> {
-    if world.history.quiet_since.is_none() {
+    if world.history.idle_since.is_none() {
         return Vec::new();
     }
     let mut found = Vec::new();
@@ -31,25 +31,21 @@ pub(super) fn others_converge(world: &World<'_>) -> Vec<Violation> {
             continue;
         };
         let fleet = Fleet::new(world, id, &group.object);
-        if fleet.is_held() {
+        if fleet.is_blocked() {
             continue;
         }
         let behind = fleet.reachable.iter().filter(|cluster| fleet.is_behind(cluster));
         found.extend(behind.map(|cluster| Violation {
-            rule: fleet.what_is_wrong(),
+            rule: fleet.broken_rule(),
             at: world.history.ended,
             cluster: Some((*cluster).to_owned()),
-            words: format!(
-                "was left behind by group {}, which is said to be {}",
-                id.name,
-                fleet.blockers()
-            ),
+            message: format!("is behind group {}, which reports {}", id.name, fleet.blockers()),
         }));
     }
     found
 }
 
-/// A group in the end.
+/// A group at the end of the run.
 struct Fleet<'f> {
     world: &'f World<'f>,
     id: &'f Id,
@@ -62,7 +58,7 @@ impl<'f> Fleet<'f> {
     fn new(world: &'f World<'_>, id: &'f Id, group: &'f SyncGroup) -> Self {
         let ended = world.history.ended;
         let selected = world.hub.selected(&id.namespace, group, ended);
-        let since = world.history.quiet_since.unwrap_or(ended);
+        let since = world.history.idle_since.unwrap_or(ended);
         let is_there = |name: &&str| {
             let track = world.hub.cluster(name);
             track.is_some_and(|track| track.always(since, ended, is_reachable))
@@ -76,12 +72,12 @@ impl<'f> Fleet<'f> {
         }
     }
 
-    fn says(&self, condition: &str) -> bool {
+    fn is_true(&self, condition: &str) -> bool {
         let status = self.group.status.as_ref();
         status.is_some_and(|status| conditions::find(&status.conditions, condition).is_some())
     }
 
-    fn is_held(&self) -> bool {
+    fn is_blocked(&self) -> bool {
         let rollout = self
             .group
             .status
@@ -94,8 +90,8 @@ impl<'f> Fleet<'f> {
         !rolls
             || self.group.spec.suspend
             || self.group.metadata.deletion_timestamp.is_some()
-            || self.says(conditions::STALLED)
-            || self.says(conditions::MEMBERSHIP_HELD)
+            || self.is_true(conditions::STALLED)
+            || self.is_true(conditions::MEMBERSHIP_HELD)
             || (self.is_blocked_by("TooManyFailures") && self.failed().len() > self.allowed())
     }
 
@@ -129,140 +125,146 @@ impl<'f> Fleet<'f> {
         }
     }
 
-    /// The clusters that were told what is rolled, and are not done with it.
+    /// Returns the clusters that are admitted to the current release, and not done.
     fn failed(&self) -> BTreeSet<&'f str> {
-        let told = |cluster: &&&str| {
+        let admitted = |cluster: &&&str| {
             self.world
-                .group_stories(self.id, cluster)
-                .any(|story| self.is_told(story))
+                .group_timelines(self.id, cluster)
+                .any(|timeline| self.is_admitted(timeline))
         };
         let done = |cluster: &&str| {
-            let mut stories = self.world.group_stories(self.id, cluster);
-            stories.all(|story| story.targets.last().is_some_and(|target| target.done.is_some()))
+            let mut timelines = self.world.group_timelines(self.id, cluster);
+            timelines.all(|timeline| {
+                timeline
+                    .targets
+                    .last()
+                    .is_some_and(|target| target.done.is_some())
+            })
         };
         self.selected
             .iter()
-            .filter(told)
+            .filter(admitted)
             .copied()
             .filter(|cluster| !done(cluster))
             .collect()
     }
 
-    /// Whether the last thing that a Sync was to hold is what the group rolls.
-    fn is_told(&self, story: &SyncStory<'_>) -> bool {
+    /// Whether the last target of a Sync is that of the group's release.
+    fn is_admitted(&self, timeline: &SyncTimeline<'_>) -> bool {
         let rollout = self
             .group
             .status
             .as_ref()
             .and_then(|status| status.rollout.as_ref());
         let mut rolled = rollout.into_iter().flat_map(|rollout| &rollout.revisions);
-        let target = story.targets.last().filter(|target| target.until.is_none());
+        let target = timeline.targets.last().filter(|target| target.until.is_none());
         target.is_some_and(|target| {
-            rolled.any(|rolled| story.is_of(&rolled.sync) && rolled.revision == target.wanted.revision)
+            rolled.any(|rolled| timeline.is_of(&rolled.sync) && rolled.revision == target.desired.revision)
         })
     }
 
     fn is_behind(&self, cluster: &str) -> bool {
         let problems = self.group.status.iter().flat_map(|status| &status.problems);
         let named = { problems }.any(|problem| problem.cluster == cluster && !problem.reason.is_empty());
-        let all_told = self.group.spec.syncs.iter().all(|entry| {
-            let mut stories = self.world.group_stories(self.id, cluster);
-            stories.any(|story| story.is_of(&entry.name) && self.is_told(story))
+        let all_admitted = self.group.spec.syncs.iter().all(|entry| {
+            let mut timelines = self.world.group_timelines(self.id, cluster);
+            timelines.any(|timeline| timeline.is_of(&entry.name) && self.is_admitted(timeline))
         });
-        !named && !all_told
+        !named && !all_admitted
     }
 
-    fn what_is_wrong(&self) -> Rule {
+    fn broken_rule(&self) -> Rule {
         let lost = self.selected.len() > self.reachable.len();
         let failing = self.selected.iter().any(|cluster| {
-            let mut stories = self.world.group_stories(self.id, cluster);
-            stories.any(|story| failing_in_the_end(self.world, story).is_some())
+            let mut timelines = self.world.group_timelines(self.id, cluster);
+            timelines.any(|timeline| failing_at_the_end(self.world, timeline).is_some())
         });
         match (lost, failing) {
             (true, _) => Rule::Isolation,
-            (false, true) => Rule::Neighbours,
-            (false, false) => Rule::Dangling,
+            (false, true) => Rule::FailureIsolation,
+            (false, false) => Rule::Unfinished,
         }
     }
 }
 
-/// The Sync as it was in the end, if what it was to hold has failed.
-fn failing_in_the_end<'s>(world: &World<'_>, story: &'s SyncStory<'_>) -> Option<&'s SyncResource> {
-    let sync = &story.track.at(world.history.ended)?.object;
-    let target = story.targets.last().filter(|target| target.until.is_none())?;
-    (target.done.is_none() && is_failing(&world.digests, sync, &target.wanted)).then_some(sync)
+/// Returns the last version of a Sync, if its last target has failed.
+fn failing_at_the_end<'s>(world: &World<'_>, timeline: &'s SyncTimeline<'_>) -> Option<&'s SyncResource> {
+    let sync = &timeline.track.at(world.history.ended)?.object;
+    let target = timeline.targets.last().filter(|target| target.until.is_none())?;
+    (target.done.is_none() && is_failing(&world.digests, sync, &target.desired)).then_some(sync)
 }
 
-/// An object that fails stops no other object of its Sync: in the end the member has all that are not named in
-/// `status.problems`, and that are not in a namespace that is. What failed is named: the Sync's Ready is not `True` and has a
-/// reason and a message, and its group has the cluster among its problems, of which it names ten.
+/// An object that fails stops no other object of its Sync: at the end the member has all objects that are not in
+/// `status.problems`, and whose namespace is not. The failure is reported: the Sync's Ready is not `True` and has a
+/// reason and a message, and the cluster is in the first ten problems of the group's status.
 ///
-/// Evidence: the last versions of Syncs and groups, and the members. Where no object is named, it was not an object that
-/// failed; where ten are, the others may be among those that are not.
-pub(super) fn neighbours_are_applied_and_the_bad_one_is_named(world: &World<'_>) -> Vec<Violation> {
-    if world.history.quiet_since.is_none() {
+/// Evidence: the last versions of Syncs and groups, and the members. Without an object in the status, the failure is
+/// not that of an object; with ten, further failed objects may be missing.
+pub(super) fn other_objects_are_applied_and_failures_are_named(world: &World<'_>) -> Vec<Violation> {
+    if world.history.idle_since.is_none() {
         return Vec::new();
     }
     let mut found = Vec::new();
-    for story in &world.syncs {
-        let Some(sync) = failing_in_the_end(world, story) else {
+    for timeline in &world.syncs {
+        let Some(sync) = failing_at_the_end(world, timeline) else {
             continue;
         };
         let cluster = world
             .hub
-            .cluster(&story.cluster)
+            .cluster(&timeline.cluster)
             .and_then(|track| track.at(world.history.ended));
         let reachable = cluster.is_some_and(|cluster| is_reachable(&cluster.object));
         let wrong = [
-            reachable
-                .then(|| neighbours_missing(world, story, sync))
-                .flatten(),
-            not_named(world, story, sync),
+            reachable.then(|| missing_object(world, timeline, sync)).flatten(),
+            unnamed_failure(world, timeline, sync),
         ];
-        found.extend(wrong.into_iter().flatten().map(|words| Violation {
-            rule: Rule::Neighbours,
+        found.extend(wrong.into_iter().flatten().map(|message| Violation {
+            rule: Rule::FailureIsolation,
             at: world.history.ended,
-            cluster: Some(story.cluster.clone()),
-            words,
+            cluster: Some(timeline.cluster.clone()),
+            message,
         }));
     }
     found
 }
 
-fn neighbours_missing(world: &World<'_>, story: &SyncStory<'_>, sync: &SyncResource) -> Option<String> {
+fn missing_object(world: &World<'_>, timeline: &SyncTimeline<'_>, sync: &SyncResource) -> Option<String> {
     let problems = &sync.status.as_ref()?.problems;
-    let member = world.member(&story.cluster, world.history.ended)?;
-    if problems.is_empty() || problems.len() >= NAMED {
+    let member = world.member(&timeline.cluster, world.history.ended)?;
+    if problems.is_empty() || problems.len() >= MAX_PROBLEMS {
         return None;
     }
-    let target = story.targets.last()?;
+    let target = timeline.targets.last()?;
     let is_named = |name: &str| problems.iter().any(|problem| problem.object == name);
     let missing = target.objects.iter().flatten().find(|object| {
         let mut keys = object.keys();
-        let excused = problems.iter().any(|problem| object.is_called(&problem.object))
+        let excused = problems
+            .iter()
+            .any(|problem| object.has_display_name(&problem.object))
             || keys.any(|key| is_named(&format!("Namespace {}", key.namespace)));
-        !excused && !object.is_left_alone() && !was_held(member, object, world.history.ended)
+        !excused && !object.is_unmanaged() && !was_applied(member, object, world.history.ended)
     })?;
     Some(format!(
-        "{} was not applied, though it is not what failed",
+        "{} was not applied, although another object failed",
         missing.named()
     ))
 }
 
-fn not_named(world: &World<'_>, story: &SyncStory<'_>, sync: &SyncResource) -> Option<String> {
+fn unnamed_failure(world: &World<'_>, timeline: &SyncTimeline<'_>, sync: &SyncResource) -> Option<String> {
     let conditions = sync.status.as_ref().map(|status| &*status.conditions);
-    let said = ready(conditions.unwrap_or_default())
+    let is_explained = ready(conditions.unwrap_or_default())
         .is_some_and(|ready| ready.status != "True" && !ready.reason.is_empty() && !ready.message.is_empty());
-    if !said {
-        return Some("it has failed, and its Ready does not say why".into());
+    if !is_explained {
+        return Some("it has failed, and its Ready has no reason".into());
     }
-    let (namespace, name) = story.owner_group()?;
+    let (namespace, name) = timeline.owner_group()?;
     let group = world
         .hub
         .groups
         .get(&Id::new(namespace, name))?
         .at(world.history.ended)?;
     let problems = &group.object.status.as_ref()?.problems;
-    let named = problems.len() >= NAMED || problems.iter().any(|problem| problem.cluster == story.cluster);
-    (!named).then(|| format!("it has failed, and group {name} does not name it"))
+    let named =
+        problems.len() >= MAX_PROBLEMS || problems.iter().any(|problem| problem.cluster == timeline.cluster);
+    (!named).then(|| format!("it has failed, and group {name} does not report it"))
 }

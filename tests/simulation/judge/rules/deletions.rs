@@ -1,4 +1,4 @@
-//! I6: absence is not intent.
+//! I6: absence is not a reason to delete.
 
 use std::collections::BTreeMap;
 
@@ -9,71 +9,73 @@ use starling_api::{
     APPROVE_DELETIONS, DISABLED, DeletionPolicy, FIELD_MANAGER, GROUP_MANAGER, PRUNE, RECONCILE,
 };
 
-use super::order::{is_current, patience, targets};
+use super::targets::{attempt_limit, is_current, targets};
 use crate::judge::history::{Key, Verb, Write};
 use crate::judge::hub::{Id, Version, earlier, span};
 use crate::judge::member::{Member, owner, uid};
 use crate::judge::render::annotation;
 use crate::judge::targets::Target;
 use crate::judge::violation::{Rule, Violation};
-use crate::judge::world::{Owner, SyncStory, World};
+use crate::judge::world::{Owner, SyncTimeline, World};
 
-/// Fewer objects than this are pruned without an approval.
-const LEAST: usize = 10;
+/// Fewer objects than this may be pruned without an approval.
+const APPROVAL_MINIMUM: usize = 10;
 
-/// What the controller's deletes on the management cluster are told by. They have no field manager, and its client there
-/// names no agent; whoever plays a person in a test has to name one.
+/// Identifies the controller's deletions on the management cluster. They have no field manager, and the controller's
+/// client has no user agent; a test that acts as an operator has to set one.
 const AGENTS: [&str; 3] = [FIELD_MANAGER, GROUP_MANAGER, ""];
 
-/// An object on a member is deleted by us only if all of this holds:
+/// Starling deletes an object on a member only if all of this is true:
 ///
-/// - an inventory that was in force on that member lists it, with its UID (or without one, where the object carries the
-///   label of that inventory's owner: it was claimed, and its apply was not confirmed);
-/// - nobody asks to keep it by annotation;
-/// - and a reason: a target of the owner's Sync that may be at work does not render it, prunes, and renders something or
-///   may be empty; or renders it and may make it anew, and does; or the Sync is on its way out with `deletionPolicy: Delete`;
-/// - what is pruned is rendered by no other Sync of the group on that cluster; and without an approval it is no Namespace,
-///   definition or volume claim, and not ten objects or more and more than half of the inventory at once.
+/// - the current inventory on that member lists it, with its UID (or without a UID, if the object has the label of that
+///   inventory's owner: it was claimed, and its apply is unconfirmed);
+/// - no annotation asks to keep it;
+/// - there is a reason: a target of the owner's Sync that may be in progress does not render it, prunes, and renders
+///   something or may be empty; or renders it, may recreate it, and does; or the Sync is being deleted with
+///   `deletionPolicy: Delete`;
+/// - no other Sync of the group on that cluster renders a pruned object; and without an approval it is no Namespace,
+///   CustomResourceDefinition or PersistentVolumeClaim, and not ten or more objects and more than half of the inventory
+///   at once.
 ///
-/// A Sync of a group is deleted by us only if its cluster was not selected, its entry not in the group, or the group on its
-/// way out, as far as the controller could know: a list that came back empty is none of these.
-pub(super) fn deletes_have_a_reason(world: &World<'_>) -> Vec<Violation> {
+/// Starling deletes a Sync of a group only if its cluster was not selected, its entry not in the group, or the group
+/// being deleted, as far as the controller could know: an empty list is none of these.
+pub(super) fn deletions_have_a_reason(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (&cluster, members) in &world.members {
         for member in members {
-            deletes_of(world, cluster, member, &mut found);
+            deletions_of(world, cluster, member, &mut found);
         }
     }
-    let stories = world.syncs.iter();
-    found.extend(stories.flat_map(|story| syncs_taken_away(world, story)));
+    let timelines = world.syncs.iter();
+    found.extend(timelines.flat_map(|timeline| deleted_syncs(world, timeline)));
     found
 }
 
 /// The prunes of one target: how many, of how many objects, and since when.
 type Prunes = BTreeMap<(String, usize), Vec<Pruned>>;
 
-/// A prune.
+/// One pruned object.
 struct Pruned {
     at: Timestamp,
-    /// Objects in the inventory before it.
+    /// Number of objects in the inventory before.
     of: usize,
     approved: bool,
 }
 
-fn deletes_of(world: &World<'_>, cluster: &str, member: &Member<'_>, found: &mut Vec<Violation>) {
-    let mut violation = |at, words| {
+fn deletions_of(world: &World<'_>, cluster: &str, member: &Member<'_>, found: &mut Vec<Violation>) {
+    let mut violation = |at, message| {
         found.push(Violation {
             rule: Rule::Deletion,
             at,
             cluster: Some(cluster.to_owned()),
-            words,
+            message,
         });
     };
     let mut prunes = Prunes::new();
-    let deletes = member.ours.iter().map(|ours| ours.write);
-    for write in deletes.filter(|write| write.verb != Verb::Write && !was_begun(member, write)) {
-        if let Err(words) = has_reason(world, cluster, member, write, &mut prunes) {
-            violation(write.at, format!("{} was deleted: {words}", write.key()));
+    let deletes = member.own_writes.iter().map(|own| own.write);
+    for write in deletes.filter(|write| write.verb != Verb::Write && !had_begun(member, write)) {
+        if let Err(message) = has_reason(world, cluster, member, write, &mut prunes) {
+            violation(write.at, format!("{} was deleted: {message}", write.key()));
         }
     }
     for pruned in prunes.values() {
@@ -81,21 +83,23 @@ fn deletes_of(world: &World<'_>, cluster: &str, member: &Member<'_>, found: &mut
             pruned.len(),
             pruned.iter().map(|one| one.of).max().unwrap_or_default(),
         );
-        if count < LEAST || count * 2 <= of || pruned.iter().all(|one| one.approved) {
+        if count < APPROVAL_MINIMUM || count * 2 <= of || pruned.iter().all(|one| one.approved) {
             continue;
         }
-        let words = format!("{count} of {of} objects were pruned, and nobody approved");
-        violation(pruned[0].at, words);
+        let message = format!("{count} of {of} objects were pruned without an approval");
+        violation(pruned[0].at, message);
     }
 }
 
-/// Whether the deletion had begun before, so that this is the end of it.
-fn was_begun(member: &Member<'_>, write: &Write) -> bool {
-    let stands = member.stands(&write.key());
-    let place = stands.iter().position(|stand| std::ptr::eq(stand.write, write));
+/// Whether the deletion had begun before, so that this write only completes it.
+fn had_begun(member: &Member<'_>, write: &Write) -> bool {
+    let versions = member.versions(&write.key());
+    let place = versions
+        .iter()
+        .position(|version| std::ptr::eq(version.write, write));
     write.verb == Verb::Delete
         && place
-            .and_then(|place| stands[..place].last())
+            .and_then(|place| versions[..place].last())
             .is_some_and(|before| before.write.verb == Verb::DeleteBegins)
 }
 
@@ -116,13 +120,13 @@ fn has_reason(
         return Err("no inventory lists it with its UID".into());
     };
     if annotation(live, PRUNE) == DISABLED || annotation(live, RECONCILE) == DISABLED {
-        return Err("it asks to be kept".into());
+        return Err("its annotation asks to keep it".into());
     }
     let Some(owner) = world.owner(label) else {
-        return Err("its inventory is no Sync's".into());
+        return Err("its inventory belongs to no Sync".into());
     };
-    let stories = world.stories(owner, cluster);
-    if stories.iter().any(|story| is_on_its_way_out(story, write)) {
+    let timelines = world.timelines(owner, cluster);
+    if timelines.iter().any(|timeline| is_being_deleted(timeline, write)) {
         return Ok(());
     }
     let targets = targets(world, owner, cluster);
@@ -132,24 +136,26 @@ fn has_reason(
     let current: Vec<&Target> = current.filter(|target| target.at <= write.at).collect();
     if current
         .iter()
-        .any(|target| is_made_anew(member, target, &key, write))
+        .any(|target| is_recreated(member, target, &key, write))
     {
         return Ok(());
     }
     let without = current.iter().filter(|target| target.renders(&key).is_none());
     let Some(target) = { without }.find(|target| may_prune(target)) else {
-        return Err("no target renders something without it and prunes".into());
+        return Err("no target with pruning renders a set without it".into());
     };
     if let Some(sibling) = sibling_with(world, cluster, owner, &key, write) {
         return Err(format!("{} renders it, of the same group", sibling.id.name));
     }
-    let approved = stories.iter().any(|story| is_approved(world, story, write));
-    let takes_others_along = matches!(
+    let approved = timelines
+        .iter()
+        .any(|timeline| is_approved(world, timeline, write));
+    let deletes_other_objects = matches!(
         key.kind.as_str(),
         "Namespace" | "CustomResourceDefinition" | "PersistentVolumeClaim"
     );
-    if takes_others_along && !approved {
-        return Err("it takes others along, and nobody approved".into());
+    if deletes_other_objects && !approved {
+        return Err("its deletion deletes other objects, without an approval".into());
     }
     let pruned = prunes.entry((label.clone(), target.index)).or_default();
     pruned.push(Pruned {
@@ -160,28 +166,28 @@ fn has_reason(
     Ok(())
 }
 
-/// Another Sync of the group on the same cluster that is to hold the object, and was so long enough ago to be known.
+/// Returns another Sync of the group on the same cluster that renders the object, for long enough to be known.
 fn sibling_with<'w>(
     world: &'w World<'_>,
     cluster: &str,
     owner: &Owner,
     key: &Key,
     write: &Write,
-) -> Option<&'w SyncStory<'w>> {
-    let group = world.stories(owner, cluster).first()?.owner_group()?;
-    let renders = |story: &SyncStory<'_>, at| {
-        let target = story.target_at(at);
+) -> Option<&'w SyncTimeline<'w>> {
+    let group = world.timelines(owner, cluster).first()?.owner_group()?;
+    let renders = |timeline: &SyncTimeline<'_>, at| {
+        let target = timeline.target_at(at);
         target.is_some_and(|target| target.renders(key).is_some())
     };
-    world.syncs.iter().find(|story| {
-        let other = story.owner != *owner && story.owner_group() == Some(group);
+    world.syncs.iter().find(|timeline| {
+        let other = timeline.owner != *owner && timeline.owner_group() == Some(group);
         let known = earlier(write.at, world.history.lag);
-        other && story.cluster == cluster && renders(story, known) && renders(story, write.at)
+        other && timeline.cluster == cluster && renders(timeline, known) && renders(timeline, write.at)
     })
 }
 
 fn may_prune(target: &Target) -> bool {
-    let template = &target.wanted.template;
+    let template = &target.desired.template;
     let complete = target
         .objects
         .as_ref()
@@ -189,34 +195,34 @@ fn may_prune(target: &Target) -> bool {
     template.prune && complete
 }
 
-/// Whether the object may be deleted to be made anew, and was.
-fn is_made_anew(member: &Member<'_>, target: &Target, key: &Key, write: &Write) -> bool {
+/// Whether the object may be deleted in order to recreate it, and was recreated.
+fn is_recreated(member: &Member<'_>, target: &Target, key: &Key, write: &Write) -> bool {
     let Some(expected) = target.renders(key) else {
         return false;
     };
-    let may = target.wanted.template.force || expected.may_be_made_anew();
+    let may = target.desired.template.force || expected.may_be_recreated();
     let mut later = member
-        .stands(key)
+        .versions(key)
         .iter()
-        .filter(|stand| stand.write.at >= write.at);
+        .filter(|version| version.write.at >= write.at);
     may && later
-        .any(|stand| stand.write.verb == Verb::Write && uid(&stand.write.object) != uid(&write.object))
+        .any(|version| version.write.verb == Verb::Write && uid(&version.write.object) != uid(&write.object))
 }
 
-fn is_on_its_way_out(story: &SyncStory<'_>, write: &Write) -> bool {
-    story.track.at(write.at).is_some_and(|version| {
+fn is_being_deleted(timeline: &SyncTimeline<'_>, write: &Write) -> bool {
+    timeline.track.at(write.at).is_some_and(|version| {
         let sync = &version.object;
         sync.metadata.deletion_timestamp.is_some()
             && sync.spec.template.deletion_policy == DeletionPolicy::Delete
     })
 }
 
-fn is_approved(world: &World<'_>, story: &SyncStory<'_>, write: &Write) -> bool {
-    let group = story.owner_group().and_then(|(namespace, name)| {
+fn is_approved(world: &World<'_>, timeline: &SyncTimeline<'_>, write: &Write) -> bool {
+    let group = timeline.owner_group().and_then(|(namespace, name)| {
         let track = world.hub.groups.get(&Id::new(namespace, name))?;
         track.at(write.at)
     });
-    let sync = story
+    let sync = timeline
         .track
         .at(write.at)
         .map(|version| version.object.annotations());
@@ -228,53 +234,53 @@ fn is_approved(world: &World<'_>, story: &SyncStory<'_>, write: &Write) -> bool 
     })
 }
 
-/// The Syncs of a group that were taken away without need.
-fn syncs_taken_away(world: &World<'_>, story: &SyncStory<'_>) -> Vec<Violation> {
+/// Returns the deletions of a group's Syncs without a reason.
+fn deleted_syncs(world: &World<'_>, timeline: &SyncTimeline<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut before: Option<&Version<SyncResource>> = None;
-    for version in story.track.versions() {
+    for version in timeline.track.versions() {
         let begun = before.is_some_and(|before| before.object.metadata.deletion_timestamp.is_some());
         before = Some(version);
         let by_us = AGENTS.contains(&version.manager.as_str());
-        if version.verb == Verb::Write || begun || !by_us || left(world, story, version) {
+        if version.verb == Verb::Write || begun || !by_us || was_deselected(world, timeline, version) {
             continue;
         }
         found.push(Violation {
             rule: Rule::Deletion,
             at: version.at,
-            cluster: Some(story.cluster.clone()),
-            words: format!(
-                "Sync {} was taken away, though its group still has the cluster",
-                story.id.name
+            cluster: Some(timeline.cluster.clone()),
+            message: format!(
+                "Sync {} was deleted, although its group still has the cluster",
+                timeline.id.name
             ),
         });
     }
     found
 }
 
-/// Whether the cluster or the entry was out of the group at some moment within the lag, or the group on its way out.
-fn left(world: &World<'_>, story: &SyncStory<'_>, version: &Version<SyncResource>) -> bool {
-    let Some((namespace, name)) = story.owner_group() else {
+/// Whether the cluster or the entry was not in the group at some moment within the lag, or the group was being deleted.
+fn was_deselected(world: &World<'_>, timeline: &SyncTimeline<'_>, version: &Version<SyncResource>) -> bool {
+    let Some((namespace, name)) = timeline.owner_group() else {
         return true;
     };
     let Some(groups) = world.hub.groups.get(&Id::new(namespace, name)) else {
         return true;
     };
     let timeout = span(version.object.spec.template.timeout);
-    let from = earlier(version.at, patience(world, timeout));
-    let cluster = world.hub.cluster(&story.cluster).into_iter();
+    let from = earlier(version.at, attempt_limit(world, timeout));
+    let cluster = world.hub.cluster(&timeline.cluster).into_iter();
     let mut moments = vec![from, version.at];
     moments.extend(groups.changes(from, version.at));
     moments.extend(cluster.flat_map(|track| track.changes(from, version.at)));
-    let born = story.track.versions().first().map(|first| first.at);
+    let born = timeline.track.versions().first().map(|first| first.at);
     moments.retain(|at| Some(*at) >= born);
     moments.iter().any(|&at| {
         let is_in = groups.at(at).is_some_and(|group| {
             let mut entries = group.object.spec.syncs.iter();
             let selected = world.hub.selected(namespace, &group.object, at);
             group.object.metadata.deletion_timestamp.is_none()
-                && entries.any(|entry| story.is_of(&entry.name))
-                && selected.contains(&story.cluster.as_str())
+                && entries.any(|entry| timeline.is_of(&entry.name))
+                && selected.contains(&timeline.cluster.as_str())
         });
         !is_in
     })

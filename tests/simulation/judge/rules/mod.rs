@@ -1,42 +1,42 @@
-//! The rules. Each is a function of its own, and says what is evidence for it.
+//! The rules. Each is one function, and its comment defines the evidence.
 
-mod bounds;
 mod claims;
+mod completion;
 mod converged;
 mod deletions;
-mod ends;
-mod listed;
-mod order;
-mod quiet;
+mod idle_writes;
+mod inventory;
+mod limits;
 mod reasons;
+mod rollbacks;
 mod slots;
 mod stages;
-mod steering;
 mod suspended;
+mod targets;
 
 use super::violation::Violation;
 use super::world::World;
 
-/// Finds what breaks a rule.
+/// Returns the violations of a rule.
 type Check = fn(&World<'_>) -> Vec<Violation>;
 
-/// All of them.
+/// All rules.
 pub(crate) const ALL: [Check; 17] = [
     claims::claims_are_true,
-    claims::health_is_of_what_is_held,
-    claims::groups_claim_what_their_clusters_do,
-    ends::everything_admitted_ends,
-    ends::everything_pushed_is_rolled,
-    order::writes_follow_targets,
-    order::admissions_follow_the_source,
-    listed::what_is_written_is_listed_before,
-    bounds::admissions_keep_the_bounds,
-    stages::stages_earn_it,
-    steering::rollouts_go_where_they_may,
+    claims::health_is_of_the_applied_target,
+    claims::groups_report_their_clusters,
+    completion::everything_admitted_finishes,
+    completion::everything_pushed_is_rolled_out,
+    targets::writes_follow_targets,
+    targets::admissions_follow_the_source,
+    inventory::objects_are_listed_before_they_are_written,
+    limits::admissions_respect_the_limits,
+    stages::stages_open_and_pass_in_order,
+    rollbacks::rollbacks_are_requested,
     converged::others_converge,
-    converged::neighbours_are_applied_and_the_bad_one_is_named,
-    deletions::deletes_have_a_reason,
+    converged::other_objects_are_applied_and_failures_are_named,
+    deletions::deletions_have_a_reason,
     reasons::waits_are_explained,
     suspended::nothing_is_written_while_suspended,
-    quiet::nothing_is_written_at_rest,
+    idle_writes::nothing_is_written_while_idle,
 ];

@@ -1,4 +1,5 @@
-//! I4: a stage opens and lets the next one go when it has earned that, and nothing starts in one that has not opened.
+//! I4: a stage opens after the previous one has passed, and passes when its clusters are done; nothing starts in a
+//! stage that has not opened.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -7,27 +8,28 @@ use starling_api::{
     StageTask, StageTaskType, SyncGroup, TaskStatus,
 };
 
+use crate::judge::actions::{ActionSpan, actions, approvals, skips};
 use crate::judge::hub::{Id, Track, Version, after, earlier, is_reachable, selects, span, stage_of};
 use crate::judge::targets::is_done;
 use crate::judge::violation::{Rule, Violation};
-use crate::judge::words::{Said, actions, approvals, skips};
 use crate::judge::world::World;
 
 /// The name of the stage of the clusters that no stage selects.
-const REST: &str = "*";
+const REMAINDER: &str = "*";
 
-/// A stage opens when all before it have let go and its tasks before are over; it lets go when its clusters are through and its
-/// tasks after are over. A person may promote a stage or pass it over instead. On the way back there are no tasks.
+/// A stage opens when all earlier stages have passed and its before-stage tasks are over; it passes when its clusters
+/// are finished and its after-stage tasks are over. An operator may promote or skip a stage instead. A rollback has no
+/// tasks.
 ///
-/// Evidence: the first status of a rollout in which a stage has a time at which it opened or let go, against what the
-/// management cluster held before that write. A cluster is through if it held what rolls and was healthy with it for
-/// `minSuccessTime` without a break, by the times in its Sync's status; or if that failed; or if somebody passes over it.
-/// Only clusters count that were selected, in the stage and workable for as long as the lag; those that cannot be reached only
-/// with `onUnreachable: Wait`. A timed wait is over by the times that the status has; an approval is one of this stage in this
-/// rollout with the digest that the status has, made before. A stage of which no cluster holds the release lets nobody go.
-/// One that was open with clusters and lost them all before any of them was through has shown nothing either.
-/// Where the stages of the spec changed within the lag nothing is asked.
-pub(super) fn stages_earn_it(world: &World<'_>) -> Vec<Violation> {
+/// Evidence: the first status of a rollout with the start time or pass time of a stage, against the state of the
+/// management cluster before that write. A cluster is finished if it had the release applied and was healthy for
+/// `minSuccessTime` without a break, by the times in its Sync's status; if the release failed there; or if it is
+/// skipped. Only clusters count that were selected, in the stage and workable during the whole lag; unreachable ones
+/// only with `onUnreachable: Wait`. A timed wait is over by the times in the status; an approval is one of this stage
+/// in this rollout with the digest in the status, created before. A stage in which no cluster has the release does not
+/// pass. A stage that was open with clusters and lost all of them before one was finished does not pass either. If the
+/// stages of the spec changed within the lag, there is no check.
+pub(super) fn stages_open_and_pass_in_order(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (id, track) in &world.hub.groups {
         let mut before: Option<&RolloutStatus> = None;
@@ -66,7 +68,7 @@ fn changes(
     };
     let mut found = Vec::new();
     for (place, stage) in rollout.stages.iter().enumerate() {
-        let look = Look {
+        let change = StageChange {
             world,
             id,
             track,
@@ -75,26 +77,30 @@ fn changes(
             from,
             place,
             stage,
-            words: actions(world.hub, id, rollout.id),
+            actions: actions(world.hub, id, rollout.id),
         };
         let is_new = |time: fn(&StageStatus) -> &String| {
             !time(stage).is_empty() && known(&stage.name).is_none_or(|known| time(known).is_empty())
         };
-        let opens = is_new(|stage| &stage.start_time).then(|| look.opens()).flatten();
-        let passes = is_new(|stage| &stage.pass_time).then(|| look.lets_go()).flatten();
-        let wrong = opens.into_iter().chain(passes);
-        found.extend(wrong.map(|words| Violation {
+        let opens_error = is_new(|stage| &stage.start_time)
+            .then(|| change.opens_error())
+            .flatten();
+        let passes = is_new(|stage| &stage.pass_time)
+            .then(|| change.passes_error())
+            .flatten();
+        let wrong = opens_error.into_iter().chain(passes);
+        found.extend(wrong.map(|message| Violation {
             rule: Rule::StageOrder,
             at: version.at,
             cluster: None,
-            words: format!("rollout {}, stage {}: {words}", rollout.id, stage.name),
+            message: format!("rollout {}, stage {}: {message}", rollout.id, stage.name),
         }));
     }
     found
 }
 
-/// A stage at the write that says something new of it.
-struct Look<'w> {
+/// A stage at the write that changes its status.
+struct StageChange<'w> {
     world: &'w World<'w>,
     id: &'w Id,
     track: &'w Track<SyncGroup>,
@@ -103,61 +109,61 @@ struct Look<'w> {
     from: Timestamp,
     place: usize,
     stage: &'w StageStatus,
-    words: Vec<Said<'w, starling_api::RolloutAction>>,
+    actions: Vec<ActionSpan<'w, starling_api::RolloutAction>>,
 }
 
-impl Look<'_> {
+impl StageChange<'_> {
     fn rules(&self) -> &[Stage] {
         &self.version.object.spec.rollout_strategy.stages
     }
 
-    fn is_said(&self, is: impl Fn(&starling_api::RolloutAction) -> bool) -> bool {
-        let mut words = self.words.iter();
-        words.any(|said| said.may_be_known(self.from, self.version.index) && is(said.what))
+    fn has_action(&self, is: impl Fn(&starling_api::RolloutAction) -> bool) -> bool {
+        let mut actions = self.actions.iter();
+        actions.any(|action| action.may_be_known(self.from, self.version.index) && is(action.object))
     }
 
     fn is_promoted(&self) -> bool {
         let name = Some(self.stage.name.as_str());
-        self.is_said(|action| {
+        self.has_action(|action| {
             action.spec.action == ActionType::Promote && action.spec.stage.as_deref() == name
         })
     }
 
     fn is_skipped(&self) -> bool {
-        self.is_said(|action| skips(action, None, Some(&self.stage.name)))
+        self.has_action(|action| skips(action, None, Some(&self.stage.name)))
     }
 
-    fn opens(&self) -> Option<String> {
+    fn opens_error(&self) -> Option<String> {
         if self.is_promoted() {
             return None;
         }
         let earlier = &self.rollout.stages[..self.place];
         if let Some(closed) = earlier.iter().find(|stage| stage.pass_time.is_empty()) {
-            return Some(format!("it opened before {} had let it go", closed.name));
+            return Some(format!("it opened before {} had passed", closed.name));
         }
         let tasks = self.rules().get(self.place);
         let tasks = tasks.map_or(&[][..], |stage| &stage.before_stage_tasks);
-        self.unfinished(tasks, &self.stage.before_stage_tasks, &self.stage.start_time)
+        self.unfinished_task(tasks, &self.stage.before_stage_tasks, &self.stage.start_time)
             .map(|task| format!("it opened before {task}"))
     }
 
-    fn lets_go(&self) -> Option<String> {
+    fn passes_error(&self) -> Option<String> {
         if self.is_promoted() || self.is_skipped() {
             return None;
         }
         if self.stage.start_time.is_empty() {
-            return Some("it let go and never opened".to_owned());
+            return Some("it passed and never opened".to_owned());
         }
         let tasks = self.rules().get(self.place);
         let tasks = tasks.map_or(&[][..], |stage| &stage.after_stage_tasks);
-        let task = self.unfinished(tasks, &self.stage.after_stage_tasks, &self.stage.pass_time);
-        task.map(|task| format!("it let go before {task}"))
-            .or_else(|| self.not_through())
+        let task = self.unfinished_task(tasks, &self.stage.after_stage_tasks, &self.stage.pass_time);
+        task.map(|task| format!("it passed before {task}"))
+            .or_else(|| self.unfinished_cluster())
             .or_else(|| self.unproven())
     }
 
-    /// The first task that was not over by a time.
-    fn unfinished(&self, tasks: &[StageTask], recorded: &[TaskStatus], by: &str) -> Option<String> {
+    /// Returns the first task that was not over by a time.
+    fn unfinished_task(&self, tasks: &[StageTask], recorded: &[TaskStatus], by: &str) -> Option<String> {
         if self.rollout.direction != RolloutDirection::Forward {
             return None;
         }
@@ -172,7 +178,7 @@ impl Look<'_> {
                     by.is_some_and(|by| after(begun, wait) <= by)
                 }
                 (StageTaskType::Approval, Some(_)) => self.is_approved(),
-                // Nobody does these yet.
+                // No script of the simulation has these tasks.
                 (StageTaskType::Webhook | StageTaskType::Metric | StageTaskType::Job, Some(_)) => {
                     known.is_some_and(|known| known.result.is_some())
                 }
@@ -184,42 +190,44 @@ impl Look<'_> {
     fn is_approved(&self) -> bool {
         let digest = &self.rollout.release_digest;
         let mut approvals = approvals(self.world.hub, self.id, self.rollout.id, &self.stage.name);
-        approvals.any(|said| {
-            said.may_be_known(self.from, self.version.index)
+        approvals.any(|action| {
+            action.may_be_known(self.from, self.version.index)
                 && !digest.is_empty()
-                && said.what.spec.release_digest == *digest
+                && action.object.spec.release_digest == *digest
         })
     }
 
-    /// The clusters that were in the stage all the time and can be worked on.
+    /// Returns the clusters that were in the stage during the whole span and can be worked on.
     fn members(&self) -> impl Iterator<Item = &str> {
         let waits = self.version.object.spec.rollout_strategy.on_unreachable == OnUnreachable::Wait;
         self.always_here(move |cluster| !cluster.spec.suspend && (waits || is_reachable(cluster)))
     }
 
-    /// The clusters that were in the stage all the time, and so.
+    /// Returns the clusters that were in the stage during the whole span and always met a condition.
     fn always_here(&self, is: impl Fn(&Cluster) -> bool) -> impl Iterator<Item = &str> {
         let (world, id, group) = (self.world, self.id, &self.version.object);
         let clusters = world.hub.clusters.iter();
-        let ours = clusters.filter(move |(of, _)| of.namespace == id.namespace);
-        ours.filter(move |(of, _)| {
-            let is_there = |cluster: &Cluster| stage_of(self.rules(), cluster) == self.place && is(cluster);
-            world
-                .hub
-                .always_selected(group, of, (self.from, self.version.at), is_there)
-        })
-        .map(|(of, _)| of.name.as_str())
+        let in_namespace = clusters.filter(move |(of, _)| of.namespace == id.namespace);
+        in_namespace
+            .filter(move |(of, _)| {
+                let is_there =
+                    |cluster: &Cluster| stage_of(self.rules(), cluster) == self.place && is(cluster);
+                world
+                    .hub
+                    .always_selected(group, of, (self.from, self.version.at), is_there)
+            })
+            .map(|(of, _)| of.name.as_str())
     }
 
-    fn not_through(&self) -> Option<String> {
+    fn unfinished_cluster(&self) -> Option<String> {
         let cluster = self.members().find(|cluster| {
-            let passed_over = self.is_said(|action| skips(action, Some(cluster), None));
-            !passed_over && !self.is_excused(cluster) && !self.is_through(cluster)
+            let is_skipped = self.has_action(|action| skips(action, Some(cluster), None));
+            !is_skipped && !self.is_excused(cluster) && !self.is_finished(cluster)
         });
-        cluster.map(|cluster| format!("it let go before {cluster} was through"))
+        cluster.map(|cluster| format!("it passed before {cluster} was finished"))
     }
 
-    /// Whether the cluster cannot get anything, by what concerns it alone.
+    /// Whether the cluster cannot be admitted for a reason of its own.
     fn is_excused(&self, cluster: &str) -> bool {
         let problems = self
             .version
@@ -229,31 +237,31 @@ impl Look<'_> {
             .flat_map(|status| &status.problems);
         let lacks =
             { problems }.any(|problem| problem.cluster == cluster && problem.reason == "InvalidParameters");
-        let mut stories = self.world.group_stories(self.id, cluster);
+        let mut timelines = self.world.group_timelines(self.id, cluster);
         lacks
-            || stories.any(|story| {
-                let mut versions = story.track.during(self.from, self.version.at);
+            || timelines.any(|timeline| {
+                let mut versions = timeline.track.during(self.from, self.version.at);
                 versions.any(|sync| {
                     sync.object.spec.template.suspend || sync.object.metadata.deletion_timestamp.is_some()
                 })
             })
     }
 
-    fn is_through(&self, cluster: &str) -> bool {
+    fn is_finished(&self, cluster: &str) -> bool {
         self.rollout.revisions.iter().all(|rolled| {
-            self.world.group_stories(self.id, cluster).any(|story| {
-                let ours = story.targets.iter().filter(|target| {
-                    target.index < self.version.index && target.wanted.revision == rolled.revision
+            self.world.group_timelines(self.id, cluster).any(|timeline| {
+                let targets = timeline.targets.iter().filter(|target| {
+                    target.index < self.version.index && target.desired.revision == rolled.revision
                 });
-                story.is_of(&rolled.sync) && { ours }.any(|target| {
+                timeline.is_of(&rolled.sync) && { targets }.any(|target| {
                     let failed = target.failed.is_some_and(|(_, index)| index < self.version.index);
-                    failed || self.is_late(target.recorded) || self.has_soaked(story, target)
+                    failed || self.is_late(target.recorded) || self.has_soaked(timeline, target)
                 })
             })
         })
     }
 
-    /// Whether its time may have been over.
+    /// Whether the deadline may have passed.
     fn is_late(&self, admitted: Timestamp) -> bool {
         let deadline = span(self.version.object.spec.rollout_strategy.progress_deadline);
         let (_, latest) = self.world.history.clock.shown(self.from, self.version.at);
@@ -262,7 +270,7 @@ impl Look<'_> {
 
     fn has_soaked(
         &self,
-        story: &crate::judge::world::SyncStory<'_>,
+        timeline: &crate::judge::world::SyncTimeline<'_>,
         target: &crate::judge::targets::Target,
     ) -> bool {
         let soak = match self.rollout.direction {
@@ -272,7 +280,7 @@ impl Look<'_> {
             RolloutDirection::BackAtOnce => SignedDuration::ZERO,
         };
         let by: Option<Timestamp> = self.stage.pass_time.parse().ok();
-        let versions = story.track.versions().iter();
+        let versions = timeline.track.versions().iter();
         { versions }
             .filter(|version| version.index < self.version.index)
             .any(|version| {
@@ -284,27 +292,27 @@ impl Look<'_> {
                 let once = status
                     .longest_healthy
                     .is_some_and(|longest| span(longest) >= soak);
-                is_done(&self.world.digests, &version.object, &target.wanted)
+                is_done(&self.world.digests, &version.object, &target.desired)
                     && (soak.is_zero() || now || once)
             })
     }
 
-    /// Whether it is a stage of which no cluster holds the release, though somebody behind it waits for just that.
+    /// Returns the error of a stage in which no cluster has the release, although later stages have clusters.
     fn unproven(&self) -> Option<String> {
         let strategy = &self.version.object.spec.rollout_strategy;
-        let goes_on =
+        let continues =
             strategy.on_failure == OnFailure::Continue && self.rollout.direction == RolloutDirection::Forward;
-        let is_passed_over = |cluster: &&str| self.is_said(|action| skips(action, Some(cluster), None));
+        let is_skipped = |cluster: &&str| self.has_action(|action| skips(action, Some(cluster), None));
         let all = self.always_here(|_| true);
-        let members: Vec<&str> = { all }.filter(|cluster| !is_passed_over(cluster)).collect();
-        let is_proven = (members.is_empty() && !self.was_emptied()) || self.anybody_holds_it();
+        let members: Vec<&str> = { all }.filter(|cluster| !is_skipped(cluster)).collect();
+        let is_proven = (members.is_empty() && !self.was_emptied()) || self.is_applied_anywhere();
         let behind = &self.rollout.stages[self.place + 1..];
-        let is_last = behind.iter().all(|stage| stage.total == 0) || self.stage.name == REST;
-        (!goes_on && !is_proven && !is_last)
-            .then(|| format!("it let go though the release is on none of {members:?}"))
+        let is_last = behind.iter().all(|stage| stage.total == 0) || self.stage.name == REMAINDER;
+        (!continues && !is_proven && !is_last)
+            .then(|| format!("it passed although the release is on none of {members:?}"))
     }
 
-    /// Whether it was open with clusters before it was through, and nobody was in it lately.
+    /// Whether it was open with clusters before it was finished, and has no cluster any more.
     fn was_emptied(&self) -> bool {
         let is_of_group = |cluster: &Cluster| {
             let selector = &self.version.object.spec.cluster_selector;
@@ -316,34 +324,34 @@ impl Look<'_> {
         });
         let before = self.track.versions().iter();
         let before = before.filter(|version| version.index < self.version.index);
-        let looks = before.filter_map(|version| {
+        let statuses = before.filter_map(|version| {
             let rollout = version.object.status.as_ref()?.rollout.as_ref()?;
             let stage = rollout.stages.iter().find(|stage| stage.name == self.stage.name);
             stage.filter(|stage| rollout.id == self.rollout.id && stage.total > 0)
         });
-        let (mut was_open, mut was_through) = (false, false);
-        for stage in looks {
+        let (mut was_open, mut was_finished) = (false, false);
+        for stage in statuses {
             was_open |= !stage.start_time.is_empty();
-            was_through |= !stage.completion_time.is_empty();
+            was_finished |= !stage.completion_time.is_empty();
         }
-        !anybody && was_open && !was_through
+        !anybody && was_open && !was_finished
     }
 
-    /// Whether a cluster that may have been in the stage holds what rolls.
-    fn anybody_holds_it(&self) -> bool {
+    /// Whether a cluster that may have been in the stage has applied the release.
+    fn is_applied_anywhere(&self) -> bool {
         self.world.hub.clusters.iter().any(|(of, track)| {
             let was_here = track
                 .during(self.from, self.version.at)
                 .any(|version| stage_of(self.rules(), &version.object) == self.place);
-            let holds = self.rollout.revisions.iter().all(|rolled| {
-                self.world.group_stories(self.id, &of.name).any(|story| {
-                    let mut ours = story.targets.iter().filter(|target| {
-                        target.index < self.version.index && target.wanted.revision == rolled.revision
+            let is_applied = self.rollout.revisions.iter().all(|rolled| {
+                self.world.group_timelines(self.id, &of.name).any(|timeline| {
+                    let mut targets = timeline.targets.iter().filter(|target| {
+                        target.index < self.version.index && target.desired.revision == rolled.revision
                     });
-                    story.is_of(&rolled.sync) && ours.any(|target| self.has_soaked(story, target))
+                    timeline.is_of(&rolled.sync) && targets.any(|target| self.has_soaked(timeline, target))
                 })
             });
-            was_here && holds
+            was_here && is_applied
         })
     }
 }

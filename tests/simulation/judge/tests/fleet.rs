@@ -22,9 +22,9 @@ use crate::judge::{History, Push, writes};
 const NAMESPACE: &str = "fleet";
 pub(super) const MEMBERS: [&str; 4] = ["m1", "m2", "m3", "m4"];
 /// Limit of each wait.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the folder `deploy` renders to: the second commit changes two objects, adds one and drops one.
+/// Returns the objects of the folder `deploy`: the second commit changes two objects, adds one and removes one.
 fn objects(round: u32) -> Vec<Value> {
     let named = |name: &str| json!({"name": name, "namespace": "shop"});
     let last = if round == 1 { "old" } else { "new" };
@@ -41,7 +41,7 @@ fn objects(round: u32) -> Vec<Value> {
     ]
 }
 
-/// All of it.
+/// The clusters, the repository and the controller.
 pub(super) struct World {
     hub: Client,
     pub(super) management: ClusterHandle,
@@ -87,7 +87,7 @@ impl World {
         Ok(())
     }
 
-    /// The controller ends in the middle of what it does, and another one starts with nothing on its disk.
+    /// Crashes the controller, and starts another one with an empty disk.
     pub(super) async fn crash(&mut self) -> Result<()> {
         let from = Timestamp::now();
         drop(self.controller.take());
@@ -113,7 +113,7 @@ impl World {
         Ok(())
     }
 
-    /// The commit of a round.
+    /// Returns the commit of a round.
     fn commit(&self, round: usize) -> &str {
         &self.pushes[round - 1].commit
     }
@@ -136,8 +136,8 @@ impl World {
         Api::namespaced(self.hub.clone(), NAMESPACE)
     }
 
-    /// What a user would apply.
-    async fn furnish(&self, max_failures: &str) -> Result<()> {
+    /// Applies the objects of a user.
+    async fn create_objects(&self, max_failures: &str) -> Result<()> {
         for definition in starling_api::definitions() {
             let mut definition = serde_json::to_value(definition)?;
             definition["apiVersion"] = "apiextensions.k8s.io/v1".into();
@@ -148,7 +148,7 @@ impl World {
             self.put(api, definition).await?;
         }
         let served = || async { self.api::<SyncGroup>().list(&ListParams::default()).await.is_ok() };
-        wait::until(PATIENCE, "the kinds are served", served).await?;
+        wait::until(TIMEOUT, "the kinds are served", served).await?;
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
         self.put(
             Api::<k8s_openapi::api::core::v1::Namespace>::all(self.hub.clone()),
@@ -177,7 +177,7 @@ impl World {
     pub(super) async fn succeeded(&self, round: usize) -> Result<()> {
         let commit = self.commit(round);
         let (groups, syncs) = (self.api::<SyncGroup>(), self.api::<SyncResource>());
-        let look = || async {
+        let check = || async {
             let status = groups
                 .get("shop")
                 .await
@@ -195,21 +195,21 @@ impl World {
                 return Ok(());
             }
             let list = syncs.list(&ListParams::default()).await;
-            let told: Vec<_> = list
+            let statuses: Vec<_> = list
                 .into_iter()
                 .flat_map(|list| list.items)
                 .map(|sync| (sync.name_any(), sync.metadata.generation, sync.status))
                 .collect();
-            Err((status, told))
+            Err((status, statuses))
         };
-        wait::until(PATIENCE, "the commit is everywhere", look).await?;
+        wait::until(TIMEOUT, "the commit is everywhere", check).await?;
         Ok(())
     }
 
     /// Waits until the Source shows a commit.
     pub(super) async fn observed(&self, round: usize) -> Result<()> {
         let sources = self.api::<Source>();
-        let look = || async {
+        let check = || async {
             let status = sources.get("shop").await.ok().and_then(|source| source.status);
             let status = status.unwrap_or_default();
             if status.revision.ends_with(self.commit(round)) {
@@ -218,24 +218,24 @@ impl World {
                 Err(status)
             }
         };
-        wait::until(PATIENCE, "the Source shows the commit", look).await?;
+        wait::until(TIMEOUT, "the Source shows the commit", check).await?;
         Ok(())
     }
 
-    /// Waits until all Syncs but that of one cluster hold the last commit.
-    pub(super) async fn settled_but_for(&self, cluster: &str) -> Result<()> {
+    /// Waits until the last commit is applied on all clusters but one.
+    pub(super) async fn applied_on_all_but(&self, cluster: &str) -> Result<()> {
         let (syncs, commit) = (self.api::<SyncResource>(), self.commit(self.pushes.len()));
-        let look = || async {
+        let check = || async {
             let all = syncs.list(&ListParams::default()).await.map(|list| list.items);
             let all = all.unwrap_or_default();
-            let holds = |sync: &SyncResource| {
+            let is_applied = |sync: &SyncResource| {
                 let status = sync.status.clone().unwrap_or_default();
                 status.last_applied_revision.ends_with(commit)
                     && status.last_healthy_target == status.last_applied_target
             };
             let others = all.iter().filter(|sync| sync.spec.cluster_ref.name != cluster);
             let open: Vec<String> = others
-                .filter(|sync| !holds(sync))
+                .filter(|sync| !is_applied(sync))
                 .map(ResourceExt::name_any)
                 .collect();
             if open.is_empty() && all.len() == MEMBERS.len() {
@@ -244,21 +244,21 @@ impl World {
                 Err(open)
             }
         };
-        wait::until(PATIENCE, "the others hold it", look).await?;
+        wait::until(TIMEOUT, "the commit is applied on the others", check).await?;
         Ok(())
     }
 
-    /// Somebody asks for a look at a cluster.
+    /// Requests a probe of a cluster.
     pub(super) async fn probe(&self, cluster: &str) -> Result<()> {
-        let asked = Timestamp::now().to_string();
+        let requested_at = Timestamp::now().to_string();
         self.change(
             cluster,
-            json!({"metadata": {"annotations": {REQUESTED_AT: asked}}}),
+            json!({"metadata": {"annotations": {REQUESTED_AT: requested_at}}}),
         )
         .await
     }
 
-    /// Somebody changes a Cluster.
+    /// Changes a Cluster as an operator.
     pub(super) async fn change(&self, cluster: &str, patch: Value) -> Result<()> {
         let params = PatchParams {
             field_manager: Some("test".into()),
@@ -270,30 +270,34 @@ impl World {
         Ok(())
     }
 
-    /// Waits until so many Syncs at least hold the last commit, and are healthy.
-    pub(super) async fn holding(&self, count: usize) -> Result<()> {
+    /// Waits until the last commit is applied and healthy on at least `count` clusters.
+    pub(super) async fn applied_on(&self, count: usize) -> Result<()> {
         let (syncs, commit) = (self.api::<SyncResource>(), self.commit(self.pushes.len()));
-        let look = || async {
+        let check = || async {
             let all = syncs
                 .list(&ListParams::default())
                 .await
                 .map(|list| list.items)
                 .unwrap_or_default();
             let status = all.iter().filter_map(|sync| sync.status.as_ref());
-            let holds = status
+            let is_applied = status
                 .filter(|status| status.last_applied_revision.ends_with(commit))
                 .filter(|status| status.last_healthy_target == status.last_applied_target)
                 .count();
-            if holds >= count { Ok(()) } else { Err(holds) }
+            if is_applied >= count {
+                Ok(())
+            } else {
+                Err(is_applied)
+            }
         };
-        wait::until(PATIENCE, "enough Syncs hold it", look).await?;
+        wait::until(TIMEOUT, "the commit is applied on enough clusters", check).await?;
         Ok(())
     }
 
-    /// Every Sync looks for drift once more, as at each interval.
-    pub(super) async fn look_again(&self) -> Result<()> {
-        let (syncs, asked) = (self.api::<SyncResource>(), Timestamp::now().to_string());
-        let patch = json!({"metadata": {"annotations": {REQUESTED_AT: asked}}});
+    /// Requests one more drift check of every Sync, as at each interval, and waits for it.
+    pub(super) async fn reconcile_again(&self) -> Result<()> {
+        let (syncs, requested_at) = (self.api::<SyncResource>(), Timestamp::now().to_string());
+        let patch = json!({"metadata": {"annotations": {REQUESTED_AT: requested_at}}});
         let names: Vec<String> = syncs
             .list(&ListParams::default())
             .await?
@@ -306,16 +310,16 @@ impl World {
                 .await?;
         }
         for name in &names {
-            let looked = || async {
+            let is_reconciled = || async {
                 let status = syncs.get(name).await.ok().and_then(|sync| sync.status);
-                status.is_some_and(|status| status.last_handled_reconcile_at == asked)
+                status.is_some_and(|status| status.last_handled_reconcile_at == requested_at)
             };
-            wait::until(PATIENCE, "the Sync has looked", looked).await?;
+            wait::until(TIMEOUT, "the Sync is reconciled", is_reconciled).await?;
         }
         Ok(())
     }
 
-    fn history(&self, quiet_since: Timestamp) -> History {
+    fn history(&self, idle_since: Timestamp) -> History {
         let members = self.members.iter();
         History {
             members: members
@@ -323,7 +327,7 @@ impl World {
                 .collect(),
             hub: writes(&self.management.journal()),
             git: BTreeMap::from([(self.repository.url(), self.pushes.clone())]),
-            quiet_since: Some(quiet_since),
+            idle_since: Some(idle_since),
             ended: Timestamp::now(),
             away: self.away.clone(),
             lag: SignedDuration::from_secs(2),
@@ -332,24 +336,24 @@ impl World {
     }
 }
 
-/// Runs a controller over four members, and lets `happen` tell what happens.
+/// Runs a controller with four members and a scenario, and returns the history.
 pub(super) async fn record(
     max_failures: &str,
-    happen: impl AsyncFnOnce(&mut World) -> Result<Timestamp>,
+    scenario: impl AsyncFnOnce(&mut World) -> Result<Timestamp>,
 ) -> Result<History> {
     let server = Server::start(Options {
         journal: Keep::Everything,
-        // Long enough for a claim of health that nobody looked for to be seen.
+        // Long enough that a health status without a health check is found.
         health: Health::After(SignedDuration::from_millis(300)),
         ..Options::default()
     })?;
     let _listening = server.listen(([127, 0, 0, 1], 0).into()).await?;
     let mut world = World::make(&server).await?;
     world.push(1)?;
-    world.furnish(max_failures).await?;
+    world.create_objects(max_failures).await?;
     world.start().await?;
-    let happened = happen(&mut world).await;
-    let history = happened.map(|quiet_since| world.history(quiet_since));
+    let outcome = scenario(&mut world).await;
+    let history = outcome.map(|idle_since| world.history(idle_since));
     if let Some(controller) = world.controller.take() {
         controller.stop().await;
     }

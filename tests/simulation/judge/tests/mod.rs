@@ -1,21 +1,21 @@
-//! Histories that the judge has to accept, and histories that it has to reject.
+//! Histories that the judge has to accept, and histories that the judge has to reject.
 
-mod bad;
+mod accepted;
 mod fleet;
-mod good;
-mod real;
+mod recorded;
+mod rejected;
 mod script;
-mod steered;
+mod staged;
 mod tamper;
 
 use std::collections::BTreeSet;
 
 use super::{History, Rule, judge};
 
-/// The rules that a history breaks, and the words about it.
+/// Returns the rules that a history breaks, and the messages of the violations.
 fn broken(history: &History) -> (BTreeSet<Rule>, String) {
     let violations = judge(history);
-    let words: Vec<String> = violations.iter().map(ToString::to_string).collect();
+    let message: Vec<String> = violations.iter().map(ToString::to_string).collect();
     let rules = violations.iter().map(|violation| violation.rule).collect();
-    (rules, words.join("\n"))
+    (rules, message.join("\n"))
 }

@@ -1,5 +1,5 @@
-//! Writes histories by hand: a group `shop` with one entry `app` over clusters `a`, `b`, …, and what happens to it, a second
-//! at a time. Each step does what Starling would have written; a test leaves one out, repeats one, or writes something else.
+//! Handwritten histories: a group `shop` with one entry `app` over clusters `a`, `b`, …, and its writes, one second
+//! apart. Each step writes what Starling would write; a test omits a step, repeats a step, or writes something else.
 
 use std::collections::BTreeMap;
 
@@ -17,21 +17,21 @@ const OWNER: &str = "0123456789abcdef0123456789abcdef";
 /// The name of its inventory.
 const INVENTORY: &str = "starling-inventory-0123456789abcdef0123456789abcdef";
 
-/// A history in the making.
+/// A history that is being written.
 pub(super) struct Script {
     now: Timestamp,
     version: u64,
     history: History,
-    /// The CRs as they are now, by kind and name.
+    /// The current CRs, by kind and name.
     hub: BTreeMap<(String, String), Value>,
-    /// The objects of the members as they are now, by cluster, kind and name.
+    /// The current objects of the members, by cluster, kind and name.
     members: BTreeMap<(String, String, String), Value>,
     /// Each commit's ConfigMaps, by name.
     commits: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 impl Script {
-    /// Clusters that are ready, a Source, and a group that keeps them with two at once and no failure allowed.
+    /// Creates ready clusters, a Source, and a group with a concurrency of two and no allowed failure.
     pub(super) fn over(clusters: &[&str]) -> Self {
         let mut script = Self {
             now: "2026-01-01T12:00:00Z".parse().unwrap(),
@@ -66,20 +66,20 @@ impl Script {
             object["metadata"]["labels"] = json!({"fleet": "yes"});
             object["spec"] = json!({"kubeConfig": {"secretRef": {"name": cluster}}});
         });
-        self.reach(cluster, true);
-        let born =
+        self.set_reachable(cluster, true);
+        let namespace =
             json!({"kind": "Namespace", "metadata": {"name": "kube-system", "uid": format!("id-{cluster}")}});
-        self.member(cluster, "system", born);
+        self.write_object(cluster, "system", namespace);
     }
 
-    /// A second passes.
-    pub(super) fn pass(&mut self, seconds: i64) {
+    /// Advances the time.
+    pub(super) fn wait(&mut self, seconds: i64) {
         self.now = self.now.checked_add(SignedDuration::from_secs(seconds)).unwrap();
     }
 
-    /// Writes a CR: `change` makes the new version of the last one. The generation counts changes of the spec.
+    /// Writes a CR: `change` edits the last version. The generation counts changes of the spec.
     pub(super) fn edit(&mut self, kind: &str, name: &str, manager: &str, change: impl FnOnce(&mut Value)) {
-        self.pass(1);
+        self.wait(1);
         let before = self.hub.get(&(kind.into(), name.into())).cloned();
         let mut object = before.clone().unwrap_or_else(|| {
             json!({"apiVersion": "starling.dev/v1alpha1", "kind": kind, "metadata": {
@@ -93,19 +93,19 @@ impl Script {
                 (before["metadata"]["generation"].as_i64().unwrap() + 1).into();
         }
         self.hub.insert((kind.into(), name.into()), object.clone());
-        let write = self.write_of(Verb::Write, "starling.dev", manager, object);
+        let write = self.new_write(Verb::Write, "starling.dev", manager, object);
         self.history.hub.push(write);
     }
 
-    /// A person labels a cluster.
+    /// Labels a cluster as an operator.
     pub(super) fn label(&mut self, cluster: &str, label: &str, value: &str) {
         self.edit("Cluster", cluster, "kubectl", |cluster| {
             cluster["metadata"]["labels"][label] = value.into();
         });
     }
 
-    /// A person gives the group another strategy; `progressDeadline` is ten minutes if it has none.
-    pub(super) fn strategy_is(&mut self, mut strategy: Value) {
+    /// Changes the strategy of the group as an operator; the default of `progressDeadline` is ten minutes.
+    pub(super) fn set_strategy(&mut self, mut strategy: Value) {
         if strategy["progressDeadline"].is_null() {
             strategy["progressDeadline"] = "10m".into();
         }
@@ -114,14 +114,14 @@ impl Script {
         });
     }
 
-    /// The CR as it is now.
+    /// Returns the current version of a CR.
     pub(super) fn cr(&self, kind: &str, name: &str) -> Value {
         self.hub[&(kind.to_owned(), name.to_owned())].clone()
     }
 
-    /// Deletes a CR; `begins`: it waits for its finalizers.
+    /// Deletes a CR; with `begins` the deletion waits for finalizers.
     pub(super) fn delete_cr(&mut self, kind: &str, name: &str, manager: &str, begins: bool) {
-        self.pass(1);
+        self.wait(1);
         let mut object = self.cr(kind, name);
         object["metadata"]["deletionTimestamp"] = self.now.to_string().into();
         let verb = if begins {
@@ -131,11 +131,11 @@ impl Script {
             self.hub.remove(&(kind.into(), name.into()));
             Verb::Delete
         };
-        let write = self.write_of(verb, "starling.dev", manager, object);
+        let write = self.new_write(verb, "starling.dev", manager, object);
         self.history.hub.push(write);
     }
 
-    fn write_of(&mut self, verb: Verb, group: &str, manager: &str, mut object: Value) -> Write {
+    fn new_write(&mut self, verb: Verb, group: &str, manager: &str, mut object: Value) -> Write {
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
         let text = |pointer: &str| {
@@ -159,24 +159,24 @@ impl Script {
     }
 
     /// Writes an object of a member.
-    pub(super) fn member(&mut self, cluster: &str, manager: &str, mut object: Value) {
-        self.pass(1);
+    pub(super) fn write_object(&mut self, cluster: &str, manager: &str, mut object: Value) {
+        self.wait(1);
         let (kind, name) = (
             object["kind"].as_str().unwrap().to_owned(),
             object["metadata"]["name"].as_str().unwrap().to_owned(),
         );
         if object["metadata"]["uid"].is_null() {
             let place = (cluster.to_owned(), kind.clone(), name.clone());
-            let known = self
+            let existing = self
                 .members
                 .get(&place)
-                .map(|known| known["metadata"]["uid"].clone());
-            object["metadata"]["uid"] = known.unwrap_or_else(|| format!("uid-{}", self.version).into());
+                .map(|existing| existing["metadata"]["uid"].clone());
+            object["metadata"]["uid"] = existing.unwrap_or_else(|| format!("uid-{}", self.version).into());
         }
         self.members
             .insert((cluster.into(), kind.clone(), name), object.clone());
         let group = if kind == "Deployment" { "apps" } else { "" };
-        let write = self.write_of(Verb::Write, group, manager, object);
+        let write = self.new_write(Verb::Write, group, manager, object);
         self.history
             .members
             .entry(cluster.into())
@@ -186,23 +186,23 @@ impl Script {
 
     /// Removes an object of a member.
     pub(super) fn remove(&mut self, cluster: &str, manager: &str, kind: &str, name: &str) {
-        self.pass(1);
+        self.wait(1);
         let object = self
             .members
             .remove(&(cluster.into(), kind.into(), name.into()))
             .unwrap();
-        let write = self.write_of(Verb::Delete, "", manager, object);
+        let write = self.new_write(Verb::Delete, "", manager, object);
         self.history.members.get_mut(cluster).unwrap().push(write);
     }
 
-    /// The object of a member as it is now.
+    /// Returns the current version of a member's object.
     pub(super) fn live(&self, cluster: &str, kind: &str, name: &str) -> Value {
         self.members[&(cluster.to_owned(), kind.to_owned(), name.to_owned())].clone()
     }
 
-    /// Pushes a commit whose folder `app` has these ConfigMaps.
+    /// Pushes a commit with these ConfigMaps in the folder `app`.
     pub(super) fn push(&mut self, commit: &str, maps: &[(&str, &str)]) {
-        self.pass(1);
+        self.wait(1);
         let maps: BTreeMap<String, String> = maps
             .iter()
             .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
@@ -212,7 +212,7 @@ impl Script {
         self.push_objects(commit, objects);
     }
 
-    /// Pushes a commit whose folder `app` has these objects.
+    /// Pushes a commit with these objects in the folder `app`.
     pub(super) fn push_objects(&mut self, commit: &str, objects: Vec<Value>) {
         let push = Push {
             at: self.now,
@@ -223,20 +223,20 @@ impl Script {
         self.history.git.get_mut(URL).unwrap().push(push);
     }
 
-    /// Gives the last commit another folder.
+    /// Adds another folder to the last commit.
     pub(super) fn push_folder(&mut self, folder: &str, objects: Vec<Value>) {
         let push = self.history.git.get_mut(URL).unwrap().last_mut().unwrap();
         push.objects.insert(folder.into(), objects);
     }
 
-    /// The Source sees a commit.
+    /// Sets the revision of the Source to a commit.
     pub(super) fn observe(&mut self, commit: &str) {
         self.edit("Source", "shop", "starling", |source| {
             source["status"] = json!({"revision": revision(commit), "conditions": [condition("Ready", "True", "Succeeded")]});
         });
     }
 
-    /// The group starts the rollout of a commit, and says how it stands.
+    /// Starts the rollout of a commit, and updates the group's status.
     pub(super) fn start(&mut self, commit: &str) {
         let at = self.now.to_string();
         self.edit("SyncGroup", "shop", "starling", |group| {
@@ -249,20 +249,20 @@ impl Script {
         self.report();
     }
 
-    /// Pushes, observes and starts.
+    /// Pushes, observes and starts a commit.
     pub(super) fn roll(&mut self, commit: &str, maps: &[(&str, &str)]) {
         self.push(commit, maps);
         self.observe(commit);
         self.start(commit);
     }
 
-    /// The group admits a commit on a cluster, with the annotations of the rollout under way.
+    /// Admits a commit on a cluster, with the annotations of the current rollout.
     pub(super) fn admit(&mut self, cluster: &str, commit: &str) {
         let release = self.cr("SyncGroup", "shop")["status"]["rollout"]["release"].clone();
         self.admit_release(cluster, commit, release.as_str().unwrap());
     }
 
-    /// The same with another release than the one that rolls.
+    /// Admits a commit on a cluster with another release than the current rollout's.
     pub(super) fn admit_release(&mut self, cluster: &str, commit: &str, release: &str) {
         let group = self.cr("SyncGroup", "shop");
         let mut spec = group["spec"]["syncs"][0].clone();
@@ -286,40 +286,41 @@ impl Script {
         });
     }
 
-    /// Makes a member hold a commit: the union into the inventory, what differs, what left, the inventory.
+    /// Applies a commit on a member: writes the union to the inventory, writes changed objects, prunes, and writes the
+    /// new inventory.
     pub(super) fn write(&mut self, cluster: &str, commit: &str) {
         self.claim(cluster, commit);
         for (name, value) in self.commits[commit].clone() {
-            self.put_map(cluster, &name, &value);
+            self.apply_map(cluster, &name, &value);
         }
-        let wanted = self.commits[commit].clone();
+        let desired = self.commits[commit].clone();
         for name in self
-            .maps_of(cluster)
+            .maps_on(cluster)
             .iter()
-            .filter(|name| !wanted.contains_key(*name))
+            .filter(|name| !desired.contains_key(*name))
         {
             self.remove(cluster, "starling", "ConfigMap", name);
         }
-        self.keep_inventory(cluster);
+        self.update_inventory(cluster);
     }
 
-    /// Lists what is there and what will be.
+    /// Lists the current and the new objects in the inventory.
     pub(super) fn claim(&mut self, cluster: &str, commit: &str) {
-        let mut names: Vec<String> = self.maps_of(cluster);
+        let mut names: Vec<String> = self.maps_on(cluster);
         names.extend(self.commits[commit].keys().cloned());
         names.sort();
         names.dedup();
-        self.list(cluster, &names);
+        self.write_inventory(cluster, &names);
     }
 
-    /// Lists what is there.
-    pub(super) fn keep_inventory(&mut self, cluster: &str) {
-        let names = self.maps_of(cluster);
-        self.list(cluster, &names);
+    /// Lists the current objects in the inventory.
+    pub(super) fn update_inventory(&mut self, cluster: &str) {
+        let names = self.maps_on(cluster);
+        self.write_inventory(cluster, &names);
     }
 
-    /// Writes the inventory, if it says something new.
-    pub(super) fn list(&mut self, cluster: &str, names: &[String]) {
+    /// Writes the inventory, if its content changes.
+    pub(super) fn write_inventory(&mut self, cluster: &str, names: &[String]) {
         let mut text = String::from("starling-inventory/1 shards=1\n");
         for name in names {
             let live = self
@@ -334,47 +335,47 @@ impl Script {
         if self
             .members
             .get(&place)
-            .is_some_and(|known| known["data"]["inventory"] == *text)
+            .is_some_and(|existing| existing["data"]["inventory"] == *text)
         {
             return;
         }
         let map = json!({"kind": "ConfigMap", "metadata": {"namespace": "starling-system", "name": INVENTORY},
             "data": {"inventory": text}});
-        self.member(cluster, "starling", map);
+        self.write_object(cluster, "starling", map);
     }
 
     /// Adds a line to the inventory.
-    pub(super) fn list_line(&mut self, cluster: &str, line: &str) {
+    pub(super) fn add_inventory_line(&mut self, cluster: &str, line: &str) {
         let mut map = self.live(cluster, "ConfigMap", INVENTORY);
         let text = map["data"]["inventory"].as_str().unwrap().to_owned();
         map["data"]["inventory"] = format!("{text}{line}\n").into();
-        self.member(cluster, "starling", map);
+        self.write_object(cluster, "starling", map);
     }
 
-    /// Writes one ConfigMap as Starling does, if it differs.
-    pub(super) fn put_map(&mut self, cluster: &str, name: &str, value: &str) {
+    /// Writes one ConfigMap as Starling does, if it changes.
+    pub(super) fn apply_map(&mut self, cluster: &str, name: &str, value: &str) {
         let place = (cluster.to_owned(), "ConfigMap".to_owned(), name.to_owned());
-        let known = self
+        let existing = self
             .members
             .get(&place)
             .is_some_and(|live| live["data"]["value"] == *value);
-        if !known {
-            self.member(cluster, "starling", labelled(rendered(name, value)));
+        if !existing {
+            self.write_object(cluster, "starling", labelled(rendered(name, value)));
         }
     }
 
-    fn maps_of(&self, cluster: &str) -> Vec<String> {
-        let ours = self.members.iter().filter(|((of, kind, _), object)| {
+    fn maps_on(&self, cluster: &str) -> Vec<String> {
+        let maps = self.members.iter().filter(|((of, kind, _), object)| {
             of == cluster
                 && kind == "ConfigMap"
                 && object["metadata"]["labels"]["starling.dev/owner"] == OWNER
         });
-        ours.map(|((_, _, name), _)| name.clone()).collect()
+        maps.map(|((_, _, name), _)| name.clone()).collect()
     }
 
-    /// The Sync says that its cluster holds what its spec says, and that it is healthy.
-    pub(super) fn hold(&mut self, cluster: &str) {
-        self.hold_unhealthy(cluster);
+    /// Writes the Sync's status: the target of the spec is applied and healthy.
+    pub(super) fn report_applied(&mut self, cluster: &str) {
+        self.report_applied_unhealthy(cluster);
         let since = self.now.to_string();
         self.edit("Sync", &sync(cluster), "starling", |sync| {
             sync["status"]["healthySince"] = since.into();
@@ -386,8 +387,8 @@ impl Script {
         });
     }
 
-    /// The Sync says that its cluster holds what its spec says; its health is not known yet.
-    pub(super) fn hold_unhealthy(&mut self, cluster: &str) {
+    /// Writes the Sync's status: the target of the spec is applied; its health is not yet known.
+    pub(super) fn report_applied_unhealthy(&mut self, cluster: &str) {
         let at = self.now.to_string();
         self.edit("Sync", &sync(cluster), "starling", |sync| {
             let (target, revision) = (digest(sync), sync["spec"]["revision"].clone());
@@ -399,8 +400,8 @@ impl Script {
         });
     }
 
-    /// The Sync says that its last attempt failed.
-    pub(super) fn fail(&mut self, cluster: &str, problems: &[&str]) {
+    /// Writes the Sync's status: the last attempt failed.
+    pub(super) fn report_failure(&mut self, cluster: &str, problems: &[&str]) {
         let again = self
             .now
             .checked_add(SignedDuration::from_secs(30))
@@ -428,14 +429,14 @@ impl Script {
         });
     }
 
-    /// Admits, writes and holds.
-    pub(super) fn deliver(&mut self, cluster: &str, commit: &str) {
+    /// Admits, writes and reports a commit on a cluster.
+    pub(super) fn roll_out_to(&mut self, cluster: &str, commit: &str) {
         self.admit(cluster, commit);
         self.write(cluster, commit);
-        self.hold(cluster);
+        self.report_applied(cluster);
     }
 
-    /// The group says how it stands, by its Syncs as they are now.
+    /// Updates the group's status from its current Syncs.
     pub(super) fn report(&mut self) {
         let clusters: Vec<String> = self
             .hub
@@ -448,15 +449,15 @@ impl Script {
         let mut problems = Vec::new();
         for cluster in &clusters {
             let sync = self.hub.get(&("Sync".to_owned(), sync(cluster)));
-            let told = sync.is_some_and(|sync| sync["spec"]["revision"] == rolled);
-            let holds = sync.is_some_and(|sync| {
+            let is_admitted = sync.is_some_and(|sync| sync["spec"]["revision"] == rolled);
+            let is_applied = sync.is_some_and(|sync| {
                 sync["status"]["lastAppliedRevision"] == rolled
                     && sync["status"]["lastHealthyTarget"] == sync["status"]["lastAppliedTarget"]
             });
             let reachable = self.cr("Cluster", cluster)["status"]["conditions"][0]["status"] == "True";
-            if told && holds {
+            if is_admitted && is_applied {
                 updated += 1;
-            } else if told
+            } else if is_admitted
                 && sync.is_some_and(|sync| sync["status"]["attempts"].as_i64().unwrap_or_default() > 0)
             {
                 failed += 1;
@@ -464,7 +465,7 @@ impl Script {
             } else if !reachable {
                 unreachable += 1;
                 problems.push(json!({"cluster": cluster, "reason": "Unreachable", "message": "no answer"}));
-            } else if !told {
+            } else if !is_admitted {
                 waiting += 1;
             }
         }
@@ -489,33 +490,33 @@ impl Script {
         });
     }
 
-    /// A person says something to the rollout under way.
-    pub(super) fn say(&mut self, action: &str, more: &Value) {
+    /// Creates an operator action for the current rollout.
+    pub(super) fn add_action(&mut self, action: &str, more: &Value) {
         let rollout = self.cr("SyncGroup", "shop")["status"]["rollout"]["id"].clone();
         let name = format!("word-{}", self.version);
-        self.edit("RolloutAction", &name, "jane", |word| {
-            word["spec"] = json!({"group": "shop", "rollout": rollout, "action": action, "by": "jane", "reason": "why not"});
+        self.edit("RolloutAction", &name, "jane", |object| {
+            object["spec"] = json!({"group": "shop", "rollout": rollout, "action": action, "by": "jane", "reason": "why not"});
             for (field, value) in more.as_object().into_iter().flatten() {
-                word["spec"][field] = value.clone();
+                object["spec"][field] = value.clone();
             }
         });
     }
 
-    /// A person approves a stage.
+    /// Approves a stage as an operator.
     pub(super) fn approve(&mut self, rollout: i64, stage: &str, digest: &str) {
         let name = format!("word-{}", self.version);
-        self.edit("RolloutApproval", &name, "jane", |word| {
-            word["spec"] = json!({"group": "shop", "rollout": rollout, "stage": stage, "releaseDigest": digest, "by": "jane"});
+        self.edit("RolloutApproval", &name, "jane", |object| {
+            object["spec"] = json!({"group": "shop", "rollout": rollout, "stage": stage, "releaseDigest": digest, "by": "jane"});
         });
     }
 
-    /// The group says of a stage, by its place, that something became of it now: `startTime`, `completionTime`, `passTime`.
+    /// Sets a time of a stage to now, by its index: `startTime`, `completionTime`, `passTime`.
     pub(super) fn stage(&mut self, place: usize, what: &str) {
         let at = self.after_a_second();
         self.edit_stages(|stages| stages[place][what] = at.into());
     }
 
-    /// The group says that it is the turn of a task of a stage.
+    /// Adds a gate task to the status of a stage.
     pub(super) fn task(&mut self, place: usize, field: &str, mut task: Value) {
         task["startTime"] = self.after_a_second().into();
         self.edit_stages(|stages| match stages[place][field].as_array_mut() {
@@ -558,14 +559,14 @@ impl Script {
         });
     }
 
-    /// The clock of the controller jumps.
+    /// Lets the clock of the controller jump.
     pub(super) fn jump(&mut self, seconds: i64) {
         let by = SignedDuration::from_secs(seconds);
         self.history.clock.jump(self.now, by);
     }
 
-    /// The Cluster loop says whether it can be worked on.
-    pub(super) fn reach(&mut self, cluster: &str, yes: bool) {
+    /// Writes whether a cluster is reachable into its Cluster.
+    pub(super) fn set_reachable(&mut self, cluster: &str, yes: bool) {
         let ready = if yes {
             condition("Ready", "True", "Succeeded")
         } else {
@@ -576,21 +577,21 @@ impl Script {
         });
     }
 
-    /// The controller is not there for a time.
-    pub(super) fn sleep(&mut self, seconds: i64) {
+    /// Stops the controller for a time.
+    pub(super) fn stop_controller(&mut self, seconds: i64) {
         let from = self.now;
-        self.pass(seconds);
+        self.wait(seconds);
         self.history.away.push((from, self.now));
     }
 
-    /// Nothing happens any more, for long enough to be sure.
-    pub(super) fn rest(&mut self) {
-        self.pass(60);
-        self.history.quiet_since = Some(self.now);
-        self.pass(600);
+    /// Lets the time pass that everything needs to become idle.
+    pub(super) fn settle(&mut self) {
+        self.wait(60);
+        self.history.idle_since = Some(self.now);
+        self.wait(600);
     }
 
-    /// The history as it is now.
+    /// Returns the history up to now.
     pub(super) fn end(&self) -> History {
         History {
             ended: self.now,
@@ -599,33 +600,33 @@ impl Script {
     }
 }
 
-/// The name of the Sync of a cluster.
+/// Returns the name of a cluster's Sync.
 pub(super) fn sync(cluster: &str) -> String {
     format!("shop-app-{cluster}")
 }
 
-/// How a Source names a commit.
+/// Returns the revision of a commit.
 pub(super) fn revision(commit: &str) -> String {
     format!("main@sha1:{commit}")
 }
 
-/// A ConfigMap as git has it.
+/// Returns a ConfigMap as it is in git.
 pub(super) fn rendered(name: &str, value: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "default", "name": name}, "data": {"value": value}})
 }
 
-/// An object as Starling writes it.
+/// Returns an object as Starling writes it.
 pub(super) fn labelled(mut object: Value) -> Value {
     object["metadata"]["labels"] = json!({"starling.dev/owner": OWNER});
     object
 }
 
-/// A condition.
+/// Returns a condition.
 pub(super) fn condition(of: &str, status: &str, reason: &str) -> Value {
     json!({"type": of, "status": status, "reason": reason, "message": reason, "lastTransitionTime": "2026-01-01T12:00:00Z"})
 }
 
-/// What stands for what a Sync is to hold. The judge does not know how it is made.
+/// Returns the target of a Sync. The judge does not know how a target is computed.
 pub(super) fn digest(sync: &Value) -> String {
     let mut spec = sync["spec"].clone();
     for field in ["suspend", "groupRef", "clusterRef"] {

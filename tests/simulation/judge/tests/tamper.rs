@@ -1,4 +1,4 @@
-//! Ways to tamper with a history, each of which the judge has to notice.
+//! Ways to tamper with a history, each of which the judge has to reject.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::broken;
 use super::fleet::MEMBERS;
 use crate::judge::{History, Rule, Verb, Write};
 
-/// Our writes to the objects of one member that are no deletions, by their place in its journal.
+/// Returns Starling's writes to the objects of one member without deletions, by their index in its journal.
 fn applies(history: &History, member: &str) -> Vec<usize> {
     let writes = history.members[member].iter().enumerate();
     writes
@@ -20,8 +20,8 @@ fn applies(history: &History, member: &str) -> Vec<usize> {
         .collect()
 }
 
-/// The places of the hub's writes that fit.
-fn places(history: &History, fits: impl Fn(&Write) -> bool) -> Vec<usize> {
+/// Returns the indices of the matching writes to the management cluster.
+fn indices_of(history: &History, fits: impl Fn(&Write) -> bool) -> Vec<usize> {
     let writes = history.hub.iter().enumerate();
     writes
         .filter(|(_, write)| fits(write))
@@ -43,7 +43,7 @@ fn without(history: &History, change: impl FnOnce(&mut History)) -> History {
     changed
 }
 
-/// A way to tamper with a history, and the rule that has to notice.
+/// A way to tamper with a history, and the rule that has to reject it.
 type Tampering = (&'static str, Rule, fn(&mut History));
 
 const TAMPERINGS: [Tampering; 15] = [
@@ -86,7 +86,7 @@ const TAMPERINGS: [Tampering; 15] = [
     ),
     (
         "the last write to an object is repeated in the end",
-        Rule::Quiet,
+        Rule::Idle,
         |history| {
             let last = *applies(history, "m1").last().unwrap();
             let writes = history.members.get_mut("m1").unwrap();
@@ -98,9 +98,9 @@ const TAMPERINGS: [Tampering; 15] = [
         },
     ),
     ("an object has another value", Rule::NotAdmitted, |history| {
-        let places = applies(history, "m2");
+        let indices_of = applies(history, "m2");
         let writes = history.members.get_mut("m2").unwrap();
-        let place = places
+        let place = indices_of
             .iter()
             .rfind(|place| writes[**place].name == "settings")
             .copied()
@@ -123,7 +123,7 @@ const TAMPERINGS: [Tampering; 15] = [
             }
         }
     }),
-    ("a member has no inventory", Rule::Unlisted, |history| {
+    ("a member has no inventory", Rule::NotListed, |history| {
         let writes = history.members.get_mut("m2").unwrap();
         writes.retain(|write| !write.name.starts_with("starling-inventory-"));
     }),
@@ -143,18 +143,22 @@ const TAMPERINGS: [Tampering; 15] = [
             }
         },
     ),
-    ("another commit was pushed after all", Rule::Dangling, |history| {
-        for pushes in history.git.values_mut() {
-            let mut last = pushes.last().unwrap().clone();
-            last.commit = "f".repeat(40);
-            pushes.push(last);
-        }
-    }),
+    (
+        "another commit was pushed after all",
+        Rule::Unfinished,
+        |history| {
+            for pushes in history.git.values_mut() {
+                let mut last = pushes.last().unwrap().clone();
+                last.commit = "f".repeat(40);
+                pushes.push(last);
+            }
+        },
+    ),
     (
         "all are admitted when the first one is",
         Rule::Concurrency,
         |history| {
-            let admissions = places(history, is_admission);
+            let admissions = indices_of(history, is_admission);
             let second = admissions[admissions.len() / 2..].to_vec();
             for (offset, place) in second.iter().enumerate() {
                 let mut write = history.hub.remove(*place);
@@ -167,9 +171,9 @@ const TAMPERINGS: [Tampering; 15] = [
         "the group succeeds when the first Sync is done",
         Rule::GroupClaim,
         |history| {
-            let groups = places(history, |write| is_status_of(write, "SyncGroup"));
+            let groups = indices_of(history, |write| is_status_of(write, "SyncGroup"));
             let last = history.hub.remove(*groups.last().unwrap());
-            let second_half = *places(history, is_admission).last().unwrap() - 1;
+            let second_half = *indices_of(history, is_admission).last().unwrap() - 1;
             let at = history.hub[second_half].at;
             history.hub.insert(second_half, Write { at, ..last });
         },
@@ -178,7 +182,7 @@ const TAMPERINGS: [Tampering; 15] = [
         "the Source shows the second commit after it was admitted",
         Rule::NotAdmitted,
         |history| {
-            let sources = places(history, |write| is_status_of(write, "Source"));
+            let sources = indices_of(history, |write| is_status_of(write, "Source"));
             let write = history.hub.remove(*sources.last().unwrap());
             history.hub.push(Write {
                 at: history.ended,
@@ -188,18 +192,21 @@ const TAMPERINGS: [Tampering; 15] = [
     ),
 ];
 
-/// Each tampering is rejected by its rule; others may see it too.
-pub(super) fn all_are_noticed(history: &History) -> Result<()> {
+/// Checks that each tampering is rejected by its rule; other rules may reject it as well.
+pub(super) fn all_are_rejected(history: &History) -> Result<()> {
     for (name, rule, tamper) in TAMPERINGS {
-        let (rules, words) = broken(&without(history, tamper));
-        ensure!(rules.contains(&rule), "{name}: {rule:?} expected, found\n{words}");
+        let (rules, message) = broken(&without(history, tamper));
+        ensure!(
+            rules.contains(&rule),
+            "{name}: {rule:?} expected, found\n{message}"
+        );
     }
     Ok(())
 }
 
-/// Each apply, each admission, and the last word of each Sync is needed for what follows.
-pub(super) fn nothing_can_be_left_out(history: &History) -> Result<()> {
-    let mut tried = 0;
+/// Checks that each apply, each admission, and the last status of each Sync is needed for the rest of the history.
+pub(super) fn every_write_is_needed(history: &History) -> Result<()> {
+    let mut count = 0;
     for member in MEMBERS {
         let applies = applies(history, member);
         ensure!(
@@ -207,56 +214,56 @@ pub(super) fn nothing_can_be_left_out(history: &History) -> Result<()> {
             "five objects, and three of the second commit: {applies:?}"
         );
         for place in applies {
-            // The status that its controller writes shows the whole Deployment.
+            // The status that its controller writes contains the whole Deployment.
             if history.members[member][place].kind == "Deployment" {
                 continue;
             }
-            let less = without(history, |history| {
+            let copy = without(history, |history| {
                 drop(history.members.get_mut(member).map(|w| w.remove(place)));
             });
             let what = history.members[member][place].key();
             ensure!(
-                broken(&less).0.contains(&Rule::Claim),
-                "{what} of {member} can be left out"
+                broken(&copy).0.contains(&Rule::Claim),
+                "{what} of {member} is not needed"
             );
-            tried += 1;
+            count += 1;
         }
     }
-    for place in places(history, is_admission) {
-        let less = without(history, |history| drop(history.hub.remove(place)));
+    for place in indices_of(history, is_admission) {
+        let copy = without(history, |history| drop(history.hub.remove(place)));
         ensure!(
-            broken(&less).0.contains(&Rule::NotAdmitted),
-            "an admission can be left out: {place}"
+            broken(&copy).0.contains(&Rule::NotAdmitted),
+            "an admission is not needed: {place}"
         );
-        tried += 1;
+        count += 1;
     }
-    let mut last_words: BTreeMap<&str, usize> = BTreeMap::new();
-    for place in places(history, |write| is_status_of(write, "Sync")) {
-        last_words.insert(&history.hub[place].name, place);
+    let mut last_statuses: BTreeMap<&str, usize> = BTreeMap::new();
+    for place in indices_of(history, |write| is_status_of(write, "Sync")) {
+        last_statuses.insert(&history.hub[place].name, place);
     }
-    ensure!(last_words.len() == MEMBERS.len(), "{last_words:?}");
-    for (name, place) in last_words {
+    ensure!(last_statuses.len() == MEMBERS.len(), "{last_statuses:?}");
+    for (name, place) in last_statuses {
         let last = &history.hub[place];
-        // The test's own requests were answered in later versions, which have the same words.
-        let less = without(history, |history| {
+        // Later versions answer requests of the test, and contain the same result.
+        let copy = without(history, |history| {
             history.hub.retain(|write| {
                 !(write.kind == "Sync"
                     && write.name == last.name
                     && write.resource_version > 0
-                    && said_done(write, last))
+                    && has_same_result(write, last))
             });
         });
         ensure!(
-            !broken(&less).0.is_empty(),
-            "that {name} is done need not be said"
+            !broken(&copy).0.is_empty(),
+            "the last status of {name} is not needed"
         );
-        tried += 1;
+        count += 1;
     }
-    ensure!(tried == 4 * 6 + 8 + 4, "{tried}");
+    ensure!(count == 4 * 6 + 8 + 4, "{count}");
     Ok(())
 }
 
-/// Whether a version of a Sync says of its target what the last one says of it.
-fn said_done(write: &Write, last: &Write) -> bool {
+/// Whether a version of a Sync has the same result for its target as the last version.
+fn has_same_result(write: &Write, last: &Write) -> bool {
     write.object["status"]["lastHealthyTarget"] == last.object["status"]["lastHealthyTarget"]
 }

@@ -1,4 +1,4 @@
-//! Whether the defaults of a schema are what the schema asks for.
+//! The check that the defaults in a schema match the schema.
 
 use serde_json::Value;
 
@@ -7,8 +7,8 @@ use crate::crd::rules::{Change, Rules};
 use crate::crd::schema::Schema;
 use crate::crd::{embedded, prune, validate};
 
-/// Says what is wrong with defaults. Those of metadata are looked at by the API server within an object; here they are
-/// not, since definitions may hardly have any.
+/// Returns what is wrong with the defaults of a schema. The API server also validates defaulted metadata as part of
+/// an object; this check does not, since definitions can hardly have such defaults.
 pub(super) fn check(schema: &Schema, path: &str, causes: &mut Vec<Cause>) {
     if let Some(default) = &schema.default {
         causes.extend(check_default(default, schema, &format!("{path}.default")));
@@ -51,7 +51,7 @@ fn check_default(default: &Value, schema: &Schema, path: &str) -> Vec<Cause> {
         causes.extend(invalid);
         return causes;
     }
-    // A default has to hold where it replaces itself, and where there was nothing before.
+    // The rules must accept the default both as an unchanged value and as a new one.
     let Some(rules) = Rules::compile(schema) else {
         return causes;
     };

@@ -1,8 +1,8 @@
-//! Whether a definition is one: names, versions, schemas, rules.
+//! The validation of CustomResourceDefinitions: names, versions, schemas, rules.
 //!
-//! The checks and their texts are those of `apiextensions/validation`. There, what all versions have in common stands
-//! above the versions, so the paths of causes do too: `spec.validation` for a schema that all versions share, which the
-//! one of a single version is. Not looked at are webhooks for conversion and the estimated cost of rules.
+//! The checks and their texts are those of `apiextensions/validation`. There, data that all versions share is moved
+//! above the versions, so paths of causes refer to that form: `spec.validation` for the schema of all versions, also
+//! if there is one version only. Conversion webhooks and the estimated cost of rules are not checked.
 
 mod defaults;
 mod openapi;
@@ -16,7 +16,7 @@ use super::schema::{flag, list, text, texts};
 use crate::cause::Cause;
 use crate::value;
 
-/// Says what is wrong with a definition, given the one that it replaces.
+/// Returns what is wrong with a definition; `old` is the definition that it replaces.
 pub(super) fn check(definition: &Value, old: Option<&Value>) -> Vec<Cause> {
     let none = Map::new();
     let spec = definition["spec"].as_object().unwrap_or(&none);
@@ -59,7 +59,7 @@ fn check_name(definition: &Value, spec: &Map<String, Value>, causes: &mut Vec<Ca
     }
 }
 
-/// What stands above the versions, because all of them have it.
+/// The data that all versions share, which causes show above the versions.
 struct Shared<'a> {
     schema: Option<&'a Value>,
     subresources: Option<&'a Value>,
@@ -187,7 +187,7 @@ fn check_versions(versions: &[Value], shared: &Shared<'_>, causes: &mut Vec<Caus
     }
 }
 
-/// A text that has to be one of a few.
+/// Checks a string that must be one of a few.
 fn check_choice(
     object: &Map<String, Value>,
     name: &str,
@@ -270,7 +270,7 @@ fn check_conversion(spec: &Map<String, Value>, causes: &mut Vec<Cause>) {
     }
 }
 
-/// What objects are stored by may not change.
+/// Checks that the fields are unchanged by which objects are stored.
 fn check_unchanged(spec: &Map<String, Value>, old: &Value, causes: &mut Vec<Cause>) {
     let conditions = old["status"]["conditions"].as_array();
     let established = conditions
@@ -321,7 +321,7 @@ fn check_stored(definition: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Groups of Kubernetes need the word of those who keep them.
+/// Groups of Kubernetes require the API approval annotation.
 fn check_approval(definition: &Value, old: Option<&Value>) -> Option<Cause> {
     const ANNOTATION: &str = "api-approved.kubernetes.io";
     let group = definition["spec"]["group"].as_str().unwrap_or_default();
@@ -353,7 +353,7 @@ fn check_approval(definition: &Value, old: Option<&Value>) -> Option<Cause> {
     Some(Cause::invalid(place, &json!(found), why))
 }
 
-/// Says whether a member of a schema is there and is not its empty value.
+/// Returns whether a member of a schema is set and not empty.
 fn is_set(schema: &Map<String, Value>, name: &str) -> bool {
     match schema.get(name) {
         None | Some(Value::Null | Value::Bool(false)) => false,
@@ -366,7 +366,7 @@ fn is_set(schema: &Map<String, Value>, name: &str) -> bool {
     }
 }
 
-/// The schemas of a list, such as those of `allOf`.
+/// Returns the schemas of a list, such as those of `allOf`.
 fn schemas<'a>(
     schema: &'a Map<String, Value>,
     name: &str,
@@ -377,7 +377,7 @@ fn schemas<'a>(
         .filter_map(|(place, schema)| Some((place, schema.as_object()?)))
 }
 
-/// The schemas of a map, such as `properties`.
+/// Returns the schemas of a map, such as `properties`.
 fn members<'a>(
     schema: &'a Map<String, Value>,
     name: &str,
@@ -388,12 +388,12 @@ fn members<'a>(
         .filter_map(|(name, schema)| Some((name.as_str(), schema.as_object()?)))
 }
 
-/// A schema that is a member of another.
+/// Returns a schema that is a member of another.
 fn member<'a>(schema: &'a Map<String, Value>, name: &str) -> Option<&'a Map<String, Value>> {
     schema.get(name).and_then(Value::as_object)
 }
 
-/// Says whether a schema takes integers and texts.
-fn takes_ints_and_strings(schema: &Map<String, Value>) -> bool {
+/// Returns whether a schema is `x-kubernetes-int-or-string`.
+fn is_x_int_or_string(schema: &Map<String, Value>) -> bool {
     flag(schema, "x-kubernetes-int-or-string")
 }

@@ -1,4 +1,4 @@
-//! What a schema may say at all, and its rules.
+//! The members that a schema may have, and its validation rules.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,7 @@ use crate::value::go_json;
 
 type Node = Map<String, Value>;
 
-/// Members of JSON Schema that are told to have no place here, in the API server's order.
+/// The members of JSON Schema that are not supported, in the order of the API server.
 const UNSUPPORTED: [(&str, &str); 6] = [
     ("id", "id is not supported"),
     ("additionalItems", "additionalItems is not supported"),
@@ -22,7 +22,8 @@ const UNSUPPORTED: [(&str, &str); 6] = [
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 
-/// Members that the root may have if the status is an endpoint of its own, by their names in JSON and in Go.
+/// The members that the root may have besides the schema if `status` is a subresource, by their names in JSON and in
+/// Go.
 const AT_ROOT: [(&str, &str); 22] = [
     ("description", "Description"),
     ("type", "Type"),
@@ -48,21 +49,21 @@ const AT_ROOT: [(&str, &str); 22] = [
     ("x-kubernetes-validations", "XValidations"),
 ];
 
-/// What holds for a node because of those above it.
+/// The restrictions that a node inherits from its parents.
 #[derive(Clone, Default)]
 struct Context {
-    /// Why there may be no defaults.
+    /// Why the node may have no default; `None` if it may.
     no_defaults: Option<String>,
     inside_metadata: bool,
-    /// The first place above whose values have no old ones.
+    /// The first parent whose values have no old values to compare with.
     no_old: Option<String>,
     is_root: bool,
-    /// Whether rules are compiled: not within `allOf` and its like, nor in a schema that is not structural.
+    /// Whether rules are compiled: not within `allOf` and the like, nor in a schema that is not structural.
     rules: bool,
     of_resource: bool,
 }
 
-/// Mistakes of the schema, and those of its rules: the latter are looked for only where there are none of the former.
+/// The errors of the schema and of its rules; rules are only compiled if the schema has no errors.
 #[derive(Default)]
 struct Found {
     schema: Vec<Cause>,
@@ -76,7 +77,7 @@ impl Found {
     }
 }
 
-/// Says what is wrong with the schema of a version; `path` is that of the member `schema`.
+/// Returns what is wrong with the schema of a version; `path` is that of the member `schema`.
 pub(super) fn check(schema: &Value, has_status: bool, path: &str, causes: &mut Vec<Cause>) {
     let Some(node) = schema.as_object() else {
         return;
@@ -142,7 +143,7 @@ fn check_root(schema: &Node, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Why no structure can be read from a schema.
+/// Returns why a schema has no structural form.
 fn unreadable(schema: &Node) -> Option<String> {
     if schema.get("x-kubernetes-preserve-unknown-fields") == Some(&json!(false)) {
         let text = "internal error: 'x-kubernetes-preserve-unknown-fields' must be true or undefined";
@@ -167,7 +168,7 @@ fn unreadable(schema: &Node) -> Option<String> {
     below.find_map(unreadable)
 }
 
-/// All schemas below one, with the steps to them.
+/// Returns the child schemas with their path segments.
 fn below(schema: &Node) -> impl Iterator<Item = (String, &Node)> {
     let listed = ["allOf", "oneOf", "anyOf"].into_iter().flat_map(|name| {
         schemas(schema, name).map(move |(place, schema)| (format!("{name}[{place}]"), schema))
@@ -203,7 +204,7 @@ fn check_node(schema: &Node, path: &str, context: &Context) -> Found {
 }
 
 impl Context {
-    /// What holds for a node one step below.
+    /// Returns the restrictions of a child node.
     fn below(&self, schema: &Node, step: &str, path: &str) -> Self {
         let mut context = Self {
             is_root: false,
@@ -249,7 +250,7 @@ impl Context {
     }
 }
 
-/// Members that are there and may not be, or have another form.
+/// Checks for members that are not allowed or have the wrong type.
 fn check_members(schema: &Node, path: &str, context: &Context, causes: &mut Vec<Cause>) {
     let ty = text(schema, "type");
     if !ty.is_empty() && !TYPES.contains(&ty.as_str()) {
@@ -293,7 +294,7 @@ fn check_members(schema: &Node, path: &str, context: &Context, causes: &mut Vec<
     }
 }
 
-/// Types of lists and maps, as merging has to know them.
+/// Checks `x-kubernetes-list-type` and `x-kubernetes-map-type`.
 fn check_relations(schema: &Node, path: &str, causes: &mut Vec<Cause>) {
     let ty = text(schema, "type");
     for (name, wanted, known) in [
@@ -324,7 +325,7 @@ fn check_relations(schema: &Node, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Items of a set are one thing each.
+/// Checks that the items of a set are scalars or atomic.
 fn check_set(schema: &Node, path: &str, causes: &mut Vec<Cause>) {
     let Some(items) = member(schema, "items") else {
         return;
@@ -347,7 +348,7 @@ fn check_set(schema: &Node, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// The keys of a list's items.
+/// Checks the keys of a list's items.
 fn check_keys(schema: &Node, path: &str, causes: &mut Vec<Cause>) {
     let list_type = text(schema, "x-kubernetes-list-type");
     let keys = texts(schema, "x-kubernetes-list-map-keys");
@@ -407,7 +408,7 @@ fn check_key_fields(items: &Node, keys: &[String], path: &str, causes: &mut Vec<
     }
 }
 
-/// Keys are never missing and never null.
+/// Checks that keys are required or have a default, and are not nullable.
 fn check_required_keys(items: &Node, list_type: &str, keys: &[String], path: &str, causes: &mut Vec<Cause>) {
     if flag(items, "nullable") {
         let why = format!("cannot be nullable when x-kubernetes-list-type is {list_type}");
@@ -482,7 +483,7 @@ fn check_rules(schema: &Node, path: &str, context: &Context, found: &mut Found) 
     }
 }
 
-/// A rule as causes show it: the API server's inner form.
+/// Returns a rule in the API server's internal form, as causes show it.
 fn shown(entry: &Value) -> String {
     let text = |name: &str| go_json(&json!(entry[name].as_str().unwrap_or_default()));
     format!(
@@ -496,7 +497,7 @@ fn shown(entry: &Value) -> String {
     )
 }
 
-/// What is wrong with a rule before it is compiled.
+/// Returns what is wrong with a rule before it is compiled.
 fn check_rule(entry: &Value, schema: &Schema, path: &str, causes: &mut Vec<Cause>) {
     const REASONS: [&str; 4] = [
         "FieldValueDuplicate",

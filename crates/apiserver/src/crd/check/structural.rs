@@ -1,16 +1,16 @@
-//! Whether a schema is structural: every place that something is asked of has a type, and what is asked within `allOf`
-//! and its like says nothing of types (KEP-1693).
+//! The check that a schema is structural: every constrained field has a type, and the schemas within `allOf` and the
+//! like have none (KEP-1693).
 
 use serde_json::{Map, Value, json};
 
-use super::{is_set, member, members, schemas, takes_ints_and_strings};
+use super::{is_set, is_x_int_or_string, member, members, schemas};
 use crate::cause::Cause;
 use crate::crd::pattern;
 use crate::crd::schema::{flag, list, text};
 
 type Node = Map<String, Value>;
 
-/// Where in a schema a node is.
+/// The position of a node in the schema.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
     Root,
@@ -18,7 +18,7 @@ enum Level {
     Field,
 }
 
-/// Says what is not structural, sorted.
+/// Returns the violations, sorted.
 pub(super) fn check(schema: &Node, path: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     check_node(schema, Level::Root, path, &mut causes);
@@ -55,7 +55,7 @@ fn check_node(schema: &Node, level: Level, path: &str, causes: &mut Vec<Cause>) 
         }
     }
     check_extensions(schema, path, causes);
-    check_junctors(schema, takes_ints_and_strings_any_of(schema), path, causes);
+    check_junctors(schema, listed_types(schema), path, causes);
     check_type(schema, level, path, causes);
     check_meta(schema, level, path, causes);
 }
@@ -72,7 +72,7 @@ fn check_type(schema: &Node, level: Level, path: &str, causes: &mut Vec<Cause>) 
         } else {
             Cause::invalid(place.clone(), &json!(ty), why)
         });
-    } else if ty.is_empty() && !takes_ints_and_strings(schema) && !preserve {
+    } else if ty.is_empty() && !is_x_int_or_string(schema) && !preserve {
         let why = match level {
             Level::Root => "must not be empty at the root",
             Level::Item => "must not be empty for specified array items",
@@ -94,7 +94,7 @@ fn check_type(schema: &Node, level: Level, path: &str, causes: &mut Vec<Cause>) 
     }
 }
 
-/// Kind, version and metadata of a resource are what they are.
+/// Checks that `apiVersion`, `kind` and `metadata` of a resource have their usual types.
 fn check_meta(schema: &Node, level: Level, path: &str, causes: &mut Vec<Cause>) {
     let of_resource = level == Level::Root || flag(schema, "x-kubernetes-embedded-resource");
     let property = |wanted: &str| members(schema, "properties").find(|(name, _)| *name == wanted);
@@ -137,42 +137,42 @@ fn check_extensions(schema: &Node, path: &str, causes: &mut Vec<Cause>) {
         "x-kubernetes-preserve-unknown-fields",
         "x-kubernetes-embedded-resource",
     ] {
-        if takes_ints_and_strings(schema) && flag(schema, name) {
+        if is_x_int_or_string(schema) && flag(schema, name) {
             let why = "must be false if x-kubernetes-int-or-string is true";
             causes.push(Cause::invalid(format!("{path}.{name}"), &json!(true), why));
         }
     }
 }
 
-/// The two types of int-or-string, written out.
+/// Returns whether a schema lists the two types of an int-or-string.
 fn is_int_or_string(schema: &Node) -> bool {
     *list(schema, "anyOf") == [json!({"type": "integer"}), json!({"type": "string"})]
 }
 
-/// Which alternative may name types, since it only writes int-or-string out.
+/// Which alternative may name types, because the alternatives only list those of an int-or-string.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum WrittenOut {
+enum ListedTypes {
     No,
     Here,
     FirstOfAll,
 }
 
-fn takes_ints_and_strings_any_of(schema: &Node) -> WrittenOut {
+fn listed_types(schema: &Node) -> ListedTypes {
     if is_int_or_string(schema) {
-        return WrittenOut::Here;
+        return ListedTypes::Here;
     }
     match schemas(schema, "allOf").next() {
-        Some((0, first)) if is_int_or_string(first) => WrittenOut::FirstOfAll,
-        _ => WrittenOut::No,
+        Some((0, first)) if is_int_or_string(first) => ListedTypes::FirstOfAll,
+        _ => ListedTypes::No,
     }
 }
 
-fn check_junctors(schema: &Node, written_out: WrittenOut, path: &str, causes: &mut Vec<Cause>) {
-    if written_out != WrittenOut::Here {
+fn check_junctors(schema: &Node, listed: ListedTypes, path: &str, causes: &mut Vec<Cause>) {
+    if listed != ListedTypes::Here {
         for (place, part) in schemas(schema, "anyOf") {
             check_nested(
                 part,
-                WrittenOut::No,
+                ListedTypes::No,
                 true,
                 &format!("{path}.anyOf[{place}]"),
                 causes,
@@ -180,30 +180,24 @@ fn check_junctors(schema: &Node, written_out: WrittenOut, path: &str, causes: &m
         }
     }
     for (place, part) in schemas(schema, "allOf") {
-        let part_written_out = if place == 0 && written_out == WrittenOut::FirstOfAll {
-            WrittenOut::Here
+        let part_listed = if place == 0 && listed == ListedTypes::FirstOfAll {
+            ListedTypes::Here
         } else {
-            WrittenOut::No
+            ListedTypes::No
         };
-        check_nested(
-            part,
-            part_written_out,
-            true,
-            &format!("{path}.allOf[{place}]"),
-            causes,
-        );
+        check_nested(part, part_listed, true, &format!("{path}.allOf[{place}]"), causes);
     }
     for (place, part) in schemas(schema, "oneOf") {
         check_nested(
             part,
-            WrittenOut::No,
+            ListedTypes::No,
             true,
             &format!("{path}.oneOf[{place}]"),
             causes,
         );
     }
     if let Some(not) = member(schema, "not") {
-        check_nested(not, WrittenOut::No, true, &format!("{path}.not"), causes);
+        check_nested(not, ListedTypes::No, true, &format!("{path}.not"), causes);
     }
     let expression = text(schema, "pattern");
     if let Some(problem) = pattern::compile(&expression)
@@ -219,7 +213,7 @@ fn check_junctors(schema: &Node, written_out: WrittenOut, path: &str, causes: &m
     }
 }
 
-/// What may not be said within `allOf` and its like, in the words of the API server.
+/// The members that are forbidden within `allOf` and the like, with the text of the API server.
 const FORBIDDEN: [(&str, &str); 13] = [
     ("type", "must be empty to be structural"),
     ("additionalProperties", "must be undefined to be structural"),
@@ -241,19 +235,19 @@ const FORBIDDEN: [(&str, &str); 13] = [
 
 fn check_nested(
     schema: &Node,
-    written_out: WrittenOut,
+    listed: ListedTypes,
     metadata_forbidden: bool,
     path: &str,
     causes: &mut Vec<Cause>,
 ) {
-    check_junctors(schema, written_out, path, causes);
+    check_junctors(schema, listed, path, causes);
     if let Some(items) = member(schema, "items") {
         let path = format!("{path}.items");
-        check_nested(items, WrittenOut::No, metadata_forbidden, &path, causes);
+        check_nested(items, ListedTypes::No, metadata_forbidden, &path, causes);
     }
     for (name, property) in members(schema, "properties") {
         let path = format!("{path}.properties[{name}]");
-        check_nested(property, WrittenOut::No, metadata_forbidden, &path, causes);
+        check_nested(property, ListedTypes::No, metadata_forbidden, &path, causes);
     }
     for (name, why) in FORBIDDEN {
         if is_set(schema, name) {
@@ -269,7 +263,7 @@ fn check_nested(
     }
 }
 
-/// Says which places are asked something of and have no type: `values` asks, `schema` has the types.
+/// Checks that every field that `values` constrains has a type in `schema`.
 fn check_complete(
     values: &Node,
     schema: Option<&Node>,

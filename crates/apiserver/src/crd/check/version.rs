@@ -1,4 +1,4 @@
-//! What a version has beside its schema: subresources, columns, selectable fields, a warning.
+//! The validation of a version besides its schema: subresources, columns, selectable fields, deprecation warning.
 
 use serde_json::{Map, Value, json};
 
@@ -8,11 +8,11 @@ use crate::crd::rules::field_path;
 use crate::crd::schema::{Schema, text};
 use crate::value::{go_json, is_print};
 
-/// The most fields that selectors may name.
-const MOST_SELECTABLE: i64 = 8;
+/// The maximum number of selectable fields.
+const MAX_SELECTABLE_FIELDS: i64 = 8;
 
-/// The longest warning, in bytes.
-const LONGEST_WARNING: usize = 256;
+/// The maximum length of a deprecation warning, in bytes.
+const MAX_WARNING_LENGTH: usize = 256;
 
 pub(super) fn check_deprecation(version: &Value, path: &str, causes: &mut Vec<Cause>) {
     let Some(warning) = version["deprecationWarning"].as_str() else {
@@ -22,7 +22,7 @@ pub(super) fn check_deprecation(version: &Value, path: &str, causes: &mut Vec<Ca
     if version["deprecated"] != true {
         problems.push("can only be set for deprecated versions".to_owned());
     } else {
-        if warning.len() > LONGEST_WARNING {
+        if warning.len() > MAX_WARNING_LENGTH {
             problems.push("must be <= 256 characters long".to_owned());
         }
         if warning.is_empty() {
@@ -172,12 +172,12 @@ pub(super) fn check_selectable(
             seen.push(written);
         }
     }
-    if i64::try_from(seen.len()).unwrap_or(i64::MAX) > MOST_SELECTABLE {
-        causes.push(Cause::too_many(path, seen.len(), MOST_SELECTABLE));
+    if i64::try_from(seen.len()).unwrap_or(i64::MAX) > MAX_SELECTABLE_FIELDS {
+        causes.push(Cause::too_many(path, seen.len(), MAX_SELECTABLE_FIELDS));
     }
 }
 
-/// The versions as causes show them: the API server's inner form, without what they share.
+/// Returns the versions in the API server's internal form, without the shared data, as causes show them.
 pub(super) fn shown(versions: &[Value], shared: &Shared<'_>) -> String {
     let own = |value: &Value, shared: bool| {
         if shared { "null".to_owned() } else { go_json(value) }

@@ -1,4 +1,4 @@
-//! Functions that kube-cel has and that give something else there than in Kubernetes.
+//! Replacements for functions of kube-cel whose results differ from those of Kubernetes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use kube_cel::cel::objects::ValueType;
 use kube_cel::cel::{Context, ExecutionError, ResolveResult, Value};
 use regex::Regex;
 
-use super::runtime;
+use super::library;
 use crate::crd::pattern;
 
-/// Names of types, as what `type(x)` gives.
+/// The names of types, which `type(x)` returns.
 pub(super) const TYPES: [&str; 11] = [
     "bool",
     "bytes",
@@ -27,13 +27,13 @@ pub(super) const TYPES: [&str; 11] = [
     "uint",
 ];
 
-/// Expressions that a thread remembers; rules have few of them.
-const REMEMBERED: usize = 1024;
+/// The expressions that a thread caches; rules use few.
+const CACHED_EXPRESSIONS: usize = 1024;
 
-/// Gives a part of a time.
+/// Returns a part of a time.
 type Part = fn(&DateTime<FixedOffset>) -> i64;
 
-/// Parts of a time, by the functions that give them.
+/// The functions that return a part of a time.
 const PARTS: [(&str, Part); 10] = [
     ("getFullYear", |time| i64::from(time.year())),
     ("getMonth", |time| i64::from(time.month0())),
@@ -51,7 +51,7 @@ const PARTS: [(&str, Part); 10] = [
     }),
 ];
 
-/// Puts the functions and the names of types in the place of others.
+/// Registers the functions and the names of types, replacing existing ones.
 pub(super) fn register(context: &mut Context<'_>) {
     context.add_function("matches", matches);
     context.add_function("size", size);
@@ -79,7 +79,7 @@ fn text(text: impl Into<String>) -> Value {
     Value::String(Arc::new(text.into()))
 }
 
-/// A type is a text that no object has.
+/// Returns a type as a value: a string that no object can contain.
 fn type_value(name: &str) -> Value {
     text(format!("\u{0}{name}"))
 }
@@ -106,7 +106,7 @@ fn type_of(This(value): This<Value>) -> ResolveResult {
     Ok(type_value(name))
 }
 
-/// Texts are as long as they have characters.
+/// The size of a string is its number of characters.
 fn size(This(value): This<Value>) -> ResolveResult {
     let size = match &value {
         Value::List(items) => items.len(),
@@ -149,22 +149,19 @@ fn text_of(This(value): This<Value>) -> ResolveResult {
             ExecutionError::function_error("string", "invalid UTF-8 in bytes, cannot convert to string")
         })?),
         value @ Value::String(_) => value,
-        // Addresses and the like are kube-cel's own.
-        other => return runtime::text_of_opaque(other),
+        // Only kube-cel can format its own types, such as IP addresses.
+        other => return library::text_of_opaque(other),
     })
 }
 
-/// `matches`, with expressions of Go.
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "so are functions given their arguments"
-)]
+/// `matches`, with Go regular expressions.
+#[expect(clippy::needless_pass_by_value, reason = "kube-cel passes arguments by value")]
 fn matches(This(text): This<Arc<String>>, expression: Arc<String>) -> Result<bool, ExecutionError> {
     thread_local! {
-        static KNOWN: std::cell::RefCell<HashMap<String, Option<Regex>>> = std::cell::RefCell::default();
+        static CACHE: std::cell::RefCell<HashMap<String, Option<Regex>>> = std::cell::RefCell::default();
     }
-    KNOWN.with_borrow_mut(|known| {
-        if known.len() >= REMEMBERED {
+    CACHE.with_borrow_mut(|known| {
+        if known.len() >= CACHED_EXPRESSIONS {
             known.clear();
         }
         if !known.contains_key(expression.as_str()) {
@@ -180,7 +177,7 @@ fn matches(This(text): This<Arc<String>>, expression: Arc<String>) -> Result<boo
     })
 }
 
-/// A part of a time in a zone, UTC if none is given; of a duration, the whole in that unit.
+/// Returns a part of a time in a zone, UTC by default; of a duration, the whole duration in that unit.
 fn part_of_time(name: &str, part: Part, value: &Value, arguments: &[Value]) -> ResolveResult {
     match (value, arguments) {
         (Value::Timestamp(time), []) => Ok(Value::Int(part(&time.to_utc().fixed_offset()))),
@@ -200,7 +197,7 @@ fn part_of_time(name: &str, part: Part, value: &Value, arguments: &[Value]) -> R
     }
 }
 
-/// The offset of a zone at a time: `+02:00`, or a name.
+/// Returns the offset of a zone at a time; a zone is `+02:00` or a name.
 fn offset(zone: &str, time: &DateTime<FixedOffset>) -> Option<FixedOffset> {
     if zone.contains(':') {
         let (negative, digits) = match zone.strip_prefix('-') {

@@ -1,10 +1,12 @@
-//! Rules of `x-kubernetes-validations`, in CEL.
+//! Validation rules, `x-kubernetes-validations`, in CEL.
 //!
-//! The language and Kubernetes' functions are those of kube-cel; what a rule sees, when it is looked at and what is told
-//! of it are here, by the API server's `schema/cel` (KEP-2876). What the runtime does not have, `cel.bind`, `sortBy` and
-//! comprehensions with two variables, fails the rule: an object is never let pass by a rule that was not looked at.
+//! kube-cel provides the language and the functions of Kubernetes. This module decides what a rule sees, when it is
+//! evaluated and what its failure reports, as the API server's `schema/cel` does (KEP-2876). A rule that uses a
+//! feature the runtime lacks (`cel.bind`, `sortBy`, comprehensions with two variables) fails: an object never passes
+//! because a rule could not be evaluated.
 
 mod functions;
+mod library;
 mod names;
 mod path;
 mod runtime;
@@ -24,10 +26,10 @@ use super::schema::{Rule, Schema};
 use crate::cause::Cause;
 pub(super) use path::field_path;
 
-/// The longest text that a `messageExpression` may give, in bytes.
-const LONGEST_MESSAGE: usize = 5 * 1024;
+/// The maximum length of the result of a `messageExpression`, in bytes.
+const MAX_MESSAGE_LENGTH: usize = 5 * 1024;
 
-/// The rules of a place in a schema, and of those below.
+/// The rules of a schema node and of its children.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
     here: Vec<CompiledRule>,
@@ -35,30 +37,30 @@ pub(super) struct Rules {
     properties: BTreeMap<String, Rules>,
     additional: Option<Box<Rules>>,
     all_of: Vec<Rules>,
-    /// Whether this is an object with metadata.
+    /// Whether the node is a resource with metadata.
     of_resource: bool,
 }
 
-/// A rule that can be looked at.
+/// A compiled rule.
 #[derive(Debug)]
 pub(super) struct CompiledRule {
     rule: Rule,
     program: Result<Program, String>,
     message: Option<Program>,
-    /// What is wrong with the expression of the message.
+    /// What is wrong with the message expression.
     pub(super) message_problem: Option<String>,
     pub(super) uses_old: bool,
     field_path: String,
 }
 
 impl CompiledRule {
-    /// What is wrong with the rule.
+    /// Returns what is wrong with the rule.
     pub(super) fn problem(&self) -> Option<&str> {
         self.program.as_ref().err().map(String::as_str)
     }
 }
 
-/// What changed at a place, or at the nearest one above it that was there before.
+/// The change of a value, or of its nearest parent that has an old value.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Change<'a> {
     pub(super) here: Option<Correlation<'a>>,
@@ -73,7 +75,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Whether nothing changed, so that what is wrong is forgiven.
+    /// Returns whether nothing changed, so that violations are tolerated.
     fn is_none(self) -> bool {
         self.here.or(self.above).is_some_and(Correlation::is_unchanged)
     }
@@ -81,7 +83,7 @@ impl<'a> Change<'a> {
     fn field(self, name: &str) -> Self {
         match self.here {
             None => self,
-            // What these were in the stored version is not to be seen.
+            // The old values of these fields in the stored version are not visible.
             Some(_) if self.above.is_none() && matches!(name, "apiVersion" | "kind") => Self::default(),
             Some(here) => Self {
                 here: here.field(name),
@@ -101,7 +103,7 @@ impl<'a> Change<'a> {
     }
 }
 
-/// Compiles the rules of one place.
+/// Compiles the rules of one schema node.
 pub(super) fn compile_here(rules: &[Rule], schema: &Schema, of_resource: bool) -> Vec<CompiledRule> {
     let ty = types::of_schema(schema, of_resource);
     rules
@@ -148,14 +150,14 @@ fn compile_rule(rule: &Rule, schema: &Schema, ty: Option<&types::Type>) -> Compi
 }
 
 impl Rules {
-    /// Compiles the rules of a schema; none if it has none.
+    /// Compiles the rules of a schema; `None` if it has none.
     pub(super) fn compile(schema: &Schema) -> Option<Self> {
         schema
             .has_rules()
             .then(|| Self::compile_node(schema, schema, true))?
     }
 
-    /// `values` says what is asked of the value, `schema` of what structure it is; they differ within `allOf`.
+    /// Compiles a node: `values` constrains the value and `schema` defines its structure; they differ within `allOf`.
     fn compile_node(values: &Schema, schema: &Schema, of_resource: bool) -> Option<Self> {
         let below = |values: &Schema, schema: &Schema| Self::compile_node(values, schema, schema.embedded);
         let pair = |values: Option<&Schema>, schema: Option<&Schema>| {
@@ -190,7 +192,7 @@ impl Rules {
         (!empty).then_some(rules)
     }
 
-    /// Says which rules a value breaks.
+    /// Returns the rules that a value violates.
     pub(super) fn check(
         &self,
         schema: &Schema,
@@ -221,7 +223,7 @@ impl Rules {
             self.check_here(schema, value, old, change, path, verdict);
         }
         for part in &self.all_of {
-            // What is asked within `allOf` is not forgiven for the place itself.
+            // Constraints within `allOf` do not tolerate violations of the value itself.
             let change = Change { here: None, ..change };
             part.walk(schema, value, old, change, path, verdict);
         }
@@ -282,7 +284,7 @@ impl Rules {
         verdict: &mut Verdict,
     ) {
         let place = if path.is_empty() { "<nil>" } else { path };
-        let look = Look {
+        let activation = Activation {
             value: values::to_cel(value, schema, self.of_resource),
             old: old
                 .filter(|_| self.here.iter().any(|rule| rule.uses_old))
@@ -302,10 +304,10 @@ impl Rules {
                     continue;
                 }
             };
-            match look.at(program, optional && rule.uses_old) {
+            match activation.at(program, optional && rule.uses_old) {
                 Ok(kube_cel::cel::Value::Bool(true)) => {}
                 Ok(_) => {
-                    let cause = rule.broken(&look, schema, value, path);
+                    let cause = rule.broken(&activation, schema, value, path);
                     if !rule.uses_old && change.is_none() {
                         verdict.warnings.push(cause.to_string());
                     } else {
@@ -322,19 +324,19 @@ impl Rules {
     }
 }
 
-/// What rules look at.
-struct Look {
+/// The variables of an evaluation.
+struct Activation {
     value: kube_cel::cel::Value,
     old: Option<kube_cel::cel::Value>,
 }
 
-impl Look {
+impl Activation {
     fn at(&self, program: &Program, optional: bool) -> Result<kube_cel::cel::Value, ExecutionError> {
         runtime::run(program, &self.value, self.old.as_ref(), optional)
     }
 }
 
-/// What is told of a rule that cannot be worked out.
+/// Returns the message for a rule that cannot be evaluated.
 fn failure(error: &ExecutionError, rule: &Rule) -> String {
     let name = if rule.message.is_empty() {
         rule.rule.trim()
@@ -350,8 +352,8 @@ fn failure(error: &ExecutionError, rule: &Rule) -> String {
 }
 
 impl CompiledRule {
-    fn broken(&self, look: &Look, schema: &Schema, value: &Value, path: &str) -> Cause {
-        let detail = self.message_of(look).unwrap_or_else(|| {
+    fn broken(&self, activation: &Activation, schema: &Schema, value: &Value, path: &str) -> Cause {
+        let detail = self.message_of(activation).unwrap_or_else(|| {
             if self.rule.message.is_empty() {
                 format!("failed rule: {}", self.rule.rule.trim())
             } else {
@@ -374,12 +376,12 @@ impl CompiledRule {
         }
     }
 
-    /// What the expression of the message gives, if that is a line of text.
-    fn message_of(&self, look: &Look) -> Option<String> {
-        match look.at(self.message.as_ref()?, false) {
+    /// Evaluates the message expression; `None` unless the result is one line of text.
+    fn message_of(&self, activation: &Activation) -> Option<String> {
+        match activation.at(self.message.as_ref()?, false) {
             Ok(kube_cel::cel::Value::String(text)) => {
                 let text = text.trim();
-                let usable = !text.is_empty() && text.len() <= LONGEST_MESSAGE && !text.contains('\n');
+                let usable = !text.is_empty() && text.len() <= MAX_MESSAGE_LENGTH && !text.contains('\n');
                 usable.then(|| text.to_owned())
             }
             _ => None,

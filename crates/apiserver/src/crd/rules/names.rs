@@ -1,6 +1,6 @@
-//! Names that rules can use.
+//! The names that rules can use.
 
-/// Functions by name, without operators.
+/// The functions, without operators.
 pub(super) const FUNCTIONS: [&str; 119] = [
     "add",
     "asApproximateFloat",
@@ -123,7 +123,7 @@ pub(super) const FUNCTIONS: [&str; 119] = [
     "value",
 ];
 
-/// What looks like a function and gives names to what it goes through.
+/// The macros, which bind variables.
 pub(super) const MACROS: [&str; 12] = [
     "all",
     "exists",
@@ -139,7 +139,7 @@ pub(super) const MACROS: [&str; 12] = [
     "transformMapEntry",
 ];
 
-/// Names before the dot of a function's name.
+/// The prefixes of qualified function names.
 pub(super) const NAMESPACES: [&str; 9] = [
     "base64",
     "cidr",

@@ -1,12 +1,12 @@
-//! `fieldPath` of a rule, and paths of selectable fields: `.a.b['c']`.
+//! The `fieldPath` of a rule and the paths of selectable fields: `.a.b['c']`.
 
 use crate::crd::lists::child;
 use crate::crd::schema::Schema;
 
-/// Reads a path within a schema: how causes write it, and what schema it leads to.
+/// Parses a path within a schema; returns the path in the form of causes, and the schema of the field.
 ///
 /// # Errors
-/// What is wrong with it, in the words of the API server.
+/// What is wrong with the path, in the text of the API server.
 pub(in crate::crd) fn field_path<'a>(path: &str, schema: &'a Schema) -> Result<(String, &'a Schema), String> {
     let mut written = String::new();
     let mut schema = schema;
@@ -41,7 +41,7 @@ pub(in crate::crd) fn field_path<'a>(path: &str, schema: &'a Schema) -> Result<(
     Ok((written, schema))
 }
 
-/// Reads `'name']` and returns what follows it.
+/// Parses `'name']`; returns the name and the rest.
 fn bracketed(text: &str) -> Result<(String, &str), String> {
     let Some(inner) = text.strip_prefix('\'') else {
         let end = text.find(['.', '[', ']']).unwrap_or(text.len());
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_read_within_the_schema() {
+    fn paths_are_parsed_within_the_schema() {
         let schema = Schema::read(&json!({"type": "object", "properties": {
             "a": {"type": "object", "properties": {"b.c": {"type": "string"}, "d": {"type": "integer"}}},
             "m": {"type": "object", "additionalProperties": {"type": "string"}}}}));

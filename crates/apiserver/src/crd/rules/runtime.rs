@@ -1,28 +1,25 @@
-//! Running a rule, and what went wrong.
+//! The evaluation of rules, and the texts of its errors.
 
 use std::sync::Arc;
 
 use kube_cel::KubeCelExt;
 use kube_cel::cel::common::ast::IdedExpr as Program;
 use kube_cel::cel::objects::OptionalValue;
-use kube_cel::cel::parser::Parser;
 use kube_cel::cel::{Context, ExecutionError, ResolveResult, Value};
 
 use super::functions;
 
 thread_local! {
-    /// All functions; registering them takes longer than most rules.
+    /// All functions; registering them takes longer than evaluating most rules.
     static FUNCTIONS: Context<'static> = {
         let mut context = Context::default();
         context.register_all();
         functions::register(&mut context);
         context
     };
-    /// Those of kube-cel alone, for what only it can read.
-    static LIBRARY: Context<'static> = Context::default().with_all();
 }
 
-/// Runs a program on a value and what it was before.
+/// Evaluates a program for a value and its old value.
 pub(super) fn run(program: &Program, value: &Value, old: Option<&Value>, optional: bool) -> ResolveResult {
     FUNCTIONS.with(|functions| {
         let mut context = functions.new_inner_scope();
@@ -39,19 +36,7 @@ pub(super) fn run(program: &Program, value: &Value, old: Option<&Value>, optiona
     })
 }
 
-/// `string` of what kube-cel alone can read, such as an address.
-pub(super) fn text_of_opaque(value: Value) -> ResolveResult {
-    let call = Parser::new()
-        .parse("string(x)")
-        .map_err(|errors| ExecutionError::function_error("string", errors))?;
-    LIBRARY.with(|library| {
-        let mut context = library.new_inner_scope();
-        context.add_variable_from_value("x", value);
-        Value::resolve(&call, &context)
-    })
-}
-
-/// What went wrong, as cel-go words it.
+/// Returns the text of an error, as in cel-go.
 pub(super) fn describe(error: &ExecutionError) -> String {
     match error {
         ExecutionError::NoSuchKey(key) => format!("no such key: {key}"),
@@ -72,7 +57,7 @@ pub(super) fn describe(error: &ExecutionError) -> String {
     }
 }
 
-/// What a function of kube-cel complains about, as Kubernetes words it.
+/// Returns the text of an error of a kube-cel function, as in Kubernetes.
 fn of_function(function: &str, message: &str) -> String {
     let index = message
         .strip_prefix("start index ")

@@ -1,8 +1,9 @@
-//! What a rule says of types: fields that there are not, operators on what they do not fit.
+//! A partial type checker of rules: undeclared fields, operators on values of the wrong type.
 //!
-//! cel-rust has no type checker, and the API server refuses definitions by what cel-go's says. This knows the types of a
-//! schema, of operators, macros and the common functions; of all else it claims nothing, so that no rule is refused that
-//! the API server takes. Texts are cel-go's; places in the source are found by searching for what is complained about.
+//! cel-rust has no type checker, and the API server rejects definitions by the errors of cel-go's. This checker knows
+//! the types of schemas, operators, macros and common functions, and treats everything else as unknown, so that it
+//! never rejects a rule that the API server accepts. Texts are those of cel-go; positions are found by searching the
+//! source text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,9 +23,9 @@ use crate::crd::schema::Schema;
 /// The type of an expression.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Type {
-    /// Not known here: everything may be done with it.
+    /// A type that this checker does not know; every operation is allowed.
     Unknown,
-    /// Any type, as CEL sees it.
+    /// CEL's `dyn`.
     Dyn,
     Null,
     Bool,
@@ -44,13 +45,13 @@ pub(super) enum Type {
 
 /// What is wrong with an expression.
 pub(super) enum Problem {
-    /// Mistakes in it.
+    /// Type errors.
     Issues(String),
-    /// It gives another type than it has to.
+    /// The result has the wrong type.
     Result,
 }
 
-/// Returns the type of what a schema describes; none for what rules do not see.
+/// Returns the type of a schema; `None` for a schema that rules cannot access.
 pub(super) fn of_schema(schema: &Schema, of_resource: bool) -> Option<Type> {
     if schema.int_or_string {
         return Some(Type::Dyn);
@@ -86,7 +87,7 @@ pub(super) fn of_schema(schema: &Schema, of_resource: bool) -> Option<Type> {
     }
 }
 
-/// Reads an expression and checks its types, `self` being of the type given.
+/// Parses an expression and checks its types; `self` has the given type.
 pub(super) fn compile(
     source: &str,
     ty: Option<&Type>,
@@ -116,7 +117,7 @@ pub(super) fn compile(
     Ok(expression)
 }
 
-/// Writes `a.?b` as `a[?'b']`: the same, and the former fails in the runtime if there is no `b`.
+/// Rewrites `a.?b` as `a[?'b']`, which is equivalent: the runtime fails on the former if `b` is missing.
 fn select_by_index(expression: &mut IdedExpr) {
     match &mut expression.expr {
         Expr::Call(call) => {
@@ -154,13 +155,13 @@ fn select_by_index(expression: &mut IdedExpr) {
 
 struct Checker<'a> {
     source: &'a str,
-    /// Names that are known, inner ones last.
+    /// The variables in scope, the innermost last.
     scopes: Vec<(String, Type)>,
     issues: Vec<String>,
 }
 
 impl Type {
-    /// Whether the checker must let everything pass.
+    /// Returns whether the checker must allow every operation.
     fn is_open(&self) -> bool {
         matches!(self, Self::Unknown | Self::Dyn)
     }
@@ -169,15 +170,16 @@ impl Type {
         matches!(self, Self::Int | Self::Uint | Self::Double)
     }
 
-    /// Whether values of the two may be compared for equality.
+    /// Returns whether values of the two types can be compared for equality.
     fn may_equal(&self, other: &Self) -> bool {
         match (self, other) {
             (left, right) if left.is_open() || right.is_open() => true,
             (Self::List(left), Self::List(right)) => left.may_equal(right),
             (Self::Map(_, left), Self::Map(_, right)) => left.may_equal(right),
-            // What is an object of the schema is a map to a literal.
+            // A literal is a map, which may equal an object of the schema.
             (Self::Object(_), Self::Map(..)) | (Self::Map(..), Self::Object(_)) => true,
-            // Null may stand for the wrappers and messages that objects are not; that is seldom written.
+            // Null equals only wrapper and message types, which objects are not; comparing it is rare, so it is
+            // allowed.
             (Self::Null, _) | (_, Self::Null) => true,
             (left, right) => left == right,
         }
@@ -206,7 +208,7 @@ impl fmt::Display for Type {
 }
 
 impl Checker<'_> {
-    /// Notes a mistake at the first place where a text stands; with calls, that is where their brackets open.
+    /// Reports an error at the first occurrence of a text; for calls, at the opening bracket.
     fn report(&mut self, at: &str, message: &str) {
         let name = at.strip_suffix('(').map_or(0, str::len);
         let offset = self.find(at).map_or(0, |offset| offset + name);
@@ -234,9 +236,9 @@ impl Checker<'_> {
             .find(|place| {
                 let before = self.source[..*place].chars().next_back();
                 let after = self.source[place + text.len()..].chars().next();
-                let goes_on = text.starts_with(is_name) && before.is_some_and(is_name)
+                let continues = text.starts_with(is_name) && before.is_some_and(is_name)
                     || text.ends_with(is_name) && after.is_some_and(is_name);
-                !goes_on
+                !continues
             })
     }
 
@@ -352,7 +354,7 @@ impl Checker<'_> {
             types.push(self.type_of(target));
         }
         if MACROS.contains(&name) {
-            // The parser expands those that it knows; arguments of the others have names of their own.
+            // The parser expands the macros that it knows; the arguments of others bind variables.
             return Type::Unknown;
         }
         for argument in &call.args {
@@ -372,13 +374,13 @@ impl Checker<'_> {
             return Type::Unknown;
         }
         if name == "matches" {
-            self.check_expression(call);
+            self.check_regex(call);
         }
         self.function(name, &types, call.target.is_some())
     }
 
-    /// An expression that is written out is one.
-    fn check_expression(&mut self, call: &CallExpr) {
+    /// Checks a literal regular expression.
+    fn check_regex(&mut self, call: &CallExpr) {
         let Some(Expr::Literal(LiteralValue::String(text))) = call.args.last().map(|last| &last.expr) else {
             return;
         };
@@ -390,7 +392,7 @@ impl Checker<'_> {
         }
     }
 
-    /// `target` says whether the first type is that of what a method is called on.
+    /// Reports a missing overload; `target` says whether the first type is that of the receiver.
     fn no_overload(&mut self, sign: &str, name: &str, types: &[Type], target: bool) {
         let types: Vec<_> = types.iter().map(Type::to_string).collect();
         let to = match types.as_slice() {
@@ -435,7 +437,7 @@ impl Checker<'_> {
             ("_+_" | "_-_" | "_*_" | "_/_" | "_%_", [left, right]) => arithmetic(name, left, right),
             _ => (true, Type::Unknown),
         };
-        // The operands of these three are looked at one by one.
+        // The operands of these three operators are checked separately.
         let lenient = open && !matches!(name, "_&&_" | "_||_" | "_?_:_");
         if !(fits || lenient) {
             self.no_overload(sign, name, types, false);
@@ -504,7 +506,7 @@ fn arithmetic(name: &str, left: &Type, right: &Type) -> (bool, Type) {
     }
 }
 
-/// The type that all of some types are, as far as that can be said.
+/// Returns the common type of several types, as far as it is known.
 fn common(types: &[Type]) -> Type {
     let mut known = types.iter().filter(|ty| **ty != Type::Unknown);
     match known.next() {
@@ -535,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_the_api_server_takes_are_taken() {
+    fn rules_that_the_api_server_accepts_are_accepted() {
         for source in [
             "self.n > 0 && self.s.startsWith('a')",
             "self.l.all(x, x.size() > 0 && x in ['a', 'b'])",
@@ -556,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_as_cel_go_tells_them() {
+    fn type_errors_match_those_of_cel_go() {
         for (source, wanted) in [
             (
                 "self.none",

@@ -1,4 +1,4 @@
-//! What rules see of an object: the fields that the schema has, under names that CEL can write.
+//! The conversion of objects to CEL: the declared fields, under names that CEL allows.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use serde_json::{Map as Json, Value};
 use crate::crd::schema::Schema;
 use crate::crd::time;
 
-/// Words that are no names in CEL.
+/// The reserved words of CEL.
 const RESERVED: [&str; 21] = [
     "true",
     "false",
@@ -39,7 +39,7 @@ const RESERVED: [&str; 21] = [
     "while",
 ];
 
-/// Returns the name that a rule has to write for a field; none if there is none.
+/// Returns the name of a field in rules; `None` if rules cannot access the field.
 pub(super) fn escape(name: &str) -> Option<Cow<'_, str>> {
     if RESERVED.contains(&name) {
         return Some(Cow::Owned(format!("__{name}__")));
@@ -59,7 +59,7 @@ pub(super) fn escape(name: &str) -> Option<Cow<'_, str>> {
     Some(Cow::Owned(escaped))
 }
 
-/// Converts a value to what rules see of it.
+/// Converts a value to the form that rules see.
 pub(super) fn to_cel(value: &Value, schema: &Schema, of_resource: bool) -> Cel {
     match value {
         Value::Null => Cel::Null,
@@ -123,7 +123,7 @@ fn fields_to_cel(fields: &Json<String, Value>, schema: &Schema, of_resource: boo
     seen
 }
 
-/// A text of a format is what the format says; one that cannot be read stays a text.
+/// Converts a string by its format; a string that does not match its format stays a string.
 fn text_to_cel(text: &str, schema: &Schema) -> Cel {
     let read = match schema.format.as_str() {
         "date-time" => date_time(text).map(Cel::Timestamp),

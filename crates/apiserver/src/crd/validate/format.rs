@@ -1,4 +1,4 @@
-//! Formats of strings, as kube-openapi's `strfmt` knows them.
+//! The string formats of kube-openapi's `strfmt`.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use regex::Regex;
 
 use crate::crd::time;
 
-/// Formats that are a regular expression.
+/// The formats that are regular expressions.
 static EXPRESSIONS: LazyLock<Vec<(&'static str, Regex)>> = LazyLock::new(|| {
     [
         ("bsonobjectid", r"^[0-9a-fA-F]{24}$"),
@@ -67,23 +67,23 @@ static EXPRESSIONS: LazyLock<Vec<(&'static str, Regex)>> = LazyLock::new(|| {
     .collect()
 });
 
-/// The longest `k8s-long-name` and hostname.
-const LONGEST_NAME: usize = 253;
+/// The maximum length of a `k8s-long-name` and of a hostname.
+const MAX_NAME_LENGTH: usize = 253;
 const LONGEST_HOSTNAME: usize = 255;
-const LONGEST_LABEL: usize = 63;
+const MAX_LABEL_LENGTH: usize = 63;
 
-/// The name without hyphens, as formats are looked up.
-fn normal(format: &str) -> String {
+/// Returns a format name without hyphens, as formats are looked up.
+fn without_hyphens(format: &str) -> String {
     format.replace('-', "")
 }
 
-/// Says whether strings are held against a format.
+/// Returns whether strings of a format are validated.
 pub(super) fn is_checked(format: &str) -> bool {
-    normal(format) != "password"
+    without_hyphens(format) != "password"
 }
 
 pub(super) fn is_valid(format: &str, text: &str) -> bool {
-    match normal(format).as_str() {
+    match without_hyphens(format).as_str() {
         "date" => time::date(text).is_some(),
         "datetime" => is_date_time(text),
         "duration" => time::duration(text).is_some(),
@@ -94,14 +94,14 @@ pub(super) fn is_valid(format: &str, text: &str) -> bool {
         "hostname" => {
             matches("hostname", text)
                 && text.len() <= LONGEST_HOSTNAME
-                && text.split('.').all(|label| label.len() <= LONGEST_LABEL)
+                && text.split('.').all(|label| label.len() <= MAX_LABEL_LENGTH)
         }
         "isbn" => is_isbn10(text) || is_isbn13(text),
         "isbn10" => is_isbn10(text),
         "isbn13" => is_isbn13(text),
         "creditcard" => is_credit_card(text),
         "mac" => matches("mac", text) && !(text.contains(':') && text.contains('-')),
-        "k8slongname" => matches("k8slongname", text) && text.len() <= LONGEST_NAME,
+        "k8slongname" => matches("k8slongname", text) && text.len() <= MAX_NAME_LENGTH,
         format => matches(format, text),
     }
 }
@@ -113,7 +113,7 @@ fn matches(format: &str, text: &str) -> bool {
         .is_none_or(|(_, expression)| expression.is_match(text))
 }
 
-/// The library's own reading of a time, which is laxer than RFC 3339 and has no leap seconds.
+/// Accepts what `strfmt` does: a laxer form than RFC 3339, without leap seconds.
 fn is_date_time(text: &str) -> bool {
     static TIME: LazyLock<Option<Regex>> = LazyLock::new(|| {
         Regex::new(r"^([0-9]{2}):([0-9]{2}):([0-9]{2})(.[0-9]+)?(z|([+-][0-9]{2}:[0-9]{2}))$").ok()
@@ -129,7 +129,7 @@ fn is_date_time(text: &str) -> bool {
     time::date(date).is_some() && found[1] <= *"23" && found[2] <= *"59" && found[3] <= *"59"
 }
 
-/// An address of either kind; leading zeros are let pass.
+/// Parses an IPv4 or IPv6 address; leading zeros are allowed.
 fn address(text: &str) -> Option<IpAddr> {
     if text.contains(':') {
         return Ipv6Addr::from_str(text).ok().map(IpAddr::V6);
@@ -160,7 +160,7 @@ fn is_cidr(text: &str) -> bool {
         && length.parse::<u32>().is_ok_and(|length| length <= most)
 }
 
-/// As in a request line: a path from the root, or a URL with a scheme.
+/// Accepts what a request line allows: an absolute path, or a URL with a scheme.
 fn is_request_uri(text: &str) -> bool {
     let printable = text.bytes().all(|byte| byte > b' ' && byte != 0x7f);
     if !printable || text.is_empty() {
@@ -195,15 +195,15 @@ fn is_request_uri(text: &str) -> bool {
     scheme_is_valid && host_is_valid && !rest.is_empty()
 }
 
-/// Without the separators that these numbers are written with.
-fn bare(text: &str) -> String {
+/// Removes the separators of these numbers.
+fn without_separators(text: &str) -> String {
     text.chars()
         .filter(|char| !char.is_whitespace() && *char != '-')
         .collect()
 }
 
 fn is_isbn10(text: &str) -> bool {
-    let digits = bare(text);
+    let digits = without_separators(text);
     if !matches("isbn10", &digits) {
         return false;
     }
@@ -216,7 +216,7 @@ fn is_isbn10(text: &str) -> bool {
 }
 
 fn is_isbn13(text: &str) -> bool {
-    let digits = bare(text);
+    let digits = without_separators(text);
     if !matches("isbn13", &digits) {
         return false;
     }
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_are_what_the_library_takes() {
+    fn formats_accept_what_the_library_accepts() {
         for (format, valid, invalid) in [
             ("date", &["2024-02-29"][..], &["2023-02-29", "2024-1-01", ""][..]),
             (

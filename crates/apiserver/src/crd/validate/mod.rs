@@ -1,7 +1,8 @@
-//! Whether a value is what a schema says, in the words of the API server.
+//! The validation of values by a schema, with the texts of the API server.
 //!
-//! The rules, the texts and the choice of what is told of `anyOf` and `oneOf` are those of kube-openapi's `validate`
-//! (the alternative with the most checks passed). An update forgives what has not changed (KEP-4008).
+//! The checks, the texts and the choice of alternatives that `anyOf` and `oneOf` report are those of kube-openapi's
+//! `validate` (it reports the alternative with the most matches). An update tolerates violations in unchanged values
+//! (KEP-4008).
 
 mod format;
 mod number;
@@ -13,22 +14,22 @@ use super::schema::{Additional, Schema};
 use crate::cause::Cause;
 use crate::value;
 
-/// What a value came to.
+/// The result of validating a value.
 #[derive(Default)]
 struct Outcome {
     problems: Vec<Problem>,
-    /// How many checks passed, by the library's way of counting.
+    /// The number of passed checks, counted as the library does.
     matches: usize,
 }
 
-/// One thing that is wrong.
+/// An error.
 struct Problem {
     cause: Cause,
-    /// The library's own text: what has the same one is told once.
+    /// The text of the library; errors with the same text are reported once.
     text: String,
 }
 
-/// Says what is wrong with a value; `at` is put before the paths of the causes.
+/// Returns what is wrong with a value; `at` is the prefix of the paths.
 pub(super) fn validate(
     value: &Value,
     schema: &Schema,
@@ -39,12 +40,12 @@ pub(super) fn validate(
     outcome
         .problems
         .into_iter()
-        .map(|problem| placed(problem.cause, at))
+        .map(|problem| prefixed(problem.cause, at))
         .collect()
 }
 
-/// Gives a cause its place in the object.
-fn placed(mut cause: Cause, at: &str) -> Cause {
+/// Prefixes the path of a cause.
+fn prefixed(mut cause: Cause, at: &str) -> Cause {
     let below = cause.field.trim_start_matches('.');
     cause.field = match (at, below) {
         ("", "") => "<nil>".to_owned(),
@@ -85,14 +86,14 @@ impl Outcome {
         self.matches += other.matches;
     }
 
-    /// Takes over what one of the library's checks came to.
+    /// Merges the result of one of the library's validators.
     fn checked(&mut self, other: Self) {
         self.merge(other);
         self.matches += 1;
     }
 }
 
-/// A path as in the library's texts, `spec.ports[0].port`.
+/// Joins a path as the library's texts do: `spec.ports[0].port`.
 fn join(path: &str, name: &str) -> String {
     if path.is_empty() {
         name.to_owned()
@@ -101,7 +102,7 @@ fn join(path: &str, name: &str) -> String {
     }
 }
 
-/// Checks a value, and forgives what an update has not changed.
+/// Validates a value; tolerates violations that an update leaves unchanged.
 fn check(value: &Value, schema: &Schema, path: &str, correlation: Option<Correlation<'_>>) -> Outcome {
     let mut outcome = check_new(value, schema, path, correlation);
     if !outcome.is_valid() && correlation.is_some_and(Correlation::is_unchanged) {
@@ -140,7 +141,7 @@ fn check_new(value: &Value, schema: &Schema, path: &str, correlation: Option<Cor
     outcome
 }
 
-/// A problem whose cause repeats the library's text.
+/// Returns an error whose cause repeats the library's text.
 fn problem(path: &str, bad: &Value, text: String) -> Problem {
     Problem {
         cause: Cause::invalid(path, bad, &text),
@@ -148,7 +149,7 @@ fn problem(path: &str, bad: &Value, text: String) -> Problem {
     }
 }
 
-/// A problem that has no place of its own.
+/// Returns an error without a path.
 fn problem_without_place(text: String) -> Problem {
     Problem {
         cause: Cause::invalid("", &Value::from(""), &text),
@@ -328,7 +329,7 @@ fn check_format(text: &str, schema: &Schema, path: &str) -> Outcome {
 
 fn check_enumeration(value: &Value, schema: &Schema, path: &str) -> Outcome {
     let allowed = &schema.enumeration;
-    // Null is none of the values, even if it is listed.
+    // Null never matches an enum, even if the enum lists it.
     let found = allowed
         .iter()
         .any(|other| !other.is_null() && value::equal(value, other));
@@ -393,7 +394,7 @@ fn check_fields(
         });
     }
     let below = |name: &str| {
-        // What an update was in before is not to be seen in these two.
+        // The old values of these two fields are not visible.
         let hidden = path.is_empty() && matches!(name, "apiVersion" | "kind");
         correlation
             .filter(|_| !hidden)

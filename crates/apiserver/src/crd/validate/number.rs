@@ -1,4 +1,4 @@
-//! Limits of numbers.
+//! The limits of numbers.
 
 use serde_json::{Number, Value};
 
@@ -6,13 +6,13 @@ use super::{Outcome, Problem, problem};
 use crate::crd::schema::Schema;
 use crate::value;
 
-/// A limit as an integer is held against it: without what is behind the point.
+/// Returns a limit as an integer is compared with it: without its fraction.
 #[expect(clippy::cast_possible_truncation, reason = "the API server truncates too")]
 fn truncated(limit: f64) -> i64 {
     limit as i64
 }
 
-/// Says whether a float is an integer that JSON can carry, within a relative error.
+/// Returns whether a float is an integer that JSON can represent, within a relative error.
 pub(super) fn is_whole(float: f64) -> bool {
     const LARGEST: f64 = 9_007_199_254_740_991.0;
     const TOLERANCE: f64 = 1e-9;
@@ -21,15 +21,15 @@ pub(super) fn is_whole(float: f64) -> bool {
         && (float == whole || whole != 0.0 && (float - whole).abs() / (float.abs() + whole.abs()) < TOLERANCE)
 }
 
-/// A number as the limits see it.
+/// A number as the limit checks represent it.
 enum Amount {
     Int(i64),
     Float(f64),
 }
 
 impl Amount {
-    /// How the number lies to a limit, and the limit as it is told.
-    fn against(&self, limit: f64) -> (std::cmp::Ordering, String) {
+    /// Compares the number with a limit; also returns the limit as messages show it.
+    fn compare(&self, limit: f64) -> (std::cmp::Ordering, String) {
         let equal = std::cmp::Ordering::Equal;
         match self {
             Self::Int(int) => {
@@ -43,7 +43,7 @@ impl Amount {
         }
     }
 
-    /// What is wrong with the number as a multiple, and which number is.
+    /// Returns what is wrong with the number as a multiple of a factor.
     fn multiple(&self, factor: f64, bad: &Value, path: &str) -> Option<Problem> {
         let (positive, multiple, factor) = match self {
             Self::Int(int) => {
@@ -86,7 +86,7 @@ pub(super) fn check(number: &Number, schema: &Schema, path: &str) -> Outcome {
         outcome.add(problem);
     }
     if let Some(least) = schema.minimum {
-        let (order, shown) = amount.against(least);
+        let (order, shown) = amount.compare(least);
         let than = if schema.exclusive_minimum {
             "greater than"
         } else {
@@ -97,7 +97,7 @@ pub(super) fn check(number: &Number, schema: &Schema, path: &str) -> Outcome {
         }
     }
     if let Some(most) = schema.maximum {
-        let (order, shown) = amount.against(most);
+        let (order, shown) = amount.compare(most);
         let than = if schema.exclusive_maximum {
             "less than"
         } else {

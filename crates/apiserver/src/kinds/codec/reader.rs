@@ -1,4 +1,4 @@
-//! Reads a value into a Go type, field by field.
+//! Decodes a value into a Go type, field by field.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 use super::{Field, GoType, LeaveOut, Plain, Shape, Type};
 use crate::kinds::quantity;
 use crate::object::times;
+use crate::value::illegal_base64;
 
-/// Gives a value the form of a type, and returns the paths of the fields that the type does not have.
+/// Converts a value to the form of a type; returns the paths of unknown fields.
 ///
 /// # Errors
-/// The text of Go's error for a value of another type than the field's.
+/// The text of Go's error for a value whose type does not match the field.
 pub(super) fn read(ty: GoType, value: &mut Value) -> Result<Vec<String>, String> {
     let mut reader = Reader {
         unknown: Vec::new(),
@@ -27,24 +28,24 @@ pub(super) fn read(ty: GoType, value: &mut Value) -> Result<Vec<String>, String>
 
 struct Reader {
     unknown: Vec<String>,
-    /// Where, as strict errors say it: with the places of items.
+    /// The path in the form of strict decoding errors: with list indexes.
     path: String,
-    /// Where, as Go's own errors say it: names of fields only.
+    /// The path in the form of Go's own errors: field names only.
     names: Vec<String>,
-    /// The struct around.
+    /// The struct that contains the value.
     holder: &'static str,
 }
 
 impl Reader {
-    /// Looks at what lies one step below.
+    /// Decodes a value one level below.
     fn below<T>(
         &mut self,
         step: &str,
-        look: impl FnOnce(&mut Self) -> Result<T, String>,
+        read_inner: impl FnOnce(&mut Self) -> Result<T, String>,
     ) -> Result<T, String> {
         let length = self.path.len();
         self.path.push_str(step);
-        let outcome = look(self);
+        let outcome = read_inner(self);
         self.path.truncate(length);
         outcome
     }
@@ -94,7 +95,7 @@ impl Reader {
                         self.below(&step, |reader| reader.value(*element, item))?;
                         if item.is_null() {
                             *item = match element.get().map(|ty| &ty.shape) {
-                                // Written and read again, no bytes are an empty text.
+                                // Go writes a null byte slice as an empty string.
                                 Some(Shape::Plain(Plain::Bytes)) => json!(""),
                                 _ => zero(*element),
                             };
@@ -217,7 +218,7 @@ impl Reader {
         let Value::Number(number) = &*value else {
             return Err(self.mismatch(json_type(value), ty));
         };
-        // 80.0 is how some clients write 80; the decoder takes it.
+        // Some clients write 80 as 80.0, which Kubernetes' decoder accepts.
         let whole = number.as_i64().or_else(|| {
             let float = number.as_f64()?;
             #[expect(clippy::cast_possible_truncation, reason = "only whole numbers get here")]
@@ -252,17 +253,6 @@ impl Reader {
             Err(error) => Err(illegal_base64(&clean, &error)),
         }
     }
-}
-
-/// What Go says of a text that is not in Base64.
-pub(crate) fn illegal_base64(text: &str, error: &base64::DecodeError) -> String {
-    let at = match error {
-        base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => *at,
-        base64::DecodeError::InvalidLength(_) | base64::DecodeError::InvalidPadding => {
-            text.len() - text.len() % 4
-        }
-    };
-    format!("illegal base64 data at input byte {at}")
 }
 
 fn time(micro: bool, value: &mut Value) -> Result<(), String> {
@@ -319,7 +309,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Whether a struct has nothing but zeros in it.
+/// Returns whether all fields of a struct are zero.
 fn is_zero(value: &Value) -> bool {
     match value {
         Value::Object(map) => map.values().all(is_zero),
@@ -327,7 +317,7 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// What Go writes for a field that nobody has set.
+/// Returns the zero value of a type as Go writes it.
 fn zero(ty: GoType) -> Value {
     let Some(ty) = ty.get() else { return Value::Null };
     match &ty.shape {

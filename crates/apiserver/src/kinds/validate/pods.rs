@@ -1,11 +1,11 @@
-//! Pods and what contains them.
+//! The validation of Pods and Pod templates.
 
 use serde_json::{Value, json};
 
 use crate::object::names;
 use crate::status::Cause;
 
-/// What is wrong with a `PodSpec`.
+/// Checks a `PodSpec`.
 pub(super) fn spec(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     let containers = spec["containers"]
         .as_array()
@@ -57,7 +57,7 @@ fn list<'a>(
         }
         let image = container["image"].as_str().unwrap_or_default();
         if image.is_empty() {
-            // As in the real server: a container without a name is not looked at further.
+            // As in Kubernetes, which checks a container without a name no further.
             if !name.is_empty() {
                 causes.push(Cause::required(format!("{path}.image"), ""));
             }
@@ -112,7 +112,7 @@ fn environment(container: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Checks the volumes, and returns their names.
+/// Checks the volumes and returns their names.
 fn volumes<'a>(spec: &'a Value, path: &str, causes: &mut Vec<Cause>) -> Vec<&'a str> {
     let mut names_of_volumes: Vec<&str> = Vec::new();
     for (place, volume) in spec["volumes"].as_array().into_iter().flatten().enumerate() {
@@ -148,7 +148,7 @@ fn mounts(container: &Value, path: &str, volumes: &[&str], causes: &mut Vec<Caus
     }
 }
 
-/// What may not change in a Pod.
+/// Checks the immutable fields of a Pod.
 pub(super) fn check_update(new: &Value, old: &Value, causes: &mut Vec<Cause>) {
     let fixed = |object: &Value| {
         let mut spec = object["spec"].clone();

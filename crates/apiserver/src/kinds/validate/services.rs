@@ -1,4 +1,4 @@
-//! Services.
+//! The validation of Services.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::status::Cause;
 
 const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
 
-/// What is wrong with a Service.
+/// Checks a Service.
 pub(super) fn check(object: &Value, causes: &mut Vec<Cause>) {
     let spec = &object["spec"];
     let ty = spec["type"].as_str().unwrap_or_default();
@@ -56,7 +56,7 @@ pub(super) fn check(object: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// What may not change in a Service.
+/// Checks the immutable fields of a Service.
 pub(super) fn check_update(new: &Value, old: &Value, causes: &mut Vec<Cause>) {
     let (before, after) = (&old["spec"], &new["spec"]);
     let stays = before["type"] != "ExternalName" && after["type"] != "ExternalName";

@@ -1,11 +1,11 @@
-//! What runs Pods: Deployments, StatefulSets, DaemonSets, ReplicaSets.
+//! The validation of Deployments, StatefulSets, DaemonSets and ReplicaSets.
 
 use serde_json::{Value, json};
 
 use super::{is_empty_selector, not_negative, pods, selects};
 use crate::status::Cause;
 
-/// What is wrong with the `spec` of a workload, in the order of each kind.
+/// Checks the `spec` of a workload, in the order of its kind.
 pub(super) fn check(kind: &str, spec: &Value, causes: &mut Vec<Cause>) {
     if kind == "StatefulSet" {
         management(spec, causes);
@@ -25,7 +25,7 @@ pub(super) fn check(kind: &str, spec: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// The selector, and the template that it has to select.
+/// Checks the selector, and that it matches the labels of the template.
 fn template(kind: &str, spec: &Value, causes: &mut Vec<Cause>) {
     let selector = &spec["selector"];
     let labels = &spec["template"]["metadata"]["labels"];
@@ -54,7 +54,7 @@ fn template(kind: &str, spec: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// How a Deployment replaces its Pods.
+/// Checks the strategy of a Deployment.
 fn strategy(strategy: &Value, causes: &mut Vec<Cause>) {
     let rolling = &strategy["rollingUpdate"];
     match strategy["type"].as_str().unwrap_or_default() {
@@ -76,7 +76,7 @@ fn strategy(strategy: &Value, causes: &mut Vec<Cause>) {
             }
         }
         other => {
-            // The API server shows its own form of the object.
+            // Kubernetes shows its internal form of the object.
             let shown = if rolling.is_null() {
                 "null".to_owned()
             } else {
@@ -95,7 +95,7 @@ fn strategy(strategy: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// A number, or one of percents.
+/// Returns an integer or a percentage as a number.
 fn amount(value: &Value) -> i64 {
     let percents = value.as_str().and_then(|text| text.strip_suffix('%'));
     value
@@ -117,7 +117,7 @@ fn deadline(spec: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// How a StatefulSet makes its Pods and replaces them.
+/// Checks the Pod management and update strategy of a StatefulSet.
 fn management(spec: &Value, causes: &mut Vec<Cause>) {
     let policy = &spec["podManagementPolicy"];
     if !["OrderedReady", "Parallel"].iter().any(|known| policy == known) {
@@ -129,7 +129,7 @@ fn management(spec: &Value, causes: &mut Vec<Cause>) {
     }
     let strategy = &spec["updateStrategy"];
     let rolling = &strategy["rollingUpdate"];
-    // The API server shows its own form of the object.
+    // Kubernetes shows its internal form of the object.
     let shown = if rolling.is_null() {
         "null".to_owned()
     } else {

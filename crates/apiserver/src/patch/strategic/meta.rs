@@ -1,7 +1,7 @@
-//! How the fields of built-in kinds take a strategic merge patch.
+//! The patch metadata of built-in kinds.
 //!
-//! `strategic.json` holds what the types of Kubernetes 1.35 say: which fields are structures, lists and maps, and which
-//! lists are merged by which key. `tests/oracle/apply` makes it; it is not written by hand.
+//! `strategic.json` describes the types of Kubernetes 1.35: which fields are structs, lists and maps, and by which
+//! key lists are merged. `tests/oracle/apply` generates it; do not edit it.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -9,11 +9,11 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 
 static TABLE: LazyLock<File> = LazyLock::new(|| {
-    // The table is part of the program, and a test reads it; one that cannot be read knows no kind.
+    // The file is part of the program and a test reads it; a table that cannot be read has no kinds.
     serde_json::from_str(include_str!("strategic.json")).unwrap_or_default()
 });
 
-/// The file: types by number, and the numbers of kinds.
+/// The file: the types by number, and the numbers of kinds.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -21,24 +21,24 @@ struct File {
     types: Vec<Entry>,
 }
 
-/// A type of Go, as far as JSON objects and lists are made of it.
+/// A Go type, as far as its JSON is an object or a list.
 #[derive(Deserialize)]
 enum Entry {
-    /// A structure: its name and the fields that are not scalars.
+    /// A struct: its name and the fields that are not scalars.
     #[serde(rename = "s")]
     Struct(String, BTreeMap<String, Field>),
-    /// A list of this type.
+    /// A list of a type.
     #[serde(rename = "l")]
     List(usize),
-    /// A map to this type.
+    /// A map to a type.
     #[serde(rename = "m")]
     Map(#[expect(dead_code, reason = "maps are merged as structures without a name")] usize),
-    /// Anything else, by the name of its kind.
+    /// Any other type, by the name of its Go kind.
     #[serde(rename = "x")]
     Other(String),
 }
 
-/// Type of the field, strategies and key.
+/// The type, patch strategies and merge key of a field.
 #[derive(Deserialize)]
 struct Field(
     usize,
@@ -46,22 +46,22 @@ struct Field(
     #[serde(default)] Option<String>,
 );
 
-/// How the objects of a type, or the items of its lists, take a strategic merge patch.
+/// The patch metadata of a type, or of the items of its lists.
 #[derive(Debug, Clone, Copy)]
 pub struct StrategicType(usize);
 
-/// How one field takes a patch.
+/// The patch metadata of a field.
 pub(super) struct Meta {
-    /// Of the value, or of the items for a list.
+    /// The type of the value, or of a list's items.
     pub(super) ty: StrategicType,
-    /// `merge`, `replace` or nothing.
+    /// `merge`, `replace` or empty.
     pub(super) strategy: &'static str,
-    /// The key of a list's items; empty for none.
+    /// The merge key of a list's items; empty for none.
     pub(super) key: &'static str,
 }
 
 impl StrategicType {
-    /// Returns the type of a built-in kind; none for what takes no strategic merge patch.
+    /// Returns the type of a built-in kind; `None` for a kind without strategic merge patch.
     pub fn of(api_version: &str, kind: &str) -> Option<Self> {
         TABLE
             .kinds
@@ -74,7 +74,7 @@ impl StrategicType {
         TABLE.types.get(self.0)
     }
 
-    /// Looks a field up whose value is a map.
+    /// Returns a field whose value is a map.
     pub(super) fn of_map(self, name: &str) -> Result<Meta, String> {
         match self.entry() {
             Some(Entry::Struct(type_name, fields)) => {
@@ -97,7 +97,7 @@ impl StrategicType {
         }
     }
 
-    /// Looks a field up whose value is a list; the type is that of the items.
+    /// Returns a field whose value is a list; the type is that of the items.
     pub(super) fn of_list(self, name: &str) -> Result<Meta, String> {
         let meta = self.of_map(name)?;
         match meta.ty.entry() {
@@ -115,7 +115,7 @@ impl StrategicType {
         }
     }
 
-    /// The kind of the type in Go.
+    /// Returns the Go kind of the type.
     pub(super) fn name(self) -> &'static str {
         kind_of(self.entry())
     }
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_read_whole() {
+    fn the_whole_table_can_be_read() {
         assert!(TABLE.kinds.len() >= 60, "{:?}", TABLE.kinds.keys());
         let pod = StrategicType::of("v1", "Pod").unwrap();
         let spec = pod.of_map("spec").unwrap().ty;

@@ -1,11 +1,12 @@
-//! Strategic merge patch: a merge patch that knows which lists are merged, by which key, and takes directives.
+//! Strategic merge patch: a merge patch that knows how lists are merged, and that can contain directives.
 //!
-//! - `$patch: replace | delete` in a map replaces or empties it, in an item of a list removes the item, or the others;
-//! - `$retainKeys` lists the fields of a map that may stay;
-//! - `$deleteFromPrimitiveList/NAME` lists what goes from a list of scalars;
+//! - `$patch: replace | delete` in a map replaces or empties the map; in an item of a list it replaces the list or
+//!   removes the item.
+//! - `$retainKeys` lists the fields of a map that are kept.
+//! - `$deleteFromPrimitiveList/NAME` lists the items to remove from a list of scalars.
 //! - `$setElementOrder/NAME` lists the order of a list's items.
 //!
-//! The rules are those of apimachinery's `strategicpatch`. It takes built-in kinds only.
+//! The rules are those of apimachinery's `strategicpatch`. Only built-in kinds support it.
 
 mod meta;
 mod order;
@@ -26,8 +27,8 @@ type Object = Map<String, Value>;
 
 /// Merges a patch into an object of a kind.
 ///
-/// Directives of a map that comes to a place where there was nothing stay in it, but for `$patch`: decoding reports
-/// them as fields that the kind does not have, as the API server does.
+/// In a map without a previous value all directives except `$patch` are kept: decoding reports them as unknown
+/// fields, as Kubernetes does.
 ///
 /// # Errors
 /// [`PatchError`].
@@ -71,7 +72,7 @@ fn as_map(value: &Value) -> Result<&Object, PatchError> {
         .ok_or_else(|| wrong_type(&Value::Object(Map::new()), value))
 }
 
-/// Returns the value of an item's key.
+/// Returns the merge key's value of an item.
 fn key_of<'a>(item: &'a Value, key: &str) -> Result<&'a Value, PatchError> {
     let map = as_map(item)?;
     map.get(key).ok_or_else(|| no_merge_key(map, key))
@@ -152,13 +153,13 @@ fn merge_field(object: &mut Object, name: &str, mut new: Value, ty: StrategicTyp
     Ok(())
 }
 
-/// Returns the name of the list that a directive is about.
+/// Returns the name of the list that a directive refers to.
 fn list_of<'a>(name: &'a str, directive: &str) -> Option<&'a str> {
     let (prefix, list) = name.split_once('/')?;
     (prefix == directive).then_some(list)
 }
 
-/// Sets a field to a value without directives, or takes it away if it is one.
+/// Sets a field to a value without directives; removes the field if the value is null.
 fn set(object: &mut Object, name: &str, value: Value) {
     match without_directives(value) {
         Some(value) => object.insert(name.to_owned(), value),
@@ -181,7 +182,7 @@ fn without_directives(value: Value) -> Option<Value> {
     }
 }
 
-/// Takes the fields that are null out of all maps of a value.
+/// Removes the null fields from all maps of a value.
 fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -193,7 +194,7 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// Takes away what `$retainKeys` does not list.
+/// Removes the fields that `$retainKeys` does not list.
 fn retain_keys(object: &mut Object, patch: &mut Object) -> Result<(), PatchError> {
     let Some(keys) = patch.remove(RETAIN_KEYS) else {
         return Ok(());
@@ -212,7 +213,7 @@ fn retain_keys(object: &mut Object, patch: &mut Object) -> Result<(), PatchError
     Ok(())
 }
 
-/// Merges the lists that come with an order, and takes them out of the patch.
+/// Merges the lists that have an order directive, and removes them from the patch.
 fn merge_ordered_lists(object: &mut Object, patch: &mut Object, ty: StrategicType) -> Result<(), PatchError> {
     let directives: Vec<String> = patch
         .keys()
@@ -247,7 +248,7 @@ fn merge_ordered_lists(object: &mut Object, patch: &mut Object, ty: StrategicTyp
     Ok(())
 }
 
-/// Says whether the items of a patch are among those ordered, and in their order.
+/// Checks that the items of a patch are listed by the order directive, in that order.
 fn check_order(patch: &[Value], order: &[Value], key: &str) -> Result<(), PatchError> {
     if order.is_empty() || patch.is_empty() {
         return Ok(());
@@ -312,13 +313,13 @@ fn merge_list(
         return Ok(old);
     } else {
         let both = old.iter().chain(&patch).cloned().collect();
-        (order::without_doubles(both), patch, old)
+        (order::without_duplicates(both), patch, old)
     };
     let (of_patch, others) = partition(merged, &patch, key)?;
     normalize(of_patch, others, &patch, &old, key, kind)
 }
 
-/// Does what the directives among the items say, and returns the list and the patch without them.
+/// Applies the directives among the items; returns the list and the patch without them.
 fn take_directives(
     mut old: Vec<Value>,
     patch: Vec<Value>,
@@ -387,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn values_other_than_objects_are_rejected() {
         let error = pod(json!({}), json!([])).unwrap_err();
         assert_eq!((error.code(), error.reason()), (400, "BadRequest"));
     }

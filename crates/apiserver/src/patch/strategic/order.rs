@@ -1,11 +1,11 @@
-//! The order of the items of a merged list: that of the patch, around it that of the object.
+//! The order of merged lists: that of the patch, with the other items of the object around it.
 
 use serde_json::Value;
 
 use super::{DIRECTIVE, PatchError, as_map, key_of, unmergeable};
 use crate::value::plain;
 
-/// The kind of a value in Go. Items of one list are of one kind.
+/// The Go kind of a value. The items of a list all have the same kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Null,
@@ -29,7 +29,7 @@ pub(super) fn kind_of(value: &Value) -> Kind {
     }
 }
 
-/// Returns the kind of the items of lists that are to be merged.
+/// Returns the kind of the items of lists that are merged.
 pub(super) fn kind_of_items(lists: &[&[Value]]) -> Result<Kind, PatchError> {
     let mut kinds = lists.iter().copied().flatten().map(kind_of);
     let first = kinds
@@ -50,7 +50,7 @@ pub(super) fn kind_of_items(lists: &[&[Value]]) -> Result<Kind, PatchError> {
     )))
 }
 
-/// Parts a list into the items that another one has too, and the others.
+/// Splits a list into the items that another list also has, and the others.
 pub(super) fn partition(
     list: Vec<Value>,
     by: &[Value],
@@ -77,9 +77,9 @@ pub(super) fn partition(
     Ok((inside, outside))
 }
 
-/// Drops scalars that are there already. The last one comes in the place of what goes, as in the API server's library;
-/// it is for [`normalize`] to bring order.
-pub(super) fn without_doubles(mut list: Vec<Value>) -> Vec<Value> {
+/// Removes duplicate scalars. As in the API server's library, the last item replaces a removed one; [`normalize`]
+/// then restores the order.
+pub(super) fn without_duplicates(mut list: Vec<Value>) -> Vec<Value> {
     let mut place = 0;
     while place + 1 < list.len() {
         let mut other = place + 1;
@@ -95,8 +95,8 @@ pub(super) fn without_doubles(mut list: Vec<Value>) -> Vec<Value> {
     list
 }
 
-/// Brings items of a patch in the order that it wants and the others in the order that they had, and puts the others
-/// between them where they were.
+/// Sorts the items of the patch by the requested order and the others by their previous order, and inserts the others
+/// at their previous positions.
 pub(super) fn normalize(
     of_patch: Vec<Value>,
     others: Vec<Value>,
@@ -112,8 +112,8 @@ pub(super) fn normalize(
     let mut merged = Vec::new();
     while let (Some(other), Some(item)) = (others.peek(), of_patch.peek()) {
         let places = (
-            place_in(old_order, other, key, kind),
-            place_in(old_order, item, key, kind),
+            position_in(old_order, other, key, kind),
+            position_in(old_order, item, key, kind),
         );
         let before = matches!(places, (Some(other), Some(item)) if other < item);
         merged.extend(if before { others.next() } else { of_patch.next() });
@@ -123,7 +123,7 @@ pub(super) fn normalize(
     Ok(merged)
 }
 
-fn place_in(list: &[Value], item: &Value, key: &str, kind: Kind) -> Option<usize> {
+fn position_in(list: &[Value], item: &Value, key: &str, kind: Kind) -> Option<usize> {
     if kind == Kind::Map {
         list.iter().position(|other| other.get(key) == item.get(key))
     } else {
@@ -131,8 +131,8 @@ fn place_in(list: &[Value], item: &Value, key: &str, kind: Kind) -> Option<usize
     }
 }
 
-/// Sorts items by a list. Items that are to be deleted come last; one that the list does not have goes before all that
-/// it is compared with, by a plain insertion sort, since that is what the library comes to.
+/// Sorts items by a list. Deleted items come last. An item that the list lacks precedes every item that it is
+/// compared with, by a simple insertion sort, as in the library.
 fn sorted(items: Vec<Value>, order: &[Value], key: &str, kind: Kind) -> Result<Vec<Value>, PatchError> {
     let mut deletions = Vec::new();
     let mut items = items;
@@ -153,7 +153,7 @@ fn sorted(items: Vec<Value>, order: &[Value], key: &str, kind: Kind) -> Result<V
     }
     let mut places: Vec<(Option<usize>, Value)> = items
         .into_iter()
-        .map(|item| (place_in(order, &item, key, kind), item))
+        .map(|item| (position_in(order, &item, key, kind), item))
         .collect();
     let less = |left: Option<usize>, right: Option<usize>| match (left, right) {
         (Some(left), Some(right)) => left < right,

@@ -1,64 +1,64 @@
-//! What is true of one cluster at one time, whatever a plan says.
+//! What is true of one cluster at one time, independent of a plan.
 
 use jiff::Timestamp;
 
 use super::rules::Rules;
 use crate::plan::types::{
-    ClusterView, EntryView, FailureReason, Held, ObservedSync, PlanInput, Progress, Reach, Trouble,
+    Applied, ClusterView, EntryView, FailureReason, ObservedSync, PlanInput, Progress, Reach, Trouble,
 };
 
 /// What is true of a cluster.
 pub(super) struct Facts {
     pub(super) state: State,
-    /// The group has work going on there that is not this release with all its entries.
+    /// The group has work in progress there other than this release with all its entries.
     leftover: bool,
-    /// It can be reached, and something that was admitted there is not healthy.
+    /// It is reachable, and something that was admitted there is not healthy.
     pub(super) unhealthy: bool,
-    /// It is done, and something has broken since.
+    /// It was done, and something broke since.
     pub(super) broken: bool,
-    /// This release was admitted there, to whatever.
+    /// Something of this release was admitted there.
     pub(super) admitted: bool,
-    /// Entries that the last known good release has still to bring, on a cluster that was never admitted to
-    /// anything else.
+    /// The entries of the last known good release that are missing, on a cluster that was never admitted to anything
+    /// else.
     pub(super) known_good: Vec<String>,
 }
 
-/// How a cluster stands with the release.
+/// The state of a cluster in a rollout.
 pub(super) enum State {
     /// Every entry holds its target, and soaked.
     Done,
-    /// Every entry holds its target and is healthy, some not for long enough.
+    /// Every entry holds its target and is healthy, some not for the soak time yet.
     Soaking { until: Timestamp },
-    /// Admitted, not done, and neither failed nor overdue.
-    /// Without a deadline it was healthy before, and its health check has a time of its own.
+    /// Admitted, not done, and neither failed nor overdue. Without a deadline, it was healthy before and the timeout of
+    /// its health check applies.
     UnderWay { deadline: Option<Timestamp> },
-    /// Admitted and failed: each reason that would be a true one, with its retry.
+    /// Admitted and failed: each reason that applies, with its retry.
     Failed(Vec<(FailureReason, Option<Timestamp>)>),
-    /// Something of its own keeps it from being started.
+    /// Held for a reason that concerns the cluster alone.
     Obstructed,
-    /// Nothing of its own keeps it from being started.
+    /// Not held for a reason that concerns the cluster alone.
     Startable {
-        /// Its admission to this release was begun and not finished: the process died between two entries.
-        cut_short: bool,
+        /// Whether its admission to this release was interrupted: the process ended between two entries.
+        interrupted: bool,
     },
 }
 
-/// How one entry stands.
+/// The progress of one entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mood {
-    /// At work.
+enum EntryProgress {
+    /// An attempt is in progress.
     Working,
-    /// An attempt failed, or it is at its target, not soaked, and in trouble.
+    /// An attempt failed, or the entry is at its target, not soaked, and has a problem.
     Failing,
-    /// At its target and healthy, and not for long enough.
-    Fresh { until: Timestamp },
-    /// At its target, healthy before and not now, without anything being called wrong.
-    Shaken,
-    /// Nothing is going on.
-    Resting,
+    /// At its target and healthy, but not for the soak time yet.
+    Soaking { until: Timestamp },
+    /// At its target, healthy before and not now, without a reported problem.
+    SoakInterrupted,
+    /// Nothing is in progress.
+    Idle,
 }
 
-/// The clock and the rules by which the entries of one cluster are judged.
+/// The time and the rules by which the entries of one cluster are evaluated.
 struct Judge<'a> {
     input: &'a PlanInput,
     rules: &'a Rules<'a>,
@@ -77,9 +77,10 @@ impl Facts {
         let state = judge.state();
         let ready = view.reach == Reach::Ready;
         let unhealthy = |sync: &ObservedSync| {
-            held(sync).is_none_or(|held| held.since.is_none() || held.trouble.is_some())
+            applied(sync).is_none_or(|applied| applied.since.is_none() || applied.trouble.is_some())
         };
-        let in_trouble = |sync: &ObservedSync| held(sync).is_some_and(|held| held.trouble.is_some());
+        let has_problem =
+            |sync: &ObservedSync| applied(sync).is_some_and(|applied| applied.trouble.is_some());
         let new = view.entries.values().all(only_known_good);
         let missing = |entry: &EntryView| {
             let target = entry.observed.as_ref().and_then(|sync| sync.target.as_ref());
@@ -89,22 +90,22 @@ impl Facts {
         Self {
             leftover: ready && judge.is_at_work(),
             unhealthy: ready && admissions(view).any(unhealthy),
-            broken: matches!(state, State::Done) && admissions(view).any(in_trouble),
+            broken: matches!(state, State::Done) && admissions(view).any(has_problem),
             admitted: admissions(view).any(|sync| sync.release == input.rollout.release),
             known_good: known_good.map(|(name, _)| name.clone()).collect(),
             state,
         }
     }
 
-    /// Whether this release has reached it, and is neither done nor failed there.
+    /// Whether this release was admitted there and is neither done nor failed.
     pub(super) fn is_reached(&self) -> bool {
         matches!(
             self.state,
-            State::UnderWay { .. } | State::Soaking { .. } | State::Startable { cut_short: true }
+            State::UnderWay { .. } | State::Soaking { .. } | State::Startable { interrupted: true }
         )
     }
 
-    /// Whether it is in flight or soaking. A ready cluster at work on anything that the group admitted is, until
+    /// Whether it is in flight or soaking. A ready cluster with anything in progress that the group admitted is, until
     /// the progress deadline of that.
     pub(super) fn holds_slot(&self) -> bool {
         match self.state {
@@ -126,10 +127,10 @@ impl Judge<'_> {
         let suspended = self.view.reach == Reach::Suspended
             || entries().any(|entry| entry.observed.as_ref().is_some_and(|sync| sync.suspended));
 
-        // What the cluster was admitted to: everything, if every entry is at its target; else what this release
-        // brought, which was cut short, or whose parameters have changed since.
+        // What the cluster was admitted to: everything, if every entry is at its target. Otherwise what this release
+        // admitted before it was interrupted, or before parameters changed.
         let complete = entries().all(at_target);
-        let ours: Vec<(&ObservedSync, Mood)> = self
+        let ours: Vec<(&ObservedSync, EntryProgress)> = self
             .admitted()
             .filter(|(sync, _)| complete || sync.release == self.input.rollout.release)
             .collect();
@@ -139,7 +140,7 @@ impl Judge<'_> {
         {
             return State::Soaking { until };
         }
-        let lost = !ready && ours.iter().any(|(_, mood)| *mood != Mood::Resting);
+        let lost = !ready && ours.iter().any(|(_, progress)| *progress != EntryProgress::Idle);
         if suspended || (invalid && !lost) {
             return State::Obstructed;
         }
@@ -150,35 +151,46 @@ impl Judge<'_> {
             return State::Obstructed;
         }
         State::Startable {
-            cut_short: self.is_cut_short(),
+            interrupted: self.is_interrupted(),
         }
     }
 
-    /// When the last of the entries that are healthy, and not for long enough, is; `None` if any other is not done.
+    /// Returns when the last of the soaking entries has soaked; `None`: an entry is neither soaking nor done.
     fn soaks_until(&self) -> Option<Timestamp> {
-        let moods = self.admitted().map(|(_, mood)| mood);
-        let times = moods
-            .filter(|mood| *mood != Mood::Resting)
-            .map(|mood| match mood {
-                Mood::Fresh { until } => Some(until),
-                Mood::Working | Mood::Failing | Mood::Resting | Mood::Shaken => None,
-            });
+        let entries = self.admitted().map(|(_, progress)| progress);
+        let times =
+            entries
+                .filter(|progress| *progress != EntryProgress::Idle)
+                .map(|progress| match progress {
+                    EntryProgress::Soaking { until } => Some(until),
+                    EntryProgress::Working
+                    | EntryProgress::Failing
+                    | EntryProgress::Idle
+                    | EntryProgress::SoakInterrupted => None,
+                });
         times.collect::<Option<Vec<Timestamp>>>()?.into_iter().max()
     }
 
-    /// What became of an admission that is not done. While an entry is at work that was admitted after another one
-    /// had failed, that failure says nothing yet.
+    /// Returns the state of an admission that is not done. A failure does not count while an entry is in progress that
+    /// was admitted after it.
     ///
-    /// A `complete` cluster that had become healthy in time has no deadline as long as it is reached, and as long again to
-    /// come back when it is not.
-    fn outcome(&self, ours: &[(&ObservedSync, Mood)], complete: bool) -> State {
-        let arrived = |mood: &Mood| matches!(mood, Mood::Resting | Mood::Fresh { .. } | Mood::Shaken);
-        let soaks = complete && ours.iter().all(|(_, mood)| arrived(mood));
-        let cut_off = matches!(self.view.reach, Reach::Unreachable { .. });
-        if soaks && !cut_off {
+    /// A `complete` cluster that was healthy in time has no deadline while it is reachable, and a full deadline to
+    /// return when it is not.
+    fn outcome(&self, ours: &[(&ObservedSync, EntryProgress)], complete: bool) -> State {
+        let arrived = |progress: &EntryProgress| {
+            matches!(
+                progress,
+                EntryProgress::Idle | EntryProgress::Soaking { .. } | EntryProgress::SoakInterrupted
+            )
+        };
+        let soaks = complete && ours.iter().all(|(_, progress)| arrived(progress));
+        let unreachable = matches!(self.view.reach, Reach::Unreachable { .. });
+        if soaks && !unreachable {
             return State::UnderWay { deadline: None };
         }
-        let failing = ours.iter().filter(|(_, mood)| *mood == Mood::Failing);
+        let failing = ours
+            .iter()
+            .filter(|(_, progress)| *progress == EntryProgress::Failing);
         let attempts: Vec<_> = failing.filter_map(|(sync, _)| failed_attempt(sync)).collect();
         let admitted_at = ours.iter().filter_map(|(sync, _)| sync.admitted_at).max();
         let lost_at = match &self.view.reach {
@@ -202,9 +214,9 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether the last thing that happened to this cluster's specs is that this release was admitted to a part of
-    /// them, which is not done yet.
-    fn is_cut_short(&self) -> bool {
+    /// Whether the last change to the Syncs of this cluster is that this release was admitted to some of them, and that
+    /// is not done yet.
+    fn is_interrupted(&self) -> bool {
         let mut begun_at = None;
         let mut others = Vec::new();
         for entry in self.view.entries.values() {
@@ -213,7 +225,7 @@ impl Judge<'_> {
             };
             let ours = sync.release == self.input.rollout.release;
             if !at_target(entry) && sync.target == entry.known_good {
-                // It got what was good after the admission began, or before: it waits for its stage.
+                // It received the last known good release, after the admission began or before: it waits for its stage.
                 continue;
             }
             match (at_target(entry), ours) {
@@ -232,35 +244,36 @@ impl Judge<'_> {
         working(&syncs, None).any(in_time)
     }
 
-    fn admitted(&self) -> impl Iterator<Item = (&ObservedSync, Mood)> {
+    fn admitted(&self) -> impl Iterator<Item = (&ObservedSync, EntryProgress)> {
         self.view.entries.values().filter_map(|entry| {
             let sync = entry.observed.as_ref().filter(|sync| sync.target.is_some())?;
-            Some((sync, self.mood(entry, sync)))
+            Some((sync, self.progress(entry, sync)))
         })
     }
 
-    fn mood(&self, entry: &EntryView, sync: &ObservedSync) -> Mood {
+    fn progress(&self, entry: &EntryView, sync: &ObservedSync) -> EntryProgress {
         match &sync.progress {
-            Progress::Working => Mood::Working,
-            Progress::Failing { .. } => Mood::Failing,
-            Progress::Held(_) if !at_target(entry) || self.is_done(entry) => Mood::Resting,
-            Progress::Held(held) if held.trouble.is_some() => Mood::Failing,
-            Progress::Held(held) => match held.since {
-                Some(since) => Mood::Fresh {
+            Progress::Working => EntryProgress::Working,
+            Progress::Failing { .. } => EntryProgress::Failing,
+            Progress::Applied(_) if !at_target(entry) || self.is_done(entry) => EntryProgress::Idle,
+            Progress::Applied(applied) if applied.trouble.is_some() => EntryProgress::Failing,
+            Progress::Applied(applied) => match applied.since {
+                Some(since) => EntryProgress::Soaking {
                     until: since.checked_add(self.rules.soak).unwrap_or(Timestamp::MAX),
                 },
-                None => Mood::Shaken,
+                None => EntryProgress::SoakInterrupted,
             },
         }
     }
 
     fn is_done(&self, entry: &EntryView) -> bool {
-        let held = entry.observed.as_ref().and_then(held);
-        at_target(entry) && held.is_some_and(|held| self.is_soaked(held))
+        let applied = entry.observed.as_ref().and_then(applied);
+        at_target(entry) && applied.is_some_and(|applied| self.is_soaked(applied))
     }
 
-    /// Healthy for long enough without a break, once. What an unreachable cluster said last is true up to then.
-    fn is_soaked(&self, held: &Held) -> bool {
+    /// Whether the target was continuously healthy for the soak time once. The last status of an unreachable cluster is
+    /// valid until it became unreachable.
+    fn is_soaked(&self, applied: &Applied) -> bool {
         let until = match &self.view.reach {
             Reach::Unreachable { since, .. } => self.at.min(*since),
             Reach::Ready | Reach::Unprobed | Reach::Suspended => self.at,
@@ -270,28 +283,32 @@ impl Judge<'_> {
                 .checked_add(self.rules.soak)
                 .is_ok_and(|soaked| soaked <= until)
         };
-        let well = held.trouble.is_none() && held.since.is_some_and(long_enough);
-        self.rules.soak.is_zero() || held.longest >= self.rules.soak || well
+        let well = applied.trouble.is_none() && applied.since.is_some_and(long_enough);
+        self.rules.soak.is_zero() || applied.longest >= self.rules.soak || well
     }
 
-    /// An admission that nobody dated has no time left.
+    /// Returns the deadline of an admission. Without a recorded time, no time is left.
     fn deadline(&self, admitted_at: Option<Timestamp>) -> Option<Timestamp> {
         let deadline = self.input.strategy.limits.progress_deadline;
         admitted_at?.checked_add(deadline).ok()
     }
 }
 
-/// The entries that are at work. One in backoff takes along those that were admitted with it, or before; what the
-/// `newest` release brought was not admitted before anything, even if a clock that jumped says so.
+/// Returns the entries in progress. An entry in backoff takes those with it that were admitted with it or earlier. The
+/// `newest` release was admitted after everything else, even if a clock that jumped indicates otherwise.
 fn working<'s>(
-    syncs: &'s [(&'s ObservedSync, Mood)],
+    syncs: &'s [(&'s ObservedSync, EntryProgress)],
     newest: Option<&'s str>,
 ) -> impl Iterator<Item = &'s ObservedSync> {
-    let failed = || syncs.iter().filter(|(_, mood)| *mood == Mood::Failing);
+    let failed = || {
+        syncs
+            .iter()
+            .filter(|(_, progress)| *progress == EntryProgress::Failing)
+    };
     let last_failed_at = failed().map(|(sync, _)| sync.admitted_at).max();
     let failed_releases: Vec<&str> = failed().map(|(sync, _)| &*sync.release).collect();
-    let works = move |(sync, mood): &&(&ObservedSync, Mood)| {
-        *mood == Mood::Working
+    let works = move |(sync, progress): &&(&ObservedSync, EntryProgress)| {
+        *progress == EntryProgress::Working
             && !sync.suspended
             && !failed_releases.contains(&&*sync.release)
             && (newest == Some(&*sync.release) || last_failed_at.is_none_or(|at| at < sync.admitted_at))
@@ -306,11 +323,11 @@ fn failed_attempt(sync: &ObservedSync) -> Option<(FailureReason, Option<Timestam
             message,
             retry_at,
         } => (reason, message, *retry_at),
-        Progress::Held(Held {
+        Progress::Applied(Applied {
             trouble: Some(Trouble { reason, message }),
             ..
         }) => (reason, message, None),
-        Progress::Working | Progress::Held(_) => return None,
+        Progress::Working | Progress::Applied(_) => return None,
     };
     let (reason, message) = (reason.clone(), message.clone());
     Some((FailureReason::AttemptFailed { reason, message }, retry_at))
@@ -321,14 +338,14 @@ fn admissions(view: &ClusterView) -> impl Iterator<Item = &ObservedSync> {
     observed.filter(|sync| sync.target.is_some())
 }
 
-fn held(sync: &ObservedSync) -> Option<&Held> {
+fn applied(sync: &ObservedSync) -> Option<&Applied> {
     match &sync.progress {
-        Progress::Held(held) => Some(held),
+        Progress::Applied(applied) => Some(applied),
         Progress::Working | Progress::Failing { .. } => None,
     }
 }
 
-/// Whether an entry's Sync names the wanted target.
+/// Whether the Sync of an entry names the wanted target.
 pub(super) fn at_target(entry: &EntryView) -> bool {
     match (&entry.wanted, &entry.observed) {
         (Ok(wanted), Some(sync)) => sync.target.as_ref() == Some(wanted),
@@ -336,7 +353,7 @@ pub(super) fn at_target(entry: &EntryView) -> bool {
     }
 }
 
-/// Whether an entry was admitted to nothing, or to the last known good release.
+/// Whether an entry was admitted to nothing, or only to the last known good release.
 fn only_known_good(entry: &EntryView) -> bool {
     let target = entry.observed.as_ref().and_then(|sync| sync.target.as_ref());
     target.is_none() || target == entry.known_good.as_ref()

@@ -7,10 +7,10 @@ use super::member::Member;
 use super::moment::Moment;
 use super::violation::Violation;
 use super::windows;
-use crate::plan::stages::{StagePhase, StageWait, Word};
+use crate::plan::stages::{Attribution, StagePhase, StageWait};
 use crate::plan::types::{HoldReason, To};
 
-/// The place of a reason in the order.
+/// Returns the precedence of a reason.
 fn rank(reason: &HoldReason) -> u8 {
     match reason {
         HoldReason::Skipped(_) => 0,
@@ -27,18 +27,18 @@ fn rank(reason: &HoldReason) -> u8 {
         HoldReason::StageWaits { .. } => 11,
         HoldReason::WindowClosed => 12,
         HoldReason::Jitter => 13,
-        HoldReason::NoSlot | HoldReason::TooManyUnavailable => ROOM,
+        HoldReason::NoSlot | HoldReason::TooManyUnavailable => LIMIT,
     }
 }
 
-/// The place of what other clusters have to give.
-const ROOM: u8 = 14;
+/// The precedence of the reasons that other clusters end.
+const LIMIT: u8 = 14;
 
-/// What a cluster that could start may be started with.
+/// A release that a startable cluster may be started with.
 #[derive(Clone, Copy)]
-struct Chance {
+struct Start {
     to: To,
-    /// A closed window keeps it back.
+    /// Whether a closed window blocks it.
     closed: bool,
 }
 
@@ -56,59 +56,59 @@ impl Moment<'_> {
             State::Failed(_) => return Err(Violation::FailureUnnoticed { cluster }),
             State::Done | State::Obstructed | State::Startable { .. } => {}
         }
-        let chances = self.chances(member);
-        let first = |chance: &Chance| self.first_rank(member, *chance) == rank(reason);
-        if !self.is_so(member, reason) {
+        let starts = self.starts(member);
+        let first = |start: &Start| self.first_rank(member, *start) == rank(reason);
+        if !self.applies(member, reason) {
             return Err(Violation::WrongHold {
                 cluster,
                 reason: reason.clone(),
             });
         }
-        if !chances.iter().any(first) {
-            // What this release was admitted to before, and is passed over now, may finish and need not.
+        if !starts.iter().any(first) {
+            // A cluster that this release was admitted to and that is skipped now may finish, but need not.
             if matches!(reason, HoldReason::Skipped(_)) && member.facts.admitted {
-                return self.is_looked_at_again(member, reason, recheck_at);
+                return self.ends_in_time(member, reason, recheck_at);
             }
-            // A new cluster whose stage waits is told so also while it waits for room, or for its time; but
-            // not where it could be started with what was good.
-            let told = matches!(reason, HoldReason::StageWaits { .. });
-            let good = |chance: &&Chance| chance.to == To::LastKnownGood;
-            let waits = chances.iter().find(good);
-            let Some(chance) =
-                waits.filter(|chance| told && self.first_rank(member, **chance) > rank(reason))
+            // A new cluster whose stage waits may be held for the stage also while it waits for a slot or a time,
+            // unless it could start with the last known good release.
+            let stage_waits = matches!(reason, HoldReason::StageWaits { .. });
+            let good = |start: &&Start| start.to == To::LastKnownGood;
+            let waits = starts.iter().find(good);
+            let Some(start) =
+                waits.filter(|start| stage_waits && self.first_rank(member, **start) > rank(reason))
             else {
                 let reason = reason.clone();
                 return Err(Violation::NotTheFirstReason { cluster, reason });
             };
-            let is_next = self.first_rank(member, *chance) == ROOM;
-            if is_next && self.has_room_for(member, To::LastKnownGood) {
+            let is_next = self.first_rank(member, *start) == LIMIT;
+            if is_next && self.may_start(member, To::LastKnownGood) {
                 return Err(Violation::KnownGoodForgotten { cluster });
             }
         }
-        if rank(reason) == ROOM {
-            self.there_is_no_room(member, reason, &chances)?;
+        if rank(reason) == LIMIT {
+            self.limit_is_reached(member, reason, &starts)?;
         }
-        self.is_looked_at_again(member, reason, recheck_at)
+        self.ends_in_time(member, reason, recheck_at)
     }
 
-    /// What the cluster could be started with, and whether windows count; more than one where either is right.
-    fn chances(&self, member: &Member<'_>) -> Vec<Chance> {
+    /// Returns what the cluster could start with, and whether windows apply; several if each is right.
+    fn starts(&self, member: &Member<'_>) -> Vec<Start> {
         let good = !self.is_open(member.stage) && !member.facts.known_good.is_empty();
         let to = if good { To::LastKnownGood } else { To::Release };
-        let begun = matches!(member.facts.state, State::Startable { cut_short: true });
+        let begun = matches!(member.facts.state, State::Startable { interrupted: true });
         let about = self.rules.windows_of(member.view);
         let closed: &[bool] = match windows::are_open(&about, self.at) {
-            // What was begun has started, and finishes.
+            // An admission that has begun is completed.
             _ if begun && !good => &[false],
             Some(true) => &[false],
             Some(false) if !begun => &[true],
             _ => &[true, false],
         };
-        closed.iter().map(|&closed| Chance { to, closed }).collect()
+        closed.iter().map(|&closed| Start { to, closed }).collect()
     }
 
-    /// The place of the first reason that is true of a cluster that is not started.
-    fn first_rank(&self, member: &Member<'_>, chance: Chance) -> u8 {
+    /// Returns the precedence of the first reason that applies to a cluster that is not started.
+    fn first_rank(&self, member: &Member<'_>, start: Start) -> u8 {
         let steering = &self.input.steering;
         if member.is_held_back() {
             return 0;
@@ -116,7 +116,7 @@ impl Moment<'_> {
         if let Some(reason) = member.own_reason() {
             return rank(&reason);
         }
-        let good = chance.to == To::LastKnownGood;
+        let good = start.to == To::LastKnownGood;
         let reasons = [
             (6, self.input.suspended),
             (7, steering.paused.is_some()),
@@ -127,22 +127,22 @@ impl Moment<'_> {
                 11,
                 self.failed_gates().next().is_some() || (!self.is_open(member.stage) && !good),
             ),
-            (12, chance.closed),
-            (13, self.eligible_at(member, chance.to) > self.at),
+            (12, start.closed),
+            (13, self.eligible_at(member, start.to) > self.at),
         ];
-        let first = reasons.into_iter().find(|(_, is_so)| *is_so);
-        first.map_or(ROOM, |(rank, _)| rank)
+        let first = reasons.into_iter().find(|(_, applies)| *applies);
+        first.map_or(LIMIT, |(rank, _)| rank)
     }
 
-    /// Whether a reason is true of the cluster, whatever else is.
-    fn is_so(&self, member: &Member<'_>, reason: &HoldReason) -> bool {
+    /// Whether a reason applies to the cluster, whatever else does.
+    fn applies(&self, member: &Member<'_>, reason: &HoldReason) -> bool {
         let steering = &self.input.steering;
-        let same = |word: &Word, given: Option<&Word>| given == Some(word);
+        let same = |attribution: &Attribution, given: Option<&Attribution>| given == Some(attribution);
         let entry = |name: &String| member.view.entries.get(name);
         match reason {
-            HoldReason::Skipped(word) => {
+            HoldReason::Skipped(attribution) => {
                 let with_stage = self.rules.skipped(self.input, member.stage);
-                same(word, steering.skipped.get(member.name)) || same(word, with_stage)
+                same(attribution, steering.skipped.get(member.name)) || same(attribution, with_stage)
             }
             HoldReason::SyncSuspended { entry: name } => entry(name)
                 .and_then(|entry| entry.observed.as_ref())
@@ -154,38 +154,38 @@ impl Moment<'_> {
             | HoldReason::ClusterNotProbed
             | HoldReason::ClusterUnreachable { .. } => member.own_reason().as_ref() == Some(reason),
             HoldReason::GroupSuspended => self.input.suspended,
-            HoldReason::Paused(word) => same(word, steering.paused.as_ref()),
-            HoldReason::Aborted(word) => same(word, steering.aborted.as_ref()),
+            HoldReason::Paused(attribution) => same(attribution, steering.paused.as_ref()),
+            HoldReason::Aborted(attribution) => same(attribution, steering.aborted.as_ref()),
             HoldReason::MembershipHeld => self.input.membership_held,
             HoldReason::TooManyFailures { stage } => self.overdrawn().any(|(place, _)| place == *stage),
             HoldReason::StageWaits { stage, wait } => self.stage_waits(member, *stage, wait),
-            HoldReason::WindowClosed => self.chances(member).iter().any(|chance| chance.closed),
+            HoldReason::WindowClosed => self.starts(member).iter().any(|start| start.closed),
             HoldReason::Jitter => {
-                let late = |chance: &Chance| self.eligible_at(member, chance.to) > self.at;
-                self.chances(member).iter().any(late)
+                let late = |start: &Start| self.eligible_at(member, start.to) > self.at;
+                self.starts(member).iter().any(late)
             }
             HoldReason::NoSlot | HoldReason::TooManyUnavailable => true,
         }
     }
 
-    /// Whether a cluster waits for that: the first stage that is not passed, up to its own, where its own is not
-    /// open; or any of which a gate failed, for that stops every cluster.
+    /// Whether a cluster waits for that stage: the first that has not passed, up to its own, if its own is not open; or
+    /// any stage with a failed gate, which stops all clusters.
     fn stage_waits(&self, member: &Member<'_>, stage: usize, wait: &StageWait) -> bool {
         let mut upto = self.stages.iter().take(member.stage + 1);
         let first = upto.position(|stage| stage.record.passed_at.is_none());
         let failed = matches!(wait, StageWait::GateFailed { .. });
         let is_next = first == Some(stage) && !self.is_open(member.stage);
-        // What the stage itself says and what is said of it are the same.
-        let told = match self.phase(stage) {
-            Some(StagePhase::Waiting(told)) => told == wait,
+        // The wait in the phase and the wait in the reason are the same.
+        let is_planned = match self.phase(stage) {
+            Some(StagePhase::Waiting(planned)) => planned == wait,
             _ => true,
         };
         let waits = self.stages.get(stage).map(|stage| &stage.waits);
-        (failed || (is_next && told)) && waits.is_some_and(|waits| waits.contains(wait))
+        (failed || (is_next && is_planned)) && waits.is_some_and(|waits| waits.contains(wait))
     }
 
-    /// Whether a cluster could start beside everything that the plan starts: in the slot that it has or a free
-    /// one, where the release has been before or may spread to, and with what may be unavailable.
+    /// Whether a cluster could start in addition to everything that the plan starts: in the slot that it has or a free
+    /// one, where the release is in flight already or may be, and within the limit of unavailable clusters.
     fn has_slot_for(&self, member: &Member<'_>, to: To) -> bool {
         let stage = self.stages.get(member.stage).map(|stage| &stage.scope);
         let mut scopes = [Some(&self.group), stage].into_iter().flatten();
@@ -207,22 +207,22 @@ impl Moment<'_> {
             || scopes.all(|scope| scope.unavailable_after < scope.tally.unavailable_allowed)
     }
 
-    fn has_room_for(&self, member: &Member<'_>, to: To) -> bool {
+    fn may_start(&self, member: &Member<'_>, to: To) -> bool {
         self.has_slot_for(member, to) && self.may_be_unavailable(member)
     }
 
-    fn there_is_no_room(
+    fn limit_is_reached(
         &self,
         member: &Member<'_>,
         reason: &HoldReason,
-        chances: &[Chance],
+        starts: &[Start],
     ) -> Result<(), Violation> {
         let cluster = member.name.to_owned();
-        let idle = |chance: &Chance| match reason {
-            HoldReason::NoSlot => self.has_slot_for(member, chance.to),
+        let idle = |start: &Start| match reason {
+            HoldReason::NoSlot => self.has_slot_for(member, start.to),
             _ => self.may_be_unavailable(member),
         };
-        if chances.iter().all(idle) {
+        if starts.iter().all(idle) {
             return Err(match reason {
                 HoldReason::NoSlot => Violation::IdleSlot { cluster },
                 _ => Violation::MayBeUnavailable { cluster },
@@ -231,26 +231,23 @@ impl Moment<'_> {
         Ok(())
     }
 
-    /// Where the plan can know when time ends a hold, it says exactly that.
-    fn is_looked_at_again(
+    /// Checks that the hold has exactly the time at which time ends it, if that can be known.
+    fn ends_in_time(
         &self,
         member: &Member<'_>,
         reason: &HoldReason,
-        said: Option<Timestamp>,
+        actual: Option<Timestamp>,
     ) -> Result<(), Violation> {
         let expected = match reason {
             HoldReason::Jitter => {
-                let to = self
-                    .chances(member)
-                    .first()
-                    .map_or(To::Release, |chance| chance.to);
+                let to = self.starts(member).first().map_or(To::Release, |start| start.to);
                 Some(self.eligible_at(member, to))
             }
             HoldReason::WindowClosed => {
                 let about = self.rules.windows_of(member.view);
                 match windows::next_opening(&about, self.at) {
                     Some(expected) => expected,
-                    None => said,
+                    None => actual,
                 }
             }
             HoldReason::StageWaits {
@@ -259,16 +256,16 @@ impl Moment<'_> {
                 },
                 ..
             } => Some(*until),
-            // An event ends it, or something else of which the plan may know the time.
-            _ => said,
+            // An event ends it, or something else whose time the plan may know.
+            _ => actual,
         };
-        // A window that closes before that makes it another hold, and the plan may say so.
+        // A window that closes earlier replaces the hold by another one, and the plan may have that time.
         let windows = !self.rules.windows_of(member.view).is_empty();
-        let sooner = matches!(reason, HoldReason::Jitter) && windows && said < expected && said.is_some();
-        if !(said == expected || sooner) || said.is_some_and(|said| said <= self.at) {
+        let sooner = matches!(reason, HoldReason::Jitter) && windows && actual < expected && actual.is_some();
+        if !(actual == expected || sooner) || actual.is_some_and(|actual| actual <= self.at) {
             return Err(Violation::WrongHoldRecheck {
                 cluster: member.name.to_owned(),
-                said,
+                actual,
                 expected,
             });
         }

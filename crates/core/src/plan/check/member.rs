@@ -1,4 +1,4 @@
-//! A cluster of the fleet, with what is true of it and what the plan says of it.
+//! A cluster of the fleet, with what is true of it and the decision of the plan.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use sha2::{Digest, Sha256};
 
 use super::facts::{Facts, State};
 use super::rules::Rules;
-use crate::plan::stages::Word;
+use crate::plan::stages::Attribution;
 use crate::plan::types::{ClusterView, Decision, HoldReason, PlanInput, Reach, To};
 
-/// A cluster, what is true of it, and what the plan says of it.
+/// A cluster, what is true of it, and its decision.
 pub(super) struct Member<'a> {
     pub(super) name: &'a str,
     pub(super) view: &'a ClusterView,
     pub(super) facts: Facts,
     pub(super) decision: &'a Decision,
-    /// The place of its stage.
+    /// The index of its stage.
     pub(super) stage: usize,
-    /// Whether that is open; not known while the stages are looked at.
+    /// Whether its stage is open; unset while the stages are evaluated.
     pub(super) stage_is_open: bool,
-    /// The person who had it passed over: alone, or with its stage before this release was admitted there.
-    pub(super) skipped: Option<&'a Word>,
+    /// The operator who skipped it: on its own, or with its stage before this release was admitted there.
+    pub(super) skipped: Option<&'a Attribution>,
 }
 
 impl<'a> Member<'a> {
@@ -51,11 +51,15 @@ impl<'a> Member<'a> {
         matches!(self.decision, Decision::Start { .. })
     }
 
+    pub(super) fn is_retried(&self) -> bool {
+        matches!(self.decision, Decision::Retry { .. })
+    }
+
     pub(super) fn starts_release(&self) -> bool {
         matches!(self.decision, Decision::Start { to: To::Release, .. })
     }
 
-    /// Whether nothing may be started there because it is passed over. What was started there before finishes.
+    /// Whether nothing may start there because it is skipped. What was started before is completed.
     pub(super) fn is_held_back(&self) -> bool {
         self.skipped.is_some() && !self.facts.admitted
     }
@@ -64,14 +68,14 @@ impl<'a> Member<'a> {
         self.skipped.is_none() && matches!(self.facts.state, State::Failed(_))
     }
 
-    /// Whether it can be reached, and has work going on or, in a stage that is open, something that is not healthy and that
-    /// the rollout may do something about.
+    /// Whether it is reachable, and has work in progress or, in an open stage, something unhealthy that the rollout may
+    /// repair.
     pub(super) fn is_unavailable(&self) -> bool {
         let unhealthy = self.facts.unhealthy && self.stage_is_open && self.skipped.is_none();
         self.view.reach == Reach::Ready && (unhealthy || self.facts.holds_slot())
     }
 
-    /// Whether a stage waits for it though something keeps it from being started.
+    /// Whether a stage waits for it though it may not start.
     pub(super) fn is_waited_for(&self, rules: &Rules<'_>) -> bool {
         match self.own_reason() {
             Some(HoldReason::ClusterNotProbed) => true,
@@ -80,7 +84,7 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// The first thing about the cluster itself that keeps it from being started.
+    /// Returns the first reason about the cluster alone that blocks it.
     pub(super) fn own_reason(&self) -> Option<HoldReason> {
         let mut entries = self.view.entries.iter();
         if self.view.reach == Reach::Suspended {
@@ -111,15 +115,15 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// When its share of the jitter is over: the fraction of it that the hash of cluster and release gives.
+    /// Returns when its jitter is over: the fraction of it that the hash of cluster and release gives.
     pub(super) fn eligible_at(&self, input: &PlanInput, rules: &Rules<'_>, from: Timestamp) -> Timestamp {
         let share = share_of(rules.jitter, &self.view.uid, &input.rollout.release);
         from.checked_add(share).unwrap_or(from)
     }
 }
 
-/// A part of `jitter`: the first eight bytes of the SHA-256 over cluster and release, each behind its length, as a number of 64 bits,
-/// are the fraction. Whole nanoseconds, the rest is dropped.
+/// Returns a part of `jitter`. The fraction is the first eight bytes of the SHA-256 over cluster and release, each
+/// preceded by its length, as a 64-bit number. The result is in whole nanoseconds, rounded down.
 fn share_of(jitter: Duration, uid: &str, release: &str) -> Duration {
     let text = [uid, release].map(|part| [&(part.len() as u64).to_be_bytes(), part.as_bytes()].concat());
     let digest = Sha256::digest(text.concat());

@@ -24,7 +24,7 @@ pub(super) struct Moment<'a> {
 }
 
 impl<'a> Moment<'a> {
-    /// `records` are what is known of the stages when the time comes.
+    /// Evaluates the fleet at a time; `records` are the records of the stages at that time.
     pub(super) fn at(
         input: &'a PlanInput,
         plan: &'a Plan,
@@ -56,7 +56,7 @@ impl<'a> Moment<'a> {
                 stage,
                 at,
                 old: records.get(&stage.name).unwrap_or(&none),
-                said: plan.stages.get(index).map_or(&none, |said| &said.record),
+                planned: plan.stages.get(index).map_or(&none, |planned| &planned.record),
                 is_next,
                 failures_allowed: failures,
                 unavailable_allowed: unavailable.max(1),
@@ -86,7 +86,7 @@ impl<'a> Moment<'a> {
         }
     }
 
-    /// The budgets that are overdrawn: of the group (`None`), and of each stage that is not passed.
+    /// Returns the scopes whose failure limit is exceeded: the group (`None`), and each stage that has not passed.
     pub(super) fn overdrawn(&self) -> impl Iterator<Item = (Option<usize>, &Scope)> {
         let group = Some((None, &self.group));
         let stages = self.stages.iter().enumerate();
@@ -97,7 +97,7 @@ impl<'a> Moment<'a> {
         all.filter(|(_, scope)| !self.rules.continues && scope.is_overdrawn())
     }
 
-    /// The stages of which a gate failed: each stops everything.
+    /// Returns the stages with a failed gate: each stops all starts.
     pub(super) fn failed_gates(&self) -> impl Iterator<Item = usize> {
         let failed = |stage: &Stage| {
             let mut waits = stage.waits.iter();
@@ -109,10 +109,10 @@ impl<'a> Moment<'a> {
             .map(|(place, _)| place)
     }
 
-    /// Every decision says what is so at this time, and nobody waits for what is there.
+    /// Checks that every decision is true at this time, and that no cluster waits for what is available.
     pub(super) fn decisions_are_true(&self) -> Result<(), Violation> {
         self.fleet.iter().try_for_each(|member| match member.decision {
-            Decision::Start { .. } => Ok(()),
+            Decision::Start { .. } | Decision::Retry { .. } => Ok(()),
             Decision::Done => done_is_true(member),
             _ if matches!(member.facts.state, State::Done) => Err(Violation::DoneUnnoticed {
                 cluster: member.name.to_owned(),
@@ -124,18 +124,18 @@ impl<'a> Moment<'a> {
         })
     }
 
-    /// Every stage is doing what the plan says, and exactly what is new is recorded.
+    /// Checks that every stage has the planned phase, and that exactly what is new is recorded.
     pub(super) fn stages_are_true(&self) -> Result<(), Violation> {
         let names = self.rules.stages.iter().map(|stage| &stage.name);
         if !names.eq(self.plan.stages.iter().map(|stage| &stage.name)) {
             return Err(Violation::WrongStages);
         }
-        for (stage, said) in self.stages.iter().zip(&self.plan.stages) {
-            self.record_is_true(stage, &said.record, &said.name)?;
-            if !stage.phases.contains(&said.phase) {
+        for (stage, actual) in self.stages.iter().zip(&self.plan.stages) {
+            self.record_is_true(stage, &actual.record, &actual.name)?;
+            if !stage.phases.contains(&actual.phase) {
                 return Err(Violation::WrongStagePhase {
-                    stage: said.name.clone(),
-                    said: said.phase.clone(),
+                    stage: actual.name.clone(),
+                    actual: actual.phase.clone(),
                     expected: stage.phases.clone(),
                 });
             }
@@ -143,66 +143,66 @@ impl<'a> Moment<'a> {
         Ok(())
     }
 
-    fn record_is_true(&self, stage: &Stage, said: &StageRecord, name: &str) -> Result<(), Violation> {
+    fn record_is_true(&self, stage: &Stage, actual: &StageRecord, name: &str) -> Result<(), Violation> {
         let expected = &stage.record;
         let passed = expected.passed_at.is_some();
-        // A stage that passed without being opened may be opened by that, and a stage of which the clusters do not
-        // matter any more need not be called complete.
-        let may_begin = |said: Option<Timestamp>, expected: Option<Timestamp>| {
-            said == expected || (passed && expected.is_none() && said == Some(self.at))
+        // A stage that passes without having opened may be recorded as opened by that, and a stage whose clusters no
+        // longer matter need not be recorded as complete.
+        let may_begin = |actual: Option<Timestamp>, expected: Option<Timestamp>| {
+            actual == expected || (passed && expected.is_none() && actual == Some(self.at))
         };
         let wrong = |what| {
             Err(Violation::WrongRecord {
                 stage: name.to_owned(),
                 what,
-                said: Box::new(said.clone()),
+                actual: Box::new(actual.clone()),
                 expected: Box::new(expected.clone()),
             })
         };
-        if said.passed_at != expected.passed_at {
+        if actual.passed_at != expected.passed_at {
             return wrong("passedAt");
         }
-        if !may_begin(said.opened_at, expected.opened_at) {
+        if !may_begin(actual.opened_at, expected.opened_at) {
             return wrong("openedAt");
         }
-        if !may_begin(said.completed_at, expected.completed_at) {
+        if !may_begin(actual.completed_at, expected.completed_at) {
             return wrong("completedAt");
         }
-        if said.before != expected.before && !stage.other_before.contains(&said.before) {
+        if actual.before != expected.before && !stage.other_before.contains(&actual.before) {
             return wrong("before");
         }
-        if said.after != expected.after && !stage.other_after.contains(&said.after) {
+        if actual.after != expected.after && !stage.other_after.contains(&actual.after) {
             return wrong("after");
         }
         Ok(())
     }
 
-    /// The counts are those that the plan gives.
+    /// Checks that the counts are those of the plan.
     pub(super) fn tallies_are_true(&self) -> Result<(), Violation> {
-        let mut said = self.plan.tally;
+        let mut actual = self.plan.tally;
         if self.rules.unavailable.is_none() {
-            said.unavailable_allowed = self.group.tally.unavailable_allowed;
+            actual.unavailable_allowed = self.group.tally.unavailable_allowed;
         }
-        if said != self.group.tally {
+        if actual != self.group.tally {
             return Err(Violation::WrongTally {
                 stage: None,
-                said: self.plan.tally,
+                actual: self.plan.tally,
                 expected: self.group.tally,
             });
         }
-        for (stage, told) in self.stages.iter().zip(&self.plan.stages) {
-            let (mut said, mut expected) = (told.tally, stage.scope.tally);
+        for (stage, planned) in self.stages.iter().zip(&self.plan.stages) {
+            let (mut actual, mut expected) = (planned.tally, stage.scope.tally);
             if self.rules.unavailable.is_none() {
-                said.unavailable_allowed = expected.unavailable_allowed;
+                actual.unavailable_allowed = expected.unavailable_allowed;
             }
-            // With the plan that passes it, what is broken may be counted for the last time.
-            if stage.passes_now && said.failed == expected.failed + stage.broken {
-                expected.failed = said.failed;
+            // The plan that passes a stage may count its broken clusters for the last time.
+            if stage.passes_now && actual.failed == expected.failed + stage.broken {
+                expected.failed = actual.failed;
             }
-            if said != expected {
+            if actual != expected {
                 return Err(Violation::WrongTally {
-                    stage: Some(told.name.clone()),
-                    said: told.tally,
+                    stage: Some(planned.name.clone()),
+                    actual: planned.tally,
                     expected,
                 });
             }
@@ -210,10 +210,10 @@ impl<'a> Moment<'a> {
         Ok(())
     }
 
-    /// No more clusters than may be are in flight, reached or unavailable, where not as many were before.
+    /// Checks that no more clusters than allowed are in flight or unavailable, unless as many were before.
     pub(super) fn bounds_hold(&self) -> Result<(), Violation> {
         let stages = self.stages.iter().zip(&self.plan.stages);
-        let scopes = stages.map(|(stage, told)| (Some(&told.name), &stage.scope));
+        let scopes = stages.map(|(stage, planned)| (Some(&planned.name), &stage.scope));
         for (stage, scope) in [(None, &self.group)].into_iter().chain(scopes) {
             let stage = || stage.cloned();
             let (after, bound) = (
@@ -254,7 +254,7 @@ impl<'a> Moment<'a> {
             .is_some_and(|stage| stage.opening.is_some())
     }
 
-    /// Clusters of a stage that keep it from being through, as the plan tells it of a stage that is open.
+    /// Returns the planned phase of a stage.
     pub(super) fn phase(&self, stage: usize) -> Option<&StagePhase> {
         self.plan.stages.get(stage).map(|stage| &stage.phase)
     }
@@ -269,17 +269,18 @@ fn done_is_true(member: &Member<'_>) -> Result<(), Violation> {
     }
 }
 
-fn in_flight_is_true(member: &Member<'_>, said: Option<Timestamp>, lost: bool) -> Result<(), Violation> {
+fn in_flight_is_true(member: &Member<'_>, actual: Option<Timestamp>, lost: bool) -> Result<(), Violation> {
     let cluster = member.name.to_owned();
     match member.facts.state {
-        State::UnderWay { deadline } if said != deadline => Err(Violation::WrongDeadline {
+        State::UnderWay { deadline } if actual != deadline => Err(Violation::WrongDeadline {
             cluster,
-            said,
+            actual,
             expected: deadline,
         }),
-        State::UnderWay { .. } if lost == (member.view.reach == Reach::Ready) => {
-            Err(Violation::WrongLost { cluster, said: lost })
-        }
+        State::UnderWay { .. } if lost == (member.view.reach == Reach::Ready) => Err(Violation::WrongLost {
+            cluster,
+            actual: lost,
+        }),
         State::UnderWay { .. } => Ok(()),
         State::Failed(_) => Err(Violation::FailureUnnoticed { cluster }),
         State::Soaking { .. } => Err(Violation::SoakUnnoticed { cluster }),
@@ -289,13 +290,13 @@ fn in_flight_is_true(member: &Member<'_>, said: Option<Timestamp>, lost: bool) -
     }
 }
 
-fn soaking_is_true(member: &Member<'_>, said: Timestamp) -> Result<(), Violation> {
+fn soaking_is_true(member: &Member<'_>, actual: Timestamp) -> Result<(), Violation> {
     let cluster = member.name.to_owned();
     match member.facts.state {
-        State::Soaking { until } if until == said => Ok(()),
+        State::Soaking { until } if until == actual => Ok(()),
         State::Soaking { until: expected } => Err(Violation::WrongSoak {
             cluster,
-            said,
+            actual,
             expected,
         }),
         _ => Err(Violation::NotSoaking { cluster }),

@@ -1,25 +1,25 @@
-//! The strategy as it counts for the way that a rollout goes.
+//! The strategy as it applies to the direction of a rollout.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use starling_api::{IntOrPercent, OnFailure, OnUnreachable};
 
-use crate::plan::stages::{Direction, Gate, REST, StageRules, Word};
+use crate::plan::stages::{Attribution, Direction, Gate, REST, StageRules};
 use crate::plan::types::{ClusterView, PlanInput};
 use crate::window::Window;
 
-/// What is in force.
+/// The rules in force.
 pub(super) struct Rules<'a> {
     pub(super) stages: Cow<'a, [StageRules]>,
-    /// How long a cluster has to be healthy.
+    /// The soak time.
     pub(super) soak: Duration,
     pub(super) jitter: Duration,
     /// Clusters that may be unavailable; `None`: any number.
     pub(super) unavailable: Option<IntOrPercent>,
-    /// Neither a budget nor a gate nor a stage that proves nothing stops anything.
+    /// Whether the rollout continues despite failures, failed gates and unproven stages.
     pub(super) continues: bool,
-    /// A stage waits for clusters that cannot be reached.
+    /// Whether a stage waits for unreachable clusters.
     pub(super) waits_for_unreachable: bool,
     windows: &'a [Window],
     at_once: bool,
@@ -51,13 +51,13 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// The place of a cluster's stage.
+    /// Returns the index of the stage of a cluster.
     pub(super) fn stage_of(&self, view: &ClusterView) -> usize {
         if self.at_once { 0 } else { view.stage }
     }
 
-    /// The person who had a stage passed over. The only stage of going back at once is none of the strategy's.
-    pub(super) fn skipped<'i>(&self, input: &'i PlanInput, stage: usize) -> Option<&'i Word> {
+    /// Returns the operator who skipped a stage. The only stage of an immediate rollback is not one of the strategy.
+    pub(super) fn skipped<'i>(&self, input: &'i PlanInput, stage: usize) -> Option<&'i Attribution> {
         let stage = self.stages.get(stage).filter(|_| !self.at_once)?;
         input.steering.skipped_stages.get(&stage.name)
     }
@@ -67,14 +67,14 @@ impl<'a> Rules<'a> {
         stage.is_some_and(|stage| input.steering.promoted.contains_key(&stage.name))
     }
 
-    /// The windows that are about a cluster.
+    /// Returns the windows that apply to a cluster.
     pub(super) fn windows_of(&self, view: &'a ClusterView) -> Vec<&'a Window> {
         let about = |place: &usize| self.windows.get(*place);
         view.windows.iter().filter_map(about).collect()
     }
 }
 
-/// There is nothing to approve about going back.
+/// Returns a stage without gates: a rollback needs no approval.
 fn without_gates(stage: &StageRules) -> StageRules {
     let none: Vec<Gate> = Vec::new();
     StageRules {
@@ -95,7 +95,7 @@ fn only_stage() -> StageRules {
     }
 }
 
-/// So many clusters, or that percentage of `total` after `up` hundredths of a cluster were added.
+/// Returns this number of clusters, or that percentage of `total` after `up` hundredths of a cluster were added.
 pub(super) fn share(limit: IntOrPercent, total: usize, up: usize) -> usize {
     match limit {
         IntOrPercent::Int(clusters) => clusters as usize,

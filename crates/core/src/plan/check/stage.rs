@@ -1,4 +1,4 @@
-//! What is true of one stage at one time, whatever a plan says.
+//! What is true of one stage at one time, independent of a plan.
 
 use jiff::Timestamp;
 use starling_api::IntOrPercent;
@@ -6,47 +6,50 @@ use starling_api::IntOrPercent;
 use super::facts::State;
 use super::member::Member;
 use super::rules::{Rules, share};
-use crate::plan::stages::{Finding, Gate, GateRecord, StagePhase, StageRecord, StageRules, StageWait, Word};
-use crate::plan::types::{PlanInput, Tally};
+use crate::plan::stages::Tally;
+use crate::plan::stages::{
+    Attribution, Finding, Gate, GateRecord, StagePhase, StageRecord, StageRules, StageWait,
+};
+use crate::plan::types::PlanInput;
 
 /// What is true of a stage.
 pub(super) struct Stage {
-    /// What is to be remembered of it.
+    /// The record to store.
     pub(super) record: StageRecord,
-    /// Other lists of gates that may be remembered, because nothing depends on them any more, or not yet.
+    /// Other lists of gates that may be stored, because nothing depends on them any more, or not yet.
     pub(super) other_before: Vec<Vec<GateRecord>>,
-    /// The same for those after it.
+    /// The same for the gates after the stage.
     pub(super) other_after: Vec<Vec<GateRecord>>,
-    /// Since when it is open: jitter counts from there.
+    /// Since when the stage is open; jitter counts from there.
     pub(super) opening: Option<Timestamp>,
-    /// It passed with this very plan.
+    /// Whether the stage passes with this plan.
     pub(super) passes_now: bool,
-    /// What it waits for: each wait that would be a true one. Empty: it is passed, or an earlier one is not.
+    /// Each wait that applies. Empty: the stage has passed, or an earlier one has not.
     pub(super) waits: Vec<StageWait>,
-    /// Each phase that would be a true one.
+    /// Each phase that applies.
     pub(super) phases: Vec<StagePhase>,
-    /// Clusters by what they do, and what it may do to them.
+    /// The counts and limits of its clusters.
     pub(super) scope: Scope,
-    /// Clusters that are done and not healthy any more; they are among the failed as long as it is not passed.
+    /// Clusters that were done and are no longer healthy. They count as failed until the stage has passed.
     pub(super) broken: usize,
 }
 
-/// Counts and bounds of the group or of a stage.
+/// The counts and limits of the group or of a stage.
 pub(super) struct Scope {
-    /// What the plan should say.
+    /// The counts that the plan should have.
     pub(super) tally: Tally,
-    /// Clusters in flight once the plan is executed.
+    /// Clusters in flight after the plan is executed.
     pub(super) in_flight_after: usize,
-    /// Clusters that this release has reached and is not through with, before the plan is executed.
+    /// Clusters with this release in flight before the plan is executed.
     pub(super) reached: usize,
-    /// And once it is.
+    /// Clusters with this release in flight after the plan is executed.
     pub(super) reached_after: usize,
-    /// Unavailable clusters once it is.
+    /// Unavailable clusters after the plan is executed.
     pub(super) unavailable_after: usize,
 }
 
 impl Scope {
-    /// Counts again what is unavailable, once it is known which stages are open.
+    /// Counts the unavailable clusters again once it is known which stages are open.
     pub(super) fn count_unavailable<'m>(&mut self, members: &(impl Iterator<Item = &'m Member<'m>> + Clone)) {
         self.tally.unavailable = members.clone().filter(|m| m.is_unavailable()).count();
         self.unavailable_after = members
@@ -79,30 +82,30 @@ impl Scope {
                 unavailable: count(unavailable),
                 unavailable_allowed,
             },
-            in_flight_after: count(|m| m.starts() || m.facts.holds_slot()),
+            in_flight_after: count(|m| m.starts() || m.is_retried() || m.facts.holds_slot()),
             reached: count(|m| m.facts.is_reached()),
-            reached_after: count(|m| m.starts_release() || m.facts.is_reached()),
+            reached_after: count(|m| m.starts_release() || m.is_retried() || m.facts.is_reached()),
             unavailable_after: count(|m| m.starts() || m.is_unavailable()),
         }
     }
 }
 
-/// Where a stage stands among the others, and what is known of it.
+/// The position of a stage, and what is known of it.
 pub(super) struct Place<'a> {
     pub(super) input: &'a PlanInput,
     pub(super) rules: &'a Rules<'a>,
     pub(super) index: usize,
     pub(super) stage: &'a StageRules,
     pub(super) at: Timestamp,
-    /// What was recorded.
+    /// The record in the input.
     pub(super) old: &'a StageRecord,
-    /// What the plan wants to be recorded.
-    pub(super) said: &'a StageRecord,
-    /// Every stage before it is passed.
+    /// The record in the plan.
+    pub(super) planned: &'a StageRecord,
+    /// Whether every earlier stage has passed.
     pub(super) is_next: bool,
-    /// How many clusters may fail, of the whole group.
+    /// The failure limit of the group.
     pub(super) failures_allowed: usize,
-    /// How many may be unavailable, of the whole group.
+    /// The limit of unavailable clusters of the group.
     pub(super) unavailable_allowed: usize,
 }
 
@@ -130,7 +133,8 @@ impl Place<'_> {
                 soaking: 0
             }
         );
-        // What was open with clusters, and has none left, showed nothing. Empty from the beginning it would be completed by now.
+        // A stage that was open with clusters and has none left proves nothing. A stage that was empty from the
+        // beginning would be complete by now.
         let lost_all =
             members().next().is_none() && self.old.opened_at.is_some() && self.old.completed_at.is_none();
         let only_skipped = !lost_all && members().all(|member| member.skipped.is_some());
@@ -178,7 +182,7 @@ impl Place<'_> {
         }
     }
 
-    fn skipped(&self) -> Option<&Word> {
+    fn skipped(&self) -> Option<&Attribution> {
         self.rules.skipped(self.input, self.index)
     }
 
@@ -186,19 +190,19 @@ impl Place<'_> {
         self.rules.is_promoted(self.input, self.index)
     }
 
-    /// When the first gate before a stage begins: with the rollout, if it is the first stage. Whether that is the
-    /// start of the rollout or the time at which somebody looks, the plan may say.
+    /// Returns when the first gate before a stage begins: with the rollout, if it is the first stage. Whether that is
+    /// the start of the rollout or the time of the plan is up to the plan.
     fn first_turn(&self) -> Timestamp {
         let started_at = self.input.rollout.started_at;
-        let said = self.said.before.first().map(|record| record.begun_at);
-        if self.index == 0 && said == Some(started_at) {
+        let planned = self.planned.before.first().map(|record| record.begun_at);
+        if self.index == 0 && planned == Some(started_at) {
             started_at
         } else {
             self.at
         }
     }
 
-    /// The clusters that keep it from being through.
+    /// Returns the wait for the clusters of the stage that are not done.
     fn clusters<'m>(&self, members: impl Iterator<Item = &'m Member<'m>>) -> StageWait {
         let (mut working, mut soaking) = (0, 0);
         for member in members.filter(|member| member.skipped.is_none()) {
@@ -216,7 +220,7 @@ impl Place<'_> {
         self.index == 0 && self.stage.before.is_empty()
     }
 
-    /// What is to be remembered. `sound`: it is through, proven and within its budget.
+    /// Returns the record to store. `sound`: the stage is complete, proven and within its failure limit.
     fn record(&self, before: &Walk, after: &Walk, sound: bool) -> StageRecord {
         let mut record = self.old.clone();
         if self.skipped().is_some() || self.is_promoted() {
@@ -248,7 +252,8 @@ impl Place<'_> {
         record
     }
 
-    /// While clusters are missing that vanished all at once, and where there are none, only people take a stage further.
+    /// Returns the record while clusters are missing that vanished at once, or while there are none: only operators and
+    /// approvals advance a stage then.
     fn record_while_held(&self) -> StageRecord {
         let mut record = self.old.clone();
         if self.skipped().is_some() || self.is_promoted() {
@@ -260,7 +265,8 @@ impl Place<'_> {
         record
     }
 
-    /// What may be said of a stage meanwhile: it waits for a gate that has begun, or, where none has, for its clusters.
+    /// Returns the waits and phases meanwhile: the stage waits for a gate that has begun, or, without one, for its
+    /// clusters.
     fn while_held(&self, record: &StageRecord, clusters: StageWait) -> (Vec<StageWait>, Vec<StagePhase>) {
         let is_open = record.opened_at.is_some();
         let (gates, begun, otherwise) = match is_open {
@@ -306,14 +312,14 @@ impl Place<'_> {
         }
         let unproven = (!proven).then_some(StageWait::Unproven);
         let waits: Vec<StageWait> = unproven.into_iter().chain(gate).collect();
-        // What is left is the budget, and it has no word of its own.
+        // What remains is the failure limit, which has no wait of its own.
         let overdrawn = (waits.is_empty() || !within).then_some(clusters);
         waits.into_iter().chain(overdrawn).collect()
     }
 
     fn phases(&self, record: &StageRecord, waits: &[StageWait], through: bool) -> Vec<StagePhase> {
-        if let Some(word) = self.skipped() {
-            return vec![StagePhase::Skipped(word.clone())];
+        if let Some(attribution) = self.skipped() {
+            return vec![StagePhase::Skipped(attribution.clone())];
         }
         if record.passed_at.is_some() {
             return vec![StagePhase::Passed];
@@ -333,7 +339,7 @@ impl Place<'_> {
             .collect()
     }
 
-    /// Its gates in their order, from what was recorded: those that have begun, and the first that is not passed.
+    /// Evaluates gates in order: those that have begun, and the first that is not passed.
     fn walk(&self, gates: &[Gate], records: &[GateRecord], first_turn: Timestamp) -> Walk {
         let mut walk = Walk {
             records: Vec::new(),
@@ -366,7 +372,7 @@ impl Place<'_> {
         walk
     }
 
-    /// What a gate waits for; `None`: it is passed.
+    /// Returns what a gate waits for; `None`: it has passed.
     fn pending(&self, record: &GateRecord) -> Option<StageWait> {
         let gate = record.gate;
         let wait = |until| Some(StageWait::Gate { gate, until });
@@ -394,12 +400,12 @@ impl Place<'_> {
     }
 }
 
-/// How far a list of gates is.
+/// The progress of a list of gates.
 struct Walk {
-    /// Those that have begun.
+    /// The gates that have begun.
     records: Vec<GateRecord>,
-    /// So many of them had begun before.
+    /// The number of gates that had begun before.
     kept: usize,
-    /// The first that is not passed.
+    /// The first gate that has not passed.
     pending: Option<StageWait>,
 }

@@ -1,4 +1,4 @@
-//! What is forbidden about a start, whatever else is true of the cluster.
+//! The rules for starts, whatever the state of the cluster.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ impl Moment<'_> {
         Ok(())
     }
 
-    /// What concerns the cluster alone.
+    /// Checks what concerns the cluster alone.
     fn may_be_started(&self, member: &Member<'_>) -> Result<(), Violation> {
         let cluster = member.name.to_owned();
         if member.is_held_back() {
@@ -45,7 +45,7 @@ impl Moment<'_> {
         Ok(())
     }
 
-    /// Exactly the entries that are not at their target, in a stage that is open.
+    /// Checks a start with the release: exactly the entries that are not at their target, in an open stage.
     fn takes_the_release(&self, member: &Member<'_>, entries: &[String]) -> Result<(), Violation> {
         let mut named = BTreeSet::new();
         for entry in entries {
@@ -77,18 +77,18 @@ impl Moment<'_> {
         Ok(())
     }
 
-    /// Only a cluster that is new, and whose stage is not open.
+    /// Checks a start with the last known good release: only a new cluster whose stage is not open.
     fn takes_the_last_known_good(&self, member: &Member<'_>, entries: &[String]) -> Result<(), Violation> {
         let cluster = member.name.to_owned();
         if self.is_open(member.stage) {
             return Err(Violation::StartsWithKnownGoodInOpenStage { cluster });
         }
-        let said: BTreeSet<&String> = entries.iter().collect();
+        let actual: BTreeSet<&String> = entries.iter().collect();
         let expected: BTreeSet<&String> = member.facts.known_good.iter().collect();
         if expected.is_empty() {
             return Err(Violation::NotNew { cluster });
         }
-        if said != expected || said.len() != entries.len() {
+        if actual != expected || actual.len() != entries.len() {
             return Err(Violation::WrongKnownGoodEntries {
                 cluster,
                 expected: member.facts.known_good.clone(),
@@ -123,8 +123,8 @@ impl Moment<'_> {
         if let Some(stage) = self.failed_gates().next() {
             return Err(Violation::StartsBehindFailedGate { cluster, stage });
         }
-        // What was begun has started, and finishes.
-        let begun = matches!(member.facts.state, State::Startable { cut_short: true });
+        // An admission that has begun is completed.
+        let begun = matches!(member.facts.state, State::Startable { interrupted: true });
         let about = self.rules.windows_of(member.view);
         if !begun && windows::are_open(&about, self.at) == Some(false) {
             return Err(Violation::StartsInClosedWindow { cluster });
@@ -136,7 +136,7 @@ impl Moment<'_> {
         Ok(())
     }
 
-    /// When a cluster's share of the jitter is over.
+    /// Returns when the jitter of a cluster is over.
     pub(super) fn eligible_at(&self, member: &Member<'_>, to: To) -> jiff::Timestamp {
         let opening = self.stages.get(member.stage).and_then(|stage| stage.opening);
         let started_at = self.input.rollout.started_at;
@@ -147,9 +147,9 @@ impl Moment<'_> {
         member.eligible_at(self.input, self.rules, from)
     }
 
-    /// Of two clusters of a stage that need the same, the one whose turn it is goes first: who needs no more than
-    /// another that is started, and comes before it, is started too.
-    pub(super) fn nobody_is_passed_over(&self) -> Result<(), Violation> {
+    /// Checks the order of starts: a cluster of the same stage that precedes a started one and needs no more is started
+    /// too.
+    pub(super) fn starts_are_in_order(&self) -> Result<(), Violation> {
         let starts = || self.fleet.iter().filter(|member| member.starts_release());
         for waiting in &self.fleet {
             let for_room = matches!(

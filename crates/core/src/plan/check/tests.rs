@@ -1,9 +1,11 @@
-//! Bad plans, each refused for what is wrong with it, and good ones.
+//! Good plans, and bad plans that are refused for what is wrong with them.
 //!
-//! A *lie* changes a good plan or the input that it is good for, and names the violation that comes of it. The
-//! fleet of this file has one stage and every kind of cluster; that of `stages` has three stages.
+//! A *mutation* changes a good plan or its input, and names the expected violation. The fleet of this file has one
+//! stage and every kind of cluster; that of `stages` has three stages.
 
 mod fleet;
+mod removals;
+mod retries;
 mod stages;
 mod windows;
 
@@ -25,8 +27,8 @@ fn t(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + seconds).unwrap()
 }
 
-fn word() -> Word {
-    Word {
+fn attribution() -> Attribution {
+    Attribution {
         by: "jane@example.com".into(),
         reason: "so".into(),
         at: t(0),
@@ -43,6 +45,7 @@ fn unreachable() -> Reach {
 
 fn sync(target: &str, progress: Progress) -> ObservedSync {
     ObservedSync {
+        retried_for: None,
         target: Some(target.into()),
         release: target.into(),
         admitted_at: Some(t(0)),
@@ -89,6 +92,7 @@ fn stage(name: &str, before: &[Gate], after: &[Gate]) -> StageRules {
 /// A rollout of these clusters through these stages, with nothing recorded yet.
 fn rollout(stages: Vec<StageRules>, clusters: BTreeMap<String, ClusterView>) -> PlanInput {
     PlanInput {
+        leaving: BTreeMap::new(),
         now: t(60),
         strategy: Strategy {
             limits: Limits {
@@ -146,29 +150,29 @@ fn hold_until(reason: HoldReason, at: i64) -> Decision {
     }
 }
 
-/// The name of the variant, of what is stale where time makes it so.
+/// Returns the name of the variant, and of the stale part for a late next plan.
 fn variant(violation: &Violation) -> String {
     let text = format!("{violation:?}");
     text.split([' ', '{']).next().unwrap_or_default().to_owned()
 }
 
-/// What is wrong, done to a good input and its good plan.
-type Lie = fn(&mut PlanInput, &mut Plan);
+/// A change of a good input and its good plan.
+type Mutation = fn(&mut PlanInput, &mut Plan);
 
-/// Each lie is told to a fresh copy, and refused for what is expected.
-fn refused(good: fn() -> (PlanInput, Plan), lies: &[(&str, Lie, &str)]) {
-    for (what, lie, expected) in lies {
+/// Applies each mutation to a new copy, and expects the violation.
+fn refused(good: fn() -> (PlanInput, Plan), mutations: &[(&str, Mutation, &str)]) {
+    for (what, mutation, expected) in mutations {
         let (mut input, mut plan) = good();
         assert_eq!(check(&input, &plan), Ok(()), "before: {what}");
-        lie(&mut input, &mut plan);
+        mutation(&mut input, &mut plan);
         let found = check(&input, &plan);
-        let said = found.as_ref().map_or_else(variant, |()| "nothing".into());
-        assert_eq!(said, *expected, "{what}: {found:?}");
+        let actual = found.as_ref().map_or_else(variant, |()| "nothing".into());
+        assert_eq!(actual, *expected, "{what}: {found:?}");
     }
 }
 
-/// Each change is one after which the plan is still good.
-fn accepted(good: fn() -> (PlanInput, Plan), changes: &[(&str, Lie)]) {
+/// Applies each change to a new copy, and expects that the plan is still good.
+fn accepted(good: fn() -> (PlanInput, Plan), changes: &[(&str, Mutation)]) {
     for (what, change) in changes {
         let (mut input, mut plan) = good();
         change(&mut input, &mut plan);
@@ -184,7 +188,7 @@ fn view<'a>(input: &'a mut PlanInput, cluster: &str) -> &'a mut ClusterView {
     input.clusters.get_mut(cluster).unwrap()
 }
 
-/// The Sync of a cluster's first entry.
+/// Returns the Sync of the first entry of a cluster.
 fn observed<'a>(input: &'a mut PlanInput, cluster: &str) -> &'a mut ObservedSync {
     let mut entries = view(input, cluster).entries.values_mut();
     entries.next().unwrap().observed.as_mut().unwrap()

@@ -1,4 +1,4 @@
-//! What becomes of the rollout.
+//! The verdict on the rollout.
 
 use starling_api::OnFailure;
 
@@ -6,38 +6,40 @@ use super::facts::State;
 use super::member::Member;
 use super::moment::Moment;
 use super::violation::Violation;
-use crate::plan::stages::{Direction, StageWait, Stop, Verdict};
+use crate::plan::stages::{Direction, RolloutVerdict, StageWait, Stop};
 use crate::plan::types::Reach;
 
 impl Moment<'_> {
     pub(super) fn verdict_is_true(&self) -> Result<(), Violation> {
-        let said = &self.plan.verdict;
+        let actual = &self.plan.verdict;
         let stops = self.stops();
         let goes_back = self.input.rollout.direction == Direction::Forward
             && self.input.strategy.on_failure == OnFailure::Rollback;
-        let is_so = match said {
-            Verdict::Stopped(stop @ Stop::Aborted(_)) => stops.contains(stop),
-            Verdict::Stopped(stop) => !goes_back && self.by_itself(&stops) && stops.contains(stop),
-            Verdict::RollBack(stop) => goes_back && self.by_itself(&stops) && stops.contains(stop),
-            // What is through and was given up, or lost what failed, may be called either.
-            Verdict::Through => self.is_through(false) && (stops.is_empty() || !self.by_itself(&stops)),
-            Verdict::Rolls => !self.is_through(true) && stops.is_empty(),
+        let is_true = match actual {
+            RolloutVerdict::Stopped(stop @ Stop::Aborted(_)) => stops.contains(stop),
+            RolloutVerdict::Stopped(stop) => !goes_back && self.by_itself(&stops) && stops.contains(stop),
+            RolloutVerdict::RollBack(stop) => goes_back && self.by_itself(&stops) && stops.contains(stop),
+            // A rollout that succeeded and was aborted, or whose failed clusters left, may have either verdict.
+            RolloutVerdict::Succeeded => {
+                self.has_succeeded(false) && (stops.is_empty() || !self.by_itself(&stops))
+            }
+            RolloutVerdict::InProgress => !self.has_succeeded(true) && stops.is_empty(),
         };
-        if is_so {
+        if is_true {
             return Ok(());
         }
         Err(Violation::WrongVerdict {
-            said: said.clone(),
+            actual: actual.clone(),
             stops,
         })
     }
 
-    /// Whether no person gave it up.
+    /// Whether no operator aborted the rollout.
     fn by_itself(&self, stops: &[Stop]) -> bool {
         !stops.iter().any(|stop| matches!(stop, Stop::Aborted(_)))
     }
 
-    /// Everything that stops the rollout.
+    /// Returns everything that stops the rollout.
     fn stops(&self) -> Vec<Stop> {
         let person = self.input.steering.aborted.clone().map(Stop::Aborted);
         let budgets = self.overdrawn().map(|(stage, scope)| Stop::TooManyFailures {
@@ -57,10 +59,10 @@ impl Moment<'_> {
         person.into_iter().chain(budgets).chain(gates).collect()
     }
 
-    /// Every stage is passed and every cluster done, skipped, or out of reach, and none is missing; or there are none. One that was lost on
-    /// the way is out of reach and has failed, and one that is passed over may have work to finish: `strictly`, they stand
-    /// in the way, and otherwise not; the rules leave it open.
-    fn is_through(&self, strictly: bool) -> bool {
+    /// Whether every stage has passed and every cluster is done, skipped or unreachable, and none is missing; or there
+    /// are no clusters. A cluster that was lost after its admission is unreachable and failed, and a skipped cluster
+    /// may have work in progress: `strictly`, these count as not done. The rules allow both.
+    fn has_succeeded(&self, strictly: bool) -> bool {
         let out_of_reach = |member: &Member<'_>| {
             let unreachable = matches!(member.view.reach, Reach::Unreachable { .. });
             let lost = !matches!(member.facts.state, State::Obstructed);

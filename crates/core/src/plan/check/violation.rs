@@ -2,8 +2,10 @@
 
 use jiff::Timestamp;
 
-use crate::plan::stages::{StagePhase, StageRecord, Stop, Verdict};
-use crate::plan::types::{HoldReason, Tally};
+use crate::plan::leaving::RemovalDecision;
+use crate::plan::stages::Tally;
+use crate::plan::stages::{RolloutVerdict, StagePhase, StageRecord, Stop};
+use crate::plan::types::HoldReason;
 
 /// A rule that a plan breaks, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,14 +22,14 @@ pub enum Violation {
         /// The cluster.
         cluster: String,
     },
-    /// Called done though an entry does not hold its target, or is not soaked.
-    #[error("cluster {cluster}: called done, but an entry does not hold its target, or not for long enough")]
+    /// Decided as done though an entry does not hold its target, or has not soaked.
+    #[error("cluster {cluster}: decided as done, but an entry does not hold its target or has not soaked")]
     NotDone {
         /// The cluster.
         cluster: String,
     },
-    /// Every entry holds its target and soaked, and the plan says something else.
-    #[error("cluster {cluster}: every entry holds its target and soaked, but it is not called done")]
+    /// Every entry holds its target and soaked, and the decision is not done.
+    #[error("cluster {cluster}: every entry holds its target and soaked, but not decided as done")]
     DoneUnnoticed {
         /// The cluster.
         cluster: String,
@@ -62,7 +64,7 @@ pub enum Violation {
         /// The entry.
         entry: String,
     },
-    /// A slot is a cluster with all its entries, and one is left out.
+    /// A slot is for a cluster with all its entries, and one is left out.
     #[error("cluster {cluster}: starts without entry {entry}, which is not at its target")]
     LeavesEntryOut {
         /// The cluster.
@@ -70,7 +72,7 @@ pub enum Violation {
         /// The entry.
         entry: String,
     },
-    /// Started though one of its parameters is not valid.
+    /// Started though one of its parameters is invalid.
     #[error("cluster {cluster}: started with invalid parameters of entry {entry}")]
     StartsInvalid {
         /// The cluster.
@@ -78,13 +80,13 @@ pub enum Violation {
         /// The entry.
         entry: String,
     },
-    /// Started though it cannot be worked on.
+    /// Started though it is not ready.
     #[error("cluster {cluster}: started though it is not ready")]
     StartsUnready {
         /// The cluster.
         cluster: String,
     },
-    /// Started though a person suspended one of its Syncs.
+    /// Started though one of its Syncs is suspended.
     #[error("cluster {cluster}: started though the Sync of entry {entry} is suspended")]
     StartsSuspendedSync {
         /// The cluster.
@@ -92,7 +94,7 @@ pub enum Violation {
         /// The entry.
         entry: String,
     },
-    /// Started though too many clusters had left at once.
+    /// Started though too many clusters left at once.
     #[error("cluster {cluster}: started though too many clusters left the group at once")]
     StartsWhileMembershipHeld {
         /// The cluster.
@@ -104,20 +106,20 @@ pub enum Violation {
         /// The cluster.
         cluster: String,
     },
-    /// Started though a person paused the rollout.
+    /// Started though an operator paused the rollout.
     #[error("cluster {cluster}: started though the rollout is paused")]
     StartsWhilePaused {
         /// The cluster.
         cluster: String,
     },
-    /// Started with a release that a person gave up.
-    #[error("cluster {cluster}: started with a release that was given up")]
+    /// Started with a release that an operator aborted.
+    #[error("cluster {cluster}: started with an aborted release")]
     StartsWhileAborted {
         /// The cluster.
         cluster: String,
     },
-    /// Started though a person had it passed over, alone or with its stage.
-    #[error("cluster {cluster}: started though it is to be passed over")]
+    /// Started though an operator skipped it, on its own or with its stage.
+    #[error("cluster {cluster}: started though it is skipped")]
     StartsSkipped {
         /// The cluster.
         cluster: String,
@@ -127,7 +129,7 @@ pub enum Violation {
     StartsBeforeStage {
         /// The cluster.
         cluster: String,
-        /// The place of its stage.
+        /// The index of its stage.
         stage: usize,
     },
     /// Started with the last known good release though its stage is open.
@@ -136,23 +138,23 @@ pub enum Violation {
         /// The cluster.
         cluster: String,
     },
-    /// Started with the last known good release though it holds something else, or all of that already.
+    /// Started with the last known good release though it holds something else, or already holds all of that release.
     #[error("cluster {cluster}: started with the last known good release, but it is not new")]
     NotNew {
         /// The cluster.
         cluster: String,
     },
-    /// Started with other entries of the last known good release than it lacks.
+    /// Started with other entries of the last known good release than those that it lacks.
     #[error(
         "cluster {cluster}: lacks entries {expected:?} of the last known good release; started with others"
     )]
     WrongKnownGoodEntries {
         /// The cluster.
         cluster: String,
-        /// Those that it lacks.
+        /// The entries that it lacks.
         expected: Vec<String>,
     },
-    /// Held though it is new, its stage waits, and there is room to start it with the last known good release.
+    /// Held though it is new, its stage waits, and a slot is free to start it with the last known good release.
     #[error("cluster {cluster}: new, and not started with the last known good release")]
     KnownGoodForgotten {
         /// The cluster.
@@ -164,245 +166,289 @@ pub enum Violation {
         /// The cluster.
         cluster: String,
     },
-    /// Started though a gate failed, which stops everything.
+    /// Started though a gate failed, which stops all starts.
     #[error("cluster {cluster}: started though a gate of stage {stage} failed")]
     StartsBehindFailedGate {
         /// The cluster.
         cluster: String,
-        /// The place of that stage.
+        /// The index of that stage.
         stage: usize,
     },
-    /// Started before another whose turn it was, and that needs no more.
-    #[error("cluster {cluster}: started before {before}, whose turn it was")]
+    /// Started before another cluster that precedes it and needs no more.
+    #[error("cluster {cluster}: started before {before}, which precedes it")]
     OutOfTurn {
         /// The cluster.
         cluster: String,
-        /// Whose turn it was.
+        /// The cluster that precedes it.
         before: String,
     },
-    /// Started before its share of the jitter is over.
-    #[error("cluster {cluster}: started before {eligible}, the end of its share of the jitter")]
+    /// Started before its jitter is over.
+    #[error("cluster {cluster}: started before {eligible}, when its jitter is over")]
     StartsBeforeJitter {
         /// The cluster.
         cluster: String,
-        /// When its share is over.
+        /// When its jitter is over.
         eligible: Timestamp,
     },
-    /// Started though more clusters failed than may.
-    #[error("cluster {cluster}: started though {failed} failed of at most {allowed}")]
+    /// Started though the failure limit is exceeded.
+    #[error("cluster {cluster}: started though {failed} clusters failed (limit {allowed})")]
     StartsBeyondBudget {
         /// The cluster.
         cluster: String,
-        /// The stage whose budget is overdrawn; `None`: that of the group.
+        /// The stage whose limit is exceeded; `None`: that of the group.
         stage: Option<usize>,
-        /// Clusters that failed.
+        /// The number of failed clusters.
         failed: usize,
-        /// Clusters that may.
+        /// The failure limit.
         allowed: usize,
     },
-    /// More clusters in flight than there are slots, and than there were.
-    #[error("{after} clusters in flight afterwards, {bound} at most")]
+    /// More clusters are in flight than there are slots, and more than before.
+    #[error("{after} clusters in flight after the plan (limit {bound})")]
     TooManyInFlight {
-        /// In which stage; `None`: in the group.
+        /// The stage; `None`: the group.
         stage: Option<String>,
-        /// In flight once the plan is executed.
+        /// The clusters in flight after the plan is executed.
         after: usize,
-        /// Slots, or how many were in flight before if that is more.
+        /// The slots, or the clusters in flight before the plan if they are more.
         bound: usize,
     },
-    /// This release has reached more clusters that are not through with it than there are slots, and than before.
-    #[error("the release not through with {after} clusters afterwards, {bound} at most")]
+    /// This release is in flight on more clusters than there are slots, and on more than before.
+    #[error("the release in flight on {after} clusters after the plan (limit {bound})")]
     ReleaseTooWide {
-        /// In which stage; `None`: in the group.
+        /// The stage; `None`: the group.
         stage: Option<String>,
-        /// Clusters that it has reached once the plan is executed.
+        /// The clusters with this release in flight after the plan is executed.
         after: usize,
-        /// Slots, or how many it had reached before if that is more.
+        /// The slots, or the clusters with this release in flight before the plan if they are more.
         bound: usize,
     },
-    /// More clusters are not available than may be, and than were.
-    #[error("{after} clusters not available afterwards, {bound} at most")]
+    /// More clusters are unavailable than allowed, and more than before.
+    #[error("{after} clusters unavailable after the plan (limit {bound})")]
     TooManyUnavailable {
-        /// In which stage; `None`: in the group.
+        /// The stage; `None`: the group.
         stage: Option<String>,
-        /// Unavailable once the plan is executed.
+        /// The unavailable clusters after the plan is executed.
         after: usize,
-        /// How many may be, or were if that is more.
+        /// The limit, or the unavailable clusters before the plan if they are more.
         bound: usize,
     },
-    /// Called in flight though nothing of this release is under way there.
-    #[error("cluster {cluster}: called in flight, but nothing is under way")]
+    /// Decided as in flight though nothing of this release is in progress there.
+    #[error("cluster {cluster}: decided as in flight, but nothing is in progress")]
     NothingUnderWay {
         /// The cluster.
         cluster: String,
     },
-    /// In flight, and its slot is given away.
+    /// In flight, and its slot is given to another cluster.
     #[error("cluster {cluster}: in flight, but held")]
     UnderWayUnnoticed {
         /// The cluster.
         cluster: String,
     },
-    /// In flight until another time than the plan says.
-    #[error("cluster {cluster}: in flight until {expected:?}, not {said:?}")]
+    /// In flight until another time than decided.
+    #[error("cluster {cluster}: in flight until {expected:?}, decided: {actual:?}")]
     WrongDeadline {
         /// The cluster.
         cluster: String,
-        /// The plan's.
-        said: Option<Timestamp>,
-        /// Its admission and the progress deadline; `None`: it was healthy already.
+        /// The decided deadline.
+        actual: Option<Timestamp>,
+        /// The admission and the progress deadline; `None`: it was healthy before.
         expected: Option<Timestamp>,
     },
-    /// Called lost though it is ready, or the other way round.
-    #[error("cluster {cluster}: called lost: {said}")]
+    /// Decided as lost though it is ready, or the other way round.
+    #[error("cluster {cluster}: decided as lost: {actual}")]
     WrongLost {
         /// The cluster.
         cluster: String,
-        /// The plan's.
-        said: bool,
+        /// The decision.
+        actual: bool,
     },
-    /// Called soaking though it is not: an entry is not held or not healthy, or all soaked.
-    #[error("cluster {cluster}: called soaking, but it is not")]
+    /// Decided as soaking though an entry is not applied or not healthy, or all entries have soaked.
+    #[error("cluster {cluster}: decided as soaking, but it is not")]
     NotSoaking {
         /// The cluster.
         cluster: String,
     },
-    /// Soaking, and the plan says something else.
-    #[error("cluster {cluster}: soaking, but not called so")]
+    /// Soaking, and the decision is another one.
+    #[error("cluster {cluster}: soaking, but not decided as soaking")]
     SoakUnnoticed {
         /// The cluster.
         cluster: String,
     },
-    /// Soaking until another time than the plan says.
-    #[error("cluster {cluster}: soaking until {expected}, not {said}")]
+    /// Soaking until another time than decided.
+    #[error("cluster {cluster}: soaking until {expected}, decided: {actual}")]
     WrongSoak {
         /// The cluster.
         cluster: String,
-        /// The plan's.
-        said: Timestamp,
-        /// When the last of its entries has been healthy for long enough.
+        /// The decided time.
+        actual: Timestamp,
+        /// When the last of its entries has soaked.
         expected: Timestamp,
     },
-    /// Called failed though nothing failed.
-    #[error("cluster {cluster}: called failed, but nothing failed")]
+    /// Decided as failed though nothing failed.
+    #[error("cluster {cluster}: decided as failed, but nothing failed")]
     NothingFailed {
         /// The cluster.
         cluster: String,
     },
-    /// It failed, and the plan says something else.
-    #[error("cluster {cluster}: failed, but not called so")]
+    /// Failed, and the decision is another one.
+    #[error("cluster {cluster}: failed, but not decided as failed")]
     FailureUnnoticed {
         /// The cluster.
         cluster: String,
     },
-    /// It failed for another reason, or is tried again at another time.
+    /// Failed for another reason, or retried at another time, than decided.
     #[error("cluster {cluster}: failed, but not for that reason or with that retry")]
     WrongFailure {
         /// The cluster.
         cluster: String,
     },
-    /// Held for a reason that is not true of it.
-    #[error("cluster {cluster}: held for {}, which is not so", reason.as_str())]
+    /// Held for a reason that does not apply.
+    #[error("cluster {cluster}: held for {}, which does not apply", reason.as_str())]
     WrongHold {
         /// The cluster.
         cluster: String,
-        /// The plan's.
+        /// The decided reason.
         reason: HoldReason,
     },
-    /// Held for a reason that is true, but not the first in their order, or though nothing stands in its way.
-    #[error("cluster {cluster}: held for {}, which is not what comes first", reason.as_str())]
+    /// Held for a reason that applies but is not the first, or though nothing blocks it.
+    #[error("cluster {cluster}: held for {}, which is not the first reason", reason.as_str())]
     NotTheFirstReason {
         /// The cluster.
         cluster: String,
-        /// The plan's.
+        /// The decided reason.
         reason: HoldReason,
     },
-    /// Time changes the hold at another time than the plan says, or not at all.
-    #[error("cluster {cluster}: its hold is looked at again at {expected:?}, not {said:?}")]
+    /// Time ends the hold at another time than decided, or not at all.
+    #[error("cluster {cluster}: its hold ends at {expected:?}, decided: {actual:?}")]
     WrongHoldRecheck {
         /// The cluster.
         cluster: String,
-        /// The plan's.
-        said: Option<Timestamp>,
-        /// When time changes it.
+        /// The decided time.
+        actual: Option<Timestamp>,
+        /// When time ends the hold.
         expected: Option<Timestamp>,
     },
-    /// Held for want of a slot while one is free for it.
+    /// Held for a slot while one is free for it.
     #[error("cluster {cluster}: waits for a slot while one is free")]
     IdleSlot {
         /// The cluster.
         cluster: String,
     },
-    /// Held for what is unavailable though it may be unavailable as well.
-    #[error("cluster {cluster}: waits for others to be available, but it may be started")]
+    /// Held for unavailable clusters though it may be unavailable as well.
+    #[error("cluster {cluster}: waits for unavailable clusters, but it may start")]
     MayBeUnavailable {
         /// The cluster.
         cluster: String,
     },
-    /// Other stages than those of the strategy, or in another order.
+    /// The stages are not those of the strategy, or are in another order.
     #[error("the stages of the plan are not those of the strategy")]
     WrongStages,
-    /// A stage is doing something else than the plan says.
-    #[error("stage {stage}: called {said:?}, expected one of {expected:?}")]
+    /// The stage has another phase than planned.
+    #[error("stage {stage}: planned as {actual:?}, expected one of {expected:?}")]
     WrongStagePhase {
         /// The stage.
         stage: String,
-        /// The plan's.
-        said: StagePhase,
-        /// Each phase that would be a true one.
+        /// The planned phase.
+        actual: StagePhase,
+        /// The phases that apply.
         expected: Vec<StagePhase>,
     },
-    /// Something else is to be recorded of a stage than the plan says.
-    #[error("stage {stage}: wrong record of {what}: {said:?}, expected {expected:?}")]
+    /// The stage has another record than planned.
+    #[error("stage {stage}: wrong record of {what}: {actual:?}, expected {expected:?}")]
     WrongRecord {
         /// The stage.
         stage: String,
         /// The part of the record.
         what: &'static str,
-        /// The plan's.
-        said: Box<StageRecord>,
-        /// What was recorded, and what is new.
+        /// The planned record.
+        actual: Box<StageRecord>,
+        /// The record of the input, with what is new.
         expected: Box<StageRecord>,
     },
-    /// Something else becomes of the rollout than the plan says.
-    #[error("the rollout is called {said:?}; what stops it: {stops:?}")]
+    /// The rollout has another verdict than planned.
+    #[error("the verdict on the rollout is {actual:?}; what stops it: {stops:?}")]
     WrongVerdict {
-        /// The plan's.
-        said: Verdict,
+        /// The planned verdict.
+        actual: RolloutVerdict,
         /// Everything that stops it.
         stops: Vec<Stop>,
     },
-    /// The counts are wrong.
-    #[error("counted {said:?}, expected {expected:?}")]
-    WrongTally {
-        /// Of which stage; `None`: of the group.
-        stage: Option<String>,
-        /// The plan's.
-        said: Tally,
-        /// What there is.
-        expected: Tally,
-    },
-    /// The plan wants to be looked at again at a time that is not in the future.
-    #[error("to be looked at again at {at}, which is past")]
-    RecheckPast {
-        /// The plan's.
-        at: Timestamp,
-    },
-    /// A decision says that time changes it before the plan wants to be looked at again.
-    #[error(
-        "cluster {cluster}: its decision changes at {changes}, before the plan is looked at again at {at:?}"
-    )]
-    RecheckAfterDecision {
+    /// Retried though it has not failed.
+    #[error("cluster {cluster}: retried, but it has not failed")]
+    RetriesNothingFailed {
         /// The cluster.
         cluster: String,
-        /// The plan's; `None`: it does not want to be.
+    },
+    /// Retried though the group is suspended, the rollout is paused or aborted, or too many clusters left at once.
+    #[error("cluster {cluster}: retried while nothing may start")]
+    RetriesWhileStopped {
+        /// The cluster.
+        cluster: String,
+    },
+    /// Retried though no retry was requested since its admission, or with other entries, or for another request.
+    #[error("cluster {cluster}: retried without an open request for these entries")]
+    RetryNotRequested {
+        /// The cluster.
+        cluster: String,
+    },
+    /// Not retried though a request is pending and a slot is free.
+    #[error("cluster {cluster}: not retried, though a request is pending and a slot is free")]
+    RetryForgotten {
+        /// The cluster.
+        cluster: String,
+    },
+    /// A Sync that the group no longer wants has no decision.
+    #[error("Sync {sync}: leaves, and has no decision")]
+    RemovalUndecided {
+        /// The Sync.
+        sync: String,
+    },
+    /// A Sync that the group wants has a decision to remove it.
+    #[error("Sync {sync}: decided to be removed, but the group wants it")]
+    RemovesWanted {
+        /// The Sync.
+        sync: String,
+    },
+    /// A Sync that leaves has a wrong decision.
+    #[error("Sync {sync}: decided {actual:?}, expected {expected:?}")]
+    WrongRemoval {
+        /// The Sync.
+        sync: String,
+        /// The decision.
+        actual: RemovalDecision,
+        /// The right decision.
+        expected: RemovalDecision,
+    },
+    /// The counts are wrong.
+    #[error("counted {actual:?}, expected {expected:?}")]
+    WrongTally {
+        /// The stage; `None`: the group.
+        stage: Option<String>,
+        /// The planned counts.
+        actual: Tally,
+        /// The right counts.
+        expected: Tally,
+    },
+    /// The time of the next plan is not in the future.
+    #[error("the next plan is at {at}, which is past")]
+    RecheckPast {
+        /// The time of the next plan.
+        at: Timestamp,
+    },
+    /// A decision ends before the next plan.
+    #[error("{subject}: its decision ends at {changes}, before the next plan at {at:?}")]
+    RecheckAfterDecision {
+        /// The cluster, or the Sync that leaves.
+        subject: String,
+        /// The time of the next plan; `None`: there is none.
         at: Option<Timestamp>,
-        /// The decision's.
+        /// When the decision ends.
         changes: Timestamp,
     },
-    /// Time changes a decision or a stage before the plan wants to be looked at again, or though it does not want to be.
-    #[error("to be looked at again at {at:?}, after time has changed it")]
+    /// Time changes a decision or a stage before the next plan, or without a next plan.
+    #[error("the next plan is at {at:?}, after time has changed this one")]
     RecheckLate {
-        /// The plan's; `None`: it does not want to be.
+        /// The time of the next plan; `None`: there is none.
         at: Option<Timestamp>,
         /// What is wrong by then.
         #[source]

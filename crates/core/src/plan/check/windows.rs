@@ -1,17 +1,16 @@
-//! Windows by the civil time of their zone, read off minute by minute.
+//! Windows in the civil time of their zone, evaluated minute by minute.
 //!
-//! What a window means on a day on which its zone changes its offset is left to the tests of windows; here such days
-//! have no opinion.
+//! Days on which a zone changes its offset are left to the tests of windows; the result is unknown here.
 
 use jiff::civil::Date;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::window::Window;
 
-/// How far ahead an opening is looked for. No window is closed for longer and opens again.
+/// How far ahead the next opening is searched. No window is closed for longer and opens again.
 const DAYS: i64 = 9;
 
-/// Whether work may start at this time; `None`: no opinion.
+/// Whether work may start at this time; `None`: unknown.
 pub(super) fn are_open(windows: &[&Window], at: Timestamp) -> Option<bool> {
     let mut allowed = windows.iter().all(|window| !window.allow);
     let mut denied = false;
@@ -23,12 +22,12 @@ pub(super) fn are_open(windows: &[&Window], at: Timestamp) -> Option<bool> {
     Some(allowed && !denied)
 }
 
-/// When closed windows let work start; `None`: no opinion. `Some(None)`: never.
+/// Returns when closed windows open next; `None`: unknown. `Some(None)`: never.
 pub(super) fn next_opening(windows: &[&Window], after: Timestamp) -> Option<Option<Timestamp>> {
     let mut changes: Vec<Timestamp> = Vec::new();
     for window in windows {
         let horizon = SignedDuration::from_hours(24 * (DAYS + 2));
-        if !is_calm(window, after)
+        if !has_constant_offset(window, after)
             || offset(window, after) != offset(window, after.checked_add(horizon).ok()?)
         {
             return None;
@@ -54,7 +53,7 @@ pub(super) fn next_opening(windows: &[&Window], after: Timestamp) -> Option<Opti
 }
 
 fn is_open(window: &Window, at: Timestamp) -> Option<bool> {
-    if !is_calm(window, at) {
+    if !has_constant_offset(window, at) {
         return None;
     }
     let civil = window.zone.to_datetime(at);
@@ -76,7 +75,7 @@ fn is_open(window: &Window, at: Timestamp) -> Option<bool> {
 }
 
 /// Whether the zone keeps its offset around this time.
-fn is_calm(window: &Window, at: Timestamp) -> bool {
+fn has_constant_offset(window: &Window, at: Timestamp) -> bool {
     let two_days = SignedDuration::from_hours(48);
     let around = [at.checked_sub(two_days), at.checked_add(two_days)];
     let mut near = around.into_iter().flatten();

@@ -1,4 +1,4 @@
-//! What status says of decisions, by tables.
+//! Reports of plans in status, by tables.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use starling_api::StageTaskType;
 
 use super::*;
 use crate::plan::tests::input;
-use crate::plan::{StageRecord, Tally, To, Word};
+use crate::plan::{Attribution, StageRecord, Tally, To};
 
 fn t(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + seconds).unwrap()
 }
 
-fn word() -> Word {
-    Word {
+fn attribution() -> Attribution {
+    Attribution {
         by: "jane".into(),
         reason: "why not".into(),
         at: t(0),
@@ -63,8 +63,9 @@ fn stage(name: &str, phase: StagePhase) -> StagePlan {
     }
 }
 
-fn of(decisions: BTreeMap<String, Decision>, phase: StagePhase, verdict: Verdict) -> Plan {
+fn of(decisions: BTreeMap<String, Decision>, phase: StagePhase, verdict: RolloutVerdict) -> Plan {
     Plan {
+        removals: BTreeMap::new(),
         decisions,
         stages: vec![stage("canary", phase), stage("*", StagePhase::Pending)],
         tally: Tally {
@@ -95,20 +96,20 @@ fn waiting() -> StagePhase {
 #[test]
 fn the_phase_follows_from_verdict_counts_and_direction() {
     use Direction::{Back, BackAtOnce, Forward};
-    let (open, rolls) = (StagePhase::Open, Verdict::Rolls);
-    let stopped = || Verdict::Stopped(too_many());
+    let (open, rolls) = (StagePhase::Open, RolloutVerdict::InProgress);
+    let stopped = || RolloutVerdict::Stopped(too_many());
     for (script, stage, verdict, direction, expected) in [
         (
             "d",
             open.clone(),
-            Verdict::Through,
+            RolloutVerdict::Succeeded,
             Forward,
             RolloutPhase::Succeeded,
         ),
         (
             "dn",
             open.clone(),
-            Verdict::Stopped(Stop::Aborted(word())),
+            RolloutVerdict::Stopped(Stop::Aborted(attribution())),
             Forward,
             RolloutPhase::Failed,
         ),
@@ -117,7 +118,7 @@ fn the_phase_follows_from_verdict_counts_and_direction() {
         (
             "dfWW",
             open.clone(),
-            Verdict::RollBack(too_many()),
+            RolloutVerdict::RollBack(too_many()),
             Forward,
             RolloutPhase::Paused,
         ),
@@ -180,25 +181,25 @@ fn the_phase_follows_from_verdict_counts_and_direction() {
 }
 
 #[test]
-fn what_people_hold_is_paused_while_somebody_waits() {
+fn a_rollout_that_an_operator_holds_is_paused_while_clusters_wait() {
     let holds: [fn(&mut PlanInput); 3] = [
         |input| input.suspended = true,
         |input| input.membership_held = true,
-        |input| input.steering.paused = Some(word()),
+        |input| input.steering.paused = Some(attribution()),
     ];
     for holds in holds {
         let mut input = input("", 1, 0);
         holds(&mut input);
         for (script, expected) in [("dn", RolloutPhase::Paused), ("dW", RolloutPhase::Progressing)] {
-            let plan = of(decisions(script), StagePhase::Open, Verdict::Rolls);
+            let plan = of(decisions(script), StagePhase::Open, RolloutVerdict::InProgress);
             assert_eq!(plan.report(&input).phase, expected, "{script}");
         }
     }
 }
 
-/// Each reason for which clusters wait is told once, with their number and the first of their times.
+/// Each reason that blocks clusters is reported once, with their number and the earliest of their times.
 #[test]
-fn what_blocks_is_counted_and_says_what_it_waits_for() {
+fn blockers_are_counted_and_say_what_they_wait_for() {
     let wait = |wait| HoldReason::StageWaits { stage: 0, wait };
     let gate = |gate, until| wait(StageWait::Gate { gate, until });
     let failed = |gate| {
@@ -207,36 +208,33 @@ fn what_blocks_is_counted_and_says_what_it_waits_for() {
             message: "no".into(),
         })
     };
-    for (reason, told) in [
+    for (reason, text) in [
         (HoldReason::NoSlot, "2 clusters wait for one of 3 slots"),
         (
             HoldReason::TooManyUnavailable,
-            "5 of at most 4 clusters are in flight or not healthy; 2 clusters wait until fewer are (maxUnavailable of the group or their stage)",
+            "5 clusters are in flight or not healthy (limit 4); 2 clusters wait (maxUnavailable of the group or their stage)",
         ),
         (
             HoldReason::TooManyFailures { stage: None },
-            "2 of at most 1 allowed failures; 2 clusters wait",
+            "2 failed (limit 1); 2 clusters wait",
         ),
         (
             HoldReason::TooManyFailures { stage: Some(0) },
-            "0 of at most 0 allowed failures in stage canary; 2 clusters wait",
+            "0 failed in stage canary (limit 0); 2 clusters wait",
         ),
         (HoldReason::WindowClosed, "2 clusters wait for their window"),
-        (
-            HoldReason::Jitter,
-            "2 clusters wait for their share of the jitter",
-        ),
+        (HoldReason::Jitter, "2 clusters wait for their jitter"),
         (
             HoldReason::GroupSuspended,
             "the group is suspended; 2 clusters wait",
         ),
         (
-            HoldReason::Paused(word()),
+            HoldReason::Paused(attribution()),
             "paused by jane (why not); 2 clusters wait",
         ),
         (
-            HoldReason::Aborted(word()),
-            "given up by jane (why not); 2 clusters wait",
+            HoldReason::Aborted(attribution()),
+            "aborted by jane (why not); 2 clusters wait",
         ),
         (
             HoldReason::MembershipHeld,
@@ -252,7 +250,7 @@ fn what_blocks_is_counted_and_says_what_it_waits_for() {
         ),
         (
             wait(StageWait::Unproven),
-            "no cluster of stage canary took this release",
+            "no cluster of stage canary is on this release",
         ),
         (
             gate(Gate::Approval, None),
@@ -282,19 +280,20 @@ fn what_blocks_is_counted_and_says_what_it_waits_for() {
         };
         let decisions = [("a", held(None)), ("b", held(Some(t(9)))), ("c", Decision::Done)];
         let decisions = decisions.map(|(name, decision)| (name.to_owned(), decision));
-        let plan = of(decisions.into(), StagePhase::Open, Verdict::Rolls);
+        let plan = of(decisions.into(), StagePhase::Open, RolloutVerdict::InProgress);
         let blocked = plan.report(&input("", 1, 0)).blocked_by;
-        let [(word, message, Some(at))] = blocked.as_slice() else {
+        let [(name, message, Some(at))] = blocked.as_slice() else {
             panic!("{blocked:?}")
         };
-        assert_eq!((*word, *at), (reason.as_str(), t(9)));
-        assert!(message.contains(told), "{message}");
+        assert_eq!((*name, *at), (reason.as_str(), t(9)));
+        assert!(message.contains(text), "{message}");
     }
 }
 
-/// An open stage of which clusters soak and none is at work says until when; so does whoever waits for it.
+/// An open stage in which clusters soak and nothing else is in flight has the time of its end, and so have the clusters
+/// that wait for it.
 #[test]
-fn a_stage_that_only_soaks_says_until_when() {
+fn a_stage_that_only_soaks_has_an_end() {
     let soaking = |until| Decision::Soaking { until: t(until) };
     let waits = |working, soaking| {
         hold(HoldReason::StageWaits {
@@ -320,7 +319,7 @@ fn a_stage_that_only_soaks_says_until_when() {
             Some(ended),
             None,
         ),
-        // Who waits for a cluster that has not started cannot know.
+        // A cluster that waits for one that has not started has no time.
         (vec![soaking(9), waits(1, 1)], StagePhase::Open, Some(ended), None),
         (vec![soaking(9), works, waits(1, 1)], StagePhase::Open, None, None),
         (vec![soaking(9), waits(0, 1)], StagePhase::Passed, None, None),
@@ -328,9 +327,9 @@ fn a_stage_that_only_soaks_says_until_when() {
     ] {
         let mut input = input(&"o".repeat(decisions.len()), 1, 0);
         let named = input.clusters.keys().cloned().zip(decisions.clone()).collect();
-        // The last one is of the stage behind.
+        // The last one is of the next stage.
         input.clusters.values_mut().next_back().unwrap().stage = 1;
-        let report = of(named, phase, Verdict::Rolls).report(&input);
+        let report = of(named, phase, RolloutVerdict::InProgress).report(&input);
         assert_eq!(report.soaks.get("canary").copied(), soaks, "{decisions:?}");
         assert_eq!(
             report.blocked_by.first().and_then(|blocker| blocker.2),
@@ -342,58 +341,64 @@ fn a_stage_that_only_soaks_says_until_when() {
 
 #[test]
 fn a_group_without_clusters_is_in_no_stage() {
-    let nobody = of(BTreeMap::new(), StagePhase::Pending, Verdict::Through);
-    let report = nobody.report(&input("", 1, 0));
+    let empty = of(BTreeMap::new(), StagePhase::Pending, RolloutVerdict::Succeeded);
+    let report = empty.report(&input("", 1, 0));
     assert_eq!((report.stage.as_str(), report.blocked_by), ("", Vec::new()));
 }
 
 #[test]
-fn where_nobody_waits_the_gate_of_the_stage_is_told_or_what_holds_the_rest() {
-    let told = |script: &str, phase: StagePhase, verdict: Verdict, held: bool| {
+fn without_waiting_clusters_the_gate_or_the_clusters_on_hold_are_reported() {
+    let blockers = |script: &str, phase: StagePhase, verdict: RolloutVerdict, held: bool| {
         let mut input = input("", 1, 0);
         input.membership_held = held;
         let blocked = of(decisions(script), phase, verdict).report(&input).blocked_by;
         blocked
             .into_iter()
-            .map(|(word, _, at)| (word, at))
+            .map(|(name, _, at)| (name, at))
             .collect::<Vec<_>>()
     };
     let soak = StagePhase::Waiting(StageWait::Gate {
         gate: Gate::TimedWait(Duration::from_secs(60)),
         until: Some(t(60)),
     });
-    let rolls = || Verdict::Rolls;
+    let rolls = || RolloutVerdict::InProgress;
     assert_eq!(
-        told("dd", soak.clone(), rolls(), false),
+        blockers("dd", soak.clone(), rolls(), false),
         [("TimedWait", Some(t(60)))]
     );
-    assert_eq!(told("dd", waiting(), rolls(), false), [("StageUnproven", None)]);
-    assert_eq!(told("dW", StagePhase::Open, rolls(), false), []);
     assert_eq!(
-        told("dW", StagePhase::Open, rolls(), true),
+        blockers("dd", waiting(), rolls(), false),
+        [("StageUnproven", None)]
+    );
+    assert_eq!(blockers("dW", StagePhase::Open, rolls(), false), []);
+    assert_eq!(
+        blockers("dW", StagePhase::Open, rolls(), true),
         [("MembershipHeld", None)]
     );
-    assert_eq!(told("dn", StagePhase::Open, rolls(), true), [("NoSlot", None)]);
-    assert_eq!(told("dn", soak, rolls(), false), [("NoSlot", None)]);
     assert_eq!(
-        told("dxx", StagePhase::Open, rolls(), false),
+        blockers("dn", StagePhase::Open, rolls(), true),
+        [("NoSlot", None)]
+    );
+    assert_eq!(blockers("dn", soak, rolls(), false), [("NoSlot", None)]);
+    assert_eq!(
+        blockers("dxx", StagePhase::Open, rolls(), false),
         [("ClusterSuspended", None)]
     );
     assert_eq!(
-        told("dx", StagePhase::Open, Verdict::Stopped(too_many()), false),
+        blockers("dx", StagePhase::Open, RolloutVerdict::Stopped(too_many()), false),
         []
     );
 }
 
 #[test]
-fn the_worst_is_told_first() {
+fn the_worst_problem_comes_first() {
     let failed = |reason| Decision::Failed {
         reason,
         retry_at: None,
     };
     let lost = |deadline| Decision::InFlight { deadline, lost: true };
     let decisions = [
-        ("a", hold(HoldReason::Skipped(word()))),
+        ("a", hold(HoldReason::Skipped(attribution()))),
         ("b", hold(HoldReason::SyncSuspended { entry: "app".into() })),
         ("c", decisions("u").remove("c0").unwrap()),
         ("d", lost(Some(t(900)))),
@@ -406,7 +411,7 @@ fn the_worst_is_told_first() {
         ),
         ("f", failed(FailureReason::ProgressDeadlineExceeded)),
         ("g", failed(FailureReason::LostAfterAdmission)),
-        // Not in trouble.
+        // Without a problem.
         ("h", lost(None)),
         ("i", Decision::Done),
         (
@@ -419,7 +424,7 @@ fn the_worst_is_told_first() {
         ("k", hold(HoldReason::NoSlot)),
     ];
     let decisions = decisions.map(|(name, decision)| (name.to_owned(), decision));
-    let problems = of(decisions.into(), StagePhase::Open, Verdict::Rolls)
+    let problems = of(decisions.into(), StagePhase::Open, RolloutVerdict::InProgress)
         .report(&input("", 1, 0))
         .problems;
     let names: Vec<&str> = problems.iter().map(|(name, ..)| name.as_str()).collect();

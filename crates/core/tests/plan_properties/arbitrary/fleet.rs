@@ -4,11 +4,11 @@ use proptest::collection::btree_map;
 use proptest::option::weighted;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use starling_core::plan::{ClusterView, EntryView, Held, ObservedSync, Progress, Reach, Trouble};
+use starling_core::plan::{Applied, ClusterView, EntryView, ObservedSync, Progress, Reach, Trouble};
 
 use super::{GOOD, NEW, OLD, seconds, t, unreachable};
 
-fn held() -> impl Strategy<Value = Held> {
+fn applied() -> impl Strategy<Value = Applied> {
     let trouble = Trouble {
         reason: "HealthCheckFailed".into(),
         message: "not available".into(),
@@ -18,7 +18,7 @@ fn held() -> impl Strategy<Value = Held> {
         1 => Just((None, None)),
         1 => Just((None, Some(trouble))),
     ];
-    (now, seconds(400)).prop_map(|((since, trouble), longest)| Held {
+    (now, seconds(400)).prop_map(|((since, trouble), longest)| Applied {
         since,
         longest,
         trouble,
@@ -28,7 +28,7 @@ fn held() -> impl Strategy<Value = Held> {
 fn progress() -> impl Strategy<Value = Progress> {
     prop_oneof![
         2 => Just(Progress::Working),
-        5 => held().prop_map(Progress::Held),
+        5 => applied().prop_map(Progress::Applied),
         1 => weighted(0.5, 0i64..2000).prop_map(|retry| Progress::Failing {
             reason: "ApplyFailed".into(),
             message: "refused".into(),
@@ -38,7 +38,7 @@ fn progress() -> impl Strategy<Value = Progress> {
 }
 
 fn observed_sync() -> impl Strategy<Value = ObservedSync> {
-    // The new target may have been admitted by the older release: it left the entry as it is.
+    // The older release may have admitted the new target: it leaves the entry as it is.
     let admission = prop_oneof![
         1 => Just((None, "")),
         4 => Just((Some("new"), NEW)),
@@ -48,15 +48,24 @@ fn observed_sync() -> impl Strategy<Value = ObservedSync> {
         1 => Just((Some("other parameters"), NEW)),
     ];
     let admitted_at = prop_oneof![1 => Just(None), 9 => (0i64..1200).prop_map(Some)];
-    (admission, admitted_at, progress(), prop::bool::weighted(0.05)).prop_map(
-        |((target, release), admitted_at, progress, suspended)| ObservedSync {
-            target: target.map(str::to_owned),
-            release: release.to_owned(),
-            admitted_at: admitted_at.map(t),
-            progress,
-            suspended,
-        },
+    let retried_for = weighted(0.2, (0i64..4).prop_map(|n| t(n * 300)));
+    (
+        admission,
+        admitted_at,
+        progress(),
+        retried_for,
+        prop::bool::weighted(0.05),
     )
+        .prop_map(
+            |((target, release), admitted_at, progress, retried_for, suspended)| ObservedSync {
+                target: target.map(str::to_owned),
+                release: release.to_owned(),
+                admitted_at: admitted_at.map(t),
+                progress,
+                retried_for,
+                suspended,
+            },
+        )
 }
 
 fn entry() -> impl Strategy<Value = EntryView> {
@@ -86,7 +95,7 @@ fn reach() -> impl Strategy<Value = Reach> {
 pub(super) fn cluster(stages: usize) -> impl Strategy<Value = ClusterView> {
     let entries = btree_map(select(&["app", "base", "crds"][..]), entry(), 1..4);
     let windows = prop_oneof![1 => Just(vec![]), 1 => subsequence(vec![0, 1], 1..=2)];
-    // A cluster to which nothing happened yet.
+    // A cluster without any Sync.
     let is_new = prop::bool::weighted(0.1);
     (any::<u64>(), reach(), 0..stages, windows, entries, is_new).prop_map(
         |(uid, reach, stage, windows, entries, is_new)| ClusterView {

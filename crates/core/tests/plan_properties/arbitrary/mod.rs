@@ -2,7 +2,7 @@
 
 mod fleet;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
@@ -11,16 +11,16 @@ use proptest::collection::vec;
 use proptest::option::weighted;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use starling_api::{IntOrPercent, OnFailure, OnUnreachable, StageTaskType};
+use starling_api::{DeletionPolicy, IntOrPercent, OnFailure, OnUnreachable, StageTaskType};
 use starling_core::plan::{
-    Direction, Finding, Gate, GateRecord, Limits, PlanInput, REST, Reach, RolloutView, StageRecord,
-    StageRules, Steering, Strategy as Rollout, Word,
+    Attribution, Direction, Finding, Gate, GateRecord, LeavingCause, LeavingSync, Limits, PlanInput, REST,
+    Reach, Retry, RolloutView, StageRecord, StageRules, Steering, Strategy as Rollout,
 };
 use starling_core::window::Window;
 
 use fleet::cluster;
 
-/// The release that rolls in random inputs; `OLD` is one before it, and `GOOD` the last known good one.
+/// The current release of random inputs; `OLD` is a previous one, and `GOOD` the last known good one.
 pub(crate) const NEW: &str = "r2";
 const OLD: &str = "r1";
 pub(crate) const GOOD: &str = "r0";
@@ -30,8 +30,8 @@ pub(crate) fn t(seconds: i64) -> Timestamp {
     Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_700_000_000 + seconds)
 }
 
-pub(crate) fn word(at: i64) -> Word {
-    Word {
+pub(crate) fn attribution(at: i64) -> Attribution {
+    Attribution {
         by: "jane@example.com".into(),
         reason: "so".into(),
         at: t(at),
@@ -56,7 +56,7 @@ fn limit() -> impl Strategy<Value = IntOrPercent> {
     ]
 }
 
-/// Mostly wide, so that the other bounds are met as well.
+/// A limit that is mostly high, so that the other limits are reached as well.
 fn wide_limit() -> impl Strategy<Value = IntOrPercent> {
     prop_oneof![2 => Just(IntOrPercent::Percent(100)), 1 => limit()]
 }
@@ -157,7 +157,7 @@ pub(crate) fn strategy() -> impl Strategy<Value = Rollout> {
     )
 }
 
-// ---------------------------------------------------------------------- what was recorded and asked for
+// ---------------------------------------------------------------------- records and requests
 
 fn gate_record() -> impl Strategy<Value = GateRecord> {
     let found = prop_oneof![
@@ -172,7 +172,7 @@ fn gate_record() -> impl Strategy<Value = GateRecord> {
     })
 }
 
-/// Records of some of the gates of a list; now and then of another list, for strategies change.
+/// Records of some of the gates of a list; sometimes of another list, since strategies change.
 fn gate_records(gates: Vec<Gate>) -> impl Strategy<Value = Vec<GateRecord>> {
     let own = weighted(0.9, Just(()));
     let records = vec((own, gate_record()), 0..=gates.len());
@@ -204,7 +204,7 @@ fn stage_record(rules: StageRules) -> impl Strategy<Value = StageRecord> {
     })
 }
 
-/// Records of a prefix of the stages, mostly: the last of them is under way.
+/// Records of a prefix of the stages, mostly: the last of them is in progress.
 fn records(stages: Vec<StageRules>) -> impl Strategy<Value = BTreeMap<String, StageRecord>> {
     let each: Vec<_> = stages
         .iter()
@@ -236,23 +236,60 @@ fn steering(stages: Vec<String>) -> impl Strategy<Value = Steering> {
     let some = |names: Vec<String>| prop_oneof![6 => Just(Vec::new()), 1 => subsequence(names.clone(), 0..=names.len())];
     let clusters: Vec<String> = (0..40).map(|n| format!("c{n:02}")).collect();
     let skipped = prop_oneof![3 => Just(Vec::new()), 1 => subsequence(clusters, 0..6)];
-    let words = |names: Vec<String>| names.into_iter().map(|name| (name, word(0))).collect();
+    let attributed = |names: Vec<String>| names.into_iter().map(|name| (name, attribution(0))).collect();
     (
-        weighted(0.05, Just(word(0))),
-        weighted(0.05, Just(word(0))),
+        weighted(0.05, Just(attribution(0))),
+        weighted(0.05, Just(attribution(0))),
         skipped,
         some(stages.clone()),
-        some(stages),
+        some(stages.clone()),
+        retries(stages),
     )
         .prop_map(
-            move |(paused, aborted, skipped, skipped_stages, promoted)| Steering {
+            move |(paused, aborted, skipped, skipped_stages, promoted, retries)| Steering {
                 paused,
                 aborted,
-                skipped: words(skipped),
-                skipped_stages: words(skipped_stages),
-                promoted: words(promoted),
+                skipped: attributed(skipped),
+                skipped_stages: attributed(skipped_stages),
+                promoted: attributed(promoted),
+                retries,
             },
         )
+}
+
+/// Requests for retries: of everything, of one stage, of one cluster.
+fn retries(stages: Vec<String>) -> impl Strategy<Value = Vec<Retry>> {
+    let stage = weighted(0.3, select(stages));
+    let cluster = weighted(0.4, (0..6_u8).prop_map(|n| format!("c{n:02}")));
+    let retry = (cluster, stage, 0_i64..4).prop_map(|(cluster, stage, at)| Retry {
+        cluster,
+        stage,
+        attribution: attribution(at * 300),
+    });
+    prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(retry, 1..4)]
+}
+
+/// Syncs that the group no longer wants: of clusters that are not selected, and of entries that no release has.
+fn leaving() -> impl Strategy<Value = BTreeMap<String, LeavingSync>> {
+    let unselected = (0_i64..1200).prop_map(|at| {
+        let settles_at = t(at);
+        ("gone".to_owned(), LeavingCause::ClusterUnselected { settles_at })
+    });
+    let removed = (0..6_u8).prop_map(|n| (format!("c{n:02}"), LeavingCause::EntryRemoved));
+    let sync = prop_oneof![unselected, removed].prop_map(|(cluster, cause)| LeavingSync {
+        cluster,
+        entry: "removed".to_owned(),
+        cause,
+        policy: DeletionPolicy::Delete,
+        depends_on: BTreeSet::new(),
+    });
+    prop_oneof![
+        2 => Just(BTreeMap::new()),
+        1 => prop::collection::vec(sync, 1..4).prop_map(|syncs| {
+            let named = syncs.into_iter().enumerate();
+            named.map(|(n, sync)| (format!("shop-removed-{n}"), sync)).collect()
+        }),
+    ]
 }
 
 pub(crate) fn direction() -> impl Strategy<Value = Direction> {
@@ -278,7 +315,7 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
                 direction,
                 started_at: t(started_at),
                 stages,
-                approvals: approvals.into_iter().map(|name| (name, word(0))).collect(),
+                approvals: approvals.into_iter().map(|name| (name, attribution(0))).collect(),
             });
         let held = (
             prop::bool::weighted(0.05),
@@ -293,9 +330,18 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
             held,
             0i64..1500,
             clusters,
+            leaving(),
         )
             .prop_map(
-                |(strategy, rollout, steering, (suspended, membership_held, windows), now, mut clusters)| {
+                |(
+                    strategy,
+                    rollout,
+                    steering,
+                    (suspended, membership_held, windows),
+                    now,
+                    mut clusters,
+                    leaving,
+                )| {
                     for cluster in &mut clusters {
                         if !windows {
                             cluster.windows.clear();
@@ -311,6 +357,7 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
                         steering,
                         suspended,
                         membership_held,
+                        leaving,
                         clusters: clusters
                             .into_iter()
                             .enumerate()

@@ -1,4 +1,4 @@
-//! What makes a history fair: faults stop, work finishes in the end, and people do what is waited for.
+//! Makes a history fair: faults stop, attempts finish in the end, and operators do what the rollout waits for.
 
 use starling_api::OnUnreachable;
 use starling_core::plan::{
@@ -6,15 +6,15 @@ use starling_core::plan::{
 };
 
 use super::World;
-use super::member::is_held;
-use crate::arbitrary::word;
+use super::member::is_applied;
+use crate::arbitrary::attribution;
 
 impl World {
-    /// Nothing is suspended or held any more, and every cluster is back that has something of this release on it, or
-    /// that is waited for.
+    /// Ends suspensions and holds, and makes every cluster reachable that has something of this release, or that the
+    /// rollout waits for.
     pub(crate) fn faults_stop(&mut self, stay_broken: bool) {
         self.group_suspended = false;
-        self.go_on();
+        self.unblock();
         let (now, waits) = (self.now, self.strategy.on_unreachable == OnUnreachable::Wait);
         for member in self.members.values_mut() {
             member.resume();
@@ -42,9 +42,9 @@ impl World {
         }
     }
 
-    /// What is left of an older release becomes healthy as well: a release that goes forward may have to wait for
-    /// that (`maxUnavailable`). A way back must not, but for clusters that it cannot touch because their parameters are not
-    /// mended: what they hold becomes healthy, or somebody would have to pass them over.
+    /// Makes what is left of an older release healthy: a rollout forward may have to wait for that (`maxUnavailable`).
+    /// A rollback must not, except for clusters that it cannot start because a parameter is missing: their targets
+    /// become healthy, or an operator would have to skip them.
     pub(crate) fn the_past_recovers(&mut self) -> bool {
         let (now, mut recovers) = (self.now, false);
         let forward = self.rollout.direction == Direction::Forward;
@@ -53,7 +53,7 @@ impl World {
             let (ready, broken) = (member.reach == Reach::Ready, member.label.is_none());
             for sync in member.syncs.values_mut() {
                 let is_past = forward && sync.release != *release;
-                if ready && (broken || is_past) && !is_held(&sync.progress) {
+                if ready && (broken || is_past) && !is_applied(&sync.progress) {
                     sync.progress = Progress::healthy_since(now);
                     recovers = true;
                 }
@@ -62,8 +62,8 @@ impl World {
         recovers
     }
 
-    /// One of the clusters that are admitted with all their entries, and not done, is healthy now. No other
-    /// progress is fair to expect: an entry may need one that is not admitted yet.
+    /// Makes one of the clusters healthy that are admitted with all their entries and not done. No other progress is
+    /// fair to expect: an entry may need one that is not admitted yet.
     pub(crate) fn one_finishes(&mut self, pick: u8) -> bool {
         let (now, input) = (self.now, self.input());
         let finished = self.pick(pick, |(name, member)| {
@@ -71,12 +71,12 @@ impl World {
                 let target = entry.observed.as_ref().and_then(|sync| sync.target.as_ref());
                 entry.wanted.as_ref().ok() == target && target.is_some()
             });
-            let healthy = member.syncs.values().all(|sync| is_held(&sync.progress));
+            let healthy = member.syncs.values().all(|sync| is_applied(&sync.progress));
             complete && !healthy && member.reach == Reach::Ready
         });
         finished.is_some_and(|(_, member)| {
             member.turn(
-                |progress| !is_held(progress),
+                |progress| !is_applied(progress),
                 &Progress::healthy_since(now),
                 usize::MAX,
             );
@@ -84,13 +84,14 @@ impl World {
         })
     }
 
-    /// Everybody does what the plan waits for people to do: approves, finds out, and looks at what proves nothing.
+    /// Does everything that the plan waits for operators to do: approves, reports results, and promotes unproven
+    /// stages.
     pub(crate) fn people_act(&mut self, plan: &Plan) {
         self.find(true);
         for stage in &plan.stages {
-            self.rollout.approvals.insert(stage.name.clone(), word(0));
+            self.rollout.approvals.insert(stage.name.clone(), attribution(0));
             if stage.phase == StagePhase::Waiting(StageWait::Unproven) {
-                self.steering.promoted.insert(stage.name.clone(), word(0));
+                self.steering.promoted.insert(stage.name.clone(), attribution(0));
             }
         }
     }

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use starling_core::plan::{Held, ObservedSync, Progress, Reach, Trouble};
+use starling_core::plan::{Applied, ObservedSync, Progress, Reach, Trouble};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(super) uid: String,
     pub(crate) reach: Reach,
-    /// Value of the label that the targets of `app` depend on.
+    /// The value of the label that the targets of `app` depend on.
     pub(super) label: Option<u32>,
-    /// Modulo the stages that there are.
+    /// The stage, modulo the number of stages.
     pub(super) stage: usize,
     pub(super) windows: Vec<usize>,
     pub(super) syncs: BTreeMap<&'static str, ObservedSync>,
@@ -26,28 +26,28 @@ impl Member {
         }
     }
 
-    fn held(&mut self) -> impl Iterator<Item = &mut Held> {
+    fn applied(&mut self) -> impl Iterator<Item = &mut Applied> {
         self.syncs
             .values_mut()
             .filter_map(|sync| match &mut sync.progress {
-                Progress::Held(held) => Some(held),
+                Progress::Applied(applied) => Some(applied),
                 Progress::Working | Progress::Failing { .. } => None,
             })
     }
 
     pub(super) fn break_health(&mut self, now: Timestamp, trouble: Option<&Trouble>) {
-        for held in self.held() {
-            let span = held.since.take().map(|since| now.duration_since(since));
+        for applied in self.applied() {
+            let span = applied.since.take().map(|since| now.duration_since(since));
             let span = span.and_then(|span| Duration::try_from(span).ok());
-            held.longest = held.longest.max(span.unwrap_or_default());
-            held.trouble = trouble.cloned();
+            applied.longest = applied.longest.max(span.unwrap_or_default());
+            applied.trouble = trouble.cloned();
         }
     }
 
     pub(super) fn heal(&mut self, now: Timestamp) {
-        for held in self.held().filter(|held| held.since.is_none()) {
-            held.since = Some(now);
-            held.trouble = None;
+        for applied in self.applied().filter(|applied| applied.since.is_none()) {
+            applied.since = Some(now);
+            applied.trouble = None;
         }
     }
 
@@ -77,6 +77,6 @@ pub(super) fn is_failing(progress: &Progress) -> bool {
     matches!(progress, Progress::Failing { .. })
 }
 
-pub(super) fn is_held(progress: &Progress) -> bool {
-    matches!(progress, Progress::Held(_))
+pub(super) fn is_applied(progress: &Progress) -> bool {
+    matches!(progress, Progress::Applied(_))
 }

@@ -1,7 +1,7 @@
-//! A fleet with a history, and a group that rolls releases through it by the plan.
+//! A fleet with a history, and a group that rolls releases out to it by the plan.
 //!
-//! The model knows nothing of slots or budgets. It knows what the clusters do, keeps what a plan wants recorded, writes
-//! what it admits, and counts for itself where the group's work is going on and what was approved.
+//! The model knows nothing of slots or limits. It simulates the clusters, stores the records of a plan, writes what the
+//! plan admits, and counts on its own where the group is in flight and what was approved.
 
 mod fair;
 mod member;
@@ -19,15 +19,15 @@ use starling_core::plan::{
     Steering, Strategy as Rollout, Trouble, plan,
 };
 
-use member::{Member, failing, is_failing, is_held, is_working};
+use member::{Member, failing, is_applied, is_failing, is_working};
 
-use crate::arbitrary::{self, t, unreachable, word};
+use crate::arbitrary::{self, attribution, t, unreachable};
 use crate::events::{Curse, Event};
 
-/// The group's entries.
+/// The entries of the group.
 const ENTRIES: [&str; 3] = ["app", "base", "crds"];
 
-/// The versions of a release's entries.
+/// The versions of the entries of a release.
 type Release = BTreeMap<&'static str, u32>;
 
 #[derive(Clone, Debug)]
@@ -36,18 +36,18 @@ pub(crate) struct World {
     pub(crate) members: BTreeMap<String, Member>,
     pub(crate) group_suspended: bool,
     pub(crate) strategy: Rollout,
-    /// Strategies that may take its place.
+    /// Strategies that may replace the present one.
     others: Vec<Rollout>,
     pub(crate) steering: Steering,
     pub(crate) rollout: RolloutView,
     entries: Vec<&'static str>,
-    /// The releases so far; the last one rolls.
+    /// The releases so far; the last one is the current one.
     releases: Vec<Release>,
-    /// The last that went through.
+    /// The last release that succeeded.
     good: Option<Release>,
-    /// The strategy or the place of a cluster changed since it started.
+    /// Whether the strategy or the stage of a cluster changed since the rollout started.
     pub(crate) irregular: bool,
-    /// Counts up with everything that needs a new number.
+    /// A counter for everything that needs a new number.
     serial: u32,
 }
 
@@ -135,13 +135,14 @@ impl World {
             steering: self.steering.clone(),
             suspended: self.group_suspended,
             membership_held: false,
+            leaving: BTreeMap::new(),
             clusters: clusters
                 .map(|(name, member)| (name.clone(), view(member)))
                 .collect(),
         }
     }
 
-    /// Slots, and how many clusters may fail.
+    /// Returns the slots, and the failure limit.
     pub(crate) fn bounds(&self) -> (usize, usize) {
         let (total, limits) = (self.members.len(), &self.strategy.limits);
         (
@@ -150,7 +151,7 @@ impl World {
         )
     }
 
-    // ------------------------------------------------------------------ what happens
+    // ------------------------------------------------------------------ events
 
     pub(crate) fn happen(&mut self, event: &Event) {
         self.now += Duration::from_secs(3);
@@ -180,24 +181,26 @@ impl World {
             }
             Event::Approve(pick) => {
                 let stage = self.stage(*pick);
-                self.rollout.approvals.insert(stage, word(0));
+                self.rollout.approvals.insert(stage, attribution(0));
             }
             Event::Find(passed) => self.find(*passed),
             Event::Promote(pick) => {
                 let stage = self.stage(*pick);
-                self.steering.promoted.insert(stage, word(0));
+                self.steering.promoted.insert(stage, attribution(0));
             }
             Event::SkipStage(pick) => {
                 let stage = self.stage(*pick);
-                self.steering.skipped_stages.insert(stage, word(0));
+                self.steering.skipped_stages.insert(stage, attribution(0));
             }
             Event::SkipCluster(pick) => {
                 let name = self.pick(*pick, |_| true).map(|(name, _)| name.clone());
-                self.steering.skipped.extend(name.map(|name| (name, word(0))));
+                self.steering
+                    .skipped
+                    .extend(name.map(|name| (name, attribution(0))));
             }
-            Event::Pause => self.steering.paused = Some(word(0)),
-            Event::Abort => self.steering.aborted = Some(word(0)),
-            Event::GoOn => self.go_on(),
+            Event::Pause => self.steering.paused = Some(attribution(0)),
+            Event::Abort => self.steering.aborted = Some(attribution(0)),
+            Event::Unblock => self.unblock(),
             Event::Later(seconds) => self.now += Duration::from_secs((*seconds).into()),
             Event::Tick => {
                 if let Some(at) = plan(&self.input()).recheck_at {
@@ -208,7 +211,7 @@ impl World {
         }
     }
 
-    /// An event to one of the clusters that are `meant`.
+    /// Applies an event to one of the clusters that are `meant`.
     pub(crate) fn happen_to(&mut self, event: &Event, meant: impl Fn(&str) -> bool) {
         let (now, serial) = (self.now, self.serial + 1);
         self.serial = serial;
@@ -223,7 +226,7 @@ impl World {
                 self.pick(*pick, |(name, member)| meant(name) && of(member, is_failing))
             }
             Event::Break(pick) | Event::Trouble(pick) | Event::Heal(pick) => {
-                self.pick(*pick, |(name, member)| meant(name) && of(member, is_held))
+                self.pick(*pick, |(name, member)| meant(name) && of(member, is_applied))
             }
             Event::ComeBack(pick) => self.pick(*pick, |(name, member)| {
                 meant(name) && member.reach != Reach::Ready
@@ -236,7 +239,7 @@ impl World {
             | Event::Relabel(pick)
             | Event::BreakLabel(pick)
             | Event::Move(pick)
-            | Event::Mend(pick) => self.pick(*pick, |(name, _)| meant(name)),
+            | Event::Repair(pick) => self.pick(*pick, |(name, _)| meant(name)),
             _ => None,
         };
         let Some((_, member)) = chosen else { return };
@@ -266,7 +269,7 @@ impl World {
                 }
             }
             Event::Resume(_) => member.resume(),
-            Event::Relabel(_) | Event::Mend(_) => member.label = Some(serial),
+            Event::Relabel(_) | Event::Repair(_) => member.label = Some(serial),
             Event::BreakLabel(_) => member.label = None,
             Event::Move(_) => {
                 member.stage += 1;
@@ -321,7 +324,7 @@ impl World {
         self.start(versions, Direction::Forward);
     }
 
-    /// A rollout: nothing is recorded of it and nobody asked for anything yet.
+    /// Starts a rollout without records and requests.
     fn start(&mut self, release: Release, direction: Direction) {
         self.rollout = RolloutView {
             release: name(&release),
@@ -335,12 +338,12 @@ impl World {
         self.releases.push(release);
     }
 
-    /// A release that changes every entry.
+    /// Starts a release that changes every entry.
     pub(crate) fn release_everything_anew(&mut self) {
         self.new_release(u8::MAX);
     }
 
-    /// Somebody finds out about every gate that waits for it.
+    /// Reports a result for every gate that waits for one.
     fn find(&mut self, passed: bool) {
         let found = || match passed {
             true => Finding::Passed,
@@ -357,13 +360,13 @@ impl World {
         }
     }
 
-    fn go_on(&mut self) {
+    fn unblock(&mut self) {
         self.steering.paused = None;
         self.steering.aborted = None;
         if self.strategy.on_failure == OnFailure::Continue {
             return;
         }
-        // What failed, and stops the rollout, is tried again.
+        // A failed gate, which stops the rollout, is retried.
         for record in self.rollout.stages.values_mut() {
             for gate in record.before.iter_mut().chain(&mut record.after) {
                 if matches!(gate.found, Some(Finding::Failed { .. })) {

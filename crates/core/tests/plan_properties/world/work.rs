@@ -1,4 +1,4 @@
-//! What the group does: it plans, keeps what the plan wants recorded, and writes what it starts.
+//! What the group does: it plans, stores the records of the plan, and writes what the plan starts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use super::{World, target};
 use crate::events::Event;
 
 impl World {
-    /// On how many clusters the group's work goes on: they are ready, or were lost on the way to the release that
-    /// rolls; their time is not over, and nothing that was admitted with that work or since has failed, or broke before
-    /// it had soaked.
+    /// Returns on how many clusters the group is in flight: they are ready, or were lost after their admission to the
+    /// current release; their deadline is not over, and nothing that was admitted with it or later has failed, or broke
+    /// before it had soaked.
     pub(crate) fn at_work(&self) -> usize {
         let members = self.members.values();
         members.filter(|member| self.is_at_work(member)).count()
@@ -58,13 +58,15 @@ impl World {
         };
         match &sync.progress {
             Progress::Failing { .. } => true,
-            Progress::Held(held) => held.trouble.is_some() && sync.target == wanted && held.longest < soak,
+            Progress::Applied(applied) => {
+                applied.trouble.is_some() && sync.target == wanted && applied.longest < soak
+            }
             Progress::Working => false,
         }
     }
 
-    /// Plans after `event` and executes the plan, up to the write after which a crash ends it. Returns the
-    /// clusters that were written to with this release.
+    /// Plans after `event` and executes the plan, up to the write after which a crash ends it. Returns the clusters
+    /// that were admitted to this release.
     pub(crate) fn roll(&mut self, event: &Event) -> Result<Vec<String>, TestCaseError> {
         let writes = match event {
             Event::Crash(writes) => usize::from(*writes),
@@ -82,7 +84,7 @@ impl World {
         let input = self.input();
         let plan = plan(&input);
         prop_assert_eq!(check(&input, &plan), Ok(()), "{:#?} {:#?}", input, plan);
-        // Time is counted from what is recorded, so that is kept first; a crash may come even before.
+        // Gates and jitter count from recorded times, so records are stored first; a crash may come even before.
         if writes > 0 {
             let records = plan
                 .stages
@@ -98,7 +100,7 @@ impl World {
                 continue;
             };
             if writes == 0 {
-                // Nothing is written any more, and the records by which it might be judged may be among that.
+                // Nothing is written any more, and the records that the plan depends on may not be stored either.
                 break;
             }
             prop_assert!(
@@ -120,14 +122,14 @@ impl World {
         }
         let (after, bound) = (self.at_work(), before.max(self.bounds().0));
         prop_assert!(after <= bound, "at work on {} of {}: {:#?}", after, bound, plan);
-        if plan.verdict == starling_core::plan::Verdict::Through {
+        if plan.verdict == starling_core::plan::RolloutVerdict::Succeeded {
             self.good = Some(self.release().clone());
         }
         Ok((plan, written))
     }
 
-    /// Whether what must be passed before this cluster's stage was: every gate in front of it was approved, or found to be
-    /// passed, in this very rollout, or a person let the whole stage go. Of what is irregular it has no opinion.
+    /// Whether everything before the stage of this cluster has passed: every earlier gate was approved, or has the
+    /// result passed, in this rollout, or an operator promoted or skipped the stage. Other cases are not checked.
     fn may_start(&self, name: &str) -> bool {
         if self.irregular || self.rollout.direction != Direction::Forward {
             return true;
@@ -143,7 +145,7 @@ impl World {
             || (in_front().all(|stage| self.is_passed(stage, true)) && self.is_passed(&stages[own], false))
     }
 
-    /// Whether the gates before a stage are passed, and those after it if asked for.
+    /// Whether the gates before a stage have passed, and those after it if requested.
     fn is_passed(&self, stage: &StageRules, after: bool) -> bool {
         let record = self.rollout.stages.get(&stage.name).cloned().unwrap_or_default();
         let passed =
@@ -174,6 +176,7 @@ impl World {
             release: digest,
             admitted_at: Some(self.now),
             progress: Progress::Working,
+            retried_for: None,
             suspended: false,
         };
         let entry = self.entries.iter().find(|known| **known == entry).unwrap();

@@ -10,7 +10,7 @@ fn trouble() -> Trouble {
 }
 
 fn broken(longest: u64) -> Progress {
-    Progress::Held(Held {
+    Progress::Applied(Applied {
         since: None,
         longest: Duration::from_secs(longest),
         trouble: Some(trouble()),
@@ -51,8 +51,8 @@ fn soaking(until: i64) -> Decision {
     Decision::Soaking { until: t(until) }
 }
 
-/// Everything is under way at once, with four slots for the three clusters in flight, and two failures of two
-/// allowed; `idle` starts.
+/// Every kind of cluster at once, with four slots for the three clusters in flight, and two failures (limit 2); `idle`
+/// starts.
 fn good() -> (PlanInput, Plan) {
     let away = || HoldReason::ClusterUnreachable {
         reason: "Unreachable".into(),
@@ -76,7 +76,7 @@ fn good() -> (PlanInput, Plan) {
         ),
         ("lost", new(Progress::Working), in_flight(900, true)),
         ("next", idle(), hold(HoldReason::NoSlot)),
-        ("skipped", idle(), hold(HoldReason::Skipped(word()))),
+        ("skipped", idle(), hold(HoldReason::Skipped(attribution()))),
         ("soaking", new(Progress::healthy_since(t(0))), soaking(100)),
         (
             "suspended",
@@ -103,7 +103,7 @@ fn good() -> (PlanInput, Plan) {
     view(&mut input, "idle").entries.insert("crds".into(), second);
     view(&mut input, "invalid").entries.get_mut("app").unwrap().wanted = Err("no label".into());
     observed(&mut input, "suspended").suspended = true;
-    input.steering.skipped.insert("skipped".into(), word());
+    input.steering.skipped.insert("skipped".into(), attribution());
     let record = StageRecord {
         opened_at: Some(t(0)),
         ..StageRecord::default()
@@ -120,6 +120,7 @@ fn good() -> (PlanInput, Plan) {
         unavailable_allowed: 13,
     };
     let plan = Plan {
+        removals: BTreeMap::new(),
         decisions,
         stages: vec![StagePlan {
             name: REST.into(),
@@ -128,7 +129,7 @@ fn good() -> (PlanInput, Plan) {
             tally: Tally { slots: None, ..tally },
         }],
         tally,
-        verdict: Verdict::Rolls,
+        verdict: RolloutVerdict::InProgress,
         recheck_at: Some(t(100)),
     };
     (input, plan)
@@ -140,8 +141,8 @@ fn good_plans_pass() {
         good,
         &[
             ("as it is", |_, _| {}),
-            ("looked at again sooner", |_, plan| plan.recheck_at = Some(t(61))),
-            ("no soak: what is held is done", |input, plan| {
+            ("next plan sooner", |_, plan| plan.recheck_at = Some(t(61))),
+            ("no soak: applied is done", |input, plan| {
                 input.strategy.limits.min_success_time = Duration::ZERO;
                 for name in ["soaking", "unsound"] {
                     decide(plan, name, Decision::Done);
@@ -324,12 +325,12 @@ fn a_plan_with_a_wrong_reason_is_refused_for_it() {
             ),
             (
                 "not paused",
-                |_, p| decide(p, "next", hold(HoldReason::Paused(word()))),
+                |_, p| decide(p, "next", hold(HoldReason::Paused(attribution()))),
                 "WrongHold",
             ),
             (
-                "not given up",
-                |_, p| decide(p, "next", hold(HoldReason::Aborted(word()))),
+                "not aborted",
+                |_, p| decide(p, "next", hold(HoldReason::Aborted(attribution()))),
                 "WrongHold",
             ),
             (
@@ -339,19 +340,23 @@ fn a_plan_with_a_wrong_reason_is_refused_for_it() {
             ),
             (
                 "not skipped",
-                |_, p| decide(p, "next", hold(HoldReason::Skipped(word()))),
+                |_, p| decide(p, "next", hold(HoldReason::Skipped(attribution()))),
                 "WrongHold",
             ),
             (
                 "skipped by another",
                 |_, p| {
                     let by = "joe@example.com".into();
-                    decide(p, "skipped", hold(HoldReason::Skipped(Word { by, ..word() })));
+                    decide(
+                        p,
+                        "skipped",
+                        hold(HoldReason::Skipped(Attribution { by, ..attribution() })),
+                    );
                 },
                 "WrongHold",
             ),
             (
-                "within the budget",
+                "within the failure limit",
                 |_, p| decide(p, "next", hold(HoldReason::TooManyFailures { stage: None })),
                 "WrongHold",
             ),
@@ -418,7 +423,7 @@ fn a_plan_with_a_wrong_reason_is_refused_for_it() {
                 "WrongHoldRecheck",
             ),
             (
-                "nobody is unavailable in its way",
+                "no cluster is unavailable",
                 |_, p| decide(p, "next", hold(HoldReason::TooManyUnavailable)),
                 "MayBeUnavailable",
             ),
@@ -432,7 +437,7 @@ fn a_plan_with_a_wrong_reason_is_refused_for_it() {
 }
 
 #[test]
-fn an_unlawful_start_is_refused() {
+fn a_forbidden_start_is_refused() {
     refused(
         good,
         &[
@@ -474,12 +479,12 @@ fn an_unlawful_start_is_refused() {
                 "StartsSkipped",
             ),
             (
-                "what was good, in an open stage",
+                "last known good, in an open stage",
                 |_, p| decide(p, "idle", start_known_good(&["app"])),
                 "StartsWithKnownGoodInOpenStage",
             ),
             (
-                "before its turn",
+                "before another cluster",
                 |_, p| {
                     decide(p, "next", start(&["app"]));
                     decide(p, "idle", hold(HoldReason::NoSlot));
@@ -498,12 +503,12 @@ fn an_unlawful_start_is_refused() {
             ),
             (
                 "a paused rollout",
-                |i, _| i.steering.paused = Some(word()),
+                |i, _| i.steering.paused = Some(attribution()),
                 "StartsWhilePaused",
             ),
             (
-                "a release that was given up",
-                |i, _| i.steering.aborted = Some(word()),
+                "an aborted release",
+                |i, _| i.steering.aborted = Some(attribution()),
                 "StartsWhileAborted",
             ),
             (
@@ -512,7 +517,7 @@ fn an_unlawful_start_is_refused() {
                 "StartsWhileMembershipHeld",
             ),
             (
-                "beyond the budget",
+                "beyond the failure limit",
                 |i, _| i.strategy.limits.max_failures = IntOrPercent::Percent(10),
                 "StartsBeyondBudget",
             ),
@@ -522,7 +527,7 @@ fn an_unlawful_start_is_refused() {
                 "StartsBeyondBudget",
             ),
             (
-                "before its share of the jitter is over",
+                "before its jitter is over",
                 |i, _| {
                     i.strategy.limits.jitter = Duration::from_secs(1_000_000);
                 },
@@ -552,7 +557,7 @@ fn an_unlawful_start_is_refused() {
     );
 }
 
-/// The plan that was good is not if something else is true of the group.
+/// The good plan is not good for another state of the group.
 #[test]
 fn a_plan_for_another_group_is_refused() {
     refused(
@@ -644,7 +649,7 @@ fn wrong_counts_are_refused() {
 }
 
 #[test]
-fn a_wrong_time_to_look_again_is_refused() {
+fn a_wrong_time_of_the_next_plan_is_refused() {
     refused(
         good,
         &[
@@ -656,7 +661,7 @@ fn a_wrong_time_to_look_again_is_refused() {
                 "RecheckAfterDecision",
             ),
             ("never", |_, p| p.recheck_at = None, "RecheckAfterDecision"),
-            // Work on an older release that nobody judges ends at its own deadline, and a slot is free.
+            // Older work ends at its own deadline, and a slot is free.
             (
                 "after older work",
                 |i, p| {
@@ -674,8 +679,8 @@ fn a_wrong_time_to_look_again_is_refused() {
     );
 }
 
-/// More clusters than slots are at work on the older release. All of them have a slot, but the new one must not
-/// have all of them.
+/// More clusters than slots are in flight for the older release. Each of them has a slot, but the new release must not
+/// be in flight on all of them.
 #[test]
 fn a_release_that_spreads_wider_than_the_slots_is_refused() {
     let older = |input: &mut PlanInput, plan: &mut Plan| {
@@ -699,9 +704,10 @@ fn a_release_that_spreads_wider_than_the_slots_is_refused() {
     );
 }
 
-/// What an unreachable cluster said last counts up to then; it has as long again to come back.
+/// The last status of an unreachable cluster is valid until it became unreachable; the cluster has a full deadline to
+/// return.
 #[test]
-fn a_cluster_that_is_lost_while_it_soaks_is_not_done_by_that() {
+fn a_cluster_that_is_lost_while_it_soaks_is_not_done() {
     let (mut input, mut plan) = good();
     let reach = Reach::Unreachable {
         reason: "Unreachable".into(),
@@ -722,18 +728,22 @@ fn a_cluster_that_is_lost_while_it_soaks_is_not_done_by_that() {
     }
 }
 
-/// A person who passes over what failed gives its budget back; a person who gives the rollout up stops it.
+/// Failures of skipped clusters do not count; an aborted rollout stops.
 #[test]
 fn the_verdict_is_checked() {
     refused(
         good,
         &[
-            ("through", |_, p| p.verdict = Verdict::Through, "WrongVerdict"),
+            (
+                "succeeded",
+                |_, p| p.verdict = RolloutVerdict::Succeeded,
+                "WrongVerdict",
+            ),
             (
                 "stopped",
                 |_, p| {
                     let (stage, failed, allowed) = (None, 2, 2);
-                    p.verdict = Verdict::Stopped(Stop::TooManyFailures {
+                    p.verdict = RolloutVerdict::Stopped(Stop::TooManyFailures {
                         stage,
                         failed,
                         allowed,
@@ -742,16 +752,16 @@ fn the_verdict_is_checked() {
                 "WrongVerdict",
             ),
             (
-                "given up",
-                |_, p| p.verdict = Verdict::Stopped(Stop::Aborted(word())),
+                "aborted",
+                |_, p| p.verdict = RolloutVerdict::Stopped(Stop::Aborted(attribution())),
                 "WrongVerdict",
             ),
             (
-                "rolls, though given up",
+                "in progress, though aborted",
                 |i, p| {
-                    i.steering.aborted = Some(word());
+                    i.steering.aborted = Some(attribution());
                     for name in ["idle", "next"] {
-                        decide(p, name, hold(HoldReason::Aborted(word())));
+                        decide(p, name, hold(HoldReason::Aborted(attribution())));
                     }
                 },
                 "WrongVerdict",
@@ -759,7 +769,7 @@ fn the_verdict_is_checked() {
             (
                 "a skipped failure counted",
                 |i, _| {
-                    i.steering.skipped.insert("failing".into(), word());
+                    i.steering.skipped.insert("failing".into(), attribution());
                 },
                 "WrongTally",
             ),

@@ -1,4 +1,4 @@
-//! Three stages, gates before and after them, and what is recorded.
+//! Three stages, gates before and after them, and their records.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn behind(stage: usize, wait: StageWait) -> HoldReason {
     HoldReason::StageWaits { stage, wait }
 }
 
-fn told(name: &str, phase: StagePhase, record: StageRecord, tally: Tally) -> StagePlan {
+fn planned(name: &str, phase: StagePhase, record: StageRecord, tally: Tally) -> StagePlan {
     StagePlan {
         name: name.into(),
         phase,
@@ -30,8 +30,8 @@ fn told(name: &str, phase: StagePhase, record: StageRecord, tally: Tally) -> Sta
     }
 }
 
-/// `canary` is through, and waits for its time and then an approval; `eu` waits for an approval of its own, with
-/// one slot and no failure; of the rest, `fresh` is new and gets what was good.
+/// `canary` is complete, and waits for its time and then an approval; `eu` waits for an approval of its own, with one
+/// slot and no failure; of the rest, `fresh` is new and gets the last known good release.
 fn good() -> (PlanInput, Plan) {
     let stages = vec![
         stage("canary", &[], &[WAIT, Gate::Approval]),
@@ -83,31 +83,32 @@ fn good() -> (PlanInput, Plan) {
     };
     let nothing = StageRecord::default;
     let plan = Plan {
+        removals: BTreeMap::new(),
         decisions: decisions
             .map(|(name, decision)| (name.to_owned(), decision))
             .into(),
         stages: vec![
-            told(
+            planned(
                 "canary",
                 StagePhase::Waiting(wait()),
                 canary,
                 count(1, 1, None, 2),
             ),
-            told("eu", StagePhase::Pending, nothing(), count(2, 0, Some(1), 0)),
-            told(REST, StagePhase::Pending, nothing(), count(2, 0, None, 2)),
+            planned("eu", StagePhase::Pending, nothing(), count(2, 0, Some(1), 0)),
+            planned(REST, StagePhase::Pending, nothing(), count(2, 0, None, 2)),
         ],
         tally: count(5, 1, Some(4), 2),
-        verdict: Verdict::Rolls,
+        verdict: RolloutVerdict::InProgress,
         recheck_at: Some(t(610)),
     };
     (input, plan)
 }
 
-/// The same when the time is over and `canary` was approved: it passes, and the approval of `eu` is waited for.
+/// The same when the wait is over and `canary` is approved: it passes, and `eu` waits for its approval.
 fn passed() -> (PlanInput, Plan) {
     let (mut input, mut plan) = good();
     input.now = t(610);
-    input.rollout.approvals.insert("canary".into(), word());
+    input.rollout.approvals.insert("canary".into(), attribution());
     let canary = &mut plan.stages[0];
     canary.phase = StagePhase::Passed;
     canary.record.after.push(gate(Gate::Approval, 610));
@@ -122,10 +123,10 @@ fn passed() -> (PlanInput, Plan) {
     (input, plan)
 }
 
-/// And when that was given as well: `eu` opens, and one of its clusters starts.
+/// The same with that approval: `eu` opens, and one of its clusters starts.
 fn open() -> (PlanInput, Plan) {
     let (mut input, mut plan) = passed();
-    input.rollout.approvals.insert("eu".into(), word());
+    input.rollout.approvals.insert("eu".into(), attribution());
     plan.stages[1].phase = StagePhase::Open;
     plan.stages[1].record.opened_at = Some(t(610));
     decide(&mut plan, "eu-1", start(&["app"]));
@@ -140,7 +141,7 @@ fn effect() -> Gate {
     Gate::Effect(starling_api::StageTaskType::Webhook)
 }
 
-/// The second gate after `canary` is an effect, and it was found to have failed.
+/// The second gate after `canary` is an effect, which failed.
 fn gate_failed() -> (PlanInput, Plan) {
     let (mut input, mut plan) = good();
     input.now = t(700);
@@ -169,7 +170,7 @@ fn gate_failed() -> (PlanInput, Plan) {
         decide(&mut plan, name, hold(behind(0, wait.clone())));
     }
     let stage = 0;
-    plan.verdict = Verdict::Stopped(Stop::GateFailed { stage, message });
+    plan.verdict = RolloutVerdict::Stopped(Stop::GateFailed { stage, message });
     plan.recheck_at = None;
     (input, plan)
 }
@@ -181,10 +182,10 @@ fn good_plans_pass() {
     }
     accepted(
         gate_failed,
-        &[("which the strategy goes back for", |input, plan| {
+        &[("for which the strategy rolls back", |input, plan| {
             input.strategy.on_failure = OnFailure::Rollback;
             let (stage, message) = (0, "500".into());
-            plan.verdict = Verdict::RollBack(Stop::GateFailed { stage, message });
+            plan.verdict = RolloutVerdict::RollBack(Stop::GateFailed { stage, message });
         })],
     );
 }
@@ -210,12 +211,12 @@ fn a_start_before_its_stage_is_refused() {
                 "StartsBeforeStage",
             ),
             (
-                "what was good, where it is",
+                "last known good, where it is",
                 |_, p| decide(p, "rest", start_known_good(&["app"])),
                 "NotNew",
             ),
             (
-                "what was good, to one that is not new",
+                "last known good, on a cluster that is not new",
                 |i, p| {
                     observed(i, "rest").target = Some("other".into());
                     decide(p, "rest", start_known_good(&["app"]));
@@ -223,30 +224,30 @@ fn a_start_before_its_stage_is_refused() {
                 "NotNew",
             ),
             (
-                "another entry of what was good",
+                "another entry of the last known good release",
                 |_, p| decide(p, "fresh", start_known_good(&["dns"])),
                 "WrongKnownGoodEntries",
             ),
             (
-                "one of what was good, twice",
+                "a last known good entry, twice",
                 |_, p| decide(p, "fresh", start_known_good(&["app", "app"])),
                 "WrongKnownGoodEntries",
             ),
             (
-                "nothing of what was good",
+                "no last known good entry",
                 |_, p| decide(p, "fresh", start_known_good(&[])),
                 "WrongKnownGoodEntries",
             ),
             (
-                "what was good is forgotten",
+                "last known good forgotten",
                 |_, p| {
                     decide(p, "fresh", hold_until(behind(0, waits_for(WAIT, Some(610))), 610));
                 },
                 "KnownGoodForgotten",
             ),
             (
-                "what was good, though paused",
-                |i, _| i.steering.paused = Some(word()),
+                "last known good, though paused",
+                |i, _| i.steering.paused = Some(attribution()),
                 "StartsWhilePaused",
             ),
         ],
@@ -260,12 +261,12 @@ fn a_start_before_its_stage_is_refused() {
                 "TooManyInFlight",
             ),
             (
-                "of the stage behind",
+                "of the next stage",
                 |_, p| decide(p, "rest", start(&["app"])),
                 "StartsBeforeStage",
             ),
             (
-                "before its turn",
+                "before another cluster",
                 |_, p| {
                     decide(p, "eu-2", start(&["app"]));
                     decide(p, "eu-1", hold(HoldReason::NoSlot));
@@ -275,8 +276,8 @@ fn a_start_before_its_stage_is_refused() {
             (
                 "of a stage that was skipped",
                 |i, p| {
-                    i.steering.skipped_stages.insert("eu".into(), word());
-                    p.stages[1].phase = StagePhase::Skipped(word());
+                    i.steering.skipped_stages.insert("eu".into(), attribution());
+                    p.stages[1].phase = StagePhase::Skipped(attribution());
                     p.stages[1].record.passed_at = Some(t(610));
                     p.stages[2].phase = StagePhase::Open;
                     p.stages[2].record.opened_at = Some(t(610));
@@ -289,7 +290,7 @@ fn a_start_before_its_stage_is_refused() {
         gate_failed,
         &[
             (
-                "what was good",
+                "last known good",
                 |_, p| decide(p, "fresh", start_known_good(&["app"])),
                 "StartsBehindFailedGate",
             ),
@@ -307,7 +308,7 @@ fn a_start_before_its_stage_is_refused() {
                     }
                     i.rollout.stages.insert("early".into(), passed.clone());
                     p.stages
-                        .insert(0, told("early", StagePhase::Passed, passed, Tally::default()));
+                        .insert(0, planned("early", StagePhase::Passed, passed, Tally::default()));
                     decide(p, "late", start(&["app"]));
                 },
                 "StartsBehindFailedGate",
@@ -333,7 +334,7 @@ fn a_wrong_phase_or_wait_is_refused() {
             ),
             (
                 "skipped by nobody",
-                |_, p| p.stages[0].phase = StagePhase::Skipped(word()),
+                |_, p| p.stages[0].phase = StagePhase::Skipped(attribution()),
                 "WrongStagePhase",
             ),
             (
@@ -374,7 +375,7 @@ fn a_wrong_phase_or_wait_is_refused() {
             ),
             ("a stage left out", |_, p| drop(p.stages.pop()), "WrongStages"),
             (
-                "behind the wrong stage",
+                "for the wrong stage",
                 |_, p| {
                     decide(p, "rest", hold(behind(1, waits_for(Gate::Approval, None))));
                 },
@@ -398,7 +399,7 @@ fn a_wrong_phase_or_wait_is_refused() {
                 "NotTheFirstReason",
             ),
             (
-                "looked at again after the gate",
+                "next plan after the gate",
                 |_, p| p.recheck_at = Some(t(611)),
                 "RecheckAfterDecision",
             ),
@@ -505,7 +506,7 @@ fn a_wrong_record_is_refused() {
                 "approved for another stage",
                 |i, _| {
                     i.rollout.approvals.remove("canary");
-                    i.rollout.approvals.insert("us".into(), word());
+                    i.rollout.approvals.insert("us".into(), attribution());
                 },
                 "WrongRecord",
             ),
@@ -530,7 +531,7 @@ fn a_wrong_record_is_refused() {
                     i.strategy.limits.max_failures = IntOrPercent::Int(0);
                     let reason = "HealthCheckFailed".into();
                     let message = "0/1".into();
-                    observed(i, "first").progress = Progress::Held(Held {
+                    observed(i, "first").progress = Progress::Applied(Applied {
                         since: None,
                         longest: Duration::from_secs(100),
                         trouble: Some(Trouble { reason, message }),
@@ -542,7 +543,7 @@ fn a_wrong_record_is_refused() {
     );
 }
 
-/// The first stage opens with the rollout; one of which no cluster took the release does not pass.
+/// The first stage opens with the rollout; a stage without a cluster on the release does not pass.
 #[test]
 fn the_first_stage_and_an_unproven_one_are_checked() {
     refused(
@@ -570,7 +571,7 @@ fn the_first_stage_and_an_unproven_one_are_checked() {
         },
         &[
             (
-                "opened when somebody looked",
+                "opened at the time of a plan",
                 |_, p| p.stages[0].record.opened_at = Some(t(60)),
                 "WrongRecord",
             ),
@@ -592,7 +593,7 @@ fn the_first_stage_and_an_unproven_one_are_checked() {
             (
                 "promoted, and not passed",
                 |i, _| {
-                    i.steering.promoted.insert("canary".into(), word());
+                    i.steering.promoted.insert("canary".into(), attribution());
                 },
                 "WrongRecord",
             ),
@@ -605,30 +606,34 @@ fn a_wrong_verdict_is_refused() {
     refused(
         gate_failed,
         &[
-            ("rolls", |_, p| p.verdict = Verdict::Rolls, "WrongVerdict"),
+            (
+                "in progress",
+                |_, p| p.verdict = RolloutVerdict::InProgress,
+                "WrongVerdict",
+            ),
             (
                 "another message",
                 |_, p| {
                     let (stage, message) = (0, "404".into());
-                    p.verdict = Verdict::Stopped(Stop::GateFailed { stage, message });
+                    p.verdict = RolloutVerdict::Stopped(Stop::GateFailed { stage, message });
                 },
                 "WrongVerdict",
             ),
             (
-                "goes back, which nobody wants",
+                "rolls back without onFailure",
                 |_, p| {
                     let (stage, message) = (0, "500".into());
-                    p.verdict = Verdict::RollBack(Stop::GateFailed { stage, message });
+                    p.verdict = RolloutVerdict::RollBack(Stop::GateFailed { stage, message });
                 },
                 "WrongVerdict",
             ),
             (
-                "stays, where the strategy goes back",
+                "stops, where the strategy rolls back",
                 |i, _| i.strategy.on_failure = OnFailure::Rollback,
                 "WrongVerdict",
             ),
             (
-                "stays, where the strategy goes on",
+                "stops, where the strategy continues",
                 |i, _| i.strategy.on_failure = OnFailure::Continue,
                 "WrongRecord",
             ),
@@ -636,6 +641,10 @@ fn a_wrong_verdict_is_refused() {
     );
     refused(
         good,
-        &[("through", |_, p| p.verdict = Verdict::Through, "WrongVerdict")],
+        &[(
+            "succeeded",
+            |_, p| p.verdict = RolloutVerdict::Succeeded,
+            "WrongVerdict",
+        )],
     );
 }

@@ -1,4 +1,4 @@
-//! Windows by civil time, and starts in closed ones.
+//! Windows in civil time, and starts in closed windows.
 
 use jiff::tz::TimeZone;
 
@@ -26,7 +26,7 @@ fn time(text: &str) -> Timestamp {
 }
 
 #[test]
-fn a_window_is_open_by_the_civil_time_of_its_zone() {
+fn a_window_is_open_in_the_civil_time_of_its_zone() {
     let berlin = window(true, at(9, 0), at(16, 0), "Europe/Berlin");
     let night = window(true, at(22, 0), at(6, 0), "UTC");
     for (window, now, open) in [
@@ -40,7 +40,7 @@ fn a_window_is_open_by_the_civil_time_of_its_zone() {
         (&night, "2023-11-14T06:00:00Z", Some(false)),
         (&night, "2023-11-18T05:00:00Z", Some(true)),
         (&night, "2023-11-18T22:00:00Z", Some(false)),
-        // The clocks go back that night: no opinion.
+        // The clocks go back in that night: unknown.
         (&berlin, "2023-10-29T08:00:00Z", None),
     ] {
         assert_eq!(are_open(&[window], time(now)), open, "{now}");
@@ -71,7 +71,7 @@ fn the_next_opening_is_found() {
     assert_eq!(next_opening(&[&never], time("2023-11-14T16:00:00Z")), Some(None));
 }
 
-/// Two clusters, of which one is held by a window that opens at midnight, in an hour and three quarters.
+/// Two clusters, one of them held by a window that opens at midnight, in an hour and three quarters.
 fn good() -> (PlanInput, Plan) {
     let clusters = [("free", idle()), ("late", idle())];
     let clusters = clusters.map(|(name, view)| (name.to_owned(), view)).into();
@@ -91,6 +91,7 @@ fn good() -> (PlanInput, Plan) {
     };
     let midnight = 6400;
     let plan = Plan {
+        removals: BTreeMap::new(),
         decisions: [
             ("free".to_owned(), start(&["app"])),
             ("late".to_owned(), hold_until(HoldReason::WindowClosed, midnight)),
@@ -103,7 +104,7 @@ fn good() -> (PlanInput, Plan) {
             tally: Tally { slots: None, ..tally },
         }],
         tally,
-        verdict: Verdict::Rolls,
+        verdict: RolloutVerdict::InProgress,
         recheck_at: Some(t(midnight)),
     };
     (input, plan)
@@ -115,7 +116,7 @@ fn a_plan_that_disregards_windows_is_refused() {
         good,
         &[
             ("as it is", |_, _| {}),
-            ("windows do not keep from going back at once", |i, p| {
+            ("an immediate rollback ignores windows", |i, p| {
                 i.rollout.direction = Direction::BackAtOnce;
                 decide(p, "late", start(&["app"]));
                 p.recheck_at = None;

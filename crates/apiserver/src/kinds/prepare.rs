@@ -1,0 +1,302 @@
+//! The fields that the API server sets in objects before it stores them: those of the registry strategies
+//! (`PrepareForCreate`, `PrepareForUpdate`), and those of admission plugins.
+
+use serde_json::{Map, Value, json};
+
+use super::defaults::{self, TEMPLATE_GENERATION};
+use super::resource::{Form, Resource, Version};
+use super::services::{self, Addresses};
+use crate::schema;
+
+/// Returns whether the version has the subresource `status`, so that other writes do not change the status.
+fn has_status(version: &Version) -> bool {
+    version.subresource("status").is_some()
+}
+
+/// Sets the fields of a new object that the server owns.
+pub(crate) fn prepare_create(
+    resource: &Resource,
+    version: &Version,
+    addresses: &mut Addresses,
+    object: &mut Value,
+) {
+    if has_status(version) && resource.strategy.status_is_reset {
+        reset_status(resource, version, object);
+    }
+    if matches!(version.form, Form::Custom(_)) {
+        return;
+    }
+    match (&*resource.group, &*resource.kind) {
+        ("", "Namespace") => object["spec"]["finalizers"] = json!(["kubernetes"]),
+        ("", "Service") => services::allocate(addresses, object, None),
+        ("", "Pod") => {
+            object["status"]["qosClass"] = json!(qos_class(&object["spec"]));
+            admit_pod(&mut object["spec"]);
+        }
+        ("", "PersistentVolumeClaim") => protect(object, "kubernetes.io/pvc-protection"),
+        ("", "PersistentVolume") => protect(object, "kubernetes.io/pv-protection"),
+        ("apps", "DaemonSet") => set_template_generation(object, 1),
+        ("batch", "Job") => job_selector(object),
+        ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => normalize_rules(object),
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => prepare_definition(version, object, None),
+        _ => {}
+    }
+}
+
+/// Resets the status of an object that no controller has reconciled.
+fn reset_status(resource: &Resource, version: &Version, object: &mut Value) {
+    let empty = match &version.form {
+        Form::Builtin(_) => schema::builtin(&version.api_version, &resource.kind)
+            .and_then(|builtin| builtin.empty.get("status").cloned()),
+        Form::Custom(_) => None,
+    };
+    let Some(map) = object.as_object_mut() else { return };
+    match empty {
+        Some(status) => {
+            map.insert("status".to_owned(), status);
+            if let Form::Builtin(ty) = &version.form {
+                defaults::set(*ty, &resource.kind, object);
+            }
+        }
+        None => {
+            map.remove("status");
+        }
+    }
+}
+
+/// Reverts the changes of an update that its endpoint does not allow, and sets the fields that the server owns.
+pub(crate) fn prepare_update(
+    resource: &Resource,
+    version: &Version,
+    subresource: &str,
+    addresses: &mut Addresses,
+    new: &mut Value,
+    old: &Value,
+) {
+    match subresource {
+        "status" => only_status(resource, new, old),
+        "finalize" => {
+            let finalizers = new["spec"]["finalizers"].take();
+            new.clone_from(old);
+            set_or_remove(new, "spec", "finalizers", finalizers);
+        }
+        _ => {
+            if has_status(version) && resource.strategy.status_is_reset {
+                copy_field(new, old, "status");
+            }
+            if matches!(version.form, Form::Builtin(_)) {
+                of_kind(resource, version, addresses, new, old);
+            }
+        }
+    }
+    if resource.strategy.generation && subresource != "status" && spec_differs(version, new, old) {
+        let generation = old["metadata"]["generation"].as_i64().unwrap_or_default();
+        crate::object::metadata::set(new, "generation", Some(json!(generation + 1)));
+    }
+}
+
+fn set_or_remove(object: &mut Value, holder: &str, field: &str, value: Value) {
+    if let Some(map) = object.get_mut(holder).and_then(Value::as_object_mut) {
+        if value.as_array().is_none_or(Vec::is_empty) {
+            map.remove(field);
+        } else {
+            map.insert(field.to_owned(), value);
+        }
+    }
+}
+
+fn copy_field(to: &mut Value, from: &Value, field: &str) {
+    if let Some(map) = to.as_object_mut() {
+        match from.get(field) {
+            Some(value) => map.insert(field.to_owned(), value.clone()),
+            None => map.remove(field),
+        };
+    }
+}
+
+/// Keeps only the status of a write to `status`, and for built-in kinds most of the metadata.
+fn only_status(resource: &Resource, new: &mut Value, old: &Value) {
+    let status = new.get("status").cloned();
+    let metadata = new["metadata"].take();
+    new.clone_from(old);
+    if resource.custom.is_none() {
+        let labels = old["metadata"].get("labels").cloned();
+        new["metadata"] = metadata;
+        if resource
+            .strategy
+            .status_resets
+            .iter()
+            .any(|path| path == &["metadata", "labels"])
+        {
+            crate::object::metadata::set(new, "labels", labels);
+        }
+    }
+    if let Some(map) = new.as_object_mut() {
+        match status {
+            Some(status) => map.insert("status".to_owned(), status),
+            None => map.remove("status"),
+        };
+    }
+}
+
+fn of_kind(resource: &Resource, version: &Version, addresses: &mut Addresses, new: &mut Value, old: &Value) {
+    match (&*resource.group, &*resource.kind) {
+        ("", "Namespace") => {
+            let finalizers = old["spec"]["finalizers"].clone();
+            if !new["spec"].is_object() {
+                new["spec"] = json!({});
+            }
+            set_or_remove(new, "spec", "finalizers", finalizers);
+        }
+        ("", "Service") => services::allocate(addresses, new, Some(old)),
+        ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => normalize_rules(new),
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => prepare_definition(version, new, Some(old)),
+        ("apps", "DaemonSet") => {
+            let before = template_generation(old);
+            let changed = new["spec"]["template"] != old["spec"]["template"]
+                || new["spec"]["updateStrategy"] != old["spec"]["updateStrategy"];
+            set_template_generation(new, if changed { before + 1 } else { before });
+        }
+        _ => {}
+    }
+}
+
+/// Returns whether an update changes the desired state, and not only metadata or status.
+fn spec_differs(version: &Version, new: &Value, old: &Value) -> bool {
+    let none = Map::new();
+    let leave_status = match &version.form {
+        Form::Custom(custom) => custom.get().has_status(),
+        Form::Builtin(_) => true,
+    };
+    let wanted = |object: &Value| -> Vec<(String, Value)> {
+        object
+            .as_object()
+            .unwrap_or(&none)
+            .iter()
+            .filter(|(name, _)| {
+                let is_metadata = matches!(name.as_str(), "metadata" | "apiVersion" | "kind");
+                !(is_metadata || leave_status && *name == "status")
+            })
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect()
+    };
+    wanted(new) != wanted(old)
+}
+
+/// Sets the status of a definition, in the form that Go writes.
+fn prepare_definition(version: &Version, object: &mut Value, old: Option<&Value>) {
+    crate::crd::prepare(object, old);
+    if let Form::Builtin(ty) = &version.form {
+        // The object has been decoded before, and the server's own status matches its type.
+        let _ = ty.normalize(object);
+    }
+}
+
+fn template_generation(object: &Value) -> i64 {
+    let text = object["metadata"]["annotations"][TEMPLATE_GENERATION].as_str();
+    text.and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+fn set_template_generation(object: &mut Value, number: i64) {
+    object["metadata"]["annotations"][TEMPLATE_GENERATION] = json!(number.to_string());
+}
+
+/// Adds a protection finalizer, which its controller removes when the object is no longer in use.
+fn protect(object: &mut Value, finalizer: &str) {
+    let Some(metadata) = crate::object::metadata::metadata_mut(object) else {
+        return;
+    };
+    let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));
+    if let Some(list) = finalizers.as_array_mut()
+        && !list.iter().any(|one| one == finalizer)
+    {
+        list.push(json!(finalizer));
+    }
+}
+
+/// Sets the fields of a Pod that admission plugins set: the priority and the default tolerations.
+fn admit_pod(spec: &mut Value) {
+    if spec["priorityClassName"].as_str().is_none_or(str::is_empty) {
+        spec["priority"] = json!(0);
+        spec["preemptionPolicy"] = json!("PreemptLowerPriority");
+    }
+    let mut tolerations = spec["tolerations"].as_array().cloned().unwrap_or_default();
+    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        let tolerated = tolerations.iter().any(|one| {
+            (one["key"] == key || one["key"].as_str().is_none_or(str::is_empty))
+                && (one["effect"] == "NoExecute" || one["effect"].as_str().is_none_or(str::is_empty))
+        });
+        if !tolerated {
+            tolerations.push(
+                json!({"effect": "NoExecute", "key": key, "operator": "Exists", "tolerationSeconds": 300}),
+            );
+        }
+    }
+    spec["tolerations"] = Value::Array(tolerations);
+}
+
+/// Returns the QoS class of a Pod.
+fn qos_class(spec: &Value) -> &'static str {
+    let containers = || {
+        ["initContainers", "containers"]
+            .iter()
+            .flat_map(|list| spec[*list].as_array().into_iter().flatten())
+    };
+    let amount = |container: &Value, what: &str, name: &str| container["resources"][what][name].clone();
+    let nothing = containers().all(|container| {
+        ["cpu", "memory"].iter().all(|name| {
+            amount(container, "limits", name).is_null() && amount(container, "requests", name).is_null()
+        })
+    });
+    let guaranteed = containers().all(|container| {
+        ["cpu", "memory"].iter().all(|name| {
+            let limit = amount(container, "limits", name);
+            !limit.is_null() && limit == amount(container, "requests", name)
+        })
+    });
+    if nothing {
+        "BestEffort"
+    } else if guaranteed {
+        "Guaranteed"
+    } else {
+        "Burstable"
+    }
+}
+
+/// Sets empty rules to null, as Kubernetes returns them once they are stored.
+fn normalize_rules(object: &mut Value) {
+    if object["rules"].as_array().is_some_and(Vec::is_empty) {
+        object["rules"] = Value::Null;
+    }
+}
+
+/// Sets the selector of a Job to the UID of the Job.
+fn job_selector(object: &mut Value) {
+    if object["spec"]["manualSelector"] == true {
+        return;
+    }
+    let uid = object["metadata"]["uid"].clone();
+    let name = object["metadata"]["name"].clone();
+    // In Kubernetes, labels that default to those of the template share the same map, so they change with it.
+    let own = object["metadata"]["labels"].clone();
+    let shared = own.is_object() && own == object["spec"]["template"]["metadata"]["labels"];
+    object["spec"]["selector"] = json!({"matchLabels": {"batch.kubernetes.io/controller-uid": uid}});
+    let metadata = &mut object["spec"]["template"]["metadata"];
+    if !metadata.is_object() {
+        *metadata = json!({});
+    }
+    let labels = &mut metadata["labels"];
+    if !labels.is_object() {
+        *labels = json!({});
+    }
+    for label in ["batch.kubernetes.io/controller-uid", "controller-uid"] {
+        labels[label] = uid.clone();
+    }
+    for label in ["batch.kubernetes.io/job-name", "job-name"] {
+        labels[label] = name.clone();
+    }
+    if shared {
+        object["metadata"]["labels"] = labels.clone();
+    }
+    defaults::labels_of_template(object);
+}

@@ -1,0 +1,170 @@
+//! Checks whether an entry of a rollout can follow the previous ones. Each plan on its own may keep every rule although
+//! its input does not follow from earlier decisions: the input was forged, or something was done without a decision.
+
+use std::collections::BTreeSet;
+
+use super::RecordedPlan;
+use crate::plan::{Decision, EntryView, PlanInput, StageRecord};
+
+/// A discontinuity between two entries.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Gap {
+    /// Another release, direction or start.
+    #[error("the rollout has another release, direction or start than in the previous entry")]
+    Rollout,
+    /// A recorded time of a stage is missing or changed.
+    #[error("stage {stage}: its record in the previous entry is missing or changed")]
+    Record {
+        /// The stage.
+        stage: String,
+    },
+    /// A cluster was admitted to the release, and no plan started it.
+    #[error("cluster {cluster} was admitted to the release without a decision in the rollout")]
+    NotDecided {
+        /// The cluster.
+        cluster: String,
+    },
+    /// A cluster was admitted again to the same target, and no plan decided that since its last admission.
+    #[error(
+        "cluster {cluster} was admitted again to the same target without a decision in the rollout since"
+    )]
+    AdmittedAgain {
+        /// The cluster.
+        cluster: String,
+    },
+}
+
+/// The decisions so far in the entries of one rollout.
+#[derive(Debug, Default)]
+pub(super) struct Continuity {
+    /// Clusters that a plan started.
+    started: BTreeSet<String>,
+    /// Clusters and entries that a plan admits, and whose admission was not observed since.
+    awaited: BTreeSet<(String, String)>,
+    /// Whether no entry of the rollout is missing.
+    is_whole: bool,
+}
+
+impl Continuity {
+    /// Starts with a rollout, or with the rest of it after a gap. Without the first entries, earlier decisions are
+    /// unknown.
+    pub(super) fn begin(&mut self, is_whole: bool) {
+        self.started.clear();
+        self.awaited.clear();
+        self.is_whole = is_whole;
+    }
+
+    /// Continues with the next entry. `before`: the previous entry of the same rollout; without one, nothing is
+    /// checked.
+    pub(super) fn next(&mut self, before: Option<&RecordedPlan>, recorded: &RecordedPlan) -> Vec<Gap> {
+        let gaps = before.map_or_else(Vec::new, |before| self.gaps(before, recorded));
+        for (cluster, entry, _) in before.into_iter().flat_map(|before| admissions(before, recorded)) {
+            self.awaited.remove(&(cluster.clone(), entry.clone()));
+        }
+        for (cluster, decision) in &recorded.plan.decisions {
+            if let Decision::Start { entries, .. } | Decision::Retry { entries, .. } = decision {
+                self.started.insert(cluster.clone());
+                let entries = entries.iter().cloned();
+                self.awaited.extend(entries.map(|entry| (cluster.clone(), entry)));
+            }
+        }
+        gaps
+    }
+
+    fn gaps(&self, before: &RecordedPlan, recorded: &RecordedPlan) -> Vec<Gap> {
+        let (then, now) = (&before.input.rollout, &recorded.input.rollout);
+        if (&then.release, then.direction, then.started_at) != (&now.release, now.direction, now.started_at) {
+            return vec![Gap::Rollout];
+        }
+        let records = lost_records(before, recorded).into_iter();
+        let records = records.map(|stage| Gap::Record { stage });
+        let admitted = admitted_between(&before.input, &recorded.input);
+        let undecided = admitted.filter(|cluster| self.is_whole && !self.started.contains(*cluster));
+        let undecided = undecided.map(|cluster| Gap::NotDecided {
+            cluster: cluster.clone(),
+        });
+        let again: BTreeSet<&String> = admissions(before, recorded)
+            .filter(|(cluster, entry, is_again)| {
+                let key = ((*cluster).clone(), (*entry).clone());
+                *is_again && self.is_whole && !self.awaited.contains(&key)
+            })
+            .map(|(cluster, ..)| cluster)
+            .collect();
+        let again = again.into_iter().map(|cluster| Gap::AdmittedAgain {
+            cluster: cluster.clone(),
+        });
+        records.chain(undecided).chain(again).collect()
+    }
+}
+
+/// Returns the stages of which the input had a time before and has none now, or another one. The records of the plan
+/// before need not be stored: a newer rollout was to begin instead, and could not be written.
+fn lost_records(before: &RecordedPlan, recorded: &RecordedPlan) -> Vec<String> {
+    // A group without stages has no stage records. The status drops them before the journal has an entry for that.
+    if before.plan.stages.len() < 2 || recorded.plan.stages.len() < 2 {
+        return Vec::new();
+    }
+    let (then, now) = (&before.input.rollout.stages, &recorded.input.rollout.stages);
+    let is_there = |name: &str| {
+        recorded
+            .input
+            .strategy
+            .stages
+            .iter()
+            .any(|stage| stage.name == name)
+    };
+    let none = StageRecord::default();
+    let lost = then.iter().filter(|(name, record)| {
+        let current = now.get(*name).unwrap_or(&none);
+        let kept = |then: Option<_>, now| then.is_none() || then == now;
+        let all_kept = kept(record.opened_at, current.opened_at)
+            && kept(record.completed_at, current.completed_at)
+            && kept(record.passed_at, current.passed_at);
+        is_there(name) && !all_kept
+    });
+    lost.map(|(name, _)| name.clone()).collect()
+}
+
+/// Returns the clusters with a Sync at a target of this release that was at another target of another release before.
+fn admitted_between<'l>(then: &'l PlanInput, now: &'l PlanInput) -> impl Iterator<Item = &'l String> {
+    let release = &now.rollout.release;
+    let of_release = move |view: &EntryView| {
+        let observed = view.observed.as_ref();
+        observed.is_some_and(|sync| sync.release == *release)
+    };
+    let target = |view: &'l EntryView| view.observed.as_ref().and_then(|sync| sync.target.as_ref());
+    let is_new =
+        move |(before, after)| of_release(after) && !of_release(before) && target(before) != target(after);
+    let both = now
+        .clusters
+        .iter()
+        .filter_map(|(name, view)| Some((name, then.clusters.get(name)?, view)));
+    both.filter(move |(_, before, after)| {
+        let entries = after.entries.iter();
+        let mut entries = entries.filter_map(|(entry, view)| Some((before.entries.get(entry)?, view)));
+        entries.any(is_new)
+    })
+    .map(|(name, ..)| name)
+}
+
+/// Returns the clusters and entries that were admitted between two recorded plans, and whether to the same target.
+/// Admissions without a recorded time are left out.
+fn admissions<'l>(
+    before: &'l RecordedPlan,
+    recorded: &'l RecordedPlan,
+) -> impl Iterator<Item = (&'l String, &'l String, bool)> {
+    let both = recorded.input.clusters.iter();
+    let both = both.filter_map(|(name, view)| Some((name, before.input.clusters.get(name)?, view)));
+    both.flat_map(|(cluster, then, now)| {
+        now.entries.iter().filter_map(move |(entry, view)| {
+            let then = then.entries.get(entry)?.observed.as_ref();
+            let now = view.observed.as_ref()?;
+            let same_target = then.is_some_and(|then| then.target == now.target);
+            let later = then
+                .and_then(|then| then.admitted_at)
+                .zip(now.admitted_at)
+                .is_some_and(|(then, now)| then < now);
+            (!same_target || later).then_some((cluster, entry, same_target))
+        })
+    })
+}

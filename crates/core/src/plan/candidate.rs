@@ -1,0 +1,35 @@
+//! A cluster that may start.
+
+use jiff::Timestamp;
+
+use super::entry::{missing, missing_of_known_good};
+use super::state::ClusterState;
+use super::types::{Decision, To};
+use crate::window::Opening;
+
+/// A cluster that may start, and the release it would start with.
+pub(super) struct Candidate {
+    pub(super) to: To,
+    /// Whether its admission has begun before.
+    pub(super) begun: bool,
+    /// When the jitter of the cluster is over; `None`: its stage has not opened.
+    pub(super) eligible_at: Option<Timestamp>,
+    /// Whether the windows of the cluster are open.
+    pub(super) opening: Opening,
+    /// Whether its stage is open.
+    pub(super) is_open: bool,
+}
+
+impl Candidate {
+    /// The decision to start it.
+    pub(super) fn start(&self, state: &ClusterState<'_>) -> Decision {
+        let entries = match self.to {
+            To::Release => missing(state.cluster).cloned().collect(),
+            To::LastKnownGood => {
+                let missing = missing_of_known_good(state.cluster).unwrap_or_default();
+                missing.into_iter().cloned().collect()
+            }
+        };
+        Decision::Start { entries, to: self.to }
+    }
+}

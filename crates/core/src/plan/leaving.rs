@@ -1,0 +1,89 @@
+//! Syncs that a group no longer wants, and what is decided about them.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use starling_api::DeletionPolicy;
+
+/// A Sync that the group no longer wants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LeavingSync {
+    /// The cluster of the Sync.
+    pub cluster: String,
+    /// The entry of the Sync.
+    pub entry: String,
+    /// Why the group no longer wants it.
+    pub cause: LeavingCause,
+    /// What happens to the objects of the Sync.
+    pub policy: DeletionPolicy,
+    /// The names of the Syncs that it depends on. They are removed after it.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub depends_on: BTreeSet<String>,
+}
+
+/// Why a group no longer wants a Sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum LeavingCause {
+    /// The selector no longer selects its cluster, or the Cluster is gone.
+    ClusterUnselected {
+        /// When the set of leaving clusters has not changed for long enough. Labels that a script removes one by one
+        /// come faster, and count together.
+        settles_at: Timestamp,
+    },
+    /// The release of the rollout has no such entry.
+    EntryRemoved,
+}
+
+/// The decision for a Sync that the group no longer wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum RemovalDecision {
+    /// Remove the Sync.
+    Remove,
+    /// Keep the Sync.
+    Hold {
+        /// The reason.
+        reason: RemovalHold,
+        /// When time ends the reason; `None`: only an event does.
+        recheck_at: Option<Timestamp>,
+    },
+}
+
+/// Why a Sync that the group no longer wants is not removed yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RemovalHold {
+    /// Too many clusters left the group at once.
+    MembershipHeld,
+    /// More clusters may be about to leave.
+    Settling,
+    /// The remaining entries are not done on the cluster. One of them may take over the objects, as a renamed entry
+    /// does.
+    ClusterNotDone,
+}
+
+impl RemovalHold {
+    /// Returns the reason in CamelCase.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::MembershipHeld => "MembershipHeld",
+            Self::Settling => "Settling",
+            Self::ClusterNotDone => "ClusterNotDone",
+        }
+    }
+}
+
+impl RemovalDecision {
+    /// Returns when time alone changes this decision.
+    #[must_use]
+    pub fn recheck_at(&self) -> Option<Timestamp> {
+        match self {
+            Self::Remove => None,
+            Self::Hold { recheck_at, .. } => *recheck_at,
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What operators requested, as the machine takes it: which release, and which gates begin anew.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::next::Request;
+use super::observe::{Loaded, Need};
+use super::operator::OperatorActions;
+use crate::plan::{Finding, GateRecord, REQUEST_RESOLUTION, Retry, StageRecord, began_before};
+
+/// An operator's request for another release.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ReleaseRequest {
+    /// Roll back to this release; `None`: to the last known good one.
+    RollBack(Option<String>),
+    /// Start the held release after all.
+    ResumeHeld,
+    /// Roll back to a revision that no stored release has.
+    Unknown(String),
+}
+
+impl ReleaseRequest {
+    /// The request that counts, with the release that its revision stands for: of a rollback and a release the later
+    /// one.
+    pub(super) fn of(actions: &OperatorActions, loaded: &Loaded) -> Result<Option<Self>, Need> {
+        let release = actions.release.as_ref().map(|word| word.at);
+        let Some((revision, word)) = &actions.rollback else {
+            return Ok(release.map(|_| Self::ResumeHeld));
+        };
+        if release.is_some_and(|at| at > word.at) {
+            return Ok(Some(Self::ResumeHeld));
+        }
+        let Some(revision) = revision else {
+            return Ok(Some(Self::RollBack(None)));
+        };
+        Ok(Some(match loaded.revision(revision)? {
+            Some(digest) => Self::RollBack(Some(digest)),
+            None => Self::Unknown(revision.clone()),
+        }))
+    }
+
+    /// The request as [`super::next`] takes it; `None` where it cannot be fulfilled.
+    pub(super) fn known(&self) -> Option<Request<'_>> {
+        match self {
+            Self::RollBack(to) => Some(Request::RollBack(to.as_deref())),
+            Self::ResumeHeld => Some(Request::ResumeHeld),
+            Self::Unknown(_) => None,
+        }
+    }
+
+    /// Why it cannot be fulfilled, for people.
+    pub(super) fn impossible(&self) -> Option<String> {
+        match self {
+            Self::Unknown(revision) => Some(format!("no stored release has revision {revision:?}")),
+            Self::RollBack(_) | Self::ResumeHeld => None,
+        }
+    }
+}
+
+/// The records of stages without those of gates that failed and that an operator wants to be retried: such a gate
+/// begins anew.
+///
+/// A request counts once its second is over ([`retry_counts_at`]): what begins then began after it, so that a try that
+/// fails at once is not taken for the one that the request is about.
+#[must_use]
+pub fn without_retried(
+    mut stages: BTreeMap<String, StageRecord>,
+    retries: &[Retry],
+    now: Timestamp,
+) -> BTreeMap<String, StageRecord> {
+    for (name, record) in &mut stages {
+        let last = retries
+            .iter()
+            .filter(|retry| !began_before(now, retry.attribution.at))
+            .filter(|retry| retry.cluster.is_none())
+            .filter(|retry| retry.stage.as_ref().is_none_or(|stage| stage == name))
+            .map(|retry| retry.attribution.at)
+            .max();
+        let Some(last) = last else { continue };
+        for gates in [&mut record.before, &mut record.after] {
+            if let Some(place) = gates.iter().position(|gate| is_retried(gate, last)) {
+                gates.truncate(place);
+            }
+        }
+    }
+    stages
+}
+
+/// When the first of those requests counts whose second is not over.
+#[must_use]
+pub fn retry_counts_at(retries: &[Retry], now: Timestamp) -> Option<Timestamp> {
+    let young = retries
+        .iter()
+        .map(|retry| retry.attribution.at)
+        .filter(|at| began_before(now, *at));
+    young
+        .filter_map(|at| at.checked_add(REQUEST_RESOLUTION).ok())
+        .min()
+}
+
+fn is_retried(gate: &GateRecord, requested_at: Timestamp) -> bool {
+    matches!(gate.found, Some(Finding::Failed { .. })) && began_before(gate.begun_at, requested_at)
+}
+
+#[cfg(test)]
+mod tests {
+    use starling_api::StageTaskType;
+
+    use crate::plan::{Attribution, Gate};
+
+    use jiff::SignedDuration;
+
+    use super::*;
+
+    fn t(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn gate(begun: i64, found: Option<Finding>) -> GateRecord {
+        GateRecord {
+            gate: Gate::Effect(StageTaskType::Webhook),
+            begun_at: t(begun),
+            found,
+        }
+    }
+
+    fn retry(at: i64, stage: Option<&str>, cluster: Option<&str>) -> Retry {
+        let word = Attribution {
+            by: "jane".into(),
+            reason: "again".into(),
+            at: t(at),
+        };
+        Retry {
+            cluster: cluster.map(str::to_owned),
+            stage: stage.map(str::to_owned),
+            attribution: word,
+        }
+    }
+
+    #[test]
+    fn a_failed_gate_is_begun_anew_once_for_each_time_that_somebody_asks() {
+        let failed = || Some(Finding::Failed { message: "no".into() });
+        let record = StageRecord {
+            after: vec![gate(5, Some(Finding::Passed)), gate(6, failed())],
+            ..StageRecord::default()
+        };
+        let stages = || BTreeMap::from([("canary".to_owned(), record.clone())]);
+        let left = |retries: &[Retry]| without_retried(stages(), retries, t(9))["canary"].after.len();
+        for (retries, expected) in [
+            (vec![], 2),
+            (vec![retry(7, None, None)], 1),
+            (vec![retry(7, Some("canary"), None)], 1),
+            (vec![retry(7, Some("eu"), None)], 2),
+            (vec![retry(7, None, Some("eu-1"))], 2),
+            // The gate began after that: it is the new try, and it failed too.
+            (vec![retry(5, None, None)], 2),
+            (vec![retry(5, None, None), retry(6, None, None)], 1),
+        ] {
+            assert_eq!(left(&retries), expected, "{retries:?}");
+        }
+        // Its second is not over: the new try would seem to have begun before it.
+        let young = [retry(7, None, None)];
+        let now = t(8) - SignedDuration::from_millis(1);
+        assert_eq!(without_retried(stages(), &young, now)["canary"].after.len(), 2);
+        assert_eq!(retry_counts_at(&young, now), Some(t(8)));
+        assert_eq!(retry_counts_at(&young, t(8)), None);
+    }
+}

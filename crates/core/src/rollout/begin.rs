@@ -1,0 +1,174 @@
+//! The beginning of a rollout, and of the wait of a release.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, READY};
+use starling_api::{
+    ClusterCounts, HeldRelease, ReleaseStatus, RolloutDirection, RolloutPhase, RolloutStatus, SyncGroupStatus,
+};
+
+use super::effect::{Action, Outcome, RolloutIntent};
+use super::next::{self, Cause};
+use super::observe::{Facts, Offer};
+use super::snapshot::ReleaseSnapshot;
+use super::status::has_succeeded;
+use crate::plan::{Direction, RolloutVerdict};
+
+/// A rollout that is to begin.
+pub(super) struct Beginning {
+    pub(super) snapshot: Arc<ReleaseSnapshot>,
+    pub(super) direction: Direction,
+    /// The release that is held from now on.
+    pub(super) hold: Option<String>,
+    pub(super) cause: Cause,
+    /// How the rollout before it ends.
+    pub(super) previous: Option<Outcome>,
+}
+
+impl Beginning {
+    /// What is written before status names the rollout, and that status.
+    pub(super) fn begin(
+        self,
+        before: &SyncGroupStatus,
+        facts: &Facts<'_>,
+    ) -> (SyncGroupStatus, RolloutStatus, Vec<Action>) {
+        let Self {
+            snapshot,
+            direction,
+            hold,
+            cause,
+            previous,
+        } = self;
+        let mut status = before.clone();
+        let left = status.rollout.take();
+        let rollout = RolloutStatus {
+            id: left.as_ref().map_or(0, |left| left.id) + 1,
+            release: snapshot.digest.clone(),
+            revisions: snapshot.revisions.clone(),
+            direction: match direction {
+                Direction::Forward => RolloutDirection::Forward,
+                Direction::Back => RolloutDirection::Back,
+                Direction::BackAtOnce => RolloutDirection::BackAtOnce,
+            },
+            phase: RolloutPhase::Pending,
+            start_time: facts.now.to_string(),
+            ..RolloutStatus::default()
+        };
+        let actions = vec![
+            Action::StoreRelease {
+                rollout: rollout.id,
+                snapshot,
+            },
+            Action::RecordRollout(RolloutIntent {
+                id: rollout.id,
+                release: rollout.release.clone(),
+                revisions: rollout.revisions.clone(),
+                started_at: facts.now,
+                previous,
+            }),
+        ];
+        status.held_release = hold.map(|held| hold_of(held, left.as_ref(), facts.offer, cause, facts.now));
+        drop_overtaken(&mut status, facts.offer, &rollout.release, direction);
+        status.rollout = Some(rollout.clone());
+        // Whoever waits for Ready must not see the condition of the last release while this one rolls.
+        let ready = ConditionUpdate {
+            type_: READY,
+            status: ConditionStatus::False,
+            reason: "Progressing".to_owned(),
+            message: format!("rollout {} starts", rollout.id),
+        };
+        status.conditions = conditions::merge(&status.conditions, vec![ready], facts.generation, facts.now);
+        status.clusters = ClusterCounts {
+            total: status.clusters.total,
+            pending: status.clusters.total,
+            ..ClusterCounts::default()
+        };
+        (status, rollout, actions)
+    }
+}
+
+/// How a rollout ends by another one that begins. One that has succeeded has done so, also where status does not say
+/// it yet.
+pub(super) fn outcome(
+    status: &SyncGroupStatus,
+    verdict: Option<&RolloutVerdict>,
+    clusters: usize,
+    cause: Cause,
+) -> Outcome {
+    if has_succeeded(status) || (verdict == Some(&RolloutVerdict::Succeeded) && clusters > 0) {
+        return Outcome::Succeeded;
+    }
+    match cause {
+        Cause::Failed => Outcome::Failed,
+        Cause::Offered | Cause::Requested => Outcome::Superseded,
+    }
+}
+
+/// Puts the offered release into the queue.
+pub(super) fn enqueue(status: &mut SyncGroupStatus, offered: &ReleaseSnapshot) {
+    status.queue.truncate(next::QUEUE - 1);
+    status.queue.push(ReleaseStatus {
+        release: offered.digest.clone(),
+        revisions: offered.revisions.clone(),
+    });
+}
+
+/// Drops the queued releases that lose their turn by the one that begins.
+fn drop_overtaken(status: &mut SyncGroupStatus, offer: &Offer, release: &str, direction: Direction) {
+    let queue = status.queue.iter().map(|waiting| waiting.release.clone());
+    let queue: Vec<String> = queue.collect();
+    let held = status.held_release.as_ref().map(|held| held.release.as_str());
+    let dropped = next::overtaken(&queue, &offer.release, release, direction, held);
+    status.queue.drain(..dropped);
+}
+
+/// The release that is held: the one that is left, or what the Sources offer.
+fn hold_of(
+    held: String,
+    left: Option<&RolloutStatus>,
+    offer: &Offer,
+    cause: Cause,
+    now: Timestamp,
+) -> HeldRelease {
+    let offered = offer.snapshot.as_ref().map(|offered| offered.revisions.clone());
+    let revisions = match left.filter(|left| left.release == held) {
+        Some(left) => left.revisions.clone(),
+        None => offered.unwrap_or_default(),
+    };
+    let reason = match (cause, left) {
+        (Cause::Failed, Some(left)) => format!("rollout {} failed", left.id),
+        _ => "an operator rolled it back".to_owned(),
+    };
+    HeldRelease {
+        release: held,
+        revisions,
+        reason,
+        since: now.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn above_its_length_the_newest_of_the_queue_is_replaced() {
+        let release = |digest: &str| ReleaseSnapshot {
+            digest: digest.to_owned(),
+            revisions: Vec::new(),
+            entries: Vec::new(),
+        };
+        let mut status = SyncGroupStatus::default();
+        for n in 0..next::QUEUE {
+            enqueue(&mut status, &release(&n.to_string()));
+        }
+        enqueue(&mut status, &release("new"));
+        let last = status.queue[next::QUEUE - 1].release.as_str();
+        assert_eq!((status.queue.len(), last), (next::QUEUE, "new"));
+        assert_eq!(
+            status.queue[next::QUEUE - 2].release,
+            (next::QUEUE - 2).to_string()
+        );
+    }
+}

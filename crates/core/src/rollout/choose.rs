@@ -1,0 +1,130 @@
+//! Which release a pass goes on with, among those that are there.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use starling_api::SyncGroupStatus;
+
+use super::actions::ReleaseRequest;
+use super::next::{self, Candidates, Cause, Current, Next, Request};
+use super::observe::Need;
+use super::pass::Pass;
+use super::planned::Planned;
+use super::snapshot::ReleaseSnapshot;
+use crate::plan::{Direction, RolloutVerdict};
+
+/// What a pass does with the rollout in status.
+pub(super) struct Chosen {
+    pub(super) next: Choice,
+    /// Why what is due cannot be done.
+    pub(super) stuck: Option<String>,
+}
+
+/// As [`Next`], with the release that begins.
+pub(super) enum Choice {
+    /// It goes on.
+    Keep,
+    /// It goes on, and the offered release joins the queue.
+    Enqueue,
+    /// Another rollout takes its place.
+    Start {
+        snapshot: Arc<ReleaseSnapshot>,
+        direction: Direction,
+        hold: Option<String>,
+        cause: Cause,
+    },
+}
+
+impl Pass<'_, '_> {
+    /// Chooses what rolls next among the releases that are there. One that is not stored any more is passed over, so
+    /// that it does not keep a newer one from beginning.
+    pub(super) fn choose(
+        &self,
+        status: &SyncGroupStatus,
+        planned: Option<&Planned>,
+        is_lost: bool,
+        request: Option<&ReleaseRequest>,
+    ) -> Result<Chosen, Need> {
+        let mut stuck = request.and_then(ReleaseRequest::impossible);
+        let mut absent = BTreeSet::new();
+        loop {
+            let next = match self.next(status, planned, is_lost, request, &absent) {
+                Next::Keep => Choice::Keep,
+                Next::NothingToRollBackTo => {
+                    stuck.get_or_insert_with(|| "no release has succeeded on the whole group yet".to_owned());
+                    Choice::Keep
+                }
+                Next::Enqueue { .. } => Choice::Enqueue,
+                Next::Start {
+                    release,
+                    direction,
+                    hold,
+                    cause,
+                } => match self.snapshot(&release)? {
+                    Some(snapshot) => Choice::Start {
+                        snapshot,
+                        direction,
+                        hold,
+                        cause,
+                    },
+                    None => {
+                        stuck = Some(format!("release {release} is not stored any more"));
+                        // What was passed over is no candidate any more, so it cannot be chosen again.
+                        if absent.insert(release) {
+                            continue;
+                        }
+                        Choice::Keep
+                    }
+                },
+            };
+            return Ok(Chosen { next, stuck });
+        }
+    }
+
+    fn next(
+        &self,
+        status: &SyncGroupStatus,
+        planned: Option<&Planned>,
+        is_lost: bool,
+        request: Option<&ReleaseRequest>,
+        absent: &BTreeSet<String>,
+    ) -> Next {
+        let is_there = |release: &&str| !absent.contains(*release);
+        let queue = status.queue.iter().map(|of| of.release.as_str());
+        let queue: Vec<String> = queue.filter(is_there).map(str::to_owned).collect();
+        let known_good = status.last_known_good.as_ref();
+        let request = request.and_then(ReleaseRequest::known);
+        let current = match (planned, status.rollout.as_ref().filter(|_| is_lost)) {
+            (Some(planned), _) => Some(Current {
+                release: &planned.rolling.rollout.release,
+                verdict: &planned.plan.verdict,
+                is_over: planned.plan.is_over(),
+            }),
+            // Nothing of it can be admitted any more.
+            (None, Some(lost)) => Some(Current {
+                release: &lost.release,
+                verdict: &RolloutVerdict::InProgress,
+                is_over: true,
+            }),
+            (None, None) => None,
+        };
+        next::next_release(&Candidates {
+            offered: &self.facts.offer.release,
+            current,
+            held: status.held_release.as_ref().map(|held| held.release.as_str()),
+            known_good: known_good.map(|good| good.release.as_str()).filter(is_there),
+            requested: request.filter(|request| match request {
+                Request::RollBack(Some(to)) => is_there(to),
+                Request::RollBack(None) | Request::ResumeHeld => true,
+            }),
+            on_new_revision: self.facts.on_new_revision,
+            rollback: self.facts.rollback,
+            queue: &queue,
+        })
+    }
+
+    /// What rolls next by the plan of a rollout that has just begun, of which nobody requested anything yet.
+    pub(super) fn next_by_itself(&self, planned: &Planned) -> Next {
+        self.next(&planned.status, Some(planned), false, None, &BTreeSet::new())
+    }
+}

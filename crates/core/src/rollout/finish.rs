@@ -1,0 +1,208 @@
+//! What a plan that stays in force writes.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use starling_api::{RolloutPhase, SyncGroupStatus};
+
+use super::effect::{Action, Admission, Outcome, Removal};
+use super::observe::{Facts, Observations, Rolling};
+use super::planned::Planned;
+use super::status::has_succeeded;
+use crate::finalize::dependents_first;
+use crate::plan::{Decision, FailureReason, Gate, Plan, PlanInput, RemovalDecision, Report, To, record};
+
+/// Least time between two writes that say only that more clusters are done. A rollout over a thousand clusters would
+/// otherwise write its status a thousand times.
+const REPORT_INTERVAL: SignedDuration = SignedDuration::from_millis(250);
+
+/// Whether status has to remember something new of the stages before anything is admitted: time is counted from there.
+pub(super) fn records_stages(before: &SyncGroupStatus, after: &SyncGroupStatus) -> bool {
+    let recorded = |status: &SyncGroupStatus| status.rollout.as_ref().map(record::recorded);
+    recorded(before) != recorded(after)
+}
+
+/// How long a report has to wait that only counts; `None`: it is due.
+pub(super) fn too_early(
+    before: &SyncGroupStatus,
+    after: &SyncGroupStatus,
+    facts: &Facts<'_>,
+) -> Option<Timestamp> {
+    // A rollout through a group without clusters is not over: that it is comes with the first of them.
+    let phase = |status: &SyncGroupStatus| {
+        let rollout = status.rollout.as_ref();
+        rollout.map(|rollout| (rollout.id, rollout.phase, status.clusters.total == 0))
+    };
+    let says_more = phase(before) != phase(after)
+        || before.observed_generation != after.observed_generation
+        || before.last_known_good != after.last_known_good;
+    let last = facts.reported_at.filter(|_| !says_more)?;
+    // A clock that was set back would put every report off until it is where it was.
+    let due = last.checked_add(REPORT_INTERVAL).ok()?;
+    (last <= facts.now && due > facts.now).then_some(due)
+}
+
+/// The actions that carry the plan out, in order: admissions are recorded before they are made, and removals come after
+/// them.
+pub(super) fn actions(planned: &Planned, now: Timestamp, observed: &dyn Observations) -> Vec<Action> {
+    let Planned {
+        rolling, input, plan, ..
+    } = planned;
+    let mut actions = vec![Action::EvaluateGates];
+    let admissions = admissions(rolling, input, plan, now);
+    if !admissions.is_empty() {
+        actions.push(Action::RecordAdmissions(admissions.clone()));
+        actions.push(Action::Admit(admissions));
+    }
+    let removals = removals(input, plan, observed);
+    if !removals.is_empty() {
+        actions.push(Action::RemoveSyncs(removals));
+    }
+    actions
+}
+
+/// Whether the rollout is over by its report. In a group without clusters there is nothing to roll out yet: its rollout
+/// begins with the first of them.
+fn is_over(report: &Report) -> bool {
+    report.phase == RolloutPhase::Succeeded && report.counts.total > 0
+}
+
+/// Whether the rollout is over by a status.
+fn was_over(before: &SyncGroupStatus, rollout: i64) -> bool {
+    before
+        .rollout
+        .as_ref()
+        .is_some_and(|current| current.id == rollout)
+        && has_succeeded(before)
+}
+
+fn succeeded(rollout: i64) -> Action {
+    Action::EndRollout {
+        rollout,
+        outcome: Outcome::Succeeded,
+    }
+}
+
+/// The success of a rollout that goes on because a cluster joined. It comes before the status that no longer tells of
+/// it: where the answer to the write that did was lost, the ledger does not know yet. Recorded twice, the first end
+/// counts.
+pub(super) fn resumed(report: &Report, before: &SyncGroupStatus, rollout: i64) -> Option<Action> {
+    (was_over(before, rollout) && !is_over(report)).then(|| succeeded(rollout))
+}
+
+/// The success of a rollout that status reports for the first time.
+pub(super) fn succeeds(report: &Report, before: &SyncGroupStatus, rollout: i64) -> Option<Action> {
+    (is_over(report) && !was_over(before, rollout)).then(|| succeeded(rollout))
+}
+
+/// The digest of what the rollout renders to, where an approval needs it.
+pub(super) fn digest(report: &Report, input: &PlanInput) -> Option<Action> {
+    let needed = needs_digest(input) && report.phase != RolloutPhase::Succeeded;
+    needed.then_some(Action::DigestRelease)
+}
+
+/// Whether somebody has to approve what the rollout renders to. Without clusters the digest would cover nothing that
+/// comes with them.
+fn needs_digest(input: &PlanInput) -> bool {
+    let mut stages = input.strategy.stages.iter();
+    let approved = stages.any(|stage| {
+        stage
+            .before
+            .iter()
+            .chain(&stage.after)
+            .any(|gate| *gate == Gate::Approval)
+    });
+    approved && !input.membership_held && !input.clusters.is_empty()
+}
+
+/// Admissions that failed by time: nobody else notices that. They are settled before status reports them. What another
+/// process has settled is settled once more, which changes nothing: only the first end counts.
+pub(super) fn settlements(planned: &Planned, observed: &dyn Observations) -> Vec<Action> {
+    let Planned { rolling, plan, .. } = planned;
+    let mut actions = Vec::new();
+    for (cluster, decision) in &plan.decisions {
+        let Decision::Failed {
+            reason: reason @ (FailureReason::ProgressDeadlineExceeded | FailureReason::LostAfterAdmission),
+            ..
+        } = decision
+        else {
+            continue;
+        };
+        let entries = rolling.snapshot.entries.iter();
+        let admissions = entries.filter_map(|entry| observed.admission(cluster, &entry.name));
+        let open = admissions.filter(|admission| !observed.is_settled(admission));
+        actions.extend(open.map(|admission| Action::SettleAdmission {
+            admission,
+            reason: reason.as_str().to_owned(),
+        }));
+    }
+    actions
+}
+
+fn admissions(rolling: &Rolling, input: &PlanInput, plan: &Plan, now: Timestamp) -> Vec<Admission> {
+    let mut admissions = Vec::new();
+    for (cluster, decision) in &plan.decisions {
+        let (entries, to, retried_for) = match decision {
+            Decision::Start { entries, to } => (entries, *to, None),
+            Decision::Retry {
+                entries,
+                requested_at,
+            } => (entries, To::Release, Some(*requested_at)),
+            Decision::Done
+            | Decision::InFlight { .. }
+            | Decision::Soaking { .. }
+            | Decision::Failed { .. }
+            | Decision::Hold { .. } => continue,
+        };
+        let (Some(snapshot), Some(view)) = (rolling.snapshot_to(to), input.clusters.get(cluster)) else {
+            continue;
+        };
+        for entry in entries {
+            let view = view.entries.get(entry);
+            let target = view.and_then(|view| match to {
+                To::Release => view.wanted.as_ref().ok(),
+                To::LastKnownGood => view.known_good.as_ref(),
+            });
+            admissions.extend(target.map(|target| Admission {
+                cluster: cluster.clone(),
+                entry: entry.clone(),
+                release: snapshot.digest.clone(),
+                rollout: rolling.rollout.id,
+                target: target.clone(),
+                revision: snapshot.revision(entry).to_owned(),
+                at: now,
+                retried_for,
+            }));
+        }
+    }
+    admissions
+}
+
+/// Syncs that depend on others go before them.
+fn removals(input: &PlanInput, plan: &Plan, observed: &dyn Observations) -> Vec<Removal> {
+    let removed = plan
+        .removals
+        .iter()
+        .filter(|(_, decision)| **decision == RemovalDecision::Remove);
+    let leaving: BTreeMap<_, _> = removed
+        .filter_map(|(name, _)| Some((name.clone(), input.leaving.get(name)?)))
+        .collect();
+    let order = dependents_first(
+        &leaving
+            .iter()
+            .map(|(name, sync)| (name.clone(), sync.depends_on.iter().cloned().collect()))
+            .collect(),
+    );
+    let removal = |name: String| {
+        let sync = leaving.get(&name)?;
+        Some(Removal {
+            sync: name,
+            cluster: sync.cluster.clone(),
+            entry: sync.entry.clone(),
+            admission: observed.admission(&sync.cluster, &sync.entry),
+            policy: sync.policy,
+            cause: sync.cause,
+        })
+    };
+    order.into_iter().filter_map(removal).collect()
+}

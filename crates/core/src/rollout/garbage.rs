@@ -1,0 +1,66 @@
+//! What a status refers to, and what may be forgotten.
+
+use std::collections::BTreeSet;
+
+use starling_api::SyncGroupStatus;
+
+use super::effect::Action;
+
+/// Forgets what status does not name.
+pub(super) fn garbage(rollout: i64, status: &SyncGroupStatus) -> Action {
+    Action::CollectGarbage {
+        rollout,
+        named: named(status),
+    }
+}
+
+/// The releases that a status names: each may have to be admitted again.
+pub(super) fn named(status: &SyncGroupStatus) -> BTreeSet<String> {
+    let SyncGroupStatus {
+        rollout,
+        last_known_good,
+        held_release,
+        queue,
+        observed_generation: _,
+        last_handled_reconcile_at: _,
+        clusters: _,
+        problems: _,
+        conditions: _,
+    } = status;
+    let rolls = rollout.iter().map(|rollout| &rollout.release);
+    let good = last_known_good.iter().map(|good| &good.release);
+    let held = held_release.iter().map(|held| &held.release);
+    let waiting = queue.iter().map(|waiting| &waiting.release);
+    rolls.chain(good).chain(held).chain(waiting).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use starling_api::{HeldRelease, ReleaseStatus, RolloutStatus};
+
+    use super::*;
+
+    #[test]
+    fn whatever_status_names_is_kept() {
+        let release = |digest: &str| ReleaseStatus {
+            release: digest.into(),
+            revisions: Vec::new(),
+        };
+        let status = SyncGroupStatus {
+            rollout: Some(RolloutStatus {
+                release: "rolls".into(),
+                ..RolloutStatus::default()
+            }),
+            last_known_good: Some(release("good")),
+            held_release: Some(HeldRelease {
+                release: "held".into(),
+                ..HeldRelease::default()
+            }),
+            queue: vec![release("next"), release("last")],
+            ..SyncGroupStatus::default()
+        };
+        let expected = ["good", "held", "last", "next", "rolls"].map(str::to_owned);
+        assert_eq!(named(&status), expected.into());
+        assert!(named(&SyncGroupStatus::default()).is_empty());
+    }
+}

@@ -1,0 +1,488 @@
+//! Which release a group rolls next: what its Sources offer, the last known good release, or what rolls already.
+//!
+//! The rules, in order of precedence:
+//! 1. An operator's rollback comes first, then the rollback of a failed rollout. Both *hold* the release that they leave:
+//!    it does not start again until something newer is offered or an operator releases it, so a rollback never loops.
+//!    A request that is fulfilled, or cannot be, does not block newer releases: it stands as long as its rollout, which
+//!    could be for ever.
+//! 2. An offer that already rolls, or is held, changes nothing.
+//! 3. A newer release replaces the rollout at once (`Replace`) or when the rollout is over (`Finish`: the newest release
+//!    then; `Queue`: each release in turn). A rollout is over when failures stop it, when an operator aborts it, and when
+//!    none of it proceeds by itself any more ([`Plan::is_over`](crate::plan::Plan::is_over)): the next release may be the fix.
+//! 4. A queued release loses its turn when a newer release starts or is rolled back ([`overtaken`]).
+
+use starling_api::{OnNewRevision, RollbackType};
+
+use crate::plan::{Direction, RolloutVerdict};
+
+/// Everything that the choice depends on. Releases are named by their digests.
+#[derive(Clone, Debug)]
+pub struct Candidates<'a> {
+    /// What the Sources offer, with the group's templates.
+    pub offered: &'a str,
+    /// The rollout in status.
+    pub current: Option<Current<'a>>,
+    /// The release that must not start again by itself.
+    pub held: Option<&'a str>,
+    /// The last release that succeeded on the whole group.
+    pub known_good: Option<&'a str>,
+    /// What an operator requested of the current rollout.
+    pub requested: Option<Request<'a>>,
+    /// What happens to a newer release.
+    pub on_new_revision: OnNewRevision,
+    /// How a rollback proceeds.
+    pub rollback: RollbackType,
+    /// Releases that wait for their turn, oldest first.
+    pub queue: &'a [String],
+}
+
+/// The rollout in status.
+#[derive(Clone, Copy, Debug)]
+pub struct Current<'a> {
+    /// Its release.
+    pub release: &'a str,
+    /// The verdict of its plan.
+    pub verdict: &'a RolloutVerdict,
+    /// Whether the next release no longer waits for it.
+    pub is_over: bool,
+}
+
+/// An operator's request for another release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// Roll back to this release; `None`: to the last known good one.
+    RollBack(Option<&'a str>),
+    /// Start the held release after all.
+    ResumeHeld,
+}
+
+/// What rolls next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Next {
+    /// The current rollout.
+    Keep,
+    /// The current rollout; the offered release joins the queue.
+    Enqueue {
+        /// The release that is offered.
+        release: String,
+    },
+    /// A new rollout.
+    Start {
+        /// Its release.
+        release: String,
+        /// Its direction.
+        direction: Direction,
+        /// The release that is held from now on.
+        hold: Option<String>,
+        /// Why it starts.
+        cause: Cause,
+    },
+    /// The current rollout: a rollback is due, and there is no release to roll back to.
+    NothingToRollBackTo,
+}
+
+/// Why a rollout starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The Sources offer its release.
+    Offered,
+    /// The previous rollout failed.
+    Failed,
+    /// An operator requested it.
+    Requested,
+}
+
+/// Releases that may wait for their turn. A repository that gets commits faster than they roll out would otherwise fill
+/// the group's status; beyond this length, the newest queued release is replaced.
+pub const QUEUE: usize = 20;
+
+/// Decides what rolls next.
+pub fn next_release(input: &Candidates<'_>) -> Next {
+    match input.requested.map(|request| as_requested(input, request)) {
+        None | Some(Next::Keep) => by_itself(input),
+        // A newer release may be the fix that the operator misses.
+        Some(Next::NothingToRollBackTo) => match by_itself(input) {
+            Next::Keep => Next::NothingToRollBackTo,
+            next => next,
+        },
+        Some(next) => next,
+    }
+}
+
+/// What rolls next without a request.
+fn by_itself(input: &Candidates<'_>) -> Next {
+    let Some(current) = input.current else {
+        return start(input.offered, Cause::Offered);
+    };
+    let failed = matches!(current.verdict, RolloutVerdict::RollBack(_));
+    if failed && let Some(good) = input.known_good.filter(|good| *good != current.release) {
+        return back(input, good, current.release, Cause::Failed);
+    }
+    let over = current.is_over;
+    let is_new = input.offered != current.release && Some(input.offered) != input.held;
+    match input.on_new_revision {
+        OnNewRevision::Replace if is_new => start(input.offered, Cause::Offered),
+        OnNewRevision::Finish if is_new && over => start(input.offered, Cause::Offered),
+        OnNewRevision::Queue => in_turn(input, over, is_new),
+        OnNewRevision::Replace | OnNewRevision::Finish if failed => Next::NothingToRollBackTo,
+        OnNewRevision::Replace | OnNewRevision::Finish => Next::Keep,
+    }
+}
+
+/// What an operator requested; [`Next::Keep`] where nothing is left to do.
+fn as_requested(input: &Candidates<'_>, request: Request<'_>) -> Next {
+    let current = input.current.map(|current| current.release);
+    match request {
+        Request::ResumeHeld => match input.held {
+            Some(held) if held == input.offered && current != Some(held) => start(held, Cause::Requested),
+            // The Sources offer something newer, which needs no permission.
+            _ => Next::Keep,
+        },
+        Request::RollBack(to) => match to.or(input.known_good) {
+            None => Next::NothingToRollBackTo,
+            Some(to) if current == Some(to) => Next::Keep,
+            Some(to) => back(input, to, input.offered, Cause::Requested),
+        },
+    }
+}
+
+fn in_turn(input: &Candidates<'_>, over: bool, is_new: bool) -> Next {
+    let waits = input.queue.last().is_some_and(|last| last == input.offered);
+    // A release that was rolled back while it waited has lost its turn.
+    let mut turns = input
+        .queue
+        .iter()
+        .filter(|next| Some(next.as_str()) != input.held);
+    match (over, turns.next()) {
+        (true, Some(next)) => start(next, Cause::Offered),
+        (true, None) if is_new => start(input.offered, Cause::Offered),
+        (false, _) if is_new && !waits => Next::Enqueue {
+            release: input.offered.to_owned(),
+        },
+        _ => Next::Keep,
+    }
+}
+
+fn start(release: &str, cause: Cause) -> Next {
+    Next::Start {
+        release: release.to_owned(),
+        direction: Direction::Forward,
+        hold: None,
+        cause,
+    }
+}
+
+fn back(input: &Candidates<'_>, to: &str, from: &str, cause: Cause) -> Next {
+    Next::Start {
+        release: to.to_owned(),
+        direction: match input.rollback {
+            RollbackType::Staged => Direction::Back,
+            RollbackType::Immediate => Direction::BackAtOnce,
+        },
+        // A rollback to what is offered holds nothing.
+        hold: (from != to).then(|| from.to_owned()),
+        cause,
+    }
+}
+
+/// How many releases at the front of the queue lose their turn when a rollout begins: those that were offered before
+/// its release or, in a rollback, before the release that is left. Their turn would start an older release by itself.
+#[must_use]
+pub fn overtaken(
+    queue: &[String],
+    offered: &str,
+    release: &str,
+    direction: Direction,
+    held: Option<&str>,
+) -> usize {
+    let (newest, place) = match direction {
+        Direction::Forward => (release, queue.iter().position(|waiting| waiting == release)),
+        Direction::Back | Direction::BackAtOnce => {
+            // A rollback to what is offered holds nothing, and overtakes everything that was offered before it.
+            let left = held.unwrap_or(offered);
+            (left, queue.iter().rposition(|waiting| waiting == left))
+        }
+    };
+    match place {
+        Some(place) => place + 1,
+        // It is newer than every queued release, and was never queued.
+        None if newest == offered => queue.len(),
+        // The release that is left is older than every queued one.
+        None => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Stop;
+
+    fn failed() -> Stop {
+        Stop::TooManyFailures {
+            stage: None,
+            failed: 1,
+            allowed: 0,
+        }
+    }
+
+    struct Case {
+        offered: &'static str,
+        current: &'static str,
+        verdict: RolloutVerdict,
+        /// Though it rolls.
+        over: bool,
+        held: Option<&'static str>,
+        known_good: Option<&'static str>,
+        requested: Option<Request<'static>>,
+        on_new_revision: OnNewRevision,
+        queue: &'static [&'static str],
+    }
+
+    impl Case {
+        fn next(&self) -> Next {
+            let queue: Vec<String> = self.queue.iter().map(|&text| text.to_owned()).collect();
+            next_release(&Candidates {
+                offered: self.offered,
+                current: Some(Current {
+                    release: self.current,
+                    verdict: &self.verdict,
+                    is_over: self.over || self.verdict != RolloutVerdict::InProgress,
+                }),
+                held: self.held,
+                known_good: self.known_good,
+                requested: self.requested,
+                on_new_revision: self.on_new_revision,
+                rollback: RollbackType::Staged,
+                queue: &queue,
+            })
+        }
+    }
+
+    fn case(offered: &'static str, verdict: RolloutVerdict, on_new_revision: OnNewRevision) -> Case {
+        Case {
+            offered,
+            current: "r2",
+            verdict,
+            over: false,
+            held: None,
+            known_good: Some("r1"),
+            requested: None,
+            on_new_revision,
+            queue: &[],
+        }
+    }
+
+    fn forward(release: &str) -> Next {
+        start(release, Cause::Offered)
+    }
+
+    fn backward(release: &str, hold: &str, cause: Cause) -> Next {
+        Next::Start {
+            release: release.into(),
+            direction: Direction::Back,
+            hold: Some(hold.into()),
+            cause,
+        }
+    }
+
+    #[test]
+    fn a_newer_release_takes_over_waits_or_queues() {
+        use OnNewRevision::{Finish, Queue, Replace};
+        for (policy, verdict, expected) in [
+            (Replace, RolloutVerdict::InProgress, forward("r3")),
+            (Finish, RolloutVerdict::InProgress, Next::Keep),
+            (Finish, RolloutVerdict::Succeeded, forward("r3")),
+            (Finish, RolloutVerdict::Stopped(failed()), forward("r3")),
+            (
+                Queue,
+                RolloutVerdict::InProgress,
+                Next::Enqueue { release: "r3".into() },
+            ),
+            (Queue, RolloutVerdict::Succeeded, forward("r3")),
+            (Queue, RolloutVerdict::Stopped(failed()), forward("r3")),
+        ] {
+            assert_eq!(
+                case("r3", verdict.clone(), policy).next(),
+                expected,
+                "{policy:?} {verdict:?}"
+            );
+        }
+        for policy in [Replace, Finish, Queue] {
+            assert_eq!(case("r2", RolloutVerdict::InProgress, policy).next(), Next::Keep);
+            assert_eq!(case("r2", RolloutVerdict::Succeeded, policy).next(), Next::Keep);
+        }
+    }
+
+    /// Guards against a group that stands still for ever: one cluster that failed within the budget keeps a rollout
+    /// from being through, and what mends it waited for just that.
+    #[test]
+    fn what_is_not_through_and_does_not_go_on_keeps_nothing_back() {
+        use OnNewRevision::{Finish, Queue};
+        for policy in [Finish, Queue] {
+            let mut case = case("r3", RolloutVerdict::InProgress, policy);
+            case.over = true;
+            assert_eq!(case.next(), forward("r3"), "{policy:?}");
+            case.offered = "r2";
+            assert_eq!(case.next(), Next::Keep, "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn what_waited_before_something_that_began_or_was_left_has_lost_its_turn() {
+        use Direction::{Back, BackAtOnce, Forward};
+        let queue: Vec<String> = ["r3", "r4", "r5"].map(str::to_owned).into();
+        for (offered, release, direction, held, left) in [
+            // In its turn.
+            ("r5", "r3", Forward, None, &queue[1..]),
+            ("r5", "r5", Forward, None, &[]),
+            // The policy was another one for a while, or a person let go what was held.
+            ("r6", "r6", Forward, None, &[]),
+            // A person went back: from what is offered, whether that waited yet or not.
+            ("r5", "r1", Back, Some("r5"), &[]),
+            ("r6", "r1", BackAtOnce, Some("r6"), &[]),
+            // What failed is older than all that waits.
+            ("r5", "r1", Back, Some("r2"), &queue[..]),
+            // The branch was set back to what was good, and a person followed it.
+            ("r1", "r1", Back, None, &[]),
+        ] {
+            let dropped = overtaken(&queue, offered, release, direction, held);
+            assert_eq!(
+                &queue[dropped..],
+                left,
+                "{offered} {release} {direction:?} {held:?}"
+            );
+        }
+        // The branch went to and fro: the first of two is the one whose turn it is, the last the one that is left.
+        let queue: Vec<String> = ["r3", "r4", "r3"].map(str::to_owned).into();
+        assert_eq!(overtaken(&queue, "r3", "r3", Forward, None), 1);
+        assert_eq!(overtaken(&queue, "r3", "r1", Back, Some("r3")), 3);
+    }
+
+    #[test]
+    fn each_in_the_queue_gets_its_turn_and_none_twice() {
+        let mut case = case("r4", RolloutVerdict::InProgress, OnNewRevision::Queue);
+        case.queue = &["r3"];
+        assert_eq!(case.next(), Next::Enqueue { release: "r4".into() });
+        case.queue = &["r3", "r4"];
+        assert_eq!(case.next(), Next::Keep);
+        case.verdict = RolloutVerdict::Succeeded;
+        assert_eq!(case.next(), forward("r3"));
+    }
+
+    #[test]
+    fn a_failed_rollout_goes_back_holds_what_failed_and_does_not_loop() {
+        let failing = RolloutVerdict::RollBack(failed());
+        let mut case = case("r2", failing.clone(), OnNewRevision::Replace);
+        assert_eq!(case.next(), backward("r1", "r2", Cause::Failed));
+        // Rolled back: the branch still offers what failed.
+        (case.current, case.held, case.verdict) = ("r1", Some("r2"), RolloutVerdict::Succeeded);
+        assert_eq!(case.next(), Next::Keep);
+        // Also while that is under way, and where it fails itself.
+        case.verdict = RolloutVerdict::Stopped(failed());
+        assert_eq!(case.next(), Next::Keep);
+        // A fix is pushed.
+        case.offered = "r3";
+        assert_eq!(case.next(), forward("r3"));
+        // The commit is reverted: what rolls is offered again.
+        case.offered = "r1";
+        assert_eq!(case.next(), Next::Keep);
+        // Nothing was good before.
+        (case.current, case.offered, case.held, case.verdict) = ("r2", "r2", None, failing);
+        case.known_good = None;
+        assert_eq!(case.next(), Next::NothingToRollBackTo);
+        case.known_good = Some("r2");
+        assert_eq!(case.next(), Next::NothingToRollBackTo);
+    }
+
+    /// A person goes back while the newest waits for its turn: that is held, and its turn does not come by itself.
+    #[test]
+    fn what_is_held_has_no_turn() {
+        let mut case = case("r3", RolloutVerdict::InProgress, OnNewRevision::Queue);
+        case.queue = &["r3"];
+        case.requested = Some(Request::RollBack(None));
+        assert_eq!(case.next(), backward("r1", "r3", Cause::Requested));
+        (case.current, case.held, case.requested) = ("r1", Some("r3"), None);
+        for verdict in [
+            RolloutVerdict::InProgress,
+            RolloutVerdict::Succeeded,
+            RolloutVerdict::Stopped(failed()),
+        ] {
+            case.verdict = verdict;
+            assert_eq!(case.next(), Next::Keep, "{:?}", case.verdict);
+        }
+        // What waits behind it is newer and was never left.
+        (case.queue, case.offered) = (&["r3", "r4"], "r4");
+        assert_eq!(case.next(), forward("r4"));
+    }
+
+    /// What waits may be the fix, but the strategy said to go back first.
+    #[test]
+    fn going_back_comes_before_what_waits() {
+        let case = case("r3", RolloutVerdict::RollBack(failed()), OnNewRevision::Finish);
+        assert_eq!(case.next(), backward("r1", "r2", Cause::Failed));
+    }
+
+    #[test]
+    fn people_go_back_and_let_go() {
+        let mut case = case("r2", RolloutVerdict::InProgress, OnNewRevision::Replace);
+        case.requested = Some(Request::RollBack(None));
+        assert_eq!(case.next(), backward("r1", "r2", Cause::Requested));
+        case.requested = Some(Request::RollBack(Some("r0")));
+        assert_eq!(case.next(), backward("r0", "r2", Cause::Requested));
+        case.requested = Some(Request::RollBack(Some("r2")));
+        assert_eq!(case.next(), Next::Keep);
+        (case.known_good, case.requested) = (None, Some(Request::RollBack(None)));
+        assert_eq!(case.next(), Next::NothingToRollBackTo);
+        (case.current, case.held, case.requested) = ("r1", Some("r2"), Some(Request::ResumeHeld));
+        assert_eq!(case.next(), start("r2", Cause::Requested));
+        case.offered = "r3";
+        assert_eq!(case.next(), forward("r3"), "r3 starts without leave");
+    }
+
+    /// A word stands as long as its rollout is the last one: it must not keep the next one from ever coming.
+    #[test]
+    fn what_people_asked_for_in_vain_keeps_nothing_newer_back() {
+        let mut case = case("r3", RolloutVerdict::Succeeded, OnNewRevision::Replace);
+        for (known_good, held, asked) in [
+            // The rollout that was to go back has succeeded meanwhile.
+            (Some("r2"), None, Request::RollBack(None)),
+            (Some("r2"), None, Request::RollBack(Some("r2"))),
+            (None, None, Request::RollBack(None)),
+            (Some("r2"), None, Request::ResumeHeld),
+            (Some("r2"), Some("r1"), Request::ResumeHeld),
+        ] {
+            (case.known_good, case.held, case.requested) = (known_good, held, Some(asked));
+            case.offered = "r3";
+            assert_eq!(case.next(), forward("r3"), "{asked:?}");
+            case.offered = "r2";
+            let stays = match known_good {
+                Some(_) => Next::Keep,
+                None => Next::NothingToRollBackTo,
+            };
+            assert_eq!(case.next(), stays, "{asked:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_release_starts() {
+        let verdict = RolloutVerdict::InProgress;
+        let mut input = Candidates {
+            offered: "r1",
+            current: None,
+            held: None,
+            known_good: None,
+            requested: None,
+            on_new_revision: OnNewRevision::Finish,
+            rollback: RollbackType::Immediate,
+            queue: &[],
+        };
+        assert_eq!(next_release(&input), forward("r1"));
+        input.current = Some(Current {
+            release: "r1",
+            verdict: &verdict,
+            is_over: false,
+        });
+        assert_eq!(next_release(&input), Next::Keep);
+    }
+}

@@ -1,0 +1,363 @@
+//! What operators requested of a rollout: from RolloutActions and RolloutApprovals to the input of the machine.
+//!
+//! The objects are the state. Nothing is consumed: an action counts as long as its object exists, in the order in
+//! which the objects were created, and to delete the object undoes the action.
+
+use jiff::Timestamp;
+use kube_core::ResourceExt;
+use starling_api::{ActionType, RolloutAction, RolloutApproval};
+use std::collections::BTreeMap;
+
+use crate::plan::{Attribution, Retry, Steering};
+use crate::resource_version::Numbered;
+
+/// The rollout that actions and approvals have to be about.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// Name of the SyncGroup.
+    pub group: &'a str,
+    /// When the group was created. Numbers of rollouts begin anew with it: an older action is about another group of
+    /// that name.
+    pub since: Timestamp,
+    /// `status.rollout.id`.
+    pub rollout: i64,
+    /// Digest of what the release renders to; `None`: not known yet, so no approval is valid.
+    pub digest: Option<&'a str>,
+}
+
+/// What operators requested of one rollout.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OperatorActions {
+    /// What the planner is given.
+    pub steering: Steering,
+    /// Approved stages.
+    pub approvals: BTreeMap<String, Attribution>,
+    /// The last request to roll back: to a revision, or (`None`) to the last known good release.
+    pub rollback: Option<(Option<String>, Attribution)>,
+    /// The last request to start the held release.
+    pub release: Option<Attribution>,
+}
+
+/// Folds actions and approvals into the input of the machine.
+#[must_use]
+pub fn operator_actions<'a>(
+    of: Subject<'_>,
+    actions: impl IntoIterator<Item = &'a RolloutAction>,
+    approvals: impl IntoIterator<Item = &'a RolloutApproval>,
+) -> OperatorActions {
+    let mut requested = OperatorActions::default();
+    let actions = actions
+        .into_iter()
+        .filter(|action| action.spec.group == of.group && action.spec.rollout == of.rollout)
+        .filter(|action| at(*action) >= of.since)
+        .filter(|action| action.metadata.deletion_timestamp.is_none());
+    for action in in_order(actions) {
+        requested.take(action);
+    }
+    let valid = approvals.into_iter().filter(|approval| is_valid(of, approval));
+    for approval in in_order(valid) {
+        // Of several approvals the first counts: it opened the gate.
+        let stage = requested.approvals.entry(approval.spec.stage.clone());
+        stage.or_insert_with(|| Attribution {
+            by: approval.spec.by.clone(),
+            reason: approval.spec.reason.clone(),
+            at: at(approval),
+        });
+    }
+    requested
+}
+
+/// Whether an approval is for this release in this rollout. A newer release or rollout makes it void.
+#[must_use]
+pub fn is_valid(of: Subject<'_>, approval: &RolloutApproval) -> bool {
+    approval.spec.group == of.group
+        && approval.spec.rollout == of.rollout
+        && at(approval) >= of.since
+        && of.digest == Some(approval.spec.release_digest.as_str())
+        && approval.metadata.deletion_timestamp.is_none()
+}
+
+fn at<K: kube_core::Resource>(object: &K) -> Timestamp {
+    let made = object.meta().creation_timestamp.as_ref();
+    made.map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+}
+
+/// Sorts objects by creation. API servers date objects in whole seconds. Of two of one second the later one has the
+/// higher resource version; where the versions cannot be ordered, the names decide, so that every reconciliation
+/// decides the same.
+fn in_order<'a, K: kube_core::Resource>(objects: impl Iterator<Item = &'a K>) -> Vec<&'a K> {
+    let mut objects: Vec<&K> = objects.collect();
+    objects.sort_by(|one, other| {
+        let key = |object: &'a K| (at(object), Numbered::parse(version(object)));
+        key(one)
+            .cmp(&key(other))
+            .then_with(|| one.name_any().cmp(&other.name_any()))
+    });
+    objects
+}
+
+fn version<K: kube_core::Resource>(object: &K) -> &str {
+    object.meta().resource_version.as_deref().unwrap_or_default()
+}
+
+impl OperatorActions {
+    fn take(&mut self, action: &RolloutAction) {
+        let spec = &action.spec;
+        let word = Attribution {
+            by: spec.by.clone(),
+            reason: spec.reason.clone(),
+            at: at(action),
+        };
+        let steering = &mut self.steering;
+        match spec.action {
+            ActionType::Pause => steering.paused = Some(word),
+            ActionType::Resume => steering.paused = None,
+            ActionType::Abort => steering.aborted = Some(word),
+            ActionType::Retry => steering.retries.push(Retry {
+                cluster: spec.cluster.clone(),
+                stage: spec.stage.clone(),
+                attribution: word,
+            }),
+            ActionType::Skip => match (&spec.cluster, &spec.stage) {
+                (Some(cluster), _) => {
+                    steering.skipped.insert(cluster.clone(), word);
+                }
+                (None, Some(stage)) => {
+                    steering.skipped_stages.insert(stage.clone(), word);
+                }
+                // The schema rejects a skip without a cluster and a stage.
+                (None, None) => {}
+            },
+            ActionType::Promote => {
+                if let Some(stage) = &spec.stage {
+                    steering.promoted.insert(stage.clone(), word);
+                }
+            }
+            ActionType::Rollback => self.rollback = Some((spec.revision.clone(), word)),
+            ActionType::Release => self.release = Some(word),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use starling_api::{RolloutActionSpec, RolloutApprovalSpec};
+
+    const SUBJECT: Subject<'_> = Subject {
+        group: "shop",
+        since: Timestamp::UNIX_EPOCH,
+        rollout: 7,
+        digest: Some("sha256:a"),
+    };
+
+    fn t(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).unwrap()
+    }
+
+    fn action(seconds: i64, action: ActionType, cluster: Option<&str>, stage: Option<&str>) -> RolloutAction {
+        let mut made = RolloutAction::new(
+            &format!("a-{seconds}"),
+            RolloutActionSpec {
+                group: "shop".into(),
+                rollout: 7,
+                action,
+                cluster: cluster.map(str::to_owned),
+                stage: stage.map(str::to_owned),
+                revision: None,
+                by: "jane".into(),
+                reason: "why not".into(),
+            },
+        );
+        made.metadata.creation_timestamp = Some(Time(t(seconds)));
+        made
+    }
+
+    fn approval(seconds: i64, rollout: i64, digest: &str) -> RolloutApproval {
+        let mut made = RolloutApproval::new(
+            &format!("p-{seconds}"),
+            RolloutApprovalSpec {
+                group: "shop".into(),
+                rollout,
+                stage: "canary".into(),
+                release_digest: digest.into(),
+                by: format!("user-{seconds}"),
+                reason: String::new(),
+            },
+        );
+        made.metadata.creation_timestamp = Some(Time(t(seconds)));
+        made
+    }
+
+    #[test]
+    fn actions_count_in_the_order_in_which_they_were_made() {
+        let (pause, resume) = (
+            action(1, ActionType::Pause, None, None),
+            action(2, ActionType::Resume, None, None),
+        );
+        let again = action(3, ActionType::Pause, None, None);
+        assert_eq!(
+            operator_actions(SUBJECT, [&resume, &pause], []).steering.paused,
+            None
+        );
+        assert_eq!(
+            operator_actions(SUBJECT, [&again, &resume, &pause], [])
+                .steering
+                .paused
+                .unwrap()
+                .at,
+            t(3)
+        );
+        assert_eq!(
+            operator_actions(SUBJECT, [&pause], [])
+                .steering
+                .paused
+                .unwrap()
+                .by,
+            "jane"
+        );
+    }
+
+    /// A group that was deleted and made anew counts its rollouts from one again.
+    #[test]
+    fn words_to_a_former_group_of_that_name_count_for_nothing() {
+        let (pause, good) = (
+            action(5, ActionType::Pause, None, None),
+            approval(5, 7, "sha256:a"),
+        );
+        for (since, counts) in [(4, true), (5, true), (6, false)] {
+            let of = Subject {
+                since: t(since),
+                ..SUBJECT
+            };
+            let asked = operator_actions(of, [&pause], [&good]);
+            assert_eq!(asked.steering.paused.is_some(), counts, "{since}");
+            assert_eq!(asked.approvals.contains_key("canary"), counts, "{since}");
+        }
+    }
+
+    #[test]
+    fn of_one_second_the_one_that_was_made_later_counts() {
+        let of = |version: &str, revision: &str| {
+            let mut made = action(1, ActionType::Rollback, None, None);
+            made.metadata.name = Some(format!("a-{revision}"));
+            made.metadata.resource_version = Some(version.into());
+            made.spec.revision = Some(revision.into());
+            made
+        };
+        for (first, second) in [
+            // Nine comes before ten, whatever they are called.
+            ("9", "10"),
+            ("18446744073709551615", "18446744073709551616"),
+            ("18446744073709551616", "18446744073709551617"),
+        ] {
+            let (typo, meant) = (of(first, "v9"), of(second, "v1"));
+            for both in [[&typo, &meant], [&meant, &typo]] {
+                let (revision, _) = operator_actions(SUBJECT, both, []).rollback.unwrap();
+                assert_eq!(revision.as_deref(), Some("v1"), "{first} {second}");
+            }
+        }
+    }
+
+    #[test]
+    fn of_one_second_without_an_order_of_versions_the_names_decide() {
+        let of = |version: &str, revision: &str| {
+            let mut made = action(1, ActionType::Rollback, None, None);
+            made.metadata.name = Some(format!("a-{revision}"));
+            made.metadata.resource_version = Some(version.into());
+            made.spec.revision = Some(revision.into());
+            made
+        };
+        let (first, second) = (of("x9", "v1"), of("x1", "v9"));
+        for both in [[&first, &second], [&second, &first]] {
+            let (revision, _) = operator_actions(SUBJECT, both, []).rollback.unwrap();
+            assert_eq!(revision.as_deref(), Some("v9"));
+        }
+    }
+
+    #[test]
+    fn each_action_says_what_it_says() {
+        let actions = [
+            action(1, ActionType::Skip, Some("eu-7"), None),
+            action(2, ActionType::Skip, None, Some("eu")),
+            action(3, ActionType::Promote, None, Some("canary")),
+            action(4, ActionType::Abort, None, None),
+            action(5, ActionType::Retry, Some("eu-8"), None),
+            action(6, ActionType::Rollback, None, None),
+            action(7, ActionType::Release, None, None),
+        ];
+        let asked = operator_actions(SUBJECT, &actions, []);
+        let keys = |words: &BTreeMap<String, Attribution>| words.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(keys(&asked.steering.skipped), ["eu-7"]);
+        assert_eq!(keys(&asked.steering.skipped_stages), ["eu"]);
+        assert_eq!(keys(&asked.steering.promoted), ["canary"]);
+        assert_eq!(asked.steering.aborted.unwrap().at, t(4));
+        assert_eq!(asked.steering.retries.len(), 1);
+        assert_eq!(asked.steering.retries[0].cluster.as_deref(), Some("eu-8"));
+        assert_eq!(asked.rollback.unwrap().0, None);
+        assert_eq!(asked.release.unwrap().at, t(7));
+    }
+
+    #[test]
+    fn what_was_asked_of_another_rollout_or_is_taken_back_does_not_count() {
+        let mut other = action(1, ActionType::Pause, None, None);
+        other.spec.rollout = 6;
+        let mut another = action(1, ActionType::Pause, None, None);
+        another.spec.group = "other".into();
+        let mut going = action(1, ActionType::Pause, None, None);
+        going.metadata.deletion_timestamp = Some(Time(t(2)));
+        assert_eq!(
+            operator_actions(SUBJECT, [&other, &another, &going], []),
+            OperatorActions::default()
+        );
+    }
+
+    #[test]
+    fn an_approval_is_for_this_release_in_this_rollout() {
+        let good = approval(5, 7, "sha256:a");
+        for (approval, valid) in [
+            (&good, true),
+            (&approval(1, 6, "sha256:a"), false),
+            (&approval(1, 8, "sha256:a"), false),
+            (&approval(1, 7, "sha256:b"), false),
+        ] {
+            assert_eq!(is_valid(SUBJECT, approval), valid);
+            assert_eq!(
+                operator_actions(SUBJECT, [], [approval])
+                    .approvals
+                    .contains_key("canary"),
+                valid
+            );
+        }
+        assert!(
+            !is_valid(
+                Subject {
+                    digest: None,
+                    ..SUBJECT
+                },
+                &good
+            ),
+            "nothing is approved before it is known what it is"
+        );
+        let earlier = approval(4, 7, "sha256:a");
+        assert_eq!(
+            operator_actions(SUBJECT, [], [&good, &earlier]).approvals["canary"].by,
+            "user-4"
+        );
+    }
+
+    #[test]
+    fn of_approvals_of_one_second_the_one_that_was_made_earlier_opened_the_gate() {
+        let of = |version: &str, by: &str| {
+            let mut made = approval(5, 7, "sha256:a");
+            made.metadata.resource_version = Some(version.into());
+            made.spec.by = by.into();
+            made
+        };
+        let (first, second) = (of("9", "jane"), of("10", "joe"));
+        for both in [[&first, &second], [&second, &first]] {
+            assert_eq!(operator_actions(SUBJECT, [], both).approvals["canary"].by, "jane");
+        }
+    }
+}

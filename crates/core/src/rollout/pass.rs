@@ -1,0 +1,150 @@
+//! One pass of the machine: what it knows and observes, and the parts that all of its steps share.
+
+use std::sync::Arc;
+
+use starling_api::{RolloutDirection, SyncGroupStatus};
+
+use super::actions::without_retried;
+use super::effect::{Action, Effect};
+use super::observe::{Facts, Known, Need, Observations, Rolling};
+use super::operator::OperatorActions;
+use super::planned::{InStatus, Planned};
+use super::snapshot::ReleaseSnapshot;
+use super::transition::{Blocked, StepError, Transition};
+use crate::plan::{Direction, Plan, PlanInput, RolloutView, plan, record};
+
+/// One pass of the machine.
+pub(super) struct Pass<'a, 'o> {
+    pub(super) known: Known<'a>,
+    pub(super) facts: &'a Facts<'a>,
+    pub(super) observed: &'o mut dyn Observations,
+}
+
+impl Pass<'_, '_> {
+    /// The rollout in status, with its plan.
+    pub(super) fn in_status(&mut self, status: &SyncGroupStatus) -> Result<InStatus, Need> {
+        let Some(mut rollout) = status.rollout.clone() else {
+            return Ok(InStatus::None);
+        };
+        if let Some(digest) = self.observed.release_digest(rollout.id) {
+            rollout.release_digest = digest;
+        }
+        let actions = self.observed.operator_actions(&rollout);
+        let Some(snapshot) = self.snapshot(&rollout.release)? else {
+            return Ok(InStatus::Lost(Box::new(actions)));
+        };
+        let rolling = Rolling {
+            known_good: self.known_good(status, &rollout.release)?,
+            rollout,
+            snapshot,
+        };
+        let input = self.input(&rolling, &actions);
+        let plan = plan(&input);
+        Ok(InStatus::Planned(Box::new(Planned {
+            rolling,
+            status: status.clone(),
+            actions,
+            input,
+            plan,
+        })))
+    }
+
+    fn input(&mut self, rolling: &Rolling, actions: &OperatorActions) -> PlanInput {
+        let facts = self.facts;
+        let mut stages = record::recorded(&rolling.rollout);
+        self.observed.gate_results(rolling.rollout.id, &mut stages);
+        PlanInput {
+            now: facts.now,
+            strategy: facts.strategy.strategy.clone(),
+            rollout: RolloutView {
+                release: rolling.rollout.release.clone(),
+                direction: match rolling.rollout.direction {
+                    RolloutDirection::Forward => Direction::Forward,
+                    RolloutDirection::Back => Direction::Back,
+                    RolloutDirection::BackAtOnce => Direction::BackAtOnce,
+                },
+                started_at: rolling.started_at(),
+                stages: without_retried(stages, &actions.steering.retries, facts.now),
+                approvals: actions.approvals.clone(),
+            },
+            steering: actions.steering.clone(),
+            suspended: facts.suspended,
+            membership_held: facts.membership_held,
+            leaving: self.observed.leaving(rolling),
+            clusters: self.observed.clusters(rolling),
+        }
+    }
+
+    /// A release: what is offered, or a stored one; `None`: it is not stored any more.
+    pub(super) fn snapshot(&self, digest: &str) -> Result<Option<Arc<ReleaseSnapshot>>, Need> {
+        let offered = self.facts.offer.snapshot.as_ref();
+        match offered.filter(|offered| offered.digest == digest) {
+            Some(offered) => Ok(Some(offered.clone())),
+            None => self.known.loaded.release(digest),
+        }
+    }
+
+    /// The release that clusters get which join behind a closed stage. Only a strategy with stages lets any do so.
+    pub(super) fn known_good(
+        &self,
+        status: &SyncGroupStatus,
+        rolling: &str,
+    ) -> Result<Option<Arc<ReleaseSnapshot>>, Need> {
+        let good = status
+            .last_known_good
+            .as_ref()
+            .filter(|good| good.release != rolling);
+        match good.filter(|_| self.facts.strategy.strategy.stages.len() > 1) {
+            Some(good) => self.snapshot(&good.release),
+            None => Ok(None),
+        }
+    }
+
+    /// Nothing is written.
+    pub(super) fn nothing(&self, blocked: Option<Blocked>) -> Transition {
+        Transition {
+            effects: Vec::new(),
+            status: self.known.status.clone(),
+            decided: None,
+            left: None,
+            began: None,
+            queued: None,
+            stuck: None,
+            blocked,
+            again: false,
+            recheck_at: self.facts.offer.settles_at,
+        }
+    }
+
+    pub(super) fn journal(
+        &self,
+        rollout: i64,
+        input: &PlanInput,
+        plan: &Plan,
+    ) -> Result<Option<Action>, StepError> {
+        let Some(recorder) = self.known.recorder else {
+            return Ok(None);
+        };
+        let draft = recorder.draft(rollout, input, plan).map_err(StepError::Journal)?;
+        Ok(draft.map(|draft| Action::AppendJournal {
+            rollout,
+            draft: Box::new(draft),
+        }))
+    }
+
+    pub(super) fn effects(&self, actions: impl IntoIterator<Item = Action>) -> Vec<Effect> {
+        let epoch = self.facts.epoch;
+        actions
+            .into_iter()
+            .map(|action| Effect { epoch, action })
+            .collect()
+    }
+
+    /// Gives back what was lent before something is asked for.
+    pub(super) fn needs(&mut self, need: Need, in_status: InStatus) -> StepError {
+        if let InStatus::Planned(planned) = in_status {
+            self.observed.give_back(planned.input.clusters);
+        }
+        need.into()
+    }
+}

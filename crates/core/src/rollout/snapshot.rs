@@ -1,0 +1,86 @@
+//! A release as it was formed: the revision and the template of every entry.
+
+use serde::{Deserialize, Serialize};
+use starling_api::{EntryRevision, SyncEntry};
+
+use crate::target::{self, ReleaseEntry};
+
+/// A release, immutable and named by its digest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReleaseSnapshot {
+    /// Its digest.
+    pub digest: String,
+    /// The revision of each entry.
+    pub revisions: Vec<EntryRevision>,
+    /// The entries.
+    pub entries: Vec<SyncEntry>,
+}
+
+impl ReleaseSnapshot {
+    /// An entry of the release.
+    #[must_use]
+    pub fn entry(&self, name: &str) -> Option<&SyncEntry> {
+        self.entries.iter().find(|entry| entry.name == name)
+    }
+
+    /// The revision of an entry; empty where it has none.
+    #[must_use]
+    pub fn revision(&self, entry: &str) -> &str {
+        let found = self.revisions.iter().find(|found| found.sync == entry);
+        found.map_or("", |found| found.revision.as_str())
+    }
+
+    /// Whether the content is what the digest names. A stored snapshot can be edited by whoever may write
+    /// ControllerRevisions, and must not roll under the name of another release.
+    #[must_use]
+    pub fn is_intact(&self) -> bool {
+        let entries: Vec<ReleaseEntry<'_>> = self
+            .entries
+            .iter()
+            .map(|entry| (entry.name.as_str(), self.revision(&entry.name), &entry.template))
+            .collect();
+        self.revisions.len() == self.entries.len() && target::of_release(&entries) == self.digest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot() -> ReleaseSnapshot {
+        let entry: SyncEntry = serde_json::from_value(
+            serde_json::json!({"name": "app", "sourceRef": {"name": "s"}, "path": "./x"}),
+        )
+        .unwrap();
+        let digest = target::of_release(&[("app", "main@sha1:1", &entry.template)]);
+        ReleaseSnapshot {
+            digest,
+            revisions: vec![EntryRevision {
+                sync: "app".into(),
+                revision: "main@sha1:1".into(),
+            }],
+            entries: vec![entry],
+        }
+    }
+
+    #[test]
+    fn a_snapshot_with_other_content_than_its_digest_names_is_not_intact() {
+        assert!(snapshot().is_intact());
+        let mut path = snapshot();
+        path.entries[0].template.path = "./other".into();
+        let mut revision = snapshot();
+        revision.revisions[0].revision = "main@sha1:2".into();
+        let mut more = snapshot();
+        more.revisions.push(EntryRevision {
+            sync: "db".into(),
+            revision: "main@sha1:1".into(),
+        });
+        let mut fewer = snapshot();
+        fewer.entries.clear();
+        let mut digest = snapshot();
+        digest.digest = "sha256:0".into();
+        for changed in [path, revision, more, fewer, digest] {
+            assert!(!changed.is_intact(), "{changed:?}");
+        }
+    }
+}

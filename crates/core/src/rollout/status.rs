@@ -1,0 +1,196 @@
+//! The status of a group, from the plan of its rollout.
+
+use jiff::Timestamp;
+use starling_api::conditions::{
+    self, ConditionStatus, ConditionUpdate, MESSAGE_LIMIT, PROGRESSING, READY, cut,
+};
+use starling_api::{
+    Blocker, ClusterCounts, ClusterProblem, ReleaseStatus, RolloutPhase, RolloutStatus, SyncGroupStatus,
+};
+
+use super::observe::Facts;
+use crate::plan::{Counts, Plan, Report, record};
+
+/// Clusters in trouble that status names; the ledger has all of them.
+const PROBLEMS: usize = 10;
+
+/// What a status is made of, beside what it was before.
+pub(super) struct Parts<'a> {
+    pub(super) rollout: &'a RolloutStatus,
+    pub(super) plan: &'a Plan,
+    pub(super) report: &'a Report,
+    /// Conditions beside those of the rollout.
+    pub(super) conditions: Vec<ConditionUpdate>,
+}
+
+/// The status after a plan.
+pub(super) fn status(before: &SyncGroupStatus, parts: Parts<'_>, facts: &Facts<'_>) -> SyncGroupStatus {
+    let Parts {
+        rollout,
+        plan,
+        report,
+        conditions: more,
+    } = parts;
+    let now = facts.now;
+    let mut rollout = rollout.clone();
+    rollout.phase = report.phase;
+    rollout.stage.clone_from(&report.stage);
+    rollout.stages = record::stage_statuses(plan, &report.soaks);
+    rollout.blocked_by = blockers(&rollout.blocked_by, report, now);
+    let last_known_good = if report.is_known_good {
+        Some(release_of(&rollout))
+    } else {
+        before.last_known_good.clone()
+    };
+    let mut updates = updates(report, &rollout.blocked_by);
+    updates.extend(more);
+    SyncGroupStatus {
+        observed_generation: facts.generation,
+        last_handled_reconcile_at: facts
+            .requested_at
+            .unwrap_or(&before.last_handled_reconcile_at)
+            .to_owned(),
+        clusters: counts(report.counts),
+        conditions: conditions::merge(&before.conditions, updates, facts.generation, now),
+        rollout: Some(rollout),
+        last_known_good,
+        held_release: before.held_release.clone(),
+        queue: before.queue.clone(),
+        problems: problems(&before.problems, report, now),
+    }
+}
+
+/// Whether the rollout in a status has succeeded. A group without clusters has nothing to roll out yet: its rollout is
+/// not over, though nothing is left to do.
+#[must_use]
+pub fn has_succeeded(status: &SyncGroupStatus) -> bool {
+    let phase = status.rollout.as_ref().map(|rollout| rollout.phase);
+    phase == Some(RolloutPhase::Succeeded) && status.clusters.total > 0
+}
+
+/// The release of a rollout, as status names releases.
+pub(super) fn release_of(rollout: &RolloutStatus) -> ReleaseStatus {
+    ReleaseStatus {
+        release: rollout.release.clone(),
+        revisions: rollout.revisions.clone(),
+    }
+}
+
+fn counts(counts: Counts) -> ClusterCounts {
+    let Counts {
+        total,
+        updated,
+        progressing,
+        pending,
+        failed,
+        unreachable,
+        on_hold,
+    } = counts;
+    ClusterCounts {
+        total,
+        updated,
+        progressing,
+        pending,
+        failed,
+        unreachable,
+        held: on_hold,
+    }
+}
+
+fn updates(report: &Report, blocked_by: &[Blocker]) -> Vec<ConditionUpdate> {
+    let Counts {
+        total,
+        updated,
+        progressing,
+        pending,
+        failed,
+        unreachable,
+        on_hold,
+    } = report.counts;
+    let summary = format!(
+        "{updated} of {total} clusters updated, {progressing} progressing, {pending} pending, {failed} failed, {unreachable} unreachable, {on_hold} held"
+    );
+    let why = blocked_by
+        .first()
+        .map(|blocker| format!("; {}: {}", blocker.reason, blocker.message));
+    let degraded = match report.degraded {
+        0 => String::new(),
+        clusters => format!("; {clusters} of the updated clusters are no longer healthy"),
+    };
+    let message = summary + &degraded + &why.unwrap_or_default();
+    let (status, reason) = match report.phase {
+        RolloutPhase::Succeeded if total == 0 => (ConditionStatus::True, "NoClustersSelected"),
+        // The rollout is over and stays so; what broke since is reported here and among the problems (ADR 10).
+        RolloutPhase::Succeeded if report.degraded > 0 => (ConditionStatus::False, "Degraded"),
+        RolloutPhase::Succeeded => (ConditionStatus::True, "Succeeded"),
+        RolloutPhase::Pending | RolloutPhase::Progressing | RolloutPhase::RollingBack => {
+            (ConditionStatus::False, "Progressing")
+        }
+        RolloutPhase::Paused => (ConditionStatus::False, "Paused"),
+        RolloutPhase::Failed => (ConditionStatus::False, "Failed"),
+        RolloutPhase::Superseded => (ConditionStatus::False, "Superseded"),
+    };
+    let under_way = matches!(
+        report.phase,
+        RolloutPhase::Pending | RolloutPhase::Progressing | RolloutPhase::RollingBack
+    );
+    let progress = ConditionUpdate {
+        type_: PROGRESSING,
+        status: if under_way {
+            ConditionStatus::True
+        } else {
+            ConditionStatus::False
+        },
+        reason: format!("{:?}", report.phase),
+        message: message.clone(),
+    };
+    vec![
+        ConditionUpdate {
+            type_: READY,
+            status,
+            reason: reason.to_owned(),
+            message,
+        },
+        progress,
+    ]
+}
+
+/// Blockers keep the time since which they block.
+fn blockers(before: &[Blocker], report: &Report, now: Timestamp) -> Vec<Blocker> {
+    report
+        .blocked_by
+        .iter()
+        .map(|(reason, message, recheck_at)| Blocker {
+            reason: (*reason).to_owned(),
+            message: message.clone(),
+            since: before
+                .iter()
+                .find(|known| known.reason == *reason)
+                .map_or_else(|| now.to_string(), |known| known.since.clone()),
+            recheck_at: recheck_at.map(|at| at.to_string()).unwrap_or_default(),
+        })
+        .collect()
+}
+
+/// Problems keep the time since which they are one.
+fn problems(before: &[ClusterProblem], report: &Report, now: Timestamp) -> Vec<ClusterProblem> {
+    report
+        .problems
+        .iter()
+        .take(PROBLEMS)
+        .map(|(cluster, reason, message, since)| {
+            let known = before
+                .iter()
+                .find(|known| known.cluster == *cluster && known.reason == *reason);
+            let since = since
+                .map(|at| at.to_string())
+                .or_else(|| known.map(|known| known.since.clone()));
+            ClusterProblem {
+                cluster: cluster.clone(),
+                reason: reason.clone(),
+                message: cut(message, MESSAGE_LIMIT),
+                since: since.unwrap_or_else(|| now.to_string()),
+            }
+        })
+        .collect()
+}

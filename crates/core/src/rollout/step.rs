@@ -1,0 +1,386 @@
+//! One step of the machine.
+
+use starling_api::SyncGroupStatus;
+
+use super::actions::{ReleaseRequest, retry_counts_at};
+use super::begin::{self, Beginning};
+use super::choose::{Choice, Chosen};
+use super::effect::{Action, Durable, StatusWrite};
+use super::finish;
+use super::garbage::garbage;
+use super::next::{Cause, Next};
+use super::observe::{Facts, Known, Observations, Rolling};
+use super::pass::Pass;
+use super::planned::{InStatus, Planned};
+use super::status::{self, Parts};
+use super::transition::{Began, Blocked, Decided, PlannerInput, Preview, StepError, Transition};
+use crate::plan::Report;
+
+/// Returns the input of the planner, without a decision about another rollout.
+///
+/// # Errors
+/// [`StepError`].
+pub fn preview(
+    known: Known<'_>,
+    facts: &Facts<'_>,
+    observed: &mut dyn Observations,
+) -> Result<Preview, StepError> {
+    let mut pass = Pass {
+        known,
+        facts,
+        observed,
+    };
+    Ok(match pass.in_status(known.status)? {
+        InStatus::Planned(planned) => {
+            let Planned { rolling, input, .. } = *planned;
+            Preview::Planned(Box::new(PlannerInput { rolling, input }))
+        }
+        InStatus::None => Preview::NotBegun,
+        InStatus::Lost(_) => Preview::Blocked(lost(None)),
+    })
+}
+
+/// Why nothing of a rollout is planned whose release is not stored any more.
+fn lost(stuck: Option<&str>) -> Blocked {
+    let why = stuck.map(|why| format!("; {why}")).unwrap_or_default();
+    Blocked {
+        reason: "ReleaseNotFound",
+        message: format!(
+            "the ControllerRevision of the rolling release is gone or was changed; \
+             push a new revision, or roll back to another one{why}"
+        ),
+    }
+}
+
+/// Steps once: from what is known and observed to what is written.
+///
+/// # Errors
+/// [`StepError`].
+pub fn step(
+    known: Known<'_>,
+    facts: &Facts<'_>,
+    observed: &mut dyn Observations,
+) -> Result<Transition, StepError> {
+    let mut pass = Pass {
+        known,
+        facts,
+        observed,
+    };
+    let in_status = pass.in_status(known.status)?;
+    pass.proceed(in_status)
+}
+
+/// What comes with a plan that stays in force.
+#[derive(Default)]
+struct Lead {
+    /// What is written before its status.
+    before: Vec<Action>,
+    /// Why its status has to be durable, beside the reasons that it has itself.
+    durable: Option<Durable>,
+    /// The end of the rollout that it takes the place of.
+    ended: Option<Action>,
+    /// A rollback is due that cannot be made, and why.
+    stuck: Option<String>,
+}
+
+impl Pass<'_, '_> {
+    /// Decides whether the rollout in status goes on, and what takes its place.
+    fn proceed(&mut self, in_status: InStatus) -> Result<Transition, StepError> {
+        let actions = match &in_status {
+            InStatus::None => None,
+            InStatus::Lost(actions) => Some(&**actions),
+            InStatus::Planned(planned) => Some(&planned.actions),
+        };
+        let request = actions.map_or(Ok(None), |actions| ReleaseRequest::of(actions, self.known.loaded));
+        let request = match request {
+            Ok(request) => request,
+            Err(need) => return Err(self.needs(need, in_status)),
+        };
+        let status = self.known.status;
+        let planned = match &in_status {
+            InStatus::Planned(planned) => Some(&**planned),
+            InStatus::None | InStatus::Lost(_) => None,
+        };
+        let is_lost = matches!(in_status, InStatus::Lost(_));
+        let chosen = match self.choose(status, planned, is_lost, request.as_ref()) {
+            Ok(chosen) => chosen,
+            Err(need) => return Err(self.needs(need, in_status)),
+        };
+        let Chosen { next, stuck } = chosen;
+        match next {
+            Choice::Keep => self.keep(in_status, stuck),
+            Choice::Enqueue => self.enqueue(in_status, stuck),
+            // A success is reported before another rollout takes its place: whoever waits for it has to see it, and
+            // what comes next may be a rollback to it. What an operator rolls back is not a release to return to.
+            Choice::Start { cause, .. }
+                if cause != Cause::Requested && planned.is_some_and(Planned::is_unreported_success) =>
+            {
+                let mut transition = self.keep(in_status, stuck)?;
+                transition.again = true;
+                Ok(transition)
+            }
+            Choice::Start {
+                snapshot,
+                direction,
+                hold,
+                cause,
+            } => {
+                let verdict = planned.map(|planned| &planned.plan.verdict);
+                let clusters = planned.map_or(0, |planned| planned.input.clusters.len());
+                let has_previous = status.rollout.is_some();
+                let previous = has_previous.then(|| begin::outcome(status, verdict, clusters, cause));
+                let beginning = Beginning {
+                    snapshot,
+                    direction,
+                    hold,
+                    cause,
+                    previous,
+                };
+                self.start(in_status, status, beginning)
+            }
+        }
+    }
+
+    /// The rollout in status goes on.
+    fn keep(&mut self, in_status: InStatus, stuck: Option<String>) -> Result<Transition, StepError> {
+        match in_status {
+            InStatus::None => Ok(self.nothing(None)),
+            InStatus::Lost(_) => {
+                let blocked = lost(stuck.as_deref());
+                Ok(Transition {
+                    // No gate of it is open any more.
+                    effects: self.effects([Action::EvaluateGates]),
+                    stuck,
+                    ..self.nothing(Some(blocked))
+                })
+            }
+            InStatus::Planned(planned) => {
+                let lead = Lead {
+                    stuck,
+                    ..Lead::default()
+                };
+                self.finish(*planned, lead)
+            }
+        }
+    }
+
+    /// The rollout in status goes on, and the offered release waits for its turn.
+    fn enqueue(&mut self, in_status: InStatus, stuck: Option<String>) -> Result<Transition, StepError> {
+        let (InStatus::Planned(mut planned), Some(offered)) = (in_status, self.facts.offer.snapshot.clone())
+        else {
+            return Ok(self.nothing(None));
+        };
+        begin::enqueue(&mut planned.status, &offered);
+        let store = Action::StoreRelease {
+            rollout: planned.rolling.rollout.id,
+            snapshot: offered.clone(),
+        };
+        let lead = Lead {
+            before: vec![store],
+            durable: Some(Durable::ReleaseQueued),
+            stuck,
+            ..Lead::default()
+        };
+        let mut transition = self.finish(*planned, lead)?;
+        transition.queued = Some(offered.digest.clone());
+        Ok(transition)
+    }
+
+    /// Another rollout begins. Where its own plan calls for yet another release, that is for the next pass, and
+    /// nothing of this one is admitted.
+    fn start(
+        &mut self,
+        in_status: InStatus,
+        status: &SyncGroupStatus,
+        beginning: Beginning,
+    ) -> Result<Transition, StepError> {
+        let (previous, direction, cause) = (beginning.previous, beginning.direction, beginning.cause);
+        let left_id = status.rollout.as_ref().map(|left| left.id);
+        let (begun, rollout, mut before) = beginning.begin(status, self.facts);
+        before.extend(self.store_held(&begun, rollout.id));
+        // What the plan of the new rollout needs is asked for before anything is given away.
+        if let Err(need) = self.known_good(&begun, &rollout.release) {
+            return Err(self.needs(need, in_status));
+        }
+        let mut actions = Vec::new();
+        let left = match in_status {
+            InStatus::Planned(planned) => {
+                // How the rollout stood when it was left. Admissions that failed by time are settled as failed now: no
+                // later plan is about them, and the next admission would settle them as superseded.
+                actions.extend(finish::settlements(&planned, self.observed));
+                let Planned {
+                    rolling, input, plan, ..
+                } = *planned;
+                actions.extend(self.journal(rolling.rollout.id, &input, &plan)?);
+                self.observed.give_back(input.clusters);
+                Some(Box::new(plan))
+            }
+            InStatus::None | InStatus::Lost(_) => None,
+        };
+        actions.extend(before);
+        let began = Began {
+            rollout: rollout.id,
+            release: rollout.release.clone(),
+            direction,
+            cause,
+        };
+        let ended = left_id
+            .zip(previous)
+            .map(|(rollout, outcome)| Action::EndRollout { rollout, outcome });
+        let mut transition = match self.in_status(&begun)? {
+            InStatus::Planned(planned) => {
+                let next = self.next_by_itself(&planned);
+                let is_left = matches!(next, Next::Start { .. }) && !planned.is_unreported_success();
+                let mut transition = if is_left {
+                    self.observed.give_back(planned.input.clusters);
+                    self.written(begun, actions, ended)
+                } else {
+                    let lead = Lead {
+                        before: actions,
+                        durable: Some(Durable::RolloutBegan),
+                        ended,
+                        stuck: None,
+                    };
+                    self.finish(*planned, lead)?
+                };
+                // A release follows at once, or what is offered since waits for its turn.
+                transition.again = matches!(next, Next::Start { .. } | Next::Enqueue { .. });
+                transition
+            }
+            InStatus::None | InStatus::Lost(_) => self.written(begun, actions, ended),
+        };
+        let more = garbage(rollout.id, &transition.status);
+        transition.effects.extend(self.effects([more]));
+        transition.left = left;
+        transition.began = Some(began);
+        Ok(transition)
+    }
+
+    /// A rollout has begun, and nothing of it is decided in this pass.
+    fn written(&self, begun: SyncGroupStatus, mut actions: Vec<Action>, ended: Option<Action>) -> Transition {
+        actions.push(Action::WriteStatus(Box::new(StatusWrite {
+            status: begun.clone(),
+            durable: Some(Durable::RolloutBegan),
+        })));
+        actions.extend(ended);
+        Transition {
+            effects: self.effects(actions),
+            status: begun,
+            again: true,
+            ..self.nothing(None)
+        }
+    }
+
+    /// The plan stays in force: it is written down and carried out.
+    fn finish(&mut self, planned: Planned, lead: Lead) -> Result<Transition, StepError> {
+        let Lead {
+            before,
+            durable,
+            ended,
+            stuck,
+        } = lead;
+        let (known, facts, id) = (self.known.status, self.facts, planned.rolling.rollout.id);
+        let mut report = planned.plan.report(&planned.input);
+        if let Some(why) = &stuck {
+            report.blocked_by.push(("NothingToGoBackTo", why.clone(), None));
+        }
+        let after = self.status_after(&planned, &report);
+        let stages = || finish::records_stages(known, &after).then_some(Durable::StagesRecorded);
+        let durable = durable.or_else(stages);
+        let changes = after != *known;
+        let late = finish::too_early(known, &after, facts).filter(|_| changes && durable.is_none());
+        // Right behind the status that says so stand the ends of rollouts: whatever fails after it, they are recorded.
+        let succeeds = finish::succeeds(&report, &planned.status, id);
+        let ends: Vec<Action> = succeeds.into_iter().chain(ended).collect();
+        let mut garbage = (!ends.is_empty()).then(|| garbage(id, &after));
+        let writes = changes && late.is_none();
+        let status = StatusWrite {
+            status: after.clone(),
+            durable,
+        };
+        let status = (durable.is_some() || writes).then(|| Action::WriteStatus(Box::new(status)));
+        let written: Vec<Action> = status.into_iter().chain(ends).collect();
+        let (first, last) = match durable {
+            Some(_) => (written, Vec::new()),
+            None => (Vec::new(), written),
+        };
+        // Where a rollout begins, what is not named is forgotten once the transition is complete.
+        if durable == Some(Durable::RolloutBegan) {
+            garbage = None;
+        }
+        let mut actions = finish::settlements(&planned, self.observed);
+        actions.extend(finish::resumed(&report, &planned.status, id));
+        actions.extend(self.store_again(&planned.rolling, &before));
+        actions.extend(before);
+        actions.extend(first);
+        actions.extend(self.journal(id, &planned.input, &planned.plan)?);
+        actions.extend(finish::actions(&planned, facts.now, self.observed));
+        actions.extend(last);
+        actions.extend(finish::digest(&report, &planned.input));
+        actions.extend(garbage);
+        let status = if late.is_some() { known.clone() } else { after };
+        let retries = &planned.actions.steering.retries;
+        let recheck_at = [
+            planned.plan.recheck_at,
+            facts.offer.settles_at,
+            retry_counts_at(retries, facts.now),
+            late,
+        ];
+        let Planned {
+            rolling, input, plan, ..
+        } = planned;
+        self.observed.give_back(input.clusters);
+        Ok(Transition {
+            effects: self.effects(actions),
+            status,
+            decided: Some(Decided { rolling, plan }),
+            stuck,
+            recheck_at: recheck_at.into_iter().flatten().min(),
+            ..self.nothing(None)
+        })
+    }
+
+    /// Stores the release that is held from now on, where it never rolled: what status names is stored.
+    fn store_held(&self, begun: &SyncGroupStatus, rollout: i64) -> Option<Action> {
+        let held = &begun.held_release.as_ref()?.release;
+        let offered = self.facts.offer.snapshot.as_ref()?;
+        (offered.digest == *held && !self.observed.is_stored(held)).then(|| Action::StoreRelease {
+            rollout,
+            snapshot: offered.clone(),
+        })
+    }
+
+    /// Stores the rolling release again while the Sources still offer it: an operator may have deleted the stored one,
+    /// and it could not be rolled back to once the Sources offer another.
+    fn store_again(&self, rolling: &Rolling, before: &[Action]) -> Option<Action> {
+        let digest = &rolling.rollout.release;
+        let is_offered = self
+            .facts
+            .offer
+            .snapshot
+            .as_ref()
+            .is_some_and(|offered| offered.digest == *digest);
+        let is_stored_now = before.iter().any(
+            |action| matches!(action, Action::StoreRelease { snapshot, .. } if snapshot.digest == *digest),
+        );
+        (is_offered && !is_stored_now && !self.observed.is_stored(digest)).then(|| Action::StoreRelease {
+            rollout: rolling.rollout.id,
+            snapshot: rolling.snapshot.clone(),
+        })
+    }
+
+    /// The status that a plan in force leads to.
+    fn status_after(&self, planned: &Planned, report: &Report) -> SyncGroupStatus {
+        let parts = Parts {
+            rollout: &planned.rolling.rollout,
+            plan: &planned.plan,
+            report,
+            conditions: self.observed.conditions(&planned.input),
+        };
+        let mut after = status::status(&planned.status, parts, self.facts);
+        if let Some(rollout) = &mut after.rollout {
+            self.observed.gate_messages(rollout.id, &mut rollout.stages);
+        }
+        after
+    }
+}

@@ -1,0 +1,179 @@
+//! Releases that have to be loaded, and those that are not stored any more.
+
+use super::*;
+
+fn lost() -> Case {
+    let mut case = rolling("r1", &[("c1", working("r1"))]);
+    case.lost.insert("r1".into());
+    case.offer.snapshot = None;
+    case
+}
+
+#[test]
+fn a_rollout_whose_release_is_lost_is_blocked_and_ends_its_gates() {
+    let mut case = lost();
+    let transition = case.step();
+    assert_eq!(told(&transition), ["evaluate gates"]);
+    assert!(transition.decided.is_none(), "no gate is open");
+    assert_eq!(transition.blocked.unwrap().reason, "ReleaseNotFound");
+    assert_eq!(transition.status, case.status);
+    assert_eq!(case.observed.lent, 0);
+}
+
+#[test]
+fn a_newer_release_takes_the_place_of_a_lost_one_whatever_the_policy() {
+    for policy in [
+        OnNewRevision::Replace,
+        OnNewRevision::Finish,
+        OnNewRevision::Queue,
+    ] {
+        let mut case = lost();
+        (case.on_new_revision, case.offer) = (policy, offer("r2"));
+        let transition = case.step();
+        assert_eq!(
+            told(&transition),
+            [
+                "store r2",
+                "record rollout 2 after Superseded",
+                "write status, durable: RolloutBegan",
+                "end rollout 1 Superseded",
+                "append journal 2",
+                "evaluate gates",
+                "record admissions c1",
+                "admit c1",
+                "forget all but r2",
+            ],
+            "{policy:?}"
+        );
+        assert!(transition.left.is_none() && transition.blocked.is_none());
+    }
+}
+
+#[test]
+fn an_operator_can_roll_back_from_a_lost_release() {
+    for to in [None, Some("r0")] {
+        let mut case = lost();
+        case.status.last_known_good = Some(named("r0"));
+        case.request_rollback(to);
+        let transition = case.step();
+        assert_eq!(transition.began.unwrap().release, "r0", "{to:?}");
+        assert_eq!(transition.status.last_known_good, Some(named("r0")));
+    }
+    let mut case = lost();
+    case.lost.insert("r0".into());
+    case.request_rollback(Some("r0"));
+    let transition = case.step();
+    assert_eq!(transition.stuck.unwrap(), "no stored release has revision \"r0\"");
+    let blocked = transition.blocked.unwrap();
+    assert_eq!(blocked.reason, "ReleaseNotFound");
+    let ends = blocked
+        .message
+        .ends_with("; no stored release has revision \"r0\"");
+    assert!(ends, "the operator's request is answered: {}", blocked.message);
+}
+
+/// Once the Sources offer another one, a release that is not stored cannot be rolled back to.
+#[test]
+fn a_lost_release_that_is_still_offered_is_stored_again() {
+    for observed in [working("r1"), healthy("r1")] {
+        let mut case = rolling("r1", &[("c1", observed)]);
+        let _ = case.pass();
+        case.observed.not_stored.insert("r1".into());
+        let again = case.step();
+        assert_eq!(told(&again)[0], "store r1");
+        case.observed.not_stored.clear();
+        assert!(
+            !told(&case.step())
+                .iter()
+                .any(|effect| effect.starts_with("store"))
+        );
+    }
+    // What begins is stored once.
+    let mut case = rolling("r1", &[("c1", working("r1"))]);
+    case.offer = offer("r2");
+    case.observed.not_stored.insert("r2".into());
+    let stores = told(&case.step())
+        .into_iter()
+        .filter(|effect| effect == "store r2");
+    assert_eq!(stores.count(), 1);
+    // What is no longer offered is not known.
+    let mut case = lost();
+    case.observed.not_stored.insert("r1".into());
+    assert_eq!(told(&case.step()), ["evaluate gates"]);
+}
+
+/// A queue whose first release is lost would have kept every newer release waiting for ever.
+#[test]
+fn a_queued_release_that_is_lost_has_no_turn() {
+    for lost in [&["r2"][..], &["r2", "r3"]] {
+        let mut case = rolling("r1", &[("c1", healthy("r1"))]);
+        (case.on_new_revision, case.offer) = (OnNewRevision::Queue, offer("r4"));
+        case.status.queue = vec![named("r2"), named("r3")];
+        case.lost = lost.iter().map(|release| (*release).to_owned()).collect();
+        assert!(case.pass().again, "its success is reported first");
+        let began = case.pass().began.unwrap();
+        assert_eq!(began.release, if lost.len() == 1 { "r3" } else { "r4" });
+        assert_eq!(case.status.queue, []);
+    }
+    let mut case = rolling("r1", &[("c1", healthy("r1"))]);
+    case.on_new_revision = OnNewRevision::Queue;
+    case.status.queue = vec![named("r2")];
+    case.lost.insert("r2".into());
+    let transition = case.step();
+    assert!(transition.began.is_none());
+    assert_eq!(transition.stuck.unwrap(), "release r2 is not stored any more");
+}
+
+/// The rollback of a failed rollout came first, for ever, though there was nothing to roll back to.
+#[test]
+fn a_known_good_release_that_is_lost_keeps_nothing_newer_from_beginning() {
+    let mut case = rolling("r2", &[("c1", failing("r2"))]);
+    case.strategy = strategy(serde_json::json!({"maxFailures": 0, "onFailure": "Rollback"}));
+    case.status.last_known_good = Some(named("r1"));
+    case.lost.insert("r1".into());
+    let transition = case.step();
+    assert!(transition.began.is_none());
+    assert_eq!(
+        transition.stuck.as_deref(),
+        Some("release r1 is not stored any more")
+    );
+    let rollout = transition.status.rollout.unwrap();
+    let blocks = |blocker: &starling_api::Blocker| blocker.reason == "NothingToGoBackTo";
+    assert!(rollout.blocked_by.iter().any(blocks), "{:?}", rollout.blocked_by);
+    for policy in [
+        OnNewRevision::Replace,
+        OnNewRevision::Finish,
+        OnNewRevision::Queue,
+    ] {
+        (case.on_new_revision, case.offer) = (policy, offer("r3"));
+        assert_eq!(case.step().began.unwrap().release, "r3", "{policy:?}");
+    }
+}
+
+#[test]
+fn what_is_needed_is_asked_for_before_anything_is_decided_and_what_was_lent_comes_back() {
+    let release = |name: &str| Need::Release(name.into());
+    // The release that rolls, before a cluster is lent.
+    let mut case = lost();
+    let needs = case.step_with(&Loaded::default());
+    assert!(matches!(needs, Err(StepError::Needs(need)) if need == release("r1")));
+    assert_eq!(case.observed.lent, 0);
+    // The release of a revision, and then that release, after the plan.
+    case.lost.clear();
+    case.request_rollback(Some("r0"));
+    let _ = case.step();
+    assert_eq!(
+        case.needs,
+        [release("r1"), Need::Revision("r0".into()), release("r0")]
+    );
+    assert_eq!((case.observed.lent, case.observed.given_back), (4, 4));
+    // What clusters get that join behind a closed stage: of the rollout in status, and of the one that begins.
+    let mut case = rolling("r1", &[("c1", healthy("r1"))]);
+    case.strategy = strategy(serde_json::json!({
+        "stages": [{"name": "canary", "clusterSelector": {"matchLabels": {"tier": "canary"}}}],
+    }));
+    case.offer = offer("r2");
+    case.status.last_known_good = Some(named("r0"));
+    let _ = case.step();
+    assert_eq!(case.needs, [release("r1"), release("r0")]);
+}

@@ -1,0 +1,434 @@
+//! Tables for [`step`]: for hand-made observations, which effects in which order, and which status.
+
+mod begin;
+mod keep;
+mod lost;
+mod once;
+mod random;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use starling_api::conditions::ConditionUpdate;
+use starling_api::{
+    DeletionPolicy, EntryRevision, HeldRelease, OnNewRevision, ReleaseStatus, RollbackType, RolloutPhase,
+    RolloutStatus, StageStatus, SyncEntry, SyncGroupStatus,
+};
+
+use super::operator::OperatorActions;
+use super::*;
+use crate::journal::Recorder;
+use crate::plan::{
+    Attribution, ClusterView, EntryView, Finding, LeavingCause, LeavingSync, ObservedSync, PlanInput,
+    Progress, Reach, ReadStrategy, StageRecord,
+};
+
+const EPOCH: Epoch = Epoch(7);
+const ENTRY: &str = "app";
+
+fn t(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+}
+
+fn word(at: i64) -> Attribution {
+    Attribution {
+        by: "jane".into(),
+        reason: "so".into(),
+        at: t(at),
+    }
+}
+
+fn snapshot(release: &str) -> Arc<ReleaseSnapshot> {
+    let entry = serde_json::json!({"name": ENTRY, "sourceRef": {"name": "s"}, "path": "./x"});
+    let entry: SyncEntry = serde_json::from_value(entry).unwrap();
+    Arc::new(ReleaseSnapshot {
+        digest: release.to_owned(),
+        revisions: revisions(release),
+        entries: vec![entry],
+    })
+}
+
+fn revisions(release: &str) -> Vec<EntryRevision> {
+    vec![EntryRevision {
+        sync: ENTRY.into(),
+        revision: format!("main@sha1:{release}"),
+    }]
+}
+
+fn named(release: &str) -> ReleaseStatus {
+    ReleaseStatus {
+        release: release.into(),
+        revisions: revisions(release),
+    }
+}
+
+/// A Sync that was admitted to a release at a time. The target of a release is its name.
+fn sync(release: &str, at: i64, progress: Progress) -> ObservedSync {
+    ObservedSync {
+        target: Some(release.into()),
+        release: release.into(),
+        admitted_at: Some(t(at)),
+        progress,
+        retried_for: None,
+        suspended: false,
+    }
+}
+
+fn healthy(release: &str) -> ObservedSync {
+    sync(release, -100, Progress::healthy_since(t(-90)))
+}
+
+fn working(release: &str) -> ObservedSync {
+    sync(release, -10, Progress::Working)
+}
+
+fn failing(release: &str) -> ObservedSync {
+    let progress = Progress::Failing {
+        reason: "ApplyFailed".into(),
+        message: "refused".into(),
+        retry_at: None,
+    };
+    sync(release, -10, progress)
+}
+
+/// What is observed of a group. It counts the clusters that are lent.
+#[derive(Clone, Debug, Default)]
+struct Fake {
+    /// The place of each cluster's stage, and its Sync.
+    clusters: BTreeMap<String, (usize, Option<ObservedSync>)>,
+    unreachable: BTreeSet<String>,
+    leaving: BTreeMap<String, LeavingSync>,
+    /// What operators requested, of the rollout with this number.
+    actions: (i64, OperatorActions),
+    findings: BTreeMap<String, Finding>,
+    digest: Option<String>,
+    /// Releases that the process does not know to be stored.
+    not_stored: BTreeSet<String>,
+    /// Admissions that the process has settled.
+    settled: BTreeSet<AdmissionRef>,
+    lent: usize,
+    given_back: usize,
+}
+
+impl Observations for Fake {
+    fn operator_actions(&self, rollout: &RolloutStatus) -> OperatorActions {
+        let (of, actions) = &self.actions;
+        if *of == rollout.id {
+            actions.clone()
+        } else {
+            OperatorActions::default()
+        }
+    }
+
+    fn gate_results(&self, _: i64, stages: &mut BTreeMap<String, StageRecord>) {
+        for (name, found) in &self.findings {
+            let last = stages.get_mut(name).and_then(|record| record.after.last_mut());
+            if let Some(last) = last {
+                last.found.get_or_insert_with(|| found.clone());
+            }
+        }
+    }
+
+    fn gate_messages(&self, _: i64, _: &mut [StageStatus]) {}
+
+    fn release_digest(&self, _: i64) -> Option<String> {
+        self.digest.clone()
+    }
+
+    fn is_settled(&self, admission: &AdmissionRef) -> bool {
+        self.settled.contains(admission)
+    }
+
+    fn is_stored(&self, release: &str) -> bool {
+        !self.not_stored.contains(release)
+    }
+
+    fn clusters(&mut self, rolling: &Rolling) -> BTreeMap<String, ClusterView> {
+        self.lent += 1;
+        let clusters = self.clusters.iter().map(|(name, (stage, observed))| {
+            let entry = EntryView {
+                wanted: Ok(rolling.snapshot.digest.clone()),
+                known_good: rolling.known_good.as_ref().map(|good| good.digest.clone()),
+                observed: observed.clone(),
+            };
+            let away = Reach::Unreachable {
+                reason: "Unreachable".into(),
+                message: "no answer".into(),
+                since: t(-200),
+            };
+            let view = ClusterView {
+                uid: name.clone(),
+                reach: if self.unreachable.contains(name) {
+                    away
+                } else {
+                    Reach::Ready
+                },
+                stage: *stage,
+                windows: Vec::new(),
+                entries: [(ENTRY.to_owned(), entry)].into(),
+            };
+            (name.clone(), view)
+        });
+        clusters.collect()
+    }
+
+    fn give_back(&mut self, clusters: BTreeMap<String, ClusterView>) {
+        assert!(
+            clusters.keys().eq(self.clusters.keys()),
+            "other clusters came back"
+        );
+        self.given_back += 1;
+    }
+
+    fn leaving(&self, _: &Rolling) -> BTreeMap<String, LeavingSync> {
+        self.leaving.clone()
+    }
+
+    fn admission(&self, cluster: &str, entry: &str) -> Option<AdmissionRef> {
+        let sync = self.clusters.get(cluster)?.1.as_ref()?;
+        Some(AdmissionRef {
+            cluster: cluster.to_owned(),
+            entry: entry.to_owned(),
+            rollout: "1".to_owned(),
+            target: sync.target.clone()?,
+        })
+    }
+
+    fn conditions(&self, _: &PlanInput) -> Vec<ConditionUpdate> {
+        Vec::new()
+    }
+}
+
+/// A group, with all that the machine is given.
+#[derive(Clone, Debug)]
+struct Case {
+    now: Timestamp,
+    status: SyncGroupStatus,
+    strategy: ReadStrategy,
+    on_new_revision: OnNewRevision,
+    rollback: RollbackType,
+    suspended: bool,
+    membership_held: bool,
+    offer: Offer,
+    reported_at: Option<Timestamp>,
+    recorder: Option<Recorder>,
+    /// Releases that are not stored any more; every other one is.
+    lost: BTreeSet<String>,
+    observed: Fake,
+    /// What the machine asked for in the last step.
+    needs: Vec<Need>,
+}
+
+fn strategy(json: serde_json::Value) -> ReadStrategy {
+    ReadStrategy::new(&serde_json::from_value(json).unwrap()).unwrap()
+}
+
+/// A group that has nothing yet and is offered `r1`, with a journal and one slot.
+fn fresh(clusters: &[&str]) -> Case {
+    let clusters = clusters.iter().map(|name| ((*name).to_owned(), (0, None)));
+    Case {
+        now: t(0),
+        status: SyncGroupStatus::default(),
+        strategy: strategy(serde_json::json!({"maxConcurrency": 1})),
+        on_new_revision: OnNewRevision::Replace,
+        rollback: RollbackType::Staged,
+        suspended: false,
+        membership_held: false,
+        offer: offer("r1"),
+        reported_at: None,
+        recorder: Some(Recorder::default()),
+        lost: BTreeSet::new(),
+        observed: Fake {
+            clusters: clusters.collect(),
+            ..Fake::default()
+        },
+        needs: Vec::new(),
+    }
+}
+
+/// A group in whose status rollout 1 rolls `release`, with one Sync on each of its clusters.
+fn rolling(release: &str, clusters: &[(&str, ObservedSync)]) -> Case {
+    let mut case = fresh(&[]);
+    for (name, observed) in clusters {
+        let cluster = (0, Some(observed.clone()));
+        case.observed.clusters.insert((*name).to_owned(), cluster);
+    }
+    case.offer = offer(release);
+    case.status.rollout = Some(RolloutStatus {
+        id: 1,
+        release: release.into(),
+        revisions: revisions(release),
+        phase: RolloutPhase::Progressing,
+        start_time: t(-100).to_string(),
+        ..RolloutStatus::default()
+    });
+    case
+}
+
+fn offer(release: &str) -> Offer {
+    Offer {
+        release: release.into(),
+        snapshot: Some(snapshot(release)),
+        settles_at: None,
+    }
+}
+
+impl Case {
+    /// Steps with the releases that are loaded, whatever is missing.
+    fn step_with(&mut self, loaded: &Loaded) -> Result<Transition, StepError> {
+        let facts = Facts {
+            now: self.now,
+            epoch: EPOCH,
+            strategy: &self.strategy,
+            on_new_revision: self.on_new_revision,
+            rollback: self.rollback,
+            suspended: self.suspended,
+            membership_held: self.membership_held,
+            offer: &self.offer,
+            generation: Some(3),
+            requested_at: None,
+            reported_at: self.reported_at,
+        };
+        let known = Known {
+            status: &self.status,
+            loaded,
+            recorder: self.recorder.as_ref(),
+        };
+        step(known, &facts, &mut self.observed)
+    }
+
+    /// Loads what the machine needs until it has stepped. A revision stands for the release of that name.
+    fn step(&mut self) -> Transition {
+        let mut loaded = Loaded::default();
+        self.needs.clear();
+        loop {
+            let need = match self.step_with(&loaded) {
+                Ok(transition) => {
+                    assert_eq!(self.observed.lent, self.observed.given_back, "all came back");
+                    return transition;
+                }
+                Err(StepError::Needs(need)) => need,
+                Err(error) => panic!("{error}"),
+            };
+            assert_eq!(self.observed.lent, self.observed.given_back, "{need:?}");
+            assert!(!self.needs.contains(&need), "{need:?} was loaded");
+            self.needs.push(need.clone());
+            let is_stored = |release: &str| !self.lost.contains(release);
+            match need {
+                Need::Release(digest) => {
+                    let found = is_stored(&digest).then(|| snapshot(&digest));
+                    loaded.take_release(digest, found);
+                }
+                Need::Revision(revision) => {
+                    let found = is_stored(&revision).then(|| revision.clone());
+                    loaded.take_revision(revision, found);
+                }
+            }
+        }
+    }
+
+    /// Steps and carries the effects out: status is written, and Syncs work from then on.
+    fn pass(&mut self) -> Transition {
+        let transition = self.step();
+        for effect in &transition.effects {
+            match &effect.action {
+                Action::WriteStatus(write) => {
+                    self.status = write.status.clone();
+                    self.reported_at = Some(self.now);
+                }
+                Action::AppendJournal { draft, .. } => {
+                    let recorder = self.recorder.as_mut().expect("a journal is kept");
+                    recorder.wrote((**draft).clone());
+                }
+                Action::SettleAdmission { admission, .. } => {
+                    self.observed.settled.insert(admission.clone());
+                }
+                Action::Admit(admissions) => {
+                    for admission in admissions {
+                        let of = |settled: &AdmissionRef| {
+                            (&settled.cluster, &settled.entry) == (&admission.cluster, &admission.entry)
+                        };
+                        self.observed.settled.retain(|settled| !of(settled));
+                        let cluster = self.observed.clusters.get_mut(&admission.cluster).unwrap();
+                        cluster.1 = Some(ObservedSync {
+                            target: Some(admission.target.clone()),
+                            release: admission.release.clone(),
+                            admitted_at: Some(admission.at),
+                            progress: Progress::Working,
+                            retried_for: admission.retried_for,
+                            suspended: false,
+                        });
+                    }
+                }
+                Action::RemoveSyncs(removals) => {
+                    for removal in removals {
+                        self.observed.leaving.remove(&removal.sync);
+                    }
+                }
+                Action::StoreRelease { snapshot, .. } => drop(self.lost.remove(&snapshot.digest)),
+                _ => {}
+            }
+        }
+        transition
+    }
+
+    /// The release of the rollout in status, and its number.
+    fn current(&self) -> (i64, &str) {
+        let rollout = self.status.rollout.as_ref().unwrap();
+        (rollout.id, &rollout.release)
+    }
+
+    /// An operator requests a rollback of rollout 1, to a revision or to the last known good release.
+    fn request_rollback(&mut self, to: Option<&str>) {
+        self.observed.actions = (
+            1,
+            OperatorActions {
+                rollback: Some((to.map(str::to_owned), word(-5))),
+                ..OperatorActions::default()
+            },
+        );
+    }
+}
+
+/// What a transition writes, in its order.
+fn told(transition: &Transition) -> Vec<String> {
+    transition.effects.iter().map(label).collect()
+}
+
+fn label(effect: &Effect) -> String {
+    assert_eq!(effect.epoch, EPOCH);
+    let clusters = |admissions: &[Admission]| {
+        let clusters: Vec<&str> = admissions
+            .iter()
+            .map(|admission| admission.cluster.as_str())
+            .collect();
+        clusters.join(" ")
+    };
+    match &effect.action {
+        Action::AppendJournal { rollout, .. } => format!("append journal {rollout}"),
+        Action::StoreRelease { snapshot, .. } => format!("store {}", snapshot.digest),
+        Action::RecordRollout(intent) => match intent.previous {
+            Some(previous) => format!("record rollout {} after {previous:?}", intent.id),
+            None => format!("record rollout {}", intent.id),
+        },
+        Action::WriteStatus(write) => match write.durable {
+            Some(why) => format!("write status, durable: {why:?}"),
+            None => "write status".to_owned(),
+        },
+        Action::EndRollout { rollout, outcome } => format!("end rollout {rollout} {outcome:?}"),
+        Action::EvaluateGates => "evaluate gates".to_owned(),
+        Action::SettleAdmission { admission, reason } => format!("settle {} {reason}", admission.cluster),
+        Action::RecordAdmissions(admissions) => format!("record admissions {}", clusters(admissions)),
+        Action::Admit(admissions) => format!("admit {}", clusters(admissions)),
+        Action::RemoveSyncs(removals) => {
+            let names: Vec<&str> = removals.iter().map(|removal| removal.sync.as_str()).collect();
+            format!("remove {}", names.join(" "))
+        }
+        Action::CollectGarbage { named, .. } => {
+            let named: Vec<&str> = named.iter().map(String::as_str).collect();
+            format!("forget all but {}", named.join(" "))
+        }
+        Action::DigestRelease => "digest release".to_owned(),
+    }
+}

@@ -1,0 +1,418 @@
+//! Writes the tree of a commit into a folder, object by object. All functions block.
+//!
+//! git's checkout is not used, because it obeys the links, attributes, filters and submodules of a tree. Here, files
+//! and folders are created, never opened, and links are created last, so that nothing is ever written through a link.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use git2::{ObjectType, Odb, Oid, TreeEntry};
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+
+use super::access::RepoAccess;
+use super::error::{GitError, Refusal, printable};
+use super::interrupt::Interrupt;
+use super::limits::ExportLimits;
+use super::links::{Layout, Node};
+use super::mirror::Mirror;
+
+/// The file with ignore rules in the root of a repository. The name is that of Flux.
+const IGNORE_FILE: &str = ".sourceignore";
+
+/// Maximum bytes of ignore rules. They are compiled to one automaton, which is many times larger.
+const MAX_IGNORE_BYTES: u64 = 64 << 10;
+
+/// Maximum bytes of the tree object of one folder: a hundred thousand entries with names of 100 bytes.
+const MAX_FOLDER_BYTES: u64 = 16 << 20;
+
+/// Maximum bytes of the target of a symbolic link: PATH_MAX of Linux without the final NUL.
+const MAX_LINK_BYTES: u64 = 4095;
+
+/// The number of written and skipped entries of an export.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ExportStats {
+    /// Regular files written.
+    pub files: u64,
+    /// Bytes of these files.
+    pub bytes: u64,
+    /// Folders created, without the root.
+    pub folders: u64,
+    /// Symbolic links created.
+    pub symlinks: u64,
+    /// Submodules skipped; their content is in another repository.
+    pub submodules: u64,
+    /// Entries skipped by ignore rules. An ignored folder counts once.
+    pub ignored: u64,
+}
+
+/// Writes the tree of `commit` into `destination`, which must be an empty folder or not exist.
+///
+/// After an error the folder is empty again, as far as the disk allows.
+pub(super) fn export(
+    mirror: &Mirror<'_>,
+    access: &RepoAccess,
+    commit: Oid,
+    destination: &Path,
+    ignore: Option<&str>,
+    limits: &ExportLimits,
+    interrupt: &Interrupt,
+) -> Result<ExportStats, GitError> {
+    if !mirror.contains(commit)? {
+        return Err(GitError::not_found(access, format!("commit {commit}")));
+    }
+    let unreadable = |error: git2::Error| GitError::from_mirror(access, &error);
+    let root = mirror.repo.find_commit(commit).map_err(unreadable)?.tree_id();
+    let odb = mirror.repo.odb().map_err(unreadable)?;
+    claim(destination).map_err(|error| match error.kind() {
+        io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+            GitError::refused(access, Refusal::Destination)
+        }
+        _ => GitError::disk(access, "the exported tree", error),
+    })?;
+    let mut export = Export {
+        mirror,
+        odb,
+        access,
+        destination,
+        limits,
+        interrupt,
+        rules: Gitignore::empty(),
+        layout: Layout::default(),
+        entries: 0,
+        stats: ExportStats::default(),
+    };
+    let outcome = export.run(root, ignore);
+    if outcome.is_err() {
+        clear(destination);
+    }
+    outcome.map(|()| export.stats)
+}
+
+/// Creates the folder, or uses an empty one, and removes the access of other users.
+fn claim(destination: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(destination) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            if !fs::symlink_metadata(destination)?.is_dir() {
+                return Err(io::ErrorKind::NotADirectory.into());
+            }
+            if fs::read_dir(destination)?.next().is_some() {
+                return Err(io::ErrorKind::DirectoryNotEmpty.into());
+            }
+            fs::set_permissions(destination, std::os::unix::fs::PermissionsExt::from_mode(0o700))
+        }
+        other => other,
+    }
+}
+
+/// Removes the written files after an error. A failure here makes the next export into the folder fail.
+fn clear(destination: &Path) {
+    let Ok(entries) = fs::read_dir(destination) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let _ = if is_folder {
+            fs::remove_dir_all(entry.path())
+        } else {
+            fs::remove_file(entry.path())
+        };
+    }
+}
+
+struct Export<'a> {
+    mirror: &'a Mirror<'a>,
+    odb: Odb<'a>,
+    access: &'a RepoAccess,
+    destination: &'a Path,
+    limits: &'a ExportLimits,
+    interrupt: &'a Interrupt,
+    rules: Gitignore,
+    layout: Layout,
+    entries: u64,
+    stats: ExportStats,
+}
+
+/// A folder whose content is still to be written.
+struct Folder {
+    tree: Oid,
+    path: PathBuf,
+    depth: usize,
+}
+
+impl Export<'_> {
+    fn run(&mut self, root: Oid, ignore: Option<&str>) -> Result<(), GitError> {
+        self.rules = self.read_rules(root, ignore)?;
+        let mut folders = vec![Folder {
+            tree: root,
+            path: PathBuf::new(),
+            depth: 0,
+        }];
+        while let Some(folder) = folders.pop() {
+            self.check_size(folder.tree, ObjectType::Tree, &folder.path, MAX_FOLDER_BYTES)?;
+            let tree = self
+                .mirror
+                .repo
+                .find_tree(folder.tree)
+                .map_err(|error| self.unreadable(&error))?;
+            for entry in tree.iter() {
+                folders.extend(self.write_entry(&folder, &entry)?);
+            }
+        }
+        self.write_links()
+    }
+
+    /// Reads the rules of the repository first, then those of the caller, which therefore take precedence.
+    fn read_rules(&self, root: Oid, ignore: Option<&str>) -> Result<Gitignore, GitError> {
+        self.check_size(root, ObjectType::Tree, Path::new(""), MAX_FOLDER_BYTES)?;
+        let tree = self
+            .mirror
+            .repo
+            .find_tree(root)
+            .map_err(|error| self.unreadable(&error))?;
+        let file = tree
+            .get_name(IGNORE_FILE)
+            .filter(|entry| kind(entry) == Kind::File);
+        let mut builder = GitignoreBuilder::new("");
+        if let Some(entry) = file {
+            self.check_size(
+                entry.id(),
+                ObjectType::Blob,
+                Path::new(IGNORE_FILE),
+                MAX_IGNORE_BYTES,
+            )?;
+            let blob = self.read(entry.id())?;
+            self.add_rules(&mut builder, IGNORE_FILE, &String::from_utf8_lossy(&blob))?;
+        }
+        if let Some(text) = ignore {
+            self.add_rules(&mut builder, "spec.ignore", text)?;
+        }
+        builder
+            .build()
+            .map_err(|error| self.bad_rules(IGNORE_FILE, error.to_string()))
+    }
+
+    fn add_rules(
+        &self,
+        builder: &mut GitignoreBuilder,
+        place: &'static str,
+        text: &str,
+    ) -> Result<(), GitError> {
+        if text.len() as u64 > MAX_IGNORE_BYTES {
+            return Err(self.bad_rules(place, format!("more than {MAX_IGNORE_BYTES} bytes")));
+        }
+        for line in text.lines() {
+            builder
+                .add_line(None, line)
+                .map_err(|error| self.bad_rules(place, error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn bad_rules(&self, place: &'static str, problem: String) -> GitError {
+        self.refused(Refusal::IgnoreRules { place, problem })
+    }
+
+    /// Writes one entry; a folder is created and returned.
+    fn write_entry(&mut self, parent: &Folder, entry: &TreeEntry<'_>) -> Result<Option<Folder>, GitError> {
+        if self.interrupt.stopped().is_some() {
+            return Err(GitError::timeout(self.access, self.interrupt.after()));
+        }
+        self.entries += 1;
+        if self.entries > self.limits.max_entries {
+            return Err(self.refused(Refusal::Entries {
+                limit: self.limits.max_entries,
+            }));
+        }
+        let name = OsStr::from_bytes(entry.name_bytes());
+        let path = parent.path.join(name);
+        if is_forbidden(name) {
+            return Err(self.refused(Refusal::Name {
+                path: printable(&path),
+            }));
+        }
+        let kind = kind(entry);
+        if self.rules.matched(&path, kind == Kind::Folder).is_ignore() {
+            self.stats.ignored += 1;
+            return Ok(None);
+        }
+        match kind {
+            Kind::Folder => return self.write_folder(parent, entry.id(), path).map(Some),
+            Kind::File => self.write_file(entry, path)?,
+            Kind::Link => self.note_link(entry.id(), &path)?,
+            Kind::Submodule => self.stats.submodules += 1,
+            Kind::Unknown => {
+                return Err(self.refused(Refusal::Kind {
+                    path: printable(&path),
+                }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn write_folder(&mut self, parent: &Folder, tree: Oid, path: PathBuf) -> Result<Folder, GitError> {
+        let depth = parent.depth + 1;
+        if depth > self.limits.max_depth {
+            return Err(self.refused(Refusal::Depth {
+                path: printable(&path),
+                limit: self.limits.max_depth,
+            }));
+        }
+        self.note(&path, Node::Folder)?;
+        let created = DirBuilder::new().mode(0o700).create(self.destination.join(&path));
+        created.map_err(|error| self.disk(error))?;
+        self.stats.folders += 1;
+        Ok(Folder { tree, path, depth })
+    }
+
+    fn write_file(&mut self, entry: &TreeEntry<'_>, path: PathBuf) -> Result<(), GitError> {
+        let size = self.check_size(entry.id(), ObjectType::Blob, &path, self.limits.max_file_bytes)?;
+        if self.stats.bytes + size > self.limits.max_total_bytes {
+            return Err(self.refused(Refusal::TotalBytes {
+                limit: self.limits.max_total_bytes,
+            }));
+        }
+        self.note(&path, Node::File)?;
+        let content = self.read(entry.id())?;
+        let mode = if entry.filemode_raw() & 0o111 == 0 {
+            0o600
+        } else {
+            0o700
+        };
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(self.destination.join(path));
+        let written = file.and_then(|mut file| file.write_all(&content));
+        written.map_err(|error| self.disk(error))?;
+        self.stats.files += 1;
+        self.stats.bytes += size;
+        Ok(())
+    }
+
+    fn note_link(&mut self, blob: Oid, path: &Path) -> Result<(), GitError> {
+        self.check_size(blob, ObjectType::Blob, path, MAX_LINK_BYTES)?;
+        let target = OsString::from(OsStr::from_bytes(&self.read(blob)?));
+        self.note(path, Node::Link(target))
+    }
+
+    /// Checks every link before the first one is created; one invalid link fails the whole export.
+    fn write_links(&mut self) -> Result<(), GitError> {
+        for (path, target) in self.layout.links() {
+            if self.interrupt.stopped().is_some() {
+                return Err(GitError::timeout(self.access, self.interrupt.after()));
+            }
+            self.layout.resolve(path, target).map_err(|problem| {
+                self.refused(Refusal::Link {
+                    path: printable(path),
+                    problem,
+                })
+            })?;
+        }
+        let mut created = 0;
+        for (path, target) in self.layout.links() {
+            symlink(target, self.destination.join(path)).map_err(|error| self.disk(error))?;
+            created += 1;
+        }
+        self.stats.symlinks = created;
+        Ok(())
+    }
+
+    fn note(&mut self, path: &Path, node: Node) -> Result<(), GitError> {
+        if self.layout.insert(path.to_path_buf(), node) {
+            Ok(())
+        } else {
+            Err(self.refused(Refusal::Duplicate {
+                path: printable(path),
+            }))
+        }
+    }
+
+    /// Checks the size of an object before the object is read: a few bytes in a pack may decompress to any size.
+    fn check_size(&self, id: Oid, expected: ObjectType, path: &Path, limit: u64) -> Result<u64, GitError> {
+        let (size, found) = self
+            .odb
+            .read_header(id)
+            .map_err(|error| self.unreadable(&error))?;
+        if found != expected {
+            return Err(GitError::corrupt(
+                self.access,
+                &format!("{id} has another kind than its folder says"),
+            ));
+        }
+        let bytes = size as u64;
+        if bytes > limit {
+            return Err(self.refused(Refusal::FileBytes {
+                path: printable(path),
+                bytes,
+                limit,
+            }));
+        }
+        Ok(bytes)
+    }
+
+    fn read(&self, id: Oid) -> Result<Vec<u8>, GitError> {
+        let object = self.odb.read(id).map_err(|error| self.unreadable(&error))?;
+        Ok(object.data().to_vec())
+    }
+
+    fn refused(&self, reason: Refusal) -> GitError {
+        GitError::refused(self.access, reason)
+    }
+
+    fn unreadable(&self, error: &git2::Error) -> GitError {
+        GitError::from_mirror(self.access, error)
+    }
+
+    fn disk(&self, error: io::Error) -> GitError {
+        GitError::disk(self.access, "the exported tree", error)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Folder,
+    File,
+    Link,
+    Submodule,
+    Unknown,
+}
+
+/// Reads the type bits as stored; libgit2 itself reads an unknown type as a file.
+fn kind(entry: &TreeEntry<'_>) -> Kind {
+    match entry.filemode_raw() & 0o170_000 {
+        0o040_000 => Kind::Folder,
+        0o100_000 => Kind::File,
+        0o120_000 => Kind::Link,
+        0o160_000 => Kind::Submodule,
+        _ => Kind::Unknown,
+    }
+}
+
+/// Whether a name is not that of a file below the root, or `.git` in any letter case: a program that later runs in the
+/// exported tree must not find a repository there.
+fn is_forbidden(name: &OsStr) -> bool {
+    let bytes = name.as_bytes();
+    matches!(bytes, b"" | b"." | b"..")
+        || bytes.iter().any(|byte| matches!(byte, b'/' | 0))
+        || bytes.eq_ignore_ascii_case(b".git")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_outside_of_the_folder_are_forbidden() {
+        for name in ["", ".", "..", ".git", ".GIT", "a/b", "/a", "a\0b"] {
+            assert!(is_forbidden(OsStr::new(name)), "{name:?}");
+        }
+        for name in [".gitignore", "..a", "git", "a\\b", ".github"] {
+            assert!(!is_forbidden(OsStr::new(name)), "{name:?}");
+        }
+    }
+}

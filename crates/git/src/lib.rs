@@ -1,0 +1,34 @@
+//! Git: listing refs, fetching commits, reading trees.
+//!
+//! An adapter over libgit2. Refs and commit IDs are plain strings; core decides which ref is used, and whether it may
+//! move. There is one bare mirror per URL and credential, so that a Source never reads what another credential fetched.
+//!
+//! - [`RepoUrl`], [`Credential`], [`RepoAccess`]: the URL of a repository and the credential for it.
+//! - [`GitStore`]: the mirrors and all operations on them; work is limited and each call has a deadline.
+//! - [`GitError`]: errors; no variant contains a secret.
+//!
+//! libgit2 reads and writes mirrors; it never opens a connection. `http` and `smart` communicate with servers, in async
+//! Rust: a deadline closes the connection, addresses are checked when they are dialled, and received bytes are counted.
+//! Trees are read from the object database and written by `export`; git's checkout, hooks, filters, submodules and
+//! configuration are never used.
+
+mod access;
+mod error;
+mod export;
+mod http;
+mod interrupt;
+mod limits;
+mod links;
+mod local;
+mod mirror;
+mod pack;
+mod smart;
+mod store;
+mod want;
+
+pub use access::{Credential, RepoAccess, RepoUrl, UrlError};
+pub use error::{Cause, GitError, Refusal};
+pub use export::ExportStats;
+pub use limits::{ExportLimits, GitLimits};
+pub use links::LinkProblem;
+pub use store::GitStore;

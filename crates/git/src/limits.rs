@@ -1,0 +1,78 @@
+//! Limits of repositories and servers.
+
+use std::time::Duration;
+
+/// Limits of a [`super::GitStore`]. The defaults fit any repository that a git host accepts without special
+/// arrangements.
+#[derive(Debug, Clone)]
+pub struct GitLimits {
+    /// Maximum concurrent calls to servers. A mirror has at most one fetch, so a slow server uses one of them.
+    pub network_jobs: usize,
+    /// Maximum concurrent calls that only read or write mirrors. They are counted separately, so that slow servers
+    /// never delay an export.
+    pub local_jobs: usize,
+    /// How long a call that only uses the local disk may take, including the wait for its start.
+    pub local_timeout: Duration,
+    /// How long one address of a server may take to accept a connection.
+    pub connect_timeout: Duration,
+    /// Bytes one fetch may receive.
+    pub max_transfer_bytes: u64,
+    /// Bytes the list of refs may have.
+    pub max_listing_bytes: u64,
+    /// Heads and tags a repository may have.
+    pub max_refs: usize,
+    /// Packs a mirror may have before they are joined into one. Each fetch adds a pack, and each look-up searches all
+    /// of them.
+    pub max_packs: usize,
+    /// Bounds of one exported tree.
+    pub export: ExportLimits,
+}
+
+impl Default for GitLimits {
+    fn default() -> Self {
+        Self {
+            network_jobs: 8,
+            local_jobs: 4,
+            local_timeout: Duration::from_secs(120),
+            // Three SYN retries of Linux (1 + 2 + 4 s) and some room.
+            connect_timeout: Duration::from_secs(10),
+            // GitHub advises repositories below 1 GB, history included.
+            max_transfer_bytes: 1 << 30,
+            // A line has 50 bytes and a name: room for `max_refs` names of 250 bytes.
+            max_listing_bytes: 32 << 20,
+            max_refs: 100_000,
+            // git's own `gc.autoPackLimit`.
+            max_packs: 50,
+            export: ExportLimits::default(),
+        }
+    }
+}
+
+/// Bounds of one exported tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportLimits {
+    /// Entries of all trees together, ignored ones included.
+    pub max_entries: u64,
+    /// Bytes of one file.
+    pub max_file_bytes: u64,
+    /// Bytes of all files together.
+    pub max_total_bytes: u64,
+    /// Folders within folders.
+    pub max_depth: usize,
+}
+
+impl Default for ExportLimits {
+    fn default() -> Self {
+        Self {
+            // A little more than the Linux kernel's tree has; the largest configuration repositories stay
+            // well below.
+            max_entries: 100_000,
+            // The size above which GitHub refuses a push.
+            max_file_bytes: 100 << 20,
+            // Half of what a whole repository may transfer; several exports exist at the same time.
+            max_total_bytes: 512 << 20,
+            // Names of 40 characters then fill PATH_MAX (4096).
+            max_depth: 100,
+        }
+    }
+}

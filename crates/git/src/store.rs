@@ -1,0 +1,472 @@
+//! The mirrors of all repositories, and the operations on them.
+
+mod fetch;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use git2::Oid;
+use rustls::RootCertStore;
+use tokio::sync::{OnceCell, OwnedMutexGuard, OwnedSemaphorePermit, RwLock, Semaphore};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::access::RepoAccess;
+use super::error::GitError;
+use super::export::{self, ExportStats};
+use super::interrupt::{Interrupt, Stop, StopOnDrop};
+use super::limits::GitLimits;
+use super::mirror::{self, Mirror, commit_id};
+use super::want::Want;
+
+/// How long an interrupted call may take to stop. The call checks the flag every few milliseconds, so only an
+/// unresponsive disk or a long walk through history takes longer.
+const STOP_GRACE: Duration = Duration::from_secs(2);
+
+/// The mirrors of repositories below one folder, and their worker threads.
+///
+/// Clones share the state. Only one store may use a folder: two processes would delete each other's files.
+#[derive(Debug, Clone)]
+pub struct GitStore {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    root: PathBuf,
+    limits: GitLimits,
+    slots: Mutex<HashMap<String, Arc<Slot>>>,
+    network: Arc<Semaphore>,
+    local: Arc<Semaphore>,
+    /// The system's certificate authorities, read at the first https call.
+    roots: OnceCell<RootCertStore>,
+}
+
+/// The state of one mirror in this process.
+#[derive(Debug)]
+struct Slot {
+    path: PathBuf,
+    condition: AtomicU8,
+    /// Locked shared by calls that read or add objects, and exclusively by calls that replace the mirror or delete
+    /// packs.
+    content: Arc<RwLock<()>>,
+    /// Locked by the call that uses the server: one at a time per mirror, so that a slow server blocks one thread.
+    server: Arc<tokio::sync::Mutex<()>>,
+    /// Locked while a pin changes: libgit2 does not wait for the lock of a ref, but fails.
+    pins_lock: tokio::sync::Mutex<()>,
+}
+
+impl Slot {
+    /// Records that a mirror is damaged. Called while `content` is locked, so that a replaced mirror is never marked.
+    fn record_damage<T>(&self, outcome: Result<T, GitError>) -> Result<T, GitError> {
+        if matches!(outcome, Err(GitError::Corrupt { .. })) {
+            self.condition.store(DAMAGED, Ordering::SeqCst);
+        }
+        outcome
+    }
+}
+
+/// The state of a mirror on disk: not checked yet, usable, or damaged.
+const UNKNOWN: u8 = 0;
+const USABLE: u8 = 1;
+const DAMAGED: u8 = 2;
+
+/// The lock of the server of one mirror. Shared with the blocking call, so that it is held until the call ends.
+type ServerLock = Arc<OwnedMutexGuard<()>>;
+
+/// One call of the public interface, with its repository and deadline.
+struct Call {
+    access: RepoAccess,
+    slot: Arc<Slot>,
+    interrupt: Arc<Interrupt>,
+    _stop: StopOnDrop,
+}
+
+impl GitStore {
+    /// Creates a store of mirrors below `root`, which is created on first use. Nothing is read or written here.
+    pub fn new(root: PathBuf, limits: GitLimits) -> Self {
+        let network = Arc::new(Semaphore::new(limits.network_jobs.max(1)));
+        let local = Arc::new(Semaphore::new(limits.local_jobs.max(1)));
+        let inner = Inner {
+            root,
+            limits,
+            slots: Mutex::default(),
+            network,
+            local,
+            roots: OnceCell::new(),
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// Requests the heads and tags of the server: full ref name to commit ID, with annotated tags resolved.
+    ///
+    /// Returns an empty map for an empty repository. Sends one small request and fetches nothing.
+    ///
+    /// # Errors
+    /// If the server does not respond within `timeout`, or any other [`GitError`].
+    pub async fn list_refs(
+        &self,
+        access: &RepoAccess,
+        timeout: Duration,
+    ) -> Result<BTreeMap<String, String>, GitError> {
+        let call = self.call(access, timeout);
+        let refs = if access.url().endpoint().is_some() {
+            let permit = self.permit(&call, &self.inner.network).await?;
+            let listing = self
+                .within(&call, async { self.remote(access).await?.list().await })
+                .await??;
+            drop(permit);
+            listing.refs
+        } else {
+            self.prepare(&call).await?;
+            self.local(&call, (), |remote, mirror| remote.list(mirror))
+                .await?
+        };
+        Ok(refs
+            .commits()
+            .into_iter()
+            .map(|(name, id)| (name, id.to_string()))
+            .collect())
+    }
+
+    /// Ensures that the mirror contains a commit. Uses the server only if it does not.
+    ///
+    /// With `refname`, that ref is fetched first, and all heads and tags if the commit is not on it. A damaged mirror
+    /// is moved aside together with its pins, and fetched again. Commits that are needed later have to be pinned.
+    ///
+    /// # Errors
+    /// [`GitError::NotFound`] if the server does not have the commit on any head or tag; otherwise see
+    /// [`GitError`].
+    pub async fn ensure_commit(
+        &self,
+        access: &RepoAccess,
+        refname: Option<&str>,
+        commit: &str,
+        timeout: Duration,
+    ) -> Result<(), GitError> {
+        let id = commit_id(access, commit)?;
+        let want = Want::parse(access, refname)?;
+        let call = self.call(access, timeout);
+        if self.contains(&call, id).await? {
+            return Ok(());
+        }
+        let server_lock = self.lock_server(&call).await?;
+        // The previous holder of the lock may have fetched the same commit.
+        if self.contains(&call, id).await? || self.fetch(&call, &server_lock, want, id).await? {
+            return Ok(());
+        }
+        Err(GitError::not_found(access, format!("commit {commit}")))
+    }
+
+    /// Whether `newer` equals `older` or descends from it; `None` if either is not in the mirror.
+    ///
+    /// # Errors
+    /// [`GitError::Corrupt`] if history between them cannot be read.
+    pub async fn is_descendant(
+        &self,
+        access: &RepoAccess,
+        older: &str,
+        newer: &str,
+    ) -> Result<Option<bool>, GitError> {
+        let (older, newer) = (commit_id(access, older)?, commit_id(access, newer)?);
+        let call = self.local_call(access);
+        let answer = self
+            .read(&call, move |mirror| mirror.descends(older, newer))
+            .await?;
+        Ok(answer.flatten())
+    }
+
+    /// Pins a commit of the mirror under `name`, so that it is kept even if no branch contains it any more.
+    ///
+    /// # Errors
+    /// [`GitError::NotFound`] if the mirror does not contain the commit.
+    pub async fn pin(&self, access: &RepoAccess, name: &str, commit: &str) -> Result<(), GitError> {
+        let id = commit_id(access, commit)?;
+        let call = self.local_call(access);
+        let pin = name.to_owned();
+        let _pins_lock = self.within(&call, call.slot.pins_lock.lock()).await?;
+        let done = self.read(&call, move |mirror| mirror.pin(&pin, id)).await?;
+        done.ok_or_else(|| GitError::not_found(access, format!("commit {commit}")))
+    }
+
+    /// Removes a pin, if the pin and its mirror exist.
+    ///
+    /// # Errors
+    /// [`GitError::Corrupt`] or [`GitError::Disk`] if the ref cannot be deleted.
+    pub async fn unpin(&self, access: &RepoAccess, name: &str) -> Result<(), GitError> {
+        let call = self.local_call(access);
+        let name = name.to_owned();
+        let _pins_lock = self.within(&call, call.slot.pins_lock.lock()).await?;
+        self.read(&call, move |mirror| mirror.unpin(&name))
+            .await
+            .map(|_| ())
+    }
+
+    /// All pins of the mirror: name to commit ID. Empty if there is no mirror.
+    ///
+    /// # Errors
+    /// [`GitError::Corrupt`] if the refs cannot be read.
+    pub async fn list_pins(&self, access: &RepoAccess) -> Result<BTreeMap<String, String>, GitError> {
+        let call = self.local_call(access);
+        Ok(self
+            .read(&call, |mirror| mirror.pins())
+            .await?
+            .unwrap_or_default())
+    }
+
+    /// Writes the tree of a commit into `destination`, an empty folder or a new path.
+    ///
+    /// Writes regular files with their executable bit, folders, and symbolic links with a target inside the tree; any
+    /// other link refuses the whole tree. Links to folders may form cycles, so a walk must not follow them. Submodules
+    /// are counted and skipped. A `.sourceignore` file in the root, in the syntax of gitignore, excludes files;
+    /// `ignore` appends lines to it. After an error, the folder is empty.
+    ///
+    /// # Errors
+    /// [`GitError::NotFound`] if the mirror does not contain the commit, [`GitError::Refused`] with the path that
+    /// breaks a rule, [`GitError::Corrupt`] if an object is missing; then the next [`GitStore::ensure_commit`] fetches
+    /// again.
+    pub async fn export(
+        &self,
+        access: &RepoAccess,
+        commit: &str,
+        destination: &Path,
+        ignore: Option<&str>,
+    ) -> Result<ExportStats, GitError> {
+        let id = commit_id(access, commit)?;
+        let call = self.local_call(access);
+        let (limits, interrupt) = (self.inner.limits.export.clone(), Arc::clone(&call.interrupt));
+        let (owned, destination) = (access.clone(), destination.to_path_buf());
+        let ignore = ignore.map(str::to_owned);
+        let stats = self
+            .read(&call, move |mirror| {
+                export::export(
+                    mirror,
+                    &owned,
+                    id,
+                    &destination,
+                    ignore.as_deref(),
+                    &limits,
+                    &interrupt,
+                )
+            })
+            .await?;
+        stats.ok_or_else(|| GitError::not_found(access, format!("commit {commit}")))
+    }
+
+    /// Joins the packs of a mirror into one if there are more than [`GitLimits::max_packs`]; returns whether it did.
+    ///
+    /// Removes commits that are reachable neither from a pin nor from a fetched branch. Exports continue meanwhile,
+    /// except while the old packs are deleted; a fetch waits.
+    ///
+    /// # Errors
+    /// [`GitError::Timeout`] if `timeout` is too short; then the mirror is unchanged.
+    pub async fn compact(&self, access: &RepoAccess, timeout: Duration) -> Result<bool, GitError> {
+        let call = self.call(access, timeout);
+        let server_lock = self.lock_server(&call).await?;
+        let (max_packs, interrupt) = (self.inner.limits.max_packs, Arc::clone(&call.interrupt));
+        let guard = Arc::clone(&server_lock);
+        let old = self
+            .read(&call, move |mirror| {
+                let _guard = guard;
+                mirror.join_packs(max_packs, &interrupt)
+            })
+            .await?
+            .unwrap_or_default();
+        if old.is_empty() {
+            return Ok(false);
+        }
+        let alone = self
+            .within(&call, Arc::clone(&call.slot.content).write_owned())
+            .await?;
+        let owned = access.clone();
+        let permit = self.permit(&call, &self.inner.local).await?;
+        self.job(&call, (alone, server_lock, permit), move || {
+            mirror::discard(&old, &owned)
+        })
+        .await?;
+        Ok(true)
+    }
+
+    /// Deletes every mirror below the root whose fingerprint is not in `keep`, and damaged ones; returns how
+    /// many.
+    ///
+    /// For mirrors of deleted Sources and of replaced credentials. A deleted mirror is fetched again when needed, but
+    /// its pins are lost, so `keep` has to name every known repository.
+    ///
+    /// # Errors
+    /// [`std::io::Error`] of the first folder that cannot be read or deleted.
+    pub async fn retain(&self, keep: BTreeSet<String>) -> std::io::Result<usize> {
+        let found = list_mirrors(&self.inner.root)?;
+        let mut deleted = 0;
+        for (fingerprint, path) in found {
+            if keep.contains(&fingerprint) && path.extension().is_none() {
+                continue;
+            }
+            let slot = self.slot(&fingerprint);
+            let alone = Arc::clone(&slot.content).write_owned().await;
+            tokio::task::spawn_blocking(move || {
+                let _alone = alone;
+                let done = fs::remove_dir_all(path);
+                slot.condition.store(UNKNOWN, Ordering::SeqCst);
+                done
+            })
+            .await
+            .map_err(std::io::Error::other)??;
+            deleted += 1;
+        }
+        Ok(deleted)
+    }
+
+    fn call(&self, access: &RepoAccess, timeout: Duration) -> Call {
+        let interrupt = Interrupt::new(timeout);
+        Call {
+            access: access.clone(),
+            slot: self.slot(&access.fingerprint()),
+            _stop: StopOnDrop(Arc::clone(&interrupt)),
+            interrupt,
+        }
+    }
+
+    fn local_call(&self, access: &RepoAccess) -> Call {
+        self.call(access, self.inner.limits.local_timeout)
+    }
+
+    fn slot(&self, fingerprint: &str) -> Arc<Slot> {
+        let mut slots = self.inner.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(slots.entry(fingerprint.to_owned()).or_insert_with(|| {
+            Arc::new(Slot {
+                path: self.inner.root.join(fingerprint),
+                condition: AtomicU8::new(UNKNOWN),
+                content: Arc::default(),
+                server: Arc::default(),
+                pins_lock: tokio::sync::Mutex::default(),
+            })
+        }))
+    }
+
+    /// Waits for `wait`, but not beyond the deadline of the call.
+    async fn within<T>(&self, call: &Call, wait: impl Future<Output = T>) -> Result<T, GitError> {
+        let deadline = Instant::from_std(call.interrupt.deadline());
+        timeout_at(deadline, wait)
+            .await
+            .map_err(|_| GitError::timeout(&call.access, call.interrupt.after()))
+    }
+
+    async fn lock_server(&self, call: &Call) -> Result<ServerLock, GitError> {
+        self.within(call, Arc::clone(&call.slot.server).lock_owned())
+            .await
+            .map(Arc::new)
+    }
+
+    /// Creates the mirror, or replaces a damaged one.
+    async fn prepare(&self, call: &Call) -> Result<(), GitError> {
+        if call.slot.condition.load(Ordering::SeqCst) == USABLE {
+            return Ok(());
+        }
+        let alone = self
+            .within(call, Arc::clone(&call.slot.content).write_owned())
+            .await?;
+        let (slot, access, root) = (
+            Arc::clone(&call.slot),
+            call.access.clone(),
+            self.inner.root.clone(),
+        );
+        let permit = self.permit(call, &self.inner.local).await?;
+        self.job(call, (alone, permit), move || {
+            let condition = slot.condition.load(Ordering::SeqCst);
+            if condition != USABLE {
+                let created = DirBuilder::new().recursive(true).mode(0o700).create(&root);
+                created.map_err(|error| GitError::disk(&access, "the folder of mirrors", error))?;
+                mirror::prepare(&slot.path, &access, condition == DAMAGED)?;
+                slot.condition.store(USABLE, Ordering::SeqCst);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Whether the mirror contains a commit. A damaged mirror is replaced by an empty one.
+    async fn contains(&self, call: &Call, id: Oid) -> Result<bool, GitError> {
+        self.prepare(call).await?;
+        match self.read(call, move |mirror| mirror.contains(id)).await {
+            Err(GitError::Corrupt { .. }) => self.prepare(call).await.map(|()| false),
+            other => Ok(other?.unwrap_or(false)),
+        }
+    }
+
+    /// Runs an operation on a mirror without its server; `None` if there is no mirror.
+    async fn read<T: Send + 'static>(
+        &self,
+        call: &Call,
+        work: impl FnOnce(&Mirror<'_>) -> Result<T, GitError> + Send + 'static,
+    ) -> Result<Option<T>, GitError> {
+        let shared = self
+            .within(call, Arc::clone(&call.slot.content).read_owned())
+            .await?;
+        let permit = self.permit(call, &self.inner.local).await?;
+        let (path, access) = (call.slot.path.clone(), call.access.clone());
+        let slot = Arc::clone(&call.slot);
+        self.job(call, (permit, shared), move || {
+            if !path.exists() {
+                return Ok(None);
+            }
+            let outcome = Mirror::open(&path, &access).and_then(|mirror| work(&mirror));
+            slot.record_damage(outcome).map(Some)
+        })
+        .await
+    }
+
+    async fn permit(&self, call: &Call, pool: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, GitError> {
+        let permit = self.within(call, Arc::clone(pool).acquire_owned()).await?;
+        // The semaphores are never closed.
+        permit.map_err(|error| GitError::other(&call.access, &error.to_string()))
+    }
+
+    /// Runs blocking work on a thread. `guard` is dropped when the work ends, even if no caller waits any more.
+    async fn job<T: Send + 'static>(
+        &self,
+        call: &Call,
+        guard: impl Send + 'static,
+        work: impl FnOnce() -> Result<T, GitError> + Send + 'static,
+    ) -> Result<T, GitError> {
+        let mut job = tokio::task::spawn_blocking(move || {
+            let _guard = guard;
+            work()
+        });
+        let joined = match self.within(call, &mut job).await {
+            Ok(joined) => joined,
+            Err(late) => {
+                call.interrupt.raise(Stop::Deadline);
+                timeout(STOP_GRACE, job).await.map_err(|_| late)?
+            }
+        };
+        joined.map_err(|error| GitError::other(&call.access, &error.to_string()))?
+    }
+}
+
+/// Returns the mirrors on disk: fingerprint and path; those that were moved aside with their extension.
+fn list_mirrors(root: &Path) -> std::io::Result<Vec<(String, PathBuf)>> {
+    let entries = match fs::read_dir(root) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let stem = path
+            .file_stem()
+            .map(|stem| stem.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        // Folders with other names are not touched.
+        if stem.len() == 32 && stem.bytes().all(|b| b.is_ascii_hexdigit()) {
+            found.push((stem, path));
+        }
+    }
+    Ok(found)
+}

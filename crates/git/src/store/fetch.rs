@@ -1,0 +1,145 @@
+//! Fetches commits into a mirror, from a server or from a local folder.
+
+use std::sync::Arc;
+
+use git2::Oid;
+use starling_net::tls;
+use tokio::sync::mpsc;
+
+use super::{Call, GitStore, ServerLock};
+use crate::access::RepoAccess;
+use crate::error::GitError;
+use crate::http::Remote;
+use crate::local::LocalRemote;
+use crate::mirror::Mirror;
+use crate::pack::{self, Negotiation};
+use crate::want::Want;
+
+/// Maximum chunks of a pack that wait for the disk. A chunk is a packet of at most 64 KiB. If there are more, the
+/// server waits.
+const QUEUED_CHUNKS: usize = 16;
+
+impl GitStore {
+    /// Fetches until the mirror contains the commit; `false` if it does not after everything was fetched.
+    pub(super) async fn fetch(
+        &self,
+        call: &Call,
+        server_lock: &ServerLock,
+        want: Want,
+        id: Oid,
+    ) -> Result<bool, GitError> {
+        let mut wants = vec![Want::Everything];
+        if want != Want::Everything {
+            wants.push(want);
+        }
+        let mut replaced = false;
+        while let Some(want) = wants.pop() {
+            match self.fetch_once(call, server_lock, want.clone()).await {
+                // Once: if a new mirror is damaged immediately, the mirror is not the cause.
+                Err(GitError::Corrupt { .. }) if !replaced => {
+                    replaced = true;
+                    self.prepare(call).await?;
+                    wants.push(want);
+                }
+                other => other?,
+            }
+            if self.contains(call, id).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn fetch_once(&self, call: &Call, server_lock: &ServerLock, want: Want) -> Result<(), GitError> {
+        if call.access.url().endpoint().is_some() {
+            return self.fetch_http(call, server_lock, want).await;
+        }
+        self.local(call, Arc::clone(server_lock), move |remote, mirror| {
+            remote.fetch(mirror, &want)
+        })
+        .await
+    }
+
+    /// Lists, negotiates, and writes the pack while it is received.
+    async fn fetch_http(&self, call: &Call, server_lock: &ServerLock, want: Want) -> Result<(), GitError> {
+        let permit = self.permit(call, &self.inner.network).await?;
+        let remote = self.within(call, self.remote(&call.access)).await??;
+        let listing = self.within(call, remote.list()).await??;
+        let (tips, access) = (want.tips(&listing.refs), call.access.clone());
+        let Some(Negotiation { wants, haves }) = self
+            .read(call, move |mirror| pack::negotiate(mirror, &access, &tips))
+            .await?
+        else {
+            return call
+                .slot
+                .record_damage(Err(GitError::corrupt(&call.access, "the mirror has disappeared")));
+        };
+        let (chunks, mut coming) = mpsc::channel(QUEUED_CHUNKS);
+        let fetch = async {
+            if wants.is_empty() {
+                // The refs moved to commits that the mirror already contains; only the refs are stored.
+                drop(chunks);
+                return Ok(());
+            }
+            let body = listing
+                .refs
+                .request(&wants, &haves)
+                .map_err(|error| remote.protocol(error))?;
+            self.within(call, remote.fetch(&listing, body, chunks)).await?
+        };
+        let (path, access, interrupt) = (
+            call.slot.path.clone(),
+            call.access.clone(),
+            Arc::clone(&call.interrupt),
+        );
+        let (refs, expects_pack) = (listing.refs.clone(), !wants.is_empty());
+        let shared = self
+            .within(call, Arc::clone(&call.slot.content).read_owned())
+            .await?;
+        let slot = Arc::clone(&call.slot);
+        let write = self.job(call, (permit, shared, Arc::clone(server_lock)), move || {
+            let outcome = Mirror::open(&path, &access).and_then(|mirror| {
+                if expects_pack {
+                    pack::receive(&mirror, &access, &mut coming, &interrupt)?;
+                }
+                want.note(&mirror, &refs)
+            });
+            slot.record_damage(outcome)
+        });
+        let (fetched, written) = tokio::join!(fetch, write);
+        // If the server failed, the mirror only saw that nothing came.
+        fetched.and(written)
+    }
+
+    /// The server of a repository, as http sees it.
+    pub(super) async fn remote<'a>(&'a self, access: &'a RepoAccess) -> Result<Remote<'a>, GitError> {
+        let roots = self
+            .inner
+            .roots
+            .get_or_try_init(|| tokio::task::spawn_blocking(tls::system_roots))
+            .await;
+        let roots = roots.map_err(|error| GitError::other(access, &error.to_string()))?;
+        Remote::new(access, &self.inner.limits, roots)
+    }
+
+    /// Talks to a repository in a local folder.
+    pub(super) async fn local<T: Send + 'static>(
+        &self,
+        call: &Call,
+        guard: impl Send + 'static,
+        work: impl FnOnce(&LocalRemote, &Mirror<'_>) -> Result<T, GitError> + Send + 'static,
+    ) -> Result<T, GitError> {
+        let remote = LocalRemote::new(&call.access, Arc::clone(&call.interrupt), &self.inner.limits);
+        let shared = self
+            .within(call, Arc::clone(&call.slot.content).read_owned())
+            .await?;
+        let permit = self.permit(call, &self.inner.network).await?;
+        let (path, access) = (call.slot.path.clone(), call.access.clone());
+        let slot = Arc::clone(&call.slot);
+        self.job(call, (permit, shared, guard), move || {
+            let outcome = Mirror::open(&path, &access).and_then(|mirror| work(&remote, &mirror));
+            slot.record_damage(outcome)
+        })
+        .await
+    }
+}

@@ -1,0 +1,555 @@
+//! Refs, ancestry, pins, damage: with `file://` repositories.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use starling_git::{Credential, GitError, GitLimits, Refusal, RepoAccess, RepoUrl};
+
+use super::fixture::{Fixture, file, tree};
+use super::{LONG, Store, store, store_with};
+
+async fn refs(store: &Store, access: &RepoAccess) -> BTreeMap<String, String> {
+    store.git.list_refs(access, LONG).await.unwrap()
+}
+
+async fn ensure(
+    store: &Store,
+    fixture: &Fixture,
+    name: Option<&str>,
+    commit: git2::Oid,
+) -> Result<(), GitError> {
+    store
+        .git
+        .ensure_commit(&fixture.access(), name, &commit.to_string(), LONG)
+        .await
+}
+
+fn mirror_path(store: &Store, access: &RepoAccess) -> PathBuf {
+    store.folder.path().join("mirrors").join(access.fingerprint())
+}
+
+#[tokio::test]
+async fn an_empty_repository_has_no_refs() {
+    let (store, fixture) = (store(), Fixture::new());
+    assert_eq!(refs(&store, &fixture.access()).await, BTreeMap::new());
+}
+
+#[tokio::test]
+async fn refs_are_listed_and_annotated_tags_give_their_commit() {
+    let (store, fixture) = (store(), Fixture::new());
+    let first = fixture.simple(&[], "1");
+    let second = fixture.simple(&[first], "2");
+    fixture.point("refs/heads/main", second);
+    fixture.point("refs/tags/light", first);
+    fixture.point("refs/pull/1/head", first);
+    let tag = fixture.annotate("v1", first);
+    assert_ne!(tag, first);
+    let expected = [
+        ("refs/heads/main", second),
+        ("refs/tags/light", first),
+        ("refs/tags/v1", first),
+    ]
+    .map(|(n, id)| (n.into(), id.to_string()));
+    assert_eq!(refs(&store, &fixture.access()).await, BTreeMap::from(expected));
+
+    fixture.annotate("v1", second);
+    fixture.delete("refs/tags/light");
+    let expected =
+        [("refs/heads/main", second), ("refs/tags/v1", second)].map(|(n, id)| (n.into(), id.to_string()));
+    assert_eq!(refs(&store, &fixture.access()).await, BTreeMap::from(expected));
+}
+
+#[tokio::test]
+async fn a_repository_that_does_not_exist_is_not_found() {
+    let (store, fixture) = (store(), Fixture::new());
+    let url = format!("file://{}/absent.git", fixture.folder.path().display());
+    let access = RepoAccess::new(RepoUrl::parse(&url, true).unwrap(), Credential::None);
+    let error = store.git.list_refs(&access, LONG).await.unwrap_err();
+    assert!(matches!(error, GitError::NotFound { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_force_push_is_visible_as_lost_ancestry_and_the_old_commit_stays_readable() {
+    let (store, fixture) = (store(), Fixture::new());
+    let access = fixture.access();
+    let base = fixture.simple(&[], "base");
+    let old = fixture.simple(&[base], "old");
+    fixture.point("refs/heads/main", old);
+    ensure(&store, &fixture, Some("refs/heads/main"), old)
+        .await
+        .unwrap();
+
+    let rewritten = fixture.simple(&[base], "rewritten");
+    fixture.point("refs/heads/main", rewritten);
+    let ask = async |older: git2::Oid, newer: git2::Oid| {
+        store
+            .git
+            .is_descendant(&access, &older.to_string(), &newer.to_string())
+            .await
+            .unwrap()
+    };
+    assert_eq!(ask(old, rewritten).await, None, "not fetched yet");
+    ensure(&store, &fixture, Some("refs/heads/main"), rewritten)
+        .await
+        .unwrap();
+    assert_eq!(ask(old, rewritten).await, Some(false));
+    assert_eq!(ask(base, rewritten).await, Some(true));
+    assert_eq!(ask(rewritten, base).await, Some(false));
+    assert_eq!(ask(old, old).await, Some(true));
+    ensure(&store, &fixture, Some("refs/heads/main"), old)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_commit_on_another_ref_is_found() {
+    let (store, fixture) = (store(), Fixture::new());
+    let main = fixture.simple(&[], "main");
+    let other = fixture.simple(&[main], "other");
+    let tagged = fixture.simple(&[main], "tagged");
+    fixture.point("refs/heads/main", main);
+    fixture.point("refs/heads/other", other);
+    fixture.annotate("v1", tagged);
+    ensure(&store, &fixture, Some("refs/heads/main"), other)
+        .await
+        .unwrap();
+    ensure(&store, &fixture, Some("refs/heads/gone"), tagged)
+        .await
+        .unwrap();
+    // A bare commit that is no tip.
+    ensure(&store, &fixture, None, main).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_unreachable_commit_is_not_found() {
+    let (store, fixture) = (store(), Fixture::new());
+    let main = fixture.simple(&[], "main");
+    let dangling = fixture.simple(&[main], "dangling");
+    fixture.point("refs/heads/main", main);
+    for name in [None, Some("refs/heads/main")] {
+        let error = ensure(&store, &fixture, name, dangling).await.unwrap_err();
+        assert!(
+            matches!(&error, GitError::NotFound { what, .. } if what.contains(&dangling.to_string())),
+            "{error:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_branch_that_becomes_a_folder_of_branches_is_fetched() {
+    let (store, fixture) = (store(), Fixture::new());
+    let first = fixture.simple(&[], "1");
+    fixture.point("refs/heads/a", first);
+    ensure(&store, &fixture, None, first).await.unwrap();
+    fixture.delete("refs/heads/a");
+    let second = fixture.simple(&[first], "2");
+    fixture.point("refs/heads/a/b", second);
+    ensure(&store, &fixture, None, second).await.unwrap();
+}
+
+#[tokio::test]
+async fn names_and_ids_are_checked_before_any_request() {
+    let (store, fixture) = (store(), Fixture::new());
+    let access = fixture.access();
+    let id = "0123456789012345678901234567890123456789";
+    for commit in [
+        "",
+        "main",
+        "0123456",
+        &id[1..],
+        "zz23456789012345678901234567890123456789",
+    ] {
+        let error = store
+            .git
+            .ensure_commit(&access, None, commit, LONG)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(
+                error,
+                GitError::Refused {
+                    reason: Refusal::CommitId,
+                    ..
+                }
+            ),
+            "{commit}"
+        );
+    }
+    for name in [
+        "main",
+        "refs/heads/*",
+        "refs/heads/a:refs/heads/b",
+        "+refs/heads/a",
+        "refs/heads/a b",
+        "refs/heads/..",
+    ] {
+        let error = store
+            .git
+            .ensure_commit(&access, Some(name), id, LONG)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(
+                error,
+                GitError::Refused {
+                    reason: Refusal::RefName,
+                    ..
+                }
+            ),
+            "{name}"
+        );
+    }
+    assert!(
+        !store.folder.path().join("mirrors").exists(),
+        "nothing was created"
+    );
+}
+
+#[tokio::test]
+async fn a_tree_or_tag_is_not_a_commit() {
+    let (store, fixture) = (store(), Fixture::new());
+    let commit = fixture.simple(&[], "1");
+    let tag = fixture.annotate("v1", commit);
+    ensure(&store, &fixture, None, commit).await.unwrap();
+    let error = ensure(&store, &fixture, None, tag).await.unwrap_err();
+    assert!(
+        matches!(
+            error,
+            GitError::Refused {
+                reason: Refusal::NotACommit { .. },
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn pins_are_set_moved_listed_and_removed() {
+    let (store, fixture) = (store(), Fixture::new());
+    let access = fixture.access();
+    let first = fixture.simple(&[], "1");
+    let second = fixture.simple(&[first], "2");
+    fixture.point("refs/heads/main", second);
+    assert_eq!(store.git.list_pins(&access).await.unwrap(), BTreeMap::new());
+    let error = store.git.pin(&access, "a", &first.to_string()).await.unwrap_err();
+    assert!(matches!(error, GitError::NotFound { .. }), "{error:?}");
+
+    ensure(&store, &fixture, None, second).await.unwrap();
+    store.git.pin(&access, "a", &first.to_string()).await.unwrap();
+    store.git.pin(&access, "b", &first.to_string()).await.unwrap();
+    store.git.pin(&access, "b", &second.to_string()).await.unwrap();
+    let expected = BTreeMap::from([("a".into(), first.to_string()), ("b".into(), second.to_string())]);
+    assert_eq!(store.git.list_pins(&access).await.unwrap(), expected);
+    store.git.unpin(&access, "a").await.unwrap();
+    store.git.unpin(&access, "a").await.unwrap();
+    assert_eq!(
+        store.git.list_pins(&access).await.unwrap(),
+        BTreeMap::from([("b".into(), second.to_string())])
+    );
+    for name in ["", "..", "a/b", "a b", "x.lock", "é", &"x".repeat(101)] {
+        let error = store
+            .git
+            .pin(&access, name, &first.to_string())
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(
+                error,
+                GitError::Refused {
+                    reason: Refusal::PinName,
+                    ..
+                }
+            ),
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn concurrent_pins_are_all_kept() {
+    let (store, fixture) = (store(), Fixture::new());
+    let access = fixture.access();
+    let commit = fixture.simple(&[], "1");
+    fixture.point("refs/heads/main", commit);
+    ensure(&store, &fixture, None, commit).await.unwrap();
+    let id = commit.to_string();
+    let names: Vec<_> = (0..20).map(|n| format!("pin-{}", n % 10)).collect();
+    futures::future::try_join_all(names.iter().map(|name| store.git.pin(&access, name, &id)))
+        .await
+        .unwrap();
+    assert_eq!(store.git.list_pins(&access).await.unwrap().len(), 10);
+}
+
+fn packs(mirror: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(mirror.join("objects/pack"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    entries
+        .filter(|path| path.extension().is_some_and(|end| end == "pack"))
+        .collect()
+}
+
+#[tokio::test]
+async fn packs_are_joined_and_pins_and_branches_survive() {
+    let store = store_with(GitLimits {
+        max_packs: 3,
+        ..GitLimits::default()
+    });
+    let fixture = Fixture::new();
+    let access = fixture.access();
+    let mut last = fixture.simple(&[], "0");
+    let mut all = vec![last];
+    for n in 1..=5 {
+        fixture.point("refs/heads/main", last);
+        ensure(&store, &fixture, Some("refs/heads/main"), last)
+            .await
+            .unwrap();
+        last = fixture.simple(&[last], &n.to_string());
+        all.push(last);
+    }
+    let pinned = fixture.simple(&[], "elsewhere");
+    fixture.point("refs/heads/main", pinned);
+    ensure(&store, &fixture, Some("refs/heads/main"), pinned)
+        .await
+        .unwrap();
+    store.git.pin(&access, "keep", &all[4].to_string()).await.unwrap();
+
+    let mirror = mirror_path(&store, &access);
+    assert!(packs(&mirror).len() > 3);
+    assert!(store.git.compact(&access, LONG).await.unwrap());
+    assert_eq!(packs(&mirror).len(), 1);
+    assert!(
+        !store.git.compact(&access, LONG).await.unwrap(),
+        "nothing to do a second time"
+    );
+    fixture.delete("refs/heads/main");
+    for commit in &all[..5] {
+        // No branch contains the commit: it comes from the mirror.
+        ensure(&store, &fixture, None, *commit).await.unwrap();
+        let out = store.folder.path().join(commit.to_string());
+        store
+            .git
+            .export(&access, &commit.to_string(), &out, None)
+            .await
+            .unwrap();
+    }
+    ensure(&store, &fixture, None, pinned).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_damaged_mirror_is_moved_aside_and_fetched_again() {
+    type Damage = (&'static str, fn(&Path));
+    let damages: [Damage; 5] = [
+        ("rotten packs", |mirror| {
+            for pack in packs(mirror) {
+                let mut bytes = std::fs::read(&pack).unwrap();
+                let end = bytes.len() - 20;
+                bytes[12..end].fill(0xff);
+                replace(&pack, &bytes);
+            }
+        }),
+        ("zeroed packs", |mirror| {
+            for pack in packs(mirror) {
+                let size = std::fs::metadata(&pack).unwrap().len();
+                replace(&pack, &vec![0; usize::try_from(size).unwrap()]);
+            }
+        }),
+        ("truncated packs", |mirror| {
+            packs(mirror).iter().for_each(|pack| replace(pack, b"PACK"));
+        }),
+        ("no HEAD", |mirror| {
+            std::fs::remove_file(mirror.join("HEAD")).unwrap();
+        }),
+        ("packs gone", |mirror| {
+            std::fs::remove_dir_all(mirror.join("objects/pack")).unwrap();
+        }),
+    ];
+    for (name, damage) in damages {
+        let (first, fixture) = (store(), Fixture::new());
+        let access = fixture.access();
+        let base = fixture.simple(&[], "base");
+        let main = fixture.simple(&[base], "main");
+        fixture.point("refs/heads/main", main);
+        ensure(&first, &fixture, Some("refs/heads/main"), main)
+            .await
+            .unwrap();
+        damage(&mirror_path(&first, &access));
+
+        // Once in the process that created the mirror, and once in a new process.
+        for again in [
+            first.git.clone(),
+            starling_git::GitStore::new(first.folder.path().join("mirrors"), GitLimits::default()),
+        ] {
+            again
+                .ensure_commit(&access, Some("refs/heads/main"), &main.to_string(), LONG)
+                .await
+                .unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            let out = tempfile::tempdir().unwrap();
+            let stats = again
+                .export(&access, &main.to_string(), out.path(), None)
+                .await
+                .unwrap();
+            assert_eq!(stats.files, 1, "{name}");
+            damage(&mirror_path(&first, &access));
+        }
+    }
+}
+
+fn replace(path: &Path, bytes: &[u8]) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[tokio::test]
+async fn the_export_detects_a_missing_object_and_the_next_fetch_repairs_it() {
+    let (store, fixture) = (store(), Fixture::new());
+    let access = fixture.access();
+    let commit = fixture.commit(
+        &[],
+        tree(vec![
+            ("sub", tree(vec![("a", file("alpha"))])),
+            ("z", file("omega")),
+        ]),
+    );
+    fixture.point("refs/heads/main", commit);
+    ensure(&store, &fixture, None, commit).await.unwrap();
+
+    // The same mirror without one blob: its pack is unpacked object by object.
+    let mirror = git2::Repository::open_bare(mirror_path(&store, &access)).unwrap();
+    let missing_blob = fixture.write(&file("alpha")).1;
+    let mut objects = Vec::new();
+    let odb = mirror.odb().unwrap();
+    odb.foreach(|id| {
+        let object = odb.read(*id).unwrap();
+        objects.push((*id, object.kind(), object.data().to_vec()));
+        true
+    })
+    .unwrap();
+    for pack in packs(mirror.path()) {
+        std::fs::remove_file(pack.with_extension("idx")).unwrap();
+        std::fs::remove_file(pack).unwrap();
+    }
+    let bare = git2::Repository::open_bare(mirror.path()).unwrap();
+    let loose_objects = bare.odb().unwrap();
+    for (id, kind, data) in objects.iter().filter(|(id, _, _)| *id != missing_blob) {
+        assert_eq!(loose_objects.write(*kind, data).unwrap(), *id);
+    }
+
+    let out = tempfile::tempdir().unwrap();
+    let error = store
+        .git
+        .export(&access, &commit.to_string(), out.path(), None)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, GitError::Corrupt { .. }), "{error:?}");
+    assert_eq!(
+        std::fs::read_dir(out.path()).unwrap().count(),
+        0,
+        "the written files are removed"
+    );
+    ensure(&store, &fixture, None, commit).await.unwrap();
+    store
+        .git
+        .export(&access, &commit.to_string(), out.path(), None)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn files_of_a_killed_process_are_removed_on_first_use() {
+    let (first, fixture) = (store(), Fixture::new());
+    let access = fixture.access();
+    let commit = fixture.simple(&[], "1");
+    fixture.point("refs/heads/main", commit);
+    ensure(&first, &fixture, None, commit).await.unwrap();
+    first.git.pin(&access, "a", &commit.to_string()).await.unwrap();
+    let mirror = mirror_path(&first, &access);
+    let stale_files =
+        ["objects/pack/pack_git2_abcdef", "refs/starling/pins/a.lock"].map(|path| mirror.join(path));
+    for path in &stale_files {
+        std::fs::write(path, b"half").unwrap();
+    }
+    let error = first
+        .git
+        .pin(&access, "a", &commit.to_string())
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, GitError::Other { .. }),
+        "a lock is not damage: {error:?}"
+    );
+
+    let restarted = starling_git::GitStore::new(first.folder.path().join("mirrors"), GitLimits::default());
+    restarted
+        .ensure_commit(&access, None, &commit.to_string(), LONG)
+        .await
+        .unwrap();
+    restarted.pin(&access, "a", &commit.to_string()).await.unwrap();
+    assert!(stale_files.iter().all(|path| !path.exists()));
+}
+
+#[tokio::test]
+async fn mirrors_are_private_one_per_credential_and_deleted_when_not_retained() {
+    let (store, fixture) = (store(), Fixture::new());
+    let plain = fixture.access();
+    let other = RepoAccess::new(plain.url().clone(), Credential::Bearer("t".into()));
+    let commit = fixture.simple(&[], "1");
+    fixture.point("refs/heads/main", commit);
+    for access in [&plain, &other] {
+        store
+            .git
+            .ensure_commit(access, None, &commit.to_string(), LONG)
+            .await
+            .unwrap();
+        let mode = std::fs::metadata(mirror_path(&store, access))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
+    let unrelated = store.folder.path().join("mirrors/lost+found");
+    std::fs::create_dir(&unrelated).unwrap();
+    assert_eq!(
+        store
+            .git
+            .retain(BTreeSet::from([plain.fingerprint()]))
+            .await
+            .unwrap(),
+        1
+    );
+    assert!(
+        mirror_path(&store, &plain).exists() && !mirror_path(&store, &other).exists() && unrelated.exists()
+    );
+    // A deleted mirror is fetched again when needed.
+    store
+        .git
+        .ensure_commit(&other, None, &commit.to_string(), LONG)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_repository_with_too_many_refs_is_refused() {
+    let store = store_with(GitLimits {
+        max_refs: 3,
+        ..GitLimits::default()
+    });
+    let fixture = Fixture::new();
+    let commit = fixture.simple(&[], "1");
+    for n in 0..4 {
+        fixture.point(&format!("refs/heads/b{n}"), commit);
+    }
+    let error = store.git.list_refs(&fixture.access(), LONG).await.unwrap_err();
+    assert!(
+        matches!(
+            error,
+            GitError::Refused {
+                reason: Refusal::Refs { limit: 3 },
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+}

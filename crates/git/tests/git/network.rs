@@ -1,0 +1,711 @@
+//! Git over http and https: credentials, redirects, deadlines, limits, certificates.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::http::StatusCode;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use starling_git::{Credential, GitError, GitLimits, GitStore, Refusal, RepoAccess, RepoUrl};
+
+use super::fixture::{Entry, Fixture, file, tree};
+use super::server::{self, Corruption, GitServer};
+use super::{LONG, store, store_with};
+
+fn access(url: &str, credential: Credential) -> RepoAccess {
+    RepoAccess::new(RepoUrl::parse(url, true).unwrap(), credential)
+}
+
+fn basic(username: &str, password: &str) -> Credential {
+    Credential::Basic {
+        username: username.into(),
+        password: password.into(),
+    }
+}
+
+/// A repository with one commit on `main`.
+fn fixture() -> (Fixture, git2::Oid) {
+    let fixture = Fixture::new();
+    let commit = fixture.simple(&[], "one");
+    fixture.point("refs/heads/main", commit);
+    (fixture, commit)
+}
+
+#[tokio::test]
+async fn a_poll_is_one_request_and_a_fetch_happens_only_after_a_change() {
+    let (fixture, first) = fixture();
+    let server = GitServer::open(fixture.folder.path().into()).await;
+    let (store, access) = (store(), access(&server.url(), Credential::None));
+    let list = "GET /repo.git/info/refs?service=git-upload-pack".to_owned();
+    let fetch = "POST /repo.git/git-upload-pack".to_owned();
+    let main = Some("refs/heads/main");
+
+    assert_eq!(
+        store.git.list_refs(&access, LONG).await.unwrap()["refs/heads/main"],
+        first.to_string()
+    );
+    assert_eq!(server.take_requests(), std::slice::from_ref(&list));
+    store
+        .git
+        .ensure_commit(&access, main, &first.to_string(), LONG)
+        .await
+        .unwrap();
+    assert_eq!(server.take_requests(), [list.clone(), fetch.clone()]);
+    store
+        .git
+        .ensure_commit(&access, main, &first.to_string(), LONG)
+        .await
+        .unwrap();
+    store
+        .git
+        .ensure_commit(&access, None, &first.to_string(), LONG)
+        .await
+        .unwrap();
+    assert!(
+        server.take_requests().is_empty(),
+        "the mirror contains the commit"
+    );
+
+    let second = fixture.simple(&[first], "two");
+    fixture.point("refs/heads/main", second);
+    assert_eq!(
+        store.git.list_refs(&access, LONG).await.unwrap()["refs/heads/main"],
+        second.to_string()
+    );
+    store
+        .git
+        .ensure_commit(&access, main, &second.to_string(), LONG)
+        .await
+        .unwrap();
+    let requests = server.take_requests();
+    assert_eq!(requests[..2], [list.clone(), list]);
+    assert!(
+        requests[2..].iter().all(|request| *request == fetch) && requests.len() >= 3,
+        "{requests:?}"
+    );
+    assert_eq!(
+        store
+            .git
+            .is_descendant(&access, &first.to_string(), &second.to_string())
+            .await
+            .unwrap(),
+        Some(true)
+    );
+    assert!(
+        server
+            .hosts()
+            .iter()
+            .all(|host| *host == server.address.to_string()),
+        "{:?}",
+        server.hosts()
+    );
+}
+
+#[tokio::test]
+async fn concurrent_calls_for_the_same_commit_cause_one_fetch() {
+    let (fixture, commit) = fixture();
+    let server = GitServer::open(fixture.folder.path().into()).await;
+    let (store, access, id) = (
+        store(),
+        access(&server.url(), Credential::None),
+        commit.to_string(),
+    );
+    let callers = (0..10).map(|_| {
+        store
+            .git
+            .ensure_commit(&access, Some("refs/heads/main"), &id, LONG)
+    });
+    futures::future::try_join_all(callers).await.unwrap();
+    assert_eq!(server.take_requests().len(), 2);
+}
+
+#[tokio::test]
+async fn the_right_password_is_required() {
+    let (fixture, commit) = fixture();
+    let server = GitServer::with_password(fixture.folder.path().into(), "bob", "hunter2").await;
+    let store = store();
+    let valid = access(&server.url(), basic("bob", "hunter2"));
+    assert_eq!(store.git.list_refs(&valid, LONG).await.unwrap().len(), 1);
+    assert_eq!(
+        server.take_requests().len(),
+        1,
+        "the credential goes with the first request"
+    );
+    store
+        .git
+        .ensure_commit(&valid, None, &commit.to_string(), LONG)
+        .await
+        .unwrap();
+
+    for invalid in [
+        Credential::None,
+        basic("bob", "hunter3"),
+        Credential::Bearer("hunter2".into()),
+    ] {
+        let invalid = access(&server.url(), invalid);
+        let error = store.git.list_refs(&invalid, LONG).await.unwrap_err();
+        assert!(matches!(error, GitError::Auth { .. }), "{error:?}");
+        assert!(!format!("{error:?} {error}").contains("hunter"), "{error:?}");
+        // Commits that another credential fetched cannot be read either.
+        let error = store
+            .git
+            .ensure_commit(&invalid, None, &commit.to_string(), LONG)
+            .await
+            .unwrap_err();
+        assert!(matches!(error, GitError::Auth { .. }), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_bearer_token_is_accepted() {
+    let (fixture, commit) = fixture();
+    let server = GitServer::with_token(fixture.folder.path().into(), "t0ken").await;
+    let valid = access(&server.url(), Credential::Bearer("t0ken".into()));
+    store()
+        .git
+        .ensure_commit(&valid, None, &commit.to_string(), LONG)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_credential_that_is_not_valid_in_a_header_is_refused_before_any_request() {
+    let (address, seen) = server::constant(StatusCode::OK, None).await;
+    for credential in [basic("bob", "pw\n"), Credential::Bearer("a b".into())] {
+        let error = store()
+            .git
+            .list_refs(&access(&format!("http://{address}/a"), credential), LONG)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(
+                error,
+                GitError::Refused {
+                    reason: Refusal::CredentialText,
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+    }
+    assert!(seen.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn responses_of_servers_are_distinguished() {
+    let kind = async |status: StatusCode| {
+        let (address, _) = server::constant(status, None).await;
+        match store()
+            .git
+            .list_refs(&access(&format!("http://{address}/a"), Credential::None), LONG)
+            .await
+        {
+            Err(GitError::NotFound { .. }) => "not found",
+            Err(GitError::Auth { .. }) => "auth",
+            Err(GitError::Unreachable { .. }) => "unreachable",
+            Err(GitError::Other { .. }) => "other",
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(kind(StatusCode::NOT_FOUND).await, "not found");
+    assert_eq!(kind(StatusCode::FORBIDDEN).await, "auth");
+    assert_eq!(kind(StatusCode::SERVICE_UNAVAILABLE).await, "unreachable");
+    assert_eq!(kind(StatusCode::TOO_MANY_REQUESTS).await, "unreachable");
+    assert_eq!(kind(StatusCode::OK).await, "other");
+}
+
+#[tokio::test]
+async fn a_missing_server_is_unreachable() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    for url in [
+        format!("http://{address}/a"),
+        format!("https://{address}/a"),
+        "https://name.invalid/a".into(),
+    ] {
+        let error = store()
+            .git
+            .list_refs(&access(&url, Credential::None), LONG)
+            .await
+            .unwrap_err();
+        assert!(matches!(error, GitError::Unreachable { .. }), "{url}: {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_to_another_server_is_refused_without_sending_the_credential() {
+    let (sink, seen) = server::constant(StatusCode::OK, None).await;
+    for status in [
+        StatusCode::MOVED_PERMANENTLY,
+        StatusCode::FOUND,
+        StatusCode::TEMPORARY_REDIRECT,
+        StatusCode::PERMANENT_REDIRECT,
+    ] {
+        for to in [
+            format!("http://{sink}/a/info/refs"),
+            format!("http://localhost:{}/a/info/refs", sink.port()),
+        ] {
+            let (address, _) = server::constant(status, Some(to)).await;
+            let access = access(&format!("http://{address}/a"), basic("bob", "hunter2"));
+            let error = store().git.list_refs(&access, LONG).await.unwrap_err();
+            assert!(
+                matches!(
+                    error,
+                    GitError::Refused {
+                        reason: Refusal::Redirect,
+                        ..
+                    }
+                ),
+                "{error:?}"
+            );
+        }
+    }
+    assert_eq!(*seen.lock().unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn redirects_on_the_same_server_are_followed_up_to_a_limit() {
+    let (fixture, commit) = fixture();
+    let server = GitServer::with_password(fixture.folder.path().into(), "bob", "hunter2").await;
+    let moved = access(&format!("http://{}/old", server.address), basic("bob", "hunter2"));
+    store()
+        .git
+        .ensure_commit(&moved, None, &commit.to_string(), LONG)
+        .await
+        .unwrap();
+    let paths = ["GET /old", "GET /repo.git", "POST /repo.git"];
+    let requests = server.take_requests();
+    assert!(
+        requests.len() == 3
+            && requests
+                .iter()
+                .zip(paths)
+                .all(|(request, path)| request.starts_with(path))
+    );
+
+    for location in ["/a/info/refs?service=git-upload-pack", "/a/info/refs", "/login"] {
+        let (address, seen) = server::constant(StatusCode::FOUND, Some(location.into())).await;
+        let redirect_loop = access(&format!("http://{address}/a"), Credential::None);
+        let error = store().git.list_refs(&redirect_loop, LONG).await.unwrap_err();
+        assert!(
+            matches!(
+                error,
+                GitError::Refused {
+                    reason: Refusal::Redirect,
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+        assert!(seen.lock().unwrap().len() <= 4);
+    }
+}
+
+#[tokio::test]
+async fn only_missing_objects_are_transferred_even_after_a_force_push() {
+    let fixture = Fixture::new();
+    let root = |text| {
+        tree(vec![
+            ("big", Entry::File(noise(1 << 20))),
+            ("config.yaml", file(text)),
+        ])
+    };
+    let base = fixture.commit(&[], root("base"));
+    let old = fixture.commit(&[base], root("old"));
+    fixture.point("refs/heads/main", old);
+    let server = GitServer::open(fixture.folder.path().into()).await;
+    let (first, access, main) = (
+        store(),
+        access(&server.url(), Credential::None),
+        Some("refs/heads/main"),
+    );
+    first
+        .git
+        .ensure_commit(&access, main, &old.to_string(), LONG)
+        .await
+        .unwrap();
+    // The server no longer has the old tip, so that only an ancestor of it is common.
+    let rewritten = fixture.commit(&[base], root("rewritten"));
+    fixture.point("refs/heads/main", rewritten);
+    std::fs::remove_file(
+        fixture
+            .path()
+            .join("objects")
+            .join(&old.to_string()[..2])
+            .join(&old.to_string()[2..]),
+    )
+    .unwrap();
+
+    let limits = GitLimits {
+        max_transfer_bytes: 10_000,
+        ..GitLimits::default()
+    };
+    let frugal = GitStore::new(first.folder.path().join("mirrors"), limits.clone());
+    frugal
+        .ensure_commit(&access, main, &rewritten.to_string(), LONG)
+        .await
+        .unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let stats = frugal
+        .export(&access, &rewritten.to_string(), out.path(), None)
+        .await
+        .unwrap();
+    assert_eq!(stats.files, 2);
+    let fresh = store_with(limits)
+        .git
+        .ensure_commit(&access, main, &rewritten.to_string(), LONG)
+        .await;
+    assert!(
+        fresh.is_err(),
+        "the whole is larger than the limit, or this test shows nothing"
+    );
+}
+
+#[tokio::test]
+async fn a_bad_pack_is_refused_and_harms_no_mirror() {
+    let (fixture, first) = fixture();
+    let server = GitServer::open(fixture.folder.path().into()).await;
+    let (store, access) = (store(), access(&server.url(), Credential::None));
+    store
+        .git
+        .ensure_commit(&access, None, &first.to_string(), LONG)
+        .await
+        .unwrap();
+    store.git.pin(&access, "keep", &first.to_string()).await.unwrap();
+    let second = fixture.simple(&[first], "two");
+    fixture.point("refs/heads/main", second);
+    let bad: [Corruption; 4] = [
+        |mut answer| {
+            let pack = answer.windows(4).position(|w| w == b"PACK").unwrap();
+            answer.truncate(pack + 20);
+            answer
+        },
+        |mut answer| {
+            let pack = answer.windows(4).position(|w| w == b"PACK").unwrap();
+            answer[pack + 12..pack + 20].fill(0xff);
+            answer
+        },
+        |mut answer| {
+            answer.truncate(answer.len() - 4);
+            answer
+        },
+        |answer| {
+            let pack = answer.windows(4).position(|w| w == b"PACK").unwrap();
+            [&answer[..pack - 5], b"0000"].concat()
+        },
+    ];
+    for corruption in bad {
+        server.corruption(Some(corruption));
+        let error = store
+            .git
+            .ensure_commit(&access, None, &second.to_string(), LONG)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, GitError::Other { .. } | GitError::Unreachable { .. }),
+            "{error:?}"
+        );
+    }
+    let mirror = store.folder.path().join("mirrors").join(access.fingerprint());
+    let left: Vec<_> = std::fs::read_dir(mirror.join("objects/pack")).unwrap().collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+    server.corruption(None);
+    store
+        .git
+        .ensure_commit(&access, None, &second.to_string(), LONG)
+        .await
+        .unwrap();
+    assert_eq!(
+        store.git.list_pins(&access).await.unwrap().len(),
+        1,
+        "the mirror was not replaced"
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_never_responds_uses_no_thread_after_the_deadline() {
+    let address = server::silent().await;
+    // One thread for all calls: the second call could not start if the first still used it.
+    let store = store_with(GitLimits {
+        network_jobs: 1,
+        ..GitLimits::default()
+    });
+    for url in [
+        format!("http://{address}/a"),
+        format!("https://{address}/a"),
+        format!("http://{address}/b"),
+    ] {
+        let started = Instant::now();
+        let error = store
+            .git
+            .list_refs(&access(&url, Credential::None), Duration::from_millis(300))
+            .await
+            .unwrap_err();
+        assert!(matches!(error, GitError::Timeout { .. }), "{error:?}");
+        assert!(
+            started.elapsed() < Duration::from_secs(2),
+            "{url} took {:?}",
+            started.elapsed()
+        );
+    }
+    let (fixture, _) = fixture();
+    let server = GitServer::open(fixture.folder.path().into()).await;
+    store
+        .git
+        .list_refs(&access(&server.url(), Credential::None), LONG)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_dropped_call_releases_its_thread() {
+    let address = server::silent().await;
+    let store = store_with(GitLimits {
+        network_jobs: 1,
+        ..GitLimits::default()
+    });
+    let silent = access(&format!("http://{address}/a"), Credential::None);
+    let given_up = tokio::time::timeout(Duration::from_millis(200), store.git.list_refs(&silent, LONG)).await;
+    assert!(given_up.is_err());
+    let (fixture, _) = fixture();
+    let server = GitServer::open(fixture.folder.path().into()).await;
+    store
+        .git
+        .list_refs(&access(&server.url(), Credential::None), LONG)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn slow_servers_do_not_delay_exports() {
+    let address = server::silent().await;
+    let store = Arc::new(store_with(GitLimits {
+        network_jobs: 1,
+        ..GitLimits::default()
+    }));
+    let (fixture, commit) = fixture();
+    store
+        .git
+        .ensure_commit(&fixture.access(), None, &commit.to_string(), LONG)
+        .await
+        .unwrap();
+    let silent = access(&format!("http://{address}/a"), Credential::None);
+    let blocked = {
+        let (store, silent) = (Arc::clone(&store), silent.clone());
+        tokio::spawn(async move { store.git.list_refs(&silent, LONG).await })
+    };
+    let out = tempfile::tempdir().unwrap();
+    store
+        .git
+        .export(&fixture.access(), &commit.to_string(), out.path(), None)
+        .await
+        .unwrap();
+    assert!(!blocked.is_finished());
+    blocked.abort();
+}
+
+/// Bytes that do not compress.
+fn noise(count: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+#[tokio::test]
+async fn a_fetch_that_is_too_large_is_refused_and_leaves_no_pack() {
+    let fixture = Fixture::new();
+    let commit = fixture.commit(
+        &[],
+        tree(vec![("big", Entry::File(noise(2 << 20))), ("small", file("x"))]),
+    );
+    fixture.point("refs/heads/main", commit);
+    let server = GitServer::open(fixture.folder.path().into()).await;
+    let limits = GitLimits {
+        max_transfer_bytes: 256 << 10,
+        max_listing_bytes: 64 << 10,
+        ..GitLimits::default()
+    };
+    for access in [access(&server.url(), Credential::None), fixture.access()] {
+        let store = store_with(limits.clone());
+        let error = store
+            .git
+            .ensure_commit(&access, None, &commit.to_string(), LONG)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(
+                error,
+                GitError::Refused {
+                    reason: Refusal::TransferBytes { .. },
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+        let packs = store
+            .folder
+            .path()
+            .join("mirrors")
+            .join(access.fingerprint())
+            .join("objects/pack");
+        assert_eq!(
+            std::fs::read_dir(packs).map_or(0, Iterator::count),
+            0,
+            "the disk space is released"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_refs_that_is_too_long_is_refused() {
+    let (fixture, commit) = fixture();
+    for n in 0..50 {
+        fixture.point(&format!("refs/heads/branch-{n}"), commit);
+    }
+    let server = GitServer::open(fixture.folder.path().into()).await;
+    let store = store_with(GitLimits {
+        max_listing_bytes: 2000,
+        ..GitLimits::default()
+    });
+    let error = store
+        .git
+        .list_refs(&access(&server.url(), Credential::None), LONG)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(
+            error,
+            GitError::Refused {
+                reason: Refusal::TransferBytes { limit: 2000 },
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn local_addresses_are_dialled_only_if_insecure_sources_are_allowed() {
+    for host in [
+        "127.0.0.1",
+        "localhost",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "2130706433",
+        "169.254.169.254",
+    ] {
+        let url = RepoUrl::parse(&format!("https://{host}:1/a"), false).unwrap();
+        let error = store()
+            .git
+            .list_refs(&RepoAccess::new(url, Credential::None), LONG)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(
+                error,
+                GitError::Refused {
+                    reason: Refusal::Address { .. },
+                    ..
+                }
+            ),
+            "{host}: {error:?}"
+        );
+    }
+}
+
+/// Starts a TLS proxy with a certificate of its own authority for `names`.
+async fn tls_front(to: SocketAddr, names: &[&str]) -> (SocketAddr, String) {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let certificate = CertificateParams::new(names)
+        .unwrap()
+        .signed_by(&key, &authority)
+        .unwrap();
+    let address = server::tls(to, vec![certificate.der().clone()], key.into()).await;
+    (address, authority.pem())
+}
+
+#[tokio::test]
+async fn a_certificate_is_trusted_only_with_the_bundle_of_its_authority() {
+    let (fixture, commit) = fixture();
+    let server = GitServer::with_password(fixture.folder.path().into(), "bob", "hunter2").await;
+    let (address, authority) = tls_front(server.address, &["localhost"]).await;
+    let (_, other_authority) = tls_front(server.address, &["localhost"]).await;
+    let url = format!("https://localhost:{}/repo.git", address.port());
+    let plain = access(&url, basic("bob", "hunter2"));
+    let store = store();
+
+    let trusted = plain.clone().with_ca_pem(authority.clone().into_bytes());
+    assert_eq!(
+        store.git.list_refs(&trusted, LONG).await.unwrap()["refs/heads/main"],
+        commit.to_string()
+    );
+    store
+        .git
+        .ensure_commit(&trusted, None, &commit.to_string(), LONG)
+        .await
+        .unwrap();
+    server.take_requests();
+
+    let other_name = access(
+        &format!("https://127.0.0.1:{}/repo.git", address.port()),
+        basic("bob", "hunter2"),
+    );
+    let untrusted = [
+        plain.clone(),
+        plain.clone().with_ca_pem(other_authority.into_bytes()),
+        other_name.with_ca_pem(authority.into_bytes()),
+    ];
+    for access in untrusted {
+        let error = store.git.list_refs(&access, LONG).await.unwrap_err();
+        assert!(matches!(error, GitError::Untrusted { .. }), "{error:?}");
+    }
+    assert!(
+        server.take_requests().is_empty(),
+        "no request, and so no credential, went to a server without trust"
+    );
+
+    let error = store
+        .git
+        .list_refs(&plain.with_ca_pem(b"nonsense".to_vec()), LONG)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(
+            error,
+            GitError::Refused {
+                reason: Refusal::CaBundle,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_self_signed_certificate_is_trusted_if_it_is_in_the_bundle_and_names_the_host() {
+    let (fixture, _) = fixture();
+    let server = GitServer::open(fixture.folder.path().into()).await;
+    for (name, expected) in [("localhost", true), ("git.example.org", false)] {
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(vec![name.to_owned()])
+            .unwrap()
+            .self_signed(&key)
+            .unwrap();
+        let pem = certificate.pem();
+        let address = server::tls(server.address, vec![certificate.der().clone()], key.into()).await;
+        let url = format!("https://localhost:{}/repo.git", address.port());
+        let access = access(&url, Credential::None).with_ca_pem(pem.into_bytes());
+        let outcome = store().git.list_refs(&access, LONG).await;
+        assert_eq!(outcome.is_ok(), expected, "{name}: {outcome:?}");
+    }
+}

@@ -1,0 +1,300 @@
+//! Admitted targets: the intents of a rollout, one row per entry and cluster, written before the effect.
+//!
+//! Every row ends as applied, superseded, failed with a reason, or left (the cluster is no longer selected). One entry
+//! on one cluster never has more than one open row: recording a newer target ends the older row in the same
+//! transaction.
+
+use jiff::Timestamp;
+use serde::Serialize;
+use sqlx::Row;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+
+use super::column::{Micros, clip, stored_as_text};
+use super::{Ledger, LedgerError};
+
+/// How an admission ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AdmissionOutcome {
+    /// The target is applied on the cluster.
+    Applied,
+    /// A newer target was admitted first.
+    Superseded,
+    /// The target failed; the reason is never empty.
+    Failed,
+    /// The cluster left the group before the target was done.
+    Left,
+}
+
+stored_as_text!(AdmissionOutcome {
+    Applied => "applied",
+    Superseded => "superseded",
+    Failed => "failed",
+    Left => "left",
+});
+
+/// The key of an admission: one target of one entry on one cluster in one rollout.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct AdmissionKey {
+    /// `metadata.uid` of the SyncGroup.
+    pub group_uid: String,
+    /// Rollout ID.
+    pub rollout: String,
+    /// Name of the entry.
+    pub entry: String,
+    /// Name of the Cluster.
+    pub cluster: String,
+    /// Digest of the target.
+    pub target: String,
+}
+
+/// A target that may be applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// The key.
+    pub key: AdmissionKey,
+    /// Namespace of the admitted Sync.
+    pub sync_namespace: String,
+    /// Name of the admitted Sync.
+    pub sync_name: String,
+    /// The revision, as in the Sync's spec.
+    pub revision: String,
+    /// When it was admitted; kept to the microsecond.
+    pub admitted_at: Timestamp,
+}
+
+/// A stored admission.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdmissionRecord {
+    /// The admission as recorded.
+    pub admission: Admission,
+    /// How and when it ended; none while it is in flight.
+    pub end: Option<(AdmissionOutcome, Timestamp)>,
+    /// The reason, for users; may be empty.
+    pub reason: String,
+}
+
+/// The columns of an admission in the statement that records it.
+#[derive(Serialize)]
+struct Columns<'a> {
+    #[serde(flatten)]
+    key: &'a AdmissionKey,
+    sync_namespace: &'a str,
+    sync_name: &'a str,
+    revision: &'a str,
+    admitted_at: i64,
+}
+
+impl Ledger {
+    /// Records that targets are admitted; must be called before the Syncs are written. The last recorded admission is
+    /// the newest, whatever its time, and ends every open older admission of its entry and cluster as superseded.
+    ///
+    /// Repeating a record changes nothing. A target that failed, or whose cluster had left, is in flight again if it is
+    /// admitted again in the same rollout at another time.
+    ///
+    /// # Errors
+    /// If the admissions were not recorded; then none is recorded, and no Sync may be written.
+    pub async fn record_admissions(&self, admissions: &[Admission]) -> Result<(), LedgerError> {
+        let Some(first) = admissions.first() else {
+            return Ok(());
+        };
+        let subject = format!(
+            "record {} admissions of rollout {} of group {}",
+            admissions.len(),
+            first.key.rollout,
+            first.key.group_uid
+        );
+        let rows = encode(admissions)?;
+        self.write(subject, move |connection| {
+            Box::pin(async move {
+                insert(connection, &rows).await?;
+                supersede(connection, &rows).await
+            })
+        })
+        .await
+    }
+
+    /// Records how an admission ended. Only the first end counts, because the row may have been superseded meanwhile;
+    /// returns whether this end was recorded. The first 512 bytes of the reason are kept.
+    ///
+    /// # Errors
+    /// If the end was not recorded, or a failure comes without a reason.
+    pub async fn settle_admission(
+        &self,
+        key: &AdmissionKey,
+        outcome: AdmissionOutcome,
+        reason: &str,
+        ended_at: Timestamp,
+    ) -> Result<bool, LedgerError> {
+        let key = key.clone();
+        let reason = clip(reason).to_owned();
+        let subject = format!("settle the admission of {} on {}", key.entry, key.cluster);
+        self.write(subject, move |connection| {
+            Box::pin(async move { settle(connection, &key, outcome, &reason, ended_at).await })
+        })
+        .await
+    }
+
+    /// Returns the open admissions of a group, the oldest first.
+    ///
+    /// # Errors
+    /// If the query failed.
+    pub async fn open_admissions(&self, group_uid: &str) -> Result<Vec<Admission>, LedgerError> {
+        let rows = sqlx::query(
+            "SELECT group_uid, rollout, entry, cluster, target, sync_namespace, sync_name, revision, admitted_at,
+                    outcome, ended_at, reason
+             FROM admissions WHERE group_uid = ?1 AND outcome IS NULL ORDER BY seq",
+        )
+        .bind(group_uid)
+        .try_map(|row| read(&row))
+        .fetch_all(&self.readers)
+        .await
+        .map_err(|source| self.unread(format!("open admissions of group {group_uid}"), source))?;
+        Ok(rows.into_iter().map(|record| record.admission).collect())
+    }
+
+    /// Every admission of a rollout, the oldest first.
+    ///
+    /// # Errors
+    /// If the query failed.
+    pub async fn admissions(
+        &self,
+        group_uid: &str,
+        rollout: &str,
+    ) -> Result<Vec<AdmissionRecord>, LedgerError> {
+        sqlx::query(
+            "SELECT group_uid, rollout, entry, cluster, target, sync_namespace, sync_name, revision, admitted_at,
+                    outcome, ended_at, reason
+             FROM admissions WHERE group_uid = ?1 AND rollout = ?2 ORDER BY seq",
+        )
+        .bind(group_uid)
+        .bind(rollout)
+        .try_map(|row| read(&row))
+        .fetch_all(&self.readers)
+        .await
+        .map_err(|source| self.unread(format!("admissions of rollout {rollout}"), source))
+    }
+}
+
+fn encode(admissions: &[Admission]) -> Result<String, LedgerError> {
+    let rows: Vec<_> = admissions
+        .iter()
+        .map(
+            |Admission {
+                 key,
+                 sync_namespace,
+                 sync_name,
+                 revision,
+                 admitted_at,
+             }| Columns {
+                key,
+                sync_namespace,
+                sync_name,
+                revision,
+                admitted_at: admitted_at.as_microsecond(),
+            },
+        )
+        .collect();
+    serde_json::to_string(&rows).map_err(|source| LedgerError::Encode {
+        subject: "admissions",
+        source,
+    })
+}
+
+/// Adds new rows, in the given order. A row that failed or left is opened again if it is admitted at another time,
+/// unlike a repetition, and if no newer target was admitted instead.
+async fn insert(connection: &mut SqliteConnection, rows: &str) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "INSERT INTO admissions (group_uid, rollout, entry, cluster, target,
+                                 sync_namespace, sync_name, revision, admitted_at)
+         SELECT value ->> 'group_uid', value ->> 'rollout', value ->> 'entry', value ->> 'cluster',
+                value ->> 'target', value ->> 'sync_namespace', value ->> 'sync_name',
+                value ->> 'revision', value ->> 'admitted_at'
+         FROM json_each(?1) WHERE true ORDER BY key
+         ON CONFLICT (group_uid, rollout, entry, cluster, target) DO UPDATE SET
+             outcome = NULL, reason = '', ended_at = NULL, admitted_at = excluded.admitted_at
+         WHERE outcome IN ('failed', 'left') AND admitted_at <> excluded.admitted_at AND NOT EXISTS (
+             SELECT 1 FROM admissions AS newer
+             WHERE newer.group_uid = excluded.group_uid AND newer.entry = excluded.entry
+               AND newer.cluster = excluded.cluster AND newer.seq > admissions.seq)",
+    )
+    .bind(rows)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Ends every open row that is not the newest of its entry and cluster.
+async fn supersede(connection: &mut SqliteConnection, rows: &str) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "UPDATE admissions SET outcome = 'superseded', ended_at = newer.admitted_at,
+                reason = 'target ' || newer.target || ' of rollout ' || newer.rollout || ' was admitted'
+         FROM admissions AS newer
+         WHERE admissions.outcome IS NULL
+           AND admissions.group_uid IN (SELECT value ->> 'group_uid' FROM json_each(?1))
+           AND newer.seq = (
+             SELECT max(last.seq) FROM admissions AS last
+             WHERE last.group_uid = admissions.group_uid AND last.entry = admissions.entry
+               AND last.cluster = admissions.cluster)
+           AND newer.seq > admissions.seq",
+    )
+    .bind(rows)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+async fn settle(
+    connection: &mut SqliteConnection,
+    key: &AdmissionKey,
+    outcome: AdmissionOutcome,
+    reason: &str,
+    ended_at: Timestamp,
+) -> Result<bool, sqlx::Error> {
+    let AdmissionKey {
+        group_uid,
+        rollout,
+        entry,
+        cluster,
+        target,
+    } = key;
+    let done = sqlx::query(
+        "UPDATE admissions SET outcome = ?6, reason = ?7, ended_at = ?8
+         WHERE group_uid = ?1 AND rollout = ?2 AND entry = ?3 AND cluster = ?4 AND target = ?5
+           AND outcome IS NULL",
+    )
+    .bind(group_uid)
+    .bind(rollout)
+    .bind(entry)
+    .bind(cluster)
+    .bind(target)
+    .bind(outcome)
+    .bind(reason)
+    .bind(Micros(ended_at))
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected() > 0)
+}
+
+fn read(row: &SqliteRow) -> Result<AdmissionRecord, sqlx::Error> {
+    let key = AdmissionKey {
+        group_uid: row.try_get(0)?,
+        rollout: row.try_get(1)?,
+        entry: row.try_get(2)?,
+        cluster: row.try_get(3)?,
+        target: row.try_get(4)?,
+    };
+    let admission = Admission {
+        key,
+        sync_namespace: row.try_get(5)?,
+        sync_name: row.try_get(6)?,
+        revision: row.try_get(7)?,
+        admitted_at: row.try_get::<Micros, _>(8)?.0,
+    };
+    let outcome: Option<AdmissionOutcome> = row.try_get(9)?;
+    let ended_at: Option<Micros> = row.try_get(10)?;
+    Ok(AdmissionRecord {
+        admission,
+        end: outcome.zip(ended_at.map(|at| at.0)),
+        reason: row.try_get(11)?,
+    })
+}

@@ -1,0 +1,248 @@
+//! Member records: what is stored about each applied object, a cache that saves requests.
+//!
+//! A lost record costs one request. A record never proves that Starling owns an object: the inventory on the member
+//! does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+use starling_core::apply::{ManagementState, Record};
+use starling_core::object::ObjectId;
+
+use super::{Ledger, LedgerError};
+
+impl Ledger {
+    /// Returns the records of an owner's objects on a cluster; empty if there are none.
+    ///
+    /// # Errors
+    /// If the query failed. The caller then continues as if there were no records.
+    pub async fn load_records(
+        &self,
+        cluster_id: &str,
+        owner: &str,
+    ) -> Result<BTreeMap<ObjectId, Record>, LedgerError> {
+        let rows = sqlx::query(
+            "SELECT obj_group, kind, namespace, name, digest, resource_version, fields_digest, uid, terms
+             FROM applied_objects WHERE cluster_id = ?1 AND owner = ?2",
+        )
+        .bind(cluster_id)
+        .bind(owner)
+        .try_map(|row| read(&row))
+        .fetch_all(&self.readers)
+        .await
+        .map_err(|source| self.unread(format!("records of {owner} on {cluster_id}"), source))?;
+        Ok(rows.into_iter().collect())
+    }
+
+    /// Returns the other owners with records of these objects of a cluster. Objects without other owners are omitted.
+    ///
+    /// # Errors
+    /// If the query failed.
+    pub async fn other_owners(
+        &self,
+        cluster_id: &str,
+        owner: &str,
+        objects: &BTreeSet<ObjectId>,
+    ) -> Result<BTreeMap<ObjectId, Vec<String>>, LedgerError> {
+        let mut owners: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
+        if objects.is_empty() {
+            return Ok(owners);
+        }
+        let rows = sqlx::query(
+            "SELECT obj_group, kind, namespace, name, owner FROM applied_objects
+             WHERE cluster_id = ?1 AND owner <> ?2 AND (obj_group, kind, namespace, name) IN
+                   (SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?3))
+             ORDER BY owner",
+        )
+        .bind(cluster_id)
+        .bind(owner)
+        .bind(encode_keys(objects)?)
+        .try_map(|row| Ok((read_key(&row)?, row.try_get(4)?)))
+        .fetch_all(&self.readers)
+        .await
+        .map_err(|source| self.unread(format!("other owners on {cluster_id}"), source))?;
+        for (key, owner) in rows {
+            owners.entry(key).or_default().push(owner);
+        }
+        Ok(owners)
+    }
+
+    /// Deletes the records in `deletes`, then writes those in `upserts`, in one transaction.
+    ///
+    /// # Errors
+    /// If the change was not recorded; then nothing is changed.
+    pub async fn save_records(
+        &self,
+        cluster_id: &str,
+        owner: &str,
+        upserts: &BTreeMap<ObjectId, Record>,
+        deletes: &BTreeSet<ObjectId>,
+    ) -> Result<(), LedgerError> {
+        if upserts.is_empty() && deletes.is_empty() {
+            return Ok(());
+        }
+        let subject = format!("save records of {owner} on {cluster_id}");
+        let (cluster_id, owner) = (cluster_id.to_owned(), owner.to_owned());
+        let (deleted, upserted) = (encode_keys(deletes)?, encode_records(upserts)?);
+        self.write(subject, move |connection| {
+            Box::pin(async move {
+                sqlx::query(
+                    "DELETE FROM applied_objects WHERE (cluster_id, owner, obj_group, kind, namespace, name) IN
+                     (SELECT ?1, ?2, value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?3))",
+                )
+                .bind(&cluster_id)
+                .bind(&owner)
+                .bind(deleted)
+                .execute(&mut *connection)
+                .await?;
+                sqlx::query(
+                    "INSERT INTO applied_objects (cluster_id, owner, obj_group, kind, namespace, name,
+                                                  digest, resource_version, fields_digest, uid, terms)
+                     SELECT ?1, ?2, value ->> 0, value ->> 1, value ->> 2, value ->> 3,
+                            value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8
+                     FROM json_each(?3) WHERE true
+                     ON CONFLICT (cluster_id, owner, obj_group, kind, namespace, name) DO UPDATE SET
+                         digest = excluded.digest, resource_version = excluded.resource_version,
+                         fields_digest = excluded.fields_digest, uid = excluded.uid, terms = excluded.terms",
+                )
+                .bind(&cluster_id)
+                .bind(&owner)
+                .bind(upserted)
+                .execute(&mut *connection)
+                .await?;
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// Deletes all records of an owner on a cluster, when it has no objects there any more.
+    ///
+    /// # Errors
+    /// If the change was not recorded.
+    pub async fn drop_owner_records(&self, cluster_id: &str, owner: &str) -> Result<(), LedgerError> {
+        let subject = format!("drop the records of {owner} on {cluster_id}");
+        let (cluster_id, owner) = (cluster_id.to_owned(), owner.to_owned());
+        self.write(subject, move |connection| {
+            Box::pin(async move {
+                sqlx::query("DELETE FROM applied_objects WHERE cluster_id = ?1 AND owner = ?2")
+                    .bind(cluster_id)
+                    .bind(owner)
+                    .execute(connection)
+                    .await?;
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// Deletes all records of a cluster that was removed, or whose name now belongs to another cluster.
+    ///
+    /// # Errors
+    /// If the change was not recorded.
+    pub async fn drop_cluster_records(&self, cluster_id: &str) -> Result<(), LedgerError> {
+        let subject = format!("drop the records of cluster {cluster_id}");
+        let cluster_id = cluster_id.to_owned();
+        self.write(subject, move |connection| {
+            Box::pin(async move {
+                sqlx::query("DELETE FROM applied_objects WHERE cluster_id = ?1")
+                    .bind(cluster_id)
+                    .execute(connection)
+                    .await?;
+                Ok(())
+            })
+        })
+        .await
+    }
+}
+
+/// Encodes the rows as one JSON text for each call: one statement for any number of objects, which stays prepared.
+fn encode_records(records: &BTreeMap<ObjectId, Record>) -> Result<String, LedgerError> {
+    let encode = |source| LedgerError::Encode {
+        subject: "object records",
+        source,
+    };
+    let rows = records
+        .iter()
+        .map(|(key, record)| {
+            let ObjectId {
+                group,
+                kind,
+                namespace,
+                name,
+            } = key;
+            let Record {
+                digest,
+                resource_version,
+                fields_digest,
+                uid,
+                terms,
+            } = record;
+            let terms = if *terms == ManagementState::default() {
+                String::new()
+            } else {
+                serde_json::to_string(terms)?
+            };
+            let texts = [
+                group,
+                kind,
+                namespace,
+                name,
+                digest,
+                resource_version,
+                fields_digest,
+                uid,
+            ];
+            Ok(texts.into_iter().cloned().chain([terms]).collect())
+        })
+        .collect::<Result<Vec<Vec<String>>, serde_json::Error>>()
+        .map_err(encode)?;
+    serde_json::to_string(&rows).map_err(encode)
+}
+
+fn encode_keys(keys: &BTreeSet<ObjectId>) -> Result<String, LedgerError> {
+    let rows: Vec<[&str; 4]> = keys
+        .iter()
+        .map(
+            |ObjectId {
+                 group,
+                 kind,
+                 namespace,
+                 name,
+             }| [group, kind, namespace, name].map(String::as_str),
+        )
+        .collect();
+    serde_json::to_string(&rows).map_err(|source| LedgerError::Encode {
+        subject: "object keys",
+        source,
+    })
+}
+
+fn terms(text: &str) -> Result<ManagementState, sqlx::Error> {
+    if text.is_empty() {
+        return Ok(ManagementState::default());
+    }
+    serde_json::from_str(text).map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+fn read(row: &SqliteRow) -> Result<(ObjectId, Record), sqlx::Error> {
+    let key = read_key(row)?;
+    let record = Record {
+        digest: row.try_get(4)?,
+        resource_version: row.try_get(5)?,
+        fields_digest: row.try_get(6)?,
+        uid: row.try_get(7)?,
+        terms: terms(row.try_get(8)?)?,
+    };
+    Ok((key, record))
+}
+
+fn read_key(row: &SqliteRow) -> Result<ObjectId, sqlx::Error> {
+    Ok(ObjectId {
+        group: row.try_get(0)?,
+        kind: row.try_get(1)?,
+        namespace: row.try_get(2)?,
+        name: row.try_get(3)?,
+    })
+}

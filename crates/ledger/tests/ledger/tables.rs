@@ -1,0 +1,512 @@
+//! The guarantees of each table: idempotence, supersession, retention, and the state after a restart.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::future::join_all;
+use starling_ledger::{AdmissionOutcome, AttemptOutcome, Due, LedgerError, Opened, RolloutOutcome};
+use tempfile::TempDir;
+
+use crate::build::*;
+
+#[tokio::test]
+async fn a_rollout_begins_once_and_ends_once() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    let rollout = mk_rollout("group-1", "r1");
+    assert!(ledger.begin_rollout(&rollout).await.unwrap());
+    assert!(
+        ledger
+            .end_rollout("group-1", "r1", RolloutOutcome::Failed, at(9))
+            .await
+            .unwrap()
+    );
+
+    // Repetitions, as after a crash, change nothing.
+    assert!(!ledger.begin_rollout(&rollout).await.unwrap());
+    assert!(
+        !ledger
+            .end_rollout("group-1", "r1", RolloutOutcome::Succeeded, at(10))
+            .await
+            .unwrap()
+    );
+    assert!(
+        !ledger
+            .end_rollout("group-1", "unknown", RolloutOutcome::Succeeded, at(10))
+            .await
+            .unwrap()
+    );
+
+    let found = ledger.rollouts("group-1").await.unwrap();
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].rollout, rollout);
+    assert_eq!(found[0].end, Some((RolloutOutcome::Failed, at(9))));
+    assert!(ledger.rollouts("group-2").await.unwrap().is_empty());
+}
+
+/// Guards against a history with the wrong release: the process died before the rollout reached the status of the
+/// group, and git had a newer commit at the next start.
+#[tokio::test]
+async fn the_id_of_an_unpublished_rollout_is_reused_by_the_next_release() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    let unpublished = mk_rollout("group-1", "r1");
+    assert!(ledger.begin_rollout(&unpublished).await.unwrap());
+    let mut next = unpublished.clone();
+    next.release = "sha256:newer".into();
+    next.started_at = at(5);
+    assert!(ledger.begin_rollout(&next).await.unwrap());
+    assert!(!ledger.begin_rollout(&next).await.unwrap());
+    let found = ledger.rollouts("group-1").await.unwrap();
+    assert_eq!((found.len(), &found[0].rollout), (1, &next));
+
+    // Ended rollouts are never changed.
+    ledger
+        .end_rollout("group-1", "r1", RolloutOutcome::Succeeded, at(9))
+        .await
+        .unwrap();
+    assert!(!ledger.begin_rollout(&unpublished).await.unwrap());
+    assert_eq!(ledger.rollouts("group-1").await.unwrap()[0].rollout, next);
+}
+
+#[tokio::test]
+async fn a_group_keeps_its_newest_rollouts_and_all_open_ones() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    for n in 0..25 {
+        let id = format!("r{n}");
+        ledger.begin_rollout(&mk_rollout("group-1", &id)).await.unwrap();
+        // Each on its own cluster, so that none supersedes another.
+        let admission = mk_admission(&id, &format!("c{n}"), "t");
+        ledger
+            .record_admissions(std::slice::from_ref(&admission))
+            .await
+            .unwrap();
+        if n == 1 {
+            continue; // stays open, with its admission
+        }
+        ledger
+            .end_rollout("group-1", &id, RolloutOutcome::Succeeded, at(9))
+            .await
+            .unwrap();
+        if n != 2 {
+            ledger
+                .settle_admission(&admission.key, AdmissionOutcome::Applied, "", at(9))
+                .await
+                .unwrap();
+        }
+    }
+    let ids: Vec<_> = ledger
+        .rollouts("group-1")
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|r| r.rollout.id)
+        .collect();
+    let mut wanted: Vec<_> = (5..25).rev().map(|n| format!("r{n}")).collect();
+    wanted.push("r1".into());
+    assert_eq!(ids, wanted);
+
+    assert!(
+        ledger.admissions("group-1", "r0").await.unwrap().is_empty(),
+        "went with its rollout"
+    );
+    assert_eq!(ledger.admissions("group-1", "r5").await.unwrap().len(), 1);
+    let open: Vec<_> = ledger
+        .open_admissions("group-1")
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|a| a.key.rollout)
+        .collect();
+    assert_eq!(open, ["r1", "r2"], "what is open outlives its rollout");
+
+    ledger.forget_group("group-1").await.unwrap();
+    assert!(ledger.rollouts("group-1").await.unwrap().is_empty());
+    assert!(ledger.open_admissions("group-1").await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_newer_target_supersedes_open_admissions_of_the_same_entry_and_cluster() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    let old = mk_admission("r1", "eu1", "t1");
+    let neighbour = mk_admission("r1", "eu2", "t1");
+    let mut other_entry = mk_admission("r1", "eu1", "t1");
+    other_entry.key.entry = "db".into();
+    let mut other_group = mk_admission("r1", "eu1", "t1");
+    other_group.key.group_uid = "group-2".into();
+    ledger
+        .record_admissions(&[
+            old.clone(),
+            neighbour.clone(),
+            other_entry.clone(),
+            other_group.clone(),
+        ])
+        .await
+        .unwrap();
+
+    // The clock went back meanwhile: the last recorded admission is still the newest.
+    let mut new = mk_admission("r2", "eu1", "t2");
+    new.admitted_at = at(-3600);
+    ledger
+        .record_admissions(std::slice::from_ref(&new))
+        .await
+        .unwrap();
+
+    let open = ledger.open_admissions("group-1").await.unwrap();
+    assert_eq!(open, [neighbour, other_entry, new.clone()]);
+    assert_eq!(ledger.open_admissions("group-2").await.unwrap(), [other_group]);
+    let ended = ledger.admissions("group-1", "r1").await.unwrap().swap_remove(0);
+    assert_eq!(ended.admission, old);
+    assert_eq!(ended.end, Some((AdmissionOutcome::Superseded, at(-3600))));
+    assert_eq!(ended.reason, "target t2 of rollout r2 was admitted");
+
+    // A late repetition of the old admission neither reopens it nor ends the new one.
+    ledger
+        .record_admissions(std::slice::from_ref(&old))
+        .await
+        .unwrap();
+    assert!(ledger.open_admissions("group-1").await.unwrap().contains(&new));
+    assert!(
+        !ledger
+            .settle_admission(&old.key, AdmissionOutcome::Applied, "", at(9))
+            .await
+            .unwrap()
+    );
+}
+
+#[tokio::test]
+async fn of_two_targets_for_one_cluster_in_one_call_the_later_wins() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    let (first, second) = (mk_admission("r1", "eu1", "t1"), mk_admission("r2", "eu1", "t2"));
+    ledger.record_admissions(&[first, second.clone()]).await.unwrap();
+    assert_eq!(ledger.open_admissions("group-1").await.unwrap(), [second]);
+}
+
+#[tokio::test]
+async fn an_admission_ends_once_and_is_reopened_only_by_a_new_admission() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    let admission = mk_admission("r1", "eu1", "t1");
+    let once = std::slice::from_ref(&admission);
+    ledger.record_admissions(once).await.unwrap();
+    assert!(
+        ledger
+            .settle_admission(&admission.key, AdmissionOutcome::Left, "unlabelled", at(2))
+            .await
+            .unwrap()
+    );
+    assert!(
+        !ledger
+            .settle_admission(&admission.key, AdmissionOutcome::Applied, "", at(3))
+            .await
+            .unwrap()
+    );
+
+    ledger.record_admissions(once).await.unwrap();
+    assert!(
+        ledger.open_admissions("group-1").await.unwrap().is_empty(),
+        "a repetition is no new admission"
+    );
+
+    let again = starling_ledger::Admission {
+        admitted_at: at(4),
+        ..admission.clone()
+    };
+    ledger
+        .record_admissions(std::slice::from_ref(&again))
+        .await
+        .unwrap();
+    assert_eq!(
+        ledger.open_admissions("group-1").await.unwrap(),
+        std::slice::from_ref(&again)
+    );
+    assert!(
+        ledger
+            .settle_admission(&again.key, AdmissionOutcome::Applied, "", at(5))
+            .await
+            .unwrap()
+    );
+
+    // Applied is final.
+    let more = starling_ledger::Admission {
+        admitted_at: at(6),
+        ..again
+    };
+    ledger.record_admissions(&[more]).await.unwrap();
+    assert!(ledger.open_admissions("group-1").await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_failed_target_is_not_reopened_after_a_newer_one() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    let old = mk_admission("r1", "eu1", "t1");
+    ledger
+        .record_admissions(std::slice::from_ref(&old))
+        .await
+        .unwrap();
+    ledger
+        .settle_admission(&old.key, AdmissionOutcome::Failed, "HealthCheckFailed", at(2))
+        .await
+        .unwrap();
+    let new = mk_admission("r2", "eu1", "t2");
+    ledger
+        .record_admissions(std::slice::from_ref(&new))
+        .await
+        .unwrap();
+
+    let stale = starling_ledger::Admission {
+        admitted_at: at(3),
+        ..old
+    };
+    ledger.record_admissions(&[stale]).await.unwrap();
+    assert_eq!(ledger.open_admissions("group-1").await.unwrap(), [new]);
+}
+
+#[tokio::test]
+async fn a_failure_needs_a_reason_and_long_reasons_are_truncated() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    let admission = mk_admission("r1", "eu1", "t1");
+    ledger
+        .record_admissions(std::slice::from_ref(&admission))
+        .await
+        .unwrap();
+    let refused = ledger
+        .settle_admission(&admission.key, AdmissionOutcome::Failed, "", at(2))
+        .await;
+    let Err(error @ LedgerError::Write { .. }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(
+        error.to_string(),
+        "ledger: cannot settle the admission of app on eu1"
+    );
+
+    ledger
+        .settle_admission(&admission.key, AdmissionOutcome::Failed, &"é".repeat(999), at(2))
+        .await
+        .unwrap();
+    assert_eq!(
+        ledger.admissions("group-1", "r1").await.unwrap()[0].reason,
+        "é".repeat(256)
+    );
+}
+
+#[tokio::test]
+async fn an_attempt_ends_once_with_all_its_details() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    let attempt = mk_attempt("sync-1", 1);
+    let id = ledger.begin_attempt(&attempt).await.unwrap();
+    assert_eq!(ledger.attempts("sync-1").await.unwrap()[0].end, None);
+    let end = mk_end(AttemptOutcome::Failed);
+    assert!(ledger.finish_attempt(id, &end).await.unwrap());
+    assert!(
+        !ledger
+            .finish_attempt(id, &mk_end(AttemptOutcome::Succeeded))
+            .await
+            .unwrap()
+    );
+
+    let found = ledger.attempts("sync-1").await.unwrap().swap_remove(0);
+    assert_eq!(
+        (found.id, found.attempt, found.end),
+        (id, attempt, Some(end.clone()))
+    );
+
+    let id = ledger.begin_attempt(&mk_attempt("sync-1", 2)).await.unwrap();
+    let long_end = starling_ledger::AttemptEnd {
+        message: "m".repeat(5000),
+        ..end
+    };
+    ledger.finish_attempt(id, &long_end).await.unwrap();
+    let found = ledger.attempts("sync-1").await.unwrap().swap_remove(0);
+    assert_eq!(found.end.unwrap().message, "m".repeat(512));
+}
+
+#[tokio::test]
+async fn a_sync_keeps_its_newest_twenty_attempts() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    let other = ledger.begin_attempt(&mk_attempt("sync-2", 1)).await.unwrap();
+    for number in 1..=30 {
+        let id = ledger.begin_attempt(&mk_attempt("sync-1", number)).await.unwrap();
+        ledger
+            .finish_attempt(id, &mk_end(AttemptOutcome::Succeeded))
+            .await
+            .unwrap();
+    }
+    let numbers: Vec<_> = ledger
+        .attempts("sync-1")
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|a| a.attempt.number)
+        .collect();
+    assert_eq!(numbers, (11..=30).rev().collect::<Vec<_>>());
+    assert_eq!(ledger.attempts("sync-2").await.unwrap()[0].id, other);
+
+    ledger.forget_sync("sync-1").await.unwrap();
+    assert!(ledger.attempts("sync-1").await.unwrap().is_empty());
+    assert_eq!(ledger.attempts("sync-2").await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_restart_lists_only_the_interrupted_attempts_of_earlier_processes() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    let cut_off = ledger.begin_attempt(&mk_attempt("sync-1", 1)).await.unwrap();
+    let finished = ledger.begin_attempt(&mk_attempt("sync-1", 2)).await.unwrap();
+    ledger
+        .finish_attempt(finished, &mk_end(AttemptOutcome::Succeeded))
+        .await
+        .unwrap();
+    assert!(
+        ledger.interrupted_attempts().await.unwrap().is_empty(),
+        "this process's own attempt is under way"
+    );
+    assert_eq!(ledger.close_interrupted(at(50)).await.unwrap(), 0);
+    ledger.close().await;
+
+    let (ledger, opened) = open(folder.path()).await;
+    assert_eq!(opened, Opened::Existing);
+    let own = ledger.begin_attempt(&mk_attempt("sync-1", 3)).await.unwrap();
+    let listed: Vec<_> = ledger
+        .interrupted_attempts()
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|a| a.id)
+        .collect();
+    assert_eq!(listed, [cut_off]);
+    assert_eq!(ledger.close_interrupted(at(50)).await.unwrap(), 1);
+    assert!(ledger.interrupted_attempts().await.unwrap().is_empty());
+
+    let found = ledger.attempts("sync-1").await.unwrap();
+    assert_eq!(
+        found.iter().map(|a| a.id).collect::<Vec<_>>(),
+        [own, finished, cut_off]
+    );
+    assert_eq!(found[0].end, None);
+    assert_eq!(found[1].end.as_ref().unwrap().outcome, AttemptOutcome::Succeeded);
+    assert_eq!(
+        found[2].end.as_ref().unwrap().outcome,
+        AttemptOutcome::Interrupted
+    );
+    assert_eq!(found[2].end.as_ref().unwrap().ended_at, at(50));
+}
+
+#[tokio::test]
+async fn twenty_syncs_with_two_hundred_objects_each() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    let objects = |owner: usize| -> BTreeMap<_, _> {
+        (0..200)
+            .map(|n| (mk_object(&format!("web-{n}")), mk_record(&format!("{owner}-{n}"))))
+            .collect()
+    };
+    let owners: Vec<_> = (0..20)
+        .map(|owner| (format!("owner-{owner}"), objects(owner)))
+        .collect();
+    let none = BTreeSet::new();
+    let saved = join_all(
+        owners
+            .iter()
+            .map(|(owner, objects)| ledger.save_records("cluster-1", owner, objects, &none)),
+    );
+    assert!(saved.await.into_iter().all(|result| result.is_ok()));
+    for (owner, objects) in &owners {
+        assert_eq!(&ledger.load_records("cluster-1", owner).await.unwrap(), objects);
+    }
+
+    ledger.close().await;
+    let (ledger, _) = open(folder.path()).await;
+    for (owner, objects) in &owners {
+        assert_eq!(&ledger.load_records("cluster-1", owner).await.unwrap(), objects);
+    }
+    assert!(
+        ledger
+            .load_records("cluster-2", "owner-1")
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    ledger.drop_cluster_records("cluster-1").await.unwrap();
+    assert!(
+        ledger
+            .load_records("cluster-1", "owner-1")
+            .await
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn other_owners_of_an_object_are_returned_by_cluster_and_owner() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    let none = BTreeSet::new();
+    for (cluster, owner, names) in [
+        ("c", "me", &["web", "mine"][..]),
+        ("c", "b", &["web", "theirs"]),
+        ("c", "a", &["web"]),
+        ("elsewhere", "z", &["web", "mine"]),
+    ] {
+        let objects = names
+            .iter()
+            .map(|name| (mk_object(name), mk_record(name)))
+            .collect();
+        ledger
+            .save_records(cluster, owner, &objects, &none)
+            .await
+            .unwrap();
+    }
+    let requested = ["web", "mine", "nobody's"].map(mk_object).into();
+    let owners = ledger.other_owners("c", "me", &requested).await.unwrap();
+    let expected = BTreeMap::from([(mk_object("web"), vec!["a".to_owned(), "b".to_owned()])]);
+    assert_eq!(owners, expected);
+    assert!(ledger.other_owners("c", "me", &none).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn an_object_that_is_deleted_and_saved_in_one_call_exists() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    let objects = BTreeMap::from([(mk_object("web"), mk_record("1"))]);
+    ledger
+        .save_records("c", "o", &objects, &BTreeSet::from([mk_object("web")]))
+        .await
+        .unwrap();
+    assert_eq!(ledger.load_records("c", "o").await.unwrap(), objects);
+}
+
+#[tokio::test]
+async fn the_queue_survives_a_restart_to_the_microsecond() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    let due = |name, second| Due {
+        key: mk_queue_key(name),
+        at: at(second),
+    };
+    ledger
+        .save_due(&[due("late", 9), due("soon", -5), due("moved", 1), due("gone", 2)])
+        .await
+        .unwrap();
+    ledger
+        .save_due(&[due("moved", 3), due("moved", 4)])
+        .await
+        .unwrap();
+    ledger
+        .remove_due(&[mk_queue_key("gone"), mk_queue_key("never-there")])
+        .await
+        .unwrap();
+    ledger.close().await;
+    let (ledger, _) = open(folder.path()).await;
+    assert_eq!(
+        ledger.load_queue().await.unwrap(),
+        [due("soon", -5), due("moved", 4), due("late", 9)]
+    );
+}

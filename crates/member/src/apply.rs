@@ -1,0 +1,249 @@
+//! Applies the objects of a Sync to a member: the one place that writes a Sync's objects.
+//!
+//! The steps: read the inventory, plan, claim in the inventory, apply phase by phase, prune, write the inventory. Each
+//! step leaves the member in a state from which the next attempt continues. Applied objects are returned even if the
+//! attempt ends early.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::FutureExt as _;
+use starling_core::apply::{
+    Elsewhere, Guard, Observed, Options, Plan, Record, Step, left_over, never_prunes, plan,
+};
+use starling_core::inventory::{Entry, Inventory};
+use starling_core::object::{ObjectId, RenderedSet};
+use tokio::time::Instant;
+
+use super::attempt::Attempt;
+use super::batch::Batch;
+use super::definitions::Definitions;
+use super::error::MemberError;
+use super::inventory::Stored;
+use super::outcome::ApplyOutcome;
+use super::prune::Pruned;
+use super::siblings::Siblings;
+use super::transport::Member;
+
+/// What to apply, and what is known about the objects.
+#[derive(Clone, Copy, Debug)]
+pub struct ApplyJob<'a> {
+    /// The value of the owner label, which the bodies of `desired` carry already.
+    pub owner: &'a str,
+    /// The complete render.
+    pub desired: &'a RenderedSet,
+    /// The records of the last applies of this owner to this member.
+    pub records: &'a BTreeMap<ObjectId, Record>,
+    /// What [`Member::find_drift`] found.
+    pub drifted: &'a BTreeSet<ObjectId>,
+    /// Objects that other owners keep, with the owner. They are not written.
+    pub kept: &'a BTreeMap<ObjectId, String>,
+    /// Whether objects that are no longer rendered are deleted.
+    pub prune: bool,
+    /// Whether a render without objects is intended.
+    pub allow_empty: bool,
+    /// Whether an object that Starling does not own yet is applied by force, which takes fields from other managers.
+    pub conflicts_override: bool,
+    /// Whether an object is recreated if a changed field of it is immutable.
+    pub recreate: bool,
+    /// The Syncs that may take over objects that left the render.
+    pub siblings: &'a dyn Siblings,
+    /// The digests of deletions that a user approved.
+    pub approved: &'a str,
+    /// No request starts or waits beyond this.
+    pub deadline: Instant,
+}
+
+impl Member {
+    /// Applies a render, prunes, and writes the inventory: see the module. An object in step costs no request.
+    ///
+    /// If the attempt ends early, running requests are awaited, so that each has a known result.
+    pub async fn apply(&self, job: ApplyJob<'_>) -> ApplyOutcome {
+        let attempt = Attempt::until(job.deadline);
+        let mut outcome = ApplyOutcome::default();
+        if let Err(error) = self.run(job, &attempt, &mut outcome).await {
+            outcome.interrupted = Some(error);
+        }
+        outcome.sort();
+        outcome
+    }
+
+    async fn run(
+        &self,
+        job: ApplyJob<'_>,
+        attempt: &Attempt,
+        outcome: &mut ApplyOutcome,
+    ) -> Result<(), MemberError> {
+        let mut stored = self.read_stored(job.owner, attempt).await?;
+        let before = stored.inventory.clone();
+        outcome.inventory.clone_from(&before);
+        let elsewhere = siblings_objects(job, &before).await;
+        let plan = plan_of(job, &before, &elsewhere);
+        outcome.skipped = plan.skipped.len();
+        outcome.prune_blocker.clone_from(&plan.prune_blocker);
+        outcome.left_alone = plan.left_alone.iter().map(|key| (*key).clone()).collect();
+        outcome
+            .failures
+            .extend(plan.kept.iter().map(|(key, by)| owned_by_other(key, by)));
+        // Claim before the first write: if the process dies from here on, the next attempt knows which objects may
+        // exist on the member.
+        if !plan.claim.same_keys(&stored.inventory) {
+            self.write_stored(job.owner, &mut stored, &plan.claim, attempt)
+                .await?;
+            outcome.inventory.clone_from(&stored.inventory);
+        }
+        // An error that ends the attempt skips the write of the inventory, which would fail too. The claim covers every
+        // written object, the records have the UIDs, and the next attempt finds deleted objects gone.
+        self.write_objects(job, &plan, attempt, outcome).await?;
+        self.keep_inventory(job.owner, plan.claim, &mut stored, attempt, outcome)
+            .await
+    }
+
+    /// Applies all phases and, if nothing failed, prunes.
+    async fn write_objects(
+        &self,
+        job: ApplyJob<'_>,
+        plan: &Plan<'_>,
+        attempt: &Attempt,
+        outcome: &mut ApplyOutcome,
+    ) -> Result<(), MemberError> {
+        let steps = plan.apply.iter().flat_map(|(_, steps)| steps);
+        let mut definitions = Definitions::needed(job.desired, steps);
+        for (_, steps) in &plan.apply {
+            let (ready, waiting) = self.partition(&definitions, steps, outcome);
+            self.apply_phase(job, &ready, attempt, outcome).await?;
+            let ready = self
+                .await_definitions(&mut definitions, waiting, attempt, outcome)
+                .await?;
+            self.apply_phase(job, &ready, attempt, outcome).await?;
+        }
+        if !outcome.failures.is_empty() {
+            return Ok(());
+        }
+        self.prune_phase(job.owner, &plan.handed_over, true, attempt, outcome)
+            .await?;
+        for (_, entries) in &plan.prune {
+            self.prune_phase(job.owner, entries, false, attempt, outcome)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Writes the inventory of all objects that Starling is known to own now.
+    async fn keep_inventory(
+        &self,
+        owner: &str,
+        claim: Inventory,
+        stored: &mut Stored,
+        attempt: &Attempt,
+        outcome: &mut ApplyOutcome,
+    ) -> Result<(), MemberError> {
+        let mut owned = claim;
+        owned.extend(outcome.applied.iter().map(|applied| Entry {
+            key: applied.key.clone(),
+            uid: applied.record.uid.clone(),
+        }));
+        for key in outcome.deleted.iter().chain(&outcome.released) {
+            owned.remove(key);
+        }
+        let result = self.write_stored(owner, stored, &owned, attempt).await;
+        outcome.inventory.clone_from(&stored.inventory);
+        result
+    }
+
+    /// Applies the objects of one phase concurrently. After an error that ends the attempt, running requests still
+    /// finish.
+    async fn apply_phase(
+        &self,
+        job: ApplyJob<'_>,
+        steps: &[&Step<'_>],
+        attempt: &Attempt,
+        outcome: &mut ApplyOutcome,
+    ) -> Result<(), MemberError> {
+        let mut batch = Batch::new(self.limits().concurrency);
+        for step in steps {
+            batch
+                .begin(&step.object.key, self.apply_object(job, step, attempt).boxed())
+                .await;
+        }
+        let finished = batch.finish().await;
+        for (key, result) in finished.results {
+            match result {
+                Ok(applied) => outcome.applied.push(applied),
+                Err(error) => outcome.failures.push((key.clone(), error)),
+            }
+        }
+        finished.end.map_or(Ok(()), Err)
+    }
+
+    /// Prunes the entries of one phase concurrently, or only checks them if `hand_over` is set.
+    async fn prune_phase(
+        &self,
+        owner: &str,
+        entries: &[Entry],
+        hand_over: bool,
+        attempt: &Attempt,
+        outcome: &mut ApplyOutcome,
+    ) -> Result<(), MemberError> {
+        let mut batch = Batch::new(self.limits().concurrency);
+        for entry in entries {
+            batch
+                .begin(
+                    &entry.key,
+                    self.prune_object(owner, entry, hand_over, attempt).boxed(),
+                )
+                .await;
+        }
+        let finished = batch.finish().await;
+        for (key, result) in finished.results {
+            match result {
+                Ok(Pruned::Deleted | Pruned::Terminating) => outcome.deleted.push(key.clone()),
+                Ok(Pruned::Released) => outcome.released.push(key.clone()),
+                // The entry stays until the other Sync has adopted the object. If that never happens, Starling still
+                // owns the object.
+                Ok(Pruned::HandedOver) => outcome.handed_over.push(key.clone()),
+                Err(error) => outcome.failures.push((key.clone(), error)),
+            }
+        }
+        finished.end.map_or(Ok(()), Err)
+    }
+}
+
+fn owned_by_other(key: &ObjectId, by: &str) -> (ObjectId, MemberError) {
+    let error = MemberError::OwnedByOther {
+        object: key.clone(),
+        by: by.to_owned(),
+    };
+    (key.clone(), error)
+}
+
+/// Reads which objects siblings keep. Only if there is something to prune, because the siblings have to be rendered.
+async fn siblings_objects(job: ApplyJob<'_>, inventory: &Inventory) -> Elsewhere {
+    let left = left_over(inventory, job.desired);
+    if left.is_empty() || never_prunes(job.desired, options_of(job)).is_some() {
+        return Elsewhere::nothing();
+    }
+    job.siblings.objects().await
+}
+
+fn options_of(job: ApplyJob<'_>) -> Options {
+    Options {
+        prune: job.prune,
+        allow_empty: job.allow_empty,
+        conflicts_override: job.conflicts_override,
+    }
+}
+
+fn plan_of<'a>(job: ApplyJob<'a>, inventory: &'a Inventory, elsewhere: &'a Elsewhere) -> Plan<'a> {
+    let observed = Observed {
+        inventory,
+        desired: job.desired,
+        records: job.records,
+        drifted: job.drifted,
+        kept: job.kept,
+        guard: Guard {
+            elsewhere,
+            approved: job.approved,
+        },
+    };
+    plan(observed, options_of(job))
+}

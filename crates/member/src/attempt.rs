@@ -1,0 +1,30 @@
+//! State that the requests of one attempt share.
+
+use std::collections::BTreeSet;
+
+use tokio::sync::{Mutex, OnceCell};
+use tokio::time::Instant;
+
+use super::resource::Groups;
+
+/// One call of the public API, such as an apply or a drift check: its deadline, and what discovery has already fetched.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    /// No request of the attempt starts or waits beyond this.
+    pub(super) deadline: Instant,
+    /// The group-versions whose kinds were fetched in this attempt. Locked during a fetch, so that objects that are
+    /// applied concurrently cause one request.
+    pub(super) fetched: Mutex<BTreeSet<String>>,
+    /// All API groups of the member; set by the first request for them.
+    pub(super) groups: OnceCell<Groups>,
+}
+
+impl Attempt {
+    pub(super) fn until(deadline: Instant) -> Self {
+        Self {
+            deadline,
+            fetched: Mutex::default(),
+            groups: OnceCell::new(),
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Waits until the CustomResourceDefinitions of a render are established, before objects of their kinds are applied.
+//!
+//! Only a needed definition is awaited: not a definition without objects of its kind in the set, and not one whose kind
+//! the member is known to serve.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use starling_core::apply::Step;
+use starling_core::object::{ObjectId, RenderedObject, RenderedSet};
+
+use super::attempt::Attempt;
+use super::call::{Call, JSON, Operation};
+use super::error::MemberError;
+use super::outcome::{ApplyOutcome, Change};
+use super::paths;
+use super::transport::Member;
+use super::wait::Pauses;
+
+/// Group and kind of an object.
+type Kind<'a> = (&'a str, &'a str);
+
+/// The definitions that objects of the set need, by group and kind.
+pub(super) struct Definitions<'a> {
+    needed: BTreeMap<(String, String), &'a RenderedObject>,
+    /// Kinds that are known to be served.
+    established: BTreeSet<(String, String)>,
+    /// Kinds that were not served in time, and why.
+    missing: BTreeMap<(String, String), String>,
+    /// One time limit for all definitions.
+    pauses: Option<Pauses>,
+}
+
+/// A CustomResourceDefinition, as rendered.
+#[derive(Deserialize)]
+struct Definition {
+    spec: DefinitionSpec,
+}
+
+#[derive(Deserialize)]
+struct DefinitionSpec {
+    group: String,
+    names: Names,
+}
+
+#[derive(Deserialize)]
+struct Names {
+    kind: String,
+}
+
+/// A CustomResourceDefinition, as read from the member.
+#[derive(Deserialize)]
+struct Live {
+    #[serde(default)]
+    status: LiveStatus,
+}
+
+#[derive(Default, Deserialize)]
+struct LiveStatus {
+    /// `null` until the controllers of the member have processed the definition.
+    #[serde(default)]
+    conditions: Option<Vec<LiveCondition>>,
+}
+
+#[derive(Deserialize)]
+struct LiveCondition {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+    #[serde(default)]
+    message: String,
+}
+
+/// The state of a definition.
+#[derive(Debug, PartialEq, Eq)]
+enum Progress {
+    Established,
+    /// Not established yet, and why.
+    Waiting(String),
+    /// Never established without a change by a user.
+    Refused(String),
+}
+
+impl<'a> Definitions<'a> {
+    /// Returns the definitions of `desired` whose kinds occur in `steps`.
+    pub(super) fn needed<'s>(desired: &'a RenderedSet, steps: impl Iterator<Item = &'s Step<'a>>) -> Self
+    where
+        'a: 's,
+    {
+        let kinds: BTreeSet<Kind<'_>> = steps.map(kind_of).collect();
+        let needed = definitions(desired)
+            .filter(|((group, kind), _)| kinds.contains(&(group.as_str(), kind.as_str())));
+        Self {
+            needed: needed.collect(),
+            established: BTreeSet::new(),
+            missing: BTreeMap::new(),
+            pauses: None,
+        }
+    }
+
+    /// Returns the definition that a step has to wait for.
+    fn awaited(&self, step: &Step<'_>) -> Option<&'a RenderedObject> {
+        let (group, kind) = kind_of(step);
+        let kind = (group.to_owned(), kind.to_owned());
+        (!self.established.contains(&kind))
+            .then(|| self.needed.get(&kind).copied())
+            .flatten()
+    }
+}
+
+/// Returns the definitions of a set with the group and kind that each defines.
+fn definitions(desired: &RenderedSet) -> impl Iterator<Item = ((String, String), &RenderedObject)> {
+    let definitions = desired.objects.iter().filter(|object| is_definition(&object.key));
+    definitions.filter_map(|object| {
+        let Definition { spec } = serde_json::from_slice(&object.body).ok()?;
+        Some(((spec.group, spec.names.kind), object))
+    })
+}
+
+/// Returns the groups and kinds that the definitions of a set define.
+pub(super) fn defined_kinds(desired: &RenderedSet) -> BTreeSet<(String, String)> {
+    definitions(desired).map(|(kind, _)| kind).collect()
+}
+
+impl Member {
+    /// Splits the steps of a phase into those that can be applied immediately and those that wait for a definition.
+    pub(super) fn partition<'s, 'a>(
+        &self,
+        definitions: &Definitions<'a>,
+        steps: &'s [Step<'a>],
+        outcome: &ApplyOutcome,
+    ) -> (Vec<&'s Step<'a>>, Vec<&'s Step<'a>>) {
+        steps.iter().partition(|step| {
+            let Some(definition) = definitions.awaited(step) else {
+                return true;
+            };
+            let served = self.is_known(&step.object.api_version, &step.object.key.kind);
+            !was_written(outcome, &definition.key) && served
+        })
+    }
+
+    /// Waits for the definitions of these steps. Returns the steps that can be applied now. A step whose definition is
+    /// not established in time becomes a failure that names the definition.
+    pub(super) async fn await_definitions<'s, 'a>(
+        &self,
+        definitions: &mut Definitions<'a>,
+        steps: Vec<&'s Step<'a>>,
+        attempt: &Attempt,
+        outcome: &mut ApplyOutcome,
+    ) -> Result<Vec<&'s Step<'a>>, MemberError> {
+        let mut ready = Vec::new();
+        for step in steps {
+            let Some(definition) = definitions.awaited(step) else {
+                ready.push(step);
+                continue;
+            };
+            let kind = (step.object.key.group.clone(), step.object.key.kind.clone());
+            let failed = outcome.failures.iter().any(|(key, _)| *key == definition.key);
+            if !failed && !definitions.missing.contains_key(&kind) {
+                let pauses = definitions.pauses.get_or_insert_with(|| Pauses::within(attempt));
+                match self.await_definition(definition, step, pauses, attempt).await? {
+                    None => drop(definitions.established.insert(kind.clone())),
+                    Some(problem) => drop(definitions.missing.insert(kind.clone(), problem)),
+                }
+            }
+            match definitions.missing.get(&kind) {
+                Some(problem) => outcome.failures.push((
+                    step.object.key.clone(),
+                    MemberError::NotEstablished {
+                        object: step.object.key.clone(),
+                        definition: definition.key.name.clone(),
+                        problem: problem.clone(),
+                    },
+                )),
+                // If the apply of the definition failed, an earlier version of it may still serve the kind.
+                None => ready.push(step),
+            }
+        }
+        Ok(ready)
+    }
+
+    /// Waits until a definition is established and its kind is served. Returns the problem if the time is up.
+    async fn await_definition(
+        &self,
+        definition: &RenderedObject,
+        step: &Step<'_>,
+        pauses: &mut Pauses,
+        attempt: &Attempt,
+    ) -> Result<Option<String>, MemberError> {
+        let object = step.object;
+        loop {
+            let progress = match self.progress(definition, attempt).await {
+                Err(error) if error.ends_attempt() => return Err(error),
+                // A user with write access to definitions may lack read access.
+                Err(error) => return Ok(Some(format!("cannot be read: {}", starling_net::chain(&error)))),
+                Ok(progress) => progress,
+            };
+            let problem = match progress {
+                Progress::Refused(problem) => return Ok(Some(problem)),
+                Progress::Waiting(problem) => problem,
+                Progress::Established
+                    if self
+                        .serves(&object.api_version, &object.key.kind, attempt)
+                        .await? =>
+                {
+                    return Ok(None);
+                }
+                Progress::Established => {
+                    format!(
+                        "is established, and {} in {} is not served",
+                        object.key.kind, object.api_version
+                    )
+                }
+            };
+            if !pauses.pause().await {
+                return Ok(Some(problem));
+            }
+        }
+    }
+
+    async fn progress(
+        &self,
+        definition: &RenderedObject,
+        attempt: &Attempt,
+    ) -> Result<Progress, MemberError> {
+        let resource = self
+            .resource(&definition.key, &definition.api_version, attempt)
+            .await?;
+        let path = paths::object(&resource, &definition.key)?;
+        let operation = Operation::object("get", &definition.key);
+        match self.send(Call::get(operation, path, JSON), attempt).await {
+            Ok(response) => {
+                let conditions = response.parse::<Live>(operation)?.status.conditions;
+                Ok(progress_of(&conditions.unwrap_or_default()))
+            }
+            Err(MemberError::NotFound { .. }) => Ok(Progress::Waiting("is gone".into())),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn progress_of(conditions: &[LiveCondition]) -> Progress {
+    let find = |type_: &str| conditions.iter().find(|condition| condition.type_ == type_);
+    match (find("NamesAccepted"), find("Established")) {
+        (Some(names), _) if names.status == "False" => {
+            Progress::Refused(format!("has names that conflict: {}", names.message))
+        }
+        (_, Some(established)) if established.status == "True" => Progress::Established,
+        (_, Some(established)) => Progress::Waiting(format!("is not established: {}", established.message)),
+        (_, None) => Progress::Waiting("is not established".into()),
+    }
+}
+
+fn kind_of<'s>(step: &'s Step<'_>) -> Kind<'s> {
+    (&step.object.key.group, &step.object.key.kind)
+}
+
+fn is_definition(key: &ObjectId) -> bool {
+    key.group == "apiextensions.k8s.io" && key.kind == "CustomResourceDefinition"
+}
+
+fn was_written(outcome: &ApplyOutcome, key: &ObjectId) -> bool {
+    let written = |change| matches!(change, Change::Created | Change::Configured);
+    outcome
+        .applied
+        .iter()
+        .any(|applied| applied.key == *key && written(applied.change))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn condition(type_: &str, status: &str, message: &str) -> LiveCondition {
+        LiveCondition {
+            type_: type_.into(),
+            status: status.into(),
+            message: message.into(),
+        }
+    }
+
+    #[test]
+    fn a_definition_with_conflicting_names_is_not_awaited() {
+        let waiting = |text: &str| Progress::Waiting(text.into());
+        for (conditions, expected) in [
+            (vec![], waiting("is not established")),
+            (
+                vec![
+                    condition("NamesAccepted", "True", "no conflicts found"),
+                    condition("Established", "False", "installing"),
+                ],
+                waiting("is not established: installing"),
+            ),
+            (
+                vec![
+                    condition("NamesAccepted", "True", ""),
+                    condition("Established", "True", ""),
+                ],
+                Progress::Established,
+            ),
+            (
+                vec![
+                    condition("NamesAccepted", "False", "\"Widget\" is already in use"),
+                    condition("Established", "False", "not all names are accepted"),
+                ],
+                Progress::Refused("has names that conflict: \"Widget\" is already in use".into()),
+            ),
+        ] {
+            assert_eq!(progress_of(&conditions), expected);
+        }
+    }
+}

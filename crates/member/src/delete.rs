@@ -1,0 +1,144 @@
+//! Deletes all objects of an owner on a member, when a Sync is deleted.
+//!
+//! Each object is checked by the same rules as in a prune, is deleted with its UID as the precondition, and leaves the
+//! inventory only after the member confirms that it is gone. A caller that waits for the deletion therefore waits for
+//! the objects too. After a crash, or if a finalizer blocks an object, the remaining inventory is the starting point of
+//! the next attempt.
+
+use std::collections::BTreeSet;
+
+use futures::FutureExt as _;
+use starling_core::apply::in_reverse;
+use starling_core::inventory::Entry;
+use starling_core::object::ObjectId;
+use tokio::time::Instant;
+
+use super::attempt::Attempt;
+use super::batch::Batch;
+use super::error::MemberError;
+use super::prune::Pruned;
+use super::transport::Member;
+
+/// What to delete.
+#[derive(Clone, Copy, Debug)]
+pub struct DeleteJob<'a> {
+    /// The value of the owner label.
+    pub owner: &'a str,
+    /// Objects that siblings have applied or are about to apply: they are not deleted.
+    pub elsewhere: &'a BTreeSet<ObjectId>,
+    /// No request starts or waits beyond this.
+    pub deadline: Instant,
+}
+
+/// The result of a [`DeleteJob`].
+#[derive(Debug, Default)]
+pub struct DeleteOutcome {
+    /// Objects that were deleted and are gone, ordered by key.
+    pub deleted: Vec<ObjectId>,
+    /// Objects that were gone already, that Starling does not own, that are protected, or that another Sync keeps,
+    /// ordered by key.
+    pub released: Vec<ObjectId>,
+    /// Objects that are deleted and wait for their finalizers, ordered by key.
+    pub terminating: Vec<ObjectId>,
+    /// Objects that could not be deleted, ordered by key. One of them does not stop the others.
+    pub failures: Vec<(ObjectId, MemberError)>,
+    /// Why the attempt ended early. Objects in none of the lists were not attempted.
+    pub interrupted: Option<MemberError>,
+}
+
+impl DeleteOutcome {
+    /// Whether the member has no object of the owner any more.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.terminating.is_empty() && self.failures.is_empty() && self.interrupted.is_none()
+    }
+}
+
+/// The result for one object.
+enum Removed {
+    Gone,
+    Released,
+    Terminating,
+}
+
+impl Member {
+    /// Deletes the objects in the inventory of an owner, last phase first, and then the inventory.
+    pub async fn delete(&self, job: DeleteJob<'_>) -> DeleteOutcome {
+        let attempt = Attempt::until(job.deadline);
+        let mut outcome = DeleteOutcome::default();
+        if let Err(error) = self.delete_all(job, &attempt, &mut outcome).await {
+            outcome.interrupted = Some(error);
+        }
+        outcome.deleted.sort();
+        outcome.released.sort();
+        outcome.terminating.sort();
+        outcome.failures.sort_by(|a, b| a.0.cmp(&b.0));
+        outcome
+    }
+
+    async fn delete_all(
+        &self,
+        job: DeleteJob<'_>,
+        attempt: &Attempt,
+        outcome: &mut DeleteOutcome,
+    ) -> Result<(), MemberError> {
+        let mut stored = self.read_stored(job.owner, attempt).await?;
+        let entries = stored.inventory.iter().map(|(key, uid)| Entry {
+            key: key.clone(),
+            uid: uid.to_owned(),
+        });
+        for (_, entries) in in_reverse(entries.collect::<Vec<_>>()) {
+            self.delete_phase(job, &entries, attempt, outcome).await?;
+        }
+        let mut remaining = stored.inventory.clone();
+        for key in outcome.deleted.iter().chain(&outcome.released) {
+            remaining.remove(key);
+        }
+        self.write_stored(job.owner, &mut stored, &remaining, attempt)
+            .await
+    }
+
+    async fn delete_phase(
+        &self,
+        job: DeleteJob<'_>,
+        entries: &[Entry],
+        attempt: &Attempt,
+        outcome: &mut DeleteOutcome,
+    ) -> Result<(), MemberError> {
+        let mut batch = Batch::new(self.limits().concurrency);
+        for entry in entries {
+            let hand_over = job.elsewhere.contains(&entry.key);
+            let removal = self.remove_object(job.owner, entry, hand_over, attempt);
+            batch.begin(&entry.key, removal.boxed()).await;
+        }
+        let finished = batch.finish().await;
+        for (key, result) in finished.results {
+            match result {
+                Ok(Removed::Gone) => outcome.deleted.push(key.clone()),
+                Ok(Removed::Released) => outcome.released.push(key.clone()),
+                Ok(Removed::Terminating) => outcome.terminating.push(key.clone()),
+                Err(error) => outcome.failures.push((key.clone(), error)),
+            }
+        }
+        finished.end.map_or(Ok(()), Err)
+    }
+
+    /// Deletes one object and checks whether it is gone: for some kinds, the response to a delete does not say so.
+    async fn remove_object(
+        &self,
+        owner: &str,
+        entry: &Entry,
+        hand_over: bool,
+        attempt: &Attempt,
+    ) -> Result<Removed, MemberError> {
+        match self.prune_object(owner, entry, hand_over, attempt).await? {
+            Pruned::Released | Pruned::HandedOver => return Ok(Removed::Released),
+            Pruned::Terminating => return Ok(Removed::Terminating),
+            Pruned::Deleted => {}
+        }
+        Ok(match self.prune_object(owner, entry, true, attempt).await? {
+            Pruned::Released => Removed::Gone,
+            Pruned::HandedOver | Pruned::Terminating | Pruned::Deleted => Removed::Terminating,
+        })
+    }
+}

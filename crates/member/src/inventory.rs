@@ -1,0 +1,341 @@
+//! Reads and writes the inventory of one owner on the member. The order of writes is
+//! [`starling_core::inventory::shards`]'s.
+//!
+//! Requests are made as the user of the kubeconfig: an account that a Sync impersonates needs no access to
+//! `starling-system`, and must not be able to write the list of objects that are pruned (ADR 17).
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::json;
+use starling_api::SYSTEM_NAMESPACE;
+use starling_core::inventory::Inventory;
+use starling_core::inventory::format::{self, DATA_KEY, FormatError};
+use starling_core::inventory::shards::{ShardWrite, shard_writes};
+use starling_core::object::ObjectId;
+use tokio::time::Instant;
+
+use super::attempt::Attempt;
+use super::call::{Call, JSON, METADATA, Operation};
+use super::error::MemberError;
+use super::metadata::Partial;
+use super::paths;
+use super::transport::Member;
+
+/// Maximum number of shards that are read: 65,000 objects, three times the limit of a render. Bounds the reads from a
+/// member that always returns one more shard.
+const SHARDS_LIMIT: usize = 16;
+
+/// An inventory and the versions of its shards on the member.
+#[derive(Debug, Default)]
+pub(super) struct Stored {
+    pub(super) inventory: Inventory,
+    /// The version of each shard, as last read or written.
+    versions: Vec<Version>,
+}
+
+/// The version of an object; both fields are empty if it does not exist. Sent with a write, so that the member rejects
+/// an update of a changed object (`resourceVersion`) and a new creation of a deleted one (`uid`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Version {
+    uid: String,
+    resource_version: String,
+}
+
+/// One shard, as read from the member.
+struct ShardRead {
+    version: Version,
+    shard: format::Shard,
+}
+
+impl Member {
+    /// Reads the inventory of an owner. Empty if the member has none.
+    ///
+    /// # Errors
+    /// [`MemberError::Inventory`] if a shard is not readable; any other error of the requests.
+    pub async fn read_inventory(&self, owner: &str, deadline: Instant) -> Result<Inventory, MemberError> {
+        Ok(self
+            .read_stored(owner, &Attempt::until(deadline))
+            .await?
+            .inventory)
+    }
+
+    /// Writes the inventory of an owner, unless it is unchanged. An empty inventory is deleted. Creates the namespace
+    /// `starling-system` if it is missing.
+    ///
+    /// # Errors
+    /// Those of reading; [`MemberError::Conflict`] after a concurrent write.
+    pub async fn write_inventory(
+        &self,
+        owner: &str,
+        inventory: &Inventory,
+        deadline: Instant,
+    ) -> Result<(), MemberError> {
+        let attempt = Attempt::until(deadline);
+        let mut stored = self.read_stored(owner, &attempt).await?;
+        self.write_stored(owner, &mut stored, inventory, &attempt).await
+    }
+
+    pub(super) async fn read_stored(&self, owner: &str, attempt: &Attempt) -> Result<Stored, MemberError> {
+        let (as_user, mut stored) = (self.as_kubeconfig_user(), Stored::default());
+        loop {
+            let name = format::shard_name(owner, stored.versions.len());
+            let Some(ShardRead { version, shard }) = as_user.read_shard(&name, attempt).await? else {
+                break;
+            };
+            if stored.versions.len() == SHARDS_LIMIT {
+                // Without the remaining shards, owned objects would be forgotten.
+                return Err(MemberError::Garbage {
+                    request: Operation::object("read", &shard_key(&name)).to_string(),
+                    problem: format!("the inventory has more than {SHARDS_LIMIT} ConfigMaps"),
+                });
+            }
+            stored.inventory = stored.inventory.union(&shard.entries);
+            stored.versions.push(version);
+            if stored.versions.len() == 1 && shard.shards == 1 {
+                break;
+            }
+        }
+        Ok(stored)
+    }
+
+    /// Writes `desired` to the member. After an error, `stored` keeps the previous inventory.
+    pub(super) async fn write_stored(
+        &self,
+        owner: &str,
+        stored: &mut Stored,
+        desired: &Inventory,
+        attempt: &Attempt,
+    ) -> Result<(), MemberError> {
+        let as_user = self.as_kubeconfig_user();
+        let writes = shard_writes(
+            &stored.inventory,
+            stored.versions.len(),
+            desired,
+            self.limits().shard_bytes,
+        );
+        for write in writes {
+            match write {
+                ShardWrite::Put { index, text } => {
+                    if stored.versions.len() <= index {
+                        stored.versions.resize(index + 1, Version::default());
+                    }
+                    let version = &mut stored.versions[index];
+                    *version = as_user
+                        .write_shard(&format::shard_name(owner, index), version, &text, attempt)
+                        .await?;
+                }
+                ShardWrite::Remove { index } => {
+                    let version = stored.versions.get(index).cloned().unwrap_or_default();
+                    as_user
+                        .delete_shard(&format::shard_name(owner, index), &version, attempt)
+                        .await?;
+                    stored.versions.truncate(index);
+                }
+            }
+        }
+        stored.inventory.clone_from(desired);
+        Ok(())
+    }
+
+    async fn read_shard(&self, name: &str, attempt: &Attempt) -> Result<Option<ShardRead>, MemberError> {
+        #[derive(Deserialize)]
+        struct ConfigMap {
+            metadata: Version,
+            #[serde(default)]
+            data: BTreeMap<String, String>,
+        }
+        let key = shard_key(name);
+        let operation = Operation::object("read", &key);
+        let response = match self
+            .send(Call::get(operation, shard_path(name), JSON), attempt)
+            .await
+        {
+            Ok(response) => response,
+            Err(MemberError::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut map: ConfigMap = response.parse(operation)?;
+        let text = map.data.remove(DATA_KEY).ok_or(FormatError::NoVersion);
+        let shard = text
+            .and_then(|text| format::parse(&text))
+            .map_err(|source| MemberError::Inventory {
+                name: name.to_owned(),
+                source,
+            })?;
+        Ok(Some(ShardRead {
+            version: map.metadata,
+            shard,
+        }))
+    }
+
+    /// Writes one shard that replaces `version`. Returns the new version.
+    async fn write_shard(
+        &self,
+        name: &str,
+        version: &Version,
+        text: &str,
+        attempt: &Attempt,
+    ) -> Result<Version, MemberError> {
+        let mut metadata = json!({"name": name, "namespace": SYSTEM_NAMESPACE,
+            "labels": {"app.kubernetes.io/managed-by": "starling"}});
+        if *version != Version::default() {
+            metadata["uid"] = version.uid.as_str().into();
+            metadata["resourceVersion"] = version.resource_version.as_str().into();
+        }
+        let map =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {DATA_KEY: text}});
+        let body = Bytes::from(map.to_string());
+        let key = shard_key(name);
+        let operation = Operation::object("write", &key);
+        let path = shard_path(name) + &paths::apply_query(true, false);
+        let response = match self
+            .send(
+                Call::apply(operation, path.clone(), METADATA, body.clone()),
+                attempt,
+            )
+            .await
+        {
+            // Only the namespace can be missing, because an apply creates the object itself.
+            Err(MemberError::NotFound { .. }) => {
+                self.create_system_namespace(attempt).await?;
+                self.send(Call::apply(operation, path, METADATA, body), attempt)
+                    .await?
+            }
+            other => other?,
+        };
+        let metadata = response.parse::<Partial<'_>>(operation)?.metadata;
+        Ok(Version {
+            uid: metadata.uid,
+            resource_version: metadata.resource_version,
+        })
+    }
+
+    async fn create_system_namespace(&self, attempt: &Attempt) -> Result<(), MemberError> {
+        let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE}});
+        let path = format!(
+            "/api/v1/namespaces/{SYSTEM_NAMESPACE}{}",
+            paths::apply_query(true, false)
+        );
+        let operation = Operation::named("create Namespace", SYSTEM_NAMESPACE);
+        self.send(
+            Call::apply(operation, path, METADATA, body.to_string().into()),
+            attempt,
+        )
+        .await?;
+        Ok(())
+    }
+
+    /// Deletes one shard if it is still at `version`.
+    async fn delete_shard(
+        &self,
+        name: &str,
+        version: &Version,
+        attempt: &Attempt,
+    ) -> Result<(), MemberError> {
+        let key = shard_key(name);
+        let operation = Operation::object("delete", &key);
+        let mut options = json!({"apiVersion": "v1", "kind": "DeleteOptions"});
+        if *version != Version::default() {
+            options["preconditions"] =
+                json!({"uid": version.uid, "resourceVersion": version.resource_version});
+        }
+        let call = Call::delete(operation, shard_path(name), options.to_string().into());
+        match self.send(call, attempt).await {
+            Ok(_) | Err(MemberError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn shard_key(name: &str) -> ObjectId {
+    ObjectId {
+        group: String::new(),
+        kind: "ConfigMap".into(),
+        namespace: SYSTEM_NAMESPACE.into(),
+        name: name.to_owned(),
+    }
+}
+
+fn shard_path(name: &str) -> String {
+    format!(
+        "/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps/{}",
+        paths::escaped(name)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use starling_controlplane::{Assets, ControlPlanes, Options};
+    use starling_core::inventory::Entry;
+
+    use super::*;
+    use crate::{MemberConfig, MemberLimits};
+
+    fn inventory(name: &str) -> Inventory {
+        let key = ObjectId {
+            group: String::new(),
+            kind: "ConfigMap".into(),
+            namespace: "shop".into(),
+            name: name.into(),
+        };
+        [Entry {
+            key,
+            uid: String::new(),
+        }]
+        .into_iter()
+        .collect()
+    }
+
+    /// Two replicas may both act as leader: a stale read must not overwrite a later write.
+    #[tokio::test]
+    async fn a_stale_writer_is_refused() {
+        let planes = ControlPlanes::start(&Assets::find().unwrap(), &["stale"], Options::default())
+            .await
+            .unwrap();
+        let config = MemberConfig::from_kubeconfig(&planes.get("stale").unwrap().kubeconfig_yaml()).unwrap();
+        let member = Member::connect(config, MemberLimits::default()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let attempt = Attempt::until(deadline);
+        member
+            .write_inventory("0f", &inventory("a"), deadline)
+            .await
+            .unwrap();
+        let mut stale = member.read_stored("0f", &attempt).await.unwrap();
+        member
+            .write_inventory("0f", &inventory("b"), deadline)
+            .await
+            .unwrap();
+        let error = member
+            .write_stored("0f", &mut stale, &inventory("c"), &attempt)
+            .await
+            .unwrap_err();
+        assert!(matches!(error, MemberError::Conflict { .. }), "{error:?}");
+        assert_eq!(
+            member.read_inventory("0f", deadline).await.unwrap(),
+            inventory("b")
+        );
+        // A stale writer does not recreate a deleted shard either.
+        let mut stale = member.read_stored("0f", &attempt).await.unwrap();
+        member
+            .write_inventory("0f", &Inventory::new(), deadline)
+            .await
+            .unwrap();
+        let error = member
+            .write_stored("0f", &mut stale, &inventory("c"), &attempt)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, MemberError::Conflict { .. } | MemberError::NotFound { .. }),
+            "{error:?}"
+        );
+        assert_eq!(
+            member.read_inventory("0f", deadline).await.unwrap(),
+            Inventory::new()
+        );
+    }
+}

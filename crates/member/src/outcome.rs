@@ -1,0 +1,115 @@
+//! The result of an apply, for one object and for a whole render.
+
+use http::StatusCode;
+use starling_core::apply::{PruneBlocker, Record, Step, Why};
+use starling_core::fields::FieldSet;
+use starling_core::inventory::Inventory;
+use starling_core::object::{ObjectId, RenderedObject};
+
+use super::call::Operation;
+use super::error::MemberError;
+use super::metadata::Partial;
+use super::transport::ApiResponse;
+
+/// The effect of an apply on an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The object did not exist.
+    Created,
+    /// The object existed, and its `resourceVersion` differs from the known one. Other writers, such as one of its
+    /// status, change the version too.
+    Configured,
+    /// The object has not changed.
+    Unchanged,
+}
+
+/// One object that is applied as rendered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// The object.
+    pub key: ObjectId,
+    /// The record to store.
+    pub record: Record,
+    /// The effect of the apply.
+    pub change: Change,
+    /// The fields that Starling applied in a repair, to determine which of them another manager takes next.
+    pub fields: Option<FieldSet>,
+}
+
+/// The result of an [`ApplyJob`](super::ApplyJob).
+#[derive(Debug, Default)]
+pub struct ApplyOutcome {
+    /// Objects that needed a request and are in step now, ordered by key. Their records are to be stored.
+    pub applied: Vec<Applied>,
+    /// Number of objects that needed no request.
+    pub skipped: usize,
+    /// Objects that were not written because an annotation in git or on the member disables their reconciliation, as
+    /// far as that was known beforehand, ordered by key.
+    pub left_alone: Vec<ObjectId>,
+    /// Objects for which a delete was sent, ordered by key. Their records are to be dropped.
+    pub deleted: Vec<ObjectId>,
+    /// Objects that left the inventory without a delete, because they were gone or Starling does not own the object of
+    /// that name. Their records are to be dropped.
+    pub released: Vec<ObjectId>,
+    /// Objects that were handed over to a sibling, ordered by key. They stay in the inventory in case the sibling never
+    /// applies them. Their records are to be dropped, so that the sibling can.
+    pub handed_over: Vec<ObjectId>,
+    /// Objects that could not be applied or deleted, ordered by key. One of them does not stop the others.
+    pub failures: Vec<(ObjectId, MemberError)>,
+    /// The inventory on the member now, as far as known; empty if it could not be read.
+    pub inventory: Inventory,
+    /// Why nothing was pruned although there was something to prune.
+    pub prune_blocker: Option<PruneBlocker>,
+    /// Why the attempt ended early: [`MemberError::ends_attempt`], or the inventory could not be read or written.
+    /// Objects in none of the lists were not attempted.
+    pub interrupted: Option<MemberError>,
+}
+
+impl ApplyOutcome {
+    /// Whether everything is applied and nothing is left to prune.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.failures.is_empty() && self.interrupted.is_none()
+    }
+
+    pub(super) fn sort(&mut self) {
+        self.applied.sort_by(|a, b| a.key.cmp(&b.key));
+        self.failures.sort_by(|a, b| a.0.cmp(&b.0));
+        self.deleted.sort();
+        self.released.sort();
+        self.handed_over.sort();
+        self.left_alone.sort();
+    }
+}
+
+/// An object that needed no write.
+pub(super) fn unchanged(object: &RenderedObject, record: Record) -> Applied {
+    Applied {
+        key: object.key.clone(),
+        record,
+        change: Change::Unchanged,
+        fields: None,
+    }
+}
+
+/// Reads the response to an apply. `before` is the `resourceVersion` that was known before the apply.
+pub(super) fn applied(
+    step: &Step<'_>,
+    before: Option<&str>,
+    response: &ApiResponse,
+) -> Result<Applied, MemberError> {
+    let operation = Operation::object("apply", &step.object.key);
+    let metadata = response.parse::<Partial<'_>>(operation)?.metadata;
+    metadata.check(&step.object.key, operation)?;
+    let change = match before {
+        _ if response.status == StatusCode::CREATED => Change::Created,
+        Some(version) if version == metadata.resource_version => Change::Unchanged,
+        _ => Change::Configured,
+    };
+    Ok(Applied {
+        key: step.object.key.clone(),
+        record: metadata.record(&step.object.digest),
+        change,
+        fields: (step.why == Why::Drifted).then(|| metadata.our_fields()),
+    })
+}

@@ -1,0 +1,170 @@
+//! Recreates an object, if a changed field is immutable and a user has requested recreation.
+
+use serde_json::json;
+use starling_api::FIELD_MANAGER;
+use starling_core::apply::{Recreation, Step, may_recreate, recreation};
+use starling_core::object::RenderedObject;
+
+use super::apply::ApplyJob;
+use super::attempt::Attempt;
+use super::call::{Call, Operation};
+use super::error::MemberError;
+use super::metadata::Partial;
+use super::outcome::{Applied, applied};
+use super::paths;
+use super::transport::Member;
+use super::wait::Pauses;
+
+/// The message of an API server about a number that the live object has and the new one requests: the number becomes
+/// free when the object is deleted.
+const ALLOCATED_TO_ITSELF: &str = "already allocated";
+
+/// The identity of a live object that is to be deleted.
+struct DeletionTarget {
+    uid: String,
+    version: String,
+    /// Whether the object is already being deleted.
+    terminating: bool,
+}
+
+impl Member {
+    /// Recreates an object, or returns why not. `refusal` is the operation that failed, and the message of the member.
+    ///
+    /// Deletes only an object that can be created again: a dry run first checks that the member accepts the new object.
+    /// After a crash between deletion and creation, the next attempt finds the object missing and creates it.
+    pub(super) async fn recreate(
+        &self,
+        job: ApplyJob<'_>,
+        step: &Step<'_>,
+        path: &str,
+        refusal: (String, String),
+        attempt: &Attempt,
+    ) -> Result<Applied, MemberError> {
+        let object = step.object;
+        let (request, message) = refusal;
+        let refuse = |advice| MemberError::Immutable {
+            request,
+            message,
+            advice,
+        };
+        let requested = job.recreate || object.directives.recreate;
+        if let Err(advice) = may_recreate(&object.key, requested) {
+            return Err(refuse(advice));
+        }
+        match self.deletion_target(job, step, path, attempt).await? {
+            None => {}
+            Some(Err(advice)) => return Err(refuse(advice)),
+            Some(Ok(target)) => {
+                self.try_creation(object, path, attempt).await?;
+                self.delete_and_wait(object, path, &target, attempt).await?;
+            }
+        }
+        if let Some(ignored) = &object.directives.ignored {
+            return self.create_complete(step, ignored, path, attempt).await;
+        }
+        let response = self
+            .patch(object, path, object.body.clone(), step.force, attempt)
+            .await?;
+        applied(step, None, &response)
+    }
+
+    /// Reads the object. Returns `None` if it is gone, or the reason why it is not deleted.
+    async fn deletion_target(
+        &self,
+        job: ApplyJob<'_>,
+        step: &Step<'_>,
+        path: &str,
+        attempt: &Attempt,
+    ) -> Result<Option<Result<DeletionTarget, &'static str>>, MemberError> {
+        let object = step.object;
+        let Some(response) = self.get_metadata(object, path, attempt).await? else {
+            return Ok(None);
+        };
+        let live = response
+            .parse::<Partial<'_>>(Operation::object("get", &object.key))?
+            .metadata;
+        let requested = job.recreate || object.directives.recreate;
+        Ok(Some(
+            match recreation(&object.key, requested, step.claim, job.owner, live.live()) {
+                Recreation::Refuse(advice) => Err(advice),
+                Recreation::Do { uid } => Ok(DeletionTarget {
+                    uid,
+                    version: live.resource_version.clone(),
+                    terminating: live.is_terminating(),
+                }),
+            },
+        ))
+    }
+
+    /// Checks in a dry run whether the member would accept the object if the old one did not exist. The member
+    /// validates an object before it checks whether the name is free, so "already exists" means that it would.
+    async fn try_creation(
+        &self,
+        object: &RenderedObject,
+        path: &str,
+        attempt: &Attempt,
+    ) -> Result<(), MemberError> {
+        let body = object
+            .directives
+            .ignored
+            .as_ref()
+            .map_or(&object.body, |ignored| &ignored.whole);
+        let collection = format!(
+            "{}?fieldManager={FIELD_MANAGER}&dryRun=All",
+            paths::collection_of(path)
+        );
+        let call = Call::create(
+            Operation::object("dry-run the recreation of", &object.key),
+            collection,
+            body.clone(),
+        );
+        match self.send(call, attempt).await {
+            Ok(_) | Err(MemberError::Conflict { .. }) => Ok(()),
+            Err(MemberError::Invalid { message, .. }) if message.contains(ALLOCATED_TO_ITSELF) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes the object at the version that was read, and waits until it is gone.
+    async fn delete_and_wait(
+        &self,
+        object: &RenderedObject,
+        path: &str,
+        target: &DeletionTarget,
+        attempt: &Attempt,
+    ) -> Result<(), MemberError> {
+        if !target.terminating {
+            let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background",
+                "preconditions": {"uid": target.uid, "resourceVersion": target.version}});
+            let operation = Operation::object("delete for recreation", &object.key);
+            match self
+                .send(
+                    Call::delete(operation, path.to_owned(), options.to_string().into()),
+                    attempt,
+                )
+                .await
+            {
+                Ok(_) | Err(MemberError::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mut pauses = Pauses::within(attempt);
+        loop {
+            let Some(response) = self.get_metadata(object, path, attempt).await? else {
+                return Ok(());
+            };
+            let live = response
+                .parse::<Partial<'_>>(Operation::object("get", &object.key))?
+                .metadata;
+            if live.uid != target.uid {
+                return Ok(());
+            }
+            if !pauses.pause().await {
+                return Err(MemberError::NotGone {
+                    object: object.key.clone(),
+                    finalizers: live.finalizers,
+                });
+            }
+        }
+    }
+}

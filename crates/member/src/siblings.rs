@@ -1,0 +1,24 @@
+//! Siblings that may keep an object; consulted before anything is deleted.
+
+use std::fmt::Debug;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use starling_core::apply::Elsewhere;
+
+/// The other Syncs of the same owner on the same member. An object that moves from one Sync to another is handed over:
+/// the first must not delete an object that the other has applied or is about to apply.
+pub trait Siblings: Debug + Send + Sync {
+    /// Returns the objects that siblings have applied or are about to apply.
+    fn objects(&self) -> BoxFuture<'_, Elsewhere>;
+}
+
+/// No siblings.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoSiblings;
+
+impl Siblings for NoSiblings {
+    fn objects(&self) -> BoxFuture<'_, Elsewhere> {
+        async { Elsewhere::nothing() }.boxed()
+    }
+}

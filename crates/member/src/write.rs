@@ -1,0 +1,151 @@
+//! Writes one object.
+
+use bytes::Bytes;
+use starling_core::apply::{Claim, Record, Step, Why};
+use starling_core::object::RenderedObject;
+
+use super::adopt::Adoption;
+use super::apply::ApplyJob;
+use super::attempt::Attempt;
+use super::body::with_uid;
+use super::call::{Call, METADATA, Operation};
+use super::error::MemberError;
+use super::metadata::Partial;
+use super::outcome::{Applied, applied, unchanged};
+use super::paths;
+use super::transport::{ApiResponse, Member};
+
+impl Member {
+    /// Applies one object as rendered: one PATCH, unless the object needs more requests.
+    pub(super) async fn apply_object(
+        &self,
+        job: ApplyJob<'_>,
+        step: &Step<'_>,
+        attempt: &Attempt,
+    ) -> Result<Applied, MemberError> {
+        let object = step.object;
+        let resource = self.resource(&object.key, &object.api_version, attempt).await?;
+        let path = paths::object(&resource, &object.key)?;
+        let record = job.records.get(&object.key);
+        let written = match self.write(job.owner, step, record, &path, attempt).await {
+            Err(error) if step.claim == Claim::Unconfirmed && !step.force && error.is_about_fields() => {
+                self.reapply_by_force(job.owner, step, &path, error, attempt)
+                    .await
+            }
+            other => other,
+        };
+        let written = match written {
+            Err(MemberError::Immutable { request, message, .. }) => {
+                self.recreate(job, step, &path, (request, message), attempt).await
+            }
+            other => other,
+        };
+        written.inspect_err(|error| {
+            if matches!(error, MemberError::NotServed { .. }) {
+                self.kinds().forget(&resource.group_version);
+            }
+        })
+    }
+
+    async fn write(
+        &self,
+        owner: &str,
+        step: &Step<'_>,
+        record: Option<&Record>,
+        path: &str,
+        attempt: &Attempt,
+    ) -> Result<Applied, MemberError> {
+        let object = step.object;
+        if let Some(ignored) = &object.directives.ignored {
+            return self
+                .write_ignoring(owner, step, ignored, record, path, attempt)
+                .await;
+        }
+        let before = match step.why {
+            Why::Unknown => match self.adopt(owner, object, path, attempt).await? {
+                Adoption::InStep(record) => return Ok(unchanged(object, record)),
+                Adoption::Differs(version) => Some(version),
+                Adoption::Absent => None,
+            },
+            Why::New | Why::Changed | Why::Drifted => record.map(|record| record.resource_version.clone()),
+        };
+        let response = self
+            .patch(object, path, object.body.clone(), step.force, attempt)
+            .await?;
+        applied(step, before.as_deref(), &response)
+    }
+
+    /// Applies an object again, by force, if Starling owns it: the response to an earlier apply was lost. `conflict` is
+    /// the error of the member about fields of other managers.
+    async fn reapply_by_force(
+        &self,
+        owner: &str,
+        step: &Step<'_>,
+        path: &str,
+        conflict: MemberError,
+        attempt: &Attempt,
+    ) -> Result<Applied, MemberError> {
+        let object = step.object;
+        let response = match self.get_metadata(object, path, attempt).await {
+            Ok(Some(response)) => response,
+            Err(error) if error.ends_attempt() => return Err(error),
+            // Without read access, the conflict is reported.
+            Ok(None) | Err(_) => return Err(conflict),
+        };
+        let get = Operation::object("get", &object.key);
+        let live = response.parse::<Partial<'_>>(get)?.metadata;
+        live.check(&object.key, get)?;
+        if step.claim.is_of(live.live(), owner) && live.is_left_alone() {
+            return Ok(unchanged(object, live.record("")));
+        }
+        if !step.claim.takes_back(live.live(), owner) {
+            return Err(conflict);
+        }
+        // The UID excludes an object that was created in its place since.
+        let object = RenderedObject {
+            body: with_uid(&object.body, &live.uid),
+            ..object.clone()
+        };
+        let step = Step {
+            object: &object,
+            force: true,
+            ..*step
+        };
+        self.write(owner, &step, None, path, attempt).await
+    }
+
+    /// Sends one server-side apply.
+    pub(super) async fn patch(
+        &self,
+        object: &RenderedObject,
+        path: &str,
+        body: Bytes,
+        force: bool,
+        attempt: &Attempt,
+    ) -> Result<ApiResponse, MemberError> {
+        let path = path.to_owned() + &paths::apply_query(force, false);
+        self.send(
+            Call::apply(Operation::object("apply", &object.key), path, METADATA, body),
+            attempt,
+        )
+        .await
+    }
+
+    /// Reads the metadata of an object; `None` if the object does not exist.
+    pub(super) async fn get_metadata(
+        &self,
+        object: &RenderedObject,
+        path: &str,
+        attempt: &Attempt,
+    ) -> Result<Option<ApiResponse>, MemberError> {
+        let get = Operation::object("get", &object.key);
+        match self
+            .send(Call::get(get, path.to_owned(), METADATA), attempt)
+            .await
+        {
+            Ok(response) => Ok(Some(response)),
+            Err(MemberError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! Checks every kustomization that a build would read, before any program is run.
+//!
+//! The restrictions of kustomize itself (files stay below their kustomization, plugins are disabled) are not changed.
+//! This check comes first because its errors name the file and the entry, and because kustomize fetches remote entries
+//! by default.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::remote::{is_git, is_url, shown};
+use super::tree::{Node, Tree};
+use super::{Refusal, RenderError, yaml};
+
+/// Maximum bytes of a kustomization, inline patches included; real ones stay below 100 KiB.
+const MAX_KUSTOMIZATION_BYTES: usize = 4 << 20;
+/// Folders that one build may span.
+const MAX_FOLDERS: usize = 10_000;
+
+/// The kind of value of a field of a kustomization.
+#[derive(Clone, Copy)]
+enum FieldKind {
+    /// Values that refer to no files.
+    Values,
+    /// Manifests or folders with a kustomization.
+    Resources,
+    /// Configurations of plugins: inline, in files, or built from folders.
+    Plugins,
+    /// Files.
+    Files,
+    /// Files or inline patches.
+    Patches,
+    /// Mappings whose `path` is a file.
+    Paths,
+    /// Generators of ConfigMaps and Secrets.
+    Sources,
+    /// Programs to run.
+    Programs,
+}
+
+/// All fields of a kustomization, in lower case: the keys of kustomize are case-insensitive.
+const FIELDS: &[(&str, FieldKind)] = &[
+    ("apiversion", FieldKind::Values),
+    ("kind", FieldKind::Values),
+    ("metadata", FieldKind::Values),
+    ("nameprefix", FieldKind::Values),
+    ("namesuffix", FieldKind::Values),
+    ("namespace", FieldKind::Values),
+    ("commonlabels", FieldKind::Values),
+    ("labels", FieldKind::Values),
+    ("commonannotations", FieldKind::Values),
+    ("images", FieldKind::Values),
+    ("imagetags", FieldKind::Values),
+    ("replicas", FieldKind::Values),
+    ("vars", FieldKind::Values),
+    ("sortoptions", FieldKind::Values),
+    ("generatoroptions", FieldKind::Values),
+    ("buildmetadata", FieldKind::Values),
+    ("resources", FieldKind::Resources),
+    ("bases", FieldKind::Resources),
+    ("components", FieldKind::Resources),
+    ("generators", FieldKind::Plugins),
+    ("transformers", FieldKind::Plugins),
+    ("validators", FieldKind::Plugins),
+    ("crds", FieldKind::Files),
+    ("configurations", FieldKind::Files),
+    ("patchesstrategicmerge", FieldKind::Patches),
+    ("patches", FieldKind::Paths),
+    ("patchesjson6902", FieldKind::Paths),
+    ("replacements", FieldKind::Paths),
+    ("openapi", FieldKind::Paths),
+    ("configmapgenerator", FieldKind::Sources),
+    ("secretgenerator", FieldKind::Sources),
+    ("helmcharts", FieldKind::Programs),
+    ("helmglobals", FieldKind::Programs),
+    ("helmchartinflationgenerator", FieldKind::Programs),
+];
+
+/// Literals that the error output of the build may quote and that may be secret. Therefore without `Debug`.
+#[derive(Default)]
+pub(super) struct SecretLiterals(pub(super) Vec<String>);
+
+/// Checks the kustomization of a folder and all kustomizations that it includes.
+pub(super) fn check(tree: &Tree, folder: &Path) -> Result<SecretLiterals, RenderError> {
+    let mut walk = Walk {
+        tree,
+        seen: BTreeSet::new(),
+        ahead: Vec::new(),
+        secret_literals: SecretLiterals::default(),
+    };
+    walk.enqueue(FolderVisit {
+        folder: folder.to_owned(),
+        plugins_of: None,
+    });
+    while let Some(visit) = walk.ahead.pop() {
+        if walk.seen.len() > MAX_FOLDERS {
+            return Err(RenderError::TooLarge {
+                what: "the folders of one build",
+                limit: MAX_FOLDERS,
+            });
+        }
+        walk.visit(&visit)?;
+    }
+    Ok(walk.secret_literals)
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct FolderVisit {
+    folder: PathBuf,
+    /// Set if the folder contains configurations of plugins: their paths are relative to this other folder.
+    plugins_of: Option<PathBuf>,
+}
+
+struct Walk<'a> {
+    tree: &'a Tree,
+    seen: BTreeSet<FolderVisit>,
+    ahead: Vec<FolderVisit>,
+    secret_literals: SecretLiterals,
+}
+
+/// The file and field of an entry, for errors and for relative paths.
+#[derive(Clone, Copy)]
+struct EntryPath<'a> {
+    file: &'a Path,
+    folder: &'a Path,
+    field: &'a str,
+}
+
+impl Walk<'_> {
+    fn enqueue(&mut self, visit: FolderVisit) {
+        if self.seen.insert(visit.clone()) {
+            self.ahead.push(visit);
+        }
+    }
+
+    fn visit(&mut self, visit: &FolderVisit) -> Result<(), RenderError> {
+        let Some(file) = self.tree.kustomization(&visit.folder)? else {
+            let entry_path = EntryPath {
+                file: &visit.folder,
+                folder: &visit.folder,
+                field: "folder",
+            };
+            return Err(self.refused(entry_path, ".", Refusal::NoKustomization));
+        };
+        let content = self.tree.read(&file, MAX_KUSTOMIZATION_BYTES)?;
+        let entry_path = EntryPath {
+            file: &file,
+            folder: &visit.folder,
+            field: "kustomization",
+        };
+        let mut documents = yaml::read(&content, 2).map_err(|source| RenderError::Yaml {
+            origin: self.tree.name(&file),
+            source,
+        })?;
+        match (documents.pop(), documents.is_empty()) {
+            // kustomize itself reports an empty kustomization.
+            (None, _) => Ok(()),
+            (Some(Value::Object(fields)), true) => fields.iter().try_for_each(|(name, value)| {
+                self.field(
+                    EntryPath {
+                        field: name,
+                        ..entry_path
+                    },
+                    value,
+                    visit.plugins_of.as_deref(),
+                )
+            }),
+            _ => Err(self.refused(entry_path, "document", Refusal::Malformed)),
+        }
+    }
+
+    fn field(
+        &mut self,
+        entry_path: EntryPath<'_>,
+        value: &Value,
+        plugins_of: Option<&Path>,
+    ) -> Result<(), RenderError> {
+        let name = entry_path.field.to_lowercase();
+        let Some((_, kind)) = FIELDS.iter().find(|(known, _)| *known == name) else {
+            return Err(self.refused(entry_path, entry_path.field, Refusal::Unknown));
+        };
+        if value.is_null() {
+            return Ok(());
+        }
+        match kind {
+            FieldKind::Values => Ok(()),
+            FieldKind::Resources => self.each_text(entry_path, value, |walk, entry| {
+                walk.resource(entry_path, entry, plugins_of)
+            }),
+            FieldKind::Plugins => self.each_text(entry_path, value, |walk, entry| {
+                walk.plugin_entry(entry_path, entry)
+            }),
+            FieldKind::Files => self.each_text(entry_path, value, |walk, entry| walk.file(entry_path, entry)),
+            FieldKind::Patches => self.each_text(entry_path, value, |walk, entry| {
+                if is_inline(entry) {
+                    Ok(())
+                } else {
+                    walk.file(entry_path, entry)
+                }
+            }),
+            FieldKind::Paths => {
+                self.each_mapping(entry_path, value, |walk, entry| walk.path_of(entry_path, entry))
+            }
+            FieldKind::Sources => {
+                self.each_mapping(entry_path, value, |walk, entry| walk.sources(entry_path, entry))
+            }
+            FieldKind::Programs => Err(self.refused(entry_path, entry_path.field, Refusal::Plugin)),
+        }
+    }
+
+    /// A file, or a folder to walk.
+    fn resource(
+        &mut self,
+        entry_path: EntryPath<'_>,
+        entry: &str,
+        plugins_of: Option<&Path>,
+    ) -> Result<(), RenderError> {
+        let node = self.local(entry_path, entry)?;
+        match (node, plugins_of) {
+            (Node::File(_), None) => Ok(()),
+            (Node::File(file), Some(base)) => self.plugin_file(entry_path, base, &file),
+            (Node::Folder(folder), _) => {
+                if self.tree.kustomization(&folder)?.is_none() {
+                    return Err(self.refused(entry_path, entry, Refusal::NoKustomization));
+                }
+                self.enqueue(FolderVisit {
+                    folder,
+                    plugins_of: plugins_of.map(Path::to_owned),
+                });
+                Ok(())
+            }
+        }
+    }
+
+    fn plugin_entry(&mut self, entry_path: EntryPath<'_>, entry: &str) -> Result<(), RenderError> {
+        if is_inline(entry) {
+            let documents = yaml::read(entry.as_bytes(), MAX_FOLDERS)
+                .map_err(|_| self.refused(entry_path, "(inline)", Refusal::Malformed))?;
+            return documents
+                .iter()
+                .try_for_each(|config| self.plugin(entry_path, "(inline)", config));
+        }
+        self.resource(entry_path, entry, Some(entry_path.folder))
+    }
+
+    fn plugin_file(
+        &mut self,
+        entry_path: EntryPath<'_>,
+        base: &Path,
+        file: &Path,
+    ) -> Result<(), RenderError> {
+        let content = self.tree.read(file, MAX_KUSTOMIZATION_BYTES)?;
+        let name = self.tree.name(file);
+        let documents = yaml::read(&content, MAX_FOLDERS).map_err(|source| RenderError::Yaml {
+            origin: name.clone(),
+            source,
+        })?;
+        let entry_path = EntryPath {
+            folder: base,
+            ..entry_path
+        };
+        documents
+            .iter()
+            .try_for_each(|config| self.plugin(entry_path, &name, config))
+    }
+
+    /// Checks one configuration: only plugins that are compiled into kustomize, run no program, and read only inside
+    /// the tree.
+    fn plugin(&mut self, entry_path: EntryPath<'_>, entry: &str, config: &Value) -> Result<(), RenderError> {
+        let Value::Object(fields) = config else {
+            return Err(self.refused(entry_path, entry, Refusal::Malformed));
+        };
+        let builtin = config["apiVersion"] == "builtin";
+        let helm = config["kind"].as_str().is_none_or(|kind| kind.contains("Helm"));
+        let annotations = config["metadata"]["annotations"].as_object();
+        let function = annotations.is_some_and(|all| all.keys().any(|key| key.contains("function")));
+        if !builtin || helm || function {
+            return Err(self.refused(entry_path, entry, Refusal::Plugin));
+        }
+        self.path_of(entry_path, fields)?;
+        self.sources(entry_path, fields)?;
+        for (_, paths) in named(fields, &["paths"]) {
+            // `paths` of a patch transformer; other plugins have no such field.
+            self.each_text(entry_path, paths, |walk, path| walk.file(entry_path, path))?;
+        }
+        for (_, list) in named(fields, &["replacements"]) {
+            self.each_mapping(entry_path, list, |walk, entry| walk.path_of(entry_path, entry))?;
+        }
+        Ok(())
+    }
+
+    fn path_of(&mut self, entry_path: EntryPath<'_>, fields: &Map<String, Value>) -> Result<(), RenderError> {
+        for (_, path) in named(fields, &["path"]) {
+            match path {
+                Value::Null => {}
+                Value::String(path) if path.is_empty() => {}
+                Value::String(path) => self.file(entry_path, path)?,
+                _ => return Err(self.refused(entry_path, "path", Refusal::Malformed)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Files of a generator, and the literals that errors must not quote.
+    fn sources(&mut self, entry_path: EntryPath<'_>, fields: &Map<String, Value>) -> Result<(), RenderError> {
+        for (name, value) in named(fields, &["files", "envs", "env", "literals"]) {
+            let one = [value.clone()];
+            let entries = match value {
+                Value::Array(entries) => entries.as_slice(),
+                Value::String(_) => &one,
+                Value::Null => continue,
+                _ => return Err(self.refused(entry_path, name, Refusal::Malformed)),
+            };
+            for entry in entries {
+                let Some(entry) = entry.as_str() else {
+                    return Err(self.refused(entry_path, name, Refusal::Malformed));
+                };
+                if name.eq_ignore_ascii_case("literals") {
+                    self.secret_literals.0.push(entry.to_owned());
+                    self.secret_literals
+                        .0
+                        .extend(entry.split_once('=').map(|(_, value)| value.to_owned()));
+                } else {
+                    // `files` may have the form `key=path`.
+                    let keyed = name
+                        .eq_ignore_ascii_case("files")
+                        .then(|| entry.split_once('='))
+                        .flatten();
+                    self.file(entry_path, keyed.map_or(entry, |(_, path)| path))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, entry_path: EntryPath<'_>, entry: &str) -> Result<(), RenderError> {
+        match self.local(entry_path, entry)? {
+            Node::File(_) => Ok(()),
+            Node::Folder(_) => Err(self.refused(entry_path, entry, Refusal::WrongType)),
+        }
+    }
+
+    fn local(&self, entry_path: EntryPath<'_>, entry: &str) -> Result<Node, RenderError> {
+        let resolved = self.tree.resolve(entry_path.folder, entry);
+        // kustomize loads an existing file before it tries the name as a git address; for anything else, it tries the
+        // git address first.
+        let remote = is_url(entry) || (is_git(entry) && !matches!(resolved, Ok(Node::File(_))));
+        if remote {
+            return Err(self.refused(entry_path, entry, Refusal::Remote));
+        }
+        resolved.map_err(|refusal| self.refused(entry_path, entry, refusal))
+    }
+
+    fn each_text(
+        &mut self,
+        entry_path: EntryPath<'_>,
+        value: &Value,
+        mut each: impl FnMut(&mut Self, &str) -> Result<(), RenderError>,
+    ) -> Result<(), RenderError> {
+        let entries = match value {
+            Value::Array(entries) => entries.as_slice(),
+            Value::Null => &[],
+            _ => return Err(self.refused(entry_path, entry_path.field, Refusal::Malformed)),
+        };
+        for entry in entries {
+            match entry.as_str() {
+                Some(entry) => each(self, entry)?,
+                None => return Err(self.refused(entry_path, entry_path.field, Refusal::Malformed)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `check` for each mapping of a list, or for the single mapping of a field.
+    fn each_mapping(
+        &mut self,
+        entry_path: EntryPath<'_>,
+        value: &Value,
+        mut each: impl FnMut(&mut Self, &Map<String, Value>) -> Result<(), RenderError>,
+    ) -> Result<(), RenderError> {
+        match value {
+            Value::Object(fields) => each(self, fields),
+            Value::Array(entries) => entries.iter().try_for_each(|entry| match entry {
+                Value::Object(fields) => each(self, fields),
+                _ => Err(self.refused(entry_path, entry_path.field, Refusal::Malformed)),
+            }),
+            Value::Null => Ok(()),
+            _ => Err(self.refused(entry_path, entry_path.field, Refusal::Malformed)),
+        }
+    }
+
+    fn refused(&self, entry_path: EntryPath<'_>, entry: &str, refusal: Refusal) -> RenderError {
+        RenderError::Refused {
+            file: self.tree.name(entry_path.file),
+            field: entry_path.field.to_owned(),
+            entry: shown(entry),
+            refusal,
+        }
+    }
+}
+
+/// The fields with one of these names, whatever their case.
+fn named<'a>(
+    fields: &'a Map<String, Value>,
+    names: &'a [&str],
+) -> impl Iterator<Item = (&'a str, &'a Value)> {
+    fields
+        .iter()
+        .filter(|(key, _)| names.iter().any(|name| key.eq_ignore_ascii_case(name)))
+        .map(|(key, value)| (key.as_str(), value))
+}
+
+/// Whether an entry is an inline document and not a path.
+fn is_inline(entry: &str) -> bool {
+    if is_url(entry) {
+        return false;
+    }
+    entry.contains('\n')
+        || yaml::read(entry.as_bytes(), 1)
+            .is_ok_and(|documents| matches!(documents.as_slice(), [Value::Object(_)]))
+}

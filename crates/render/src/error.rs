@@ -1,0 +1,187 @@
+//! Errors of a render.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use starling_core::object::ObjectId;
+
+use super::decrypt::DecryptProblem;
+use super::yaml::YamlError;
+
+/// Why a tree could not be rendered. No error quotes the content of a manifest, which may be a Secret.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RenderError {
+    /// The explicit program does not exist or cannot be run.
+    #[error("{} is not an executable file", path.display())]
+    ToolMissing {
+        /// As given.
+        path: PathBuf,
+    },
+    /// The tree needs kustomize and neither kustomize nor kubectl was found at start.
+    #[error("{what} needs kustomize, and neither kustomize nor kubectl was found")]
+    NoKustomize {
+        /// A file of the tree, or a field of the Sync.
+        what: String,
+    },
+    /// The path of the Sync is absolute, or leaves the tree.
+    #[error("path {path:?} must be relative and stay inside the repository")]
+    PathOutside {
+        /// As given.
+        path: String,
+    },
+    /// The path of the Sync is not in this revision, or is not a folder.
+    #[error("there is no folder {path:?} in this revision")]
+    PathMissing {
+        /// As given.
+        path: String,
+    },
+    /// The target namespace is not a valid name.
+    #[error("target namespace {namespace:?} is not a valid name")]
+    BadNamespace {
+        /// As given.
+        namespace: String,
+    },
+    /// A kustomization has an entry that is not allowed.
+    #[error("{file}: {field} entry {entry:?} {refusal}")]
+    Refused {
+        /// The file, relative to the tree.
+        file: String,
+        /// The field of the kustomization.
+        field: String,
+        /// The entry; shortened.
+        entry: String,
+        /// The reason.
+        refusal: Refusal,
+    },
+    /// A folder contains more than one kustomization file.
+    #[error("{folder} contains more than one kustomization file")]
+    Ambiguous {
+        /// The folder, relative to the tree.
+        folder: String,
+    },
+    /// A file or the output is not the expected YAML.
+    #[error("{origin}")]
+    Yaml {
+        /// A file relative to the tree, or the build's output.
+        origin: String,
+        /// The position and the problem.
+        #[source]
+        source: YamlError,
+    },
+    /// A document lacks a required field.
+    #[error("{origin}: document {document} has no usable {missing}")]
+    Incomplete {
+        /// A file relative to the tree, or the build's output.
+        origin: String,
+        /// Counted from 1; empty documents are not counted.
+        document: usize,
+        /// The field.
+        missing: &'static str,
+    },
+    /// Two documents describe the same object.
+    #[error("{key} occurs twice")]
+    Duplicate {
+        /// The object.
+        key: ObjectId,
+    },
+    /// A field that Starling has to set is not a mapping.
+    #[error("{key}: {field} is not a mapping")]
+    NotAMapping {
+        /// The object.
+        key: ObjectId,
+        /// The field.
+        field: &'static str,
+    },
+    /// An object is encrypted, and was not decrypted.
+    #[error("{object}: {field} {problem}")]
+    Encrypted {
+        /// The object.
+        object: String,
+        /// The field: `sops`, `data[KEY]`.
+        field: String,
+        /// The problem.
+        problem: DecryptProblem,
+    },
+    /// Something is larger than the limits allow.
+    #[error("{what} exceeds the limit of {limit}")]
+    TooLarge {
+        /// Output, files, objects.
+        what: &'static str,
+        /// The limit; its unit follows from `what`.
+        limit: usize,
+    },
+    /// A program took too long and was killed.
+    #[error("{program} was stopped after {} s", limit.as_secs_f64())]
+    TimedOut {
+        /// kustomize, sops.
+        program: &'static str,
+        /// The limit.
+        limit: Duration,
+    },
+    /// The build ran into the memory limit.
+    #[error("kustomize needs more than {limit} bytes of memory")]
+    OutOfMemory {
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// The build failed; its output was dropped.
+    #[error("kustomize failed ({status}): {stderr}")]
+    Failed {
+        /// Exit code or signal.
+        status: String,
+        /// Its error output: truncated, without control characters, quoted content and folders of this host.
+        stderr: String,
+    },
+    /// A program could not be started or followed.
+    #[error("{program} could not be run")]
+    Process {
+        /// kustomize, sops.
+        program: &'static str,
+        /// The error of the operating system.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file of the private tree could not be read or written.
+    #[error("{file} cannot be read or written")]
+    File {
+        /// Relative to the tree.
+        file: String,
+        /// The error of the operating system.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The renderer is being shut down.
+    #[error("the render was abandoned at shutdown")]
+    Abandoned,
+}
+
+/// Why an entry of a kustomization is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// A URL or a git address: all rendered files must be in the revision.
+    #[error("is remote")]
+    Remote,
+    /// Absolute, or outside of the repository after symbolic links are followed.
+    #[error("points outside the repository")]
+    Outside,
+    /// The entry does not exist.
+    #[error("does not exist in the repository")]
+    Missing,
+    /// Neither a regular file nor a folder, or a folder where a file is expected.
+    #[error("is not a file of the expected type")]
+    WrongType,
+    /// Helm charts, functions and plugins run programs or fetch.
+    #[error("would run a plugin, which is not allowed")]
+    Plugin,
+    /// An unknown field, which may read any file.
+    #[error("is not a known field")]
+    Unknown,
+    /// Not of the type that kustomize expects.
+    #[error("has the wrong type")]
+    Malformed,
+    /// A folder without a kustomization.
+    #[error("is a folder without a kustomization")]
+    NoKustomization,
+}

@@ -1,0 +1,289 @@
+//! Converts the objects of a build to the bytes that are applied to a cluster.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
+use starling_api::{DISABLED, ENABLED, FORCE, OWNER_LABEL, RECONCILE};
+use starling_core::object::{Directives, ObjectId, Phase, RenderedObject, RenderedSet, set_digest};
+
+use super::manifest::{self, Identity};
+use super::substitute::substitute;
+use super::{Manifests, RenderError, secret};
+
+/// Maximum text that substitution may produce for one cluster: the output limit of a build, so that values do not
+/// enlarge a small build beyond it.
+const SUBSTITUTED_BYTES: usize = 64 << 20;
+
+/// Fields of `metadata` that the API server writes. In a manifest, they are remains of an export, and some of them make
+/// a server-side apply fail.
+const SERVER_FIELDS: [&str; 6] = [
+    "managedFields",
+    "resourceVersion",
+    "uid",
+    "creationTimestamp",
+    "generation",
+    "selfLink",
+];
+
+/// Creates a rendered set: substitutes, labels, orders and serialises. Pure: equal input gives equal bytes.
+///
+/// `values` are the parameters of a cluster. Other names are not replaced, `$${NAME}` is a literal `${NAME}`, and
+/// without any values the text is unchanged. `owner` is the value of the label [`OWNER_LABEL`] of every object.
+///
+/// # Errors
+/// An object without a name after substitution, two objects with the same identity, `metadata` or labels that are not a
+/// mapping, or a text that becomes too large.
+pub fn finish(
+    manifests: &Manifests,
+    values: &BTreeMap<String, String>,
+    owner: &str,
+) -> Result<RenderedSet, RenderError> {
+    let mut room = SUBSTITUTED_BYTES;
+    let mut objects = Vec::with_capacity(manifests.objects.len());
+    for (index, object) in manifests.objects.iter().enumerate() {
+        let mut object = object.clone();
+        substitute(&mut object, values, &mut room).map_err(|_| RenderError::TooLarge {
+            what: "the substituted text in bytes",
+            limit: SUBSTITUTED_BYTES,
+        })?;
+        let identity = manifest::identity(&object).map_err(|missing| RenderError::Incomplete {
+            origin: "after substitution".to_owned(),
+            document: index + 1,
+            missing,
+        })?;
+        prepare(&mut object, &identity.key, owner)?;
+        objects.push(serialise(&object, identity));
+    }
+    manifest::unique(objects.iter().map(|object| &object.key))?;
+    objects.sort_by_key(|object| Phase::of(&object.key));
+    Ok(RenderedSet {
+        digest: set_digest(&objects),
+        objects,
+    })
+}
+
+fn prepare(object: &mut Value, key: &ObjectId, owner: &str) -> Result<(), RenderError> {
+    let not_a_mapping = |field| RenderError::NotAMapping {
+        key: key.clone(),
+        field,
+    };
+    let fields = object
+        .as_object_mut()
+        .ok_or_else(|| not_a_mapping("the object"))?;
+    fields.remove("status");
+    secret::normalise(key, fields);
+    let metadata = fields
+        .get_mut("metadata")
+        .and_then(Value::as_object_mut)
+        .ok_or_else(|| not_a_mapping("metadata"))?;
+    for field in SERVER_FIELDS {
+        metadata.remove(field);
+    }
+    let labels = metadata.entry("labels").or_insert(Value::Null);
+    if labels.is_null() {
+        *labels = Value::Object(Map::new());
+    }
+    let labels = labels
+        .as_object_mut()
+        .ok_or_else(|| not_a_mapping("metadata.labels"))?;
+    labels.insert(OWNER_LABEL.to_owned(), Value::String(owner.to_owned()));
+    Ok(())
+}
+
+fn serialise(object: &Value, identity: Identity) -> RenderedObject {
+    let body = object.to_string().into_bytes();
+    let digest = digest(Sha256::digest(&body).as_slice());
+    let Identity { key, api_version } = identity;
+    RenderedObject {
+        key,
+        api_version,
+        body: body.into(),
+        digest,
+        directives: directives(object),
+    }
+}
+
+fn directives(object: &Value) -> Directives {
+    let annotations = &object["metadata"]["annotations"];
+    Directives {
+        left_alone: annotations[RECONCILE] == DISABLED,
+        recreate: annotations[FORCE] == ENABLED,
+        ignored: None,
+    }
+}
+
+fn digest(hash: &[u8]) -> String {
+    format!("sha256:{}", hex::encode(hash))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn manifests(objects: Vec<Value>) -> Manifests {
+        Manifests {
+            objects,
+            plain: false,
+        }
+    }
+
+    fn body(object: &RenderedObject) -> Value {
+        serde_json::from_slice(&object.body).expect("JSON")
+    }
+
+    fn object(api: &str, kind: &str, namespace: &str, name: &str) -> Value {
+        json!({"apiVersion": api, "kind": kind, "metadata": {"name": name, "namespace": namespace}})
+    }
+
+    #[test]
+    fn objects_are_labelled_stripped_and_digested() {
+        let exported = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {
+                "name": "a", "namespace": "n", "labels": null, "annotations": {"x": "y"},
+                "managedFields": [], "resourceVersion": "1", "uid": "u", "creationTimestamp": null,
+                "generation": 3, "selfLink": "/x",
+            },
+            "data": {"status": "kept"},
+            "status": {"phase": "x"},
+        });
+        let set = finish(&manifests(vec![exported]), &BTreeMap::new(), "0123").expect("set");
+        let only = &set.objects[0];
+        assert_eq!(
+            body(only),
+            json!({
+                "apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": "a", "namespace": "n", "labels": {"starling.dev/owner": "0123"}, "annotations": {"x": "y"}},
+                "data": {"status": "kept"},
+            })
+        );
+        assert_eq!(only.digest, digest(Sha256::digest(&only.body).as_slice()));
+        assert_eq!(only.digest.len(), "sha256:".len() + 64);
+        assert_eq!(
+            (only.api_version.as_str(), only.key.to_string().as_str()),
+            ("v1", "ConfigMap n/a")
+        );
+    }
+
+    #[test]
+    fn directives_are_read_from_annotations() {
+        let annotated = |annotations: Value| {
+            let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "annotations": annotations}});
+            let set = finish(&manifests(vec![object]), &BTreeMap::new(), "o").expect("set");
+            let Directives {
+                left_alone,
+                recreate,
+                ignored,
+            } = set.objects[0].directives.clone();
+            assert_eq!(ignored, None);
+            (left_alone, recreate)
+        };
+        assert_eq!(annotated(json!({})), (false, false));
+        assert_eq!(
+            annotated(json!({"starling.dev/reconcile": "disabled"})),
+            (true, false)
+        );
+        assert_eq!(
+            annotated(json!({"starling.dev/reconcile": "enabled"})),
+            (false, false)
+        );
+        assert_eq!(annotated(json!({"starling.dev/force": "enabled"})), (false, true));
+    }
+
+    #[test]
+    fn a_foreign_owner_label_is_replaced() {
+        let copied = json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "a", "labels": {"starling.dev/owner": "other", "app": "x"}}});
+        let set = finish(&manifests(vec![copied]), &BTreeMap::new(), "mine").expect("set");
+        assert_eq!(
+            body(&set.objects[0])["metadata"]["labels"],
+            json!({"starling.dev/owner": "mine", "app": "x"})
+        );
+    }
+
+    #[test]
+    fn the_order_is_by_phase_and_otherwise_as_rendered() {
+        let set = finish(
+            &manifests(vec![
+                object(
+                    "admissionregistration.k8s.io/v1",
+                    "ValidatingWebhookConfiguration",
+                    "",
+                    "hook",
+                ),
+                object("apps/v1", "Deployment", "n", "z"),
+                object("v1", "ConfigMap", "n", "a"),
+                object("rbac.authorization.k8s.io/v1", "ClusterRole", "", "role"),
+                object("v1", "Namespace", "", "n"),
+                object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "crd"),
+            ]),
+            &BTreeMap::new(),
+            "o",
+        )
+        .expect("set");
+        let names: Vec<_> = set
+            .objects
+            .iter()
+            .map(|object| object.key.name.as_str())
+            .collect();
+        assert_eq!(names, ["crd", "n", "role", "z", "a", "hook"]);
+    }
+
+    #[test]
+    fn equal_values_give_equal_bytes_and_different_values_do_not() {
+        let input = manifests(vec![json!({"apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": "web", "namespace": "n"}, "spec": {"replicas": "${R}"}})]);
+        let render =
+            |r: &str| finish(&input, &BTreeMap::from([("R".to_owned(), r.to_owned())]), "o").expect("set");
+        let (one, again, two) = (render("1"), render("1"), render("2"));
+        assert_eq!(
+            (&one.digest, &one.objects[0].body),
+            (&again.digest, &again.objects[0].body)
+        );
+        assert_ne!(one.digest, two.digest);
+        assert_eq!(body(&two.objects[0])["spec"]["replicas"], 2);
+    }
+
+    #[test]
+    fn the_set_digest_depends_on_what_is_in_it() {
+        let empty = finish(&manifests(vec![]), &BTreeMap::new(), "o")
+            .expect("set")
+            .digest;
+        let one = finish(
+            &manifests(vec![object("v1", "ConfigMap", "n", "a")]),
+            &BTreeMap::new(),
+            "o",
+        );
+        assert_ne!(empty, one.expect("set").digest);
+    }
+
+    #[test]
+    fn objects_with_equal_identity_after_substitution_are_an_error() {
+        let input = manifests(vec![
+            object("v1", "ConfigMap", "n", "${A}"),
+            object("v1", "ConfigMap", "n", "x"),
+        ]);
+        let error =
+            finish(&input, &BTreeMap::from([("A".to_owned(), "x".to_owned())]), "o").expect_err("same");
+        assert_eq!(error.to_string(), "ConfigMap n/x occurs twice");
+    }
+
+    #[test]
+    fn an_empty_name_after_substitution_is_an_error() {
+        let input = manifests(vec![object("v1", "ConfigMap", "n", "${A}")]);
+        let error =
+            finish(&input, &BTreeMap::from([("A".to_owned(), String::new())]), "o").expect_err("no name");
+        assert!(error.to_string().contains("metadata.name"), "{error}");
+    }
+
+    #[test]
+    fn labels_that_are_not_a_mapping_are_an_error() {
+        let input = manifests(vec![json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "a", "labels": ["x"]}})]);
+        let error = finish(&input, &BTreeMap::new(), "o").expect_err("labels");
+        assert_eq!(error.to_string(), "ConfigMap a: metadata.labels is not a mapping");
+    }
+}

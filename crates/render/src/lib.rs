@@ -1,0 +1,235 @@
+//! Renders a tree to a rendered set; the only package of Starling that starts processes.
+//!
+//! [`Renderer::build`] turns a folder of a repository into objects, once per commit, path and target namespace:
+//! *prepare* (check every included kustomization, generate one for a plain folder, wrap it for a target namespace) →
+//! *run* kustomize inside limits → *read* its output → *decrypt* objects in memory. [`finish`] then creates the bytes
+//! for the clusters with equal values; it is pure and cheap, the build is neither.
+//!
+//! This package does not decide how a render is used. An empty render is returned; core decides that it must not prune.
+
+mod check;
+mod decrypt;
+mod error;
+mod finish;
+mod manifest;
+mod plain;
+mod process;
+mod redact;
+mod remote;
+mod secret;
+mod substitute;
+mod tool;
+mod tree;
+mod workspace;
+mod yaml;
+
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+pub use decrypt::{DecryptProblem, Identities, IdentityError, Sops};
+pub use error::{Refusal, RenderError};
+pub use finish::finish;
+pub use tool::BuildTool;
+pub use yaml::YamlError;
+
+use process::{Call, Finished};
+use workspace::{Prepared, Workspace};
+
+/// The error of a build with a comma in a kind, name or namespace: kustomize keeps previous ones in comma-separated
+/// lists. The usual cause is a manifest that was encrypted as a whole, because ciphertext contains commas.
+const COMMA_ERROR: &str = "number of previous names";
+const COMMA_ADVICE: &str = "; an object's kind or name has a comma in it, as encrypted ones have: leave apiVersion, kind \
+                            and metadata in plain text, with encrypted_regex: ^(data|stringData)$";
+/// The errors of a build that reached the memory limit. The last one is from the garbage collector of Go, which does
+/// not check all of its allocations (observed with Go 1.26); an error in the code of kustomize would be a panic.
+const MEMORY_ERRORS: [&str; 3] = [
+    "out of memory",
+    "cannot allocate memory",
+    "SIGSEGV: segmentation violation\nPC=",
+];
+
+/// The limits of one build.
+#[derive(Clone, Debug)]
+pub struct RenderLimits {
+    /// Wall-clock time of the build program, without the wait for its start.
+    pub time: Duration,
+    /// Bytes of output, and of all files of a plain folder together.
+    pub output_bytes: usize,
+    /// Bytes of memory that the build program may write to.
+    pub memory_bytes: u64,
+    /// Objects in one render.
+    pub objects: usize,
+    /// Concurrent builds; at least one.
+    pub builds: usize,
+}
+
+impl Default for RenderLimits {
+    fn default() -> Self {
+        Self {
+            time: Duration::from_secs(60),
+            output_bytes: 64 << 20,
+            memory_bytes: 1 << 30,
+            objects: 20_000,
+            builds: 2,
+        }
+    }
+}
+
+/// The objects of one folder of one revision, before substitution of the values of a cluster.
+///
+/// Has no `Debug`: the objects may include Secrets.
+pub struct Manifests {
+    /// In the order of the build; each has `apiVersion`, `kind` and `metadata.name`.
+    pub objects: Vec<Value>,
+    /// Whether the files were read directly because no kustomize was found.
+    pub plain: bool,
+}
+
+/// Builds folders into manifests. Cheap to clone; clones share the limit on concurrent builds.
+#[derive(Clone, Debug)]
+pub struct Renderer {
+    tool: BuildTool,
+    sops: Sops,
+    limits: RenderLimits,
+    permits: Arc<Semaphore>,
+}
+
+impl Renderer {
+    /// Creates a renderer with a build program.
+    #[must_use]
+    pub fn new(tool: BuildTool, limits: RenderLimits) -> Self {
+        let permits = Arc::new(Semaphore::new(limits.builds.clamp(1, Semaphore::MAX_PERMITS)));
+        Self {
+            tool,
+            sops: Sops::default(),
+            limits,
+            permits,
+        }
+    }
+
+    /// Decrypts objects with this program.
+    #[must_use]
+    pub fn with_sops(mut self, sops: Sops) -> Self {
+        self.sops = sops;
+        self
+    }
+
+    /// Returns the build program, for the condition that names it.
+    #[must_use]
+    pub fn tool(&self) -> &BuildTool {
+        &self.tool
+    }
+
+    /// Builds the folder `path` of a tree.
+    ///
+    /// `tree` is a private copy of the repository: the caller owns it, runs one build at a time in it and deletes it.
+    /// `path` is relative; empty or `.` is the root. With a `target_namespace`, the folder is built through a
+    /// kustomization that sets it, so that kustomize decides which kinds are namespaced; the user's own file is never
+    /// edited. Encrypted objects are decrypted with `identities`; without identities, they are an error, because
+    /// ciphertext must not be applied.
+    ///
+    /// Dropping the future kills the running program and its children.
+    ///
+    /// # Errors
+    /// See [`RenderError`]. Output of a program that failed or was stopped is never used.
+    pub async fn build(
+        &self,
+        tree: &Path,
+        path: &str,
+        target_namespace: &str,
+        identities: Option<&Identities>,
+    ) -> Result<Manifests, RenderError> {
+        let _permit = self.permits.acquire().await.map_err(|_| RenderError::Abandoned)?;
+        let prepared = {
+            let (tree, path) = (tree.to_owned(), path.to_owned());
+            let (namespace, limits) = (target_namespace.to_owned(), self.limits.clone());
+            let with_tool = self.tool != BuildTool::None;
+            blocking(move || workspace::prepare(&tree, &path, &namespace, &limits, with_tool)).await?
+        };
+        let (objects, plain) = match prepared {
+            Prepared::Direct(objects) => (objects, self.tool == BuildTool::None),
+            Prepared::Build(workspace) => (self.run(workspace).await?, false),
+        };
+        let objects = decrypt::open(objects, &self.sops, identities, &self.limits).await?;
+        unique(Manifests { objects, plain })
+    }
+
+    async fn run(&self, workspace: Workspace) -> Result<Vec<Value>, RenderError> {
+        let Some((program, arguments)) = self.tool.command() else {
+            return Err(RenderError::NoKustomize {
+                what: "this folder".to_owned(),
+            });
+        };
+        let arguments: Vec<&str> = arguments.iter().copied().chain([workspace.target()]).collect();
+        let call = Call {
+            name: "kustomize",
+            program,
+            arguments: &arguments,
+            home: workspace.home(),
+            environment: &[],
+            input: Stdio::null(),
+        };
+        let finished = process::run(call, &self.limits).await?;
+        let output = self.output_of(finished, &workspace)?;
+        let limit = self.limits.objects;
+        blocking(move || {
+            // Kept until here, so that its removal does not block the reactor.
+            drop(workspace);
+            const ORIGIN: &str = "the output of kustomize";
+            let documents = yaml::read(&output, limit).map_err(|source| RenderError::Yaml {
+                origin: ORIGIN.to_owned(),
+                source,
+            })?;
+            manifest::objects(documents, ORIGIN, limit)
+        })
+        .await
+    }
+
+    /// Returns the output of a successful build.
+    fn output_of(&self, finished: Finished, workspace: &Workspace) -> Result<Vec<u8>, RenderError> {
+        let Finished {
+            status,
+            stdout,
+            stderr,
+        } = finished;
+        if status.success() {
+            return Ok(stdout);
+        }
+        if MEMORY_ERRORS.iter().any(|text| stderr.contains(text)) {
+            return Err(RenderError::OutOfMemory {
+                limit: self.limits.memory_bytes,
+            });
+        }
+        let mut shown = workspace.shown(&stderr);
+        if stderr.contains(COMMA_ERROR) {
+            shown.push_str(COMMA_ADVICE);
+        }
+        Err(RenderError::Failed {
+            status: status.to_string(),
+            stderr: shown,
+        })
+    }
+}
+
+fn unique(manifests: Manifests) -> Result<Manifests, RenderError> {
+    let keys: Vec<_> = manifests
+        .objects
+        .iter()
+        .filter_map(|object| manifest::identity(object).ok())
+        .collect();
+    manifest::unique(keys.iter().map(|identity| &identity.key))?;
+    Ok(manifests)
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, RenderError> + Send + 'static,
+) -> Result<T, RenderError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|_| RenderError::Abandoned)?
+}

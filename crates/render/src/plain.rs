@@ -1,0 +1,212 @@
+//! Plain folders without a kustomization: all YAML files below them are included.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::manifest;
+use super::tree::{Node, Tree};
+use super::{Refusal, RenderError, RenderLimits, yaml};
+
+/// Maximum files and folders below one plain folder.
+const MAX_ENTRIES: usize = 100_000;
+
+/// The content of a plain folder, ordered by name.
+pub(super) struct Listing {
+    /// YAML files with at least one document.
+    pub(super) files: Vec<(PathBuf, Vec<Value>)>,
+    /// Subfolders with a kustomization.
+    pub(super) kustomizations: Vec<PathBuf>,
+}
+
+impl Listing {
+    /// Reads a plain folder. Skips hidden files and folders, and files that are not YAML.
+    ///
+    /// A YAML file that is not a manifest is an error and not skipped: if it were skipped by mistake, its objects would
+    /// be pruned.
+    pub(super) fn of(tree: &Tree, folder: &Path, limits: &RenderLimits) -> Result<Self, RenderError> {
+        let mut scan = Scan {
+            tree,
+            limits,
+            count: 0,
+            bytes: 0,
+            listing: Self::empty(),
+        };
+        let mut ahead = vec![folder.to_owned()];
+        while let Some(folder) = ahead.pop() {
+            let mut below = scan.folder(&folder)?;
+            below.reverse();
+            ahead.append(&mut below);
+        }
+        Ok(scan.listing)
+    }
+
+    fn empty() -> Self {
+        Self {
+            files: Vec::new(),
+            kustomizations: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.kustomizations.is_empty()
+    }
+
+    /// Writes a kustomization that lists the whole content.
+    pub(super) fn generate(&self, tree: &Tree, folder: &Path) -> Result<Generated, RenderError> {
+        let paths = self
+            .files
+            .iter()
+            .map(|(path, _)| path)
+            .chain(&self.kustomizations);
+        // The leading `./` keeps a folder called `github.com` from being taken for an address.
+        let resources: Vec<String> = paths
+            .map(|path| format!("./{}", path.strip_prefix(folder).unwrap_or(path).display()))
+            .collect();
+        let content = json!({
+            "apiVersion": "kustomize.config.k8s.io/v1beta1",
+            "kind": "Kustomization",
+            "resources": resources,
+        });
+        let path = folder.join("kustomization.yaml");
+        let write = || {
+            let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+            let generated = Generated(path.clone());
+            file.write_all(content.to_string().as_bytes())?;
+            Ok(generated)
+        };
+        write().map_err(|source| RenderError::File {
+            file: tree.name(&path),
+            source,
+        })
+    }
+
+    /// Returns the objects of a folder that needs no kustomize.
+    pub(super) fn objects(self, tree: &Tree, limit: usize) -> Result<Vec<Value>, RenderError> {
+        if let Some(folder) = self.kustomizations.first() {
+            return Err(RenderError::NoKustomize {
+                what: tree.name(folder),
+            });
+        }
+        let mut objects = Vec::new();
+        for (path, documents) in self.files {
+            objects.append(&mut manifest::objects(documents, &tree.name(&path), limit)?);
+            if objects.len() > limit {
+                return Err(RenderError::TooLarge {
+                    what: "the number of objects",
+                    limit,
+                });
+            }
+        }
+        Ok(objects)
+    }
+}
+
+/// A generated kustomization. Removed on drop, so that a later build of a parent folder reads only files of git.
+pub(super) struct Generated(PathBuf);
+
+impl Drop for Generated {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.0) {
+            tracing::debug!(%error, "generated kustomization was not removed");
+        }
+    }
+}
+
+struct Scan<'a> {
+    tree: &'a Tree,
+    limits: &'a RenderLimits,
+    count: usize,
+    bytes: usize,
+    listing: Listing,
+}
+
+impl Scan<'_> {
+    /// Lists one folder and returns the folders below it that are plain too.
+    fn folder(&mut self, folder: &Path) -> Result<Vec<PathBuf>, RenderError> {
+        let failed = |source| RenderError::File {
+            file: self.tree.name(folder),
+            source,
+        };
+        let mut names = Vec::new();
+        for entry in fs::read_dir(folder).map_err(failed)? {
+            self.count += 1;
+            if self.count > MAX_ENTRIES {
+                return Err(RenderError::TooLarge {
+                    what: "the files of a plain folder",
+                    limit: MAX_ENTRIES,
+                });
+            }
+            names.push(entry.map_err(failed)?.file_name());
+        }
+        names.sort();
+        let mut below = Vec::new();
+        for name in names {
+            // A name that is not UTF-8 cannot be written into a kustomization; it is shown with replacements.
+            let text = name.to_string_lossy();
+            if !text.starts_with('.') {
+                below.extend(self.entry(folder, &text)?);
+            }
+        }
+        Ok(below)
+    }
+
+    /// Lists one entry; returns it if it is a plain folder to descend into.
+    fn entry(&mut self, folder: &Path, name: &str) -> Result<Option<PathBuf>, RenderError> {
+        let path = folder.join(name);
+        let wanted = name.ends_with(".yaml") || name.ends_with(".yml");
+        let link = fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_symlink());
+        let refused = |refusal| RenderError::Refused {
+            file: self.tree.name(folder),
+            field: "folder".to_owned(),
+            entry: name.to_owned(),
+            refusal,
+        };
+        match self.tree.resolve(folder, name) {
+            Ok(Node::File(_)) if wanted => self.file(path).map(|()| None),
+            // Following the link could form a cycle, and ignoring it would lose objects.
+            Ok(Node::Folder(_)) if link => Err(refused(Refusal::WrongType)),
+            Ok(Node::Folder(path)) if self.tree.kustomization(&path)?.is_some() => {
+                self.listing.kustomizations.push(path);
+                Ok(None)
+            }
+            Ok(Node::Folder(path)) => Ok(Some(path)),
+            Err(refusal) if wanted || refusal == Refusal::Outside => Err(refused(refusal)),
+            Ok(Node::File(_)) | Err(_) => Ok(None),
+        }
+    }
+
+    fn file(&mut self, path: PathBuf) -> Result<(), RenderError> {
+        let limit = self.limits.output_bytes;
+        let content = self.tree.read(&path, limit)?;
+        self.bytes += content.len();
+        if self.bytes > limit {
+            return Err(RenderError::TooLarge {
+                what: "a plain folder in bytes",
+                limit,
+            });
+        }
+        let origin = self.tree.name(&path);
+        let documents = yaml::read(&content, self.limits.objects).map_err(|source| RenderError::Yaml {
+            origin: origin.clone(),
+            source,
+        })?;
+        for (index, document) in documents.iter().enumerate() {
+            for missing in ["apiVersion", "kind"] {
+                if !document[missing].is_string() {
+                    return Err(RenderError::Incomplete {
+                        origin,
+                        document: index + 1,
+                        missing,
+                    });
+                }
+            }
+        }
+        if !documents.is_empty() {
+            self.listing.files.push((path, documents));
+        }
+        Ok(())
+    }
+}

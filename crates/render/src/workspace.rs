@@ -1,0 +1,131 @@
+//! Prepares a build before the build program runs.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::check::{SecretLiterals, check};
+use super::plain::{Generated, Listing};
+use super::tree::Tree;
+use super::{RenderError, RenderLimits, redact};
+
+/// The link to the folder of the build. With a fixed name, no text of a user is an argument of the program, and no
+/// folder name can be taken for an address.
+const BASE: &str = "base";
+/// The folder of the kustomization that sets the target namespace.
+const WRAPPER: &str = "wrapper";
+/// The maximum length of a namespace name.
+const MAX_NAMESPACE: usize = 63;
+
+/// A folder that is ready to be built, or its objects if there is nothing to build.
+pub(super) enum Prepared {
+    /// No program is needed (an empty folder), or none was found.
+    Direct(Vec<Value>),
+    Build(Workspace),
+}
+
+/// The private folder of one build: working, home and temporary folder of the program.
+pub(super) struct Workspace {
+    home: TempDir,
+    target: &'static str,
+    root: PathBuf,
+    secret_literals: SecretLiterals,
+    _generated: Option<Generated>,
+}
+
+impl Workspace {
+    pub(super) fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// The folder to build, relative to [`Workspace::home`].
+    pub(super) fn target(&self) -> &'static str {
+        self.target
+    }
+
+    /// Returns the error output of the program, redacted for a status.
+    pub(super) fn shown(&self, stderr: &str) -> String {
+        redact::message(stderr, &[&self.root, self.home.path()], &self.secret_literals)
+    }
+}
+
+/// Checks a folder and prepares its build.
+pub(super) fn prepare(
+    tree: &Path,
+    path: &str,
+    namespace: &str,
+    limits: &RenderLimits,
+    with_tool: bool,
+) -> Result<Prepared, RenderError> {
+    if !namespace.is_empty() && !is_namespace(namespace) {
+        return Err(RenderError::BadNamespace {
+            namespace: namespace.to_owned(),
+        });
+    }
+    let tree = Tree::open(tree)?;
+    let folder = tree.folder(path)?;
+    let mut generated = None;
+    if tree.kustomization(&folder)?.is_none() {
+        let listing = Listing::of(&tree, &folder, limits)?;
+        if !with_tool && !namespace.is_empty() && !listing.is_empty() {
+            // Only kustomize knows which kinds are namespaced and which fields contain a namespace.
+            return Err(RenderError::NoKustomize {
+                what: "targetNamespace".to_owned(),
+            });
+        }
+        if !with_tool || listing.is_empty() {
+            return Ok(Prepared::Direct(listing.objects(&tree, limits.objects)?));
+        }
+        generated = Some(listing.generate(&tree, &folder)?);
+    } else if !with_tool {
+        return Err(RenderError::NoKustomize {
+            what: tree.name(&folder),
+        });
+    }
+    let secret_literals = check(&tree, &folder)?;
+    let (home, target) = create_folder(&folder, namespace).map_err(|source| RenderError::File {
+        file: "the folder of the build".to_owned(),
+        source,
+    })?;
+    let root = tree.root().to_owned();
+    Ok(Prepared::Build(Workspace {
+        home,
+        target,
+        root,
+        secret_literals,
+        _generated: generated,
+    }))
+}
+
+fn create_folder(folder: &Path, namespace: &str) -> std::io::Result<(TempDir, &'static str)> {
+    let home = tempfile::Builder::new().prefix("starling-build-").tempdir()?;
+    if namespace.is_empty() {
+        symlink(folder, home.path().join(BASE))?;
+        return Ok((home, BASE));
+    }
+    let wrapper = home.path().join(WRAPPER);
+    fs::create_dir(&wrapper)?;
+    symlink(folder, wrapper.join(BASE))?;
+    let kustomization = json!({
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": namespace,
+        "resources": [BASE],
+    });
+    fs::write(wrapper.join("kustomization.yaml"), kustomization.to_string())?;
+    Ok((home, WRAPPER))
+}
+
+/// Whether a name is a DNS label, as Kubernetes requires for a namespace.
+fn is_namespace(name: &str) -> bool {
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+    name.len() <= MAX_NAMESPACE
+        && edge(name.chars().next())
+        && edge(name.chars().next_back())
+        && name
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+}

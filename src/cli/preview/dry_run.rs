@@ -1,0 +1,328 @@
+//! The dry run on each cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _};
+use indicatif::{ProgressBar, ProgressStyle};
+use kube::ResourceExt;
+use starling_api::{APPROVE_DELETIONS, Cluster, ConflictPolicy, SyncEntry, SyncTemplate};
+use starling_core::apply::{Elsewhere, HeldDeletions, PruneBlocker};
+use starling_core::expand::{self, ClusterFacts};
+use starling_core::object::ObjectId;
+use starling_core::preview::{ClusterPreview, ObjectChange};
+use starling_core::target::{self, Owner};
+use tokio::time::Instant;
+
+use super::CONCURRENCY;
+use super::group::GroupScope;
+use super::revision::ResolvedRevision;
+use super::workspace::Workspace;
+use crate::controller::credentials::Credentials;
+use crate::controller::manifests::Rendered;
+use starling_member::{Member, Network, PreviewJob, Siblings};
+
+/// An entry that is built for a cluster.
+struct Part<'a> {
+    entry: &'a SyncEntry,
+    template: SyncTemplate,
+    owner: String,
+    rendered: Arc<Rendered>,
+}
+
+/// Previews these clusters, a few at a time.
+pub(super) async fn of_all(
+    workspace: &Workspace,
+    scope: &GroupScope,
+    revisions: &BTreeMap<String, ResolvedRevision>,
+    clusters: &BTreeMap<String, Cluster>,
+    limit: Duration,
+) -> anyhow::Result<BTreeMap<String, ClusterPreview>> {
+    // On standard error, and only in a terminal.
+    let style = ProgressStyle::with_template("{pos} of {len} clusters previewed")?;
+    let progress = ProgressBar::new(u64::try_from(clusters.len())?).with_style(style);
+    let previews = clusters.iter().map(|(name, cluster)| {
+        let progress = progress.clone();
+        async move {
+            let preview = of_cluster(workspace, scope, revisions, cluster, limit).await;
+            progress.inc(1);
+            (name.clone(), preview)
+        }
+        .boxed()
+    });
+    let previews: Vec<BoxFuture<'_, _>> = previews.collect();
+    let previews = futures::stream::iter(previews)
+        .buffer_unordered(CONCURRENCY)
+        .collect()
+        .await;
+    progress.finish_and_clear();
+    Ok(previews)
+}
+
+async fn of_cluster(
+    workspace: &Workspace,
+    scope: &GroupScope,
+    revisions: &BTreeMap<String, ResolvedRevision>,
+    cluster: &Cluster,
+    limit: Duration,
+) -> ClusterPreview {
+    let mut preview = ClusterPreview::default();
+    // A rollout does not touch a suspended cluster, so that is not a failure.
+    if cluster.spec.suspend {
+        preview.suspended = true;
+        return preview;
+    }
+    let member = match connect(workspace, cluster).await {
+        Ok(member) => member,
+        Err(error) => {
+            preview.fail_unknown("", crate::chain(error.as_ref()));
+            return preview;
+        }
+    };
+    let parts = parts(workspace, scope, revisions, cluster, &mut preview).await;
+    let approved = scope.group.annotations().get(APPROVE_DELETIONS);
+    let approved = approved.map_or("", String::as_str);
+    for part in &parts {
+        let until = Instant::now() + limit;
+        let dry_run = DryRun {
+            cluster,
+            member: &member,
+            parts: &parts,
+            approved,
+            deadline: until,
+        };
+        dry_run.of_part(part, &mut preview).await;
+    }
+    preview
+}
+
+async fn connect(workspace: &Workspace, cluster: &Cluster) -> anyhow::Result<Member> {
+    let credentials = Credentials::read(&workspace.hub, cluster).await?;
+    Ok(credentials.connect(&Network::system())?)
+}
+
+/// Builds the entries of the group for a cluster; an entry that cannot be built is a failure.
+async fn parts<'a>(
+    workspace: &Workspace,
+    scope: &'a GroupScope,
+    revisions: &BTreeMap<String, ResolvedRevision>,
+    cluster: &Cluster,
+    preview: &mut ClusterPreview,
+) -> Vec<Part<'a>> {
+    let (namespace, group) = (
+        scope.group.namespace().unwrap_or_default(),
+        scope.group.name_any(),
+    );
+    let mut parts = Vec::new();
+    for entry in &scope.group.spec.syncs {
+        let template = match expand::resolve(&entry.template, &ClusterFacts::of(cluster)) {
+            Ok(template) => template,
+            Err(error) => {
+                preview.fail(&entry.name, error.to_string());
+                continue;
+            }
+        };
+        let Some(at) = workspace.at(scope, revisions, &entry.name) else {
+            continue;
+        };
+        let of = Owner::Entry {
+            group: &group,
+            entry: &entry.name,
+        };
+        let owner = target::owner(&workspace.installation, &namespace, of);
+        match workspace.builder().render(&at, &template, &owner).await {
+            Ok(rendered) => parts.push(Part {
+                entry,
+                template,
+                owner,
+                rendered,
+            }),
+            Err(error) => preview.fail(&entry.name, crate::chain(&error)),
+        }
+    }
+    parts
+}
+
+/// The dry run of the entries of a cluster.
+#[derive(Clone, Copy)]
+struct DryRun<'a> {
+    cluster: &'a Cluster,
+    member: &'a Member,
+    /// All entries of the cluster.
+    parts: &'a [Part<'a>],
+    /// Approved deletions, as in the annotation of the group.
+    approved: &'a str,
+    deadline: Instant,
+}
+
+impl DryRun<'_> {
+    async fn of_part(self, part: &Part<'_>, preview: &mut ClusterPreview) {
+        let Self {
+            cluster,
+            member,
+            parts,
+            approved,
+            deadline,
+        } = self;
+        let name = part.entry.name.as_str();
+        let account = part.template.service_account_name.as_str();
+        let namespace = cluster.namespace().unwrap_or_default();
+        let member = if account.is_empty() {
+            member.clone()
+        } else {
+            match member.impersonating(&namespace, account) {
+                Ok(member) => member,
+                Err(error) => {
+                    return preview.fail(name, format!("serviceAccountName: {}", crate::chain(&error)));
+                }
+            }
+        };
+        let others: Vec<&Part<'_>> = parts.iter().filter(|other| other.entry.name != name).collect();
+        let objects = others.iter().flat_map(|other| &other.rendered.set.objects);
+        let siblings = Others(objects.map(|object| object.key.clone()).collect());
+        for object in &part.rendered.set.objects {
+            if siblings.0.contains(&object.key) {
+                preview.fail(
+                    name,
+                    format!(
+                        "{}: another entry of the group renders this object, too",
+                        object.key
+                    ),
+                );
+            }
+        }
+        let group_owners = others.iter().map(|other| other.owner.clone()).collect();
+        let found = member
+            .preview(PreviewJob {
+                owner: &part.owner,
+                desired: &part.rendered.set,
+                prune: part.template.prune,
+                allow_empty: part.template.allow_empty,
+                conflicts_override: part.template.conflicts == ConflictPolicy::Override,
+                recreate: part.template.force,
+                siblings: &siblings,
+                handed_over_by: &group_owners,
+                // Approvals on single Syncs are not read: the preview shows the rollout without them.
+                approved,
+                deadline,
+            })
+            .await;
+        preview
+            .changes
+            .extend(found.changes.into_iter().map(|(key, change)| ObjectChange {
+                entry: name.to_owned(),
+                key,
+                change,
+            }));
+        for (_, error) in &found.failures {
+            preview.fail(name, crate::chain(error));
+        }
+        if let Some(error) = &found.interrupted {
+            preview.fail_unknown(name, crate::chain(error));
+        }
+        if let Some(blocker) = &found.prune_blocker {
+            report_blocker(preview, name, blocker);
+        }
+    }
+}
+
+/// Reports why prune is skipped. It is a failure where the Sync would not become ready, which fails the cluster in the
+/// rollout.
+fn report_blocker(preview: &mut ClusterPreview, entry: &str, blocker: &PruneBlocker) {
+    match blocker {
+        PruneBlocker::Off => preview.notes.push(format!(
+            "{entry}: objects that are no longer in git stay: prune is off"
+        )),
+        PruneBlocker::EmptyRender => preview.fail(
+            entry,
+            "EmptyRender: the build has no objects, so nothing is deleted; set allowEmpty to delete all objects"
+                .to_owned(),
+        ),
+        PruneBlocker::HandOverUnknown(why) => preview.fail(
+            entry,
+            format!("HandOverUnknown: prune skipped, another Sync may own these objects: {why}"),
+        ),
+        PruneBlocker::Budget(held) => preview.fail(entry, held_deletions(held)),
+    }
+}
+
+/// Deletions that need an approval, with the objects as far as they are known by name.
+fn held_deletions(held: &HeldDeletions) -> String {
+    let mut objects: Vec<String> = held.objects.iter().map(ToString::to_string).collect();
+    if let Some(more) = held.deletions.checked_sub(objects.len()).filter(|more| *more > 0) {
+        objects.push(format!("{more} more"));
+    }
+    format!(
+        "DeletionHeld: {} of {} objects are no longer in git and would be deleted; to approve, annotate the Sync or its SyncGroup \
+         with {APPROVE_DELETIONS}={}: {}",
+        held.deletions,
+        held.of,
+        held.digest,
+        objects.join(", ")
+    )
+}
+
+/// The objects of the other entries of the group on the same cluster.
+#[derive(Debug)]
+struct Others(BTreeSet<ObjectId>);
+
+impl Siblings for Others {
+    fn objects(&self) -> BoxFuture<'_, Elsewhere> {
+        let keys = self.0.clone();
+        async { Elsewhere::Known(keys) }.boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_blocker_that_fails_the_cluster_is_a_failure_and_others_are_notes() {
+        let reported = |blocker| {
+            let mut preview = ClusterPreview::default();
+            report_blocker(&mut preview, "app", &blocker);
+            let failures = preview.failures.iter().map(|failure| failure.message.clone());
+            (failures.collect::<Vec<_>>(), preview.notes)
+        };
+        let (failures, notes) = reported(PruneBlocker::Off);
+        assert!(
+            failures.is_empty() && notes[0].contains("prune is off"),
+            "{notes:?}"
+        );
+        for (blocker, reason) in [
+            (PruneBlocker::EmptyRender, "EmptyRender: "),
+            (
+                PruneBlocker::HandOverUnknown("no answer".into()),
+                "HandOverUnknown: ",
+            ),
+        ] {
+            let (failures, notes) = reported(blocker);
+            assert!(
+                failures[0].starts_with(reason) && notes.is_empty(),
+                "{failures:?}"
+            );
+        }
+        let space = ObjectId {
+            group: String::new(),
+            kind: "Namespace".into(),
+            namespace: String::new(),
+            name: "shop".into(),
+        };
+        let (failures, _) = reported(PruneBlocker::Budget(HeldDeletions {
+            digest: "sha256:1".into(),
+            deletions: 3,
+            of: 20,
+            objects: vec![space],
+        }));
+        assert_eq!(
+            failures,
+            [
+                "DeletionHeld: 3 of 20 objects are no longer in git and would be deleted; to approve, annotate the Sync or its \
+                 SyncGroup with starling.dev/approve-deletions=sha256:1: Namespace shop, 2 more"
+            ]
+        );
+    }
+}

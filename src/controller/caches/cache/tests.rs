@@ -1,0 +1,324 @@
+use k8s_openapi::api::core::v1::ConfigMap;
+
+use super::super::deletions::DELETION_KEPT;
+use super::*;
+
+fn object(name: &str, version: u64) -> ConfigMap {
+    versioned(name, &version.to_string())
+}
+
+fn versioned(name: &str, version: &str) -> ConfigMap {
+    serde_json::from_value(serde_json::json!({
+        "metadata": {"namespace": "ns", "name": name, "resourceVersion": version}
+    }))
+    .unwrap()
+}
+
+fn read(name: &str, version: u64) -> DeserializeGuard<ConfigMap> {
+    DeserializeGuard(Ok(object(name, version)))
+}
+
+fn unreadable(name: &str) -> DeserializeGuard<ConfigMap> {
+    let metadata = object(name, 9).metadata;
+    DeserializeGuard(Err(InvalidObject {
+        error: "no".into(),
+        metadata,
+    }))
+}
+
+#[test]
+fn an_answer_that_holds_an_edit_of_somebody_else_is_no_mere_report() {
+    let cache: Cache<ConfigMap> = Cache::default();
+    let with = |version: u64, change: &dyn Fn(&mut ObjectMeta)| {
+        let mut object = object("a", version);
+        change(&mut object.metadata);
+        cache.observe_write(object).map(|change| change.is_edit())
+    };
+    let generation = |of: i64| move |meta: &mut ObjectMeta| meta.generation = Some(of);
+    assert_eq!(with(1, &generation(1)), Some(true), "it is new");
+    assert_eq!(with(2, &generation(1)), Some(false));
+    assert_eq!(with(3, &generation(2)), Some(true), "an edited spec");
+    let asked = |meta: &mut ObjectMeta| {
+        meta.generation = Some(2);
+        meta.annotations = Some(BTreeMap::from([("asked".to_owned(), "now".to_owned())]));
+    };
+    assert_eq!(with(4, &asked), Some(true), "an annotation");
+    assert_eq!(with(5, &asked), Some(false));
+    assert_eq!(with(4, &generation(3)), None, "old news");
+}
+
+fn version_of(cache: &Cache<ConfigMap>, name: &str) -> Option<String> {
+    cache
+        .get(&ObjectKey::new("ns", name))
+        .and_then(|o| o.resource_version())
+}
+
+#[test]
+fn a_lagging_watch_does_not_undo_what_we_wrote() {
+    let cache = Cache::default();
+    assert!(cache.observe_write(object("a", 10)).is_some());
+    assert!(cache.observe_event(Event::Apply(read("a", 9))).is_empty());
+    assert!(cache.observe_event(Event::Apply(read("a", 10))).is_empty());
+    assert_eq!(version_of(&cache, "a").as_deref(), Some("10"));
+    assert_eq!(cache.observe_event(Event::Apply(read("a", 11))).len(), 1);
+}
+
+#[test]
+fn a_late_answer_does_not_bring_back_what_was_deleted() {
+    let cache = Cache::default();
+    cache.observe_event(Event::Apply(read("a", 10)));
+    assert_eq!(cache.observe_event(Event::Delete(read("a", 12))).len(), 1);
+    assert!(cache.observe_write(object("a", 11)).is_none());
+    assert_eq!(version_of(&cache, "a"), None);
+    assert!(cache.observe_write(object("a", 13)).is_some());
+}
+
+#[test]
+fn a_new_list_tells_what_is_gone() {
+    let cache = Cache::default();
+    for name in ["a", "b"] {
+        cache.observe_event(Event::Apply(read(name, 5)));
+    }
+    cache.observe_event(Event::Init);
+    cache.observe_event(Event::InitApply(read("b", 5)));
+    cache.observe_event(Event::InitApply(read("c", 7)));
+    assert!(!cache.is_synced());
+    let changes = cache.observe_event(Event::InitDone);
+    assert!(cache.is_synced());
+    let gone: Vec<_> = changes
+        .iter()
+        .filter(|c| matches!(c, Change::Deleted(_)))
+        .map(|c| c.object().name_any())
+        .collect();
+    assert_eq!(gone, ["a"]);
+    assert_eq!(changes.len(), 2);
+}
+
+#[test]
+fn what_was_written_during_a_list_stays_and_a_ghost_does_not() {
+    let cache = Cache::default();
+    cache.observe_write(object("ghost", 30));
+    cache.observe_event(Event::Init);
+    cache.observe_write(object("new", 31));
+    cache.observe_event(Event::InitDone);
+    assert_eq!(version_of(&cache, "ghost"), None);
+    assert_eq!(version_of(&cache, "new").as_deref(), Some("31"));
+}
+
+/// Guards against a hole in the cache: an object that was deleted and created again was gone from it until the watch
+/// had caught up.
+#[test]
+fn a_lagging_deletion_does_not_remove_the_object_that_was_created_since() {
+    let cache = Cache::default();
+    cache.observe_event(Event::Apply(read("a", 5)));
+    cache.observe_delete(&ObjectKey::new("ns", "a"));
+    assert!(cache.observe_write(object("a", 8)).is_some());
+    assert!(cache.observe_event(Event::Delete(read("a", 7))).is_empty());
+    assert_eq!(version_of(&cache, "a").as_deref(), Some("8"));
+    assert_eq!(cache.observe_event(Event::Delete(read("a", 8))).len(), 1);
+    assert_eq!(version_of(&cache, "a"), None);
+}
+
+/// Guards against a leak of the name of every object that ever was: a watch that is not cut lists once.
+#[tokio::test(start_paused = true)]
+async fn a_deletion_is_remembered_for_as_long_as_an_answer_may_take() {
+    let cache = Cache::default();
+    let delete = |name: &str, version: u64| cache.observe_event(Event::Delete(read(name, version)));
+    delete("a", 5);
+    tokio::time::advance(DELETION_KEPT / 2).await;
+    delete("b", 6);
+    delete("a", 7);
+    tokio::time::advance(DELETION_KEPT / 2).await;
+    delete("c", 8);
+    assert!(cache.observe_write(object("a", 6)).is_none());
+    assert!(cache.observe_write(object("b", 5)).is_none());
+    tokio::time::advance(DELETION_KEPT).await;
+    delete("d", 9);
+    assert_eq!(cache.read().deletions.len(), 1);
+}
+
+fn with_uid(version: u64, uid: &str) -> ConfigMap {
+    let mut object = object("a", version);
+    object.metadata.uid = Some(uid.to_owned());
+    object
+}
+
+/// Guards against a ghost: the answer to a write of before a deletion arrived after the list that lacks the object, and
+/// no event would ever have removed it again.
+#[test]
+fn a_late_answer_does_not_bring_back_what_a_list_lacks() {
+    let cache = Cache::default();
+    let relist = || {
+        cache.observe_event(Event::Init);
+        cache.observe_event(Event::InitDone)
+    };
+    cache.observe_event(Event::Apply(DeserializeGuard(Ok(with_uid(4, "u1")))));
+    assert_eq!(relist().len(), 1);
+    assert!(cache.observe_write(with_uid(5, "u1")).is_none());
+    // Another object of its name is no ghost, though a restored server counts anew.
+    assert!(cache.observe_write(with_uid(3, "u2")).is_some());
+    cache.observe_event(Event::Delete(DeserializeGuard(Ok(with_uid(8, "u2")))));
+    relist();
+    assert!(
+        cache.observe_write(with_uid(7, "u2")).is_none(),
+        "deleted before the list"
+    );
+    let restored = with_uid(6, "u2");
+    assert_eq!(
+        cache
+            .observe_event(Event::Apply(DeserializeGuard(Ok(restored))))
+            .len(),
+        1
+    );
+}
+
+/// Two versions of an object: numbers beyond 64 bits, and what is no number at all.
+const BEYOND_64_BITS: [&str; 2] = ["18446744073709551616", "18446744073709551617"];
+const UNORDERED: [[&str; 2]; 4] = [["a9", "a1"], ["a1", "a9"], ["9", "a1"], ["a1", "9"]];
+
+/// Guards against a cache that freezes: of two versions that it could not read it took the second for no newer one.
+#[test]
+fn the_watch_is_followed_whatever_the_versions_look_like() {
+    for [first, second] in UNORDERED.into_iter().chain([BEYOND_64_BITS]) {
+        let guarded = |version: &str| DeserializeGuard(Ok(versioned("a", version)));
+        let cache = Cache::default();
+        assert_eq!(cache.observe_event(Event::Apply(guarded(first))).len(), 1);
+        assert!(
+            cache.observe_event(Event::Apply(guarded(first))).is_empty(),
+            "{first} again"
+        );
+        let changes = cache.observe_event(Event::Apply(guarded(second)));
+        assert_eq!(changes.len(), 1, "{first} {second}");
+        assert_eq!(version_of(&cache, "a").as_deref(), Some(second));
+
+        let cache = Cache::default();
+        cache.observe_event(Event::Delete(guarded(first)));
+        let changes = cache.observe_event(Event::Apply(guarded(second)));
+        assert_eq!(changes.len(), 1, "created again: {first} {second}");
+
+        let cache = Cache::default();
+        cache.observe_event(Event::Apply(guarded(first)));
+        assert_eq!(cache.observe_event(Event::Delete(guarded(second))).len(), 1);
+
+        let cache = Cache::default();
+        cache.observe_event(Event::Apply(guarded(first)));
+        cache.observe_event(Event::Init);
+        cache.observe_event(Event::InitApply(guarded(second)));
+        assert_eq!(
+            cache.observe_event(Event::InitDone).len(),
+            1,
+            "listed: {first} {second}"
+        );
+        assert_eq!(version_of(&cache, "a").as_deref(), Some(second));
+    }
+}
+
+/// The answer may be older than what the watch has brought, and would then stand until the next event.
+#[test]
+fn an_answer_that_cannot_be_ordered_does_not_replace_what_is_known() {
+    for [first, second] in UNORDERED {
+        let cache = Cache::default();
+        assert!(
+            cache.observe_write(versioned("a", first)).is_some(),
+            "nothing is known"
+        );
+        assert!(cache.observe_write(versioned("a", second)).is_none());
+        assert_eq!(version_of(&cache, "a").as_deref(), Some(first));
+        cache.observe_event(Event::Delete(DeserializeGuard(Ok(versioned("a", first)))));
+        assert!(cache.observe_write(versioned("a", second)).is_none(), "deleted");
+    }
+    let [older, newer] = BEYOND_64_BITS;
+    let cache = Cache::default();
+    cache.observe_write(versioned("a", newer));
+    assert!(cache.observe_write(versioned("a", older)).is_none());
+    cache.observe_event(Event::Apply(DeserializeGuard(Ok(versioned("a", older)))));
+    assert_eq!(version_of(&cache, "a").as_deref(), Some(newer));
+}
+
+/// An object that became unreadable must not look like one that was deleted.
+#[test]
+fn an_unreadable_object_stays_as_it_was() {
+    let cache = Cache::default();
+    cache.observe_event(Event::Apply(read("a", 5)));
+    cache.observe_event(Event::Apply(unreadable("a")));
+    cache.observe_event(Event::Init);
+    cache.observe_event(Event::InitApply(unreadable("a")));
+    cache.observe_event(Event::InitApply(unreadable("b")));
+    assert!(cache.observe_event(Event::InitDone).is_empty());
+    assert_eq!(version_of(&cache, "a").as_deref(), Some("5"));
+    assert!(cache.is_unreadable(&ObjectKey::new("ns", "b")));
+}
+
+/// Any history, seen through a watch that is cut, goes on a little too early (so that it repeats events), and begins
+/// anew with a list now and then: what is known in the end is what there is.
+#[test]
+fn t19_events_that_are_repeated_and_lists_in_between_end_in_the_same_state() {
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Move {
+        /// Something happens: an object is written, or deleted.
+        Put(usize),
+        Delete(usize),
+        /// The next event arrives.
+        Deliver,
+        /// The watch is cut and goes on from so many events before, back to the last list at most.
+        Cut(usize),
+        /// The watch is cut and everything is listed.
+        Relist,
+    }
+    const NAMES: [&str; 3] = ["a", "b", "c"];
+    let moves = prop_oneof![
+        3 => (0..NAMES.len()).prop_map(Move::Put),
+        2 => (0..NAMES.len()).prop_map(Move::Delete),
+        4 => Just(Move::Deliver),
+        1 => (0..6usize).prop_map(Move::Cut),
+        1 => Just(Move::Relist),
+    ];
+    proptest!(ProptestConfig::with_cases(256), |(moves in proptest::collection::vec(moves, 0..60))| {
+        let cache = Cache::default();
+        let mut truth: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut history: Vec<(bool, &str, u64)> = Vec::new();
+        let (mut listed, mut next) = (0, 0);
+        let deliver = |(put, name, version): (bool, &str, u64)| {
+            cache.observe_event(if put {
+                Event::Apply(read(name, version))
+            } else {
+                Event::Delete(read(name, version))
+            });
+        };
+        for step in moves {
+            let version = history.len() as u64 + 1;
+            match step {
+                Move::Put(n) => {
+                    truth.insert(NAMES[n], version);
+                    history.push((true, NAMES[n], version));
+                }
+                Move::Delete(n) => {
+                    if truth.remove(NAMES[n]).is_some() {
+                        history.push((false, NAMES[n], version));
+                    }
+                }
+                Move::Deliver if next < history.len() => {
+                    deliver(history[next]);
+                    next += 1;
+                }
+                Move::Deliver => {}
+                Move::Cut(back) => next = next.saturating_sub(back).max(listed),
+                Move::Relist => {
+                    cache.observe_event(Event::Init);
+                    for (name, version) in &truth {
+                        cache.observe_event(Event::InitApply(read(name, *version)));
+                    }
+                    cache.observe_event(Event::InitDone);
+                    (listed, next) = (history.len(), history.len());
+                }
+            }
+        }
+        history[next..].iter().copied().for_each(deliver);
+        for name in NAMES {
+            let known = version_of(&cache, name);
+            prop_assert_eq!(known, truth.get(name).map(ToString::to_string), "{}", name);
+        }
+    });
+}

@@ -1,0 +1,77 @@
+//! What this process knows of the health of each Sync's objects. No truth: after a start everything is read once.
+
+use jiff::Timestamp;
+use starling_core::health::{Cadence, Watched};
+
+use super::cache::ObjectKey;
+use super::keyed::{Keyed, per_object};
+
+/// One Sync's objects, and when they are read next.
+#[derive(Clone, Debug, Default)]
+pub struct SyncHealth {
+    /// The target that they belong to.
+    pub target: String,
+    /// The cluster that they are on, by identity.
+    pub cluster_id: String,
+    /// The objects.
+    pub watched: Watched,
+    /// When they are read next.
+    pub cadence: Cadence,
+}
+
+/// [`SyncHealth`] of each Sync with `wait`. A Sync is worked on by one worker at a time, so an entry has one writer.
+#[derive(Debug, Default)]
+pub struct HealthCache(Keyed<SyncHealth>);
+
+per_object!(HealthCache, 0);
+
+impl HealthCache {
+    /// What is known of a Sync's objects for this target on this cluster.
+    #[must_use]
+    pub fn get(&self, sync: &ObjectKey, target: &str, cluster_id: &str) -> Option<SyncHealth> {
+        let found = self.0.get(sync);
+        found.filter(|known| known.target == target && known.cluster_id == cluster_id)
+    }
+
+    /// When a Sync's objects are read next.
+    #[must_use]
+    pub fn next(&self, sync: &ObjectKey) -> Option<Timestamp> {
+        self.0.lock().get(sync)?.cadence.next()
+    }
+
+    /// Replaces what is known.
+    pub fn set(&self, sync: &ObjectKey, health: SyncHealth) {
+        self.0.set(sync, health);
+    }
+
+    /// Forgets a Sync.
+    pub fn forget(&self, sync: &ObjectKey) {
+        self.0.forget(sync);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_is_known_for_another_target_or_cluster_is_not_known() {
+        let cache = HealthCache::default();
+        let sync = ObjectKey::new("ns", "s");
+        let mut health = SyncHealth {
+            target: "t".into(),
+            cluster_id: "c".into(),
+            ..SyncHealth::default()
+        };
+        health.cadence.lost(Duration::ZERO, Timestamp::UNIX_EPOCH);
+        cache.set(&sync, health);
+        assert!(cache.get(&sync, "t", "c").is_some());
+        assert!(cache.get(&sync, "other", "c").is_none());
+        assert!(cache.get(&sync, "t", "other").is_none());
+        assert_eq!(cache.next(&sync), Some(Timestamp::UNIX_EPOCH));
+        cache.forget(&sync);
+        assert_eq!(cache.next(&sync), None);
+    }
+}

@@ -1,0 +1,192 @@
+//! The objects of a cache, and an index of them: a question about one cluster of thousands must not cost a walk over
+//! all.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use kube::ResourceExt;
+
+use super::object_key::ObjectKey;
+
+/// What an object is found by, besides its own key.
+pub type IndexBy<K> = fn(&K) -> Option<ObjectKey>;
+
+/// An index of the objects of a cache beyond [`IndexBy`]: it follows each of their changes.
+pub trait SecondaryIndex<K>: Default {
+    /// Takes in that an object is no longer as it was `before`, or was not there; and that it is as it is `after`, or
+    /// gone.
+    fn change(&mut self, before: Option<&Arc<K>>, after: Option<&Arc<K>>);
+}
+
+impl<K> SecondaryIndex<K> for () {
+    fn change(&mut self, _: Option<&Arc<K>>, _: Option<&Arc<K>>) {}
+}
+
+/// Objects by key. `by_index` names the same objects.
+pub(super) struct IndexedObjects<K, B> {
+    by_key: BTreeMap<ObjectKey, Arc<K>>,
+    by_index: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
+    index: Option<IndexBy<K>>,
+    secondary: B,
+}
+
+impl<K, B> fmt::Debug for IndexedObjects<K, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.by_key.keys()).finish()
+    }
+}
+
+impl<K, B: SecondaryIndex<K>> IndexedObjects<K, B> {
+    pub(super) fn new(index: Option<IndexBy<K>>) -> Self {
+        Self {
+            by_key: BTreeMap::new(),
+            by_index: HashMap::new(),
+            index,
+            secondary: B::default(),
+        }
+    }
+
+    pub(super) fn secondary(&self) -> &B {
+        &self.secondary
+    }
+
+    pub(super) fn get(&self, key: &ObjectKey) -> Option<&Arc<K>> {
+        self.by_key.get(key)
+    }
+
+    pub(super) fn insert(&mut self, key: ObjectKey, object: Arc<K>) {
+        let place = self.place(&object);
+        self.secondary.change(self.by_key.get(&key), Some(&object));
+        let before = self.by_key.insert(key.clone(), object);
+        let place_before = before.and_then(|before| self.place(&before));
+        if place_before != place {
+            self.leave(place_before.as_ref(), &key);
+            if let Some(place) = place {
+                self.by_index.entry(place).or_default().insert(key);
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: &ObjectKey) -> Option<Arc<K>> {
+        let removed = self.by_key.remove(key)?;
+        self.secondary.change(Some(&removed), None);
+        let place = self.place(&removed);
+        self.leave(place.as_ref(), key);
+        Some(removed)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// All, in the order of their keys.
+    pub(super) fn values(&self) -> impl Iterator<Item = &Arc<K>> {
+        self.by_key.values()
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.by_key.keys()
+    }
+
+    /// Those of one namespace, in the order of their names.
+    pub(super) fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<K>> {
+        let first = ObjectKey::new(namespace, "");
+        self.by_key
+            .range(first..)
+            .take_while(move |(key, _)| key.namespace == namespace)
+            .map(|(_, object)| object)
+    }
+
+    /// Those that the index has under a key, in the order of their own; none in a cache without an index.
+    pub(super) fn indexed(&self, by: &ObjectKey) -> impl Iterator<Item = &Arc<K>> {
+        self.by_index
+            .get(by)
+            .into_iter()
+            .flatten()
+            .filter_map(|key| self.by_key.get(key))
+    }
+
+    fn place(&self, object: &K) -> Option<ObjectKey> {
+        self.index.and_then(|index| index(object))
+    }
+
+    fn leave(&mut self, place: Option<&ObjectKey>, key: &ObjectKey) {
+        let Some(place) = place else { return };
+        if let Some(keys) = self.by_index.get_mut(place) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_index.remove(place);
+            }
+        }
+    }
+}
+
+/// A Sync is found by the Cluster that it is about.
+pub(in crate::controller) fn cluster_of(sync: &starling_api::SyncResource) -> Option<ObjectKey> {
+    let namespace = sync.namespace().unwrap_or_default();
+    Some(ObjectKey::new(namespace, &sync.spec.cluster_ref.name))
+}
+
+/// A Cluster is found by the identity that it was found to have; the namespace is none, as two may share it.
+pub(in crate::controller) fn identity_of(cluster: &starling_api::Cluster) -> Option<ObjectKey> {
+    let id = &cluster.status.as_ref()?.cluster_id;
+    (!id.is_empty()).then(|| ObjectKey::new("", id))
+}
+
+/// An approval is found by the group that it is about.
+pub(in crate::controller) fn group_of_approval(
+    approval: &starling_api::RolloutApproval,
+) -> Option<ObjectKey> {
+    let namespace = approval.namespace().unwrap_or_default();
+    Some(ObjectKey::new(namespace, &approval.spec.group))
+}
+
+/// So is an action.
+pub(in crate::controller) fn group_of_action(action: &starling_api::RolloutAction) -> Option<ObjectKey> {
+    let namespace = action.namespace().unwrap_or_default();
+    Some(ObjectKey::new(namespace, &action.spec.group))
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    use super::*;
+
+    fn object(name: &str, label: Option<&str>) -> (ObjectKey, Arc<ConfigMap>) {
+        let mut object = ConfigMap::default();
+        object.metadata.name = Some(name.into());
+        object.metadata.labels = label.map(|label| BTreeMap::from([("of".to_owned(), label.to_owned())]));
+        (ObjectKey::new("", name), Arc::new(object))
+    }
+
+    fn by_label(object: &ConfigMap) -> Option<ObjectKey> {
+        object.labels().get("of").map(|label| ObjectKey::new("", label))
+    }
+
+    #[test]
+    fn the_index_follows_what_is_put_changed_and_removed() {
+        let mut objects: IndexedObjects<_, ()> = IndexedObjects::new(Some(by_label as IndexBy<ConfigMap>));
+        for (name, label) in [("a", Some("x")), ("b", Some("x")), ("c", None)] {
+            let (key, object) = object(name, label);
+            objects.insert(key, object);
+        }
+        let found = |objects: &IndexedObjects<ConfigMap, ()>, label: &str| -> Vec<String> {
+            let by = ObjectKey::new("", label);
+            objects.indexed(&by).map(|object| object.name_any()).collect()
+        };
+        assert_eq!(found(&objects, "x"), ["a", "b"]);
+        for (name, label) in [("a", Some("y")), ("b", None), ("c", Some("x"))] {
+            let (key, object) = object(name, label);
+            objects.insert(key, object);
+        }
+        assert_eq!(
+            (found(&objects, "x"), found(&objects, "y")),
+            (vec!["c".into()], vec!["a".into()])
+        );
+        objects.remove(&ObjectKey::new("", "a"));
+        objects.remove(&ObjectKey::new("", "c"));
+        assert!(objects.by_index.is_empty());
+    }
+}

@@ -1,0 +1,107 @@
+//! What is kept for each object of a kind, and how it goes with the object.
+
+#[cfg(test)]
+use std::collections::BTreeSet;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::cache::ObjectKey;
+
+/// A cache with an entry for each object of a kind. `Caches::of` lists all of them, so that no entry outlives its
+/// object.
+pub(in crate::controller) trait PerObject {
+    /// Drops the entry of an object.
+    fn forget(&self, key: &ObjectKey);
+
+    /// Drops the entries of all objects but those that are to be kept. `keep` is asked under the lock of the cache:
+    /// what is added for an object that exists stays, whenever it is added.
+    fn retain(&self, keep: &dyn Fn(&ObjectKey) -> bool);
+
+    /// The objects that have an entry.
+    #[cfg(test)]
+    fn keys(&self) -> BTreeSet<ObjectKey>;
+}
+
+/// A value for each object of a kind.
+pub struct Keyed<V>(Mutex<HashMap<ObjectKey, V>>);
+
+impl<V> Default for Keyed<V> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<V: fmt::Debug> fmt::Debug for Keyed<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<V> Keyed<V> {
+    /// The value of an object; `None`: this process has set none.
+    #[must_use]
+    pub fn get(&self, key: &ObjectKey) -> Option<V>
+    where
+        V: Clone,
+    {
+        self.lock().get(key).cloned()
+    }
+
+    /// Sets the value of an object.
+    pub fn set(&self, key: &ObjectKey, value: V) {
+        self.lock().insert(key.clone(), value);
+    }
+
+    /// Takes the value of an object out.
+    pub fn take(&self, key: &ObjectKey) -> Option<V> {
+        self.lock().remove(key)
+    }
+
+    /// Drops the value of an object.
+    pub fn forget(&self, key: &ObjectKey) {
+        self.lock().remove(key);
+    }
+
+    /// All values.
+    pub(in crate::controller) fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, V>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<V> PerObject for Keyed<V> {
+    fn forget(&self, key: &ObjectKey) {
+        Self::forget(self, key);
+    }
+
+    fn retain(&self, keep: &dyn Fn(&ObjectKey) -> bool) {
+        self.lock().retain(|key, _| keep(key));
+    }
+
+    #[cfg(test)]
+    fn keys(&self) -> BTreeSet<ObjectKey> {
+        self.lock().keys().cloned().collect()
+    }
+}
+
+/// Declares that a cache keeps what it has for each object in one of its fields.
+macro_rules! per_object {
+    ($cache:ty, $field:tt) => {
+        impl $crate::controller::caches::keyed::PerObject for $cache {
+            fn forget(&self, key: &$crate::controller::caches::cache::ObjectKey) {
+                $crate::controller::caches::keyed::PerObject::forget(&self.$field, key);
+            }
+
+            fn retain(&self, keep: &dyn Fn(&$crate::controller::caches::cache::ObjectKey) -> bool) {
+                $crate::controller::caches::keyed::PerObject::retain(&self.$field, keep);
+            }
+
+            #[cfg(test)]
+            fn keys(&self) -> std::collections::BTreeSet<$crate::controller::caches::cache::ObjectKey> {
+                $crate::controller::caches::keyed::PerObject::keys(&self.$field)
+            }
+        }
+    };
+}
+
+pub(in crate::controller) use per_object;

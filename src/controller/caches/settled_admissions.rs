@@ -1,0 +1,107 @@
+//! Admissions that this process has settled as failed by time, so that a pass does not settle them again.
+//!
+//! Nothing depends on it: of an admission only the first end counts in the ledger. Without it every pass over a group
+//! with a thousand failed clusters would be a thousand commits.
+
+use std::collections::BTreeMap;
+
+use starling_core::rollout::{Admission, AdmissionRef};
+
+use super::cache::ObjectKey;
+use super::keyed::{Keyed, per_object};
+
+/// The settled admissions of each group.
+#[derive(Debug, Default)]
+pub struct SettledAdmissions {
+    known: Keyed<OfGroup>,
+}
+
+per_object!(SettledAdmissions, known);
+
+/// The settled admissions of one group.
+#[derive(Debug, Default)]
+struct OfGroup {
+    /// Another group of the same name has another UID, and none of these.
+    uid: String,
+    /// The newest of each cluster and entry.
+    settled: BTreeMap<(String, String), AdmissionRef>,
+}
+
+impl SettledAdmissions {
+    /// Whether an admission was settled since it was made.
+    #[must_use]
+    pub fn contains(&self, group: &ObjectKey, uid: &str, admission: &AdmissionRef) -> bool {
+        let known = self.known.lock();
+        let settled = known.get(group).filter(|of_group| of_group.uid == uid);
+        settled.and_then(|of_group| of_group.settled.get(&place(admission))) == Some(admission)
+    }
+
+    /// An admission is settled.
+    pub fn add(&self, group: &ObjectKey, uid: &str, admission: &AdmissionRef) {
+        let mut known = self.known.lock();
+        let of_group = known.entry(group.clone()).or_default();
+        if of_group.uid != uid {
+            *of_group = OfGroup {
+                uid: uid.to_owned(),
+                settled: BTreeMap::new(),
+            };
+        }
+        of_group.settled.insert(place(admission), admission.clone());
+    }
+
+    /// Admissions are made: what was settled in their place is open again.
+    pub fn reopen(&self, group: &ObjectKey, admissions: &[Admission]) {
+        let mut known = self.known.lock();
+        let Some(of_group) = known.get_mut(group) else {
+            return;
+        };
+        for admission in admissions {
+            let place = (admission.cluster.clone(), admission.entry.clone());
+            of_group.settled.remove(&place);
+        }
+    }
+}
+
+fn place(admission: &AdmissionRef) -> (String, String) {
+    (admission.cluster.clone(), admission.entry.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn an_admission_is_settled_until_its_place_is_admitted_again() {
+        let (settled, group) = (SettledAdmissions::default(), ObjectKey::new("fleet", "shop"));
+        let of = |cluster: &str, target: &str| AdmissionRef {
+            cluster: cluster.into(),
+            entry: "app".into(),
+            rollout: "1".into(),
+            target: target.into(),
+        };
+        assert!(!settled.contains(&group, "u", &of("a", "x")));
+        settled.add(&group, "u", &of("a", "x"));
+        settled.add(&group, "u", &of("b", "x"));
+        assert!(settled.contains(&group, "u", &of("a", "x")));
+        assert!(!settled.contains(&group, "u", &of("a", "y")), "another target");
+        assert!(
+            !settled.contains(&group, "v", &of("a", "x")),
+            "another group of the name"
+        );
+        let retry = Admission {
+            cluster: "a".into(),
+            entry: "app".into(),
+            release: "r".into(),
+            rollout: 1,
+            target: "x".into(),
+            revision: String::new(),
+            at: Timestamp::UNIX_EPOCH,
+            retried_for: Some(Timestamp::UNIX_EPOCH),
+        };
+        settled.reopen(&group, &[retry]);
+        assert!(!settled.contains(&group, "u", &of("a", "x")));
+        assert!(settled.contains(&group, "u", &of("b", "x")));
+    }
+}

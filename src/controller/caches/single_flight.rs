@@ -1,0 +1,266 @@
+//! A cache of what took work to make: kept while it is used, and made once for all who ask at the same time.
+//!
+//! Its own, because what goes on in a cache decides in which order tasks run, and the ones that there are go by the
+//! system's clock: here idle means idle by the runtime's, simulated or not.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How much is kept, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// After its last use.
+    pub(super) idle: Duration,
+    /// All weights together.
+    pub(super) weight: u64,
+}
+
+/// Things by name. What exceeds the bounds goes in the order of last use.
+#[derive(Debug)]
+pub(super) struct SingleFlight<T, E> {
+    bounds: Bounds,
+    weigh: fn(&T) -> u64,
+    places: Mutex<Places<T, E>>,
+}
+
+#[derive(Debug)]
+struct Places<T, E> {
+    by_key: HashMap<Arc<str>, Place<T, E>>,
+    /// Keys by the number of their last use.
+    by_use: BTreeMap<u64, Arc<str>>,
+    uses: u64,
+    weight: u64,
+}
+
+#[derive(Debug)]
+struct Place<T, E> {
+    slot: Arc<Slot<T, E>>,
+    used: Instant,
+    number: u64,
+    /// Nothing while it is being made.
+    weight: u64,
+}
+
+/// Where one thing is made.
+#[derive(Debug)]
+struct Slot<T, E> {
+    /// Held by who makes it. Who is dropped over it leaves it to the next one.
+    turn: tokio::sync::Mutex<()>,
+    made: Mutex<Option<Result<T, E>>>,
+}
+
+impl<T, E> Default for Slot<T, E> {
+    fn default() -> Self {
+        Self {
+            turn: tokio::sync::Mutex::default(),
+            made: Mutex::new(None),
+        }
+    }
+}
+
+impl<T: Clone, E: Clone> SingleFlight<T, E> {
+    /// An empty cache.
+    pub(super) fn new(bounds: Bounds, weigh: fn(&T) -> u64) -> Self {
+        Self {
+            bounds,
+            weigh,
+            places: Mutex::new(Places {
+                by_key: HashMap::new(),
+                by_use: BTreeMap::new(),
+                uses: 0,
+                weight: 0,
+            }),
+        }
+    }
+
+    /// The thing of this name, made by `make` if it is not there. A failure goes to all who wait for it, and is not
+    /// kept: the next who asks tries again.
+    ///
+    /// # Errors
+    /// That of `make`.
+    pub(super) async fn get_or_make(
+        &self,
+        key: &str,
+        make: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let slot = self.lock().slot(key, self.bounds.idle);
+        let _turn = slot.turn.lock().await;
+        if let Some(made) = slot.made() {
+            return made;
+        }
+        let made = make.await;
+        *slot.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(made.clone());
+        self.put(key, &slot, made.as_ref().ok());
+        made
+    }
+
+    /// Keeps what was made, or forgets that it was tried.
+    fn put(&self, key: &str, slot: &Arc<Slot<T, E>>, made: Option<&T>) {
+        let mut places = self.lock();
+        let Some(place) = places
+            .by_key
+            .get_mut(key)
+            .filter(|place| Arc::ptr_eq(&place.slot, slot))
+        else {
+            return;
+        };
+        let Some(made) = made else {
+            places.remove(key);
+            return;
+        };
+        place.weight = (self.weigh)(made);
+        places.weight += place.weight;
+        while places.weight > self.bounds.weight && places.drop_oldest() {}
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Places<T, E>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Clone, E: Clone> Slot<T, E> {
+    fn made(&self) -> Option<Result<T, E>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl<T, E> Places<T, E> {
+    /// The slot of a key, which is so used.
+    fn slot(&mut self, key: &str, idle: Duration) -> Arc<Slot<T, E>> {
+        let now = Instant::now();
+        self.sweep(now, idle);
+        self.uses += 1;
+        let number = self.uses;
+        if let Some(place) = self.by_key.get_mut(key) {
+            if let Some(key) = self.by_use.remove(&place.number) {
+                self.by_use.insert(number, key);
+            }
+            (place.number, place.used) = (number, now);
+            return Arc::clone(&place.slot);
+        }
+        let slot = Arc::new(Slot::default());
+        let key: Arc<str> = key.into();
+        let place = Place {
+            slot: Arc::clone(&slot),
+            used: now,
+            number,
+            weight: 0,
+        };
+        self.by_use.insert(number, Arc::clone(&key));
+        self.by_key.insert(key, place);
+        slot
+    }
+
+    /// Drops what was not used for a time. What is being made is not waited for longer than that either: who asks then
+    /// begins anew.
+    fn sweep(&mut self, now: Instant, idle: Duration) {
+        loop {
+            let oldest = self
+                .by_use
+                .first_key_value()
+                .and_then(|(_, key)| self.by_key.get(key));
+            if oldest.is_none_or(|place| now - place.used < idle) {
+                return;
+            }
+            self.drop_oldest();
+        }
+    }
+
+    fn drop_oldest(&mut self) -> bool {
+        let Some((_, key)) = self.by_use.pop_first() else {
+            return false;
+        };
+        self.remove(&key);
+        true
+    }
+
+    fn remove(&mut self, key: &str) {
+        if let Some(place) = self.by_key.remove(key) {
+            self.by_use.remove(&place.number);
+            self.weight -= place.weight;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    const IDLE: Duration = Duration::from_secs(30);
+
+    fn cache(weight: u64) -> SingleFlight<u64, &'static str> {
+        SingleFlight::new(Bounds { idle: IDLE, weight }, |thing| *thing)
+    }
+
+    /// Asks for a thing of some weight and returns whether it had to be made.
+    async fn ask(cache: &SingleFlight<u64, &'static str>, key: &str, weight: u64) -> bool {
+        let made = Cell::new(false);
+        let make = async {
+            made.set(true);
+            Ok(weight)
+        };
+        assert_eq!(cache.get_or_make(key, make).await, Ok(weight));
+        made.get()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_thing_is_kept_while_it_is_used() {
+        let cache = cache(100);
+        assert!(ask(&cache, "a", 1).await);
+        for _ in 0..3 {
+            tokio::time::advance(IDLE - Duration::from_secs(1)).await;
+            assert!(!ask(&cache, "a", 1).await, "it was used a moment ago");
+        }
+        tokio::time::advance(IDLE).await;
+        assert!(ask(&cache, "a", 1).await, "nobody used it for too long");
+        assert_eq!(cache.lock().weight, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_used_longest_ago_makes_room() {
+        let cache = cache(10);
+        for key in ["a", "b"] {
+            ask(&cache, key, 5).await;
+        }
+        assert!(!ask(&cache, "a", 5).await);
+        assert!(ask(&cache, "c", 5).await);
+        assert!(!ask(&cache, "a", 5).await, "used after b");
+        assert!(ask(&cache, "b", 5).await);
+        assert!(ask(&cache, "too large", 11).await);
+        let places = cache.lock();
+        assert_eq!((places.weight, places.by_key.len()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn those_who_ask_together_get_one_answer_and_a_failure_is_not_kept() {
+        let cache = cache(10);
+        let begun = Cell::new(0);
+        let fail = || async {
+            begun.set(begun.get() + 1);
+            tokio::task::yield_now().await;
+            Err("no")
+        };
+        let (one, other) = tokio::join!(cache.get_or_make("a", fail()), cache.get_or_make("a", fail()));
+        assert_eq!((one, other, begun.get()), (Err("no"), Err("no"), 1));
+        assert!(ask(&cache, "a", 1).await, "tried again");
+    }
+
+    #[tokio::test]
+    async fn who_is_dropped_while_making_leaves_it_to_the_next() {
+        let cache = cache(10);
+        let mut given_up = Box::pin(cache.get_or_make("a", std::future::pending()));
+        assert!(given_up.as_mut().now_or_never().is_none());
+        let waits = ask(&cache, "a", 1);
+        tokio::pin!(waits);
+        assert!(waits.as_mut().now_or_never().is_none());
+        drop(given_up);
+        assert!(waits.await);
+    }
+}

@@ -1,0 +1,91 @@
+//! One gate task: it tries until there is a finding, or until its gate is not open any more.
+
+use starling_api::conditions::{MESSAGE_LIMIT, cut};
+use starling_core::gate::{Effect, Evaluation, Evaluations, NextStep};
+use starling_core::plan::Finding;
+use tokio_util::sync::CancellationToken;
+
+use super::gate_task::GateTask;
+use super::{job, metric, webhook};
+
+/// Runs the task. `ended`: the gate is not open any more.
+pub(super) async fn run(gate: GateTask, ended: CancellationToken) {
+    let (mut tries, mut seen) = (Evaluations::default(), job::JobSeen::default());
+    let found = loop {
+        // A try is never cut short: it has a time of its own, and a request that was sent has its effect anyway.
+        let evaluation = attempt(&gate, &mut seen).await;
+        match starling_core::gate::after(
+            &gate.task,
+            &gate.id,
+            &mut tries,
+            evaluation,
+            gate.tools.clock.now(),
+        ) {
+            NextStep::Found(found) => break Some(found),
+            NextStep::Wait { wait, why } => {
+                report(&gate, &why);
+                tokio::select! {
+                    biased;
+                    () = ended.cancelled() => break None,
+                    () = tokio::time::sleep(wait) => {}
+                }
+            }
+        }
+        if ended.is_cancelled() {
+            break None;
+        }
+    };
+    if found != Some(Finding::Passed) && matches!(gate.task.effect, Effect::Job { .. }) {
+        job::end(&gate).await;
+    }
+    let Some(found) = found else {
+        tracing::info!(group = %gate.group, rollout = gate.id.rollout, stage = gate.id.stage, "gate task cancelled");
+        return;
+    };
+    let found = bounded(found);
+    tracing::info!(group = %gate.group, rollout = gate.id.rollout, stage = gate.id.stage, list = gate.id.side.list(), task = gate.id.index, ?found, "gate task finished");
+    gate.tools.gates.keep_finding(&gate.group, &gate.id, found);
+    gate.tools.groups.add(gate.group.clone());
+}
+
+async fn attempt(gate: &GateTask, seen: &mut job::JobSeen) -> Evaluation {
+    // It is never closed.
+    let _place = gate.tools.gates.requests.acquire().await;
+    match &gate.task.effect {
+        Effect::Webhook { url, secret } => webhook::ask(gate, url, secret).await,
+        Effect::Metric {
+            url,
+            query,
+            test,
+            secret,
+        } => {
+            let question = metric::Question {
+                url,
+                query,
+                test,
+                secret: secret.as_deref(),
+            };
+            metric::ask(gate, question).await
+        }
+        Effect::Job { template } => job::check(gate, template, seen).await,
+    }
+}
+
+fn report(gate: &GateTask, why: &str) {
+    if gate
+        .tools
+        .gates
+        .keep_message(&gate.group, &gate.id, &cut(why, MESSAGE_LIMIT))
+    {
+        gate.tools.groups.add(gate.group.clone());
+    }
+}
+
+fn bounded(found: Finding) -> Finding {
+    match found {
+        Finding::Passed => Finding::Passed,
+        Finding::Failed { message } => Finding::Failed {
+            message: cut(&message, MESSAGE_LIMIT),
+        },
+    }
+}

@@ -1,0 +1,378 @@
+//! Carries out the effects of the rollout machine, in their order.
+//!
+//! The machine decides ([`starling_core::rollout`]), the interpreter writes: to the ledger, and to the management
+//! cluster through [`GroupApi`]. It decides nothing but what an error means: an effect that others build on ends the
+//! pass, one of many that stand beside each other does not keep the rest from being written. The next pass steps from
+//! what is known then.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use starling_api::{EntryRevision, SyncGroupStatus};
+use starling_core::journal::{Draft, Recorder};
+use starling_core::rollout::{
+    self, Action, Admission, AdmissionRef, Effect, Outcome, ReleaseSnapshot, Removal, RolloutIntent,
+    StatusWrite,
+};
+use starling_ledger::{
+    Admission as Intent, AdmissionKey, AdmissionOutcome, LedgerError, NewEntry, Rollout, RolloutOutcome,
+};
+
+use super::ports::Ledger;
+
+/// The management cluster, as far as the effects of one group's pass need it.
+pub trait GroupApi: Send {
+    /// Why a write failed.
+    type Error: Send;
+
+    /// The name of the Sync of an entry on a cluster.
+    fn sync_name(&self, cluster: &str, entry: &str) -> String;
+
+    /// Stores a release.
+    fn store_release(
+        &mut self,
+        rollout: i64,
+        snapshot: &Arc<ReleaseSnapshot>,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// Writes the status of the group.
+    fn write_status(&mut self, write: &StatusWrite) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// Remembers that an admission is settled, so that later passes do not settle it again.
+    fn settled(&mut self, admission: &AdmissionRef);
+
+    /// Forgets what was settled in the place of admissions that are recorded now.
+    fn reopened(&mut self, admissions: &[Admission]);
+
+    /// Evaluates the gates that are open.
+    fn evaluate_gates(&mut self);
+
+    /// Writes Syncs, each whatever becomes of the others. Returns whether all were written.
+    fn admit(&mut self, admissions: &[Admission]) -> impl Future<Output = Result<bool, Self::Error>> + Send;
+
+    /// Confirms that a Sync is to be removed: that its cluster is not selected may be a gap of the cache.
+    fn confirm_removal(
+        &mut self,
+        removal: &Removal,
+    ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
+
+    /// Removes a Sync.
+    fn remove_sync(&mut self, removal: &Removal) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// Logs why a removal was not made; the next pass tries again.
+    fn removal_failed(&mut self, removal: &Removal, error: Self::Error);
+
+    /// Forgets what nothing refers to any more. What stays is taken along by the next rollout that ends.
+    fn collect_garbage(&mut self, rollout: i64, named: &BTreeSet<String>) -> impl Future<Output = ()> + Send;
+
+    /// Computes what the rollout renders to. Returns when another pass has to follow.
+    fn digest_release(&mut self) -> impl Future<Output = Option<Duration>> + Send;
+}
+
+/// Why a pass ended before all of its effects were carried out.
+#[derive(Debug)]
+pub enum Interrupted<E> {
+    /// The management cluster did not take something.
+    Api(E),
+    /// The ledger did not take something.
+    Ledger(LedgerError),
+}
+
+impl<E> From<LedgerError> for Interrupted<E> {
+    fn from(error: LedgerError) -> Self {
+        Self::Ledger(error)
+    }
+}
+
+/// What the effects came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct CarriedOut {
+    /// Every Sync was written that was to be admitted.
+    pub all_admitted: bool,
+    /// Every Sync was removed that was to be removed.
+    pub all_removed: bool,
+    /// When another pass has to follow though nothing happens.
+    pub again: Option<Duration>,
+}
+
+/// The group whose effects are carried out.
+#[derive(Clone, Debug)]
+pub struct GroupIdentity {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+/// Carries out effects of one pass over one group.
+pub struct Interpreter<'a, A> {
+    /// The group.
+    pub group: &'a GroupIdentity,
+    /// What time it is in this pass.
+    pub now: Timestamp,
+    /// Intents, outcomes and the journal.
+    pub ledger: &'a dyn Ledger,
+    /// The management cluster.
+    pub api: A,
+}
+
+impl<A: GroupApi> Interpreter<'_, A> {
+    /// Carries effects out. `recorder` follows what is appended to the journal.
+    ///
+    /// # Errors
+    /// [`Interrupted`]: the effects behind the one that failed were not carried out.
+    pub async fn carry_out(
+        &mut self,
+        effects: Vec<Effect>,
+        recorder: &mut Recorder,
+    ) -> Result<CarriedOut, Interrupted<A::Error>> {
+        let mut done = CarriedOut {
+            all_admitted: true,
+            all_removed: true,
+            again: None,
+        };
+        // The epoch is for a later check against the Lease: without elected leaders every effect has the same.
+        for Effect { epoch: _, action } in effects {
+            match action {
+                Action::AppendJournal { rollout, draft } => {
+                    self.append(rollout, &draft).await?;
+                    recorder.wrote(*draft);
+                }
+                Action::StoreRelease { rollout, snapshot } => {
+                    let stored = self.api.store_release(rollout, &snapshot).await;
+                    stored.map_err(Interrupted::Api)?;
+                }
+                Action::RecordRollout(intent) => self.record_rollout(intent).await?,
+                Action::WriteStatus(write) => {
+                    self.api.write_status(&write).await.map_err(Interrupted::Api)?;
+                }
+                Action::EndRollout { rollout, outcome } => self.end_rollout(rollout, outcome).await?,
+                Action::EvaluateGates => self.api.evaluate_gates(),
+                Action::SettleAdmission { admission, reason } => {
+                    let failed = AdmissionOutcome::Failed;
+                    self.settle(&admission, failed, &reason).await?;
+                    self.api.settled(&admission);
+                }
+                Action::RecordAdmissions(admissions) => {
+                    self.record_admissions(&admissions).await?;
+                    self.api.reopened(&admissions);
+                }
+                Action::Admit(admissions) => {
+                    let admitted = self.api.admit(&admissions).await;
+                    done.all_admitted &= admitted.map_err(Interrupted::Api)?;
+                }
+                Action::RemoveSyncs(removals) => done.all_removed &= self.remove(removals).await?,
+                Action::CollectGarbage { rollout, named } => {
+                    self.api.collect_garbage(rollout, &named).await;
+                }
+                Action::DigestRelease => done.again = self.api.digest_release().await,
+            }
+        }
+        Ok(done)
+    }
+
+    async fn append(&self, rollout: i64, draft: &Draft) -> Result<(), LedgerError> {
+        let GroupIdentity { uid, namespace, name } = self.group;
+        let entry = NewEntry {
+            group_uid: uid.clone(),
+            namespace: namespace.clone(),
+            name: name.clone(),
+            rollout,
+            at: draft.at,
+            body: draft.body.clone(),
+            is_whole: draft.is_whole,
+        };
+        self.ledger.append_journal(&entry).await
+    }
+
+    async fn record_rollout(&self, intent: RolloutIntent) -> Result<(), LedgerError> {
+        let RolloutIntent {
+            id,
+            release,
+            revisions,
+            started_at,
+            previous,
+        } = intent;
+        let GroupIdentity { uid, namespace, name } = self.group;
+        tracing::info!(group = %name, namespace, rollout = id, %release, revisions = %list(&revisions), "rollout starts");
+        let rollout = Rollout {
+            group_uid: uid.clone(),
+            id: id.to_string(),
+            namespace: namespace.clone(),
+            name: name.clone(),
+            release,
+            revisions: revisions
+                .into_iter()
+                .map(|entry| (entry.sync, entry.revision))
+                .collect(),
+            started_at,
+            previous: previous.map(stored),
+        };
+        self.ledger.begin_rollout(&rollout).await?;
+        Ok(())
+    }
+
+    async fn end_rollout(&self, rollout: i64, outcome: Outcome) -> Result<(), LedgerError> {
+        let (uid, id) = (&self.group.uid, rollout.to_string());
+        self.ledger
+            .end_rollout(uid, &id, stored(outcome), self.now)
+            .await?;
+        Ok(())
+    }
+
+    async fn settle(
+        &self,
+        admission: &AdmissionRef,
+        outcome: AdmissionOutcome,
+        reason: &str,
+    ) -> Result<(), LedgerError> {
+        let key = key_of(&self.group.uid, admission);
+        self.ledger
+            .settle_admission(&key, outcome, reason, self.now)
+            .await?;
+        Ok(())
+    }
+
+    async fn record_admissions(&self, admissions: &[Admission]) -> Result<(), LedgerError> {
+        let intents: Vec<Intent> = admissions
+            .iter()
+            .map(|admission| self.intent(admission))
+            .collect();
+        self.ledger.record_admissions(&intents).await
+    }
+
+    fn intent(&self, admission: &Admission) -> Intent {
+        let Admission {
+            cluster,
+            entry,
+            release: _,
+            rollout,
+            target,
+            revision,
+            at,
+            retried_for: _,
+        } = admission;
+        Intent {
+            key: AdmissionKey {
+                group_uid: self.group.uid.clone(),
+                rollout: rollout.to_string(),
+                entry: entry.clone(),
+                cluster: cluster.clone(),
+                target: target.clone(),
+            },
+            sync_namespace: self.group.namespace.clone(),
+            sync_name: self.api.sync_name(cluster, entry),
+            revision: revision.clone(),
+            admitted_at: *at,
+        }
+    }
+
+    /// Removes Syncs, each whatever becomes of the others. Returns whether all were removed that are to be.
+    async fn remove(&mut self, removals: Vec<Removal>) -> Result<bool, LedgerError> {
+        let mut all = true;
+        for removal in removals {
+            let confirmed = match self.api.confirm_removal(&removal).await {
+                Ok(confirmed) => confirmed,
+                Err(error) => {
+                    self.api.removal_failed(&removal, error);
+                    all = false;
+                    continue;
+                }
+            };
+            if !confirmed {
+                continue;
+            }
+            if let Some(admission) = &removal.admission {
+                self.settle(admission, AdmissionOutcome::Left, "").await?;
+            }
+            if let Err(error) = self.api.remove_sync(&removal).await {
+                self.api.removal_failed(&removal, error);
+                all = false;
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// How the ledger names an admission of a group.
+#[must_use]
+pub fn key_of(group_uid: &str, admission: &AdmissionRef) -> AdmissionKey {
+    let AdmissionRef {
+        cluster,
+        entry,
+        rollout,
+        target,
+    } = admission.clone();
+    AdmissionKey {
+        group_uid: group_uid.to_owned(),
+        rollout,
+        entry,
+        cluster,
+        target,
+    }
+}
+
+/// How the ledger stores the end of a rollout.
+#[must_use]
+pub fn stored(outcome: Outcome) -> RolloutOutcome {
+    match outcome {
+        Outcome::Succeeded => RolloutOutcome::Succeeded,
+        Outcome::Superseded => RolloutOutcome::Superseded,
+        Outcome::Failed => RolloutOutcome::Failed,
+    }
+}
+
+/// The end of a rollout as the machine names it; `None`: it was called off, which no machine does.
+#[must_use]
+pub fn outcome(stored: RolloutOutcome) -> Option<Outcome> {
+    match stored {
+        RolloutOutcome::Succeeded => Some(Outcome::Succeeded),
+        RolloutOutcome::Superseded => Some(Outcome::Superseded),
+        RolloutOutcome::Failed => Some(Outcome::Failed),
+        RolloutOutcome::Abandoned => None,
+    }
+}
+
+fn list(revisions: &[EntryRevision]) -> String {
+    let texts: Vec<String> = revisions
+        .iter()
+        .map(|entry| format!("{}={}", entry.sync, entry.revision))
+        .collect();
+    texts.join(" ")
+}
+
+/// Ends in the ledger the rollouts of a group that status has ended, and that could not be recorded at the time: the
+/// pass was interrupted, or the process ended.
+///
+/// # Errors
+/// [`LedgerError`] where an end could not be read or recorded.
+pub async fn close_rollouts(
+    ledger: &dyn Ledger,
+    group_uid: &str,
+    status: &SyncGroupStatus,
+    now: Timestamp,
+) -> Result<(), LedgerError> {
+    let records = ledger.rollouts(group_uid).await?;
+    let previous = |id: i64| {
+        let successor = records
+            .iter()
+            .find(|record| record.rollout.id == (id + 1).to_string());
+        successor.and_then(|record| record.rollout.previous.and_then(outcome))
+    };
+    for record in records.iter().filter(|record| record.end.is_none()) {
+        let Ok(id) = record.rollout.id.parse() else {
+            continue;
+        };
+        if let Some(outcome) = rollout::ended(id, status, previous(id)) {
+            let end = ledger.end_rollout(group_uid, &record.rollout.id, stored(outcome), now);
+            end.await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,205 @@
+//! The origin of each Source: its address and credentials, from spec and Secret.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Secret;
+use starling_api::{Source, referenced};
+use starling_git::{Credential, RepoAccess, RepoUrl, UrlError};
+
+use super::artifacts::Origin;
+use super::cache::ObjectKey;
+use super::caches::keyed::{Keyed, per_object};
+use super::hub::{Hub, HubError};
+
+/// Why the origin of a Source cannot be addressed.
+#[derive(Debug, thiserror::Error)]
+pub enum OriginError {
+    /// The URL is not acceptable.
+    #[error("spec.url")]
+    Url(#[from] UrlError),
+    /// The Secret does not exist.
+    #[error("spec.secretRef: there is no Secret {name:?} in this namespace")]
+    SecretMissing {
+        /// Its name.
+        name: String,
+    },
+    /// The Secret has none of the keys that are understood, or half of a pair.
+    #[error("spec.secretRef: Secret {name:?} {problem}")]
+    SecretUnusable {
+        /// Its name.
+        name: String,
+        /// What is wrong with its keys.
+        problem: &'static str,
+    },
+    /// The Secret could not be read.
+    #[error(transparent)]
+    Hub(#[from] HubError),
+}
+
+/// Origins that were addressed before, so that an attempt need not read the Secret again.
+#[derive(Debug, Default)]
+pub struct Origins {
+    known: Keyed<Addressed>,
+}
+
+/// An origin, and the generation of the Source that it was addressed for.
+#[derive(Clone, Debug)]
+struct Addressed {
+    generation: Option<i64>,
+    origin: Origin,
+}
+
+per_object!(Origins, known);
+
+impl Origins {
+    /// Reads the Secret and addresses the origin anew.
+    ///
+    /// # Errors
+    /// [`OriginError`].
+    pub async fn refresh(
+        &self,
+        hub: &Hub,
+        source: &Source,
+        allow_insecure: bool,
+    ) -> Result<Origin, OriginError> {
+        let key = ObjectKey::of(source);
+        let url = RepoUrl::parse(&source.spec.url, allow_insecure)?;
+        let access = match referenced(source.spec.secret_ref.as_ref()) {
+            None => RepoAccess::new(url, Credential::None),
+            Some(name) => {
+                let secret = hub.secret(&ObjectKey::new(&key.namespace, name)).await?;
+                let secret = secret.ok_or_else(|| OriginError::SecretMissing {
+                    name: name.to_owned(),
+                })?;
+                with_secret(url, name, &secret)?
+            }
+        };
+        let origin = Origin::Git(access);
+        self.set(source, origin.clone());
+        Ok(origin)
+    }
+
+    /// Sets the origin of a Source, whatever its spec says.
+    pub fn set(&self, source: &Source, origin: Origin) {
+        let generation = source.metadata.generation;
+        self.known
+            .set(&ObjectKey::of(source), Addressed { generation, origin });
+    }
+
+    /// Returns the origin as last addressed for this generation of the Source, or addressed now.
+    ///
+    /// # Errors
+    /// [`OriginError`].
+    pub async fn get(&self, hub: &Hub, source: &Source, allow_insecure: bool) -> Result<Origin, OriginError> {
+        let known = self.known.get(&ObjectKey::of(source));
+        match known {
+            Some(known) if known.generation == source.metadata.generation => Ok(known.origin),
+            Some(_) | None => self.refresh(hub, source, allow_insecure).await,
+        }
+    }
+
+    /// Returns the fingerprints of the origins of all these Sources; `None` while one of them was not addressed yet.
+    #[must_use]
+    pub fn fingerprints(&self, sources: &[ObjectKey]) -> Option<BTreeSet<String>> {
+        let known = self.known.lock();
+        sources
+            .iter()
+            .map(|source| known.get(source).map(|known| known.origin.fingerprint()))
+            .collect()
+    }
+}
+
+fn with_secret(url: RepoUrl, name: &str, secret: &Secret) -> Result<RepoAccess, OriginError> {
+    let unusable = |problem| OriginError::SecretUnusable {
+        name: name.to_owned(),
+        problem,
+    };
+    let text = |key: &str| -> Result<Option<String>, OriginError> {
+        let Some(bytes) = secret.data.as_ref().and_then(|data| data.get(key)) else {
+            return Ok(None);
+        };
+        // A line break at the end is what `echo` leaves behind; no credential ends in one.
+        String::from_utf8(bytes.0.clone())
+            .map(|text| Some(text.trim_end_matches(['\r', '\n']).to_owned()))
+            .map_err(|_| unusable("has a value that is not text"))
+    };
+    let credential = match (text("username")?, text("password")?, text("bearerToken")?) {
+        (None, None, Some(token)) => Credential::Bearer(token),
+        (Some(username), Some(password), None) => Credential::Basic { username, password },
+        (None, None, None) => Credential::None,
+        (Some(_), None, _) | (None, Some(_), _) => {
+            return Err(unusable("has one of username and password; both are needed"));
+        }
+        (Some(_), Some(_), Some(_)) => {
+            return Err(unusable(
+                "has username and password and bearerToken; one of them is needed",
+            ));
+        }
+    };
+    let access = RepoAccess::new(url, credential);
+    match secret.data.as_ref().and_then(|data| data.get("ca.crt")) {
+        Some(pem) => Ok(access.with_ca_pem(pem.0.clone())),
+        None => Ok(access),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+
+    use super::*;
+
+    fn secret(keys: &[(&str, &str)]) -> Secret {
+        let data = keys
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), ByteString(v.as_bytes().to_vec())))
+            .collect();
+        Secret {
+            data: Some(data),
+            ..Secret::default()
+        }
+    }
+
+    fn access(keys: &[(&str, &str)]) -> Result<RepoAccess, OriginError> {
+        with_secret(
+            RepoUrl::parse("https://example.com/r.git", false).unwrap(),
+            "s",
+            &secret(keys),
+        )
+    }
+
+    #[test]
+    fn keys_of_the_contract_are_understood() {
+        let url = || RepoUrl::parse("https://example.com/r.git", false).unwrap();
+        let basic = Credential::Basic {
+            username: "u".into(),
+            password: "p".into(),
+        };
+        assert!(
+            access(&[("username", "u\n"), ("password", "p\r\n")]).unwrap() == RepoAccess::new(url(), basic)
+        );
+        assert!(
+            access(&[("bearerToken", "t")]).unwrap()
+                == RepoAccess::new(url(), Credential::Bearer("t".into()))
+        );
+        let trusting = RepoAccess::new(url(), Credential::None).with_ca_pem(b"pem".to_vec());
+        assert!(access(&[("ca.crt", "pem")]).unwrap() == trusting);
+    }
+
+    #[test]
+    fn half_a_credential_is_refused_without_showing_it() {
+        for keys in [
+            &[("username", "hunter2")][..],
+            &[("password", "hunter2")],
+            &[
+                ("username", "hunter2"),
+                ("password", "hunter2"),
+                ("bearerToken", "hunter2"),
+            ],
+        ] {
+            let error = access(keys).unwrap_err();
+            assert!(matches!(error, OriginError::SecretUnusable { .. }));
+            assert!(!format!("{error} {error:?}").contains("hunter2"));
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Whether a Source may be asked for at all. Pure: what asks the repository takes a [`ValidSource`].
+
+use starling_api::Source;
+use starling_core::revision::{OnRewrite, PolicyError, RefFields, RefPolicy, Rules};
+use starling_core::unimplemented;
+
+use super::super::not_implemented;
+
+/// A Source that may be asked for: not suspended, without unknown promises, with one policy.
+pub(super) struct ValidSource<'a> {
+    pub(super) source: &'a Source,
+    pub(super) policy: RefPolicy,
+    pub(super) rules: Rules,
+}
+
+/// Why the repository of a Source is not asked until somebody edits the Source.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Blocked {
+    /// `suspend`.
+    #[error("suspended: the last revision is kept")]
+    Suspended,
+    /// Fields of the contract that are not implemented (I10).
+    #[error("{}", not_implemented(.0))]
+    NotImplemented(Vec<String>),
+    /// `ref` is no policy.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+}
+
+impl Blocked {
+    /// The reason of Ready.
+    pub(super) const fn reason(&self) -> &'static str {
+        match self {
+            Self::Suspended => "Suspended",
+            Self::NotImplemented(_) => "NotImplemented",
+            Self::Policy(_) => "InvalidRef",
+        }
+    }
+}
+
+/// Validates a Source.
+///
+/// # Errors
+/// [`Blocked`] with the first reason, in the order of its variants.
+pub(super) fn validate(source: &Source) -> Result<ValidSource<'_>, Blocked> {
+    let spec = &source.spec;
+    if spec.suspend {
+        return Err(Blocked::Suspended);
+    }
+    let promised = unimplemented::of_source(spec);
+    if !promised.is_empty() {
+        return Err(Blocked::NotImplemented(promised));
+    }
+    let policy = RefPolicy::from_fields(RefFields {
+        branch: spec.reference.branch.as_deref(),
+        semver: spec.reference.semver.as_deref(),
+        tag: spec.reference.tag.as_deref(),
+        commit: spec.reference.commit.as_deref(),
+    })?;
+    let on_rewrite = match spec.on_rewrite {
+        Some(starling_api::OnRewrite::Follow) => OnRewrite::Follow,
+        Some(starling_api::OnRewrite::Hold) => OnRewrite::Hold,
+        None => OnRewrite::default_for(&policy),
+    };
+    Ok(ValidSource {
+        source,
+        policy,
+        rules: Rules {
+            on_rewrite,
+            allow_downgrade: spec.allow_downgrade,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[expect(clippy::needless_pass_by_value, reason = "reads like the literal it is given")]
+    fn mk_source(spec: Value) -> Source {
+        let mut base = json!({"url": "https://git.example/app.git"});
+        base.as_object_mut()
+            .unwrap()
+            .extend(spec.as_object().unwrap().clone());
+        serde_json::from_value(json!({
+            "apiVersion": "starling.dev/v1alpha1", "kind": "Source",
+            "metadata": {"name": "app", "namespace": "shop"}, "spec": base,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn suspension_comes_before_what_is_invalid() {
+        let two = json!({"branch": "main", "tag": "v1"});
+        let suspended = mk_source(json!({"ref": two, "suspend": true}));
+        assert_eq!(validate(&suspended).err(), Some(Blocked::Suspended));
+        let blocked = validate(&mk_source(json!({"ref": two}))).err().unwrap();
+        assert_eq!(blocked.reason(), "InvalidRef");
+    }
+
+    #[test]
+    fn a_branch_may_be_rewritten_and_a_tag_may_not_unless_the_spec_says_so() {
+        let on_rewrite = |spec: Value| {
+            let source = mk_source(spec);
+            let valid = validate(&source).unwrap_or_else(|blocked| panic!("{blocked}"));
+            valid.rules.on_rewrite
+        };
+        let branch = json!({"branch": "main"});
+        let given = json!({"ref": branch, "onRewrite": "Hold"});
+        assert_eq!(on_rewrite(given), OnRewrite::Hold);
+        let policy = RefPolicy::from_fields(RefFields {
+            branch: Some("main"),
+            semver: None,
+            tag: None,
+            commit: None,
+        });
+        assert_eq!(
+            on_rewrite(json!({"ref": branch})),
+            OnRewrite::default_for(&policy.unwrap())
+        );
+    }
+}

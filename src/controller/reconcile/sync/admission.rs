@@ -1,0 +1,34 @@
+//! Ends the admission of a Sync in the ledger, once its target is done.
+
+use kube::ResourceExt;
+use starling_api::ROLLOUT;
+use starling_core::step::Wanted;
+
+use super::validate::ValidSync;
+use crate::controller::context::SyncContext;
+use starling_ledger::{AdmissionKey, AdmissionOutcome};
+
+/// Ends the admission in the ledger: the target is done.
+pub(super) async fn settle(context: SyncContext<'_>, sync: &ValidSync<'_>, wanted: &Wanted) {
+    let observed = sync.observed;
+    let object = &observed.object;
+    let (Some(group), Some(rollout)) = (&sync.spec.group_ref, object.annotations().get(ROLLOUT)) else {
+        return;
+    };
+    let owners = object.owner_references();
+    let group_owner = owners.iter().find(|owner| owner.kind == "SyncGroup");
+    let key = AdmissionKey {
+        group_uid: group_owner.map(|owner| owner.uid.clone()).unwrap_or_default(),
+        rollout: rollout.clone(),
+        entry: group.entry.clone(),
+        cluster: observed.cluster_name().to_owned(),
+        target: wanted.target.clone(),
+    };
+    let settled = context
+        .ledger
+        .settle_admission(&key, AdmissionOutcome::Applied, "", context.clock.now())
+        .await;
+    if let Err(error) = settled {
+        tracing::error!(sync = %observed.key, error = %crate::chain(&error), "admission not settled");
+    }
+}

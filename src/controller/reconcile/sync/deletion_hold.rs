@@ -1,0 +1,64 @@
+//! Deletions that wait for an approval: how they are reported, and when they no longer wait.
+
+use kube::ResourceExt;
+use starling_api::conditions::{ConditionStatus, ConditionUpdate, DELETION_HELD};
+use starling_api::{APPROVE_DELETIONS, DeletionHold};
+use starling_core::apply::HeldDeletions;
+use starling_core::apply::budget::is_approved;
+use starling_core::step::Wanted;
+
+use super::observe::Observed;
+use crate::controller::context::SyncContext;
+
+/// The reason of Ready while deletions wait.
+pub(super) const REASON: &str = "DeletionHeld";
+
+/// The digests that are approved for this Sync: on itself, and on its group for all of its Syncs.
+pub(super) fn approved(context: SyncContext<'_>, observed: &Observed) -> String {
+    let own = observed.object.annotations().get(APPROVE_DELETIONS).cloned();
+    let group = observed
+        .group_key()
+        .and_then(|key| context.objects.groups.get(&key));
+    let group = group.and_then(|group| group.annotations().get(APPROVE_DELETIONS).cloned());
+    own.into_iter().chain(group).collect::<Vec<_>>().join(",")
+}
+
+/// Whether what waits was approved since, so that it is tried now and not at the next interval.
+pub(super) fn is_released(context: SyncContext<'_>, observed: &Observed) -> bool {
+    let hold = observed.status.held_deletions.as_ref();
+    hold.is_some_and(|hold| is_approved(&approved(context, observed), &hold.digest))
+}
+
+/// Whether the last attempt at this very target left deletions waiting.
+pub(super) fn waits(observed: &Observed, wanted: &Wanted) -> bool {
+    observed.status.held_deletions.is_some() && observed.status.last_attempted_target == wanted.target
+}
+
+/// As it stands in status.
+pub(super) fn of(deletions: &HeldDeletions) -> DeletionHold {
+    let narrow = |count| u32::try_from(count).unwrap_or(u32::MAX);
+    DeletionHold {
+        digest: deletions.digest.clone(),
+        deletions: narrow(deletions.deletions),
+        of: narrow(deletions.of),
+        objects: deletions.objects.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// The condition, while deletions wait. The objects are last, where the message is cut.
+pub(super) fn condition(hold: &DeletionHold) -> ConditionUpdate {
+    ConditionUpdate {
+        type_: DELETION_HELD,
+        status: ConditionStatus::True,
+        reason: "ApprovalNeeded".into(),
+        message: format!("{}: {}", message(hold), hold.objects.join(", ")),
+    }
+}
+
+/// The message of Ready, and the beginning of the condition's.
+pub(super) fn message(hold: &DeletionHold) -> String {
+    format!(
+        "{} of {} objects are no longer in git and would be deleted; waiting for {APPROVE_DELETIONS} on the Sync or its SyncGroup to name {}",
+        hold.deletions, hold.of, hold.digest
+    )
+}

@@ -1,0 +1,138 @@
+//! One pass over the objects of a Sync that is being deleted.
+
+use starling_core::backoff;
+use starling_core::finalize::{Orphaned, Waiting};
+
+use super::super::super::ReconcileError;
+use super::super::lane::{self, Closed, Watch};
+use super::super::observe::Observed;
+use super::super::resolve::resolve;
+use super::super::siblings::SiblingsOf;
+use super::observe::is_abandoned;
+use super::release::{orphan, release};
+use super::report::{self, LastPass, Unfinished};
+use crate::controller::context::{Next, SyncContext};
+use crate::controller::waits;
+use starling_member::{DeleteJob, DeleteOutcome, Member, MemberError};
+
+/// Deletes the objects, and lets the Sync go once they are gone.
+///
+/// # Errors
+/// [`ReconcileError`] where the management cluster or the ledger did not take something.
+pub(super) async fn delete(context: SyncContext<'_>, observed: &Observed) -> Result<Next, ReconcileError> {
+    let member = match enter(context, observed) {
+        Ok(member) => member,
+        // An abandoned cluster that only asks for a pause is there, and is cleaned up like any other.
+        Err(Closed::NoConnection | Closed::BreakerOpen | Closed::Account(_)) if is_abandoned(observed) => {
+            return orphan(context, observed, &Orphaned::Abandoned).await;
+        }
+        Err(closed) => {
+            let next = match &closed {
+                Closed::Busy(pause) => Next::After(pause.left()),
+                Closed::NoConnection | Closed::BreakerOpen | Closed::Account(_) => retry(observed),
+            };
+            return shut_out(context, observed, crate::chain(&closed), next).await;
+        }
+    };
+    context.pace.attempt(&observed.cluster_key()).await;
+    let deleted = pass(context, observed, &member).await;
+    if deleted.is_complete() {
+        return complete(context, observed, &deleted).await;
+    }
+    if let Some(MemberError::Throttled { retry_after, .. }) = &deleted.interrupted {
+        let pause = context.lanes.throttled(&observed.cluster_key(), *retry_after);
+        let (closed, next) = (Closed::Busy(pause), Next::After(pause.left()));
+        return shut_out(context, observed, crate::chain(&closed), next).await;
+    }
+    if is_abandoned(observed) {
+        return orphan(context, observed, &Orphaned::Abandoned).await;
+    }
+    match &deleted.interrupted {
+        Some(error) if error.is_connectivity() || matches!(error, MemberError::Unauthorized { .. }) => {
+            // The Cluster loop finds out what is wrong.
+            context.wake.cluster(observed.cluster_key());
+            shut_out(context, observed, crate::chain(error), retry(observed)).await
+        }
+        Some(_) | None => unfinished(context, observed, &deleted).await,
+    }
+}
+
+/// The account of a Sync whose parameters do not resolve is refused here, unless it has none of them.
+fn enter(context: SyncContext<'_>, observed: &Observed) -> Result<Member, Closed> {
+    let spec = &observed.object.spec;
+    let resolved = resolve(spec, observed.cluster.as_deref());
+    let spec = resolved.as_deref().unwrap_or(spec);
+    lane::enter(context, observed, &spec.template.service_account_name)
+}
+
+async fn pass(context: SyncContext<'_>, observed: &Observed, member: &Member) -> DeleteOutcome {
+    let elsewhere = Box::pin(SiblingsOf { context, observed }.held_now()).await;
+    let job = DeleteJob {
+        owner: observed.owner.as_str(),
+        elsewhere: &elsewhere,
+        deadline: observed.deadline(),
+    };
+    let watch = Watch::begin(member);
+    let deleted = member.delete(job).await;
+    watch.end(context, &observed.cluster_key(), deleted.interrupted.as_ref());
+    deleted
+}
+
+async fn complete(
+    context: SyncContext<'_>,
+    observed: &Observed,
+    deleted: &DeleteOutcome,
+) -> Result<Next, ReconcileError> {
+    let cluster = observed.cluster_name();
+    let (gone, stay) = (deleted.deleted.len(), deleted.released.len());
+    tracing::info!(sync = %observed.key, %cluster, deleted = gone, released = stay, "objects deleted");
+    let note = format!("deleted all objects from cluster {cluster}");
+    context
+        .events
+        .normal(&*observed.object, "ObjectsDeleted", note)
+        .await;
+    release(context, observed).await
+}
+
+/// A change of its Cluster wakes the Sync; the time is for a cluster that was unreachable so shortly that its status
+/// never changed.
+fn retry(observed: &Observed) -> Next {
+    Next::Retry(observed.retry_interval())
+}
+
+/// No request may be sent to the cluster now.
+async fn shut_out(
+    context: SyncContext<'_>,
+    observed: &Observed,
+    why: String,
+    next: Next,
+) -> Result<Next, ReconcileError> {
+    report::waiting(context, observed, &Waiting::Cluster(why)).await?;
+    Ok(next)
+}
+
+/// Some objects are still there: reports which, and tries again after a backoff.
+async fn unfinished(
+    context: SyncContext<'_>,
+    observed: &Observed,
+    deleted: &DeleteOutcome,
+) -> Result<Next, ReconcileError> {
+    let (pass, start) = if deleted.failures.is_empty() && deleted.interrupted.is_none() {
+        (LastPass::Deleting, waits::DELETING_RETRY)
+    } else {
+        (LastPass::Failed, observed.retry_interval())
+    };
+    let before = LastPass::of(&observed.status).map_or(0, |_| observed.status.attempts);
+    let passes = before.saturating_add(1);
+    let wait = backoff::delay(start, passes, observed.uid().as_str());
+    let until = waits::from(context.clock.now(), wait);
+    context.caches.deadlines.set(&observed.key, until);
+    let unfinished = Unfinished {
+        pass,
+        deleted,
+        passes,
+        until,
+    };
+    report::unfinished(context, observed, unfinished).await?;
+    Ok(Next::at(until, context.clock.now()))
+}

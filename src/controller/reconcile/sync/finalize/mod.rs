@@ -1,0 +1,99 @@
+//! The end of a Sync: its objects go or stay, as core decides, and then its finalizer goes.
+//!
+//! A Sync carries the finalizer while its deletion may mean work: it, or its group, says `deletionPolicy: Delete`. The
+//! finalizer is there before anything is applied. Every pass reads the member anew and goes on from the inventory
+//! there, so a crash between any two requests costs a pass. A Sync that is not valid is finalized all the same:
+//! deleting needs its owner label, not what it renders to.
+
+mod delete;
+mod observe;
+mod release;
+mod report;
+
+use starling_api::DeletionPolicy;
+use starling_core::finalize::{Finalize, FinalizeInput, ParentDeletion, Waiting, finalize as decide};
+
+use super::super::ReconcileError;
+use super::super::parent_deletion::parent_deletion;
+use super::observe::Observed;
+use crate::controller::context::{Next, SyncContext};
+use crate::controller::waits;
+use crate::controller::wake::By;
+use observe::{has_finalizer, is_abandoned};
+use report::LastPass;
+
+/// Puts the finalizer on a Sync whose deletion may mean work, and takes it off any other.
+///
+/// # Errors
+/// [`ReconcileError`] if it could not be put on: then nothing may be applied.
+pub(super) async fn ensure(context: SyncContext<'_>, observed: &Observed) -> Result<(), ReconcileError> {
+    let object = &observed.object;
+    let has = has_finalizer(object);
+    let group = match observed.group_key() {
+        None => false,
+        // Without its group the policy is not known; the finalizer stays as it is.
+        Some(key) => context
+            .objects
+            .groups
+            .get(&key)
+            .map_or(has, |group| group.spec.deletion_policy == DeletionPolicy::Delete),
+    };
+    let wanted = group || object.spec.template.deletion_policy == DeletionPolicy::Delete;
+    if wanted != has {
+        let written = context.hub.set_finalizer(&**object, wanted).await?;
+        if let Some(change) = context.objects.syncs.observe_write(written) {
+            context.wake.for_sync(&change, By::Us);
+        }
+    }
+    Ok(())
+}
+
+/// One pass over a Sync that is being deleted.
+///
+/// # Errors
+/// [`ReconcileError`] where the management cluster or the ledger did not take something.
+pub(super) async fn finalize(context: SyncContext<'_>, observed: &Observed) -> Result<Next, ReconcileError> {
+    if !has_finalizer(&observed.object) {
+        return Ok(Next::OnEvent);
+    }
+    if let Some(wait) = backing_off(context, observed) {
+        return Ok(wait);
+    }
+    let policy = observe::policy(context, observed).await;
+    let parent = match policy.parent {
+        ParentDeletion::None => parent_deletion(context.hub, &observed.key).await,
+        known => known,
+    };
+    let waiting = observe::dependents(context, observed);
+    let decision = decide(&FinalizeInput {
+        policy: policy.policy,
+        suspended: observed.object.spec.template.suspend,
+        group_lost: policy.group_lost,
+        parent,
+        cluster: observe::target(context, observed).await,
+        abandoned: is_abandoned(observed),
+        dependents: &waiting,
+    });
+    match decision {
+        Finalize::Orphan(why) => release::orphan(context, observed, &why).await,
+        Finalize::Wait(waiting) => {
+            report::waiting(context, observed, &waiting).await?;
+            Ok(match waiting {
+                Waiting::ParentUnknown(_) => Next::Retry(waits::PARENT_RETRY),
+                // What is waited for wakes the Sync.
+                Waiting::Dependents(_) | Waiting::Cluster(_) => Next::OnEvent,
+            })
+        }
+        Finalize::Delete => delete::delete(context, observed).await,
+    }
+}
+
+/// The wait that the last pass asked for. A requested reconcile, or an abandoned cluster, does not wait.
+fn backing_off(context: SyncContext<'_>, observed: &Observed) -> Option<Next> {
+    let until = context.caches.deadlines.get(&observed.key)?;
+    let waits = LastPass::of(&observed.status).is_some()
+        && until > context.clock.now()
+        && !observed.requested()
+        && !is_abandoned(observed);
+    waits.then(|| Next::at(until, context.clock.now()))
+}

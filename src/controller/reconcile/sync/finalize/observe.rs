@@ -1,0 +1,115 @@
+//! What the end of a Sync depends on: past the caches where a cache could be behind.
+
+use std::collections::BTreeMap;
+
+use kube::ResourceExt;
+use starling_api::{ABANDON, Cluster, DeletionPolicy, FINALIZER, SyncGroup, SyncResource};
+use starling_core::finalize::{ParentDeletion, Target, dependents as dependents_among};
+use starling_core::plan::Reach;
+
+use super::super::dependencies::depends_on;
+use super::super::observe::Observed;
+use crate::controller::cache::ObjectKey;
+use crate::controller::context::SyncContext;
+
+pub(super) fn has_finalizer(sync: &SyncResource) -> bool {
+    sync.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
+}
+
+pub(super) fn is_abandoned(observed: &Observed) -> bool {
+    observed.object.annotations().get(ABANDON).map(String::as_str) == Some("true")
+}
+
+/// What is to become of the objects, as the Sync or its group says.
+pub(super) struct Policy {
+    pub(super) policy: DeletionPolicy,
+    /// The group was deleted without deleting this Sync.
+    pub(super) group_lost: bool,
+    /// Unknown where the group could not be read.
+    pub(super) parent: ParentDeletion,
+}
+
+/// Reads the policy. That of a group that is being deleted goes before that of its Syncs. It is read past the cache:
+/// the garbage collector may delete a Sync before the group's watch says that the group goes.
+pub(super) async fn policy(context: SyncContext<'_>, observed: &Observed) -> Policy {
+    let mut policy = Policy {
+        policy: observed.object.spec.template.deletion_policy,
+        group_lost: false,
+        parent: ParentDeletion::None,
+    };
+    let Some(key) = observed.group_key() else {
+        return policy;
+    };
+    match context.hub.find::<SyncGroup>(&key).await {
+        Ok(Some(group)) if group.metadata.deletion_timestamp.is_some() => {
+            policy.policy = group.spec.deletion_policy;
+        }
+        Ok(Some(_)) => {}
+        Ok(None) => policy.group_lost = true,
+        Err(error) => policy.parent = ParentDeletion::Unknown(crate::chain(&error)),
+    }
+    policy
+}
+
+pub(super) async fn target(context: SyncContext<'_>, observed: &Observed) -> Target {
+    let key = observed.cluster_key();
+    match observed.cluster_state().map(|state| state.reach) {
+        Some(Reach::Ready) => Target::Ready,
+        Some(Reach::Unprobed) => Target::Unavailable("not probed yet".into()),
+        Some(Reach::Suspended) => Target::Unavailable("the Cluster is suspended".into()),
+        Some(Reach::Unreachable { reason, message, .. }) => {
+            Target::Unavailable(format!("{reason}: {message}"))
+        }
+        None if context.objects.clusters.is_unreadable(&key) => {
+            Target::Unavailable("the Cluster cannot be read".into())
+        }
+        // That the cache has no such Cluster may be a list that was not complete.
+        None => match context.hub.find::<Cluster>(&key).await {
+            Ok(None) => Target::Gone,
+            Ok(Some(_)) => Target::Unavailable("the Cluster is not in the cache yet".into()),
+            Err(error) => Target::Unavailable(crate::chain(&error)),
+        },
+    }
+}
+
+/// The names of the Syncs that have to go first.
+pub(super) fn dependents(context: SyncContext<'_>, observed: &Observed) -> Vec<String> {
+    let namespace = &observed.key.namespace;
+    let group_goes = |sync: &SyncResource| {
+        let group = sync.spec.group_ref.as_ref();
+        let group = group.and_then(|group| {
+            context
+                .objects
+                .groups
+                .get(&ObjectKey::new(namespace, &group.name))
+        });
+        group.is_some_and(|group| group.metadata.deletion_timestamp.is_some())
+    };
+    // Those that depend on it, and all that it depends on: with one of those it may be in a cycle.
+    let mut names: Vec<String> = context
+        .objects
+        .syncs
+        .dependents(&observed.key)
+        .into_iter()
+        .collect();
+    if names.is_empty() {
+        return names;
+    }
+    names.push(observed.key.name.clone());
+    let mut leaving: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    while let Some(name) = names.pop() {
+        if leaving.contains_key(&name) {
+            continue;
+        }
+        let leaves = |sync: &SyncResource| {
+            has_finalizer(sync) && (sync.metadata.deletion_timestamp.is_some() || group_goes(sync))
+        };
+        let sync = context.objects.syncs.get(&ObjectKey::new(namespace, &name));
+        if let Some(sync) = sync.filter(|sync| leaves(sync)) {
+            let on = depends_on(&sync);
+            names.extend(on.iter().cloned());
+            leaving.insert(name, on);
+        }
+    }
+    dependents_among(&observed.key.name, &leaving)
+}

@@ -1,0 +1,50 @@
+//! Lets a Sync go: its finalizer goes, and what the ledger knows of it.
+
+use starling_api::ABANDON;
+use starling_core::finalize::Orphaned;
+
+use super::super::super::ReconcileError;
+use super::super::observe::Observed;
+use crate::controller::context::{Next, SyncContext};
+
+/// Lets the Sync go; its objects stay.
+///
+/// # Errors
+/// As [`release`].
+pub(super) async fn orphan(
+    context: SyncContext<'_>,
+    observed: &Observed,
+    why: &Orphaned,
+) -> Result<Next, ReconcileError> {
+    let why = match why {
+        Orphaned::Policy => return release(context, observed).await,
+        Orphaned::Suspended => "the Sync is suspended".to_owned(),
+        Orphaned::ParentDeleted(what) => format!("{what} is being deleted"),
+        Orphaned::GroupLost => "the SyncGroup was deleted without deleting this Sync".into(),
+        Orphaned::ClusterGone => "the Cluster was deleted".into(),
+        Orphaned::Abandoned => format!("abandoned ({ABANDON})"),
+    };
+    let cluster = observed.cluster_name();
+    let objects = observed.status.inventory.objects;
+    let note = format!("left {objects} objects on cluster {cluster}: {why}");
+    tracing::info!(sync = %observed.key, %cluster, %why, objects, "objects orphaned");
+    context
+        .events
+        .warning(&*observed.object, "ObjectsOrphaned", note)
+        .await;
+    release(context, observed).await
+}
+
+/// Lets the Sync go. A later Sync of the same name starts without its records: they are dropped first.
+///
+/// # Errors
+/// [`ReconcileError`] where the ledger or the management cluster did not take it.
+pub(super) async fn release(context: SyncContext<'_>, observed: &Observed) -> Result<Next, ReconcileError> {
+    context
+        .ledger
+        .drop_owner_records(observed.cluster_id.as_str(), observed.owner.as_str())
+        .await?;
+    context.hub.set_finalizer(&*observed.object, false).await?;
+    context.caches.deadlines.forget(&observed.key);
+    Ok(Next::OnEvent)
+}

@@ -1,0 +1,333 @@
+//! What a health check makes of a Sync's status. The one place that writes Healthy, `healthySince` and
+//! `lastHealthyTarget`.
+
+use jiff::Timestamp;
+use starling_api::conditions::{
+    self, ConditionStatus, ConditionUpdate, HEALTHY, MESSAGE_LIMIT, READY, RECONCILING, cut,
+};
+use starling_api::{ObjectProblem, SyncStatus};
+use starling_core::health::{Health, HealthVerdict, summary};
+use starling_core::object::ObjectId;
+use starling_core::progress::{self, HEALTH_CHECK_FAILED, PROGRESSING};
+use starling_core::step;
+
+use super::super::names::ClusterId;
+use super::super::{ready, repeated, retrying};
+use super::health::HealthCheck;
+use super::reason::PROBLEMS;
+
+/// What a health condition is about.
+pub(super) struct About<'a> {
+    /// `spec.wait`.
+    pub(super) wait: bool,
+    /// The target that is wanted, where one is.
+    pub(super) target: Option<&'a str>,
+    /// The cluster's identity.
+    pub(super) cluster_id: &'a ClusterId,
+    /// When the next health check is.
+    pub(super) next: Option<Timestamp>,
+}
+
+/// Adds the health to the conditions in `updates`.
+pub(super) fn write(
+    after: &mut SyncStatus,
+    mut updates: Vec<ConditionUpdate>,
+    about: &About<'_>,
+    check: Option<&HealthCheck>,
+    now: Timestamp,
+) -> Vec<ConditionUpdate> {
+    if !about.wait {
+        after.healthy_since.clear();
+        after.last_healthy_target.clear();
+        after.longest_healthy = None;
+        return updates;
+    }
+    let healthy = match check {
+        None => unseen(after, about),
+        Some(HealthCheck::Lost { message }) => {
+            replace(
+                &mut updates,
+                vec![ready(ConditionStatus::Unknown, step::CLUSTER_NOT_READY, message)],
+            );
+            unseen(after, about)
+        }
+        Some(HealthCheck::Verdict(HealthVerdict::Healthy)) => Some(found_healthy(after, about, now)),
+        Some(HealthCheck::Verdict(HealthVerdict::Waiting { until, unhealthy })) => {
+            let until = Timestamp::from_second(until.as_second()).unwrap_or(*until);
+            let message = format!("waiting until {until} for {}", summary(unhealthy));
+            replace(&mut updates, progressing(&message));
+            Some(found_unhealthy(after, PROGRESSING, unhealthy, now))
+        }
+        Some(HealthCheck::Verdict(HealthVerdict::Failed { unhealthy })) => {
+            replace(&mut updates, retrying(HEALTH_CHECK_FAILED, &summary(unhealthy)));
+            let update = found_unhealthy(after, HEALTH_CHECK_FAILED, unhealthy, now);
+            after.next_attempt_time = about.next.map(|at| at.to_string()).unwrap_or_default();
+            Some(update)
+        }
+    };
+    updates.extend(healthy);
+    updates
+}
+
+/// The condition where nothing was checked. What was found of this target still stands; of another one it says nothing
+/// about what is wanted now.
+fn unseen(after: &SyncStatus, about: &About<'_>) -> Option<ConditionUpdate> {
+    if after.last_applied_target.is_empty() {
+        return None;
+    }
+    let applied = about
+        .target
+        .is_some_and(|target| progress::holds(after, target, about.cluster_id.as_str()));
+    let before = conditions::find(&after.conditions, HEALTHY).filter(|_| applied);
+    Some(match before {
+        Some(before) => repeated(HEALTHY, before),
+        None if applied => healthy(ConditionStatus::Unknown, PROGRESSING, "not checked yet".into()),
+        None => healthy(
+            ConditionStatus::Unknown,
+            PROGRESSING,
+            "revision not applied yet".into(),
+        ),
+    })
+}
+
+fn found_healthy(after: &mut SyncStatus, about: &About<'_>, now: Timestamp) -> ConditionUpdate {
+    if after.healthy_since.is_empty() {
+        after.healthy_since = now.to_string();
+    }
+    after.last_healthy_target = about.target.unwrap_or_default().to_owned();
+    after.problems.clear();
+    after.next_attempt_time.clear();
+    healthy(ConditionStatus::True, "Succeeded", "all objects healthy".into())
+}
+
+fn found_unhealthy(
+    after: &mut SyncStatus,
+    reason: &str,
+    unhealthy: &[(ObjectId, Health)],
+    now: Timestamp,
+) -> ConditionUpdate {
+    // A target that was healthy for long enough has proven itself, whatever breaks later.
+    let span = after
+        .healthy_since
+        .parse()
+        .ok()
+        .map(|since| now.duration_since(since));
+    if let Some(span) = span.and_then(|span| std::time::Duration::try_from(span).ok()) {
+        let longest = after
+            .longest_healthy
+            .map_or(span, |longest| longest.as_std().max(span));
+        after.longest_healthy = Some(longest.into());
+    }
+    after.healthy_since.clear();
+    after.next_attempt_time.clear();
+    after.problems = unhealthy
+        .iter()
+        .take(PROBLEMS)
+        .map(|(object, health)| ObjectProblem {
+            object: object.to_string(),
+            reason: health.status.to_string(),
+            message: cut(&health.message, MESSAGE_LIMIT),
+        })
+        .collect();
+    healthy(ConditionStatus::False, reason, summary(unhealthy))
+}
+
+fn healthy(status: ConditionStatus, reason: &str, message: String) -> ConditionUpdate {
+    ConditionUpdate {
+        type_: HEALTHY,
+        status,
+        reason: reason.to_owned(),
+        message,
+    }
+}
+
+fn progressing(message: &str) -> Vec<ConditionUpdate> {
+    let reconciling = ConditionUpdate {
+        type_: RECONCILING,
+        status: ConditionStatus::True,
+        reason: PROGRESSING.to_owned(),
+        message: message.to_owned(),
+    };
+    vec![ready(ConditionStatus::False, PROGRESSING, message), reconciling]
+}
+
+/// Puts a verdict in the place of the one that did not know of health.
+fn replace(updates: &mut Vec<ConditionUpdate>, verdict: Vec<ConditionUpdate>) {
+    updates.retain(|update| update.type_ != READY && update.type_ != RECONCILING);
+    updates.splice(0..0, verdict);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::LazyLock;
+    use std::time::Duration;
+
+    use starling_api::conditions::{Condition, find};
+    use starling_core::health::{Status, judge};
+
+    use super::*;
+
+    const TARGET: &str = "sha256:t";
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn about(wait: bool) -> About<'static> {
+        static ID: LazyLock<ClusterId> = LazyLock::new(|| ClusterId::new("id"));
+        About {
+            wait,
+            target: Some(TARGET),
+            cluster_id: &ID,
+            next: Some(at(500)),
+        }
+    }
+
+    /// A Sync whose cluster holds the target.
+    fn holding() -> SyncStatus {
+        SyncStatus {
+            last_attempted_target: TARGET.into(),
+            last_applied_target: TARGET.into(),
+            last_applied_cluster_id: "id".into(),
+            ..SyncStatus::default()
+        }
+    }
+
+    fn well() -> SyncStatus {
+        let update = healthy(ConditionStatus::True, "Succeeded", String::new());
+        SyncStatus {
+            healthy_since: at(1).to_string(),
+            last_healthy_target: TARGET.into(),
+            conditions: conditions::merge(&[], vec![update], None, at(1)),
+            ..holding()
+        }
+    }
+
+    fn found(status: Status, timeout: u64) -> HealthCheck {
+        let key = ObjectId {
+            group: "apps".into(),
+            kind: "Deployment".into(),
+            namespace: "shop".into(),
+            name: "web".into(),
+        };
+        let unhealthy: BTreeMap<_, _> = (status != Status::Current)
+            .then(|| (key, Health::new(status, "Available: 0/1")))
+            .into_iter()
+            .collect();
+        HealthCheck::Verdict(judge(unhealthy, at(100), Duration::from_secs(timeout), at(100)))
+    }
+
+    /// The status after an attempt or a check that succeeded.
+    fn written(before: SyncStatus, about: &About<'_>, check: Option<&HealthCheck>) -> SyncStatus {
+        let mut after = before;
+        let updates = vec![ready(ConditionStatus::True, "Succeeded", "applied r")];
+        let updates = write(&mut after, updates, about, check, at(100));
+        after.conditions = conditions::merge(&after.conditions, updates, None, at(100));
+        after
+    }
+
+    /// Types, statuses and reasons.
+    fn summary_of(conditions: &[Condition]) -> Vec<(&str, &str, &str)> {
+        conditions
+            .iter()
+            .map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_str()))
+            .collect()
+    }
+
+    #[test]
+    fn a_healthy_sync_reports_since_when_and_with_which_target() {
+        let after = written(holding(), &about(true), Some(&found(Status::Current, 60)));
+        assert_eq!(
+            summary_of(&after.conditions),
+            [("Ready", "True", "Succeeded"), ("Healthy", "True", "Succeeded")]
+        );
+        assert_eq!(after.healthy_since, at(100).to_string());
+        assert_eq!(after.last_healthy_target, TARGET);
+        // It stays healthy since then.
+        let again = written(well(), &about(true), Some(&found(Status::Current, 60)));
+        assert_eq!(again.healthy_since, at(1).to_string());
+    }
+
+    #[test]
+    fn objects_in_progress_have_time_left_and_failed_objects_have_none() {
+        let waiting = written(well(), &about(true), Some(&found(Status::InProgress, 60)));
+        assert_eq!(
+            summary_of(&waiting.conditions),
+            [
+                ("Ready", "False", "Progressing"),
+                ("Reconciling", "True", "Progressing"),
+                ("Healthy", "False", "Progressing")
+            ]
+        );
+        let message = "waiting until 1970-01-01T00:02:40Z for Deployment shop/web: Available: 0/1";
+        assert_eq!(waiting.conditions[0].message, message);
+        assert_eq!(
+            (
+                waiting.healthy_since.as_str(),
+                waiting.last_healthy_target.as_str()
+            ),
+            ("", TARGET)
+        );
+        let problem = &waiting.problems[0];
+        assert_eq!(
+            (&*problem.object, &*problem.reason, &*problem.message),
+            ("Deployment shop/web", "InProgress", "Available: 0/1")
+        );
+        assert_eq!(waiting.next_attempt_time, "");
+
+        for check in [found(Status::Failed, 60), found(Status::InProgress, 0)] {
+            let failed = written(well(), &about(true), Some(&check));
+            assert_eq!(
+                summary_of(&failed.conditions),
+                [
+                    ("Ready", "False", "HealthCheckFailed"),
+                    ("Reconciling", "True", "ProgressingWithRetry"),
+                    ("Healthy", "False", "HealthCheckFailed")
+                ]
+            );
+            assert_eq!(failed.next_attempt_time, at(500).to_string());
+            let recovered = written(failed, &about(true), Some(&found(Status::Current, 60)));
+            assert_eq!(
+                (recovered.problems.len(), recovered.next_attempt_time.as_str()),
+                (0, "")
+            );
+        }
+    }
+
+    #[test]
+    fn without_a_check_the_last_finding_counts_for_its_own_target_only() {
+        let kept = written(well(), &about(true), None);
+        assert_eq!(find(&kept.conditions, HEALTHY).unwrap().status, "True");
+        let other = About {
+            target: Some("sha256:other"),
+            ..about(true)
+        };
+        let stale = written(well(), &other, None);
+        assert_eq!(find(&stale.conditions, HEALTHY).unwrap().status, "Unknown");
+        let never = written(SyncStatus::default(), &about(true), None);
+        assert_eq!(find(&never.conditions, HEALTHY), None);
+        let lost = HealthCheck::Lost {
+            message: "no answer".into(),
+        };
+        let lost = written(well(), &about(true), Some(&lost));
+        assert_eq!(
+            summary_of(&lost.conditions),
+            [
+                ("Ready", "Unknown", "ClusterNotReady"),
+                ("Healthy", "True", "Succeeded")
+            ]
+        );
+        assert_eq!(lost.healthy_since, at(1).to_string());
+    }
+
+    #[test]
+    fn without_wait_there_is_no_health() {
+        let after = written(well(), &about(false), None);
+        assert_eq!(summary_of(&after.conditions), [("Ready", "True", "Succeeded")]);
+        assert_eq!(
+            (after.healthy_since.as_str(), after.last_healthy_target.as_str()),
+            ("", "")
+        );
+    }
+}

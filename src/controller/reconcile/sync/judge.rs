@@ -1,0 +1,262 @@
+//! What a member's answers amount to: the one place that turns them into an [`Outcome`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use starling_api::{Changes, DeletionHold, InventorySummary};
+use starling_core::apply::{PruneBlocker, Record};
+use starling_core::backoff;
+use starling_core::object::ObjectId;
+use starling_core::step::Wanted;
+use tokio::time::Instant;
+
+use super::deletion_hold;
+use super::lane::{self, Closed};
+use super::outcome::{Applied, Cause, Failure, Outcome};
+use super::reason::{problems, reason};
+use super::validate::ValidSync;
+use crate::controller::context::SyncContext;
+use crate::controller::waits;
+use starling_ledger::{AttemptEnd, AttemptOutcome, ObjectCounts};
+use starling_member::{ApplyOutcome, Change, Member, MemberError};
+
+/// Whether an attempt may begin; the member as [`lane::enter`] returns it.
+///
+/// # Errors
+/// Why not, as the outcome of the attempt.
+pub(super) fn enter(
+    context: SyncContext<'_>,
+    sync: &ValidSync<'_>,
+    wanted: &Wanted,
+) -> Result<Member, Outcome> {
+    let account = &sync.spec.template.service_account_name;
+    lane::enter(context, sync.observed, account).map_err(|closed| match closed {
+        Closed::Busy(pause) => Outcome::Busy(pause),
+        Closed::NoConnection | Closed::BreakerOpen => Outcome::Lost {
+            message: closed.to_string(),
+        },
+        Closed::Account(_) => {
+            let cause = Cause::new("InvalidParameters", crate::chain(&closed));
+            failed(context, sync, wanted, cause)
+        }
+    })
+}
+
+/// What the member's answers amount to.
+pub(super) fn judge(
+    context: SyncContext<'_>,
+    sync: &ValidSync<'_>,
+    wanted: &Wanted,
+    answers: &ApplyOutcome,
+    plain: bool,
+) -> Outcome {
+    if answers.prune_blocker == Some(PruneBlocker::EmptyRender) {
+        let message = "build produced no objects; prune skipped. Set allowEmpty to prune everything";
+        return failed(context, sync, wanted, Cause::new("EmptyRender", message));
+    }
+    if let Some(cause) = objects_failed(answers) {
+        return failed(context, sync, wanted, cause);
+    }
+    match &answers.prune_blocker {
+        Some(PruneBlocker::Budget(deletions)) => {
+            return over_budget(context, sync, deletion_hold::of(deletions));
+        }
+        Some(PruneBlocker::HandOverUnknown(why)) => {
+            let message = format!("prune skipped: another Sync may own these objects: {why}");
+            return failed(context, sync, wanted, Cause::new("HandOverUnknown", message));
+        }
+        Some(PruneBlocker::Off | PruneBlocker::EmptyRender) | None => {}
+    }
+    schedule_check(context, sync);
+    Outcome::Applied(Applied {
+        changes: changes(answers),
+        inventory: inventory(answers),
+        plain,
+    })
+}
+
+fn objects_failed(answers: &ApplyOutcome) -> Option<Cause> {
+    let (first, error) = answers.failures.first()?;
+    let others = match answers.failures.len() - 1 {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    Some(Cause {
+        reason: reason(error),
+        message: format!("{first}: {}{others}", crate::chain(error)),
+        problems: problems(&answers.failures),
+    })
+}
+
+/// All is applied, and deletions wait for an approval. That is no reason to try more and more rarely, or more often
+/// than drift is checked: an approval wakes the Sync.
+fn over_budget(context: SyncContext<'_>, sync: &ValidSync<'_>, hold: DeletionHold) -> Outcome {
+    schedule_check(context, sync);
+    let next_check = context.caches.deadlines.get(&sync.observed.key);
+    Outcome::Failed(Failure {
+        cause: Cause::new(deletion_hold::REASON, deletion_hold::message(&hold)),
+        attempts: 1,
+        retry_at: next_check.unwrap_or_else(|| context.clock.now()),
+        deletion_hold: Some(hold),
+    })
+}
+
+/// What an attempt that ended early amounts to. One that ran into its `timeout` may have met a slow cluster, which is a
+/// failure, or one that became unreachable, which is no failure of the revision until `progressDeadline`: a probe
+/// decides.
+pub(super) async fn interrupted(
+    context: SyncContext<'_>,
+    member: &Member,
+    sync: &ValidSync<'_>,
+    wanted: &Wanted,
+    error: &MemberError,
+) -> Outcome {
+    let cluster = sync.observed.cluster_key();
+    match error {
+        MemberError::Throttled { retry_after, .. } => {
+            Outcome::Busy(context.lanes.throttled(&cluster, *retry_after))
+        }
+        MemberError::Unreachable { .. } | MemberError::Unauthorized { .. } => lost(context, sync, error),
+        MemberError::Deadline { .. } => {
+            let deadline = Instant::now() + waits::REACHABLE_TIMEOUT;
+            if member.probe(deadline).await.is_err() {
+                return lost(context, sync, error);
+            }
+            let timeout = sync.spec.template.timeout;
+            let message = format!("timed out (timeout: {timeout}): {}", crate::chain(error));
+            failed(context, sync, wanted, Cause::new("Timeout", message))
+        }
+        other => failed(
+            context,
+            sync,
+            wanted,
+            Cause::new(reason(other), crate::chain(other)),
+        ),
+    }
+}
+
+/// The Cluster loop finds out what is wrong, and wakes its Syncs when that changes.
+fn lost(context: SyncContext<'_>, sync: &ValidSync<'_>, error: &MemberError) -> Outcome {
+    context.wake.cluster(sync.observed.cluster_key());
+    Outcome::Lost {
+        message: crate::chain(error),
+    }
+}
+
+/// One more failure in a row at this target: tried again after a backoff.
+pub(super) fn failed(
+    context: SyncContext<'_>,
+    sync: &ValidSync<'_>,
+    wanted: &Wanted,
+    cause: Cause,
+) -> Outcome {
+    let observed = sync.observed;
+    let attempts = failures_before(sync, wanted) + 1;
+    let wait = backoff::delay(observed.retry_interval(), attempts, observed.uid().as_str());
+    let retry_at = waits::from(context.clock.now(), wait);
+    context.caches.deadlines.set(&observed.key, retry_at);
+    Outcome::Failed(Failure {
+        cause,
+        attempts,
+        retry_at,
+        deletion_hold: None,
+    })
+}
+
+/// The next check for drift: after `interval`, give or take a tenth, so that what was applied together is not checked
+/// together for ever.
+pub(super) fn schedule_check(context: SyncContext<'_>, sync: &ValidSync<'_>) {
+    let observed = sync.observed;
+    let interval: Duration = sync.spec.template.interval.as_std().max(waits::SYNC_MIN);
+    let now = context.clock.now();
+    let seed = format!("{}{now}", observed.uid().as_str());
+    let wait = waits::around(interval, &seed);
+    context
+        .caches
+        .deadlines
+        .set(&observed.key, waits::from(now, wait));
+}
+
+pub(super) fn failures_before(sync: &ValidSync<'_>, wanted: &Wanted) -> u32 {
+    let status = &sync.observed.status;
+    if status.last_attempted_target == wanted.target {
+        status.attempts
+    } else {
+        0
+    }
+}
+
+/// Member records after an attempt.
+pub(super) struct Remembered {
+    /// What is known of objects that were applied.
+    pub(super) upserts: BTreeMap<ObjectId, Record>,
+    /// Objects that are no longer the Sync's.
+    pub(super) deletes: BTreeSet<ObjectId>,
+}
+
+pub(super) fn remembered(answers: &ApplyOutcome) -> Remembered {
+    let applied = answers.applied.iter();
+    let left = answers.deleted.iter().chain(&answers.released);
+    Remembered {
+        upserts: applied
+            .map(|object| (object.key.clone(), object.record.clone()))
+            .collect(),
+        deletes: left.chain(&answers.handed_over).cloned().collect(),
+    }
+}
+
+fn changes(answers: &ApplyOutcome) -> Changes {
+    let count = |change| {
+        narrow(
+            answers
+                .applied
+                .iter()
+                .filter(|object| object.change == change)
+                .count(),
+        )
+    };
+    Changes {
+        created: count(Change::Created),
+        configured: count(Change::Configured),
+        unchanged: count(Change::Unchanged) + narrow(answers.skipped + answers.left_alone.len()),
+        deleted: narrow(answers.deleted.len()),
+    }
+}
+
+fn inventory(answers: &ApplyOutcome) -> InventorySummary {
+    InventorySummary {
+        objects: narrow(answers.inventory.len()),
+        digest: answers.inventory.digest(),
+    }
+}
+
+pub(super) fn end(outcome: &Outcome, answers: &ApplyOutcome, ended_at: Timestamp) -> AttemptEnd {
+    let changes = changes(answers);
+    let counts = ObjectCounts {
+        created: changes.created,
+        configured: changes.configured,
+        unchanged: changes.unchanged,
+        deleted: changes.deleted,
+        failed: narrow(answers.failures.len()),
+    };
+    let (outcome, reason, message) = match outcome {
+        Outcome::Applied(_) | Outcome::Unchanged => (AttemptOutcome::Succeeded, "Succeeded", String::new()),
+        Outcome::Failed(Failure { cause, .. }) => {
+            (AttemptOutcome::Failed, cause.reason, cause.message.clone())
+        }
+        Outcome::Lost { message } => (AttemptOutcome::Failed, "ClusterLost", message.clone()),
+        Outcome::Busy(_) => (AttemptOutcome::Failed, "Throttled", lane::BUSY.to_owned()),
+    };
+    AttemptEnd {
+        outcome,
+        reason: reason.to_owned(),
+        message,
+        counts,
+        ended_at,
+    }
+}
+
+fn narrow(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,49 @@
+//! What a member's answers about objects are called in conditions and problems.
+
+use starling_api::ObjectProblem;
+use starling_api::conditions::{MESSAGE_LIMIT, cut};
+use starling_core::object::ObjectId;
+
+use starling_member::MemberError;
+
+/// Problems that a status names at most.
+pub(super) const PROBLEMS: usize = 10;
+
+pub(super) fn problems(failures: &[(ObjectId, MemberError)]) -> Vec<ObjectProblem> {
+    failures
+        .iter()
+        .take(PROBLEMS)
+        .map(|(object, error)| ObjectProblem {
+            object: object.to_string(),
+            reason: reason(error).to_owned(),
+            message: cut(&crate::chain(error), MESSAGE_LIMIT),
+        })
+        .collect()
+}
+
+/// The one mapping from what a member answers about an object to a reason.
+pub(super) fn reason(error: &MemberError) -> &'static str {
+    match error {
+        MemberError::Unreachable { .. } => "Unreachable",
+        MemberError::Deadline { .. } => "Timeout",
+        MemberError::Unauthorized { .. } => "AuthFailed",
+        MemberError::Forbidden { .. } => "Forbidden",
+        MemberError::Throttled { .. } => "Throttled",
+        MemberError::NotFound { .. } => "NotFound",
+        MemberError::Conflict { .. } => "Conflict",
+        MemberError::Invalid { .. } => "Invalid",
+        MemberError::Immutable { .. } => "Immutable",
+        MemberError::NotGone { .. } => "NotGone",
+        MemberError::NotEstablished { .. } => "DefinitionNotEstablished",
+        MemberError::OwnedByOther { .. } => "OwnedByOther",
+        MemberError::UnknownKind { .. } | MemberError::NotServed { .. } => "UnknownKind",
+        MemberError::Address { .. } => "InvalidObject",
+        MemberError::Account { .. } => "InvalidParameters",
+        MemberError::Inventory { .. } => "InventoryUnreadable",
+        MemberError::Client { .. }
+        | MemberError::Expired { .. }
+        | MemberError::Server { .. }
+        | MemberError::Garbage { .. }
+        | MemberError::TooLarge { .. } => "ServerFailed",
+    }
+}

@@ -1,0 +1,109 @@
+//! What a Sync renders to: the objects of its path at a revision.
+
+use std::sync::Arc;
+
+use starling_api::{Source, SyncTemplate};
+use starling_core::ignore::IgnoreRules;
+use starling_core::revision::{Revision, RevisionError};
+
+use super::super::names::OwnerLabel;
+use crate::controller::artifacts::{Artifact, reference};
+use crate::controller::context::SyncContext;
+use crate::controller::decryption::{Keys, KeysError};
+use crate::controller::manifests::{RenderFailure, RenderJob, Rendered};
+use crate::controller::origins::OriginError;
+use starling_render::RenderError;
+
+/// The reason of Ready where encrypted manifests cannot be read.
+const DECRYPTION_FAILED: &str = "DecryptionFailed";
+
+/// What is rendered, for whom.
+pub(super) struct Render<'a> {
+    /// Namespace of the Sync, for the Secrets that it names.
+    pub(super) namespace: &'a str,
+    /// The template, parameters resolved.
+    pub(super) template: &'a SyncTemplate,
+    /// The Source that the template names, if there is one.
+    pub(super) source: Option<&'a Source>,
+    pub(super) revision: &'a str,
+    pub(super) owner: &'a OwnerLabel,
+    /// Fields that are left to others.
+    pub(super) ignore: &'a IgnoreRules,
+}
+
+/// Why a Sync does not render.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BuildError {
+    /// The Source that the template names does not exist.
+    #[error("there is no Source {name:?}")]
+    SourceNotFound { name: String },
+    /// The origin of the Source cannot be addressed.
+    #[error(transparent)]
+    Origin(#[from] OriginError),
+    /// The revision does not parse.
+    #[error("spec.revision")]
+    Revision(#[source] RevisionError),
+    /// The keys of encrypted manifests cannot be read.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+    /// The artifact cannot be had, or does not render.
+    #[error(transparent)]
+    Render(#[from] RenderFailure),
+}
+
+impl BuildError {
+    /// The reason of Ready.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::SourceNotFound { .. } => "SourceNotFound",
+            Self::Origin(_) | Self::Render(RenderFailure::Tree(_)) => "SourceNotReady",
+            Self::Revision(_) => "InvalidRevision",
+            Self::Keys(_) => DECRYPTION_FAILED,
+            Self::Render(RenderFailure::Copy(_)) => "StorageFailed",
+            Self::Render(RenderFailure::Render(error)) => match **error {
+                RenderError::Encrypted { .. } => DECRYPTION_FAILED,
+                _ => "BuildFailed",
+            },
+        }
+    }
+}
+
+/// Renders, or takes what was rendered before.
+///
+/// # Errors
+/// [`BuildError`].
+pub(super) async fn render(
+    context: SyncContext<'_>,
+    render: &Render<'_>,
+) -> Result<Arc<Rendered>, BuildError> {
+    let template = render.template;
+    let source = render.source.ok_or_else(|| BuildError::SourceNotFound {
+        name: template.source_ref.name.clone(),
+    })?;
+    let origin = context
+        .origins
+        .get(context.hub, source, context.allow_insecure_sources)
+        .await?;
+    let revision: Revision = render.revision.parse().map_err(BuildError::Revision)?;
+    let artifact = Artifact {
+        origin,
+        reference: reference(source, &revision),
+        revision,
+    };
+    let keys = match &template.decryption {
+        None => None,
+        Some(decryption) => Some(Keys::read(context.hub, render.namespace, decryption).await?),
+    };
+    let job = RenderJob {
+        artifact: &artifact,
+        ignore: &source.spec.ignore,
+        timeout: source.spec.timeout.as_std(),
+        path: &template.path,
+        target_namespace: &template.target_namespace,
+        values: &template.substitute,
+        owner: render.owner.as_str(),
+        keys: keys.as_ref(),
+        left_to_others: render.ignore,
+    };
+    Ok(context.renders.get(job).await?)
+}

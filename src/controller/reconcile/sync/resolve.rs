@@ -1,0 +1,24 @@
+//! The spec of a Sync with its parameters resolved.
+
+use std::borrow::Cow;
+
+use starling_api::{Cluster, SyncSpec};
+use starling_core::expand::{self, ClusterFacts, ParameterError};
+
+/// Resolves the `$(cluster.*)` of a Sync alone; a group resolved its Syncs' when it admitted them.
+///
+/// # Errors
+/// [`ParameterError`] for the first field that cannot be resolved.
+pub(super) fn resolve<'a>(
+    spec: &'a SyncSpec,
+    cluster: Option<&Cluster>,
+) -> Result<Cow<'a, SyncSpec>, ParameterError> {
+    let (Some(cluster), None) = (cluster, &spec.group_ref) else {
+        return Ok(Cow::Borrowed(spec));
+    };
+    let template = expand::resolve(&spec.template, &ClusterFacts::of(cluster))?;
+    Ok(Cow::Owned(SyncSpec {
+        template,
+        ..spec.clone()
+    }))
+}

@@ -1,0 +1,406 @@
+//! The status of a Sync after a pass. Pure: [`super::report`] writes it.
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, RENDERED_PLAIN};
+use starling_api::{REQUESTED_AT, SyncStatus};
+use starling_core::progress;
+use starling_core::step::{self, Step, Wanted};
+
+use super::super::{ready, repeated, retrying, stalled};
+use super::health::HealthCheck;
+use super::health_status::{self, About};
+use super::observe::Observed;
+use super::outcome::{Applied, Failure, Outcome};
+use super::validate::{Blocked, ValidSync};
+use super::{deletion_hold, drift_status, lane};
+use crate::controller::caches::drift_states::DriftState;
+
+/// What one pass over a valid Sync came to.
+#[derive(Clone, Copy)]
+pub(super) struct Pass<'a> {
+    pub(super) step: &'a Step,
+    /// What the attempt or the check for drift came to, if there was one.
+    pub(super) outcome: Option<&'a Outcome>,
+    /// What the health check found, if there was one.
+    pub(super) health: Option<&'a HealthCheck>,
+}
+
+/// The status after a pass over a valid Sync.
+pub(super) fn after_pass(
+    sync: &ValidSync<'_>,
+    pass: Pass<'_>,
+    about: &About<'_>,
+    drift: Option<&DriftState>,
+    now: Timestamp,
+) -> SyncStatus {
+    let mut draft = Draft::begin(sync.observed, was_checked(pass), drift);
+    let updates = conditions_of(&mut draft.after, sync, pass, now);
+    draft.finish(updates, about, pass.health, now)
+}
+
+/// The status of a Sync of which nothing is applied.
+pub(super) fn blocked(
+    observed: &Observed,
+    why: &Blocked,
+    about: &About<'_>,
+    drift: Option<&DriftState>,
+    now: Timestamp,
+) -> SyncStatus {
+    let message = why.to_string();
+    let updates = match why {
+        Blocked::Suspended => vec![ready(ConditionStatus::Unknown, why.reason(), message)],
+        Blocked::NotImplemented(_) | Blocked::Parameter(_) | Blocked::Ignore(_) => {
+            stalled(why.reason(), &message)
+        }
+    };
+    Draft::begin(observed, true, drift).finish(updates, about, None, now)
+}
+
+/// A status that is being written.
+struct Draft {
+    after: SyncStatus,
+    /// The condition Contested, while there is a drift fight.
+    contested: Option<ConditionUpdate>,
+}
+
+impl Draft {
+    /// Starts from the status as last written; `answered`: a reconcile that was asked for is done.
+    fn begin(observed: &Observed, answered: bool, drift: Option<&DriftState>) -> Self {
+        let mut after = observed.status.clone();
+        after.observed_generation = observed.object.metadata.generation;
+        if let Some(asked) = observed.object.annotations().get(REQUESTED_AT)
+            && answered
+        {
+            after.last_handled_reconcile_at.clone_from(asked);
+        }
+        let interval = observed.object.spec.template.interval.as_std();
+        let contested = drift_status::write(&mut after, drift, interval);
+        Self { after, contested }
+    }
+
+    /// Adds the conditions of health, drift and deletions to the conditions in `updates`.
+    fn finish(
+        self,
+        updates: Vec<ConditionUpdate>,
+        about: &About<'_>,
+        health: Option<&HealthCheck>,
+        now: Timestamp,
+    ) -> SyncStatus {
+        let Self { mut after, contested } = self;
+        let mut updates = health_status::write(&mut after, updates, about, health, now);
+        updates.extend(contested);
+        updates.extend(after.held_deletions.as_ref().map(deletion_hold::condition));
+        after.conditions = conditions::merge(&after.conditions, updates, after.observed_generation, now);
+        after
+    }
+}
+
+/// The conditions without those of health and drift.
+fn conditions_of(
+    after: &mut SyncStatus,
+    sync: &ValidSync<'_>,
+    pass: Pass<'_>,
+    now: Timestamp,
+) -> Vec<ConditionUpdate> {
+    let observed = sync.observed;
+    let before = &observed.status;
+    match (pass.step, pass.outcome) {
+        (Step::Apply(wanted) | Step::CheckDrift(wanted) | Step::CheckHealth(wanted), Some(outcome)) => {
+            attempted(after, observed, wanted, outcome, now)
+        }
+        (Step::Idle { wanted, .. }, _) => applied(after, wanted, was_plain(before)),
+        (Step::CheckHealth(wanted), None) if pass.health.is_some() => {
+            applied(after, wanted, was_plain(before))
+        }
+        // The condition that the failed attempt left is still true, for a new generation of the same target too.
+        (Step::Backoff { .. }, _) | (Step::Apply(_) | Step::CheckDrift(_) | Step::CheckHealth(_), None) => {
+            kept(before)
+        }
+        (Step::DependencyCycle { message }, _) => stalled("DependencyCycle", message),
+        (Step::DependencyNotReady { message }, _) => {
+            vec![ready(ConditionStatus::False, "DependencyNotReady", message)]
+        }
+        (Step::AwaitingAdmission, _) => {
+            let message = "waiting for the SyncGroup to admit a revision";
+            vec![ready(ConditionStatus::Unknown, "AwaitingAdmission", message)]
+        }
+        (Step::AwaitingSource, _) => {
+            let name = &sync.spec.template.source_ref.name;
+            let message = format!("Source {name:?} has no revision");
+            vec![ready(ConditionStatus::False, "SourceNotReady", message)]
+        }
+        (Step::ClusterMissing, _) => {
+            let message = format!("Cluster {:?} not found", observed.cluster_name());
+            vec![ready(ConditionStatus::False, "ClusterNotFound", message)]
+        }
+        (Step::ClusterNotReady { message }, _) => {
+            vec![ready(ConditionStatus::Unknown, step::CLUSTER_NOT_READY, message)]
+        }
+    }
+}
+
+/// Whether a reconcile that was asked for is done. A cluster that could not be asked leaves it open: it is done once
+/// the cluster can be.
+fn was_checked(pass: Pass<'_>) -> bool {
+    !matches!(pass.step, Step::ClusterNotReady { .. })
+        && !matches!(pass.outcome, Some(Outcome::Lost { .. } | Outcome::Busy(_)))
+        && !matches!(pass.health, Some(HealthCheck::Lost { .. }))
+}
+
+/// What an attempt or a check makes of the status; the conditions are the answer.
+fn attempted(
+    after: &mut SyncStatus,
+    observed: &Observed,
+    wanted: &Wanted,
+    outcome: &Outcome,
+    now: Timestamp,
+) -> Vec<ConditionUpdate> {
+    match outcome {
+        Outcome::Unchanged => {
+            // A repair that had failed is no longer needed.
+            if after.attempts > 0 {
+                after.attempts = 0;
+                after.next_attempt_time.clear();
+                after.problems.clear();
+            }
+            applied(after, wanted, was_plain(&observed.status))
+        }
+        Outcome::Applied(done) => {
+            succeed(after, observed, wanted, done, now);
+            applied(after, wanted, done.plain)
+        }
+        Outcome::Failed(failure) => {
+            begin_target(after, wanted);
+            fail(after, failure)
+        }
+        Outcome::Lost { message } => {
+            begin_target(after, wanted);
+            vec![ready(ConditionStatus::Unknown, step::CLUSTER_NOT_READY, message)]
+        }
+        Outcome::Busy(pause) => {
+            begin_target(after, wanted);
+            after.next_attempt_time = pause.until.to_string();
+            vec![ready(ConditionStatus::Unknown, "Throttled", lane::BUSY)]
+        }
+    }
+}
+
+/// The last attempt was at this target, and did not apply it.
+fn begin_target(after: &mut SyncStatus, wanted: &Wanted) {
+    if after.last_attempted_target != wanted.target {
+        after.attempts = 0;
+        after.next_attempt_time.clear();
+    }
+    after.last_attempted_target.clone_from(&wanted.target);
+    after.last_attempted_revision.clone_from(&wanted.revision);
+}
+
+fn fail(after: &mut SyncStatus, failure: &Failure) -> Vec<ConditionUpdate> {
+    let Failure {
+        cause,
+        attempts,
+        retry_at,
+        deletion_hold,
+    } = failure;
+    after.held_deletions.clone_from(deletion_hold);
+    after.attempts = *attempts;
+    after.next_attempt_time = retry_at.to_string();
+    after.problems.clone_from(&cause.problems);
+    if deletion_hold.is_some() {
+        vec![ready(ConditionStatus::False, cause.reason, &cause.message)]
+    } else {
+        retrying(cause.reason, &cause.message)
+    }
+}
+
+fn succeed(after: &mut SyncStatus, observed: &Observed, wanted: &Wanted, done: &Applied, now: Timestamp) {
+    let cluster_id = observed.cluster_id.as_str();
+    let new = !progress::holds(&observed.status, &wanted.target, cluster_id);
+    let Applied {
+        changes,
+        inventory,
+        plain: _,
+    } = done;
+    after.last_attempted_revision.clone_from(&wanted.revision);
+    after.last_attempted_target.clone_from(&wanted.target);
+    after.last_applied_revision.clone_from(&wanted.revision);
+    after.last_applied_target.clone_from(&wanted.target);
+    after.last_applied_cluster_id = cluster_id.to_owned();
+    if new {
+        after.last_applied_time = now.to_string();
+        // Whatever was healthy was so with another target, or on another cluster.
+        after.healthy_since.clear();
+        after.last_healthy_target.clear();
+        after.longest_healthy = None;
+    }
+    if new || changes.created + changes.configured + changes.deleted > 0 {
+        after.changes = *changes;
+    }
+    after.attempts = 0;
+    after.next_attempt_time.clear();
+    after.inventory.clone_from(inventory);
+    after.held_deletions = None;
+    after.problems.clear();
+}
+
+fn was_plain(before: &SyncStatus) -> bool {
+    conditions::find(&before.conditions, RENDERED_PLAIN).is_some()
+}
+
+/// The conditions of a Sync whose target is applied; `plain`: it was rendered without kustomize.
+fn applied(after: &SyncStatus, wanted: &Wanted, plain: bool) -> Vec<ConditionUpdate> {
+    let mut message = format!("applied {}", wanted.revision);
+    if let Some(left_alone) = &after.left_alone {
+        message = format!("{message}; {}", drift_status::remark(left_alone));
+    }
+    let mut updates = vec![ready(ConditionStatus::True, "Succeeded", message)];
+    updates.extend(plain.then(rendered_plain));
+    updates
+}
+
+fn rendered_plain() -> ConditionUpdate {
+    ConditionUpdate {
+        type_: RENDERED_PLAIN,
+        status: ConditionStatus::True,
+        reason: "KustomizeMissing".into(),
+        message: "path read as plain YAML: neither kustomize nor kubectl found".into(),
+    }
+}
+
+fn kept(before: &SyncStatus) -> Vec<ConditionUpdate> {
+    let types = [
+        conditions::READY,
+        conditions::RECONCILING,
+        conditions::STALLED,
+        RENDERED_PLAIN,
+    ];
+    types
+        .into_iter()
+        .filter_map(|type_| Some(repeated(type_, conditions::find(&before.conditions, type_)?)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use starling_core::object::ObjectId;
+
+    use super::super::super::names::ClusterId;
+    use super::super::validate::tests::mk_observed;
+    use super::super::validate::validate;
+    use super::*;
+
+    fn wanted() -> Wanted {
+        Wanted {
+            revision: "main@sha1:a".into(),
+            target: "t".into(),
+        }
+    }
+
+    fn pass<'a>(step: &'a Step, outcome: Option<&'a Outcome>) -> Pass<'a> {
+        Pass {
+            step,
+            outcome,
+            health: None,
+        }
+    }
+
+    fn not_ready() -> Step {
+        Step::ClusterNotReady {
+            message: "no answer".into(),
+        }
+    }
+
+    fn idle() -> Step {
+        Step::Idle {
+            wanted: wanted(),
+            until: Timestamp::MAX,
+        }
+    }
+
+    /// Guards against the loss of a request that came while the program had just started and was not connected yet.
+    #[test]
+    fn a_requested_reconcile_stays_open_while_the_cluster_cannot_be_asked() {
+        let check = Step::CheckDrift(wanted());
+        let lost = Outcome::Lost {
+            message: "no answer".into(),
+        };
+        assert!(!was_checked(pass(&not_ready(), None)));
+        assert!(!was_checked(pass(&check, Some(&lost))));
+        assert!(was_checked(pass(&check, Some(&Outcome::Unchanged))));
+        assert!(was_checked(pass(&Step::AwaitingSource, None)));
+    }
+
+    /// The message of Ready after each of these passes, all of a Sync without `wait`.
+    fn messages(passes: &[(Step, Option<DriftState>)]) -> Vec<String> {
+        let about = About {
+            wait: false,
+            target: Some("t"),
+            cluster_id: &ClusterId::new("id"),
+            next: None,
+        };
+        let mut observed = mk_observed(json!({"wait": false}));
+        let mut messages = Vec::new();
+        for (step, drift) in passes {
+            let valid = validate(&observed).unwrap_or_else(|blocked| panic!("{blocked}"));
+            let now = Timestamp::UNIX_EPOCH;
+            let after = after_pass(&valid, pass(step, None), &about, drift.as_ref(), now);
+            let ready = conditions::find(&after.conditions, conditions::READY);
+            messages.push(ready.map(|ready| ready.message.clone()).unwrap_or_default());
+            observed.status = after;
+        }
+        messages
+    }
+
+    /// Guards against reading what is left alone back out of the message of Ready, which says something else meanwhile.
+    #[test]
+    fn what_is_left_alone_is_still_known_after_a_restart_and_a_lost_cluster() {
+        let object = ObjectId {
+            group: String::new(),
+            kind: "ConfigMap".into(),
+            namespace: "shop".into(),
+            name: "a".into(),
+        };
+        let known = DriftState {
+            left_alone: [object].into(),
+            ..DriftState::default()
+        };
+        let passes = [(idle(), Some(known)), (not_ready(), None), (idle(), None)];
+        let messages = messages(&passes);
+        assert_eq!(
+            messages[0],
+            "applied main@sha1:a; left alone (1): ConfigMap shop/a"
+        );
+        assert_eq!(messages[2], messages[0]);
+    }
+
+    #[test]
+    fn a_blocked_sync_answers_a_requested_reconcile_and_says_why() {
+        let mut observed = mk_observed(json!({"path": "$(cluster.labels.tier)"}));
+        let mut object = (*observed.object).clone();
+        object.annotations_mut().insert(REQUESTED_AT.into(), "now".into());
+        observed.object = std::sync::Arc::new(object);
+        let blocked = validate(&observed).err().unwrap();
+        let about = About {
+            wait: true,
+            target: None,
+            cluster_id: &ClusterId::new("id"),
+            next: None,
+        };
+        let after = super::blocked(&observed, &blocked, &about, None, Timestamp::UNIX_EPOCH);
+        assert_eq!(after.last_handled_reconcile_at, "now");
+        let said: Vec<_> = after
+            .conditions
+            .iter()
+            .map(|c| (&*c.type_, &*c.status, &*c.reason))
+            .collect();
+        assert_eq!(
+            said,
+            [
+                ("Ready", "False", "InvalidParameters"),
+                ("Stalled", "True", "InvalidParameters")
+            ]
+        );
+    }
+}

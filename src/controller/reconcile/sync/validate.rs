@@ -1,0 +1,165 @@
+//! Whether a Sync may be applied at all. Pure: what attempts and checks take is a [`ValidSync`], and nothing else makes
+//! one.
+
+use std::borrow::Cow;
+
+use starling_api::SyncSpec;
+use starling_core::expand::ParameterError;
+use starling_core::ignore::{IgnoreError, IgnoreRules};
+use starling_core::unimplemented;
+
+use super::super::not_implemented;
+use super::observe::Observed;
+use super::resolve::resolve;
+
+/// A Sync that may be applied: not suspended, without unknown promises, its parameters resolved.
+pub(super) struct ValidSync<'a> {
+    pub(super) observed: &'a Observed,
+    /// The spec, `$(cluster.*)` resolved.
+    pub(super) spec: Cow<'a, SyncSpec>,
+    /// Fields that are left to others.
+    pub(super) ignore: IgnoreRules,
+}
+
+/// Why nothing of a Sync is applied until somebody edits it or its Cluster.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Blocked {
+    /// `suspend`.
+    #[error("suspended: nothing is applied")]
+    Suspended,
+    /// Fields of the contract that are not implemented (I10).
+    #[error("{}", not_implemented(.0))]
+    NotImplemented(Vec<String>),
+    /// A parameter that this cluster does not resolve.
+    #[error("spec.{0}")]
+    Parameter(ParameterError),
+    /// An element of `ignore` that does not parse.
+    #[error("spec.{0}")]
+    Ignore(IgnoreError),
+}
+
+impl Blocked {
+    /// The reason of Ready.
+    pub(super) const fn reason(&self) -> &'static str {
+        match self {
+            Self::Suspended => "Suspended",
+            Self::NotImplemented(_) => "NotImplemented",
+            Self::Parameter(_) => "InvalidParameters",
+            Self::Ignore(_) => "InvalidSpec",
+        }
+    }
+}
+
+/// Validates what was observed.
+///
+/// # Errors
+/// [`Blocked`] with the first reason, in the order of its variants.
+pub(super) fn validate(observed: &Observed) -> Result<ValidSync<'_>, Blocked> {
+    let spec = &observed.object.spec;
+    if spec.template.suspend {
+        return Err(Blocked::Suspended);
+    }
+    let promised = unimplemented::of_template("spec", &spec.template);
+    if !promised.is_empty() {
+        return Err(Blocked::NotImplemented(promised));
+    }
+    let spec = resolve(spec, observed.cluster.as_deref()).map_err(Blocked::Parameter)?;
+    let ignore = IgnoreRules::new(&spec.template.ignore).map_err(Blocked::Ignore)?;
+    Ok(ValidSync {
+        observed,
+        spec,
+        ignore,
+    })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+    use starling_api::SyncResource;
+    use starling_core::depend::Dependencies;
+    use starling_core::target::Owner;
+
+    use super::super::super::names::{ClusterId, OwnerLabel};
+    use super::*;
+    use crate::controller::cache::ObjectKey;
+
+    /// The Sync `shop/web` with these fields of its spec, on the Cluster `eu` with the label `region=eu`.
+    #[expect(clippy::needless_pass_by_value, reason = "reads like the literal it is given")]
+    pub(in super::super) fn mk_observed(spec: Value) -> Observed {
+        let mut base = json!({"clusterRef": {"name": "eu"}, "sourceRef": {"name": "s"}});
+        base.as_object_mut()
+            .unwrap()
+            .extend(spec.as_object().unwrap().clone());
+        let object: SyncResource = serde_json::from_value(json!({
+            "apiVersion": "starling.dev/v1alpha1", "kind": "Sync",
+            "metadata": {"name": "web", "namespace": "shop", "generation": 1, "uid": "u"}, "spec": base,
+        }))
+        .unwrap();
+        let cluster = serde_json::from_value(json!({
+            "apiVersion": "starling.dev/v1alpha1", "kind": "Cluster",
+            "metadata": {"name": "eu", "namespace": "shop", "labels": {"region": "eu"}},
+            "spec": {"kubeConfig": {"secretRef": {"name": "s"}}},
+        }))
+        .unwrap();
+        Observed {
+            key: ObjectKey::new("shop", "web"),
+            object: Arc::new(object),
+            status: starling_api::SyncStatus::default(),
+            source: None,
+            cluster: Some(Arc::new(cluster)),
+            cluster_id: ClusterId::new("id"),
+            connection: None,
+            dependencies: Dependencies::Done,
+            owner: OwnerLabel::new("installation", "shop", Owner::Alone { sync: "web" }),
+        }
+    }
+
+    fn blocked(spec: Value) -> Option<Blocked> {
+        validate(&mk_observed(spec)).err()
+    }
+
+    #[test]
+    fn suspension_comes_before_what_is_invalid() {
+        let unresolved = json!({"path": "$(cluster.labels.tier)"});
+        let suspended = json!({"path": "$(cluster.labels.tier)", "suspend": true});
+        assert_eq!(blocked(suspended), Some(Blocked::Suspended));
+        let found = blocked(unresolved).unwrap();
+        assert_eq!(found.reason(), "InvalidParameters");
+        assert!(
+            found
+                .to_string()
+                .starts_with("spec.path: cluster eu has no label \"tier\""),
+            "{found}"
+        );
+    }
+
+    #[test]
+    fn a_field_that_is_not_implemented_is_named() {
+        let blocked = Blocked::NotImplemented(vec!["spec.force".into()]);
+        assert_eq!(blocked.reason(), "NotImplemented");
+        assert!(blocked.to_string().contains("spec.force"), "{blocked}");
+    }
+
+    #[test]
+    fn an_ignore_rule_that_does_not_parse_is_invalid() {
+        let found = blocked(json!({"ignore": [{"paths": ["replicas"]}]})).unwrap();
+        assert_eq!(found.reason(), "InvalidSpec");
+        assert!(
+            found.to_string().starts_with("spec.ignore[0].paths[0]: "),
+            "{found}"
+        );
+    }
+
+    #[test]
+    fn a_valid_sync_has_its_parameters_resolved() {
+        let observed = mk_observed(json!({"path": "clusters/$(cluster.labels.region)"}));
+        let valid = validate(&observed).unwrap_or_else(|blocked| panic!("{blocked}"));
+        assert_eq!(valid.spec.template.path, "clusters/eu");
+        assert_eq!(
+            observed.object.spec.template.path,
+            "clusters/$(cluster.labels.region)"
+        );
+    }
+}

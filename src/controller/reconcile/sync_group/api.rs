@@ -1,0 +1,157 @@
+//! The management cluster, as the interpreter writes to it in one pass over one group.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::ResourceExt;
+use starling_api::{Cluster, DeletionPolicy, SyncGroupStatus, SyncResource};
+use starling_core::plan::LeavingCause;
+use starling_core::rollout::{Admission, AdmissionRef, Decided, ReleaseSnapshot, Removal, StatusWrite};
+
+use super::observe::Group;
+use super::{digest, garbage, gates, held, leave, sync};
+use crate::controller::cache::ObjectKey;
+use crate::controller::context::GroupContext;
+use crate::controller::hub::HubError;
+use crate::controller::interpreter::GroupApi;
+use crate::controller::wake::By;
+
+/// Admissions that are written at the same time. The management API server is asked for little else.
+const WIDTH: usize = 16;
+
+/// The management cluster during a pass.
+pub(super) struct HubOf<'a> {
+    pub(super) context: GroupContext<'a>,
+    pub(super) group: &'a Group,
+    /// The plan that is carried out.
+    pub(super) decided: Option<&'a Decided>,
+}
+
+impl GroupApi for HubOf<'_> {
+    type Error = HubError;
+
+    fn sync_name(&self, cluster: &str, entry: &str) -> String {
+        sync::name_of(self.group, cluster, entry)
+    }
+
+    async fn store_release(&mut self, rollout: i64, snapshot: &Arc<ReleaseSnapshot>) -> Result<(), HubError> {
+        let snapshots = &self.context.caches.release_snapshots;
+        snapshots
+            .keep(self.context.hub, &self.group.object, rollout, snapshot)
+            .await
+    }
+
+    async fn write_status(&mut self, write: &StatusWrite) -> Result<(), HubError> {
+        let (context, group) = (self.context, self.group);
+        let written = context.hub.write_status(&*group.object, &write.status).await?;
+        context.caches.status_times.set(&group.key, context.clock.now());
+        if let Some(change) = context.objects.groups.observe_write(written) {
+            context.wake.for_group(&change, By::Us);
+        }
+        self.log_phase(&write.status);
+        let before = group.object.status.clone().unwrap_or_default();
+        held::tell(context, group, &before, &write.status).await;
+        Ok(())
+    }
+
+    fn settled(&mut self, admission: &AdmissionRef) {
+        let uid = self.group.object.uid().unwrap_or_default();
+        let settled = &self.context.caches.settled_admissions;
+        settled.add(&self.group.key, &uid, admission);
+    }
+
+    fn reopened(&mut self, admissions: &[Admission]) {
+        let settled = &self.context.caches.settled_admissions;
+        settled.reopen(&self.group.key, admissions);
+    }
+
+    fn evaluate_gates(&mut self) {
+        match self.decided {
+            Some(decided) => gates::carry_out(self.context, self.group, &decided.rolling, &decided.plan),
+            None => self.context.caches.gate_tasks.forget(&self.group.key),
+        }
+    }
+
+    async fn admit(&mut self, admissions: &[Admission]) -> Result<bool, HubError> {
+        let syncs: Vec<SyncResource> = admissions
+            .iter()
+            .filter_map(|admission| sync::mk_sync(self.group, self.decided?, admission))
+            .collect();
+        let (context, group) = (self.context, &self.group.key);
+        let written = futures::stream::iter(syncs.into_iter().map(|sync| write(context, group, sync)))
+            .buffer_unordered(WIDTH)
+            .collect::<Vec<bool>>()
+            .await;
+        Ok(written.into_iter().all(|written| written))
+    }
+
+    /// That the cache lacks a Cluster may be a list that was not complete.
+    async fn confirm_removal(&mut self, removal: &Removal) -> Result<bool, HubError> {
+        if removal.cause == LeavingCause::EntryRemoved {
+            return Ok(true);
+        }
+        let key = ObjectKey::new(&self.group.key.namespace, &removal.cluster);
+        if self.context.objects.clusters.get(&key).is_some() {
+            return Ok(true);
+        }
+        Ok(self.context.hub.find::<Cluster>(&key).await?.is_none())
+    }
+
+    async fn remove_sync(&mut self, removal: &Removal) -> Result<(), HubError> {
+        let mut syncs = self.group.syncs.on(&removal.cluster);
+        let Some(sync) = syncs.find(|sync| sync.name_any() == removal.sync).cloned() else {
+            return Ok(());
+        };
+        leave::remove(self.context, &sync, removal.policy).await?;
+        if removal.policy == DeletionPolicy::Orphan {
+            leave::report_orphans(self.context, self.group, removal).await;
+        }
+        Ok(())
+    }
+
+    fn removal_failed(&mut self, removal: &Removal, error: HubError) {
+        tracing::warn!(group = %self.group.key, sync = %removal.sync, cluster = %removal.cluster, error = %crate::chain(&error), "Sync not removed");
+    }
+
+    async fn collect_garbage(&mut self, rollout: i64, named: &BTreeSet<String>) {
+        garbage::collect(self.context, self.group, rollout, named).await;
+    }
+
+    async fn digest_release(&mut self) -> Option<Duration> {
+        digest::ensure(self.context, self.group, &self.decided?.rolling).await
+    }
+}
+
+impl HubOf<'_> {
+    fn log_phase(&self, after: &SyncGroupStatus) {
+        let of =
+            |status: &SyncGroupStatus| status.rollout.as_ref().map(|rollout| (rollout.id, rollout.phase));
+        let before = self.group.object.status.as_ref().and_then(of);
+        if let Some((rollout, phase)) = of(after).filter(|after| before != Some(*after)) {
+            let counts = &after.clusters;
+            tracing::info!(group = %self.group.key, rollout, ?phase, updated = counts.updated, total = counts.total, failed = counts.failed, "rollout changed phase");
+        }
+    }
+}
+
+/// Writes a Sync of a group. Returns whether it is known to be written.
+async fn write(context: GroupContext<'_>, group: &ObjectKey, sync: SyncResource) -> bool {
+    match context.hub.apply_sync(&sync).await {
+        Ok(written) => {
+            tracing::info!(sync = %sync.name_any(), cluster = %sync.spec.cluster_ref.name, revision = %sync.spec.revision, "admitted");
+            if let Some(change) = context.objects.syncs.observe_write(written) {
+                // From the Sync's point of view its group is somebody else.
+                context.wake.for_sync(&change, By::Others);
+            }
+            true
+        }
+        Err(error) => {
+            tracing::warn!(sync = %sync.name_any(), error = %crate::chain(&error), "not admitted");
+            let unconfirmed = &context.caches.unconfirmed_writes;
+            unconfirmed.add_sync(group, ObjectKey::of(&sync));
+            false
+        }
+    }
+}

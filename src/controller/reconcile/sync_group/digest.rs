@@ -1,0 +1,139 @@
+//! What a rollout renders to: the digest that an approval is for.
+//!
+//! Worked out for each rollout whose strategy has an Approval task, after its first clusters were admitted: they need
+//! the same builds, which are kept for both. And once more when clusters bring folders with them, or take them away: an
+//! approval is for what was shown.
+
+use std::time::Duration;
+
+use kube::ResourceExt as _;
+use starling_api::{StageTaskType, SyncEntry};
+use starling_core::fingerprint::{self, EntryBuild};
+use starling_core::revision::{Revision, RevisionError};
+use starling_core::rollout::{ReleaseSnapshot, Rolling};
+
+use super::observe::Group;
+use crate::controller::artifacts::reference;
+use crate::controller::builds::{BuildError, Builder, EntryAt};
+use crate::controller::caches::plan_memo::{Digested, Folders};
+use crate::controller::context::GroupContext;
+use crate::controller::waits;
+
+/// Computes the digest where it is not known. The next pass, which has to follow at once, writes it to status. Returns
+/// when that is.
+pub(super) async fn ensure(context: GroupContext<'_>, group: &Group, rolling: &Rolling) -> Option<Duration> {
+    let (id, memos) = (rolling.rollout.id, &context.caches.plan_memos);
+    let mut memo = memos.take(&group.key);
+    let entries = rolling.snapshot.entries.iter();
+    let over: Vec<Folders> = entries.map(|entry| memo.folders_of(&entry.name)).collect();
+    let is_known = memo.digested.as_ref().is_some_and(|digested| {
+        digested.is_of(&group.object, id, &rolling.snapshot.digest) && digested.over == over
+    });
+    if is_known {
+        memos.put(&group.key, memo);
+        return None;
+    }
+    let digest = of_release(context, group, &rolling.snapshot, &over).await;
+    let again = match digest {
+        Ok(digest) => {
+            let before = &rolling.rollout.release_digest;
+            let is_new = *before != digest;
+            if is_new {
+                tracing::info!(group = %group.key, rollout = id, %before, %digest, "release digest computed");
+            }
+            memo.digested = Some(Digested {
+                group_uid: group.object.uid().unwrap_or_default(),
+                release: rolling.snapshot.digest.clone(),
+                rollout: id,
+                over,
+                digest,
+            });
+            // An approval may be there already.
+            is_new.then_some(Duration::ZERO)
+        }
+        Err(error) => {
+            tracing::warn!(group = %group.key, rollout = id, error = %crate::chain(&error), "release digest not computed");
+            Some(waits::BUILD_RETRY)
+        }
+    };
+    memos.put(&group.key, memo);
+    again
+}
+
+/// Why there is no release digest.
+#[derive(Debug, thiserror::Error)]
+#[error("entry {entry}")]
+struct DigestError {
+    /// The entry that cannot be built.
+    entry: String,
+    #[source]
+    source: EntryError,
+}
+
+/// Why an entry cannot be built.
+#[derive(Debug, thiserror::Error)]
+enum EntryError {
+    #[error("there is no Source {name:?}")]
+    SourceNotFound { name: String },
+    #[error(transparent)]
+    Revision(#[from] RevisionError),
+    #[error(transparent)]
+    Build(#[from] BuildError),
+}
+
+/// Whether somebody is to approve what a rollout of the group renders to.
+pub(super) fn is_needed(group: &Group) -> bool {
+    let mut stages = group.object.spec.rollout_strategy.stages.iter();
+    stages.any(|stage| {
+        let mut tasks = stage.before_stage_tasks.iter().chain(&stage.after_stage_tasks);
+        tasks.any(|task| task.type_ == StageTaskType::Approval)
+    })
+}
+
+async fn of_release(
+    context: GroupContext<'_>,
+    group: &Group,
+    snapshot: &ReleaseSnapshot,
+    over: &[Folders],
+) -> Result<String, DigestError> {
+    let mut entries = Vec::new();
+    for (entry, folders) in snapshot.entries.iter().zip(over) {
+        let build = of_entry(context, group, snapshot, entry, folders).await;
+        entries.push(build.map_err(|source| DigestError {
+            entry: entry.name.clone(),
+            source,
+        })?);
+    }
+    Ok(fingerprint::of_release(&entries))
+}
+
+async fn of_entry<'v>(
+    context: GroupContext<'_>,
+    group: &'v Group,
+    snapshot: &'v ReleaseSnapshot,
+    entry: &'v SyncEntry,
+    folders: &Folders,
+) -> Result<EntryBuild<'v>, EntryError> {
+    let template = &entry.template;
+    let source = group
+        .sources
+        .get(&template.source_ref.name)
+        .ok_or_else(|| EntryError::SourceNotFound {
+            name: template.source_ref.name.clone(),
+        })?;
+    let builder = Builder {
+        hub: context.hub,
+        origins: context.origins,
+        renders: context.renders,
+        allow_insecure: context.allow_insecure_sources,
+    };
+    let revision = snapshot.revision(&entry.name);
+    let parsed: Revision = revision.parse()?;
+    let at = EntryAt {
+        name: &entry.name,
+        source,
+        revision,
+        reference: reference(source, &parsed),
+    };
+    Ok(builder.fingerprint(&at, template, folders.clone()).await?)
+}

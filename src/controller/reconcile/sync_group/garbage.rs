@@ -1,0 +1,72 @@
+//! What is forgotten when a rollout ends: releases that nothing names any more, but for the newest, and operator
+//! actions and approvals of rollouts that the ledger has forgotten.
+
+use std::collections::BTreeSet;
+
+use starling_api::{RolloutAction, RolloutApproval};
+use starling_ledger::ROLLOUTS_KEPT;
+
+use super::observe::Group;
+use crate::controller::context::GroupContext;
+use crate::controller::hub::HubError;
+
+/// Collects garbage. That something stays is no reason to stop a rollout: the next one that ends takes it along.
+pub(super) async fn collect(
+    context: GroupContext<'_>,
+    group: &Group,
+    rollout: i64,
+    named: &BTreeSet<String>,
+) {
+    if let Err(error) = forget(context, group, rollout, named).await {
+        tracing::warn!(group = %group.key, error = %crate::chain(&error), "garbage not collected");
+    }
+}
+
+async fn forget(
+    context: GroupContext<'_>,
+    group: &Group,
+    current: i64,
+    named: &BTreeSet<String>,
+) -> Result<(), HubError> {
+    let snapshots = &context.caches.release_snapshots;
+    snapshots.tidy(context.hub, &group.object, named).await?;
+    for action in group
+        .actions
+        .iter()
+        .filter(|action| is_forgotten(action.spec.rollout, current))
+    {
+        context.hub.delete::<RolloutAction>(action).await?;
+    }
+    for approval in group
+        .approvals
+        .iter()
+        .filter(|approval| is_forgotten(approval.spec.rollout, current))
+    {
+        context.hub.delete::<RolloutApproval>(approval).await?;
+    }
+    Ok(())
+}
+
+/// Whether a rollout is not among the last ones by the number of the one that rolls. What comes later than that one was
+/// meant for a group that is no more, or for a restored one, and is left alone.
+fn is_forgotten(rollout: i64, current: i64) -> bool {
+    rollout <= current - ROLLOUTS_KEPT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_twenty_rollouts_are_remembered() {
+        for (rollout, current, expected) in [
+            (1, 1, false),
+            (1, 20, false),
+            (1, 21, true),
+            (2, 21, false),
+            (30, 21, false),
+        ] {
+            assert_eq!(is_forgotten(rollout, current), expected, "{rollout} of {current}");
+        }
+    }
+}

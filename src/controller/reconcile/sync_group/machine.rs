@@ -1,0 +1,184 @@
+//! One pass of the rollout machine over a group: what it is given, and what it asks for until it can step.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use starling_api::conditions::{ConditionStatus, ConditionUpdate, IMPLICIT_STAGE, STAGES_OVERLAP};
+use starling_api::{REQUESTED_AT, RolloutStatus, StageStatus, SyncGroupStatus};
+use starling_core::journal::Recorder;
+use starling_core::plan::{ClusterView, LeavingSync, PlanInput, StageRecord, left_over, overlap};
+use starling_core::rollout::operator::{OperatorActions, Subject, operator_actions};
+use starling_core::rollout::{
+    AdmissionRef, Epoch, Facts, Known, Loaded, Need, Observations, Offer, Rolling, StepError,
+};
+
+use super::leave::Leaving;
+use super::observe::Group;
+use super::{held, leave, sync, view};
+use crate::controller::caches::plan_memo::PlanMemo;
+use crate::controller::caches::release_snapshots::ReleaseSnapshots;
+use crate::controller::caches::settled_admissions::SettledAdmissions;
+use crate::controller::gates::GateTasks;
+use crate::controller::hub::{Hub, HubError};
+
+/// A group, as the machine observes it.
+pub(super) struct Observed<'a> {
+    pub(super) group: &'a Group,
+    pub(super) gates: &'a GateTasks,
+    pub(super) memo: &'a mut PlanMemo,
+    pub(super) leaving: &'a Leaving,
+    pub(super) store: Store<'a>,
+    pub(super) settled: &'a SettledAdmissions,
+}
+
+impl Observations for Observed<'_> {
+    fn operator_actions(&self, rollout: &RolloutStatus) -> OperatorActions {
+        let group = self.group;
+        let digest = rollout.release_digest.as_str();
+        let created = group.object.creation_timestamp();
+        let subject = Subject {
+            group: &group.key.name,
+            since: created.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            rollout: rollout.id,
+            digest: (!digest.is_empty()).then_some(digest),
+        };
+        let actions = group.actions.iter().map(|action| &**action);
+        operator_actions(
+            subject,
+            actions,
+            group.approvals.iter().map(|approval| &**approval),
+        )
+    }
+
+    fn gate_results(&self, rollout: i64, stages: &mut BTreeMap<String, StageRecord>) {
+        let uid = self.group.object.uid().unwrap_or_default();
+        self.gates.add_findings(&self.group.key, &uid, rollout, stages);
+    }
+
+    fn gate_messages(&self, rollout: i64, stages: &mut [StageStatus]) {
+        let uid = self.group.object.uid().unwrap_or_default();
+        self.gates.report(&self.group.key, &uid, rollout, stages);
+    }
+
+    fn release_digest(&self, rollout: i64) -> Option<String> {
+        let digested = self.memo.digested.as_ref()?;
+        let rolls = self.group.object.status.as_ref()?.rollout.as_ref()?;
+        let is_of_it = rolls.id == rollout && digested.is_of(&self.group.object, rollout, &rolls.release);
+        is_of_it.then(|| digested.digest.clone())
+    }
+
+    fn is_settled(&self, admission: &AdmissionRef) -> bool {
+        let uid = self.group.object.uid().unwrap_or_default();
+        self.settled.contains(&self.group.key, &uid, admission)
+    }
+
+    fn is_stored(&self, release: &str) -> bool {
+        self.store.snapshots.is_known(&self.group.object, release)
+    }
+
+    fn clusters(&mut self, rolling: &Rolling) -> BTreeMap<String, ClusterView> {
+        view::clusters(self.group, rolling, self.memo)
+    }
+
+    fn give_back(&mut self, clusters: BTreeMap<String, ClusterView>) {
+        self.memo.views.put_back(clusters);
+    }
+
+    fn leaving(&self, rolling: &Rolling) -> BTreeMap<String, LeavingSync> {
+        leave::leaving(self.group, self.leaving, rolling)
+    }
+
+    fn admission(&self, cluster: &str, entry: &str) -> Option<AdmissionRef> {
+        self.group
+            .syncs
+            .get(cluster, entry)
+            .map(|sync| sync::admission_of(sync))
+    }
+
+    fn conditions(&self, input: &PlanInput) -> Vec<ConditionUpdate> {
+        let mut conditions = held::conditions(self.group, self.leaving.held.as_ref());
+        let present = |type_, reason: &str, message| ConditionUpdate {
+            type_,
+            status: ConditionStatus::True,
+            reason: reason.into(),
+            message,
+        };
+        let several = overlap(&input.strategy, &self.memo.overlaps);
+        conditions.extend(several.map(|message| present(STAGES_OVERLAP, "ClusterInSeveralStages", message)));
+        let none = left_over(&input.strategy, &input.clusters);
+        conditions.extend(none.map(|message| present(IMPLICIT_STAGE, "ClustersInNoStage", message)));
+        conditions
+    }
+}
+
+/// What is fixed during a pass.
+pub(super) fn facts<'a>(
+    group: &'a Group,
+    offer: &'a Offer,
+    membership_held: bool,
+    reported_at: Option<Timestamp>,
+    now: Timestamp,
+) -> Facts<'a> {
+    let spec = &group.object.spec;
+    Facts {
+        now,
+        epoch: Epoch::NONE,
+        strategy: &group.strategy,
+        on_new_revision: spec.rollout_strategy.on_new_revision,
+        rollback: spec.rollout_strategy.rollback.type_,
+        suspended: spec.suspend,
+        membership_held,
+        offer,
+        generation: group.object.metadata.generation,
+        requested_at: group.object.annotations().get(REQUESTED_AT).map(String::as_str),
+        reported_at,
+    }
+}
+
+/// Where stored releases are loaded from.
+#[derive(Clone, Copy)]
+pub(super) struct Store<'a> {
+    pub(super) snapshots: &'a ReleaseSnapshots,
+    pub(super) hub: &'a Hub,
+}
+
+/// A step of the machine: [`starling_core::rollout::step`] or [`starling_core::rollout::preview`].
+type Machine<T> = fn(Known<'_>, &Facts<'_>, &mut dyn Observations) -> Result<T, StepError>;
+
+/// Runs the machine, and loads what it needs until it can step.
+///
+/// # Errors
+/// [`HubError`] where a stored release cannot be read. The inner error is of a plan that cannot be journalled.
+pub(super) async fn drive<T>(
+    machine: Machine<T>,
+    facts: &Facts<'_>,
+    recorder: Option<&Recorder>,
+    observed: &mut Observed<'_>,
+) -> Result<Result<T, serde_json::Error>, HubError> {
+    let (object, store) = (observed.group.object.clone(), observed.store);
+    let empty = SyncGroupStatus::default();
+    let mut loaded = Loaded::default();
+    loop {
+        let known = Known {
+            status: object.status.as_ref().unwrap_or(&empty),
+            loaded: &loaded,
+            recorder,
+        };
+        match machine(known, facts, observed) {
+            Ok(done) => return Ok(Ok(done)),
+            Err(StepError::Journal(error)) => return Ok(Err(error)),
+            Err(StepError::Needs(Need::Release(digest))) => {
+                let found = store.snapshots.load(store.hub, &object, &digest).await?;
+                loaded.take_release(digest, found);
+            }
+            Err(StepError::Needs(Need::Revision(revision))) => {
+                let found = store
+                    .snapshots
+                    .with_revision(store.hub, &object, &revision)
+                    .await?;
+                loaded.take_revision(revision, found.map(|found| found.digest.clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What the Sources offer with the group's templates.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use starling_api::{SourceStatus, SyncEntry};
+use starling_core::release::{EntryWanted, ReleaseStep, next_release};
+use starling_core::rollout::{Offer, ReleaseSnapshot};
+
+use super::observe::Group;
+
+/// Forms the release that is offered now. While one settles, what rolls is offered.
+pub(super) fn offer(now: Timestamp, group: &Group) -> Offer {
+    let status = group.object.status.as_ref();
+    let current = status.and_then(|status| status.rollout.as_ref());
+    match (next_release(current, &wanted(group), now), current) {
+        (ReleaseStep::Start(release), _) => of_today(group, release.digest, release.revisions),
+        (ReleaseStep::Keep, Some(current)) => {
+            of_today(group, current.release.clone(), current.revisions.clone())
+        }
+        (ReleaseStep::Settle { until }, Some(current)) => Offer {
+            release: current.release.clone(),
+            snapshot: None,
+            settles_at: Some(until),
+        },
+        // Without a rollout in status core always starts one.
+        (ReleaseStep::Keep | ReleaseStep::Settle { .. }, None) => Offer {
+            release: String::new(),
+            snapshot: None,
+            settles_at: None,
+        },
+    }
+}
+
+fn of_today(group: &Group, digest: String, revisions: Vec<starling_api::EntryRevision>) -> Offer {
+    let snapshot = ReleaseSnapshot {
+        digest: digest.clone(),
+        revisions,
+        entries: group.object.spec.syncs.clone(),
+    };
+    Offer {
+        release: digest,
+        snapshot: Some(Arc::new(snapshot)),
+        settles_at: None,
+    }
+}
+
+fn wanted(group: &Group) -> Vec<EntryWanted<'_>> {
+    group
+        .object
+        .spec
+        .syncs
+        .iter()
+        .map(|sync| EntryWanted {
+            name: &sync.name,
+            revision: source_status(group, sync).map_or("", |status| status.revision.as_str()),
+            revision_time: source_status(group, sync).and_then(|status| status.revision_time.parse().ok()),
+            template: &sync.template,
+        })
+        .collect()
+}
+
+fn source_status<'g>(group: &'g Group, entry: &SyncEntry) -> Option<&'g SourceStatus> {
+    group
+        .sources
+        .get(&entry.template.source_ref.name)?
+        .status
+        .as_ref()
+}

@@ -1,0 +1,99 @@
+//! The Sync of an entry on a cluster: its name, its template, and the whole of it as it is admitted.
+
+use kube::{Resource, ResourceExt};
+use starling_api::{
+    ADMITTED_AT, CLUSTER_LABEL, Cluster, GROUP_LABEL, GroupRef, LocalRef, RELEASE, REQUESTED_AT, RETRIED_FOR,
+    ROLLOUT, SyncEntry, SyncResource, SyncSpec, SyncTemplate,
+};
+use starling_core::expand::{self, ClusterFacts, ParameterError};
+use starling_core::rollout::{Admission, AdmissionRef, Decided};
+use starling_core::target;
+
+use super::observe::Group;
+
+/// The name of the Sync of an entry on a cluster: the one it has, or the one it will get.
+pub(super) fn name_of(group: &Group, cluster: &str, entry: &str) -> String {
+    match group.syncs.get(cluster, entry) {
+        Some(known) => known.name_any(),
+        None => expand::sync_name(&group.key.name, entry, cluster, |name| group.taken.contains(name)),
+    }
+}
+
+/// The admission that a Sync stands for.
+pub(super) fn admission_of(sync: &SyncResource) -> AdmissionRef {
+    let group_ref = sync.spec.group_ref.as_ref();
+    AdmissionRef {
+        cluster: sync.spec.cluster_ref.name.clone(),
+        entry: group_ref.map(|of| of.entry.clone()).unwrap_or_default(),
+        rollout: sync.annotations().get(ROLLOUT).cloned().unwrap_or_default(),
+        target: target::of_spec(&sync.spec).unwrap_or_default(),
+    }
+}
+
+/// An entry's template on one cluster: parameters resolved, and the entries that it depends on named as the Syncs that
+/// they are on this cluster.
+///
+/// # Errors
+/// [`ParameterError`] with what this cluster lacks.
+pub(super) fn template_for(
+    group: &Group,
+    entry: &SyncEntry,
+    name: &str,
+    cluster: &Cluster,
+) -> Result<SyncTemplate, ParameterError> {
+    let mut template = expand::resolve(&entry.template, &ClusterFacts::of(cluster))?;
+    for dependency in &mut template.depends_on {
+        dependency.name = name_of(group, name, &dependency.name);
+    }
+    Ok(template)
+}
+
+/// The whole Sync as it is admitted; `None` for a cluster or entry that is not there, which the planner excludes.
+pub(super) fn mk_sync(group: &Group, decided: &Decided, admission: &Admission) -> Option<SyncResource> {
+    let rolling = &decided.rolling;
+    let snapshots = [Some(&rolling.snapshot), rolling.known_good.as_ref()];
+    let snapshot = snapshots
+        .into_iter()
+        .flatten()
+        .find(|snapshot| snapshot.digest == admission.release)?;
+    let entry = snapshot.entry(&admission.entry)?;
+    let cluster = group.clusters.get(&admission.cluster)?;
+    let template = template_for(group, entry, &admission.cluster, cluster).ok()?;
+    let mut sync = SyncResource::new(
+        &name_of(group, &admission.cluster, &admission.entry),
+        SyncSpec {
+            group_ref: Some(GroupRef {
+                name: group.key.name.clone(),
+                entry: admission.entry.clone(),
+            }),
+            cluster_ref: LocalRef::new(&admission.cluster),
+            revision: admission.revision.clone(),
+            template,
+        },
+    );
+    sync.metadata.namespace = Some(group.key.namespace.clone());
+    sync.metadata.owner_references = group.object.controller_owner_ref(&()).map(|owner| vec![owner]);
+    let labels = [
+        (GROUP_LABEL, group.key.name.as_str()),
+        (CLUSTER_LABEL, admission.cluster.as_str()),
+    ];
+    sync.metadata.labels = Some(
+        labels
+            .into_iter()
+            // A label holds 63 characters; longer names are found by spec.
+            .filter(|(_, value)| value.len() <= 63)
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect(),
+    );
+    let mut annotations = std::collections::BTreeMap::from([
+        (ROLLOUT.to_owned(), admission.rollout.to_string()),
+        (RELEASE.to_owned(), admission.release.clone()),
+        (ADMITTED_AT.to_owned(), admission.at.to_string()),
+    ]);
+    if let Some(requested_at) = admission.retried_for {
+        // The first one has the Sync reconciled at once. Anybody may write it, so it is no record of the retry.
+        annotations.extend([REQUESTED_AT, RETRIED_FOR].map(|key| (key.to_owned(), requested_at.to_string())));
+    }
+    sync.metadata.annotations = Some(annotations);
+    Some(sync)
+}

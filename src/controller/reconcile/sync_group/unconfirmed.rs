@@ -1,0 +1,42 @@
+//! Clears up after a pass that did not come to its end, before anything is concluded from the caches: reads anew what
+//! may have been written, and ends rollouts in the ledger that status has ended.
+
+use kube::ResourceExt as _;
+use starling_api::{SyncGroup, SyncResource};
+
+use super::super::ReconcileError;
+use crate::controller::cache::ObjectKey;
+use crate::controller::context::GroupContext;
+use crate::controller::interpreter;
+use crate::controller::wake::By;
+
+/// Reads the objects again whose writes by the last pass are unconfirmed, and closes rollouts that status has ended.
+///
+/// # Errors
+/// [`ReconcileError`] where the management cluster does not tell: then nothing can be planned yet.
+pub(super) async fn clear_up(context: GroupContext<'_>, key: &ObjectKey) -> Result<(), ReconcileError> {
+    let Some(syncs) = context.caches.unconfirmed_writes.of(key) else {
+        return Ok(());
+    };
+    // What is not there was not written, and what was deleted the watch tells.
+    if let Some(found) = context.hub.find::<SyncGroup>(key).await?
+        && let Some(change) = context.objects.groups.observe_write(found)
+    {
+        context.wake.for_group(&change, By::Us);
+    }
+    for sync in &syncs {
+        if let Some(found) = context.hub.find::<SyncResource>(sync).await?
+            && let Some(change) = context.objects.syncs.observe_write(found)
+        {
+            context.wake.for_sync(&change, By::Others);
+        }
+    }
+    if let Some(group) = context.objects.groups.get(key)
+        && let Some(status) = &group.status
+    {
+        let uid = group.uid().unwrap_or_default();
+        interpreter::close_rollouts(context.ledger, &uid, status, context.clock.now()).await?;
+    }
+    context.caches.unconfirmed_writes.forget(key);
+    Ok(())
+}

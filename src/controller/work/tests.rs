@@ -1,0 +1,271 @@
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use kube::client::Body;
+use kube::core::{DeserializeGuard, Selector};
+use kube::runtime::watcher::Event;
+use serde_json::{Value, json};
+use starling_core::breaker::Contact;
+use starling_core::gate::webhook::{Clusters, GateRequest};
+use starling_core::gate::{Effect, GateId, Side, Task};
+use starling_core::journal::Recorder;
+
+use super::super::artifacts::{ArtifactStores, Origin};
+use super::super::caches::connections::Connection;
+use super::super::caches::drift_states::DriftState;
+use super::super::caches::health::SyncHealth;
+use super::super::caches::plan_memo::PlanMemo;
+use super::super::exported_trees::ExportedTrees;
+use super::super::gates::{GateTools, Open};
+use super::super::hub::Hub;
+use super::super::ports::Ports;
+use super::super::run::{Settings, assemble};
+use super::*;
+use starling_core::rollout::{AdmissionRef, ReleaseSnapshot};
+use starling_git::{Credential, GitLimits, GitStore, RepoAccess, RepoUrl};
+use starling_ledger::Ledger;
+use starling_member::{Member, MemberConfig, MemberLimits, Network};
+use starling_net::clock::Clock;
+use starling_net::web::Web;
+use starling_render::{BuildTool, RenderLimits, Renderer};
+
+const KUBECONFIG: &str = "
+apiVersion: v1
+kind: Config
+current-context: only
+contexts: [{name: only, context: {cluster: edge, user: admin}}]
+clusters: [{name: edge, cluster: {server: 'https://edge.example:6443'}}]
+users: [{name: admin, user: {token: t}}]
+";
+
+/// What the loops share, on a management cluster that has nothing.
+async fn context(folder: &Path) -> Context {
+    let artifacts = ArtifactStores {
+        git: GitStore::new(folder.join("git"), GitLimits::default()),
+    };
+    let renderer = Renderer::new(BuildTool::None, RenderLimits::default());
+    let ports = Ports {
+        clock: Clock::system(),
+        network: Network::system(),
+        ledger: Arc::new(Ledger::open(folder).await.unwrap().0),
+        manifest_builder: Arc::new(ExportedTrees::new(artifacts.clone(), renderer)),
+        artifacts: Arc::new(artifacts),
+        web: Arc::new(Web::default()),
+    };
+    let settings = Settings {
+        namespace: None,
+        data_dir: folder.to_owned(),
+        allow_insecure_sources: false,
+        concurrency: 1,
+        kustomize: None,
+        sops: None,
+    };
+    let nothing = tower::service_fn(async |_: http::Request<Body>| {
+        let answer = http::Response::builder().status(404).body(Body::empty());
+        answer.map_err(|error| Box::new(error) as Box<dyn std::error::Error + Send + Sync>)
+    });
+    let hub = Hub::new(kube::Client::new(nothing, "default"));
+    assemble(ports, hub, "installation".to_owned(), &settings)
+}
+
+fn object<K: serde::de::DeserializeOwned>(kind: &str, name: &str, spec: &Value) -> K {
+    let metadata =
+        json!({"namespace": "ns", "name": name, "uid": format!("{kind}-{name}"), "resourceVersion": "1"});
+    let object =
+        json!({"apiVersion": "starling.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec});
+    serde_json::from_value(object).unwrap()
+}
+
+/// Hands an object of each kind to its cache in an event of the watch.
+fn observe(context: &Context, name: &str, gone: bool) {
+    macro_rules! observe {
+        ($cache:ident, $kind:literal, $spec:expr) => {
+            let object = DeserializeGuard(Ok(object($kind, name, &$spec)));
+            let event = if gone {
+                Event::Delete(object)
+            } else {
+                Event::Apply(object)
+            };
+            let changes = context.objects.$cache.observe_event(event);
+            assert_eq!(changes.len(), 1, "{}", $kind);
+        };
+    }
+    let secret = json!({"kubeConfig": {"secretRef": {"name": "s"}}});
+    observe!(
+        sources,
+        "Source",
+        json!({"url": "https://git.example.com/a.git", "ref": {"branch": "main"}})
+    );
+    observe!(clusters, "Cluster", secret);
+    observe!(
+        syncs,
+        "Sync",
+        json!({"clusterRef": {"name": name}, "sourceRef": {"name": name}})
+    );
+    observe!(groups, "SyncGroup", json!({"clusterSelector": {}}));
+}
+
+/// Puts something about the objects of this name into every cache.
+fn fill(context: &Context, name: &str) {
+    let (key, now) = (ObjectKey::new("ns", name), context.now());
+
+    let source = context.objects.sources.get(&key).unwrap();
+    let url = RepoUrl::parse(&source.spec.url, false).unwrap();
+    context
+        .caches
+        .source
+        .origins
+        .set(&source, Origin::Git(RepoAccess::new(url, Credential::None)));
+    let revision = format!("main@sha1:{}", "1".repeat(40));
+    context.caches.source.pins.offer(&key, revision.parse().unwrap());
+
+    let config = MemberConfig::from_kubeconfig(KUBECONFIG).unwrap();
+    let connection = Connection {
+        member: Member::connect_over(config, MemberLimits::default(), &context.adapters.network).unwrap(),
+        made_from: String::new(),
+        lease: Ok(None),
+    };
+    context.caches.cluster.connections.put(&key, Arc::new(connection));
+    context.caches.cluster.lanes.lost(&key, Contact::Probe);
+    context.caches.cluster.token_renewals.set(&key, now);
+
+    context.caches.sync.deadlines.set(&key, now);
+    context
+        .caches
+        .sync
+        .waiting
+        .wait(&ObjectKey::new("ns", "never-made"), &key);
+    context.caches.sync.health.set(&key, SyncHealth::default());
+    context.caches.sync.drift.set(&key, DriftState::default());
+
+    let group = context.objects.groups.get(&key).unwrap();
+    let task = Task {
+        effect: Effect::Webhook {
+            url: "https://hook.example.com".to_owned(),
+            secret: "s".to_owned(),
+        },
+        timeout: Duration::from_secs(3600),
+        interval: Duration::from_secs(60),
+    };
+    let open = Open {
+        id: GateId {
+            group_uid: String::new(),
+            rollout: 1,
+            stage: "canary".to_owned(),
+            side: Side::Before,
+            index: 0,
+            begun_at: now,
+        },
+        task: Arc::new(task),
+        question: GateRequest {
+            namespace: "ns".to_owned(),
+            group: name.to_owned(),
+            rollout: 1,
+            release: String::new(),
+            revisions: Vec::new(),
+            direction: starling_api::RolloutDirection::Forward,
+            stage: "canary".to_owned(),
+            list: Side::Before.list(),
+            task: 0,
+            start_time: String::new(),
+            clusters: Clusters::default(),
+        },
+    };
+    let tools = GateTools {
+        hub: context.hub.clone(),
+        web: context.adapters.web.clone(),
+        clock: context.clock.clone(),
+        gates: context.caches.group.gate_tasks.clone(),
+        groups: context.queues.groups.clone(),
+    };
+    context
+        .caches
+        .group
+        .gate_tasks
+        .run(&tools, &key, &Default::default(), vec![open]);
+    let snapshot = ReleaseSnapshot {
+        digest: "sha256:a".to_owned(),
+        revisions: Vec::new(),
+        entries: Vec::new(),
+    };
+    context
+        .caches
+        .group
+        .release_snapshots
+        .remember(&group, Arc::new(snapshot));
+    context.caches.group.status_times.set(&key, now);
+    let _ = context
+        .caches
+        .group
+        .selections
+        .get(&context.objects.clusters, &group, &Selector::default());
+    context.caches.group.plan_memos.put(&key, PlanMemo::default());
+    context
+        .caches
+        .group
+        .journal_heads
+        .put(&key, "uid", Recorder::default());
+    let _ = context
+        .caches
+        .group
+        .pending_deselections
+        .since(&key, &BTreeSet::from(["c".to_owned()]), now);
+    context.caches.group.unconfirmed_writes.add_group(&key);
+    let admission = AdmissionRef {
+        cluster: "c".to_owned(),
+        entry: "app".to_owned(),
+        rollout: "1".to_owned(),
+        target: "t".to_owned(),
+    };
+    context
+        .caches
+        .group
+        .settled_admissions
+        .add(&key, "uid", &admission);
+}
+
+/// The objects that each cache has an entry of, cache by cache.
+fn kept(context: &Context) -> Vec<(Loop, BTreeSet<String>)> {
+    let names = |keys: BTreeSet<ObjectKey>| keys.into_iter().map(|key| key.name).collect();
+    let caches = |of| {
+        context
+            .caches
+            .of(of)
+            .into_iter()
+            .map(move |cache| (of, names(cache.keys())))
+    };
+    Loop::ALL.into_iter().flat_map(caches).collect()
+}
+
+fn each_has(context: &Context, expected: &[&str]) {
+    let expected: BTreeSet<String> = expected.iter().map(ToString::to_string).collect();
+    for (number, (of, names)) in kept(context).into_iter().enumerate() {
+        assert_eq!(names, expected, "cache {number}, of {of:?}");
+    }
+}
+
+/// Guards against a process that grows with every object that ever was: releases, departures, renewals and waits were
+/// never dropped.
+#[tokio::test]
+async fn what_is_gone_leaves_every_cache() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let folder = tempfile::tempdir().unwrap();
+    let context = context(folder.path()).await;
+    for name in ["gone", "stays"] {
+        observe(&context, name, false);
+        fill(&context, name);
+    }
+    each_has(&context, &["gone", "stays"]);
+
+    observe(&context, "gone", true);
+    let gone = ObjectKey::new("ns", "gone");
+    for of in Loop::ALL {
+        assert_eq!(reconcile(of, &context, &gone).await.unwrap(), Next::OnEvent);
+    }
+    each_has(&context, &["stays"]);
+
+    // The last attempt on the cluster has ended only now.
+    context.caches.cluster.lanes.lost(&gone, Contact::Work);
+    context.caches.forget_gone(&context.objects);
+    each_has(&context, &["stays"]);
+}

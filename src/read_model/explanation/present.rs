@@ -1,0 +1,243 @@
+//! Explains the present from the objects on the management cluster.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::core::SelectorExt as _;
+use starling_api::conditions::{self, READY};
+use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource};
+use starling_core::expand;
+use starling_core::explain::{self, Durations, Explanation, Link};
+use starling_core::journal::past;
+use starling_core::plan::{ClusterView, plan};
+
+use super::{ExplanationError, SubjectExplanation};
+use crate::controller::hub::Hub;
+use crate::controller::reconcile::sync_group::{PlanPreview, PlanPreviewError, PreviewObjects, preview_plan};
+use crate::read_model::recorded::Recorded;
+
+/// The objects of a namespace on the management cluster.
+#[derive(Debug)]
+pub struct NamespaceObjects {
+    /// The namespace.
+    pub namespace: String,
+    /// All SyncGroups.
+    pub groups: Vec<SyncGroup>,
+    /// All Sources.
+    pub sources: Vec<Source>,
+    /// All Clusters.
+    pub clusters: Vec<Cluster>,
+    /// All Syncs.
+    pub syncs: Vec<SyncResource>,
+    /// All approvals.
+    pub approvals: Vec<RolloutApproval>,
+    /// All operator actions.
+    pub actions: Vec<RolloutAction>,
+}
+
+/// The present state of a namespace.
+pub struct Present {
+    hub: Hub,
+    namespace: String,
+    groups: Vec<SyncGroup>,
+    /// Labels of the Clusters, by name.
+    labels: BTreeMap<String, BTreeMap<String, String>>,
+    objects: PreviewObjects,
+    now: Timestamp,
+    /// Data directory of the controller, for recorded durations.
+    data_dir: Option<PathBuf>,
+}
+
+impl Present {
+    /// The state that the objects have now. `hub` reads kept releases; the journal in `data_dir` has durations of
+    /// earlier rollouts.
+    #[must_use]
+    pub fn new(objects: NamespaceObjects, hub: Hub, data_dir: Option<PathBuf>) -> Self {
+        let NamespaceObjects {
+            namespace,
+            groups,
+            sources,
+            clusters,
+            syncs,
+            approvals,
+            actions,
+        } = objects;
+        let labels = clusters.iter();
+        let labels = labels.map(|cluster| (cluster.name_any(), cluster.labels().clone()));
+        Self {
+            hub,
+            namespace,
+            groups,
+            labels: labels.collect(),
+            objects: PreviewObjects::of(sources, clusters, syncs, approvals, actions),
+            now: Timestamp::now(),
+            data_dir,
+        }
+    }
+
+    /// Explains the state of a group.
+    ///
+    /// # Errors
+    /// If the group does not exist, or a release cannot be read.
+    pub async fn group(&self, name: &str) -> Result<SubjectExplanation, ExplanationError> {
+        let group = self.find(name).ok_or_else(|| ExplanationError::GroupNotFound {
+            namespace: self.namespace.clone(),
+            group: name.to_owned(),
+        })?;
+        self.explain(group.clone(), None).await
+    }
+
+    /// Explains the state of a cluster in each group that selects it.
+    ///
+    /// # Errors
+    /// If no group selects the cluster, or a release cannot be read.
+    pub async fn cluster(&self, cluster: &Cluster) -> Result<Vec<SubjectExplanation>, ExplanationError> {
+        let name = cluster.name_any();
+        let mut found = Vec::new();
+        for group in &self.groups {
+            if selects(group, cluster.labels()) {
+                found.push(self.explain(group.clone(), Some(&name)).await?);
+            }
+        }
+        if found.is_empty() {
+            return Err(ExplanationError::NoGroupSelects {
+                namespace: self.namespace.clone(),
+                cluster: name,
+            });
+        }
+        Ok(found)
+    }
+
+    /// Explains the state of a Sync: the blockers of its cluster in its group, and then its own `Ready` condition.
+    ///
+    /// # Errors
+    /// If a release cannot be read.
+    pub async fn sync(&self, sync: &SyncResource) -> Result<SubjectExplanation, ExplanationError> {
+        let own = self.of_condition(sync);
+        let cluster = &sync.spec.cluster_ref.name;
+        let group = sync.spec.group_ref.as_ref().and_then(|of| self.find(&of.name));
+        // A Sync whose cluster is gone or not selected is about to be deleted: its group has no decision for it.
+        let (Some(group), Some(labels)) = (group, self.labels.get(cluster)) else {
+            return Ok(own);
+        };
+        if !selects(group, labels) {
+            return Ok(own);
+        }
+        let mut explained = self.explain(group.clone(), Some(cluster)).await?;
+        explained.explanation.state = format!("cluster {cluster} {}", explained.explanation.state);
+        explained.explanation.chain.extend(own.explanation.chain);
+        explained.subject = own.subject;
+        Ok(explained)
+    }
+
+    fn find(&self, name: &str) -> Option<&SyncGroup> {
+        self.groups.iter().find(|group| group.name_any() == name)
+    }
+
+    async fn explain(
+        &self,
+        group: SyncGroup,
+        cluster: Option<&str>,
+    ) -> Result<SubjectExplanation, ExplanationError> {
+        let name = group.name_any();
+        let subject = match cluster {
+            None => format!("syncgroup/{name}"),
+            Some(cluster) => format!("cluster/{cluster}"),
+        };
+        let mut explained = self.empty(subject, Some(format!("{}/{name}", self.namespace)));
+        let PlanPreview { rollout, input } =
+            match preview_plan(&self.hub, &self.objects, group, self.now).await {
+                Ok(preview) => preview,
+                Err(PlanPreviewError::Hub(error)) => return Err(error.into()),
+                Err(why) => {
+                    explained.explanation.state = format!("cannot roll out: {why}");
+                    return Ok(explained);
+                }
+            };
+        explained.rollout = Some(rollout.id);
+        let durations = self.durations(&name, &input.clusters).await?;
+        let plan = plan(&input);
+        match cluster {
+            None => {
+                explained.explanation = explain::group(&name, &input, &plan);
+                explained.estimate = Some(explain::estimate_group(&input, &durations));
+            }
+            Some(cluster) => {
+                explained.explanation = explain::cluster(&name, &input, &plan, cluster).ok_or_else(|| {
+                    ExplanationError::NotSelected {
+                        group: name,
+                        cluster: cluster.to_owned(),
+                    }
+                })?;
+                explained.estimate = Some(explain::estimate_cluster(&input, &durations, cluster));
+            }
+        }
+        Ok(explained)
+    }
+
+    /// The durations that the objects show now, and those that the journal records.
+    async fn durations(
+        &self,
+        group: &str,
+        clusters: &BTreeMap<String, ClusterView>,
+    ) -> Result<Durations, ExplanationError> {
+        let mut durations = match &self.data_dir {
+            Some(data_dir) => {
+                let recorded = Recorded::read(data_dir, &self.namespace, group).await?;
+                past::durations(&recorded.journal.entries)
+            }
+            None => Durations::default(),
+        };
+        durations.learn(clusters);
+        Ok(durations)
+    }
+
+    /// Explains a Sync by its `Ready` condition alone.
+    fn of_condition(&self, sync: &SyncResource) -> SubjectExplanation {
+        let status = sync.status.as_ref();
+        let ready = status.and_then(|status| conditions::find(&status.conditions, READY));
+        let mut explained = self.empty(format!("sync/{}", sync.name_any()), None);
+        let explanation = &mut explained.explanation;
+        explanation.state = match ready {
+            None => "has not been reconciled yet".to_owned(),
+            Some(ready) if ready.status == "True" => format!("is ready: {}", ready.message),
+            Some(ready) => {
+                explanation.next = "a retry succeeds".to_owned();
+                explanation.chain.push(Link {
+                    reason: ready.reason.clone(),
+                    text: ready.message.clone(),
+                    until: None,
+                    ends_with: explanation.next.clone(),
+                });
+                "is not ready".to_owned()
+            }
+        };
+        explained
+    }
+
+    fn empty(&self, subject: String, group: Option<String>) -> SubjectExplanation {
+        SubjectExplanation {
+            subject,
+            group,
+            at: self.now,
+            rollout: None,
+            entry: None,
+            explanation: Explanation {
+                state: String::new(),
+                chain: Vec::new(),
+                next: String::new(),
+                next_at: None,
+            },
+            estimate: None,
+            clusters: Vec::new(),
+            actions: Vec::new(),
+        }
+    }
+}
+
+fn selects(group: &SyncGroup, labels: &BTreeMap<String, String>) -> bool {
+    let selector = expand::selector(&group.spec.cluster_selector);
+    selector.is_ok_and(|selector| selector.matches(labels))
+}

@@ -1,0 +1,379 @@
+//! The rollout history of a group.
+//!
+//! The journal has the outcome, the operator actions and the failed clusters of each rollout. The objects on the
+//! management cluster have less: the current rollout is in the status of the group, kept releases are
+//! ControllerRevisions, and operator actions are objects until somebody deletes them.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use kube::ResourceExt;
+use serde::Serialize;
+use starling_api::{ActionType, RolloutAction, RolloutApproval, RolloutDirection, RolloutPhase, SyncGroup};
+use starling_core::journal::past::{PastRollout, RecordedAction};
+use starling_core::plan::{Attribution, Direction};
+
+use crate::controller::caches::release_snapshots;
+use starling_ledger::{RolloutOutcome, RolloutRecord};
+
+/// One rollout of a group. Fields that are not known are left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutSummary {
+    /// Number of the rollout.
+    pub rollout: i64,
+    /// When it started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// When it ended; `None`: it is in progress, or the end is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
+    /// The outcome, such as `succeeded`, `in progress` or `aborted by jane`.
+    pub outcome: String,
+    /// Whether it is a rollback.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub direction: Option<RolloutKind>,
+    /// How many clusters are on its release.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clusters: Option<ClusterProgress>,
+    /// The revision of each entry.
+    pub revisions: BTreeMap<String, String>,
+    /// The clusters that failed, with the first reason of each.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub failed: BTreeMap<String, String>,
+    /// The operator actions and approvals, oldest first.
+    #[serde(rename = "words")]
+    pub actions: Vec<RecordedAction>,
+    /// The first entry of the journal, where the beginning is not recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recorded_from: Option<Timestamp>,
+}
+
+/// The kind of a rollout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum RolloutKind {
+    /// A new release.
+    #[serde(rename = "forward")]
+    Forward,
+    /// A rollback stage by stage.
+    #[serde(rename = "back")]
+    Rollback,
+    /// A rollback of all clusters at once.
+    #[serde(rename = "back at once")]
+    ImmediateRollback,
+}
+
+/// Clusters that are done, of all selected clusters. Serialised as an array of two numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(into = "(usize, usize)")]
+pub struct ClusterProgress {
+    /// Clusters that are on the release.
+    pub done: usize,
+    /// All selected clusters.
+    pub total: usize,
+}
+
+impl From<ClusterProgress> for (usize, usize) {
+    fn from(ClusterProgress { done, total }: ClusterProgress) -> Self {
+        (done, total)
+    }
+}
+
+impl From<Direction> for RolloutKind {
+    fn from(direction: Direction) -> Self {
+        match direction {
+            Direction::Forward => Self::Forward,
+            Direction::Back => Self::Rollback,
+            Direction::BackAtOnce => Self::ImmediateRollback,
+        }
+    }
+}
+
+impl From<RolloutDirection> for RolloutKind {
+    fn from(direction: RolloutDirection) -> Self {
+        match direction {
+            RolloutDirection::Forward => Self::Forward,
+            RolloutDirection::Back => Self::Rollback,
+            RolloutDirection::BackAtOnce => Self::ImmediateRollback,
+        }
+    }
+}
+
+/// A rollout whose first entry came later than this after its start was not recorded from the beginning: the controller
+/// writes the status and then the journal, which takes far less.
+const LATE: SignedDuration = SignedDuration::from_secs(60);
+
+/// Builds the history from the journal, with the revisions and the ends that the ledger records.
+#[must_use]
+pub fn from_journal(pasts: &[PastRollout], records: &[RolloutRecord]) -> Vec<RolloutSummary> {
+    let mut rows: BTreeMap<i64, RolloutSummary> =
+        pasts.iter().map(|past| (past.rollout, summary(past))).collect();
+    for record in records {
+        let Ok(id) = record.rollout.id.parse::<i64>() else {
+            continue;
+        };
+        let row = rows.entry(id).or_default();
+        row.rollout = id;
+        row.revisions.clone_from(&record.rollout.revisions);
+        row.started_at = row.started_at.or(Some(record.rollout.started_at));
+        if let Some((outcome, at)) = record.end {
+            row.outcome = final_outcome(outcome, &row.outcome);
+            row.ended_at = Some(at);
+        }
+    }
+    rows.into_values().rev().collect()
+}
+
+fn summary(past: &PastRollout) -> RolloutSummary {
+    let late = past.recorded_from.duration_since(past.started_at) > LATE;
+    RolloutSummary {
+        rollout: past.rollout,
+        started_at: Some(past.started_at),
+        ended_at: past.ended_at,
+        outcome: past.outcome.clone(),
+        direction: Some(past.direction.into()),
+        clusters: Some(ClusterProgress {
+            done: past.done,
+            total: past.total,
+        }),
+        failed: past.failed.clone(),
+        actions: past.actions.clone(),
+        recorded_from: late.then_some(past.recorded_from),
+        ..RolloutSummary::default()
+    }
+}
+
+fn final_outcome(outcome: RolloutOutcome, last: &str) -> String {
+    match outcome {
+        RolloutOutcome::Succeeded => "succeeded".to_owned(),
+        RolloutOutcome::Failed => "failed".to_owned(),
+        RolloutOutcome::Abandoned => "abandoned".to_owned(),
+        RolloutOutcome::Superseded if last.is_empty() || last == "in progress" => "superseded".to_owned(),
+        // A rollout that stopped before has more to say than that.
+        RolloutOutcome::Superseded => format!("{last}; superseded"),
+    }
+}
+
+/// Builds the history from the objects on the management cluster. `kept`: the ControllerRevisions under the name of the
+/// group.
+#[must_use]
+pub fn from_objects(
+    group: &SyncGroup,
+    kept: &[ControllerRevision],
+    actions: &[RolloutAction],
+    approvals: &[RolloutApproval],
+) -> Vec<RolloutSummary> {
+    let mut rows: BTreeMap<i64, RolloutSummary> = BTreeMap::new();
+    for revision in started(group, kept) {
+        let row = rows.entry(revision.revision).or_default();
+        row.started_at = revision.creation_timestamp().map(|time| time.0);
+        row.outcome = "superseded".to_owned();
+        for entry in release_snapshots::revisions_of(revision).unwrap_or_default() {
+            row.revisions.insert(entry.sync, entry.revision);
+        }
+    }
+    let name = group.name_any();
+    for action in actions.iter().filter(|action| action.spec.group == name) {
+        let spec = &action.spec;
+        let action = recorded_action(describe(spec), attribution(&spec.by, &spec.reason, action));
+        rows.entry(spec.rollout).or_default().actions.push(action);
+    }
+    for approval in approvals.iter().filter(|approval| approval.spec.group == name) {
+        let spec = &approval.spec;
+        let what = format!("approve stage {}", spec.stage);
+        let action = recorded_action(what, attribution(&spec.by, &spec.reason, approval));
+        rows.entry(spec.rollout).or_default().actions.push(action);
+    }
+    if let Some(rollout) = group.status.as_ref().and_then(|status| status.rollout.as_ref()) {
+        // Releases with a higher number are kept for later and have not started.
+        rows.retain(|id, _| *id <= rollout.id);
+        let row = rows.entry(rollout.id).or_default();
+        row.clusters = group.status.as_ref().map(|status| ClusterProgress {
+            done: status.clusters.updated as usize,
+            total: status.clusters.total as usize,
+        });
+        row.started_at = rollout.start_time.parse().ok();
+        row.outcome = outcome_of(rollout.phase).to_owned();
+        row.direction = Some(rollout.direction.into());
+        row.revisions = rollout
+            .revisions
+            .iter()
+            .map(|entry| (entry.sync.clone(), entry.revision.clone()))
+            .collect();
+    }
+    for (id, row) in &mut rows {
+        row.rollout = *id;
+        row.actions.sort_by_key(|action| action.attribution.at);
+    }
+    rows.into_values().rev().collect()
+}
+
+/// The outcome of a rollout in this phase.
+fn outcome_of(phase: RolloutPhase) -> &'static str {
+    match phase {
+        RolloutPhase::Pending => "pending",
+        RolloutPhase::Progressing | RolloutPhase::RollingBack => "in progress",
+        RolloutPhase::Paused => "paused",
+        RolloutPhase::Succeeded => "succeeded",
+        RolloutPhase::Failed => "failed",
+        RolloutPhase::Superseded => "superseded",
+    }
+}
+
+/// The releases of a group that have started, one for each number. A release that waits in the queue is kept under the
+/// number of the rollout that it waits for: the status names the queued ones, and of one number the first was kept at
+/// its start.
+fn started<'a>(
+    group: &SyncGroup,
+    kept: &'a [ControllerRevision],
+) -> impl Iterator<Item = &'a ControllerRevision> {
+    let waiting = group.status.iter().flat_map(|status| &status.queue);
+    let waiting: Vec<&str> = waiting.map(|release| release.release.as_str()).collect();
+    let mut first: BTreeMap<i64, &ControllerRevision> = BTreeMap::new();
+    for revision in kept {
+        let digest = revision.data.as_ref().and_then(|data| data.0["digest"].as_str());
+        if !is_release_of(group, revision) || digest.is_some_and(|digest| waiting.contains(&digest)) {
+            continue;
+        }
+        let known = first.entry(revision.revision).or_insert(revision);
+        if revision.creation_timestamp() < known.creation_timestamp() {
+            *known = revision;
+        }
+    }
+    first.into_values()
+}
+
+/// Whether a kept release belongs to this very group, and not to a former one of that name.
+#[must_use]
+pub fn is_release_of(group: &SyncGroup, release: &ControllerRevision) -> bool {
+    let mut owners = release.owner_references().iter();
+    owners.any(|owner| Some(&owner.uid) == group.metadata.uid.as_ref())
+}
+
+fn recorded_action(what: String, attribution: Attribution) -> RecordedAction {
+    RecordedAction {
+        what,
+        attribution,
+        until: None,
+    }
+}
+
+fn attribution<K: ResourceExt>(by: &str, reason: &str, object: &K) -> Attribution {
+    Attribution {
+        by: by.to_owned(),
+        reason: reason.to_owned(),
+        at: object
+            .creation_timestamp()
+            .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+    }
+}
+
+/// The action and its subject, such as `skip cluster eu-1`.
+fn describe(spec: &starling_api::RolloutActionSpec) -> String {
+    let verb = match spec.action {
+        ActionType::Pause => "pause",
+        ActionType::Resume => "resume",
+        ActionType::Abort => "abort",
+        ActionType::Retry => "retry",
+        ActionType::Skip => "skip",
+        ActionType::Promote => "promote",
+        ActionType::Rollback => "rollback",
+        ActionType::Release => "release",
+    };
+    let of = |kind: &str, name: &Option<String>| match name {
+        Some(name) => format!(" {kind} {name}"),
+        None => String::new(),
+    };
+    format!(
+        "{verb}{}{}{}",
+        of("cluster", &spec.cluster),
+        of("stage", &spec.stage),
+        of("to", &spec.revision)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn queued_releases_are_not_part_of_the_history() {
+        let release =
+            |digest: &str| json!({"release": digest, "revisions": [{"sync": "app", "revision": digest}]});
+        let group: SyncGroup = serde_json::from_value(json!({
+            "apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup",
+            "metadata": {"name": "shop", "uid": "u"}, "spec": {"clusterSelector": {}},
+            "status": {"queue": [release("queued")], "rollout": {
+                "id": 3, "phase": "RollingBack", "direction": "BackAtOnce", "startTime": "2026-11-21T11:00:00Z",
+                "revisions": [{"sync": "app", "revision": "good"}],
+            }},
+        }))
+        .unwrap();
+        let kept = |digest: &str, rollout: i64, minute: i64, uid: &str| -> ControllerRevision {
+            serde_json::from_value(json!({
+                "metadata": {
+                    "name": digest, "creationTimestamp": format!("2026-11-21T10:0{minute}:00Z"),
+                    "ownerReferences": [{"apiVersion": "v1", "kind": "SyncGroup", "name": "shop", "uid": uid}],
+                },
+                "revision": rollout,
+                "data": {"digest": digest, "revisions": [{"sync": "app", "revision": digest}], "entries": []},
+            }))
+            .unwrap()
+        };
+        let kept = [
+            kept("later", 2, 5, "u"),
+            kept("first", 2, 1, "u"),
+            kept("queued", 1, 0, "u"),
+            kept("of another", 1, 0, "x"),
+        ];
+        let rows = from_objects(&group, &kept, &[], &[]);
+        let found: Vec<(i64, &str)> = rows
+            .iter()
+            .map(|row| (row.rollout, row.revisions["app"].as_str()))
+            .collect();
+        assert_eq!(found, [(3, "good"), (2, "first")]);
+        assert_eq!(rows[0].outcome, "in progress");
+        assert_eq!(rows[0].direction, Some(RolloutKind::ImmediateRollback));
+    }
+
+    #[test]
+    fn a_superseded_rollout_keeps_why_it_stopped() {
+        for (outcome, last, expected) in [
+            (RolloutOutcome::Succeeded, "succeeded", "succeeded"),
+            (RolloutOutcome::Superseded, "in progress", "superseded"),
+            (
+                RolloutOutcome::Superseded,
+                "aborted by jane",
+                "aborted by jane; superseded",
+            ),
+            (
+                RolloutOutcome::Failed,
+                "rolled back: 2 failed (limit 0)",
+                "failed",
+            ),
+        ] {
+            assert_eq!(final_outcome(outcome, last), expected);
+        }
+    }
+
+    /// Programs read this form: field names and the forms of counts and kinds must not change.
+    #[test]
+    fn the_json_form_is_stable() {
+        let row = RolloutSummary {
+            rollout: 3,
+            started_at: Timestamp::from_second(1_800_000_000).ok(),
+            outcome: "succeeded".into(),
+            direction: Some(RolloutKind::ImmediateRollback),
+            clusters: Some(ClusterProgress { done: 1, total: 4 }),
+            revisions: [("app".to_owned(), "main@sha1:abc".to_owned())].into(),
+            ..RolloutSummary::default()
+        };
+        assert_eq!(
+            serde_json::to_string(&row).unwrap(),
+            r#"{"rollout":3,"startedAt":"2027-01-15T08:00:00Z","outcome":"succeeded","direction":"back at once","clusters":[1,4],"revisions":{"app":"main@sha1:abc"},"words":[]}"#
+        );
+    }
+}

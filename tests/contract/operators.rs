@@ -1,0 +1,291 @@
+//! `deploy/manifests/30-people.yaml`: which users may create actions and approvals, only in their own name.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use kube::config::Kubeconfig;
+use serde_json::{Value, json};
+use starling_controlplane::{Assets, ControlPlanes, Options};
+use starling_testkit::fleet::TIMEOUT;
+use starling_testkit::{program, wait};
+use tempfile::NamedTempFile;
+use tokio::process::Command;
+
+use crate::kubectl::{CommandOutput, Kubectl};
+use crate::refusal_cases::{lay, valid};
+use crate::server::install;
+
+const NAMESPACE: &str = "fleet";
+
+/// A separate server: the policy applies to every namespace, and other tests act in other names.
+struct PolicyServer {
+    kubectl: Kubectl,
+    planes: ControlPlanes,
+}
+
+impl PolicyServer {
+    async fn open() -> Result<Self> {
+        let planes = ControlPlanes::start(&Assets::find()?, &["management"], Options::default()).await?;
+        let kubectl = Kubectl::new(planes.assets(), planes.get("management")?);
+        install(&kubectl).await?;
+        kubectl.run(&["create", "namespace", NAMESPACE]).await?;
+        let policy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/manifests/30-people.yaml");
+        let policy = policy.to_string_lossy().into_owned();
+        kubectl
+            .run(&["apply", "--validate=strict", "-f", &policy])
+            .await?;
+        for (user, role) in [("ann", "starling-approver"), ("olga", "starling-operator")] {
+            let (user_flag, role_flag) = (format!("--user={user}"), format!("--clusterrole={role}"));
+            let bind = [
+                "-n",
+                NAMESPACE,
+                "create",
+                "rolebinding",
+                user,
+                &role_flag,
+                &user_flag,
+            ];
+            kubectl.run(&bind).await?;
+        }
+        let server = Self { kubectl, planes };
+        server.until_in_force().await?;
+        Ok(server)
+    }
+
+    /// An API server takes a moment to compile a policy, and does not report when it is done. The attempts until then
+    /// are dry runs.
+    async fn until_in_force(&self) -> Result<()> {
+        wait::until(TIMEOUT, "both kinds are under the policy", async || {
+            for kind in ["RolloutApproval", "RolloutAction"] {
+                let attempt = self
+                    .create_as(None, kind, json!({"by": "nobody"}), &["--dry-run=server"])
+                    .await;
+                let attempt = attempt.map_err(|error| error.to_string())?;
+                if attempt.ok || !attempt.err.contains("is not the user who makes the request") {
+                    return Err(format!("{kind}: {}{}", attempt.out, attempt.err));
+                }
+            }
+            Ok(())
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Creates an object of a kind as a user; `None`: as the administrator.
+    async fn create_as(
+        &self,
+        user: Option<&str>,
+        kind: &str,
+        over: Value,
+        more: &[&str],
+    ) -> Result<CommandOutput> {
+        let mut body = valid(kind);
+        lay(&mut body["spec"], &over);
+        let mut call = vec!["-n", NAMESPACE, "create", "-o", "name", "-f", "-"];
+        call.extend(user.into_iter().flat_map(|user| ["--as", user]));
+        call.extend(more);
+        self.kubectl.call(&call, &body.to_string()).await
+    }
+
+    /// Asserts that the object is created; returns its name.
+    async fn assert_created(&self, user: &str, kind: &str, over: Value) -> Result<String> {
+        let output = self.create_as(Some(user), kind, over, &[]).await?;
+        ensure!(output.ok, "{user} makes a {kind}: {}", output.err);
+        Ok(output.out.trim().to_owned())
+    }
+
+    /// Asserts that the object is refused with this message.
+    async fn assert_refused(&self, user: Option<&str>, kind: &str, over: Value, words: &str) -> Result<()> {
+        let output = self.create_as(user, kind, over.clone(), &[]).await?;
+        ensure!(!output.ok, "{user:?} made a {kind} {over}");
+        ensure!(
+            output.err.contains(words),
+            "{user:?}, {kind} {over} is refused with: {}",
+            output.err
+        );
+        Ok(())
+    }
+
+    /// Creates a kubeconfig that impersonates a user.
+    fn kubeconfig_of(&self, user: &str) -> Result<NamedTempFile> {
+        let text = self.planes.get("management")?.kubeconfig_yaml();
+        let mut kubeconfig = Kubeconfig::from_yaml(&text)?;
+        for info in &mut kubeconfig.auth_infos {
+            if let Some(info) = &mut info.auth_info {
+                info.impersonate = Some(user.to_owned());
+            }
+        }
+        let file = NamedTempFile::new()?;
+        serde_json::to_writer(&file, &kubeconfig)?;
+        Ok(file)
+    }
+
+    /// Runs a command of the program as a user.
+    async fn commands(&self, user: &str, words: &[&str]) -> Result<CommandOutput> {
+        let kubeconfig = self.kubeconfig_of(user)?;
+        let output = Command::new(program())
+            .args(words)
+            .args(["-n", NAMESPACE, "--reason", "because"])
+            .arg("--kubeconfig")
+            .arg(kubeconfig.path())
+            .output()
+            .await?;
+        Ok(CommandOutput {
+            ok: output.status.success(),
+            out: String::from_utf8(output.stdout)?,
+            err: String::from_utf8(output.stderr)?,
+        })
+    }
+
+    /// Creates a group whose canary waits for an approval, as a controller would.
+    async fn group_that_waits(&self) -> Result<()> {
+        let mut group = valid("SyncGroup");
+        group["metadata"]["name"] = "web".into();
+        group["metadata"]["namespace"] = NAMESPACE.into();
+        group["spec"]["rolloutStrategy"] = json!({"stages": [
+            {"name": "canary", "clusterSelector": {}, "afterStageTasks": [{"type": "Approval"}]},
+        ]});
+        let made = self
+            .kubectl
+            .call(&["apply", "-f", "-"], &group.to_string())
+            .await?;
+        ensure!(made.ok, "the group: {}", made.err);
+        let stage = json!({"name": "canary", "phase": "AwaitingApproval"});
+        let status = json!({"status": {"rollout": {"id": 7, "release": "r", "phase": "Progressing",
+            "releaseDigest": "sha256:01", "stage": "canary", "stages": [stage]}}});
+        let patch = status.to_string();
+        let group = ["-n", NAMESPACE, "patch", "syncgroup", "web"];
+        let call = [
+            &group[..],
+            &["--subresource=status", "--type=merge", "-p", &patch],
+        ]
+        .concat();
+        self.kubectl.run(&call).await?;
+        Ok(())
+    }
+
+    async fn count(&self, kind: &str) -> Result<usize> {
+        let list = self.kubectl.json(&["-n", NAMESPACE, "get", kind]).await?;
+        Ok(list["items"].as_array().context("items")?.len())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn approvers_and_operators_act_only_in_their_own_name() -> Result<()> {
+    let server = PolicyServer::open().await?;
+    let (ann, olga) = (Some("ann"), Some("olga"));
+    let by = |name: &str| json!({"by": name});
+    let (approval, action) = ("RolloutApproval", "RolloutAction");
+
+    let approved = server.assert_created("ann", approval, by("ann")).await?;
+    let steered = server.assert_created("olga", action, by("olga")).await?;
+
+    let impersonation_error =
+        |name: &str, user: &str| format!("spec.by: {name} is not the user who makes the request, {user}");
+    server
+        .assert_refused(ann, approval, by("bob"), &impersonation_error("bob", "ann"))
+        .await?;
+    server
+        .assert_refused(olga, action, by("ann"), &impersonation_error("ann", "olga"))
+        .await?;
+    // Not even an administrator may do this.
+    for kind in [approval, action] {
+        server
+            .assert_refused(
+                None,
+                kind,
+                by("ann"),
+                "spec.by: ann is not the user who makes the request",
+            )
+            .await?;
+    }
+
+    server
+        .assert_refused(
+            olga,
+            approval,
+            by("olga"),
+            "cannot create resource \"rolloutapprovals\"",
+        )
+        .await?;
+    server
+        .assert_refused(
+            ann,
+            action,
+            by("ann"),
+            "cannot create resource \"rolloutactions\"",
+        )
+        .await?;
+    assert_eq!(server.count("rolloutapprovals").await?, 1);
+    assert_eq!(server.count("rolloutactions").await?, 1);
+
+    // Actions and approvals are immutable: neither an administrator nor their author can change them.
+    for (user, name, words) in [
+        (None, &approved, "an approval cannot be changed"),
+        (None, &steered, "an action cannot be changed"),
+        (ann, &approved, "cannot patch resource"),
+        (olga, &steered, "cannot patch resource"),
+    ] {
+        for patch in [r#"{"spec":{"by":"bob"}}"#, r#"{"spec":{"rollout":2}}"#] {
+            let mut call = vec!["-n", NAMESPACE, "patch", name, "--type=merge", "-p", patch];
+            call.extend(user.into_iter().flat_map(|user| ["--as", user]));
+            let output = server.kubectl.call(&call, "").await?;
+            assert!(!output.ok, "{name} was changed by {patch}");
+            assert!(output.err.contains(words), "{name} {patch}: {}", output.err);
+        }
+    }
+    for (user, name) in [("ann", &approved), ("olga", &steered)] {
+        let output = server
+            .kubectl
+            .call(&["-n", NAMESPACE, "delete", name, "--as", user], "")
+            .await?;
+        assert!(
+            output.err.contains("cannot delete resource"),
+            "{name}: {}",
+            output.err
+        );
+    }
+    Ok(())
+}
+
+/// The command line uses the permissions and the name of the caller.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_line_uses_the_permissions_and_name_of_its_caller() -> Result<()> {
+    let server = PolicyServer::open().await?;
+    server.group_that_waits().await?;
+    let (pause, approve) = (["pause", "web"], ["approve", "web"]);
+    for (user, words, kind, may) in [
+        ("ann", &pause, "rolloutactions", false),
+        ("olga", &pause, "rolloutactions", true),
+        ("olga", &approve, "rolloutapprovals", false),
+        ("ann", &approve, "rolloutapprovals", true),
+        // A user without permissions cannot read the group.
+        ("mallory", &pause, "syncgroups", false),
+        ("mallory", &approve, "syncgroups", false),
+    ] {
+        let before = (
+            server.count("rolloutactions").await?,
+            server.count("rolloutapprovals").await?,
+        );
+        let output = server.commands(user, words).await?;
+        assert_eq!(output.ok, may, "{user} {words:?}: {}{}", output.out, output.err);
+        if may {
+            let list = server.kubectl.json(&["-n", NAMESPACE, "get", kind]).await?;
+            let spec = &list["items"][0]["spec"];
+            assert_eq!((&spec["by"], &spec["reason"]), (&json!(user), &json!("because")));
+            assert_eq!((&spec["group"], &spec["rollout"]), (&json!("web"), &json!(7)));
+        } else {
+            assert!(
+                output.err.contains(kind) && output.err.contains("cannot"),
+                "{}",
+                output.err
+            );
+            let after = (
+                server.count("rolloutactions").await?,
+                server.count("rolloutapprovals").await?,
+            );
+            assert_eq!(after, before, "{user} {words:?}");
+        }
+    }
+    Ok(())
+}

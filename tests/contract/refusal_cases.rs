@@ -1,0 +1,418 @@
+//! Refused objects with the messages. The embedded API server is tested with the same cases.
+
+use serde_json::{Value, json};
+
+/// A kind, the changes of a valid object, and the expected message.
+pub(crate) type Case = (&'static str, Value, &'static str);
+
+/// A valid object of a kind.
+pub(crate) fn valid(kind: &str) -> Value {
+    let spec = match kind {
+        "Source" => json!({"url": "https://h/r.git", "ref": {"branch": "main"}}),
+        "Cluster" => json!({"kubeConfig": {"secretRef": {"name": "s"}}}),
+        "Sync" => json!({"clusterRef": {"name": "c"}, "sourceRef": {"name": "s"}}),
+        "RolloutApproval" => {
+            json!({"group": "g", "rollout": 1, "stage": "prod", "by": "ann", "reason": "why",
+            "releaseDigest": format!("sha256:{}", "a".repeat(64))})
+        }
+        "RolloutAction" => {
+            json!({"group": "g", "rollout": 1, "action": "Pause", "by": "ann", "reason": "why"})
+        }
+        _ => json!({"clusterSelector": {}, "syncs": [{"name": "app", "sourceRef": {"name": "s"}}]}),
+    };
+    json!({"apiVersion": "starling.dev/v1alpha1", "kind": kind, "metadata": {"generateName": "x-"}, "spec": spec})
+}
+
+/// Merges `over` into `under`: mappings are merged, `null` removes a field.
+pub(crate) fn lay(under: &mut Value, over: &Value) {
+    let (Value::Object(under), Value::Object(over)) = (&mut *under, over) else {
+        *under = over.clone();
+        return;
+    };
+    for (key, value) in over {
+        if value.is_null() {
+            under.remove(key);
+        } else {
+            lay(under.entry(key).or_insert(Value::Null), value);
+        }
+    }
+}
+
+fn source_cases() -> Vec<Case> {
+    let one = "ref must have exactly one of branch, semver, tag, commit";
+    let url = "url must be https://";
+    vec![
+        ("Source", json!({"ref": {"tag": "v1"}}), one),
+        ("Source", json!({"ref": {"branch": null}}), one),
+        (
+            "Source",
+            json!({"ref": {"branch": null, "semver": "1.x", "commit": "0".repeat(40)}}),
+            one,
+        ),
+        (
+            "Source",
+            json!({"ref": {"branch": ""}}),
+            "should be at least 1 chars long",
+        ),
+        (
+            "Source",
+            json!({"ref": {"branch": null, "commit": "8d1e"}}),
+            "spec.ref.commit in body should match",
+        ),
+        ("Source", json!({"ref": null}), "spec.ref: Required value"),
+        ("Source", json!({"url": null}), "spec.url: Required value"),
+        ("Source", json!({"url": ""}), url),
+        ("Source", json!({"url": "ftp://h/r"}), url),
+        ("Source", json!({"url": "git.example.com/r"}), url),
+        ("Source", json!({"url": "https://h/r with spaces"}), url),
+        (
+            "Source",
+            json!({"url": format!("https://h/{}", "r".repeat(2048))}),
+            "may not be more than 2048",
+        ),
+        (
+            "Source",
+            json!({"interval": "banana"}),
+            "spec.interval in body should match",
+        ),
+        (
+            "Source",
+            json!({"interval": "5"}),
+            "spec.interval in body should match",
+        ),
+        (
+            "Source",
+            json!({"interval": "-1m"}),
+            "spec.interval in body should match",
+        ),
+        (
+            "Source",
+            json!({"timeout": 60}),
+            "spec.timeout in body must be of type string",
+        ),
+        (
+            "Source",
+            json!({"onRewrite": "Ignore"}),
+            "supported values: \"Follow\", \"Hold\"",
+        ),
+        (
+            "Source",
+            json!({"verify": {"mode": "Commit"}}),
+            "supported values: \"HEAD\", \"Tag\", \"TagAndHEAD\"",
+        ),
+        (
+            "Source",
+            json!({"branch": "main"}),
+            "unknown field \"spec.branch\"",
+        ),
+    ]
+}
+
+fn sync_cases() -> Vec<Case> {
+    vec![
+        (
+            "Cluster",
+            json!({"kubeConfig": null}),
+            "spec.kubeConfig: Required value",
+        ),
+        (
+            "Cluster",
+            json!({"kubeConfig": {"secretRef": null}}),
+            "spec.kubeConfig.secretRef: Required value",
+        ),
+        (
+            "Cluster",
+            json!({"suspended": true}),
+            "unknown field \"spec.suspended\"",
+        ),
+        (
+            "Sync",
+            json!({"clusterRef": null}),
+            "spec.clusterRef: Required value",
+        ),
+        (
+            "Sync",
+            json!({"sourceRef": null}),
+            "spec.sourceRef: Required value",
+        ),
+        (
+            "Sync",
+            json!({"sourceRef": {"namespace": "other"}}),
+            "unknown field \"spec.sourceRef.namespace\"",
+        ),
+        (
+            "Sync",
+            json!({"prune": "yes"}),
+            "spec.prune in body must be of type boolean",
+        ),
+        (
+            "Sync",
+            json!({"retryInterval": "1 m"}),
+            "spec.retryInterval in body should match",
+        ),
+        (
+            "Sync",
+            json!({"conflicts": "Ignore"}),
+            "supported values: \"Report\", \"Override\"",
+        ),
+        (
+            "Sync",
+            json!({"deletionPolicy": "Keep"}),
+            "supported values: \"Orphan\", \"Delete\"",
+        ),
+        (
+            "Sync",
+            json!({"substitute": {"N": 1}}),
+            "spec.substitute.N in body must be of type string",
+        ),
+        (
+            "Sync",
+            json!({"path": "p".repeat(1025)}),
+            "may not be more than 1024",
+        ),
+        (
+            "Sync",
+            json!({"targetNamespace": "n".repeat(64)}),
+            "may not be more than 63",
+        ),
+    ]
+}
+
+fn group_cases() -> Vec<Case> {
+    let named = |name: &str| json!({"syncs": [{"name": name, "sourceRef": {"name": "s"}}]});
+    let strategy = |strategy: Value| json!({"rolloutStrategy": strategy});
+    let label = "name must be a DNS label";
+    let least = "maxConcurrency must be at least 1 or 1%";
+    let twice = json!({"syncs": [{"name": "app", "sourceRef": {"name": "s"}}, {"name": "app", "sourceRef": {"name": "t"}}]});
+    let many: Vec<Value> = (0..51)
+        .map(|n| json!({"name": format!("e{n}"), "sourceRef": {"name": "s"}}))
+        .collect();
+    let stages = json!({"stages": [{"name": "canary"}, {"name": "canary"}]});
+    let task = |task: Value| {
+        let tasks: Vec<Value> = vec![json!({"type": "Approval"}), task];
+        json!({"rolloutStrategy": {"stages": [{"name": "canary", "afterStageTasks": tasks}]}})
+    };
+    let hook = |url: &str| json!({"type": "Webhook", "webhook": {"url": url, "secretRef": {"name": "s"}}});
+    let metric =
+        |url: &str| json!({"type": "Metric", "metric": {"url": url, "query": "up", "test": "value > 0.0"}});
+    let with = |mut whole: Value, field: &str, value: Value| {
+        whole[field] = value;
+        whole
+    };
+    vec![
+        (
+            "SyncGroup",
+            json!({"clusterSelector": null}),
+            "spec.clusterSelector: Required value",
+        ),
+        ("SyncGroup", named("App"), label),
+        ("SyncGroup", named("-app"), label),
+        ("SyncGroup", named("a_b"), label),
+        ("SyncGroup", named("a.b"), label),
+        ("SyncGroup", named(""), "should be at least 1 chars long"),
+        (
+            "SyncGroup",
+            named("a2345678901234567890x"),
+            "may not be more than 20",
+        ),
+        ("SyncGroup", twice, "Duplicate value: {\"name\":\"app\"}"),
+        ("SyncGroup", json!({"syncs": many}), "must have at most 50 items"),
+        (
+            "SyncGroup",
+            json!({"syncs": [{"name": "app"}]}),
+            "spec.syncs[0].sourceRef: Required value",
+        ),
+        (
+            "SyncGroup",
+            json!({"syncs": [{"name": "app", "sourceRef": {"name": "s"}, "revision": "main"}]}),
+            "unknown field \"spec.syncs[0].revision\"",
+        ),
+        (
+            "SyncGroup",
+            json!({"syncs": [{"name": "app", "sourceRef": {"name": "s"}, "clusterRef": {"name": "c"}}]}),
+            "unknown field \"spec.syncs[0].clusterRef\"",
+        ),
+        (
+            "SyncGroup",
+            json!({"syncs": [{"name": "app", "sourceRef": {"name": "s"}, "timeout": "x"}]}),
+            "spec.syncs[0].timeout in body should match",
+        ),
+        (
+            "SyncGroup",
+            task(json!({"type": "TimedWait"})),
+            "waitTime belongs to a TimedWait, which needs it",
+        ),
+        (
+            "SyncGroup",
+            task(json!({"type": "Approval", "waitTime": "1h"})),
+            "waitTime belongs to a TimedWait, which needs it",
+        ),
+        (
+            "SyncGroup",
+            task(json!({"type": "Webhook"})),
+            "webhook belongs to a Webhook, which needs it",
+        ),
+        (
+            "SyncGroup",
+            task(json!({"type": "Metric"})),
+            "metric belongs to a Metric, which needs it",
+        ),
+        (
+            "SyncGroup",
+            task(json!({"type": "Job"})),
+            "job belongs to a Job, which needs it",
+        ),
+        (
+            "SyncGroup",
+            task(with(metric("http://p:9090"), "type", json!("Job"))),
+            "metric belongs to a Metric, which needs it",
+        ),
+        (
+            "SyncGroup",
+            task(json!({"type": "Approval", "timeout": "1h"})),
+            "timeout belongs to a Webhook, a Metric or a Job",
+        ),
+        (
+            "SyncGroup",
+            task(json!({"type": "Job", "job": {"template": {}}, "interval": "1m"})),
+            "interval belongs to a Webhook or a Metric",
+        ),
+        (
+            "SyncGroup",
+            task(hook("ftp://gates.example.com")),
+            "url must be http://… or https://…",
+        ),
+        (
+            "SyncGroup",
+            task(hook("https://user:hunter2@gates.example.com/x")),
+            "without credentials",
+        ),
+        (
+            "SyncGroup",
+            task(metric("http://p:9090/?query=up")),
+            "without credentials, query and fragment",
+        ),
+        (
+            "SyncGroup",
+            task(
+                json!({"type": "Webhook", "webhook": {"url": "https://h", "secretRef": {"name": "s", "namespace": "other"}}}),
+            ),
+            "webhook.secretRef.namespace\"",
+        ),
+        (
+            "SyncGroup",
+            task(json!({"type": "Job", "job": {"template": "busybox"}})),
+            "job.template in body must be of type object",
+        ),
+        (
+            "SyncGroup",
+            json!({"rolloutStrategy": {"stages": [{"name": "canary", "beforeStageTasks": vec![json!({"type": "Approval"}); 21]}]}}),
+            "must have at most 20 items",
+        ),
+        ("SyncGroup", strategy(json!({"maxConcurrency": 0})), least),
+        ("SyncGroup", strategy(json!({"maxConcurrency": "0%"})), least),
+        (
+            "SyncGroup",
+            strategy(json!({"maxConcurrency": "00%"})),
+            "spec.rolloutStrategy.maxConcurrency in body should match",
+        ),
+        (
+            "SyncGroup",
+            strategy(json!({"maxConcurrency": "120%"})),
+            "spec.rolloutStrategy.maxConcurrency in body should match",
+        ),
+        (
+            "SyncGroup",
+            strategy(json!({"maxConcurrency": "5"})),
+            "spec.rolloutStrategy.maxConcurrency in body should match",
+        ),
+        (
+            "SyncGroup",
+            strategy(json!({"maxConcurrency": -1})),
+            "should be greater than or equal to 0",
+        ),
+        (
+            "SyncGroup",
+            strategy(json!({"maxFailures": "-1%"})),
+            "spec.rolloutStrategy.maxFailures in body should match",
+        ),
+        (
+            "SyncGroup",
+            strategy(json!({"maxFailures": true})),
+            "must be of type",
+        ),
+        (
+            "SyncGroup",
+            strategy(json!({"progressDeadline": "15"})),
+            "spec.rolloutStrategy.progressDeadline in body should match",
+        ),
+        (
+            "SyncGroup",
+            strategy(json!({"onFailure": "Stop"})),
+            "supported values: \"Pause\", \"Rollback\", \"Continue\"",
+        ),
+        (
+            "SyncGroup",
+            strategy(json!({"stages": [{"clusterSelector": {}}]})),
+            "spec.rolloutStrategy.stages[0].name: Required value",
+        ),
+        (
+            "SyncGroup",
+            strategy(stages),
+            "Duplicate value: {\"name\":\"canary\"}",
+        ),
+        (
+            "SyncGroup",
+            strategy(json!({"maxParallel": 3})),
+            "unknown field \"spec.rolloutStrategy.maxParallel\"",
+        ),
+    ]
+}
+
+/// Actions and approvals of rollouts.
+fn action_cases() -> Vec<Case> {
+    let (approval, action) = ("RolloutApproval", "RolloutAction");
+    let whole = "this action is about the whole rollout: it takes neither stage nor cluster";
+    vec![
+        (
+            approval,
+            json!({"releaseDigest": ""}),
+            "should be at least 1 chars long",
+        ),
+        (approval, json!({"stage": null}), "spec.stage: Required value"),
+        (
+            approval,
+            json!({"rollout": 0}),
+            "should be greater than or equal to 1",
+        ),
+        (action, json!({"action": "Stop"}), "supported values: \"Pause\""),
+        (action, json!({"stage": "prod"}), whole),
+        (action, json!({"cluster": "eu"}), whole),
+        (
+            action,
+            json!({"action": "Promote"}),
+            "Promote needs a stage, and no cluster",
+        ),
+        (
+            action,
+            json!({"action": "Skip"}),
+            "Skip needs a cluster or a stage",
+        ),
+        (
+            action,
+            json!({"action": "Skip", "cluster": "eu", "stage": "prod"}),
+            "Skip needs a cluster or a stage",
+        ),
+        (
+            action,
+            json!({"action": "Retry", "revision": "v1"}),
+            "only Rollback takes a revision",
+        ),
+        (action, json!({"by": null}), "spec.by: Required value"),
+    ]
+}
+
+/// All cases.
+pub(crate) fn cases() -> Vec<Case> {
+    [source_cases(), sync_cases(), group_cases(), action_cases()].concat()
+}

@@ -1,0 +1,205 @@
+//! Data on the disk of the program is lost while the program is stopped: that costs time and history, but causes no
+//! write to a member in step.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use http::Method;
+use starling_ledger::AttemptOutcome;
+use starling_testkit::fleet::TIMEOUT;
+use starling_testkit::{Fault, Match, Stage};
+
+use crate::ONE_AT_A_TIME;
+use crate::world::{MEMBERS, World};
+
+/// The files of the ledger and of SQLite beside it.
+fn ledger_files(data: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(data)? {
+        let path = entry?.path();
+        if name(&path).starts_with("ledger.db") && !name(&path).contains("corrupt") {
+            found.push(path);
+        }
+    }
+    ensure!(
+        found.iter().any(|path| name(path) == "ledger.db"),
+        "no ledger in {found:?}"
+    );
+    Ok(found)
+}
+
+fn name(path: &Path) -> String {
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
+}
+
+fn moved_aside(data: &Path) -> Result<usize> {
+    let entries = std::fs::read_dir(data)?.collect::<std::io::Result<Vec<_>>>()?;
+    Ok(entries
+        .iter()
+        .filter(|entry| {
+            let name = name(&entry.path());
+            name.starts_with("ledger.db.corrupt-") && !name.ends_with("-wal") && !name.ends_with("-shm")
+        })
+        .count())
+}
+
+fn totals(world: &World) -> Result<BTreeMap<String, usize>> {
+    let writes = world.writes()?;
+    Ok(writes
+        .into_iter()
+        .map(|(member, writes)| (member, writes.total))
+        .collect())
+}
+
+/// Counts the requests to the members that read single objects: GET of an object, and dry runs.
+fn object_reads(world: &World) -> Result<usize> {
+    let mut count = 0;
+    for member in MEMBERS {
+        count += world
+            .fleet
+            .proxy(member)?
+            .requests()
+            .iter()
+            .filter(|request| request.query.contains("dryRun=All"))
+            .count();
+    }
+    Ok(count)
+}
+
+async fn stop(world: &World) -> Result<()> {
+    let status = world.supervisor.stop(TIMEOUT).await?;
+    ensure!(status.is_some_and(|status| status.success()), "{status:?}");
+    Ok(())
+}
+
+/// Stops the program, damages its data folder, starts it, and reconciles every Sync: no member may receive a write.
+/// Then a commit rolls out as usual. Returns the number of dry runs of the reconciles.
+async fn assert_no_writes(
+    world: &mut World,
+    what: &str,
+    damage: impl Fn(&Path) -> Result<()>,
+) -> Result<usize> {
+    stop(world).await?;
+    damage(&world.fleet.data_dir()).with_context(|| what.to_owned())?;
+    let (before, dry_before) = (totals(world)?, object_reads(world)?);
+    world.restart()?;
+    world.reconcile_all(what).await.with_context(|| what.to_owned())?;
+    world.settled().await.with_context(|| what.to_owned())?;
+    let (after, dry_after) = (totals(world)?, object_reads(world)?);
+    ensure!(before == after, "{what}: writes {before:?} became {after:?}");
+    world.push_next()?;
+    world
+        .settled()
+        .await
+        .with_context(|| format!("{what}: the round after it"))?;
+    Ok(dry_after - dry_before)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_or_damaged_ledger_or_mirror_causes_no_write_to_a_member_in_step() -> Result<()> {
+    let _guard = ONE_AT_A_TIME.lock().await;
+    let mut world = World::start().await?;
+    world.supervisor.start(&world.fleet)?;
+    for _ in 0..2 {
+        world.push_next()?;
+        world.settled().await?;
+    }
+
+    let dry = assert_no_writes(&mut world, "nothing-lost", |_| Ok(())).await?;
+    ensure!(dry == 0, "with records, the program sent {dry} dry runs");
+
+    let dry = assert_no_writes(&mut world, "ledger-deleted", |data| {
+        for path in ledger_files(data)? {
+            std::fs::remove_file(path)?;
+        }
+        Ok(())
+    })
+    .await?;
+    ensure!(dry > 0, "without records, the members were not read");
+
+    let dry = assert_no_writes(&mut world, "ledger-garbage", |data| {
+        for path in ledger_files(data)? {
+            std::fs::write(path, b"this is no database".repeat(1_000))?;
+        }
+        Ok(())
+    })
+    .await?;
+    ensure!(dry > 0, "without records, the members were not read");
+    let aside = moved_aside(&world.fleet.data_dir())?;
+    ensure!(aside == 1, "{aside} ledgers were moved aside");
+
+    assert_no_writes(&mut world, "mirror-deleted", |data| {
+        Ok(std::fs::remove_dir_all(data.join("git"))?)
+    })
+    .await?;
+    ensure!(
+        world.fleet.data_dir().join("git").exists(),
+        "the mirror was not fetched again"
+    );
+
+    // The whole folder: the program starts as on a new machine.
+    assert_no_writes(&mut world, "folder-deleted", |data| {
+        Ok(std::fs::remove_dir_all(data)?)
+    })
+    .await?;
+    world.check_writes().await?;
+    stop(&world).await?;
+    world.check_ledger().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_attempt_is_closed_and_repeated_and_a_restart_in_step_writes_nothing() -> Result<()> {
+    let _guard = ONE_AT_A_TIME.lock().await;
+    let mut world = World::start().await?;
+    world.supervisor.start(&world.fleet)?;
+    world.push_next()?;
+    world.settled().await?;
+
+    let round = world.prepare()?;
+    let proxy = world.fleet.proxy("m2")?;
+    let apply = Match::method(Method::PATCH)
+        .path_ends_with("/configmaps/one")
+        .times(1);
+    let supervisor = world.supervisor.clone();
+    let hook = Fault::hook(move |stage, _| {
+        if stage == Stage::Before {
+            // If the program has already exited, `ended` returns and the attempts show it.
+            let _ = supervisor.kill();
+        }
+    });
+    proxy.on(apply.clone(), hook);
+    proxy.on(apply, Fault::CutBefore);
+    world.push(&round)?;
+    world.supervisor.ended("in the middle of an attempt").await?;
+    world.clear_faults()?;
+    world.restart()?;
+    world.settled().await?;
+
+    // In step: this start applies nothing.
+    stop(&world).await?;
+    let before = totals(&world)?;
+    world.restart()?;
+    world.reconcile_all("in-step").await?;
+    world.settled().await?;
+    ensure!(before == totals(&world)?, "a restart in step wrote to a member");
+    stop(&world).await?;
+
+    let attempts = world.check_ledger().await?;
+    let of_round: Vec<_> = attempts["m2"]
+        .iter()
+        .filter(|record| record.attempt.revision.ends_with(&round.commit))
+        .filter_map(|record| record.end.as_ref().map(|end| end.outcome))
+        .collect();
+    // The newest first. An interrupted attempt does not count as a failure of the revision.
+    ensure!(
+        of_round == [AttemptOutcome::Succeeded, AttemptOutcome::Interrupted],
+        "{:#?}",
+        attempts["m2"]
+    );
+    Ok(())
+}

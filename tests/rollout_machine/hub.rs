@@ -1,0 +1,175 @@
+//! The management API for the interpreter: the world, with a fault at any call.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use starling::controller::interpreter::GroupApi;
+use starling_core::rollout::{Admission, AdmissionRef, Decided, ReleaseSnapshot, Removal, StatusWrite};
+use starling_ledger::Ledger;
+
+use crate::faults::{Faults, Interrupted};
+use crate::invariants::Violation;
+use crate::memory::Memory;
+use crate::order::Order;
+use crate::world::{Api, UID, World, Written, sync_name};
+
+/// The management API during one pass.
+pub(crate) struct Hub<'m> {
+    pub(crate) world: &'m mut World,
+    /// The cache, which has the result of a successful write immediately.
+    pub(crate) cache: &'m mut Api,
+    pub(crate) memory: &'m mut Memory,
+    pub(crate) faults: &'m Faults,
+    /// The ledger, for the invariants.
+    pub(crate) ledger: &'m Ledger,
+    pub(crate) decided: Option<&'m Decided>,
+    pub(crate) order: Order,
+    /// Writes of the status in this pass.
+    pub(crate) status_writes: usize,
+}
+
+impl GroupApi for Hub<'_> {
+    type Error = Interrupted;
+
+    fn sync_name(&self, cluster: &str, _: &str) -> String {
+        sync_name(cluster)
+    }
+
+    async fn store_release(&mut self, _: i64, snapshot: &Arc<ReleaseSnapshot>) -> Result<(), Interrupted> {
+        let passage = self.faults.enter()?;
+        self.world.store_release(&snapshot.digest);
+        passage.leave()
+    }
+
+    async fn write_status(&mut self, write: &StatusWrite) -> Result<(), Interrupted> {
+        self.status_writes += 1;
+        if self.status_writes == 2 {
+            self.world.violations.push(Violation::StatusTwice);
+        }
+        // Until the write is confirmed, the status is read again.
+        self.memory.unconfirmed.status = true;
+        let passage = self.faults.enter()?;
+        self.world.write_status(&write.status, self.cache);
+        passage.leave()?;
+        self.memory.unconfirmed.status = false;
+        self.memory.reported_at = Some(self.world.now);
+        self.cache.status.clone_from(&write.status);
+        Ok(())
+    }
+
+    fn settled(&mut self, admission: &AdmissionRef) {
+        self.memory.settled.insert(admission.clone());
+    }
+
+    fn reopened(&mut self, admissions: &[Admission]) {
+        let is_reopened = |settled: &AdmissionRef| {
+            let same = |admission: &Admission| {
+                (&admission.cluster, &admission.entry) == (&settled.cluster, &settled.entry)
+            };
+            admissions.iter().any(same)
+        };
+        self.memory.settled.retain(|settled| !is_reopened(settled));
+    }
+
+    fn evaluate_gates(&mut self) {}
+
+    async fn admit(&mut self, admissions: &[Admission]) -> Result<bool, Interrupted> {
+        let mut all = true;
+        for admission in admissions {
+            match self.write_sync(admission).await {
+                Ok(()) => {}
+                Err(Interrupted::Failed) => all = false,
+                Err(Interrupted::Crashed) => return Err(Interrupted::Crashed),
+            }
+        }
+        Ok(all)
+    }
+
+    async fn confirm_removal(&mut self, removal: &Removal) -> Result<bool, Interrupted> {
+        if self.order == Order::RemovalNotConfirmed {
+            return Ok(true);
+        }
+        let passage = self.faults.enter()?;
+        let is_selected = self.world.is_selected(&removal.cluster);
+        passage.leave()?;
+        Ok(!is_selected)
+    }
+
+    async fn remove_sync(&mut self, removal: &Removal) -> Result<(), Interrupted> {
+        let passage = self.faults.enter()?;
+        let newest = self.newest_in_journal().await;
+        let admissions = match self.world.api.clusters.get(&removal.cluster) {
+            Some(cluster) => {
+                let rollout = cluster.rollout.to_string();
+                self.ledger.admissions(UID, &rollout).await.unwrap()
+            }
+            None => Vec::new(),
+        };
+        self.world
+            .remove_sync(removal, &admissions, newest.as_ref(), self.cache);
+        passage.leave()?;
+        if let Some(cluster) = self.cache.clusters.get_mut(&removal.cluster) {
+            cluster.drop_sync();
+        }
+        Ok(())
+    }
+
+    fn removal_failed(&mut self, _: &Removal, _: Interrupted) {}
+
+    async fn collect_garbage(&mut self, _: i64, named: &BTreeSet<String>) {
+        // Remaining releases are deleted after the next rollout.
+        if let Ok(passage) = self.faults.enter() {
+            self.world.collect_garbage(named);
+            let _ = passage.leave();
+        }
+    }
+
+    async fn digest_release(&mut self) -> Option<Duration> {
+        let rollout = &self.decided?.rolling.rollout;
+        if self
+            .memory
+            .digested
+            .as_ref()
+            .is_some_and(|(id, _)| *id == rollout.id)
+        {
+            return None;
+        }
+        let digest = format!("digest of {}", rollout.release);
+        let is_new = rollout.release_digest != digest;
+        self.memory.digested = Some((rollout.id, digest));
+        is_new.then_some(Duration::ZERO)
+    }
+}
+
+impl Hub<'_> {
+    async fn write_sync(&mut self, admission: &Admission) -> Result<(), Interrupted> {
+        let Admission {
+            cluster,
+            entry: _,
+            release: _,
+            rollout,
+            target,
+            revision: _,
+            at,
+            retried_for,
+        } = admission;
+        let written = Written {
+            cluster: cluster.clone(),
+            release: target.clone(),
+            rollout: *rollout,
+            at: *at,
+            retried_for: *retried_for,
+        };
+        self.memory.unconfirmed.syncs.insert(cluster.clone());
+        let passage = self.faults.enter()?;
+        let newest = self.newest_in_journal().await;
+        let intents = self.ledger.admissions(UID, &rollout.to_string()).await.unwrap();
+        self.world
+            .write_sync(&written, &intents, newest.as_ref(), self.cache);
+        passage.leave()?;
+        self.memory.unconfirmed.syncs.remove(cluster);
+        self.cache.take_sync(&self.world.api, cluster);
+        Ok(())
+    }
+}

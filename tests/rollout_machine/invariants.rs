@@ -1,0 +1,427 @@
+//! The invariants of the world, whatever the controller knows: checked at every write.
+
+use std::collections::BTreeSet;
+
+use starling_api::{ActionType, RolloutDirection, RolloutStatus, SyncGroupStatus};
+use starling_core::journal::RecordedPlan;
+use starling_core::plan::{Decision, Progress, Reach, RemovalDecision, StageRecord, To, record};
+use starling_core::rollout::Removal;
+use starling_ledger::{AdmissionOutcome, AdmissionRecord};
+
+use crate::world::{Api, ENTRY, World, Written};
+
+/// A violated invariant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Violation {
+    /// A plan that the plan checker rejects.
+    Plan(String),
+    /// A cluster was written to without an intent in the ledger.
+    NoIntent { cluster: String },
+    /// A cluster was admitted without a journal entry.
+    NotInJournal { cluster: String },
+    /// `starling verify` finds an error in the journal.
+    Journal(String),
+    /// A cluster was admitted by a rollout that is not the one in status.
+    UnknownRollout { cluster: String, rollout: i64 },
+    /// A cluster was admitted, and the status does not record the start of its stage.
+    StageNotRecorded { cluster: String, stage: String },
+    /// A cluster on which the target is applied was started with it again.
+    StartedAgain { cluster: String },
+    /// More clusters are in flight for a release than there are slots.
+    TooMany {
+        release: String,
+        stage: Option<String>,
+        clusters: Vec<String>,
+        slots: usize,
+    },
+    /// The record of a stage was removed or changed.
+    StageRecordChanged { stage: String },
+    /// One rollout number for two releases.
+    TwoReleases { rollout: i64 },
+    /// A rollout number decreased.
+    RolloutNumberDecreased { from: i64, to: i64 },
+    /// A held release started again without an operator action.
+    HeldReleaseStarted { release: String },
+    /// The rollouts in the ledger differ from the status.
+    History(String),
+    /// A release was admitted that is neither stored nor offered.
+    NotStored { release: String },
+    /// A release in the status is not stored any more.
+    NamedReleaseDeleted { release: String },
+    /// A release is recorded as good that is not applied on every reachable cluster.
+    GoodReleaseNotOnAllClusters { release: String, cluster: String },
+    /// The status was written more than once in a pass.
+    StatusTwice,
+    /// The machine did not return borrowed views.
+    ViewsNotReturned,
+    /// A cluster was retried without a request.
+    RetriedWithoutRequest { cluster: String },
+    /// A cluster was retried twice for one request.
+    RetriedTwice { cluster: String },
+    /// A Sync of a selected cluster was removed.
+    RemovedSelected { cluster: String },
+    /// A Sync was removed whose admission is open in the ledger, or missing.
+    RemovedUnsettled { cluster: String },
+    /// A Sync was removed without a journal entry.
+    RemovalNotInJournal { cluster: String },
+    /// A Sync was removed while too many clusters left together.
+    RemovedWhileHeld { cluster: String },
+}
+
+/// Checks a write of the status by a controller that knows `cache`.
+pub(crate) fn of_status(world: &World, after: &SyncGroupStatus, cache: &Api) -> Vec<Violation> {
+    let mut violations = not_on_all_clusters(world, after, cache);
+    let (Some(before), Some(after)) = (world.rollout(), after.rollout.as_ref()) else {
+        return violations;
+    };
+    if after.id < before.id {
+        violations.push(Violation::RolloutNumberDecreased {
+            from: before.id,
+            to: after.id,
+        });
+    }
+    if after.id == before.id {
+        if after.release != before.release {
+            violations.push(Violation::TwoReleases { rollout: after.id });
+        }
+        violations.extend(changed_stage_records(before, after));
+    } else if starts_held_release(world, before, after) {
+        violations.push(Violation::HeldReleaseStarted {
+            release: after.release.clone(),
+        });
+    }
+    violations
+}
+
+/// A new last known good release is applied on each reachable cluster, as far as the controller knows.
+fn not_on_all_clusters(world: &World, after: &SyncGroupStatus, cache: &Api) -> Vec<Violation> {
+    let Some(good) = after
+        .last_known_good
+        .as_ref()
+        .filter(|_| after.last_known_good != world.api.status.last_known_good)
+    else {
+        return Vec::new();
+    };
+    let reached = cache
+        .selected()
+        .filter(|(_, cluster)| cluster.member.reach == Reach::Ready);
+    let lacking = reached.filter(|(_, cluster)| {
+        let sync = cluster.member.observed.as_ref();
+        !sync.is_some_and(|sync| {
+            sync.target.as_ref() == Some(&good.release) && matches!(sync.progress, Progress::Applied(_))
+        })
+    });
+    lacking
+        .map(|(name, _)| Violation::GoodReleaseNotOnAllClusters {
+            release: good.release.clone(),
+            cluster: name.clone(),
+        })
+        .collect()
+}
+
+fn starts_held_release(world: &World, before: &RolloutStatus, after: &RolloutStatus) -> bool {
+    let held = world.api.status.held_release.as_ref();
+    let asked = world
+        .api
+        .actions
+        .iter()
+        .any(|action| action.spec.rollout == before.id && action.spec.action == ActionType::Release);
+    held.is_some_and(|held| held.release == after.release) && !asked
+}
+
+fn changed_stage_records(before: &RolloutStatus, after: &RolloutStatus) -> Vec<Violation> {
+    let (before, after) = (record::recorded(before), record::recorded(after));
+    before
+        .iter()
+        .filter(|(name, record)| !after.get(*name).is_some_and(|after| is_kept(record, after)))
+        .map(|(name, _)| Violation::StageRecordChanged { stage: name.clone() })
+        .collect()
+}
+
+/// The strategy does not change here, so the record of a gate is always valid.
+fn is_kept(before: &StageRecord, after: &StageRecord) -> bool {
+    let time = |before: Option<_>, after| before.is_none() || before == after;
+    time(before.opened_at, after.opened_at)
+        && time(before.completed_at, after.completed_at)
+        && time(before.passed_at, after.passed_at)
+        && after.before.starts_with(&before.before)
+        && after.after.starts_with(&before.after)
+}
+
+/// Checks a write of a Sync by a controller that knows `cache`.
+pub(crate) fn of_sync(
+    world: &World,
+    written: &Written,
+    intents: &[AdmissionRecord],
+    cache: &Api,
+) -> Vec<Violation> {
+    let cluster = || written.cluster.clone();
+    let mut violations = Vec::new();
+    if !intents.iter().any(|record| is_intent(record, written)) {
+        violations.push(Violation::NoIntent { cluster: cluster() });
+    }
+    let release = &written.release;
+    // The cache lacks what this pass has stored, and has what was deleted since.
+    if !cache.stored.contains(release) && !world.api.stored.contains(release) {
+        violations.push(Violation::NotStored {
+            release: release.clone(),
+        });
+    }
+    let rollout = world.rollout().filter(|rollout| rollout.id == written.rollout);
+    match rollout {
+        None => violations.push(Violation::UnknownRollout {
+            cluster: cluster(),
+            rollout: written.rollout,
+        }),
+        Some(rollout) => violations.extend(of_stage(world, rollout, written)),
+    }
+    match written.retried_for {
+        Some(_) => violations.extend(of_retry(world, written)),
+        None => violations.extend(started_again(world, written)),
+    }
+    violations
+}
+
+/// The ledger has the written admission, and it is open: an ended admission is reopened when the target is admitted
+/// again. An applied admission stays applied, even if the cluster left meanwhile.
+fn is_intent(record: &AdmissionRecord, written: &Written) -> bool {
+    let key = &record.admission.key;
+    let is_open = match record.end {
+        None => true,
+        Some((outcome, _)) => outcome == AdmissionOutcome::Applied,
+    };
+    key.cluster == written.cluster && key.target == written.release && is_open
+}
+
+fn started_again(world: &World, written: &Written) -> Option<Violation> {
+    let cluster = world.api.clusters.get(&written.cluster);
+    let observed = cluster.and_then(|cluster| cluster.member.observed.as_ref());
+    let held = observed.is_some_and(|sync| {
+        sync.target.as_ref() == Some(&written.release) && matches!(sync.progress, Progress::Applied(_))
+    });
+    held.then(|| Violation::StartedAgain {
+        cluster: written.cluster.clone(),
+    })
+}
+
+/// A retry needs a request for this rollout, and happens once per request. Whether the cluster recovers meanwhile
+/// cannot be known.
+fn of_retry(world: &World, written: &Written) -> Option<Violation> {
+    let cluster = world.api.clusters.get(&written.cluster)?;
+    let stage = world.spec.strategy.stages.get(cluster.stage)?;
+    let requested = world.api.actions.iter().any(|action| {
+        let of = &action.spec;
+        let at = action.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        of.action == ActionType::Retry
+            && of.rollout == written.rollout
+            && of.cluster.as_ref().is_none_or(|name| *name == written.cluster)
+            && of.stage.as_ref().is_none_or(|name| *name == stage.name)
+            && at == written.retried_for
+    });
+    let name = written.cluster.clone();
+    if !requested {
+        return Some(Violation::RetriedWithoutRequest { cluster: name });
+    }
+    let sync = cluster.member.observed.as_ref()?;
+    let is_handled =
+        sync.target.as_ref() == Some(&written.release) && sync.retried_for == written.retried_for;
+    is_handled.then_some(Violation::RetriedTwice { cluster: name })
+}
+
+/// Checks a write of a Sync: the newest entry of the journal is of its rollout, and contains this decision.
+pub(crate) fn of_journal(written: &Written, journal: Option<&(i64, RecordedPlan)>) -> Option<Violation> {
+    let found = journal.is_some_and(|(rollout, look)| {
+        let release = match look.plan.decisions.get(&written.cluster) {
+            Some(Decision::Start { to: To::Release, .. }) if written.retried_for.is_none() => {
+                Some(&look.input.rollout.release)
+            }
+            Some(Decision::Start {
+                to: To::LastKnownGood,
+                ..
+            }) if written.retried_for.is_none() => known_good(look, &written.cluster),
+            Some(Decision::Retry { requested_at, .. }) if written.retried_for == Some(*requested_at) => {
+                Some(&look.input.rollout.release)
+            }
+            _ => None,
+        };
+        *rollout == written.rollout && release == Some(&written.release)
+    });
+    (!found).then(|| Violation::NotInJournal {
+        cluster: written.cluster.clone(),
+    })
+}
+
+fn known_good<'l>(look: &'l RecordedPlan, cluster: &str) -> Option<&'l String> {
+    let entries = &look.input.clusters.get(cluster)?.entries;
+    entries.get(ENTRY)?.known_good.as_ref()
+}
+
+/// Checks the removal of a Sync by a controller that knows `cache`.
+pub(crate) fn of_removal(
+    world: &World,
+    removal: &Removal,
+    admissions: &[AdmissionRecord],
+    journal: Option<&(i64, RecordedPlan)>,
+    cache: &Api,
+) -> Vec<Violation> {
+    let cluster = || removal.cluster.clone();
+    let mut violations = Vec::new();
+    let known = world.api.clusters.get(&removal.cluster);
+    if known.is_some_and(|known| known.is_selected) {
+        violations.push(Violation::RemovedSelected { cluster: cluster() });
+    }
+    let target = known
+        .and_then(|known| known.member.observed.as_ref())
+        .and_then(|sync| sync.target.as_ref());
+    if let Some(target) = target {
+        let is_settled = admissions.iter().any(|record| {
+            let key = &record.admission.key;
+            key.cluster == removal.cluster && key.target == *target && record.end.is_some()
+        });
+        if !is_settled {
+            violations.push(Violation::RemovedUnsettled { cluster: cluster() });
+        }
+    }
+    let found = journal.is_some_and(|(rollout, look)| {
+        let rolls = world.rollout().is_some_and(|current| current.id == *rollout);
+        rolls && look.plan.removals.get(&removal.sync) == Some(&RemovalDecision::Remove)
+    });
+    if !found {
+        violations.push(Violation::RemovalNotInJournal { cluster: cluster() });
+    }
+    if is_held(world, cache) {
+        violations.push(Violation::RemovedWhileHeld { cluster: cluster() });
+    }
+    violations
+}
+
+/// Whether more clusters are about to leave than allowed, as far as the controller knows, without an approval.
+fn is_held(world: &World, cache: &Api) -> bool {
+    let with_sync = |cluster: &&crate::world::Cluster| cluster.member.observed.is_some();
+    let syncs = cache.clusters.values().filter(with_sync).count();
+    let gone = cache
+        .clusters
+        .values()
+        .filter(with_sync)
+        .filter(|cluster| !cluster.is_selected);
+    let allowed = world.spec.max_unselected.of_rounded_down(syncs).max(1);
+    gone.count() > allowed && cache.approved_departure.is_empty()
+}
+
+/// Checks the deletion of releases that are not named: the status names none of them.
+pub(crate) fn of_garbage(world: &World, named: &BTreeSet<String>) -> Vec<Violation> {
+    let status = &world.api.status;
+    let mut needed: BTreeSet<&String> = status.queue.iter().map(|of| &of.release).collect();
+    needed.extend(status.rollout.as_ref().map(|rollout| &rollout.release));
+    needed.extend(status.last_known_good.as_ref().map(|good| &good.release));
+    needed.extend(status.held_release.as_ref().map(|held| &held.release));
+    needed
+        .into_iter()
+        .filter(|release| world.api.stored.contains(*release) && !named.contains(*release))
+        .map(|release| Violation::NamedReleaseDeleted {
+            release: release.clone(),
+        })
+        .collect()
+}
+
+/// Waits are counted from the recorded times of the stages, so a stage is recorded before its first cluster starts.
+/// Clusters that get the last known good release do not wait for their stage, and an immediate rollback has no stages.
+fn of_stage(world: &World, rollout: &RolloutStatus, written: &Written) -> Option<Violation> {
+    let stages = &world.spec.strategy.stages;
+    if written.release != rollout.release
+        || rollout.direction == RolloutDirection::BackAtOnce
+        || stages.len() < 2
+    {
+        return None;
+    }
+    let stage = &stages[world.api.clusters.get(&written.cluster)?.stage].name;
+    let recorded = record::recorded(rollout);
+    let record = recorded.get(stage);
+    let begun = record.is_some_and(|record| record.opened_at.is_some() || record.passed_at.is_some());
+    (!begun).then(|| Violation::StageNotRecorded {
+        cluster: written.cluster.clone(),
+        stage: stage.clone(),
+    })
+}
+
+/// Checks the clusters in flight of each release: in the group, and of this rollout in each stage. A cluster past its
+/// deadline counts as failed and uses no slot, and a skipped cluster does not count. The number of slots depends on the
+/// selected clusters, as far as the controller knows; clusters that leave reduce it, so that from then on only the
+/// `written` release is checked.
+pub(crate) fn of_room(world: &World, written: &Written, cache: &Api) -> Vec<Violation> {
+    let Some(rollout) = world.rollout() else {
+        return Vec::new();
+    };
+    let limits = &world.spec.strategy.limits;
+    let is_counted = |name: &String| {
+        cache
+            .clusters
+            .get(name)
+            .is_some_and(|cluster| cluster.is_selected)
+    };
+    let under_way = |release: &str, stage: Option<usize>| -> Vec<String> {
+        let clusters = world.api.clusters.iter().filter(|(name, cluster)| {
+            if !is_counted(name) {
+                return false;
+            }
+            let Some(sync) = &cluster.member.observed else {
+                return false;
+            };
+            let deadline = sync
+                .admitted_at
+                .and_then(|at| at.checked_add(limits.progress_deadline).ok());
+            sync.target.as_deref() == Some(release)
+                && sync.progress == Progress::Working
+                && deadline.is_some_and(|deadline| world.now < deadline)
+                && stage.is_none_or(|stage| cluster.stage == stage && cluster.rollout == rollout.id)
+                && !is_skipped(world, [rollout.id, cluster.rollout], name)
+        });
+        clusters.map(|(name, _)| name.clone()).collect()
+    };
+    let total = cache.selected().count();
+    let mut violations = Vec::new();
+    let mut judge = |release: &str, stage: Option<usize>, slots: usize| {
+        let clusters = under_way(release, stage);
+        if clusters.len() > slots {
+            violations.push(Violation::TooMany {
+                release: release.to_owned(),
+                stage: stage.map(|stage| world.spec.strategy.stages[stage].name.clone()),
+                clusters,
+                slots,
+            });
+        }
+    };
+    let slots = limits.max_concurrency.of_rounded_up(total).max(1);
+    let is_checked = |release: &String| !world.has_shrunk || *release == written.release;
+    for release in world.releases.iter().filter(|release| is_checked(release)) {
+        judge(release, None, slots);
+    }
+    if rollout.direction == RolloutDirection::BackAtOnce || !is_checked(&rollout.release) {
+        return violations;
+    }
+    for (place, stage) in world.spec.strategy.stages.iter().enumerate() {
+        let of_stage = cache.selected().filter(|(_, cluster)| cluster.stage == place);
+        let of_stage = of_stage.count();
+        if let Some(limit) = stage.max_concurrency {
+            judge(
+                &rollout.release,
+                Some(place),
+                limit.of_rounded_up(of_stage).max(1),
+            );
+        }
+    }
+    violations
+}
+
+fn is_skipped(world: &World, rollouts: [i64; 2], cluster: &str) -> bool {
+    let mut skips =
+        world.api.actions.iter().filter(|action| {
+            rollouts.contains(&action.spec.rollout) && action.spec.action == ActionType::Skip
+        });
+    let stage = world.api.clusters.get(cluster).map(|cluster| cluster.stage);
+    let stage = stage.map(|stage| world.spec.strategy.stages[stage].name.as_str());
+    skips.any(|action| {
+        action.spec.cluster.as_deref() == Some(cluster)
+            || (action.spec.cluster.is_none() && action.spec.stage.as_deref() == stage)
+    })
+}

@@ -1,0 +1,91 @@
+//! The ledger for the interpreter: the real one, with a fault at any call.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use starling::controller::ports;
+use starling_core::apply::Record;
+use starling_core::journal::Entry;
+use starling_core::object::ObjectId;
+use starling_ledger::{
+    Admission, AdmissionKey, AdmissionOutcome, Attempt, AttemptEnd, AttemptId, AttemptRecord, Due, Ledger,
+    LedgerError, NewEntry, QueueKey, Rollout, RolloutOutcome, RolloutRecord,
+};
+
+use crate::faults::{Faults, Interrupted};
+
+/// The port of the ledger.
+pub(crate) struct Port<'m> {
+    pub(crate) ledger: &'m Ledger,
+    pub(crate) faults: &'m Faults,
+}
+
+/// Any error is sufficient: the faults record its meaning.
+fn refused(_: Interrupted) -> LedgerError {
+    LedgerError::Closed
+}
+
+macro_rules! with_faults {
+    ($(fn $method:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
+        $(
+            fn $method<'a>(&'a self, $($argument: $type),*) -> BoxFuture<'a, Result<$result, LedgerError>> {
+                async move {
+                    let passage = self.faults.enter().map_err(refused)?;
+                    // An error of the ledger itself fails the test.
+                    let result = self.ledger.$method($($argument),*).await.unwrap();
+                    passage.leave().map_err(refused)?;
+                    Ok(result)
+                }
+                .boxed()
+            }
+        )*
+    };
+}
+
+impl ports::Ledger for Port<'_> {
+    with_faults! {
+        fn record_admissions(admissions: &'a [Admission]) -> ();
+        fn settle_admission(
+            key: &'a AdmissionKey,
+            outcome: AdmissionOutcome,
+            reason: &'a str,
+            ended_at: Timestamp
+        ) -> bool;
+        fn begin_attempt(attempt: &'a Attempt) -> AttemptId;
+        fn finish_attempt(id: AttemptId, end: &'a AttemptEnd) -> bool;
+        fn interrupted_attempts() -> Vec<AttemptRecord>;
+        fn close_interrupted(ended_at: Timestamp) -> u64;
+        fn begin_rollout(rollout: &'a Rollout) -> bool;
+        fn end_rollout(
+            group_uid: &'a str,
+            id: &'a str,
+            outcome: RolloutOutcome,
+            ended_at: Timestamp
+        ) -> bool;
+        fn rollouts(group_uid: &'a str) -> Vec<RolloutRecord>;
+        fn append_journal(entry: &'a NewEntry) -> ();
+        fn journal_tail(group_uid: &'a str) -> Vec<Entry>;
+        fn load_records(cluster_id: &'a str, owner: &'a str) -> BTreeMap<ObjectId, Record>;
+        fn other_owners(
+            cluster_id: &'a str,
+            owner: &'a str,
+            objects: &'a BTreeSet<ObjectId>
+        ) -> BTreeMap<ObjectId, Vec<String>>;
+        fn save_records(
+            cluster_id: &'a str,
+            owner: &'a str,
+            upserts: &'a BTreeMap<ObjectId, Record>,
+            deletes: &'a BTreeSet<ObjectId>
+        ) -> ();
+        fn drop_owner_records(cluster_id: &'a str, owner: &'a str) -> ();
+        fn save_due(entries: &'a [Due]) -> ();
+        fn remove_due(keys: &'a [QueueKey]) -> ();
+        fn load_queue() -> Vec<Due>;
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.ledger.close().boxed()
+    }
+}

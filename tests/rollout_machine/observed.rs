@@ -1,0 +1,163 @@
+//! The group as the machine observes it, from caches that may lag behind.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use starling::controller::cache::ObjectKey;
+use starling_api::conditions::ConditionUpdate;
+use starling_api::{DeletionPolicy, IntOrPercent, RolloutStatus, StageStatus};
+use starling_core::membership::{Departure, HeldDeparture};
+use starling_core::plan::{ClusterView, EntryView, LeavingCause, LeavingSync, PlanInput, StageRecord};
+use starling_core::rollout::operator::{OperatorActions, Subject, operator_actions};
+use starling_core::rollout::{AdmissionRef, Observations, Rolling};
+
+use crate::memory::Memory;
+use crate::world::{Api, Cluster, ENTRY, GROUP, sync_name};
+
+/// How long the same clusters have to be deselected before they leave, as in the controller.
+const SETTLE_TIME: Duration = Duration::from_secs(3);
+
+/// The clusters that are about to leave, as far as the controller knows.
+pub(crate) struct Leaving {
+    clusters: BTreeSet<String>,
+    pub(crate) held: Option<HeldDeparture>,
+    settles_at: Timestamp,
+}
+
+impl Leaving {
+    pub(crate) fn observe(cache: &Api, memory: &Memory, allowed: IntOrPercent, now: Timestamp) -> Self {
+        let (clusters, held) = match cache.departure(allowed) {
+            Departure::Free(clusters) => (clusters, None),
+            Departure::Held(held) => (BTreeSet::new(), Some(held)),
+        };
+        let group = ObjectKey::new("fleet", GROUP);
+        let since = memory.deselections.since(&group, &clusters, now);
+        Self {
+            clusters,
+            held,
+            settles_at: since + SignedDuration::try_from(SETTLE_TIME).unwrap(),
+        }
+    }
+}
+
+/// The observations of a pass.
+pub(crate) struct Observed<'m> {
+    pub(crate) cache: &'m Api,
+    pub(crate) memory: &'m Memory,
+    pub(crate) leaving: &'m Leaving,
+    /// The input of the plan that remains in force.
+    pub(crate) input: RefCell<Option<PlanInput>>,
+    /// The number of borrowed views that were not returned.
+    pub(crate) lent: isize,
+}
+
+impl<'m> Observed<'m> {
+    pub(crate) fn new(cache: &'m Api, memory: &'m Memory, leaving: &'m Leaving) -> Self {
+        Self {
+            cache,
+            memory,
+            leaving,
+            input: RefCell::default(),
+            lent: 0,
+        }
+    }
+}
+
+impl Observations for Observed<'_> {
+    fn operator_actions(&self, rollout: &RolloutStatus) -> OperatorActions {
+        let digest = rollout.release_digest.as_str();
+        let subject = Subject {
+            group: GROUP,
+            since: Timestamp::UNIX_EPOCH,
+            rollout: rollout.id,
+            digest: (!digest.is_empty()).then_some(digest),
+        };
+        operator_actions(subject, &self.cache.actions, &self.cache.approvals)
+    }
+
+    /// Only approvals and time open gates here.
+    fn gate_results(&self, _: i64, _: &mut BTreeMap<String, StageRecord>) {}
+
+    fn gate_messages(&self, _: i64, _: &mut [StageStatus]) {}
+
+    fn release_digest(&self, rollout: i64) -> Option<String> {
+        let (id, digest) = self.memory.digested.as_ref()?;
+        (*id == rollout).then(|| digest.clone())
+    }
+
+    fn is_settled(&self, admission: &AdmissionRef) -> bool {
+        self.memory.settled.contains(admission)
+    }
+
+    fn is_stored(&self, release: &str) -> bool {
+        self.cache.stored.contains(release)
+    }
+
+    fn clusters(&mut self, rolling: &Rolling) -> BTreeMap<String, ClusterView> {
+        self.lent += 1;
+        let known_good = rolling.known_good.as_ref().map(|good| good.digest.clone());
+        let view = |cluster: &Cluster| ClusterView {
+            uid: cluster.member.uid.clone(),
+            reach: cluster.member.reach.clone(),
+            stage: cluster.stage,
+            windows: Vec::new(),
+            entries: BTreeMap::from([(
+                ENTRY.to_owned(),
+                EntryView {
+                    wanted: Ok(rolling.snapshot.digest.clone()),
+                    known_good: known_good.clone(),
+                    observed: cluster.member.observed.clone(),
+                },
+            )]),
+        };
+        let selected = self.cache.selected();
+        selected
+            .map(|(name, cluster)| (name.clone(), view(cluster)))
+            .collect()
+    }
+
+    fn give_back(&mut self, _: BTreeMap<String, ClusterView>) {
+        self.lent -= 1;
+    }
+
+    fn leaving(&self, _: &Rolling) -> BTreeMap<String, LeavingSync> {
+        let held = self.leaving.held.as_ref().map(|held| &held.lost);
+        let leaves = |name: &String| {
+            self.leaving.clusters.contains(name)
+                || held.is_some_and(|release_not_stored| release_not_stored.contains(name))
+        };
+        let leaving = self.cache.clusters.keys().filter(|name| leaves(name));
+        leaving
+            .map(|name| {
+                let sync = LeavingSync {
+                    cluster: name.clone(),
+                    entry: ENTRY.to_owned(),
+                    cause: LeavingCause::ClusterUnselected {
+                        settles_at: self.leaving.settles_at,
+                    },
+                    policy: DeletionPolicy::Orphan,
+                    depends_on: BTreeSet::new(),
+                };
+                (sync_name(name), sync)
+            })
+            .collect()
+    }
+
+    fn admission(&self, cluster: &str, entry: &str) -> Option<AdmissionRef> {
+        let known = self.cache.clusters.get(cluster)?;
+        Some(AdmissionRef {
+            cluster: cluster.to_owned(),
+            entry: entry.to_owned(),
+            rollout: known.rollout.to_string(),
+            target: known.member.observed.as_ref()?.target.clone()?,
+        })
+    }
+
+    /// The plan that remains in force is reported, with its input.
+    fn conditions(&self, input: &PlanInput) -> Vec<ConditionUpdate> {
+        self.input.replace(Some(input.clone()));
+        Vec::new()
+    }
+}

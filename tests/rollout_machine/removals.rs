@@ -1,0 +1,168 @@
+//! Clusters that leave: their Syncs are removed after their admissions have ended and the journal has an entry, and
+//! never while too many clusters leave together.
+
+use std::time::Duration;
+
+use starling_core::simulate::Fate;
+use starling_ledger::AdmissionOutcome;
+
+use crate::basic::world;
+use crate::block_on;
+use crate::idle::{End, run_until_idle};
+use crate::invariants::Violation;
+use crate::machine::{Machine, Updates};
+use crate::order::Order;
+use crate::scenario::{all_on, violation_of, with_every_fault};
+use crate::world::{UID, World};
+
+/// A cluster leaves while it is in flight, and another one after it is done. The second one joins again.
+async fn history(machine: &mut Machine) -> Result<Vec<End>, String> {
+    machine.watch(Updates::ALL);
+    while machine.world.api.clusters["c1"].member.observed.is_none() {
+        machine.pass().await;
+        let later = machine.world.now + Duration::from_secs(1);
+        machine.world.go_to(later);
+    }
+    machine.world.select("c1", false);
+    let first = run_until_idle(machine, true).await?;
+    machine.world.select("c6", false);
+    let second = run_until_idle(machine, true).await?;
+    machine.world.select("c6", true);
+    let third = run_until_idle(machine, true).await?;
+    Ok(vec![first, second, third])
+}
+
+/// The first release never ends on the first cluster.
+fn world_with_hanging_cluster() -> World {
+    let mut world = world();
+    let first = world.api.clusters.get_mut("c1").unwrap();
+    first.member.fates.insert("r0".to_owned(), Fate::Hangs);
+    world
+}
+
+#[test]
+fn a_cluster_leaves_despite_a_fault_at_any_effect() {
+    block_on(async {
+        let (outcome, effects) = with_every_fault(world_with_hanging_cluster, history).await;
+        assert_eq!(outcome.ends, [End::Succeeded; 3]);
+        let mut clusters = all_on("r0");
+        clusters.insert("c1".to_owned(), (None, false));
+        assert_eq!(outcome.clusters, clusters);
+        assert!(effects > 30, "{effects} effects are no history");
+    });
+}
+
+#[test]
+fn the_admission_of_a_removed_cluster_ends_as_left() {
+    block_on(async {
+        let mut machine = Machine::start(world_with_hanging_cluster(), Order::Correct).await;
+        history(&mut machine).await.unwrap();
+        let admissions = machine.ledger.admissions(UID, "1").await.unwrap();
+        let of = |name: &str| {
+            let mut rows = admissions.iter().filter(|row| row.admission.key.cluster == name);
+            rows.next().and_then(|row| row.end).map(|(outcome, _)| outcome)
+        };
+        assert_eq!(of("c1"), Some(AdmissionOutcome::Left));
+        assert_eq!(of("c6"), Some(AdmissionOutcome::Applied));
+        assert_eq!(machine.world.violations, []);
+    });
+}
+
+#[test]
+fn a_removal_with_an_open_admission_is_found() {
+    let violations = block_on(violation_of(
+        Order::RemovalNotSettled,
+        world_with_hanging_cluster(),
+        history,
+    ));
+    let cluster = "c1".to_owned();
+    assert!(
+        violations.contains(&Violation::RemovedUnsettled { cluster }),
+        "{violations:?}"
+    );
+}
+
+#[test]
+fn a_removal_before_its_journal_entry_is_found() {
+    block_on(async {
+        let mut machine = Machine::start(world(), Order::Correct).await;
+        assert_eq!(run_until_idle(&mut machine, true).await, Ok(End::Succeeded));
+        machine.order = Order::JournalLast;
+        machine.world.select("c6", false);
+        assert!(run_until_idle(&mut machine, true).await.is_err());
+        let cluster = "c6".to_owned();
+        assert_eq!(
+            machine.world.violations,
+            [Violation::RemovalNotInJournal { cluster }]
+        );
+    });
+}
+
+/// Two clusters leave together, although only one may.
+async fn two_leave(machine: &mut Machine) -> Result<Vec<End>, String> {
+    let first = run_until_idle(machine, true).await?;
+    machine.world.select("c5", false);
+    machine.world.select("c6", false);
+    let second = run_until_idle(machine, true).await?;
+    let syncs_stay = ["c5", "c6"].map(|name| machine.world.api.clusters[name].member.observed.is_some());
+    if syncs_stay != [true; 2] {
+        return Err(format!("{syncs_stay:?}"));
+    }
+    machine.world.approve_departure();
+    let third = run_until_idle(machine, true).await?;
+    Ok(vec![first, second, third])
+}
+
+#[test]
+fn clusters_that_leave_together_stay_until_an_approval() {
+    block_on(async {
+        let (outcome, _) = with_every_fault(world, two_leave).await;
+        let mut clusters = all_on("r0");
+        clusters.insert("c5".to_owned(), (None, false));
+        clusters.insert("c6".to_owned(), (None, false));
+        assert_eq!(outcome.clusters, clusters);
+        assert_eq!(outcome.ends, [End::Succeeded, End::Waits, End::Succeeded]);
+    });
+}
+
+#[test]
+fn a_removal_while_membership_is_held_is_found() {
+    let violations = block_on(violation_of(Order::MembershipNotHeld, world(), two_leave));
+    let cluster = "c5".to_owned();
+    assert!(
+        violations.contains(&Violation::RemovedWhileHeld { cluster }),
+        "{violations:?}"
+    );
+}
+
+/// A cluster is selected again before its Sync is removed, and the watch of clusters lags behind.
+async fn reselected_before_removal(order: Order) -> (Vec<Violation>, bool) {
+    let mut machine = Machine::start(world(), order).await;
+    run_until_idle(&mut machine, true).await.unwrap();
+    machine.world.select("c6", false);
+    machine.watch(Updates::ALL);
+    machine.pass().await;
+    let later = machine.world.now + Duration::from_secs(10);
+    machine.world.go_to(later);
+    machine.world.select("c6", true);
+    let updates = Updates {
+        clusters: false,
+        ..Updates::ALL
+    };
+    machine.watch(updates);
+    machine.pass().await;
+    let sync_stays = machine.world.api.clusters["c6"].member.observed.is_some();
+    (machine.world.violations, sync_stays)
+}
+
+#[test]
+fn a_cluster_that_is_missing_only_in_a_cache_keeps_its_sync() {
+    let (violations, sync_stays) = block_on(reselected_before_removal(Order::Correct));
+    assert_eq!((violations, sync_stays), (Vec::new(), true));
+    let (violations, sync_stays) = block_on(reselected_before_removal(Order::RemovalNotConfirmed));
+    let cluster = "c6".to_owned();
+    assert_eq!(
+        (violations, sync_stays),
+        (vec![Violation::RemovedSelected { cluster }], false)
+    );
+}

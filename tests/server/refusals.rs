@@ -1,0 +1,58 @@
+//! Calls that the program refuses, and its errors.
+
+use std::net::TcpListener;
+
+use anyhow::Result;
+use starling_testkit::program;
+use tokio::process::Command;
+
+use crate::world::World;
+
+async fn error_of(world: &World, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(program())
+        .args(["server", "--data-dir"])
+        .arg(world.data())
+        .args(arguments)
+        .output()
+        .await?;
+    assert!(!output.status.success(), "{output:?}");
+    Ok(String::from_utf8(output.stderr)?)
+}
+
+#[tokio::test]
+async fn folders_in_use_used_ports_and_invalid_names_are_refused() -> Result<()> {
+    let mut world = World::new()?;
+    world.start(&["--no-controller"]).await?;
+    let stdout = error_of(&world, &["--embedded"]).await?;
+    assert!(
+        stdout.contains("in use by another process: end it, or name another folder"),
+        "{stdout}"
+    );
+    world.stop().await?;
+
+    let stdout = error_of(&world, &["--embedded", "--cluster", "No_Name"]).await?;
+    assert!(
+        stdout.contains("--cluster No_Name") && stdout.contains("lowercase"),
+        "{stdout}"
+    );
+    let stdout = error_of(&world, &["--embedded", "--listen", "0.0.0.0:0"]).await?;
+    assert!(
+        stdout.contains("--listen 0.0.0.0:0") && stdout.contains("connect to"),
+        "{stdout}"
+    );
+    let stdout = error_of(&world, &[]).await?;
+    assert!(stdout.contains("--embedded"), "{stdout}");
+
+    // Another process uses its port.
+    let kubeconfig = std::fs::read_to_string(world.kubeconfig())?;
+    let (_, rest) = kubeconfig.split_once("https://127.0.0.1:").unwrap_or_default();
+    let port: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    let used_port = TcpListener::bind(("127.0.0.1", port.parse()?))?;
+    let stdout = error_of(&world, &["--embedded", "--no-controller"]).await?;
+    assert!(stdout.contains(&port) && stdout.contains("--listen"), "{stdout}");
+    drop(used_port);
+    assert_eq!(std::fs::read_to_string(world.kubeconfig())?, kubeconfig);
+    world.start(&["--no-controller"]).await?;
+    assert_eq!(std::fs::read_to_string(world.kubeconfig())?, kubeconfig);
+    world.stop().await
+}

@@ -1,0 +1,128 @@
+//! The input of the judge, and the checks of a run.
+
+use jiff::{SignedDuration, Timestamp};
+use starling_core::journal::verify;
+
+use crate::judge::{ControllerClock, History, Violation, judge, writes};
+use crate::script::{Event, MEMBERS, Script, member};
+use crate::user::URL;
+use crate::world::{HUB, Run};
+
+/// Time until a write to the management cluster is known to the controller, without faults.
+const LAG: SignedDuration = SignedDuration::from_secs(2);
+/// The same with faults of the management cluster, its network or the controller: a fault of 20 s, and the backoff that
+/// grew meanwhile.
+const LAG_WITH_FAULTS: SignedDuration = SignedDuration::from_secs(60);
+
+/// Returns the violations of invariants.
+pub(crate) fn violations(run: &Run, script: &Script) -> anyhow::Result<Vec<Violation>> {
+    Ok(judge(&history(run, script)?))
+}
+
+fn history(run: &Run, script: &Script) -> anyhow::Result<History> {
+    let world = &run.world;
+    let mut history = History {
+        hub: writes(&world.cluster(HUB)?.journal()),
+        git: [(URL.to_owned(), world.git.pushes())].into(),
+        idle_since: run.converged_at,
+        ended: run.ended,
+        lag: lag(script),
+        clock: clock(run),
+        ..History::default()
+    };
+    for name in (0..MEMBERS).map(member) {
+        let journal = writes(&world.cluster(&name)?.journal());
+        history.members.insert(name, journal);
+    }
+    Ok(history)
+}
+
+/// Returns the times of the controller's clock.
+fn clock(run: &Run) -> ControllerClock {
+    let mut clock = ControllerClock::default();
+    for (at, seconds) in &run.jumps {
+        clock.jump(*at, SignedDuration::from_secs(*seconds));
+    }
+    clock
+}
+
+/// Returns how long a write to the management cluster may be unknown to the controller.
+fn lag(script: &Script) -> SignedDuration {
+    let mut lag = LAG;
+    for (_, event) in &script.events {
+        match event {
+            Event::Fault { cluster, .. } | Event::Hold { cluster } | Event::Bounce { cluster }
+                if cluster != HUB => {}
+            Event::Fault { .. }
+            | Event::Hold { .. }
+            | Event::Bounce { .. }
+            | Event::Crash
+            | Event::Compact => {
+                lag = LAG_WITH_FAULTS;
+            }
+            _ => {}
+        }
+    }
+    lag
+}
+
+/// Returns repeated writes of one revision to an object of a member, and writes of an older revision after a newer one.
+/// With stages an older one is allowed: a rollout may go back, and the judge checks its target. The judge finds both as
+/// well, but needs the CRs; this check reads only the objects.
+pub(crate) fn repetitions(run: &Run) -> anyhow::Result<Vec<String>> {
+    let mut found = Vec::new();
+    let may_go_back = run.world.staged.is_some();
+    for name in (0..MEMBERS).map(member) {
+        let mut last: std::collections::BTreeMap<Box<str>, (u64, Timestamp)> =
+            std::collections::BTreeMap::new();
+        for entry in run.world.cluster(&name)?.journal() {
+            let key = format!("{} {}", entry.kind, entry.key()).into_boxed_str();
+            let is_own = &*entry.manager == "starling" && ["ConfigMap", "Deployment"].contains(&&*entry.kind);
+            if !is_own && entry.subresource.is_empty() {
+                // Drift is corrected.
+                last.remove(&key);
+            }
+            let object = entry.object.read();
+            let revision = object["data"]["revision"]
+                .as_str()
+                .or_else(|| object["metadata"]["annotations"]["revision"].as_str());
+            let Some(revision) = revision.and_then(|text| text.parse().ok()).filter(|_| is_own) else {
+                continue;
+            };
+            if entry.verb == starling_apiserver::journal::Verb::Delete {
+                last.remove(&key);
+                continue;
+            }
+            if let Some((before, at)) = last.insert(key.clone(), (revision, entry.time))
+                && (before == revision || (before > revision && !may_go_back))
+            {
+                found.push(format!(
+                    "{name}: {key} got revision {revision} at {} and {before} at {at}",
+                    entry.time
+                ));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the errors that `starling verify` would find in the journals of rollouts: chains, and every plan by the
+/// independent checker.
+pub(crate) fn journal_errors(run: &Run) -> Vec<String> {
+    let journals = run.world.ledger.journals();
+    let mut journal_errors = Vec::new();
+    for journal in &journals {
+        let violations = verify(&journal.chain, &journal.entries, None);
+        let of = journal.entries.first().map_or("", |entry| entry.name.as_str());
+        journal_errors.extend(
+            violations
+                .flaws
+                .iter()
+                .map(|error| format!("journal of {of}, entry {}: {}", error.seq, error.kind)),
+        );
+    }
+    if journals.iter().all(|journal| journal.entries.is_empty()) {
+        journal_errors.push("there is no journal".to_owned());
+    }
+    journal_errors
+}

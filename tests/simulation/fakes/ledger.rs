@@ -1,0 +1,660 @@
+//! The ledger in memory. `tests/simulation/ledger_model.rs` compares it with SQLite.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::ready;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use starling::controller::ports;
+use starling_core::apply::Record;
+use starling_core::journal::{Chain, End, Entry, hash};
+use starling_core::object::ObjectId;
+use starling_ledger::{
+    Admission, AdmissionKey, AdmissionOutcome, AdmissionRecord, Attempt, AttemptEnd, AttemptId,
+    AttemptOutcome, AttemptRecord, Due, GroupJournal, LedgerError, NewEntry, ObjectCounts, QueueKey, Rollout,
+    RolloutOutcome, RolloutRecord,
+};
+
+/// Maximum number of attempts of a Sync, and of rollouts of a group.
+const KEPT: usize = 20;
+/// Maximum length of a message or reason, in bytes.
+const MAX_TEXT: usize = 512;
+
+/// The data on the disk.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tables {
+    admissions: Vec<AdmissionRecord>,
+    attempts: BTreeMap<i64, AttemptRecord>,
+    last_attempt: i64,
+    rollouts: Vec<RolloutRecord>,
+    /// By cluster ID and owner.
+    records: BTreeMap<(String, String), BTreeMap<ObjectId, Record>>,
+    queue: BTreeMap<QueueKey, Timestamp>,
+    /// By group; the limit of the total size is not modelled.
+    journals: BTreeMap<String, JournalTable>,
+}
+
+/// The journal of a group.
+#[derive(Clone, Debug)]
+struct JournalTable {
+    chain: Chain,
+    /// Each with whether it is independent of earlier entries.
+    entries: Vec<(Entry, bool)>,
+}
+
+impl JournalTable {
+    fn group_journal(&self, group_uid: &str) -> GroupJournal {
+        GroupJournal {
+            group_uid: group_uid.to_owned(),
+            chain: self.chain.clone(),
+            entries: self.entries.iter().map(|(entry, _)| entry.clone()).collect(),
+        }
+    }
+}
+
+/// A disk with a ledger. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Disk(Arc<Mutex<Tables>>);
+
+impl Disk {
+    /// Replaces the disk with an empty one.
+    pub(crate) fn replace(&self) {
+        *self.tables() = Tables::default();
+    }
+
+    /// Returns the journals of all groups.
+    pub(crate) fn journals(&self) -> Vec<GroupJournal> {
+        let tables = self.tables();
+        let journals = tables.journals.iter();
+        journals
+            .map(|(group_uid, table)| table.group_journal(group_uid))
+            .collect()
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The open ledger of one process.
+#[derive(Debug)]
+pub(crate) struct MemoryLedger {
+    disk: Disk,
+    /// Duration of a commit. Data is committed in its first half and acknowledged in its second, so that a crash can
+    /// come between the two.
+    commit: Duration,
+    last_before: i64,
+    closed: AtomicBool,
+    calls: AtomicU64,
+}
+
+impl MemoryLedger {
+    pub(crate) fn open(disk: &Disk, commit: Duration) -> Self {
+        let last_before = disk.tables().attempts.keys().next_back().copied().unwrap_or(0);
+        Self {
+            disk: disk.clone(),
+            commit,
+            last_before,
+            closed: AtomicBool::new(false),
+            calls: AtomicU64::new(0),
+        }
+    }
+
+    /// Runs one transaction.
+    async fn write<T>(
+        &self,
+        change: impl FnOnce(&mut Tables) -> Result<T, LedgerError>,
+    ) -> Result<T, LedgerError> {
+        self.check()?;
+        // Every second transaction is on the disk before its acknowledgement, the others at the same time.
+        let early = self.calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
+        if !early {
+            self.pause().await;
+        }
+        let response = change(&mut self.disk.tables());
+        if early {
+            self.pause().await;
+        }
+        response
+    }
+
+    fn read<T>(&self, read: impl FnOnce(&Tables) -> T) -> Result<T, LedgerError> {
+        self.check()?;
+        Ok(read(&self.disk.tables()))
+    }
+
+    fn check(&self) -> Result<(), LedgerError> {
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(LedgerError::Closed);
+        }
+        Ok(())
+    }
+
+    async fn pause(&self) {
+        if !self.commit.is_zero() {
+            tokio::time::sleep(self.commit).await;
+        }
+    }
+
+    pub(crate) fn open_admissions(&self, group_uid: &str) -> Result<Vec<Admission>, LedgerError> {
+        self.read(|tables| {
+            let open = tables.admissions.iter().filter(|row| row.end.is_none());
+            open.filter(|row| row.admission.key.group_uid == group_uid)
+                .map(|row| row.admission.clone())
+                .collect()
+        })
+    }
+
+    pub(crate) fn admissions(
+        &self,
+        group_uid: &str,
+        rollout: &str,
+    ) -> Result<Vec<AdmissionRecord>, LedgerError> {
+        let of = |row: &&AdmissionRecord| {
+            row.admission.key.group_uid == group_uid && row.admission.key.rollout == rollout
+        };
+        self.read(|tables| tables.admissions.iter().filter(of).cloned().collect())
+    }
+
+    pub(crate) fn journal(&self, group_uid: &str) -> Result<Option<GroupJournal>, LedgerError> {
+        self.read(|tables| {
+            let table = tables.journals.get(group_uid)?;
+            Some(table.group_journal(group_uid))
+        })
+    }
+
+    pub(crate) fn attempts(&self, sync_uid: &str) -> Result<Vec<AttemptRecord>, LedgerError> {
+        self.read(|tables| {
+            let newest_first = tables.attempts.values().rev();
+            newest_first
+                .filter(|row| row.attempt.sync_uid == sync_uid)
+                .cloned()
+                .collect()
+        })
+    }
+}
+
+impl Tables {
+    fn admit(&mut self, admissions: &[Admission]) {
+        for admission in admissions {
+            self.insert(admission);
+        }
+        let groups: BTreeSet<&str> = admissions.iter().map(|one| one.key.group_uid.as_str()).collect();
+        self.supersede(&groups);
+    }
+
+    fn insert(&mut self, admission: &Admission) {
+        let admitted_at = micros(admission.admitted_at);
+        let Some(at) = self
+            .admissions
+            .iter()
+            .position(|row| row.admission.key == admission.key)
+        else {
+            self.admissions.push(AdmissionRecord {
+                admission: Admission {
+                    admitted_at,
+                    ..admission.clone()
+                },
+                end: None,
+                reason: String::new(),
+            });
+            return;
+        };
+        let newest = !self.admissions[at + 1..]
+            .iter()
+            .any(|newer| slot(&newer.admission.key) == slot(&admission.key));
+        let row = &mut self.admissions[at];
+        let given_up = matches!(
+            row.end,
+            Some((AdmissionOutcome::Failed | AdmissionOutcome::Left, _))
+        );
+        if given_up && newest && row.admission.admitted_at != admitted_at {
+            row.admission.admitted_at = admitted_at;
+            row.end = None;
+            row.reason = String::new();
+        }
+    }
+
+    /// Ends every open row that is not the newest of its entry and cluster.
+    fn supersede(&mut self, groups: &BTreeSet<&str>) {
+        let mut newest: BTreeMap<(String, String, String), Admission> = BTreeMap::new();
+        for row in self.admissions.iter_mut().rev() {
+            let key = &row.admission.key;
+            if !groups.contains(key.group_uid.as_str()) {
+                continue;
+            }
+            let (group, entry, cluster) = slot(key);
+            let place = (group.to_owned(), entry.to_owned(), cluster.to_owned());
+            match newest.get(&place) {
+                None => drop(newest.insert(place, row.admission.clone())),
+                Some(newer) if row.end.is_none() => {
+                    row.end = Some((AdmissionOutcome::Superseded, newer.admitted_at));
+                    let AdmissionKey { target, rollout, .. } = &newer.key;
+                    row.reason = format!("target {target} of rollout {rollout} was admitted");
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    fn settle(
+        &mut self,
+        key: &AdmissionKey,
+        outcome: AdmissionOutcome,
+        reason: &str,
+        at: Timestamp,
+    ) -> Result<bool, LedgerError> {
+        let open = |row: &&mut AdmissionRecord| row.end.is_none() && row.admission.key == *key;
+        let Some(row) = self.admissions.iter_mut().find(open) else {
+            return Ok(false);
+        };
+        if outcome == AdmissionOutcome::Failed && reason.is_empty() {
+            return Err(LedgerError::Write {
+                operation: format!("settle the admission of {} on {}", key.entry, key.cluster),
+                source: sqlx::Error::Protocol("a failure without a reason".into()),
+            });
+        }
+        row.end = Some((outcome, micros(at)));
+        row.reason = clip(reason);
+        Ok(true)
+    }
+
+    fn begin_attempt(&mut self, attempt: &Attempt) -> AttemptId {
+        self.last_attempt += 1;
+        let id = AttemptId::new(self.last_attempt);
+        let attempt = Attempt {
+            started_at: micros(attempt.started_at),
+            ..attempt.clone()
+        };
+        let sync_uid = attempt.sync_uid.clone();
+        let row = AttemptRecord {
+            id,
+            attempt,
+            end: None,
+        };
+        self.attempts.insert(self.last_attempt, row);
+        let mut of_sync: Vec<i64> = Vec::new();
+        for (number, row) in self.attempts.iter().rev() {
+            if row.attempt.sync_uid == sync_uid {
+                of_sync.push(*number);
+            }
+        }
+        if let Some(oldest) = of_sync.get(KEPT).copied() {
+            self.attempts.retain(|number, row| {
+                row.attempt.sync_uid != sync_uid || row.end.is_none() || *number > oldest
+            });
+        }
+        id
+    }
+
+    fn finish_attempt(&mut self, id: AttemptId, end: &AttemptEnd) -> bool {
+        let open = |row: &&mut AttemptRecord| row.id == id && row.end.is_none();
+        let Some(row) = self.attempts.values_mut().find(open) else {
+            return false;
+        };
+        row.end = Some(AttemptEnd {
+            message: clip(&end.message),
+            ended_at: micros(end.ended_at),
+            ..end.clone()
+        });
+        true
+    }
+
+    fn interrupted(&self, last: i64) -> Vec<AttemptRecord> {
+        let before = self.attempts.range(..=last).map(|(_, row)| row);
+        before.filter(|row| row.end.is_none()).cloned().collect()
+    }
+
+    fn close_interrupted(&mut self, last: i64, at: Timestamp) -> u64 {
+        let mut ended = 0;
+        for (_, row) in self.attempts.range_mut(..=last) {
+            if row.end.is_none() {
+                ended += 1;
+                row.end = Some(AttemptEnd {
+                    outcome: AttemptOutcome::Interrupted,
+                    reason: String::new(),
+                    message: String::new(),
+                    counts: ObjectCounts::default(),
+                    ended_at: micros(at),
+                });
+            }
+        }
+        ended
+    }
+
+    fn begin_rollout(&mut self, rollout: &Rollout) -> bool {
+        let same = |row: &&mut RolloutRecord| {
+            row.rollout.group_uid == rollout.group_uid && row.rollout.id == rollout.id
+        };
+        let started_at = micros(rollout.started_at);
+        match self.rollouts.iter_mut().find(same) {
+            None => self.rollouts.push(RolloutRecord {
+                rollout: Rollout {
+                    started_at,
+                    ..rollout.clone()
+                },
+                end: None,
+            }),
+            Some(row)
+                if row.end.is_none()
+                    && (row.rollout.release != rollout.release
+                        || row.rollout.started_at != started_at
+                        || row.rollout.previous != rollout.previous) =>
+            {
+                row.rollout.release.clone_from(&rollout.release);
+                row.rollout.revisions.clone_from(&rollout.revisions);
+                row.rollout.started_at = started_at;
+                row.rollout.previous = rollout.previous;
+            }
+            Some(_) => return false,
+        }
+        self.prune_rollouts(&rollout.group_uid);
+        true
+    }
+
+    fn prune_rollouts(&mut self, group: &str) {
+        let mut of_group = 0;
+        let mut data: Vec<RolloutRecord> = Vec::new();
+        for row in self.rollouts.drain(..).rev() {
+            let ours = row.rollout.group_uid == group;
+            of_group += usize::from(ours);
+            if !ours || of_group <= KEPT || row.end.is_none() {
+                data.push(row);
+            }
+        }
+        data.reverse();
+        self.rollouts = data;
+        let ids: BTreeSet<&str> = self
+            .rollouts
+            .iter()
+            .filter(|row| row.rollout.group_uid == group)
+            .map(|row| row.rollout.id.as_str())
+            .collect();
+        self.admissions.retain(|row| {
+            let key = &row.admission.key;
+            key.group_uid != group || row.end.is_none() || ids.contains(key.rollout.as_str())
+        });
+    }
+
+    fn end_rollout(&mut self, group: &str, id: &str, outcome: RolloutOutcome, at: Timestamp) -> bool {
+        let open = |row: &&mut RolloutRecord| {
+            row.end.is_none() && row.rollout.group_uid == group && row.rollout.id == id
+        };
+        let found = self.rollouts.iter_mut().find(open);
+        found.map(|row| row.end = Some((outcome, micros(at)))).is_some()
+    }
+
+    fn append_journal(&mut self, new: &NewEntry) {
+        let table = self
+            .journals
+            .entry(new.group_uid.clone())
+            .or_insert_with(|| JournalTable {
+                chain: Chain {
+                    cut: End::beginning(),
+                    newest: End::beginning(),
+                },
+                entries: Vec::new(),
+            });
+        let mut entry = Entry {
+            group_uid: new.group_uid.clone(),
+            namespace: new.namespace.clone(),
+            name: new.name.clone(),
+            rollout: new.rollout,
+            seq: table.chain.newest.seq + 1,
+            at: micros(new.at),
+            body: new.body.clone(),
+            hash: String::new(),
+        };
+        entry.hash = hash(&table.chain.newest.hash, &entry);
+        table.chain.newest = end_of(&entry);
+        table.entries.push((entry, new.is_whole));
+        let begins = |two: &[(Entry, bool)]| two[0].0.rollout != two[1].0.rollout;
+        let first_of_each = table
+            .entries
+            .windows(2)
+            .enumerate()
+            .filter(|(_, two)| begins(two));
+        let firsts: Vec<usize> = first_of_each.map(|(place, _)| place + 1).collect();
+        // There is one more run than there are positions at which a run begins.
+        if let Some(surplus) = (firsts.len() + 1)
+            .checked_sub(KEPT)
+            .filter(|surplus| *surplus > 0)
+        {
+            let cut = table.entries.drain(..firsts[surplus - 1]).next_back();
+            table.chain.cut = cut.map_or_else(End::beginning, |(entry, _)| end_of(&entry));
+        }
+    }
+
+    fn journal_tail(&self, group_uid: &str) -> Vec<Entry> {
+        let Some(table) = self.journals.get(group_uid) else {
+            return Vec::new();
+        };
+        let first_of_run = table
+            .entries
+            .windows(2)
+            .rposition(|two| two[0].0.rollout != two[1].0.rollout)
+            .map_or(0, |place| place + 1);
+        let whole = table.entries.iter().rposition(|(_, is_whole)| *is_whole);
+        let from = whole.unwrap_or(0).max(first_of_run);
+        table.entries[from..]
+            .iter()
+            .map(|(entry, _)| entry.clone())
+            .collect()
+    }
+
+    fn other_owners(
+        &self,
+        cluster: &str,
+        owner: &str,
+        objects: &BTreeSet<ObjectId>,
+    ) -> BTreeMap<ObjectId, Vec<String>> {
+        let mut owners: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
+        for ((of, other), records) in &self.records {
+            if of == cluster && other != owner {
+                for key in records.keys().filter(|key| objects.contains(*key)) {
+                    owners.entry(key.clone()).or_default().push(other.clone());
+                }
+            }
+        }
+        owners
+    }
+
+    fn save_records(
+        &mut self,
+        cluster: &str,
+        owner: &str,
+        upserts: &BTreeMap<ObjectId, Record>,
+        deletes: &BTreeSet<ObjectId>,
+    ) {
+        let place = (cluster.to_owned(), owner.to_owned());
+        let known = self.records.entry(place).or_default();
+        known.retain(|key, _| !deletes.contains(key));
+        known.extend(upserts.clone());
+    }
+}
+
+fn slot(key: &AdmissionKey) -> (&str, &str, &str) {
+    (&key.group_uid, &key.entry, &key.cluster)
+}
+
+fn end_of(entry: &Entry) -> End {
+    End {
+        seq: entry.seq,
+        hash: entry.hash.clone(),
+    }
+}
+
+fn micros(time: Timestamp) -> Timestamp {
+    Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time)
+}
+
+fn clip(text: &str) -> String {
+    text[..text.floor_char_boundary(MAX_TEXT)].to_owned()
+}
+
+type PortFuture<'a, T> = BoxFuture<'a, Result<T, LedgerError>>;
+
+impl ports::Ledger for MemoryLedger {
+    fn record_admissions<'a>(&'a self, admissions: &'a [Admission]) -> PortFuture<'a, ()> {
+        if admissions.is_empty() {
+            return ready(Ok(())).boxed();
+        }
+        self.write(|tables| {
+            tables.admit(admissions);
+            Ok(())
+        })
+        .boxed()
+    }
+
+    fn settle_admission<'a>(
+        &'a self,
+        key: &'a AdmissionKey,
+        outcome: AdmissionOutcome,
+        reason: &'a str,
+        ended_at: Timestamp,
+    ) -> PortFuture<'a, bool> {
+        self.write(move |tables| tables.settle(key, outcome, reason, ended_at))
+            .boxed()
+    }
+
+    fn begin_attempt<'a>(&'a self, attempt: &'a Attempt) -> PortFuture<'a, AttemptId> {
+        self.write(|tables| Ok(tables.begin_attempt(attempt))).boxed()
+    }
+
+    fn finish_attempt<'a>(&'a self, id: AttemptId, end: &'a AttemptEnd) -> PortFuture<'a, bool> {
+        self.write(move |tables| Ok(tables.finish_attempt(id, end)))
+            .boxed()
+    }
+
+    fn interrupted_attempts<'a>(&'a self) -> PortFuture<'a, Vec<AttemptRecord>> {
+        async { self.read(|tables| tables.interrupted(self.last_before)) }.boxed()
+    }
+
+    fn close_interrupted<'a>(&'a self, ended_at: Timestamp) -> PortFuture<'a, u64> {
+        self.write(move |tables| Ok(tables.close_interrupted(self.last_before, ended_at)))
+            .boxed()
+    }
+
+    fn begin_rollout<'a>(&'a self, rollout: &'a Rollout) -> PortFuture<'a, bool> {
+        self.write(|tables| Ok(tables.begin_rollout(rollout))).boxed()
+    }
+
+    fn end_rollout<'a>(
+        &'a self,
+        group_uid: &'a str,
+        id: &'a str,
+        outcome: RolloutOutcome,
+        ended_at: Timestamp,
+    ) -> PortFuture<'a, bool> {
+        self.write(move |tables| Ok(tables.end_rollout(group_uid, id, outcome, ended_at)))
+            .boxed()
+    }
+
+    fn rollouts<'a>(&'a self, group_uid: &'a str) -> PortFuture<'a, Vec<RolloutRecord>> {
+        let of = move |row: &&RolloutRecord| row.rollout.group_uid == group_uid;
+        async move { self.read(|tables| tables.rollouts.iter().rev().filter(of).cloned().collect()) }.boxed()
+    }
+
+    fn append_journal<'a>(&'a self, entry: &'a NewEntry) -> PortFuture<'a, ()> {
+        self.write(|tables| {
+            tables.append_journal(entry);
+            Ok(())
+        })
+        .boxed()
+    }
+
+    fn journal_tail<'a>(&'a self, group_uid: &'a str) -> PortFuture<'a, Vec<Entry>> {
+        async move { self.read(|tables| tables.journal_tail(group_uid)) }.boxed()
+    }
+
+    fn load_records<'a>(
+        &'a self,
+        cluster_id: &'a str,
+        owner: &'a str,
+    ) -> PortFuture<'a, BTreeMap<ObjectId, Record>> {
+        let place = (cluster_id.to_owned(), owner.to_owned());
+        async move { self.read(|tables| tables.records.get(&place).cloned().unwrap_or_default()) }.boxed()
+    }
+
+    fn other_owners<'a>(
+        &'a self,
+        cluster_id: &'a str,
+        owner: &'a str,
+        objects: &'a BTreeSet<ObjectId>,
+    ) -> PortFuture<'a, BTreeMap<ObjectId, Vec<String>>> {
+        async move { self.read(|tables| tables.other_owners(cluster_id, owner, objects)) }.boxed()
+    }
+
+    fn save_records<'a>(
+        &'a self,
+        cluster_id: &'a str,
+        owner: &'a str,
+        upserts: &'a BTreeMap<ObjectId, Record>,
+        deletes: &'a BTreeSet<ObjectId>,
+    ) -> PortFuture<'a, ()> {
+        if upserts.is_empty() && deletes.is_empty() {
+            return ready(Ok(())).boxed();
+        }
+        self.write(move |tables| {
+            tables.save_records(cluster_id, owner, upserts, deletes);
+            Ok(())
+        })
+        .boxed()
+    }
+
+    fn drop_owner_records<'a>(&'a self, cluster_id: &'a str, owner: &'a str) -> PortFuture<'a, ()> {
+        let place = (cluster_id.to_owned(), owner.to_owned());
+        self.write(move |tables| {
+            tables.records.remove(&place);
+            Ok(())
+        })
+        .boxed()
+    }
+
+    fn save_due<'a>(&'a self, entries: &'a [Due]) -> PortFuture<'a, ()> {
+        if entries.is_empty() {
+            return ready(Ok(())).boxed();
+        }
+        let entries = entries.iter().map(|due| (due.key.clone(), micros(due.at)));
+        self.write(move |tables| {
+            tables.queue.extend(entries);
+            Ok(())
+        })
+        .boxed()
+    }
+
+    fn remove_due<'a>(&'a self, keys: &'a [QueueKey]) -> PortFuture<'a, ()> {
+        if keys.is_empty() {
+            return ready(Ok(())).boxed();
+        }
+        self.write(move |tables| {
+            tables.queue.retain(|key, _| !keys.contains(key));
+            Ok(())
+        })
+        .boxed()
+    }
+
+    fn load_queue<'a>(&'a self) -> PortFuture<'a, Vec<Due>> {
+        let due = |tables: &Tables| {
+            let mut queue: Vec<Due> = tables
+                .queue
+                .iter()
+                .map(|(key, at)| Due {
+                    key: key.clone(),
+                    at: *at,
+                })
+                .collect();
+            queue.sort_by(|one, other| (one.at, &one.key).cmp(&(other.at, &other.key)));
+            queue
+        };
+        async move { self.read(due) }.boxed()
+    }
+
+    fn close<'a>(&'a self) -> BoxFuture<'a, ()> {
+        async { self.closed.store(true, Ordering::SeqCst) }.boxed()
+    }
+}
