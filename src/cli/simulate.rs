@@ -108,7 +108,7 @@ fn selector(text: &str) -> Result<Selector, InvalidValue> {
         match_expressions: Some(requirements),
         match_labels: None,
     })
-    .map_err(InvalidValue::new)
+    .map_err(|error| InvalidValue::new(error.to_string()))
 }
 
 pub(super) async fn run(arguments: SimulateArguments) -> anyhow::Result<()> {

@@ -170,12 +170,49 @@ fn lookup<'c>(field: &str, expression: &str, cluster: &'c ClusterFacts) -> Resul
         })
 }
 
+/// Why a selector is invalid.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SelectorError {
+    /// An operator that needs values has none.
+    #[error("matchExpressions: {key} {operator} needs values")]
+    MissingValues {
+        /// The key of the requirement.
+        key: String,
+        /// The operator of the requirement.
+        operator: String,
+    },
+    /// An operator that takes no values has some.
+    #[error("matchExpressions: {key} {operator} takes no values")]
+    UnexpectedValues {
+        /// The key of the requirement.
+        key: String,
+        /// The operator of the requirement.
+        operator: String,
+    },
+    /// An unknown operator.
+    #[error(
+        "matchExpressions: {key} has the operator {operator:?}; it must be In, NotIn, Exists or DoesNotExist"
+    )]
+    UnknownOperator {
+        /// The key of the requirement.
+        key: String,
+        /// The operator of the requirement.
+        operator: String,
+    },
+    /// The client library rejects the selector.
+    #[error("{problem}")]
+    Rejected {
+        /// What it says: its error cannot be compared.
+        problem: String,
+    },
+}
+
 /// Returns the selector of a group.
 ///
 /// # Errors
-/// The text of what is wrong with a requirement, so that a typing error selects no cluster and is reported. Empty
-/// `values` are rejected here because kube reads `NotIn []` as "all", while Kubernetes rejects it.
-pub fn selector(selector: &LabelSelector) -> Result<Selector, String> {
+/// [`SelectorError`], so that a typing error selects no cluster and is reported. Empty `values` are rejected here
+/// because kube reads `NotIn []` as "all", while Kubernetes rejects it.
+pub fn selector(selector: &LabelSelector) -> Result<Selector, SelectorError> {
     for requirement in selector.match_expressions.iter().flatten() {
         let LabelSelectorRequirement {
             key,
@@ -183,22 +220,18 @@ pub fn selector(selector: &LabelSelector) -> Result<Selector, String> {
             values,
         } = requirement;
         let has_values = values.as_ref().is_some_and(|values| !values.is_empty());
+        let (key, operator) = (key.clone(), operator.clone());
         match operator.as_str() {
             "In" | "NotIn" if has_values => {}
             "Exists" | "DoesNotExist" if !has_values => {}
-            "In" | "NotIn" => return Err(format!("matchExpressions: {key} {operator} needs values")),
-            "Exists" | "DoesNotExist" => {
-                return Err(format!("matchExpressions: {key} {operator} takes no values"));
-            }
-            _ => {
-                return Err(format!(
-                    "matchExpressions: {key} has the operator {operator:?}; \
-                     it must be In, NotIn, Exists or DoesNotExist"
-                ));
-            }
+            "In" | "NotIn" => return Err(SelectorError::MissingValues { key, operator }),
+            "Exists" | "DoesNotExist" => return Err(SelectorError::UnexpectedValues { key, operator }),
+            _ => return Err(SelectorError::UnknownOperator { key, operator }),
         }
     }
-    Selector::try_from(selector.clone()).map_err(|error| error.to_string())
+    Selector::try_from(selector.clone()).map_err(|error| SelectorError::Rejected {
+        problem: error.to_string(),
+    })
 }
 
 /// The longest name of a Kubernetes object (RFC 1123 subdomain).

@@ -13,7 +13,7 @@ use starling_api::{IgnoreRule, OWNER_LABEL, ObjectSelector};
 use thiserror::Error;
 
 use crate::digest;
-use crate::expand;
+use crate::expand::{self, SelectorError};
 use crate::fields::{self, Pointer, PointerError};
 use crate::object::{Ignored, RenderedObject, RenderedSet, set_digest};
 
@@ -68,12 +68,13 @@ pub enum IgnoreError {
         text: String,
     },
     /// The label selector is invalid.
-    #[error("ignore[{rule}].target.labelSelector: {problem}")]
+    #[error("ignore[{rule}].target.labelSelector: {source}")]
     Selector {
         /// The index of the rule.
         rule: usize,
         /// What is wrong.
-        problem: String,
+        #[source]
+        source: SelectorError,
     },
 }
 
@@ -210,10 +211,7 @@ fn checked(number: usize, rule: &IgnoreRule) -> Result<Rule, IgnoreError> {
         .as_ref()
         .map(expand::selector)
         .transpose()
-        .map_err(|problem| IgnoreError::Selector {
-            rule: number,
-            problem,
-        })?;
+        .map_err(|source| IgnoreError::Selector { rule: number, source })?;
     Ok(Rule {
         pointers,
         target,

@@ -42,12 +42,13 @@ pub enum WindowError {
     #[error("exactly one of allow and deny is needed")]
     AllowOrDeny,
     /// The text cannot be parsed.
-    #[error("{field}: {problem}; write it as \"Mon-Fri 09:00-16:00\" or \"Sat,Sun 00:00-24:00\"")]
+    #[error("{field}: {source}; write it as \"Mon-Fri 09:00-16:00\" or \"Sat,Sun 00:00-24:00\"")]
     Text {
         /// `allow` or `deny`.
         field: &'static str,
-        /// What is wrong.
-        problem: String,
+        /// What is wrong with it.
+        #[source]
+        source: TextError,
     },
     /// The zone does not exist.
     #[error("timeZone: there is no zone {name:?} in the IANA database; write one such as Europe/Berlin")]
@@ -55,6 +56,29 @@ pub enum WindowError {
         /// The name.
         name: String,
     },
+}
+
+/// Why the text of a window cannot be parsed. Each error quotes the part that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TextError {
+    /// Neither times, nor days and times.
+    #[error("{0:?} is not days and times")]
+    NotDaysAndTimes(String),
+    /// An unknown day.
+    #[error("{0:?} is no day (Mon, Tue, Wed, Thu, Fri, Sat, Sun)")]
+    NotDay(String),
+    /// No range of times.
+    #[error("{0:?} is no time to a time")]
+    NotRange(String),
+    /// No time of the day.
+    #[error("{0:?} is no time of the day such as 09:00")]
+    NotTime(String),
+    /// A range that begins at the end of the day.
+    #[error("24:00 can only be the end")]
+    BeginsAtEndOfDay,
+    /// A range that ends when it begins.
+    #[error("{0:?} has no length; a whole day is 00:00-24:00")]
+    EmptyRange(String),
 }
 
 impl Window {
@@ -68,7 +92,7 @@ impl Window {
             ("", text) if !text.is_empty() => (false, "deny", text),
             _ => return Err(WindowError::AllowOrDeny),
         };
-        let (days, ranges) = parse(text).map_err(|problem| WindowError::Text { field, problem })?;
+        let (days, ranges) = parse(text).map_err(|source| WindowError::Text { field, source })?;
         let zone = match window.time_zone.as_str() {
             "" => TimeZone::UTC,
             name => TimeZone::get(name).map_err(|_| WindowError::Zone {
@@ -242,19 +266,19 @@ fn open_at(calendars: &[&Calendar], at: Timestamp) -> bool {
 
 type Times = ([bool; 7], Vec<(u16, u16)>);
 
-fn parse(text: &str) -> Result<Times, String> {
+fn parse(text: &str) -> Result<Times, TextError> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let (days, times) = match words.as_slice() {
         [times] if times.contains(':') => (None, *times),
         [days, times] => (Some(*days), *times),
-        _ => return Err(format!("{text:?} is not days and times")),
+        _ => return Err(TextError::NotDaysAndTimes(text.to_owned())),
     };
     let days = days.map_or(Ok([true; 7]), parse_days)?;
     let ranges = times.split(',').map(parse_range).collect::<Result<_, _>>()?;
     Ok((days, ranges))
 }
 
-fn parse_days(text: &str) -> Result<[bool; 7], String> {
+fn parse_days(text: &str) -> Result<[bool; 7], TextError> {
     let mut days = [false; 7];
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -268,28 +292,28 @@ fn parse_days(text: &str) -> Result<[bool; 7], String> {
     Ok(days)
 }
 
-fn parse_day(text: &str) -> Result<usize, String> {
+fn parse_day(text: &str) -> Result<usize, TextError> {
     DAYS.iter()
         .position(|day| text.eq_ignore_ascii_case(day))
-        .ok_or_else(|| format!("{text:?} is no day (Mon, Tue, Wed, Thu, Fri, Sat, Sun)"))
+        .ok_or_else(|| TextError::NotDay(text.to_owned()))
 }
 
-fn parse_range(text: &str) -> Result<(u16, u16), String> {
+fn parse_range(text: &str) -> Result<(u16, u16), TextError> {
     let (begin, end) = text
         .split_once('-')
-        .ok_or_else(|| format!("{text:?} is no time to a time"))?;
+        .ok_or_else(|| TextError::NotRange(text.to_owned()))?;
     let (begin, end) = (parse_time(begin)?, parse_time(end)?);
     if begin == MINUTES_OF_A_DAY {
-        return Err("24:00 can only be the end".to_owned());
+        return Err(TextError::BeginsAtEndOfDay);
     }
     if begin == end {
-        return Err(format!("{text:?} has no length; a whole day is 00:00-24:00"));
+        return Err(TextError::EmptyRange(text.to_owned()));
     }
     Ok((begin, end))
 }
 
-fn parse_time(text: &str) -> Result<u16, String> {
-    let bad = || format!("{text:?} is no time of the day such as 09:00");
+fn parse_time(text: &str) -> Result<u16, TextError> {
+    let bad = || TextError::NotTime(text.to_owned());
     let (hours, minutes) = text.split_once(':').ok_or_else(bad)?;
     let two = |digits: &str| {
         (digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit()))

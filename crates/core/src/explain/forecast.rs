@@ -125,7 +125,7 @@ pub fn estimate_group(input: &PlanInput, durations: &Durations) -> Estimate {
 }
 
 fn estimate(
-    done: Result<Timestamp, String>,
+    done: Result<Timestamp, NoEstimate>,
     starts_at: Option<Timestamp>,
     durations: &Durations,
 ) -> Estimate {
@@ -135,39 +135,51 @@ fn estimate(
             done_at,
             recorded: durations.len(),
         },
-        Err(why) => Estimate::Unknown { why },
+        Err(why) => Estimate::Unknown { why: why.to_string() },
     }
 }
 
-/// Runs the planner forward until the goal is reached; the error is the reason if it never is. The goal is `None` if
-/// the plan has no such cluster.
+/// Why there is no estimate.
+#[derive(Debug, thiserror::Error)]
+enum NoEstimate {
+    #[error("the group does not select this cluster")]
+    NotSelected,
+    #[error("no durations recorded yet")]
+    NoDurations,
+    #[error("waiting for a person or a cluster")]
+    WaitsForOthers,
+    #[error("completion is too far in the future")]
+    TooFar,
+}
+
+/// Runs the planner forward until the goal is reached. The goal is `None` if the plan has no such cluster.
 fn run(
     input: &PlanInput,
     durations: &Durations,
     mut goal: impl FnMut(Timestamp, &Plan) -> Option<bool>,
-) -> Result<Timestamp, String> {
+) -> Result<Timestamp, NoEstimate> {
     let mut world = World::new(input, durations);
     let moments = MOMENTS.min(VIEWS / input.clusters.len().max(1));
     for _ in 0..moments {
         let plan = plan(&world.input);
         match goal(world.input.now, &plan) {
-            None => return Err("the group does not select this cluster".to_owned()),
+            None => return Err(NoEstimate::NotSelected),
             Some(true) => return Ok(world.input.now),
             Some(false) => {}
         }
         if durations.is_empty() {
-            return Err("no durations recorded yet".to_owned());
+            return Err(NoEstimate::NoDurations);
         }
         if world.execute(&plan) {
             continue;
         }
         world.input.now = match world.next_time(&plan) {
             Some(next) => next,
-            None => return Err("waiting for a person or a cluster".to_owned()),
+            None => return Err(NoEstimate::WaitsForOthers),
         };
         world.advance();
     }
-    Err("completion is too far in the future".to_owned())
+    Err(NoEstimate::TooFar)
 }
 
 /// The simulated fleet of an estimate.

@@ -6,7 +6,7 @@ use kube_core::ResourceExt as _;
 use serde_json::{Value, json};
 use starling_api::{FIELD_MANAGER, GATE, GROUP_LABEL, ROLLOUT, conditions};
 
-use super::{Evaluation, GateId, Side};
+use super::{Evaluation, GateId, Side, TaskError};
 
 /// The longest name, since the name of a Job is a label of its pods.
 const NAME_LIMIT: usize = 63;
@@ -18,12 +18,12 @@ const KEPT: u32 = 24 * 60 * 60;
 const QUOTED: usize = 300;
 
 /// Checks whether a template has a pod. The API server checks the rest.
-pub(super) fn check(template: &Value) -> Result<(), String> {
+pub(super) fn check(template: &Value) -> Result<(), TaskError> {
     let pod = template.pointer("/spec/template/spec");
     if pod.is_some_and(Value::is_object) {
         Ok(())
     } else {
-        Err("job.template.spec.template.spec is missing: the pod of the Job".to_owned())
+        Err(TaskError::MissingPod)
     }
 }
 
@@ -258,11 +258,7 @@ mod tests {
             json!({"spec": {"template": {}}}),
             json!({"template": {"spec": {}}}),
         ] {
-            assert!(
-                check(&template)
-                    .unwrap_err()
-                    .contains("job.template.spec.template.spec")
-            );
+            assert_eq!(check(&template), Err(TaskError::MissingPod), "{template}");
         }
     }
 }

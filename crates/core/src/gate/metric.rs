@@ -121,7 +121,7 @@ pub fn read(status: u16, body: &[u8]) -> Result<Vec<Sample>, Evaluation> {
             "the response is not that of a Prometheus: its status is unknown",
         ));
     }
-    samples(data).map_err(Evaluation::Failed)
+    samples(data).map_err(|problem| Evaluation::Failed(problem.to_string()))
 }
 
 /// Returns the meaning of an error response. 422 means that the query cannot be executed, which may depend on the data.
@@ -138,20 +138,27 @@ fn refusal(status: u16, error: &str) -> Evaluation {
     }
 }
 
-fn samples(data: Data) -> Result<Vec<Sample>, String> {
-    let number = |text: &str| text.parse().map_err(|_| format!("{:?} is no number", cut(text)));
-    let unreadable = |_| {
-        "a series of the response has no number; a query of histograms has to convert them to numbers"
-            .to_owned()
-    };
+/// Why the result of a query cannot be tested.
+#[derive(Debug, thiserror::Error)]
+enum ResultError {
+    #[error("{:?} is no number", cut(.0))]
+    NotNumber(String),
+    #[error("a series of the response has no number; a query of histograms has to convert them to numbers")]
+    WithoutNumber(#[source] serde_json::Error),
+    #[error("metric.query gives {count} series (limit {SERIES}); aggregate them")]
+    TooManySeries { count: usize },
+    #[error("metric.query gives a {}; it has to give an instant vector or a scalar", cut(.0))]
+    UnsupportedType(String),
+}
+
+fn samples(data: Data) -> Result<Vec<Sample>, ResultError> {
+    let number = |text: &str| text.parse().map_err(|_| ResultError::NotNumber(text.to_owned()));
     match data.result_type.as_str() {
         "vector" => {
-            let series: Vec<Series> = serde_json::from_value(data.result).map_err(unreadable)?;
+            let series: Vec<Series> =
+                serde_json::from_value(data.result).map_err(ResultError::WithoutNumber)?;
             if series.len() > SERIES {
-                return Err(format!(
-                    "metric.query gives {} series (limit {SERIES}); aggregate them",
-                    series.len()
-                ));
+                return Err(ResultError::TooManySeries { count: series.len() });
             }
             let read = series.into_iter().map(|Series { metric, value }| {
                 let value = number(&value.1)?;
@@ -160,16 +167,14 @@ fn samples(data: Data) -> Result<Vec<Sample>, String> {
             read.collect()
         }
         "scalar" => {
-            let (_, text): (Json, String) = serde_json::from_value(data.result).map_err(unreadable)?;
+            let (_, text): (Json, String) =
+                serde_json::from_value(data.result).map_err(ResultError::WithoutNumber)?;
             Ok(vec![Sample {
                 metric: BTreeMap::new(),
                 value: number(&text)?,
             }])
         }
-        other => Err(format!(
-            "metric.query gives a {}; it has to give an instant vector or a scalar",
-            cut(other)
-        )),
+        other => Err(ResultError::UnsupportedType(other.to_owned())),
     }
 }
 

@@ -3,6 +3,7 @@
 //! For `plan` such a gate is an effect with a result. This module defines the request, the meaning of each response,
 //! and when to retry. `controller::gates` makes the requests.
 
+mod error;
 pub mod job;
 pub mod metric;
 pub mod webhook;
@@ -15,6 +16,8 @@ use starling_api::{LocalRef, StageTask, StageTaskType, referenced};
 use crate::backoff;
 use crate::digest;
 use crate::plan::Finding;
+
+pub use self::error::TaskError;
 
 /// The timeout of a Webhook or a Metric without one of its own.
 const TIMEOUT: Duration = Duration::from_secs(5 * 60);
@@ -157,14 +160,14 @@ impl Task {
     /// Parses a task of the strategy; `None`: no other system decides it.
     ///
     /// # Errors
-    /// What is wrong with the task: the field, and what is valid.
-    pub fn read(task: &StageTask, check: &CheckTest) -> Result<Option<Self>, String> {
+    /// The first [`TaskError`].
+    pub fn read(task: &StageTask, check: &CheckTest) -> Result<Option<Self>, TaskError> {
         let effect = match task.type_ {
             StageTaskType::TimedWait | StageTaskType::Approval => return Ok(None),
             StageTaskType::Webhook => read_webhook(task)?,
             StageTaskType::Metric => read_metric(task, check)?,
             StageTaskType::Job => {
-                let part = task.job.as_ref().ok_or("a Job needs job")?;
+                let part = parameters(task.job.as_ref(), task.type_)?;
                 job::check(&part.template)?;
                 Effect::Job {
                     template: part.template.clone(),
@@ -177,11 +180,11 @@ impl Task {
         };
         let timeout = task.timeout.map_or(usual, |timeout| timeout.as_std());
         if timeout.is_zero() {
-            return Err("timeout is 0s, with which the task always fails".to_owned());
+            return Err(TaskError::ZeroTimeout);
         }
         let interval = task.interval.map_or(INTERVAL, |interval| interval.as_std());
         if interval < LEAST_INTERVAL {
-            return Err("interval is less than 1s".to_owned());
+            return Err(TaskError::ShortInterval);
         }
         Ok(Some(Self {
             effect,
@@ -191,19 +194,22 @@ impl Task {
     }
 }
 
-fn read_webhook(task: &StageTask) -> Result<Effect, String> {
-    let part = task.webhook.as_ref().ok_or("a Webhook needs webhook")?;
-    let secret = referenced(Some(&part.secret_ref))
-        .ok_or("webhook.secretRef.name is empty; name a Secret with a token, which signs the request")?;
+fn parameters<T>(given: Option<&T>, type_: StageTaskType) -> Result<&T, TaskError> {
+    given.ok_or(TaskError::MissingParameters { type_ })
+}
+
+fn read_webhook(task: &StageTask) -> Result<Effect, TaskError> {
+    let part = parameters(task.webhook.as_ref(), task.type_)?;
+    let secret = referenced(Some(&part.secret_ref)).ok_or(TaskError::MissingSecret)?;
     Ok(Effect::Webhook {
         url: part.url.clone(),
         secret: secret.to_owned(),
     })
 }
 
-fn read_metric(task: &StageTask, check: &CheckTest) -> Result<Effect, String> {
-    let part = task.metric.as_ref().ok_or("a Metric needs metric")?;
-    check(&part.test).map_err(|problem| format!("metric.test: {problem}"))?;
+fn read_metric(task: &StageTask, check: &CheckTest) -> Result<Effect, TaskError> {
+    let part = parameters(task.metric.as_ref(), task.type_)?;
+    check(&part.test).map_err(TaskError::Test)?;
     let secret: Option<&LocalRef> = part.secret_ref.as_ref();
     Ok(Effect::Metric {
         url: part.url.clone(),

@@ -26,7 +26,7 @@ pub(crate) fn check(test: &str) -> Result<(), metric::TestError> {
     }
 }
 
-fn task(task: serde_json::Value) -> Result<Option<Task>, String> {
+fn task(task: serde_json::Value) -> Result<Option<Task>, TaskError> {
     Task::read(&serde_json::from_value(task).unwrap(), &check)
 }
 
@@ -70,13 +70,13 @@ fn a_missing_field_of_a_task_is_named() {
             "job.template.spec.template.spec is missing",
         ),
     ] {
-        let problem = task(given.clone()).unwrap_err();
+        let problem = task(given.clone()).unwrap_err().to_string();
         assert!(problem.contains(expected), "{given}: {problem}");
     }
     for (field, value) in [("timeout", "0s"), ("interval", "999ms")] {
         let mut given = metric("value > 0.0");
         given[field] = value.into();
-        assert!(task(given).unwrap_err().starts_with(field));
+        assert!(task(given).unwrap_err().to_string().starts_with(field));
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use starling_api::{RolloutStrategy, Stage, StageTask, StageTaskType};
 
 use super::stages::{Gate, Limits, REST, StageRules, Strategy};
-use crate::expand;
-use crate::gate::{CheckTest, Side, Task};
+use crate::expand::{self, SelectorError};
+use crate::gate::{CheckTest, Side, Task, TaskError};
 use crate::window::{Window, WindowError};
 
 /// What is wrong with a strategy. Each error names the field below `spec.rolloutStrategy`.
@@ -24,21 +24,25 @@ pub enum StrategyError {
         source: WindowError,
     },
     /// An invalid selector.
-    #[error("rolloutStrategy.{field}.clusterSelector: {problem}")]
+    #[error("rolloutStrategy.{field}.clusterSelector: {source}")]
     Selector {
         /// The field of the selector.
         field: String,
         /// What is wrong with it.
-        problem: String,
+        #[source]
+        source: SelectorError,
     },
-    /// Two stages with the same name, or a stage with the name of the implicit stage.
-    #[error("rolloutStrategy.stages: {problem}")]
-    StageName {
-        /// What is wrong.
-        problem: String,
+    /// A stage with the name of the implicit stage.
+    #[error("rolloutStrategy.stages: {REST:?} is the name of the implicit last stage")]
+    ReservedStageName,
+    /// Two stages with the same name.
+    #[error("rolloutStrategy.stages: the name {name:?} occurs twice")]
+    RepeatedStageName {
+        /// The name.
+        name: String,
     },
-    /// A task without a field that its type needs.
-    #[error("rolloutStrategy.stages[{stage}].{list}[{place}]: {problem}")]
+    /// An invalid task.
+    #[error("rolloutStrategy.stages[{stage}].{list}[{place}]: {source}")]
     Task {
         /// The name of the stage.
         stage: String,
@@ -46,8 +50,9 @@ pub enum StrategyError {
         list: &'static str,
         /// The index of the task.
         place: usize,
-        /// What is missing.
-        problem: String,
+        /// What is wrong with it.
+        #[source]
+        source: TaskError,
     },
 }
 
@@ -102,12 +107,12 @@ impl ReadStrategy {
         let mut stage_selectors = Vec::new();
         let mut effects = BTreeMap::new();
         for stage in &spec.stages {
-            if stage.name == REST || stages.iter().any(|known| known.name == stage.name) {
-                return Err(StrategyError::StageName {
-                    problem: match stage.name.as_str() {
-                        REST => format!("{REST:?} is the name of the implicit last stage"),
-                        name => format!("the name {name:?} occurs twice"),
-                    },
+            if stage.name == REST {
+                return Err(StrategyError::ReservedStageName);
+            }
+            if stages.iter().any(|known| known.name == stage.name) {
+                return Err(StrategyError::RepeatedStageName {
+                    name: stage.name.clone(),
                 });
             }
             stage_selectors.push(read_selector(&stage.cluster_selector, || {
@@ -176,9 +181,9 @@ fn read_selector(
     selector: &k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector,
     field: impl Fn() -> String,
 ) -> Result<Selector, StrategyError> {
-    expand::selector(selector).map_err(|problem| StrategyError::Selector {
+    expand::selector(selector).map_err(|source| StrategyError::Selector {
         field: field(),
-        problem,
+        source,
     })
 }
 
@@ -189,11 +194,11 @@ fn rules(
 ) -> Result<StageRules, StrategyError> {
     let mut gates = |side: Side, tasks: &[StageTask]| {
         let read = tasks.iter().enumerate().map(|(place, task)| {
-            let (gate, effect) = gate(task, check).map_err(|problem| StrategyError::Task {
+            let (gate, effect) = gate(task, check).map_err(|source| StrategyError::Task {
                 stage: stage.name.clone(),
                 list: side.list(),
                 place,
-                problem,
+                source,
             })?;
             if let Some(effect) = effect {
                 effects.insert((stage.name.clone(), side, place), Arc::new(effect));
@@ -230,22 +235,21 @@ fn one_approval(rules: &StageRules) -> Result<(), StrategyError> {
             stage: rules.name.clone(),
             list: side.list(),
             place,
-            problem: "a stage has one Approval, since a RolloutApproval is for the whole stage; give the other one a stage of its own"
-                .to_owned(),
+            source: TaskError::SecondApproval,
         }),
     }
 }
 
-fn gate(task: &StageTask, check: &CheckTest) -> Result<(Gate, Option<Task>), String> {
+fn gate(task: &StageTask, check: &CheckTest) -> Result<(Gate, Option<Task>), TaskError> {
     let effect = Task::read(task, check)?;
     let gate = match (task.type_, task.wait_time) {
         (StageTaskType::TimedWait, Some(wait)) => Gate::TimedWait(wait.as_std()),
-        (StageTaskType::TimedWait, None) => return Err("a TimedWait needs waitTime, such as 1h".to_owned()),
+        (StageTaskType::TimedWait, None) => return Err(TaskError::MissingWaitTime),
         (StageTaskType::Approval, None) => Gate::Approval,
         (kind @ (StageTaskType::Webhook | StageTaskType::Metric | StageTaskType::Job), None) => {
             Gate::Effect(kind)
         }
-        (_, Some(_)) => return Err("waitTime belongs to a TimedWait".to_owned()),
+        (_, Some(_)) => return Err(TaskError::MisplacedWaitTime),
     };
     Ok((gate, effect))
 }
