@@ -6,7 +6,7 @@ use std::sync::Arc;
 use starling_api::{Source, SyncTemplate};
 use starling_core::fingerprint::{self, EntryBuild};
 use starling_core::ignore::{IgnoreError, IgnoreRules};
-use starling_core::revision::RevisionError;
+use starling_core::revision::{Revision, RevisionError};
 
 use super::artifacts::Artifact;
 use super::caches::renders::RenderCache;
@@ -90,10 +90,14 @@ impl Builder<'_> {
                 .await?;
             builds.insert(fingerprint::of_manifests(&manifests.objects, keys.is_some()));
         }
-        let commit = keys.is_some().then(|| {
-            let whole = at.revision;
-            whole.split_once('@').map_or(whole, |(_, commit)| commit)
-        });
+        let commit = match keys {
+            Some(_) => {
+                let revision: Revision = at.revision.parse()?;
+                let commit = revision.commit();
+                Some(format!("{}:{commit}", commit.algorithm()))
+            }
+            None => None,
+        };
         Ok(EntryBuild {
             name: at.name,
             template: SyncTemplate {

@@ -20,7 +20,7 @@ pub struct EntryBuild<'a> {
     /// The template of the entry, before parameters are resolved.
     pub template: SyncTemplate,
     /// The commit, if the entry has encrypted objects.
-    pub commit: Option<&'a str>,
+    pub commit: Option<String>,
     /// The [`of_manifests`] of each build. There are several if the path or the namespace has parameters.
     pub builds: BTreeSet<String>,
 }

@@ -32,6 +32,32 @@ impl fmt::Display for ObjectId {
     }
 }
 
+impl ObjectId {
+    /// Returns the kind of the object.
+    #[must_use]
+    pub fn group_kind(&self) -> GroupKind {
+        GroupKind {
+            group: self.group.clone(),
+            kind: self.kind.clone(),
+        }
+    }
+
+    /// Whether the object is of this kind.
+    #[must_use]
+    pub fn is_of(&self, kind: &GroupKind) -> bool {
+        self.group == kind.group && self.kind == kind.kind
+    }
+}
+
+/// A kind of objects, independent of the API version.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupKind {
+    /// API group; empty for the core group.
+    pub group: String,
+    /// Kind, such as `Deployment`.
+    pub kind: String,
+}
+
 /// When an object is applied, relative to the others of its set. Pruning has the opposite order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {

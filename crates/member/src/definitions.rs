@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use starling_core::apply::Step;
-use starling_core::object::{ObjectId, RenderedObject, RenderedSet};
+use starling_core::object::{GroupKind, ObjectId, RenderedObject, RenderedSet};
 
 use super::attempt::Attempt;
 use super::call::{Call, JSON, Operation};
@@ -17,16 +17,13 @@ use super::paths;
 use super::transport::Member;
 use super::wait::Pauses;
 
-/// Group and kind of an object.
-type Kind<'a> = (&'a str, &'a str);
-
 /// The definitions that objects of the set need, by group and kind.
 pub(super) struct Definitions<'a> {
-    needed: BTreeMap<(String, String), &'a RenderedObject>,
+    needed: BTreeMap<GroupKind, &'a RenderedObject>,
     /// Kinds that are known to be served.
-    established: BTreeSet<(String, String)>,
+    established: BTreeSet<GroupKind>,
     /// Kinds that were not served in time, and why.
-    missing: BTreeMap<(String, String), String>,
+    missing: BTreeMap<GroupKind, String>,
     /// One time limit for all definitions.
     pauses: Option<Pauses>,
 }
@@ -87,9 +84,8 @@ impl<'a> Definitions<'a> {
     where
         'a: 's,
     {
-        let kinds: BTreeSet<Kind<'_>> = steps.map(kind_of).collect();
-        let needed = definitions(desired)
-            .filter(|((group, kind), _)| kinds.contains(&(group.as_str(), kind.as_str())));
+        let kinds: BTreeSet<GroupKind> = steps.map(|step| step.object.key.group_kind()).collect();
+        let needed = definitions(desired).filter(|(kind, _)| kinds.contains(kind));
         Self {
             needed: needed.collect(),
             established: BTreeSet::new(),
@@ -100,25 +96,28 @@ impl<'a> Definitions<'a> {
 
     /// Returns the definition that a step has to wait for.
     fn awaited(&self, step: &Step<'_>) -> Option<&'a RenderedObject> {
-        let (group, kind) = kind_of(step);
-        let kind = (group.to_owned(), kind.to_owned());
+        let kind = step.object.key.group_kind();
         (!self.established.contains(&kind))
             .then(|| self.needed.get(&kind).copied())
             .flatten()
     }
 }
 
-/// Returns the definitions of a set with the group and kind that each defines.
-fn definitions(desired: &RenderedSet) -> impl Iterator<Item = ((String, String), &RenderedObject)> {
+/// Returns the definitions of a set with the kind that each defines.
+fn definitions(desired: &RenderedSet) -> impl Iterator<Item = (GroupKind, &RenderedObject)> {
     let definitions = desired.objects.iter().filter(|object| is_definition(&object.key));
     definitions.filter_map(|object| {
         let Definition { spec } = serde_json::from_slice(&object.body).ok()?;
-        Some(((spec.group, spec.names.kind), object))
+        let kind = GroupKind {
+            group: spec.group,
+            kind: spec.names.kind,
+        };
+        Some((kind, object))
     })
 }
 
-/// Returns the groups and kinds that the definitions of a set define.
-pub(super) fn defined_kinds(desired: &RenderedSet) -> BTreeSet<(String, String)> {
+/// Returns the kinds that the definitions of a set define.
+pub(super) fn defined_kinds(desired: &RenderedSet) -> BTreeSet<GroupKind> {
     definitions(desired).map(|(kind, _)| kind).collect()
 }
 
@@ -154,7 +153,7 @@ impl Member {
                 ready.push(step);
                 continue;
             };
-            let kind = (step.object.key.group.clone(), step.object.key.kind.clone());
+            let kind = step.object.key.group_kind();
             let failed = outcome.failures.iter().any(|(key, _)| *key == definition.key);
             if !failed && !definitions.missing.contains_key(&kind) {
                 let pauses = definitions.pauses.get_or_insert_with(|| Pauses::within(attempt));
@@ -249,10 +248,6 @@ fn progress_of(conditions: &[LiveCondition]) -> Progress {
         (_, Some(established)) => Progress::Waiting(format!("is not established: {}", established.message)),
         (_, None) => Progress::Waiting("is not established".into()),
     }
-}
-
-fn kind_of<'s>(step: &'s Step<'_>) -> Kind<'s> {
-    (&step.object.key.group, &step.object.key.kind)
 }
 
 fn is_definition(key: &ObjectId) -> bool {

@@ -7,7 +7,7 @@ use starling_api::OWNER_LABEL;
 use starling_core::apply::Record;
 use starling_core::fields::FieldSet;
 use starling_core::health::counts;
-use starling_core::object::ObjectId;
+use starling_core::object::{GroupKind, ObjectId};
 use tokio::time::Instant;
 
 use super::attempt::Attempt;
@@ -47,7 +47,7 @@ pub struct DriftReport {
     /// For each drifted object that still exists: the fields that Starling applied, and the other field managers.
     pub managers: BTreeMap<ObjectId, (FieldSet, Vec<Manager>)>,
     /// Kinds (`group`, `kind`) that could not be read: nothing is known about their objects.
-    pub failures: Vec<((String, String), MemberError)>,
+    pub failures: Vec<(GroupKind, MemberError)>,
     /// Why the check ended early, if it did.
     pub interrupted: Option<MemberError>,
 }
@@ -106,29 +106,22 @@ impl Member {
         deadline: Instant,
     ) -> DriftReport {
         let attempt = Attempt::until(deadline);
-        let mut kinds: BTreeMap<(&str, &str), Vec<(&ObjectId, &Record)>> = BTreeMap::new();
+        let mut kinds: BTreeMap<GroupKind, Vec<(&ObjectId, &Record)>> = BTreeMap::new();
         for (key, record) in records {
-            kinds
-                .entry((&key.group, &key.kind))
-                .or_default()
-                .push((key, record));
+            kinds.entry(key.group_kind()).or_default().push((key, record));
         }
         let at_once = kinds.len().div_ceil(LISTS_EACH).min(LISTS);
         let mut batch = Batch::new(self.limits().concurrency.min(at_once));
         for (kind, known) in &kinds {
-            batch
-                .begin(
-                    *kind,
-                    self.find_drift_of_kind(owner, *kind, known, &attempt).boxed(),
-                )
-                .await;
+            let find = self.find_drift_of_kind(owner, kind, known, &attempt);
+            batch.begin(kind, find.boxed()).await;
         }
         let finished = batch.finish().await;
         let mut report = DriftReport {
             interrupted: finished.end,
             ..DriftReport::default()
         };
-        for ((group, kind), result) in finished.results {
+        for (kind, result) in finished.results {
             match result {
                 Ok(Findings { differing, versions }) => {
                     let versions = versions.into_iter().map(|(key, version)| (key.clone(), version));
@@ -137,7 +130,7 @@ impl Member {
                         .into_iter()
                         .for_each(|(key, finding)| report.add(key, finding));
                 }
-                Err(error) => report.failures.push(((group.to_owned(), kind.to_owned()), error)),
+                Err(error) => report.failures.push((kind.clone(), error)),
             }
         }
         report.failures.sort_by(|a, b| a.0.cmp(&b.0));
@@ -147,7 +140,7 @@ impl Member {
     async fn find_drift_of_kind<'a>(
         &self,
         owner: &str,
-        (group, kind): (&str, &str),
+        GroupKind { group, kind }: &GroupKind,
         known: &Known<'a>,
         attempt: &Attempt,
     ) -> Result<Findings<'a>, MemberError> {

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use starling_api::OWNER_LABEL;
 use starling_api::conditions::MESSAGE_LIMIT;
 use starling_core::health::{self, Health, Status};
-use starling_core::object::ObjectId;
+use starling_core::object::{GroupKind, ObjectId};
 use tokio::time::Instant;
 
 use super::attempt::Attempt;
@@ -37,8 +37,8 @@ const RESTARTS: usize = 2;
 pub struct HealthReport {
     /// The requested objects without those of `failures`.
     pub objects: BTreeMap<ObjectId, ObjectHealth>,
-    /// Kinds (`group`, `kind`) that could not be read: nothing is known about their objects.
-    pub failures: Vec<((String, String), MemberError)>,
+    /// Kinds that could not be read: nothing is known about their objects.
+    pub failures: Vec<(GroupKind, MemberError)>,
     /// Why the check ended early, if it did.
     pub interrupted: Option<MemberError>,
 }
@@ -98,24 +98,24 @@ impl Member {
         deadline: Instant,
     ) -> HealthReport {
         let attempt = Attempt::until(deadline);
-        let mut kinds: BTreeMap<(&str, &str), BTreeSet<&ObjectId>> = BTreeMap::new();
+        let mut kinds: BTreeMap<GroupKind, BTreeSet<&ObjectId>> = BTreeMap::new();
         for key in objects {
-            kinds.entry((&key.group, &key.kind)).or_default().insert(key);
+            kinds.entry(key.group_kind()).or_default().insert(key);
         }
         let mut batch = Batch::new(self.limits().concurrency);
         for (kind, wanted) in &kinds {
-            let read = self.read_health_of_kind(owner, *kind, wanted, now, &attempt);
-            batch.begin(*kind, read.boxed()).await;
+            let read = self.read_health_of_kind(owner, kind, wanted, now, &attempt);
+            batch.begin(kind, read.boxed()).await;
         }
         let finished = batch.finish().await;
         let mut report = HealthReport {
             interrupted: finished.end,
             ..HealthReport::default()
         };
-        for ((group, kind), result) in finished.results {
+        for (kind, result) in finished.results {
             match result {
                 Ok(objects) => report.objects.extend(objects),
-                Err(error) => report.failures.push(((group.to_owned(), kind.to_owned()), error)),
+                Err(error) => report.failures.push((kind.clone(), error)),
             }
         }
         report.failures.sort_by(|a, b| a.0.cmp(&b.0));
@@ -125,7 +125,7 @@ impl Member {
     async fn read_health_of_kind(
         &self,
         owner: &str,
-        (group, kind): (&str, &str),
+        GroupKind { group, kind }: &GroupKind,
         wanted: &BTreeSet<&ObjectId>,
         now: Timestamp,
         attempt: &Attempt,

@@ -13,7 +13,7 @@ use starling_core::apply::{
 };
 use starling_core::fields::remove;
 use starling_core::inventory::Entry;
-use starling_core::object::{ObjectId, RenderedObject, RenderedSet};
+use starling_core::object::{GroupKind, ObjectId, RenderedObject, RenderedSet};
 use starling_core::preview::{Change, canonical, difference};
 use tokio::time::Instant;
 
@@ -68,7 +68,7 @@ pub struct Preview {
 /// Namespaces and kinds that the render itself creates: objects that need them cannot be checked in a dry run.
 struct Provided {
     namespaces: BTreeSet<String>,
-    kinds: BTreeSet<(String, String)>,
+    kinds: BTreeSet<GroupKind>,
 }
 
 impl Member {
@@ -283,7 +283,7 @@ impl Provided {
     }
 
     fn kind_of(&self, key: &ObjectId) -> bool {
-        self.kinds.contains(&(key.group.clone(), key.kind.clone()))
+        self.kinds.contains(&key.group_kind())
     }
 
     fn namespace_of(&self, key: &ObjectId) -> bool {

@@ -27,8 +27,16 @@ struct DeletionTarget {
     terminating: bool,
 }
 
+/// The refusal of a change that leads to a recreation.
+pub(super) struct Refusal {
+    /// The request.
+    pub(super) request: String,
+    /// The message of the member.
+    pub(super) message: String,
+}
+
 impl Member {
-    /// Recreates an object, or returns why not. `refusal` is the operation that failed, and the message of the member.
+    /// Recreates an object, or returns why not.
     ///
     /// Deletes only an object that can be created again: a dry run first checks that the member accepts the new object.
     /// After a crash between deletion and creation, the next attempt finds the object missing and creates it.
@@ -37,11 +45,11 @@ impl Member {
         job: ApplyJob<'_>,
         step: &Step<'_>,
         path: &str,
-        refusal: (String, String),
+        refusal: Refusal,
         attempt: &Attempt,
     ) -> Result<Applied, MemberError> {
         let object = step.object;
-        let (request, message) = refusal;
+        let Refusal { request, message } = refusal;
         let refuse = |advice| MemberError::Immutable {
             request,
             message,

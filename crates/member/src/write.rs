@@ -13,6 +13,7 @@ use super::error::MemberError;
 use super::metadata::Partial;
 use super::outcome::{Applied, applied, unchanged};
 use super::paths;
+use super::recreate::Refusal;
 use super::transport::{ApiResponse, Member};
 
 impl Member {
@@ -36,7 +37,8 @@ impl Member {
         };
         let written = match written {
             Err(MemberError::Immutable { request, message, .. }) => {
-                self.recreate(job, step, &path, (request, message), attempt).await
+                let refusal = Refusal { request, message };
+                self.recreate(job, step, &path, refusal, attempt).await
             }
             other => other,
         };

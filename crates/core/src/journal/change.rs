@@ -119,14 +119,22 @@ impl Head {
     }
 }
 
+/// The entry before a change.
+#[derive(Clone, Copy)]
+pub(super) struct Former<'a> {
+    pub(super) head: &'a Head,
+    pub(super) plan: &'a Plan,
+}
+
 impl Change {
-    /// Returns the changes from a plan with this head to another plan; `clusters` are the views that changed.
+    /// Returns the changes from an entry to another plan; `clusters` are the views that changed.
     pub(super) fn new(
-        (head, before): (&Head, &Plan),
+        entry: Former<'_>,
         input: &PlanInput,
         plan: &Plan,
         clusters: BTreeMap<String, Option<ClusterView>>,
     ) -> Self {
+        let Former { head, plan: before } = entry;
         let count = plan.stages.len();
         let stages = plan.stages.iter().enumerate();
         Self {

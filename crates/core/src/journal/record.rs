@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use jiff::Timestamp;
 
-use super::change::Head;
+use super::change::{Former, Head};
 use super::{Body, Change, Entry, NotReadable, RecordedPlan, Whole};
 use crate::plan::{ClusterView, Plan, PlanInput, StagePlan};
 
@@ -155,7 +155,11 @@ impl Newest {
             .map(|(name, view)| (name.clone(), Some(view.clone())))
             .chain(gone.map(|name| (name.clone(), None)))
             .collect();
-        Change::new((&self.head, &self.plan), input, plan, clusters)
+        let former = Former {
+            head: &self.head,
+            plan: &self.plan,
+        };
+        Change::new(former, input, plan, clusters)
     }
 }
 

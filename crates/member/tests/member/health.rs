@@ -180,7 +180,7 @@ async fn an_unserved_kind_has_no_objects_and_a_failing_kind_affects_no_other() {
     let failed: Vec<_> = report
         .failures
         .iter()
-        .map(|((_, kind), _)| kind.as_str())
+        .map(|(kind, _)| kind.kind.as_str())
         .collect();
     assert_eq!(failed, ["Job"]);
     assert!(!report.objects.contains_key(&job) && report.interrupted.is_none());

@@ -79,8 +79,8 @@ pub(super) async fn check(
     if !repair.is_empty() || !report.foreign.is_empty() {
         return attempt(context, sync, wanted, Some(repair)).await;
     }
-    if let Some(((_, kind), error)) = report.failures.first() {
-        let message = format!("cannot check {kind} for drift: {}", crate::chain(error));
+    if let Some((kind, error)) = report.failures.first() {
+        let message = format!("cannot check {} for drift: {}", kind.kind, crate::chain(error));
         return Ok(failed(
             context,
             sync,

@@ -120,12 +120,7 @@ fn after_check(
     report: &DriftReport,
     records: &BTreeMap<ObjectId, Record>,
 ) -> DriftState {
-    let unseen = |key: &ObjectId| {
-        report
-            .failures
-            .iter()
-            .any(|((group, kind), _)| *group == key.group && *kind == key.kind)
-    };
+    let unseen = |key: &ObjectId| report.failures.iter().any(|(kind, _)| key.is_of(kind));
     // In step again: the drift fight is over.
     state
         .repaired
@@ -255,7 +250,7 @@ mod tests {
         let error = starling_member::MemberError::NotServed {
             request: String::new(),
         };
-        report.failures.push(((String::new(), "ConfigMap".into()), error));
+        report.failures.push((key("a").group_kind(), error));
         assert_eq!(after_check(before, &report, &BTreeMap::new()).repaired.len(), 2);
     }
 

@@ -11,7 +11,7 @@ use starling_api::SyncStatus;
 use starling_api::conditions;
 use starling_core::apply::Record;
 use starling_core::health::{Health, HealthVerdict, Read, Status, Watched, judge, waiting_since};
-use starling_core::object::{ObjectId, RenderedSet};
+use starling_core::object::{GroupKind, ObjectId, RenderedSet};
 use starling_core::progress;
 use starling_core::step::{Step, Wanted};
 use tokio::time::Instant;
@@ -250,10 +250,8 @@ fn is_too_slow(error: &MemberError) -> bool {
 }
 
 /// The health of an object that was not read.
-fn unread(key: &ObjectId, failures: &[((String, String), MemberError)]) -> Health {
-    let failure = failures
-        .iter()
-        .find(|((group, kind), _)| *group == key.group && *kind == key.kind);
+fn unread(key: &ObjectId, failures: &[(GroupKind, MemberError)]) -> Health {
+    let failure = failures.iter().find(|(kind, _)| key.is_of(kind));
     let message = failure.map_or_else(
         || "not read before the health check timed out".to_owned(),
         |(_, error)| crate::chain(error),

@@ -43,9 +43,6 @@ use validate::{ValidSync, validate};
 /// [`ReconcileError`] where an intent could not be recorded or the status not be written.
 pub async fn reconcile(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next, ReconcileError> {
     let Some(observed) = observe::observe(context, key) else {
-        context.caches.deadlines.forget(key);
-        context.caches.health.forget(key);
-        context.caches.drift.forget(key);
         return Ok(Next::OnEvent);
     };
     if observed.object.metadata.deletion_timestamp.is_some() {

@@ -45,6 +45,5 @@ pub(super) async fn release(context: SyncContext<'_>, observed: &Observed) -> Re
         .drop_owner_records(observed.cluster_id.as_str(), observed.owner.as_str())
         .await?;
     context.hub.set_finalizer(&*observed.object, false).await?;
-    context.caches.deadlines.forget(&observed.key);
     Ok(Next::OnEvent)
 }
