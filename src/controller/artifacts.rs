@@ -68,11 +68,12 @@ pub fn digest(revision: &Revision) -> &str {
 /// The full name that a revision of a Source is fetched by; `None` where the Source names the content itself.
 #[must_use]
 pub fn reference(source: &Source, revision: &Revision) -> Option<String> {
-    let folder = if source.spec.reference.branch.is_some() {
-        "heads"
-    } else {
-        "tags"
-    };
+    ref_name(source.spec.reference.branch.is_some(), revision)
+}
+
+/// The full name of the ref that a revision was found at. A revision by a commit alone has none.
+fn ref_name(is_branch: bool, revision: &Revision) -> Option<String> {
+    let folder = if is_branch { "heads" } else { "tags" };
     (!revision.name().is_empty()).then(|| format!("refs/{folder}/{}", revision.name()))
 }
 
@@ -149,15 +150,10 @@ pub fn resolve_ref(
     refs: &BTreeMap<String, String>,
 ) -> Result<Artifact, ResolveError> {
     let revision = resolve(policy, refs)?;
-    let reference = match policy {
-        RefPolicy::Branch(_) => Some(format!("refs/heads/{}", revision.name())),
-        RefPolicy::Tag(_) | RefPolicy::Semver(_) => Some(format!("refs/tags/{}", revision.name())),
-        RefPolicy::Commit(_) => None,
-    };
     Ok(Artifact {
         origin: origin.clone(),
+        reference: ref_name(matches!(policy, RefPolicy::Branch(_)), &revision),
         revision,
-        reference,
     })
 }
 

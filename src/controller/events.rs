@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
+use crate::controller::waits;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::events::v1::{Event, EventSeries};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -21,8 +21,6 @@ use starling_net::clock::Clock;
 const REPORTER: &str = "starling.dev/controller";
 /// The action of each event.
 const ACTION: &str = "Reconcile";
-/// Limit of one event: a slow management cluster must not hold up what the event is about.
-const TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest note that the API takes is 1 kB.
 const NOTE_LIMIT: usize = 1000;
 /// An event that is repeated within this time is counted as a series, as in client-go.
@@ -86,10 +84,10 @@ impl Events {
             reason: reason.to_owned(),
             note: cut(&note, NOTE_LIMIT),
         };
-        let error = match tokio::time::timeout(TIMEOUT, self.publish(of, &report)).await {
+        let error = match tokio::time::timeout(waits::EVENT_TIMEOUT, self.publish(of, &report)).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => crate::chain(&error),
-            Err(_) => format!("no answer within {TIMEOUT:?}"),
+            Err(_) => format!("no answer within {:?}", waits::EVENT_TIMEOUT),
         };
         let name = of.meta().name.clone().unwrap_or_default();
         tracing::warn!(object = %name, reason, %note, %error, "event not written");

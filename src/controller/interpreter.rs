@@ -14,8 +14,8 @@ use jiff::Timestamp;
 use starling_api::{EntryRevision, SyncGroupStatus};
 use starling_core::journal::{Draft, Recorder};
 use starling_core::rollout::{
-    self, Action, Admission, AdmissionRef, Effect, Outcome, ReleaseSnapshot, Removal, RolloutIntent,
-    StatusWrite,
+    self, Action, Admission, AdmissionRef, Effect, OpenGate, Outcome, ReleaseSnapshot, Removal,
+    RolloutIntent, StatusWrite,
 };
 use starling_ledger::{
     Admission as Intent, AdmissionKey, AdmissionOutcome, LedgerError, NewEntry, Rollout, RolloutOutcome,
@@ -47,8 +47,8 @@ pub trait GroupApi: Send {
     /// Forgets what was settled in the place of admissions that are recorded now.
     fn reopened(&mut self, admissions: &[Admission]);
 
-    /// Evaluates the gates that are open.
-    fn evaluate_gates(&mut self);
+    /// Evaluates the gates that are open, and ends the others.
+    fn evaluate_gates(&mut self, open: Vec<OpenGate>);
 
     /// Writes Syncs, each whatever becomes of the others. Returns whether all were written.
     fn admit(&mut self, admissions: &[Admission]) -> impl Future<Output = Result<bool, Self::Error>> + Send;
@@ -153,7 +153,7 @@ impl<A: GroupApi> Interpreter<'_, A> {
                     self.api.write_status(&write).await.map_err(Interrupted::Api)?;
                 }
                 Action::EndRollout { rollout, outcome } => self.end_rollout(rollout, outcome).await?,
-                Action::EvaluateGates => self.api.evaluate_gates(),
+                Action::EvaluateGates(open) => self.api.evaluate_gates(open),
                 Action::SettleAdmission { admission, reason } => {
                     let failed = AdmissionOutcome::Failed;
                     self.settle(&admission, failed, &reason).await?;

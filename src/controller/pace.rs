@@ -17,6 +17,7 @@ use starling_core::digest::{hash64, spread};
 use starling_net::clock::RuntimeClock;
 
 use super::cache::ObjectKey;
+use crate::controller::waits;
 
 /// Attempts that may start per second, over all clusters. An attempt is tens of requests, so this is far above
 /// what one controller carries out; it keeps a mistake (a thousand Syncs asked for at once) from being a storm.
@@ -29,8 +30,6 @@ const CLUSTER_BURST: NonZeroU32 = NonZeroU32::new(20).unwrap();
 const ASKED_PER_HOST: NonZeroU32 = NonZeroU32::new(5).unwrap();
 /// Requests to one git host that may start at once after a quiet time.
 const HOST_BURST: NonZeroU32 = NonZeroU32::new(20).unwrap();
-/// How long a start that had to wait may be put off further, so that those who waited do not start together.
-const JITTER: Duration = Duration::from_millis(50);
 
 /// A bucket.
 type Bucket = RateLimiter<NotKeyed, InMemoryState, RuntimeClock, NoOpMiddleware<Duration>>;
@@ -85,7 +84,7 @@ impl Pace {
     /// Waits until the bucket has something again, and a little longer.
     async fn wait(&self, clock: &RuntimeClock, early: &NotUntil<Duration>) {
         let number = self.waits.fetch_add(1, Ordering::Relaxed);
-        let jitter = spread(JITTER, hash64(&[&number.to_string()]));
+        let jitter = spread(waits::PACE_JITTER, hash64(&[&number.to_string()]));
         tokio::time::sleep(early.wait_time_from(clock.now()) + jitter).await;
     }
 
@@ -126,7 +125,7 @@ mod tests {
         let waited = start.elapsed();
         let least = Duration::from_millis(200);
         assert!(
-            (least..=least + JITTER + Duration::from_millis(1)).contains(&waited),
+            (least..=least + waits::PACE_JITTER + Duration::from_millis(1)).contains(&waited),
             "{waited:?}"
         );
     }

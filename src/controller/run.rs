@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use kube::Client;
 use starling_git::{GitLimits, GitStore};
@@ -35,14 +34,7 @@ use super::wake::By;
 use super::watch::follow;
 use super::work::{Crew, Schedule};
 use super::workqueue::{LaneRules, Workqueue};
-
-/// How long a stop waits for attempts that have begun.
-const GRACE: Duration = Duration::from_secs(20);
-/// How often the queue's times go into the ledger. They spare work after a restart and nothing else depends on
-/// them, so a second of them may be lost.
-const SAVE_INTERVAL: Duration = Duration::from_secs(1);
-/// How often what is no longer used is dropped.
-const TIDY_INTERVAL: Duration = Duration::from_secs(60);
+use crate::controller::waits;
 
 /// Workers of the Source loop: they mostly wait for git hosts.
 const SOURCE_WORKERS: usize = 8;
@@ -144,8 +136,9 @@ impl Controller {
     /// cut, which is what a crash would have done to it.
     pub async fn stop(mut self) {
         self.stop.cancel();
-        let drained =
-            tokio::time::timeout(GRACE, async { while self.workers.join_next().await.is_some() {} });
+        let drained = tokio::time::timeout(waits::STOP_GRACE, async {
+            while self.workers.join_next().await.is_some() {}
+        });
         if drained.await.is_err() {
             tracing::warn!("attempts did not end in time; the next start retries them");
             self.workers.shutdown().await;
@@ -296,8 +289,8 @@ async fn drop_unused_artifacts(context: &Context) {
 
 /// Housekeeping.
 async fn keep(context: Arc<Context>, schedule: Arc<Schedule>, stop: CancellationToken) {
-    let mut save = tokio::time::interval(SAVE_INTERVAL);
-    let mut tidy = tokio::time::interval(TIDY_INTERVAL);
+    let mut save = tokio::time::interval(waits::SAVE_INTERVAL);
+    let mut tidy = tokio::time::interval(waits::TIDY_INTERVAL);
     loop {
         tokio::select! {
             biased;

@@ -1,5 +1,7 @@
-//! How long the loops wait: every wait and limit of the four loops, with where its number comes from,
-//! and the jitter that keeps what began together from being done together for ever.
+//! How long the controller waits: every wait and limit of its loops, its gates and its requests to the management
+//! cluster, with where its number comes from, and the jitter that keeps what began together from being done together
+//! for ever. Waits that a decision of `starling_core` contains stand beside the decision, and the times for which
+//! a cache keeps something beside the cache.
 
 use std::time::Duration;
 
@@ -54,6 +56,42 @@ pub(super) const BUILD_RETRY: Duration = Duration::from_secs(30);
 /// Wait after the management cluster did not answer, or did not take something, while a group is being deleted;
 /// doubles.
 pub(super) const GROUP_DELETION_RETRY: Duration = Duration::from_secs(5);
+
+/// Wait after a reconcile that could not even report, or that panicked; doubles.
+pub(super) const RECONCILE_RETRY: Duration = Duration::from_secs(1);
+/// The longest of those waits. A failure of this kind is about what is wrong around an object, not about its own backoff, so an object that
+/// is well again is reconciled within a minute.
+pub(super) const RECONCILE_LONGEST_RETRY: Duration = Duration::from_secs(60);
+
+/// Limit of one request to the management cluster. kube has none of its own.
+pub(super) const HUB_TIMEOUT: Duration = Duration::from_secs(30);
+/// Limit of one event: a slow management cluster must not hold up what the event is about.
+pub(super) const EVENT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Wait after the first failure of a watch; doubles.
+pub(super) const WATCH_RETRY: Duration = Duration::from_millis(800);
+/// The longest wait. client-go's is three times as long; but a cache that learns late that the management cluster is
+/// back, or has compacted its history, is out of date for as long.
+pub(super) const WATCH_LONGEST_RETRY: Duration = Duration::from_secs(10);
+/// The least wait after a failure, whatever the backoff says: it keeps the loop from spinning.
+pub(super) const WATCH_LEAST_RETRY: Duration = Duration::from_millis(10);
+/// How long a watch must go without a failure for its waits to begin anew: one that lists and then fails, again and
+/// again, would list in a loop.
+pub(super) const WATCH_STEADY: Duration = Duration::from_secs(60);
+
+/// How long the test of an answer may take: an expression may go through the series of an answer several times over.
+pub(super) const METRIC_TEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Wait between two attempts to delete a Job whose gate is not open any more.
+pub(super) const JOB_DELETION_RETRY: Duration = Duration::from_secs(2);
+
+/// How long a start that had to wait may be put off further, so that those who waited do not start together.
+pub(super) const PACE_JITTER: Duration = Duration::from_millis(50);
+/// How long a stop waits for attempts that have begun.
+pub(super) const STOP_GRACE: Duration = Duration::from_secs(20);
+/// How often the queue's times go into the ledger. They spare work after a restart and nothing else depends on
+/// them, so a second of them may be lost.
+pub(super) const SAVE_INTERVAL: Duration = Duration::from_secs(1);
+/// How often what is no longer used is dropped.
+pub(super) const TIDY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// `interval`, a tenth more or less by `seed`.
 pub(super) fn around(interval: Duration, seed: &str) -> Duration {

@@ -14,19 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::cache::{Cache, Change, SecondaryIndex};
 use super::hub::{Hub, Kind};
-
-/// Wait after the first failure of a watch; doubles.
-const FIRST_WAIT: Duration = Duration::from_millis(800);
-/// The longest wait. client-go's is three times as long; but a cache that learns late that the management cluster is
-/// back, or has compacted its history, is out of date for as long.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
-
-/// How long a watch must go without a failure for its waits to begin anew: one that lists and then fails, again and
-/// again, would list in a loop.
-const STEADY: Duration = Duration::from_secs(60);
-
-/// The least wait after a failure, whatever the backoff says: it keeps the loop from spinning.
-const LEAST_WAIT: Duration = Duration::from_millis(10);
+use crate::controller::waits;
 
 /// How long to wait after each failure in a row.
 struct Away {
@@ -48,7 +36,7 @@ impl Iterator for Away {
 
     fn next(&mut self) -> Option<Duration> {
         self.failures = self.failures.saturating_add(1);
-        Some(backoff::delay(FIRST_WAIT, self.failures, &self.kind).min(LONGEST_WAIT))
+        Some(backoff::delay(waits::WATCH_RETRY, self.failures, &self.kind).min(waits::WATCH_LONGEST_RETRY))
     }
 }
 
@@ -80,7 +68,7 @@ pub(super) async fn follow<K, B>(
     // A watch error is not worth ending anything for; the backoff keeps an API server that is away from being
     // asked in a loop.
     let events = watcher(api, watcher::Config::default())
-        .backoff(ResetTimerBackoff::new(Away::of(&kind), STEADY))
+        .backoff(ResetTimerBackoff::new(Away::of(&kind), waits::WATCH_STEADY))
         .take_until(stop.cancelled_owned());
     tokio::pin!(events);
     while let Some(event) = events.next().await {
@@ -96,7 +84,7 @@ pub(super) async fn follow<K, B>(
             }
             Err(error) => {
                 tracing::warn!(kind = %kind, error = %crate::chain(&error), "watch interrupted");
-                tokio::time::sleep(LEAST_WAIT).await;
+                tokio::time::sleep(waits::WATCH_LEAST_RETRY).await;
             }
         }
     }

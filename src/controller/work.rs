@@ -15,13 +15,7 @@ use super::cache::ObjectKey;
 use super::context::{Context, Next};
 use super::queues::Loop;
 use super::reconcile::{self, ReconcileError};
-
-/// Wait after a reconcile that could not even report, or that panicked; doubles.
-const RETRY: Duration = Duration::from_secs(1);
-
-/// The longest of those waits. It is about what is wrong around an object, not about its own backoff, so an object that
-/// is well again is reconciled within a minute.
-const LONGEST_RETRY: Duration = Duration::from_secs(60);
+use crate::controller::waits;
 
 /// Hands a key to its loop.
 async fn reconcile(of: Loop, context: &Context, key: &ObjectKey) -> Result<Next, ReconcileError> {
@@ -136,11 +130,11 @@ impl Crew {
             Ok(Ok(next)) => next,
             Ok(Err(error)) => {
                 tracing::warn!(kind, object = %key, error = %crate::chain(&error), "reconcile failed");
-                Next::Retry(RETRY)
+                Next::Retry(waits::RECONCILE_RETRY)
             }
             Err(_) => {
                 tracing::error!(kind, object = %key, "reconcile panicked; retrying later");
-                Next::Retry(RETRY)
+                Next::Retry(waits::RECONCILE_RETRY)
             }
         }
     }
@@ -152,7 +146,7 @@ impl Crew {
                 let count = failures.entry(key.clone()).or_insert(0);
                 *count = count.saturating_add(1);
                 let wait = backoff::delay(start, *count, &key.to_string());
-                Some(wait.min(LONGEST_RETRY.max(start)))
+                Some(wait.min(waits::RECONCILE_LONGEST_RETRY.max(start)))
             }
             Next::After(wait) => {
                 failures.remove(key);

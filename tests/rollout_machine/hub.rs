@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use starling::controller::interpreter::GroupApi;
-use starling_core::rollout::{Admission, AdmissionRef, Decided, ReleaseSnapshot, Removal, StatusWrite};
+use starling_core::rollout::{
+    Admission, AdmissionRef, Decided, OpenGate, ReleaseSnapshot, Removal, StatusWrite,
+};
 use starling_ledger::Ledger;
 
 use crate::faults::{Faults, Interrupted};
@@ -72,7 +74,7 @@ impl GroupApi for Hub<'_> {
         self.memory.settled.retain(|settled| !is_reopened(settled));
     }
 
-    fn evaluate_gates(&mut self) {}
+    fn evaluate_gates(&mut self, _: Vec<OpenGate>) {}
 
     async fn admit(&mut self, admissions: &[Admission]) -> Result<bool, Interrupted> {
         let mut all = true;

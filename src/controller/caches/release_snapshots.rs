@@ -275,9 +275,14 @@ fn object(group: &SyncGroup, rollout: i64, snapshot: &ReleaseSnapshot) -> Contro
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use http::request::Parts;
+    use serde_json::{Value, json};
     use starling_api::SyncEntry;
 
     use super::*;
+    use crate::controller::hub::testing::{answering, failure};
 
     #[test]
     fn names_are_short_enough_and_tell_releases_apart() {
@@ -293,7 +298,7 @@ mod tests {
     #[test]
     fn a_group_of_the_same_name_has_none_of_the_former_ones_releases() {
         let group = |uid: &str| -> SyncGroup {
-            serde_json::from_value(serde_json::json!({
+            serde_json::from_value(json!({
                 "apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup",
                 "metadata": {"name": "shop", "namespace": "fleet", "uid": uid}, "spec": {"clusterSelector": {}}
             }))
@@ -317,7 +322,7 @@ mod tests {
 
     #[test]
     fn an_object_of_another_controller_is_not_replaced() {
-        let group: SyncGroup = serde_json::from_value(serde_json::json!({
+        let group: SyncGroup = serde_json::from_value(json!({
             "apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup",
             "metadata": {"name": "shop", "namespace": "fleet", "uid": "u"}, "spec": {"clusterSelector": {}}
         }))
@@ -344,10 +349,9 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_read_with_its_templates() {
-        let entry: SyncEntry = serde_json::from_value(
-            serde_json::json!({"name": "app", "sourceRef": {"name": "s"}, "path": "./x"}),
-        )
-        .unwrap();
+        let entry: SyncEntry =
+            serde_json::from_value(json!({"name": "app", "sourceRef": {"name": "s"}, "path": "./x"}))
+                .unwrap();
         let snapshot = ReleaseSnapshot {
             digest: "sha256:a".into(),
             revisions: vec![EntryRevision {
@@ -356,12 +360,7 @@ mod tests {
             }],
             entries: vec![entry],
         };
-        let group: SyncGroup = serde_json::from_value(serde_json::json!({
-            "apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup",
-            "metadata": {"name": "shop", "namespace": "fleet", "uid": "u"}, "spec": {"clusterSelector": {}}
-        }))
-        .unwrap();
-        let kept = object(&group, 7, &snapshot);
+        let kept = object(&shop(), 7, &snapshot);
         assert_eq!(kept.revision, 7);
         let read: ReleaseSnapshot = serde_json::from_value(kept.data.unwrap().0).unwrap();
         assert_eq!(read, snapshot);
@@ -372,38 +371,15 @@ mod tests {
         assert!(read.entry("app").is_some() && read.entry("other").is_none());
     }
 
-    use std::sync::Mutex;
-
-    use kube::client::Body;
-    use serde_json::{Value, json};
-
     /// A management cluster with at most one ControllerRevision.
     type Server = Arc<Mutex<Option<Value>>>;
 
     fn hub(server: &Server) -> Hub {
         let server = server.clone();
-        let service = tower::service_fn(move |request: http::Request<Body>| {
-            let server = server.clone();
-            async move {
-                let (parts, body) = request.into_parts();
-                let body = body.collect_bytes().await.unwrap_or_default();
-                let (code, answer) = answer(&server, &parts, &body);
-                let response = http::Response::builder().status(code);
-                let response = response.body(Body::from(answer.to_string().into_bytes()));
-                response.map_err(|error| Box::new(error) as Box<dyn std::error::Error + Send + Sync>)
-            }
-        });
-        Hub::new(kube::Client::new(service, "default"))
+        answering(move |parts, body| answer(&server, parts, body))
     }
 
-    fn answer(server: &Server, parts: &http::request::Parts, body: &[u8]) -> (u16, Value) {
-        let name = parts.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
-        let failure = |code: u16, reason: &str| {
-            let details = json!({"name": name, "group": "apps", "kind": "controllerrevisions"});
-            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
-                "reason": reason, "message": reason, "details": details});
-            (code, status)
-        };
+    fn answer(server: &Server, parts: &Parts, body: &[u8]) -> (u16, Value) {
         let mut known = server.lock().unwrap();
         match (parts.method.as_str(), known.as_mut()) {
             ("POST", None) => {
@@ -412,8 +388,8 @@ mod tests {
                 *known = Some(made.clone());
                 (201, made)
             }
-            ("POST", Some(_)) => failure(409, "AlreadyExists"),
-            ("GET" | "DELETE", None) => failure(404, "NotFound"),
+            ("POST", Some(_)) => failure(parts, 409, "AlreadyExists"),
+            ("GET" | "DELETE", None) => failure(parts, 404, "NotFound"),
             ("GET", Some(object)) => (200, object.clone()),
             // It waits for its finalizers.
             ("DELETE", Some(object)) if object["metadata"]["finalizers"].is_array() => {
@@ -422,10 +398,8 @@ mod tests {
             }
             ("DELETE", Some(_)) => {
                 *known = None;
-                (
-                    200,
-                    json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}),
-                )
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Success"});
+                (200, status)
             }
             (method, _) => panic!("{method}"),
         }

@@ -1,7 +1,5 @@
 //! Runs a Job on the management cluster, in the namespace of the group.
 
-use std::time::Duration;
-
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt as _;
 use serde_json::Value;
@@ -11,11 +9,10 @@ use starling_core::gate::job::{JobOwner, deleted_message, is_of, name, object, r
 use super::gate_task::GateTask;
 use crate::controller::cache::ObjectKey;
 use crate::controller::hub::HubError;
+use crate::controller::waits;
 
 /// Evaluations to delete a Job whose gate is not open any more. A Job that is left is logged, and goes with its group.
 const DELETIONS: u32 = 3;
-/// The pause between two of them.
-const PAUSE: Duration = Duration::from_secs(2);
 
 /// Whether the Job was there before.
 #[derive(Debug, Default)]
@@ -76,7 +73,7 @@ pub(super) async fn end(gate: &GateTask) {
                 tracing::warn!(group = %gate.group, job = %key, error = %crate::chain(&error), attempt, "cannot delete the Job of a gate");
             }
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(waits::JOB_DELETION_RETRY).await;
     }
 }
 

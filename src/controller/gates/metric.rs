@@ -1,7 +1,5 @@
 //! Asks a Prometheus.
 
-use std::time::Duration;
-
 use starling_core::gate::Evaluation;
 use starling_core::gate::metric::PATH;
 use starling_expression::{Expression, metric};
@@ -10,9 +8,7 @@ use url::form_urlencoded;
 
 use super::gate_task::GateTask;
 use super::secret::{self, Values};
-
-/// How long the test of an answer may take: an expression may go through the series of an answer several times over.
-const TEST: Duration = Duration::from_secs(5);
+use crate::controller::waits;
 
 /// What a Prometheus is asked.
 pub(super) struct Question<'a> {
@@ -73,10 +69,13 @@ async fn try_to_ask(
 /// Holds an answer against the test, on a thread that may be kept busy with it.
 async fn judge(status: u16, body: bytes::Bytes, test: Expression) -> Evaluation {
     let reading = tokio::task::spawn_blocking(move || metric::judge(status, &body, &test));
-    match tokio::time::timeout(TEST, reading).await {
+    match tokio::time::timeout(waits::METRIC_TEST_TIMEOUT, reading).await {
         Ok(Ok(evaluation)) => evaluation,
         Ok(Err(_)) => Evaluation::Failed("metric.test could not be run on the answer".to_owned()),
-        Err(_) => Evaluation::Failed(format!("metric.test takes longer than {TEST:?}")),
+        Err(_) => Evaluation::Failed(format!(
+            "metric.test takes longer than {:?}",
+            waits::METRIC_TEST_TIMEOUT
+        )),
     }
 }
 

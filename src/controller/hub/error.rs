@@ -1,11 +1,7 @@
 //! Why a request to the management cluster fails, and the limit of each.
 
-use std::time::Duration;
-
 use super::super::cache::ObjectKey;
-
-/// Limit of one request to the management cluster. kube has none of its own.
-const TIMEOUT: Duration = Duration::from_secs(30);
+use crate::controller::waits;
 
 /// Why a request to the management cluster failed.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +18,10 @@ pub enum HubError {
         source: Box<kube::Error>,
     },
     /// It did not answer in time.
-    #[error("{action} {object} on the management cluster: no answer within {TIMEOUT:?}")]
+    #[error(
+        "{action} {object} on the management cluster: no answer within {:?}",
+        waits::HUB_TIMEOUT
+    )]
     Timeout {
         /// What was tried.
         action: &'static str,
@@ -69,7 +68,7 @@ pub(super) async fn within<T>(
     object: ObjectKey,
     request: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, HubError> {
-    match tokio::time::timeout(TIMEOUT, request).await {
+    match tokio::time::timeout(waits::HUB_TIMEOUT, request).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(source)) => Err(HubError::Request {
             action,

@@ -2,6 +2,8 @@
 
 mod error;
 mod installation;
+#[cfg(test)]
+pub mod testing;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

@@ -1,7 +1,6 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use kube::client::Body;
 use kube::core::{DeserializeGuard, Selector};
 use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
@@ -17,7 +16,7 @@ use super::super::caches::health::SyncHealth;
 use super::super::caches::plan_memo::PlanMemo;
 use super::super::exported_trees::ExportedTrees;
 use super::super::gates::{GateTools, Open};
-use super::super::hub::Hub;
+use super::super::hub::testing;
 use super::super::ports::Ports;
 use super::super::run::{Settings, assemble};
 use super::*;
@@ -60,12 +59,7 @@ async fn context(folder: &Path) -> Context {
         kustomize: None,
         sops: None,
     };
-    let nothing = tower::service_fn(async |_: http::Request<Body>| {
-        let answer = http::Response::builder().status(404).body(Body::empty());
-        answer.map_err(|error| Box::new(error) as Box<dyn std::error::Error + Send + Sync>)
-    });
-    let hub = Hub::new(kube::Client::new(nothing, "default"));
-    assemble(ports, hub, "installation".to_owned(), &settings)
+    assemble(ports, testing::empty(), "installation".to_owned(), &settings)
 }
 
 fn object<K: serde::de::DeserializeOwned>(kind: &str, name: &str, spec: &Value) -> K {

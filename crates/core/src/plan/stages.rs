@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use starling_api::{IntOrPercent, OnFailure, OnUnreachable, StageTaskType};
+use starling_api::{IntOrPercent, OnFailure, OnUnreachable, RolloutDirection, StageTaskType};
 
 use crate::window::Window;
 
@@ -104,6 +104,26 @@ pub enum Direction {
     Back,
     /// Back at once: of the strategy only `maxConcurrency`, `maxFailures` and `progressDeadline` apply.
     BackAtOnce,
+}
+
+impl From<RolloutDirection> for Direction {
+    fn from(direction: RolloutDirection) -> Self {
+        match direction {
+            RolloutDirection::Forward => Self::Forward,
+            RolloutDirection::Back => Self::Back,
+            RolloutDirection::BackAtOnce => Self::BackAtOnce,
+        }
+    }
+}
+
+impl From<Direction> for RolloutDirection {
+    fn from(direction: Direction) -> Self {
+        match direction {
+            Direction::Forward => Self::Forward,
+            Direction::Back => Self::Back,
+            Direction::BackAtOnce => Self::BackAtOnce,
+        }
+    }
 }
 
 /// The record of a stage in one rollout. A time that is set is never cleared.

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, READY};
-use starling_api::{
-    ClusterCounts, HeldRelease, ReleaseStatus, RolloutDirection, RolloutPhase, RolloutStatus, SyncGroupStatus,
-};
+use starling_api::{ClusterCounts, HeldRelease, ReleaseStatus, RolloutPhase, RolloutStatus, SyncGroupStatus};
 
 use super::effect::{Action, Outcome, RolloutIntent};
 use super::next::{self, Cause};
@@ -46,11 +44,7 @@ impl Beginning {
             id: left.as_ref().map_or(0, |left| left.id) + 1,
             release: snapshot.digest.clone(),
             revisions: snapshot.revisions.clone(),
-            direction: match direction {
-                Direction::Forward => RolloutDirection::Forward,
-                Direction::Back => RolloutDirection::Back,
-                Direction::BackAtOnce => RolloutDirection::BackAtOnce,
-            },
+            direction: direction.into(),
             phase: RolloutPhase::Pending,
             start_time: facts.now.to_string(),
             ..RolloutStatus::default()

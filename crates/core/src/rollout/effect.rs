@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use starling_api::{DeletionPolicy, EntryRevision, SyncGroupStatus};
 
+use super::gates::OpenGate;
 use super::snapshot::ReleaseSnapshot;
 use crate::journal::Draft;
 use crate::plan::LeavingCause;
@@ -60,8 +61,8 @@ pub enum Action {
         /// How it ended.
         outcome: Outcome,
     },
-    /// Evaluates the gates that the plan has open, and ends those that nothing waits for any more.
-    EvaluateGates,
+    /// Evaluates these gates, and ends those that nothing waits for any more.
+    EvaluateGates(Vec<OpenGate>),
     /// Ends an admission in the ledger whose Sync never will: only the plan knows that its time is over.
     SettleAdmission {
         /// Which one.

@@ -6,6 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use starling_api::{RolloutPhase, SyncGroupStatus};
 
 use super::effect::{Action, Admission, Outcome, Removal};
+use super::gates;
 use super::observe::{Facts, Observations, Rolling};
 use super::planned::Planned;
 use super::status::has_succeeded;
@@ -44,12 +45,12 @@ pub(super) fn too_early(
 
 /// The actions that carry the plan out, in order: admissions are recorded before they are made, and removals come after
 /// them.
-pub(super) fn actions(planned: &Planned, now: Timestamp, observed: &dyn Observations) -> Vec<Action> {
+pub(super) fn actions(planned: &Planned, facts: &Facts<'_>, observed: &dyn Observations) -> Vec<Action> {
     let Planned {
         rolling, input, plan, ..
     } = planned;
-    let mut actions = vec![Action::EvaluateGates];
-    let admissions = admissions(rolling, input, plan, now);
+    let mut actions = vec![Action::EvaluateGates(gates::open(planned, facts))];
+    let admissions = admissions(rolling, input, plan, facts.now);
     if !admissions.is_empty() {
         actions.push(Action::RecordAdmissions(admissions.clone()));
         actions.push(Action::Admit(admissions));

@@ -15,6 +15,7 @@ mod choose;
 mod effect;
 mod finish;
 mod garbage;
+mod gates;
 pub mod next;
 mod observe;
 pub mod operator;
@@ -30,6 +31,7 @@ pub use actions::{retry_counts_at, without_retried};
 pub use effect::{
     Action, Admission, AdmissionRef, Durable, Effect, Epoch, Outcome, Removal, RolloutIntent, StatusWrite,
 };
+pub use gates::OpenGate;
 pub use observe::{Facts, Known, Loaded, Need, Observations, Offer, Rolling};
 pub use restart::ended;
 pub use snapshot::ReleaseSnapshot;

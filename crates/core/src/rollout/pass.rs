@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use starling_api::{RolloutDirection, SyncGroupStatus};
+use starling_api::SyncGroupStatus;
 
 use super::actions::without_retried;
 use super::effect::{Action, Effect};
@@ -11,7 +11,7 @@ use super::operator::OperatorActions;
 use super::planned::{InStatus, Planned};
 use super::snapshot::ReleaseSnapshot;
 use super::transition::{Blocked, StepError, Transition};
-use crate::plan::{Direction, Plan, PlanInput, RolloutView, plan, record};
+use crate::plan::{Plan, PlanInput, RolloutView, plan, record};
 
 /// One pass of the machine.
 pub(super) struct Pass<'a, 'o> {
@@ -58,11 +58,7 @@ impl Pass<'_, '_> {
             strategy: facts.strategy.strategy.clone(),
             rollout: RolloutView {
                 release: rolling.rollout.release.clone(),
-                direction: match rolling.rollout.direction {
-                    RolloutDirection::Forward => Direction::Forward,
-                    RolloutDirection::Back => Direction::Back,
-                    RolloutDirection::BackAtOnce => Direction::BackAtOnce,
-                },
+                direction: rolling.rollout.direction.into(),
                 started_at: rolling.started_at(),
                 stages: without_retried(stages, &actions.steering.retries, facts.now),
                 approvals: actions.approvals.clone(),

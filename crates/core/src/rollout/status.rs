@@ -9,6 +9,7 @@ use starling_api::{
 };
 
 use super::observe::Facts;
+use super::transition::Blocked;
 use crate::plan::{Counts, Plan, Report, record};
 
 /// Clusters in trouble that status names; the ledger has all of them.
@@ -46,10 +47,7 @@ pub(super) fn status(before: &SyncGroupStatus, parts: Parts<'_>, facts: &Facts<'
     updates.extend(more);
     SyncGroupStatus {
         observed_generation: facts.generation,
-        last_handled_reconcile_at: facts
-            .requested_at
-            .unwrap_or(&before.last_handled_reconcile_at)
-            .to_owned(),
+        last_handled_reconcile_at: handled(before, facts),
         clusters: counts(report.counts),
         conditions: conditions::merge(&before.conditions, updates, facts.generation, now),
         rollout: Some(rollout),
@@ -58,6 +56,29 @@ pub(super) fn status(before: &SyncGroupStatus, parts: Parts<'_>, facts: &Facts<'
         queue: before.queue.clone(),
         problems: problems(&before.problems, report, now),
     }
+}
+
+/// The status of a group whose rollout cannot be planned. What has rolled stays as it is.
+pub(super) fn blocked(before: &SyncGroupStatus, blocked: &Blocked, facts: &Facts<'_>) -> SyncGroupStatus {
+    let ready = ConditionUpdate {
+        type_: READY,
+        status: ConditionStatus::False,
+        reason: blocked.reason.to_owned(),
+        message: blocked.message.clone(),
+    };
+    SyncGroupStatus {
+        observed_generation: facts.generation,
+        last_handled_reconcile_at: handled(before, facts),
+        conditions: conditions::merge(&before.conditions, vec![ready], facts.generation, facts.now),
+        ..before.clone()
+    }
+}
+
+fn handled(before: &SyncGroupStatus, facts: &Facts<'_>) -> String {
+    facts
+        .requested_at
+        .unwrap_or(&before.last_handled_reconcile_at)
+        .to_owned()
 }
 
 /// Whether the rollout in a status has succeeded. A group without clusters has nothing to roll out yet: its rollout is

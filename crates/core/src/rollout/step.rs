@@ -147,9 +147,18 @@ impl Pass<'_, '_> {
             InStatus::None => Ok(self.nothing(None)),
             InStatus::Lost(_) => {
                 let blocked = lost(stuck.as_deref());
+                let after = status::blocked(self.known.status, &blocked, self.facts);
+                // No gate of it is open any more.
+                let mut actions = vec![Action::EvaluateGates(Vec::new())];
+                actions.extend((after != *self.known.status).then(|| {
+                    Action::WriteStatus(Box::new(StatusWrite {
+                        status: after.clone(),
+                        durable: None,
+                    }))
+                }));
                 Ok(Transition {
-                    // No gate of it is open any more.
-                    effects: self.effects([Action::EvaluateGates]),
+                    effects: self.effects(actions),
+                    status: after,
                     stuck,
                     ..self.nothing(Some(blocked))
                 })
@@ -197,7 +206,9 @@ impl Pass<'_, '_> {
         let (previous, direction, cause) = (beginning.previous, beginning.direction, beginning.cause);
         let left_id = status.rollout.as_ref().map(|left| left.id);
         let (begun, rollout, mut before) = beginning.begin(status, self.facts);
-        before.extend(self.store_held(&begun, rollout.id));
+        // A release that is held from now on may never have rolled, and what status names is stored.
+        let held = begun.held_release.as_ref();
+        before.extend(held.and_then(|held| self.store_offered(&held.release, rollout.id)));
         // What the plan of the new rollout needs is asked for before anything is given away.
         if let Err(need) = self.known_good(&begun, &rollout.release) {
             return Err(self.needs(need, in_status));
@@ -314,7 +325,7 @@ impl Pass<'_, '_> {
         actions.extend(before);
         actions.extend(first);
         actions.extend(self.journal(id, &planned.input, &planned.plan)?);
-        actions.extend(finish::actions(&planned, facts.now, self.observed));
+        actions.extend(finish::actions(&planned, facts, self.observed));
         actions.extend(last);
         actions.extend(finish::digest(&report, &planned.input));
         actions.extend(garbage);
@@ -340,32 +351,23 @@ impl Pass<'_, '_> {
         })
     }
 
-    /// Stores the release that is held from now on, where it never rolled: what status names is stored.
-    fn store_held(&self, begun: &SyncGroupStatus, rollout: i64) -> Option<Action> {
-        let held = &begun.held_release.as_ref()?.release;
-        let offered = self.facts.offer.snapshot.as_ref()?;
-        (offered.digest == *held && !self.observed.is_stored(held)).then(|| Action::StoreRelease {
-            rollout,
-            snapshot: offered.clone(),
-        })
-    }
-
     /// Stores the rolling release again while the Sources still offer it: an operator may have deleted the stored one,
     /// and it could not be rolled back to once the Sources offer another.
     fn store_again(&self, rolling: &Rolling, before: &[Action]) -> Option<Action> {
         let digest = &rolling.rollout.release;
-        let is_offered = self
-            .facts
-            .offer
-            .snapshot
-            .as_ref()
-            .is_some_and(|offered| offered.digest == *digest);
         let is_stored_now = before.iter().any(
             |action| matches!(action, Action::StoreRelease { snapshot, .. } if snapshot.digest == *digest),
         );
-        (is_offered && !is_stored_now && !self.observed.is_stored(digest)).then(|| Action::StoreRelease {
-            rollout: rolling.rollout.id,
-            snapshot: rolling.snapshot.clone(),
+        let store = || self.store_offered(digest, rolling.rollout.id);
+        (!is_stored_now).then(store).flatten()
+    }
+
+    /// Stores a release that the Sources offer and that is not stored.
+    fn store_offered(&self, digest: &str, rollout: i64) -> Option<Action> {
+        let offered = self.facts.offer.snapshot.as_ref()?;
+        (offered.digest == digest && !self.observed.is_stored(digest)).then(|| Action::StoreRelease {
+            rollout,
+            snapshot: offered.clone(),
         })
     }
 

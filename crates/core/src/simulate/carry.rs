@@ -33,7 +33,7 @@ impl World {
                 | Action::StoreRelease { .. }
                 | Action::RecordRollout(_)
                 | Action::EndRollout { .. }
-                | Action::EvaluateGates
+                | Action::EvaluateGates(_)
                 | Action::SettleAdmission { .. }
                 | Action::RecordAdmissions(_)
                 | Action::RemoveSyncs(_)

@@ -8,7 +8,9 @@ use futures::StreamExt;
 use kube::ResourceExt;
 use starling_api::{Cluster, DeletionPolicy, SyncGroupStatus, SyncResource};
 use starling_core::plan::LeavingCause;
-use starling_core::rollout::{Admission, AdmissionRef, Decided, ReleaseSnapshot, Removal, StatusWrite};
+use starling_core::rollout::{
+    Admission, AdmissionRef, Decided, OpenGate, ReleaseSnapshot, Removal, StatusWrite,
+};
 
 use super::observe::Group;
 use super::{digest, garbage, gates, held, leave, sync};
@@ -67,9 +69,9 @@ impl GroupApi for HubOf<'_> {
         settled.reopen(&self.group.key, admissions);
     }
 
-    fn evaluate_gates(&mut self) {
+    fn evaluate_gates(&mut self, open: Vec<OpenGate>) {
         match self.decided {
-            Some(decided) => gates::carry_out(self.context, self.group, &decided.rolling, &decided.plan),
+            Some(decided) => gates::run(self.context, self.group, &decided.rolling, open),
             None => self.context.caches.gate_tasks.forget(&self.group.key),
         }
     }

@@ -160,6 +160,5 @@ async fn tell(
 
 async fn release(context: GroupContext<'_>, group: &SyncGroup) -> Result<Next, ReconcileError> {
     context.hub.set_finalizer(group, false).await?;
-    context.caches.status_times.forget(&ObjectKey::of(group));
     Ok(Next::OnEvent)
 }

@@ -41,36 +41,37 @@ impl Leaving {
     /// Finds the clusters that are about to leave in complete lists. When they settle only the controller knows, which
     /// has seen them leave; it is a matter of seconds.
     pub(super) fn in_lists(group: &Group, now: Timestamp) -> Self {
-        let (clusters, held) = match departing(group) {
-            Departure::Free(clusters) => (clusters, None),
-            Departure::Held(held) => (BTreeSet::new(), Some(held)),
-        };
         Self {
-            clusters,
-            held,
             settles_at: now,
             is_known: true,
+            ..Self::departing(group)
+        }
+    }
+
+    fn departing(group: &Group) -> Self {
+        match departing(group) {
+            Departure::Free(clusters) => Self {
+                clusters,
+                ..Self::default()
+            },
+            Departure::Held(held) => Self {
+                held: Some(held),
+                ..Self::default()
+            },
         }
     }
 }
 
 /// Finds the clusters that are about to leave.
 pub(super) fn observe(context: GroupContext<'_>, group: &Group) -> Leaving {
-    let (clusters, held) = match departing(group) {
-        Departure::Free(clusters) => (clusters, None),
-        Departure::Held(held) => (BTreeSet::new(), Some(held)),
-    };
-    let now = context.clock.now();
-    let since = context.caches.pending_deselections.since(
-        &group.key,
-        held.as_ref().map_or(&clusters, |held| &held.lost),
-        now,
-    );
+    let leaving = Leaving::departing(group);
+    let lost = leaving.held.as_ref().map_or(&leaving.clusters, |held| &held.lost);
+    let pending = &context.caches.pending_deselections;
+    let since = pending.since(&group.key, lost, context.clock.now());
     Leaving {
-        clusters,
-        held,
         settles_at: waits::from(since, waits::DESELECTION_SETTLE),
         is_known: context.objects.clusters.is_synced(),
+        ..leaving
     }
 }
 

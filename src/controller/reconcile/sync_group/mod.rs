@@ -20,18 +20,16 @@ mod sync;
 mod unconfirmed;
 mod view;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use kube::ResourceExt;
-use starling_api::SyncGroup;
 use starling_core::journal::{Recorder, resume};
 use starling_core::rollout::{self, Transition};
 use starling_ledger::LedgerError;
 
 use self::api::HubOf;
 use self::machine::{Observed, Store};
-use self::observe::{Blocked, Group, Snapshot};
+use self::observe::{Group, Snapshot};
 pub use self::preview::{PlanPreview, PlanPreviewError, PreviewObjects, preview_plan};
 use super::ReconcileError;
 use crate::controller::cache::ObjectKey;
@@ -93,18 +91,15 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
     let Transition {
         effects,
         decided,
-        blocked,
         again,
         recheck_at,
+        blocked: _,
         status: _,
         left: _,
         began: _,
         queued: _,
         stuck: _,
     } = transition;
-    if let Some(blocked) = blocked {
-        report_blocked(context, &group.object, blocked).await?;
-    }
     let mut interpreter = Interpreter {
         group: &identity,
         now: context.clock.now(),
@@ -187,20 +182,6 @@ async fn recorder(context: GroupContext<'_>, group: &Group, uid: &str) -> Result
         tracing::warn!(group = %group.key, %error, "journal not readable; the next entry is a whole one");
         Recorder::default()
     }))
-}
-
-async fn report_blocked(
-    context: GroupContext<'_>,
-    object: &Arc<SyncGroup>,
-    blocked: rollout::Blocked,
-) -> Result<(), ReconcileError> {
-    let finding = Blocked {
-        object: object.clone(),
-        reason: blocked.reason,
-        message: blocked.message,
-        stalled: false,
-    };
-    report::blocked(context, &finding).await
 }
 
 impl From<Interrupted<crate::controller::hub::HubError>> for ReconcileError {

@@ -164,57 +164,54 @@ pub async fn preview_plan(
 
 #[cfg(test)]
 mod tests {
-    use kube::client::Body;
-    use serde_json::json;
+    use serde::de::DeserializeOwned;
+    use serde_json::{Value, json};
+    use starling_api::SyncGroupStatus;
 
     use super::*;
+    use crate::controller::hub::testing::empty;
 
-    /// A management cluster on which nothing is stored.
-    fn empty() -> Hub {
-        let service = tower::service_fn(async |request: http::Request<Body>| {
-            let name = request
-                .uri()
-                .path()
-                .rsplit('/')
-                .next()
-                .unwrap_or_default()
-                .to_owned();
-            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
-                "reason": "NotFound", "message": "not found",
-                "details": {"name": name, "group": "apps", "kind": "controllerrevisions"}});
-            let response = http::Response::builder().status(404);
-            let response = response.body(Body::from(status.to_string().into_bytes()));
-            response.map_err(|error| Box::new(error) as Box<dyn std::error::Error + Send + Sync>)
+    const REVISION: &str = "main@sha1:2222222222222222222222222222222222222222";
+
+    fn object<K: DeserializeOwned>(kind: &str, name: &str, spec: &Value) -> K {
+        let metadata = json!({"name": name, "namespace": "fleet", "uid": name, "resourceVersion": "1"});
+        let object =
+            json!({"apiVersion": "starling.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec});
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn source() -> Source {
+        let spec = json!({"url": "https://git.example.com/a.git", "ref": {"branch": "main"}});
+        let mut source: Source = object("Source", "s", &spec);
+        source.status = Some(serde_json::from_value(json!({"revision": REVISION})).unwrap());
+        source
+    }
+
+    /// A group in whose status a release is the one of rollout 3.
+    fn rolling(release: impl FnOnce(&SyncGroup) -> String) -> SyncGroup {
+        let entry = json!({"name": "app", "sourceRef": {"name": "s"}, "path": "./x"});
+        let mut group: SyncGroup = object(
+            "SyncGroup",
+            "shop",
+            &json!({"clusterSelector": {}, "syncs": [entry]}),
+        );
+        let rollout = RolloutStatus {
+            id: 3,
+            release: release(&group),
+            ..RolloutStatus::default()
+        };
+        group.status = Some(SyncGroupStatus {
+            rollout: Some(rollout),
+            ..SyncGroupStatus::default()
         });
-        Hub::new(kube::Client::new(service, "default"))
+        group
     }
 
     /// Rollout 3 is blocked with `ReleaseNotFound` by status. `starling why` says that no rollout has begun.
     #[tokio::test]
     async fn why_tells_of_a_rollout_whose_release_is_lost() {
-        let source: Source = serde_json::from_value(json!({
-            "apiVersion": "starling.dev/v1alpha1", "kind": "Source",
-            "metadata": {"name": "s", "namespace": "fleet", "uid": "s", "resourceVersion": "1"},
-            "spec": {"url": "https://git.example.com/a.git", "ref": {"branch": "main"}},
-            "status": {"revision": "main@sha1:2222222222222222222222222222222222222222"}
-        }))
-        .unwrap();
-        let mut group: SyncGroup = serde_json::from_value(json!({
-            "apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup",
-            "metadata": {"name": "shop", "namespace": "fleet", "uid": "u", "resourceVersion": "1"},
-            "spec": {"clusterSelector": {}, "syncs": [{"name": "app", "sourceRef": {"name": "s"}, "path": "./x"}]}
-        }))
-        .unwrap();
-        let rollout = RolloutStatus {
-            id: 3,
-            release: "sha256:11".into(),
-            ..RolloutStatus::default()
-        };
-        group.status = Some(starling_api::SyncGroupStatus {
-            rollout: Some(rollout),
-            ..starling_api::SyncGroupStatus::default()
-        });
-        let objects = PreviewObjects::of(vec![source], Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let group = rolling(|_| "sha256:11".into());
+        let objects = PreviewObjects::of(vec![source()], Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let why = preview_plan(&empty(), &objects, group, Timestamp::now())
             .await
             .unwrap_err();
@@ -226,44 +223,19 @@ mod tests {
     /// group, and its Sync on `c1` waits to be removed.
     #[tokio::test]
     async fn why_is_told_which_syncs_leave() {
-        let revision = "main@sha1:2222222222222222222222222222222222222222";
-        let source: Source = serde_json::from_value(json!({
-            "apiVersion": "starling.dev/v1alpha1", "kind": "Source",
-            "metadata": {"name": "s", "namespace": "fleet", "uid": "s", "resourceVersion": "1"},
-            "spec": {"url": "https://git.example.com/a.git", "ref": {"branch": "main"}},
-            "status": {"revision": revision}
-        }))
-        .unwrap();
-        let cluster: Cluster = serde_json::from_value(json!({
-            "apiVersion": "starling.dev/v1alpha1", "kind": "Cluster",
-            "metadata": {"name": "c1", "namespace": "fleet", "uid": "c", "resourceVersion": "1"},
-            "spec": {"kubeConfig": {"secretRef": {"name": "s"}}}
-        }))
-        .unwrap();
-        let sync: SyncResource = serde_json::from_value(json!({
-            "apiVersion": "starling.dev/v1alpha1", "kind": "Sync",
-            "metadata": {"name": "shop-old-c1", "namespace": "fleet", "uid": "y", "resourceVersion": "1"},
-            "spec": {"groupRef": {"name": "shop", "entry": "old"}, "clusterRef": {"name": "c1"},
-                "revision": revision, "sourceRef": {"name": "s"}, "path": "./old"}
-        }))
-        .unwrap();
-        let mut group: SyncGroup = serde_json::from_value(json!({
-            "apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup",
-            "metadata": {"name": "shop", "namespace": "fleet", "uid": "u", "resourceVersion": "1"},
-            "spec": {"clusterSelector": {}, "syncs": [{"name": "app", "sourceRef": {"name": "s"}, "path": "./x"}]}
-        }))
-        .unwrap();
-        let digest = starling_core::target::of_release(&[("app", revision, &group.spec.syncs[0].template)]);
-        let rollout = RolloutStatus {
-            id: 3,
-            release: digest,
-            ..RolloutStatus::default()
-        };
-        group.status = Some(starling_api::SyncGroupStatus {
-            rollout: Some(rollout),
-            ..starling_api::SyncGroupStatus::default()
+        let cluster = object(
+            "Cluster",
+            "c1",
+            &json!({"kubeConfig": {"secretRef": {"name": "s"}}}),
+        );
+        let spec = json!({"groupRef": {"name": "shop", "entry": "old"}, "clusterRef": {"name": "c1"},
+            "revision": REVISION, "sourceRef": {"name": "s"}, "path": "./old"});
+        let sync = object("Sync", "shop-old-c1", &spec);
+        let group = rolling(|group| {
+            let template = &group.spec.syncs[0].template;
+            starling_core::target::of_release(&[("app", REVISION, template)])
         });
-        let objects = PreviewObjects::of(vec![source], vec![cluster], vec![sync], Vec::new(), Vec::new());
+        let objects = PreviewObjects::of(vec![source()], vec![cluster], vec![sync], Vec::new(), Vec::new());
         let found = preview_plan(&empty(), &objects, group, Timestamp::now())
             .await
             .unwrap();

@@ -150,6 +150,31 @@ fn hold_until(reason: HoldReason, at: i64) -> Decision {
     }
 }
 
+/// The record of a stage that opened as the rollout began.
+fn opened() -> StageRecord {
+    StageRecord {
+        opened_at: Some(t(0)),
+        ..StageRecord::default()
+    }
+}
+
+/// A plan of a rollout in progress with one stage, which opened as the rollout began.
+fn plan_of(decisions: BTreeMap<String, Decision>, tally: Tally, recheck_at: i64) -> Plan {
+    Plan {
+        removals: BTreeMap::new(),
+        decisions,
+        stages: vec![StagePlan {
+            name: REST.into(),
+            phase: StagePhase::Open,
+            record: opened(),
+            tally: Tally { slots: None, ..tally },
+        }],
+        tally,
+        verdict: RolloutVerdict::InProgress,
+        recheck_at: Some(t(recheck_at)),
+    }
+}
+
 /// Returns the name of the variant, and of the stale part for a late next plan.
 fn variant(violation: &Violation) -> String {
     let text = format!("{violation:?}");

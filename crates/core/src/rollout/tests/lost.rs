@@ -1,5 +1,7 @@
 //! Releases that have to be loaded, and those that are not stored any more.
 
+use starling_api::conditions::{self, READY};
+
 use super::*;
 
 fn lost() -> Case {
@@ -13,11 +15,20 @@ fn lost() -> Case {
 fn a_rollout_whose_release_is_lost_is_blocked_and_ends_its_gates() {
     let mut case = lost();
     let transition = case.step();
-    assert_eq!(told(&transition), ["evaluate gates"]);
+    assert_eq!(told(&transition), ["evaluate gates", "write status"]);
     assert!(transition.decided.is_none(), "no gate is open");
     assert_eq!(transition.blocked.unwrap().reason, "ReleaseNotFound");
-    assert_eq!(transition.status, case.status);
+    let after = &transition.status;
+    assert_eq!(after.rollout, case.status.rollout);
+    let ready = conditions::find(&after.conditions, READY).unwrap();
+    assert_eq!(
+        (ready.status.as_str(), ready.reason.as_str()),
+        ("False", "ReleaseNotFound")
+    );
     assert_eq!(case.observed.lent, 0);
+    // The report is written once.
+    case.status = transition.status;
+    assert_eq!(told(&case.step()), ["evaluate gates"]);
 }
 
 #[test]
@@ -99,7 +110,7 @@ fn a_lost_release_that_is_still_offered_is_stored_again() {
     // What is no longer offered is not known.
     let mut case = lost();
     case.observed.not_stored.insert("r1".into());
-    assert_eq!(told(&case.step()), ["evaluate gates"]);
+    assert_eq!(told(&case.step()), ["evaluate gates", "write status"]);
 }
 
 /// A queue whose first release is lost would have kept every newer release waiting for ever.

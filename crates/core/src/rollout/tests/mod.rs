@@ -417,7 +417,7 @@ fn label(effect: &Effect) -> String {
             None => "write status".to_owned(),
         },
         Action::EndRollout { rollout, outcome } => format!("end rollout {rollout} {outcome:?}"),
-        Action::EvaluateGates => "evaluate gates".to_owned(),
+        Action::EvaluateGates(_) => "evaluate gates".to_owned(),
         Action::SettleAdmission { admission, reason } => format!("settle {} {reason}", admission.cluster),
         Action::RecordAdmissions(admissions) => format!("record admissions {}", clusters(admissions)),
         Action::Admit(admissions) => format!("admit {}", clusters(admissions)),

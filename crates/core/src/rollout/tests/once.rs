@@ -72,7 +72,7 @@ fn nothing_is_removed_while_the_release_that_rolls_is_lost() {
             depends_on: BTreeSet::new(),
         },
     );
-    assert_eq!(told(&case.step()), ["evaluate gates"]);
+    assert_eq!(told(&case.step()), ["evaluate gates", "write status"]);
 }
 
 /// The annotation that answers a request is the one by which anybody may request a reconcile of the Sync. Whoever does

@@ -104,11 +104,7 @@ fn good() -> (PlanInput, Plan) {
     view(&mut input, "invalid").entries.get_mut("app").unwrap().wanted = Err("no label".into());
     observed(&mut input, "suspended").suspended = true;
     input.steering.skipped.insert("skipped".into(), attribution());
-    let record = StageRecord {
-        opened_at: Some(t(0)),
-        ..StageRecord::default()
-    };
-    input.rollout.stages.insert(REST.into(), record.clone());
+    input.rollout.stages.insert(REST.into(), opened());
     let tally = Tally {
         total: 13,
         done: 2,
@@ -119,19 +115,7 @@ fn good() -> (PlanInput, Plan) {
         unavailable: 5,
         unavailable_allowed: 13,
     };
-    let plan = Plan {
-        removals: BTreeMap::new(),
-        decisions,
-        stages: vec![StagePlan {
-            name: REST.into(),
-            phase: StagePhase::Open,
-            record,
-            tally: Tally { slots: None, ..tally },
-        }],
-        tally,
-        verdict: RolloutVerdict::InProgress,
-        recheck_at: Some(t(100)),
-    };
+    let plan = plan_of(decisions, tally, 100);
     (input, plan)
 }
 

@@ -51,11 +51,7 @@ fn good() -> (PlanInput, Plan) {
         ("left-app", leaving("left", "app", unselected(90))),
     ];
     input.leaving = syncs.map(|(name, sync)| (name.to_owned(), sync)).into();
-    let record = StageRecord {
-        opened_at: Some(t(0)),
-        ..StageRecord::default()
-    };
-    input.rollout.stages.insert(REST.into(), record.clone());
+    input.rollout.stages.insert(REST.into(), opened());
     let tally = Tally {
         total: 2,
         done: 1,
@@ -76,20 +72,12 @@ fn good() -> (PlanInput, Plan) {
         ("gone-app", RemovalDecision::Remove),
         ("left-app", held(RemovalHold::Settling, Some(90))),
     ];
+    let decisions = [("busy".to_owned(), busy), ("done".to_owned(), Decision::Done)];
     let plan = Plan {
-        decisions: [("busy".to_owned(), busy), ("done".to_owned(), Decision::Done)].into(),
         removals: removals
             .map(|(name, decision)| (name.to_owned(), decision))
             .into(),
-        stages: vec![StagePlan {
-            name: REST.into(),
-            phase: StagePhase::Open,
-            record,
-            tally: Tally { slots: None, ..tally },
-        }],
-        tally,
-        verdict: RolloutVerdict::InProgress,
-        recheck_at: Some(t(90)),
+        ..plan_of(decisions.into(), tally, 90)
     };
     (input, plan)
 }

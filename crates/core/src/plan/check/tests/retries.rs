@@ -53,11 +53,7 @@ fn good() -> (PlanInput, Plan) {
             ..attribution()
         },
     });
-    let record = StageRecord {
-        opened_at: Some(t(0)),
-        ..StageRecord::default()
-    };
-    input.rollout.stages.insert(REST.into(), record.clone());
+    input.rollout.stages.insert(REST.into(), opened());
     let tally = Tally {
         total: 3,
         done: 0,
@@ -73,21 +69,8 @@ fn good() -> (PlanInput, Plan) {
         lost: false,
     };
     let decisions = [("busy", busy), ("one", retry(&["app"], 50)), ("two", failed())];
-    let plan = Plan {
-        decisions: decisions
-            .map(|(name, decision)| (name.to_owned(), decision))
-            .into(),
-        removals: BTreeMap::new(),
-        stages: vec![StagePlan {
-            name: REST.into(),
-            phase: StagePhase::Open,
-            record,
-            tally: Tally { slots: None, ..tally },
-        }],
-        tally,
-        verdict: RolloutVerdict::InProgress,
-        recheck_at: Some(t(900)),
-    };
+    let decisions = decisions.map(|(name, decision)| (name.to_owned(), decision));
+    let plan = plan_of(decisions.into(), tally, 900);
     (input, plan)
 }
 

@@ -85,28 +85,12 @@ fn good() -> (PlanInput, Plan) {
         unavailable_allowed: 2,
         ..Tally::default()
     };
-    let record = StageRecord {
-        opened_at: Some(t(0)),
-        ..StageRecord::default()
-    };
     let midnight = 6400;
-    let plan = Plan {
-        removals: BTreeMap::new(),
-        decisions: [
-            ("free".to_owned(), start(&["app"])),
-            ("late".to_owned(), hold_until(HoldReason::WindowClosed, midnight)),
-        ]
-        .into(),
-        stages: vec![StagePlan {
-            name: REST.into(),
-            phase: StagePhase::Open,
-            record,
-            tally: Tally { slots: None, ..tally },
-        }],
-        tally,
-        verdict: RolloutVerdict::InProgress,
-        recheck_at: Some(t(midnight)),
-    };
+    let decisions = [
+        ("free".to_owned(), start(&["app"])),
+        ("late".to_owned(), hold_until(HoldReason::WindowClosed, midnight)),
+    ];
+    let plan = plan_of(decisions.into(), tally, midnight);
     (input, plan)
 }
 
