@@ -63,11 +63,11 @@ impl Leaving {
 }
 
 /// Finds the clusters that are about to leave.
-pub(super) fn observe(context: GroupContext<'_>, group: &Group) -> Leaving {
+pub(super) fn observe(context: GroupContext<'_>, group: &Group, now: Timestamp) -> Leaving {
     let leaving = Leaving::departing(group);
     let lost = leaving.held.as_ref().map_or(&leaving.clusters, |held| &held.lost);
     let pending = &context.caches.pending_deselections;
-    let since = pending.since(&group.key, lost, context.clock.now());
+    let since = pending.since(&group.key, lost, now);
     Leaving {
         settles_at: waits::from(since, waits::DESELECTION_SETTLE),
         is_known: context.objects.clusters.is_synced(),

@@ -22,6 +22,7 @@ mod view;
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_core::journal::{Recorder, resume};
 use starling_core::rollout::{self, Transition};
@@ -78,7 +79,9 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
         name: group.key.name.clone(),
     };
     let mut recorder = recorder(context, group, &identity.uid).await?;
-    let transition = match step(context, group, &recorder).await {
+    // One time for all of the pass: what is written is dated as it was decided.
+    let now = context.clock.now();
+    let transition = match step(context, group, &recorder, now).await {
         Ok(transition) => transition,
         Err(error) => {
             context
@@ -102,7 +105,7 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
     } = transition;
     let mut interpreter = Interpreter {
         group: &identity,
-        now: context.clock.now(),
+        now,
         ledger: context.ledger,
         api: HubOf {
             context,
@@ -134,18 +137,13 @@ async fn step(
     context: GroupContext<'_>,
     group: &Group,
     recorder: &Recorder,
+    now: Timestamp,
 ) -> Result<Transition, ReconcileError> {
-    let offer = offer::offer(context.clock.now(), group);
-    let leaving = leave::observe(context, group);
+    let offer = offer::offer(now, group);
+    let leaving = leave::observe(context, group, now);
     let caches = context.caches;
     let reported_at = caches.status_times.get(&group.key);
-    let facts = machine::facts(
-        group,
-        &offer,
-        leaving.held.is_some(),
-        reported_at,
-        context.clock.now(),
-    );
+    let facts = machine::facts(group, &offer, leaving.held.is_some(), reported_at, now);
     let mut memo = caches.plan_memos.take(&group.key);
     let store = Store {
         snapshots: &caches.release_snapshots,
