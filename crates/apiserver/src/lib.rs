@@ -64,4 +64,4 @@ pub mod verbs;
 pub mod write;
 
 pub use cause::Cause;
-pub use value::settle_numbers;
+pub use value::{IllegalBase64, settle_numbers};

@@ -175,8 +175,8 @@ impl Status {
     }
 
     /// Returns the status for a request that cannot be read.
-    pub fn bad_request(message: impl Into<String>) -> Self {
-        Self::new(400, "BadRequest", message)
+    pub fn bad_request(message: impl fmt::Display) -> Self {
+        Self::new(400, "BadRequest", message.to_string())
     }
 
     /// Returns the status for a request that is forbidden.

@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 use std::fmt::Write as _;
 
 use serde_json::{Map, Number, Value};
+use thiserror::Error;
 
 /// A number as Go's decoder of objects represents it.
 #[derive(Clone, Copy)]
@@ -327,15 +328,37 @@ pub(crate) fn is_print(char: char) -> bool {
     }
 }
 
-/// Returns Go's message for invalid Base64.
-pub(crate) fn illegal_base64(text: &str, error: &base64::DecodeError) -> String {
-    let at = match error {
-        base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => *at,
-        base64::DecodeError::InvalidLength(_) | base64::DecodeError::InvalidPadding => {
-            text.len() - text.len() % 4
-        }
-    };
-    format!("illegal base64 data at input byte {at}")
+/// Returns the type of a value as Go's JSON decoder names it.
+pub(crate) fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// Why a text is not Base64, in the text of Go.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("illegal base64 data at input byte {at}")]
+pub struct IllegalBase64 {
+    /// The first byte that is wrong.
+    at: usize,
+}
+
+impl IllegalBase64 {
+    /// Returns the error of a text that cannot be decoded.
+    pub(crate) fn new(text: &str, error: &base64::DecodeError) -> Self {
+        let at = match error {
+            base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => *at,
+            base64::DecodeError::InvalidLength(_) | base64::DecodeError::InvalidPadding => {
+                text.len() - text.len() % 4
+            }
+        };
+        Self { at }
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,14 @@
 //! Requests for resources.
 
+use std::fmt;
+
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
 use hyper::{Request, Response};
 use serde_json::Value;
+use thiserror::Error;
 
 use super::body::Body;
 use super::request::Call;
@@ -214,7 +217,7 @@ fn object(target: &Target, content_type: &str, bytes: &[u8]) -> Result<(Value, V
     }
 }
 
-fn unreadable(target: &Target, bytes: &[u8], error: &str) -> Status {
+fn unreadable(target: &Target, bytes: &[u8], error: &dyn fmt::Display) -> Status {
     if bytes.is_empty() {
         return Status::bad_request(format!(
             "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: unexpected end of JSON input (<empty>)",
@@ -229,9 +232,18 @@ fn unreadable(target: &Target, bytes: &[u8], error: &str) -> Status {
     ))
 }
 
-fn yaml(bytes: &[u8]) -> Result<Value, String> {
-    let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
-    serde_saphyr::from_str(text).map_err(|error| error.to_string())
+/// Why a body is not YAML.
+#[derive(Debug, Error)]
+enum YamlError {
+    #[error(transparent)]
+    Utf8(#[from] std::str::Utf8Error),
+    #[error(transparent)]
+    Syntax(#[from] serde_saphyr::Error),
+}
+
+fn yaml(bytes: &[u8]) -> Result<Value, YamlError> {
+    let text = std::str::from_utf8(bytes)?;
+    Ok(serde_saphyr::from_str(text)?)
 }
 
 async fn write(

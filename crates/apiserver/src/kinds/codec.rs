@@ -12,6 +12,8 @@ use std::sync::{Arc, LazyLock};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+pub use reader::CodecError;
+
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
     // The file is part of the program and a test reads it; a table that cannot be read has no kinds.
     serde_json::from_str::<File>(include_str!("codec.json"))
@@ -219,8 +221,8 @@ impl GoType {
     /// Converts an object to the form that Go writes; returns the paths of unknown fields.
     ///
     /// # Errors
-    /// The text of Go's error for a value whose type does not match the field.
-    pub fn normalize(self, object: &mut Value) -> Result<Vec<String>, String> {
+    /// [`CodecError`] for the first value that does not match the type of its field.
+    pub fn normalize(self, object: &mut Value) -> Result<Vec<String>, CodecError> {
         reader::read(self, object)
     }
 
@@ -318,8 +320,32 @@ mod tests {
                 json!({"spec": {"replicas": 1.5}}),
                 "json: cannot unmarshal number 1.5 into Go struct field DeploymentSpec.spec.replicas of type int32",
             ),
+            (
+                json!([]),
+                "json: cannot unmarshal array into Go value of type v1.Deployment",
+            ),
+            (
+                json!({"metadata": {"creationTimestamp": 1}}),
+                "json: cannot unmarshal number into Go value of type string",
+            ),
+            (
+                json!({"metadata": {"creationTimestamp": "now"}}),
+                "parsing time \"now\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"now\" as \"2006\"",
+            ),
+            (
+                json!({"spec": {"strategy": {"rollingUpdate": {"maxSurge": true}}}}),
+                "json: cannot unmarshal bool into Go value of type int32",
+            ),
+            (
+                json!({"spec": {"template": {"spec": {"overhead": {"cpu": "x"}}}}}),
+                "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+            ),
         ] {
-            assert_eq!(ty.normalize(&mut object.clone()), Err(text.to_owned()));
+            let error = ty.normalize(&mut object.clone()).unwrap_err();
+            assert_eq!(error.to_string(), text);
         }
+        let secret = go_type("v1", "Secret").unwrap();
+        let error = secret.normalize(&mut json!({"data": {"a": "?"}})).unwrap_err();
+        assert_eq!(error.to_string(), "illegal base64 data at input byte 0");
     }
 }

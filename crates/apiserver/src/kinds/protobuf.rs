@@ -7,20 +7,53 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
+use thiserror::Error;
 
 use super::codec::{GoType, Message, Plain, View, go_type};
 use crate::object::times;
 
 const MAGIC: &[u8] = b"k8s\0";
 
+/// Why a protobuf body cannot be decoded.
+#[derive(Debug, Error)]
+pub enum ProtobufError {
+    /// The body does not begin as Kubernetes' protobuf does.
+    #[error("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")]
+    NoPrefix,
+    /// The kind has no field numbers.
+    #[error("no kind {kind:?} is registered for version {api_version:?}")]
+    UnknownKind {
+        /// The version of the object.
+        api_version: String,
+        /// The kind of the object.
+        kind: String,
+    },
+    /// A field is incomplete or of an unknown wire type.
+    #[error("proto: the message is cut or broken")]
+    Broken,
+    /// A text is not UTF-8.
+    #[error("proto: invalid UTF-8")]
+    Utf8(#[source] std::str::Utf8Error),
+    /// A message where the type is not a struct.
+    #[error("proto: not a message")]
+    NotAMessage,
+    /// The wire type of a field differs from that of its Go type.
+    #[error("proto: a field has a wire type that is not its own")]
+    WireType,
+    /// The JSON within a message is invalid.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// A time is out of range.
+    #[error(transparent)]
+    Time(#[from] jiff::Error),
+}
+
 /// Decodes an object.
 ///
 /// # Errors
-/// The body is not an object, or its kind is not supported in protobuf.
-pub fn read(bytes: &[u8]) -> Result<Value, String> {
-    let rest = bytes
-        .strip_prefix(MAGIC)
-        .ok_or("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")?;
+/// [`ProtobufError`]: the body is not an object, or its kind is not supported in protobuf.
+pub fn read(bytes: &[u8]) -> Result<Value, ProtobufError> {
+    let rest = bytes.strip_prefix(MAGIC).ok_or(ProtobufError::NoPrefix)?;
     let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
     for field in Fields(rest) {
         match field? {
@@ -37,8 +70,9 @@ pub fn read(bytes: &[u8]) -> Result<Value, String> {
             _ => {}
         }
     }
-    let ty = go_type(&api_version, &kind)
-        .ok_or_else(|| format!("no kind {kind:?} is registered for version {api_version:?}"))?;
+    let Some(ty) = go_type(&api_version, &kind) else {
+        return Err(ProtobufError::UnknownKind { api_version, kind });
+    };
     let mut object = message(ty, raw)?;
     object["apiVersion"] = json!(api_version);
     object["kind"] = json!(kind);
@@ -92,7 +126,7 @@ impl<'a> Fields<'a> {
 }
 
 impl<'a> Iterator for Fields<'a> {
-    type Item = Result<(u64, Wire<'a>), String>;
+    type Item = Result<(u64, Wire<'a>), ProtobufError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {
@@ -102,24 +136,25 @@ impl<'a> Iterator for Fields<'a> {
         if field.is_none() {
             self.0 = &[];
         }
-        Some(field.ok_or_else(|| "proto: the message is cut or broken".to_owned()))
+        Some(field.ok_or(ProtobufError::Broken))
     }
 }
 
-fn string(bytes: &[u8]) -> Result<String, String> {
-    String::from_utf8(bytes.to_vec()).map_err(|_| "proto: invalid UTF-8".to_owned())
+fn string(bytes: &[u8]) -> Result<String, ProtobufError> {
+    let text = std::str::from_utf8(bytes).map_err(ProtobufError::Utf8)?;
+    Ok(text.to_owned())
 }
 
-fn message(ty: GoType, bytes: &[u8]) -> Result<Value, String> {
+fn message(ty: GoType, bytes: &[u8]) -> Result<Value, ProtobufError> {
     let mut map = Map::new();
     fill(&mut map, ty, bytes)?;
     Ok(Value::Object(map))
 }
 
 /// Decodes the fields of a struct into a map.
-fn fill(map: &mut Map<String, Value>, ty: GoType, bytes: &[u8]) -> Result<(), String> {
+fn fill(map: &mut Map<String, Value>, ty: GoType, bytes: &[u8]) -> Result<(), ProtobufError> {
     let View::Struct(numbers) = ty.view() else {
-        return Err("proto: not a message".to_owned());
+        return Err(ProtobufError::NotAMessage);
     };
     for field in Fields(bytes) {
         let (number, wire) = field?;
@@ -158,7 +193,7 @@ fn fill(map: &mut Map<String, Value>, ty: GoType, bytes: &[u8]) -> Result<(), St
 }
 
 /// Decodes an entry of a map.
-fn entry(element: GoType, bytes: &[u8]) -> Result<(String, Value), String> {
+fn entry(element: GoType, bytes: &[u8]) -> Result<(String, Value), ProtobufError> {
     let (mut key, mut item) = (String::new(), None);
     for field in Fields(bytes) {
         match field? {
@@ -174,7 +209,7 @@ fn entry(element: GoType, bytes: &[u8]) -> Result<(String, Value), String> {
     Ok((key, item))
 }
 
-fn value(ty: GoType, wire: Wire<'_>) -> Result<Value, String> {
+fn value(ty: GoType, wire: Wire<'_>) -> Result<Value, ProtobufError> {
     match (ty.view(), wire) {
         (View::Struct(_), Wire::Bytes(bytes)) => message(ty, bytes),
         // A list that is a message of its own has its items in field 1.
@@ -183,7 +218,7 @@ fn value(ty: GoType, wire: Wire<'_>) -> Result<Value, String> {
             .collect::<Result<Vec<_>, _>>()
             .map(Value::Array),
         (View::Plain(plain), wire) => plain_value(plain, wire),
-        _ => Err("proto: a field has a wire type that is not its own".to_owned()),
+        _ => Err(ProtobufError::WireType),
     }
 }
 
@@ -196,7 +231,7 @@ fn signed(number: u64) -> i64 {
     number as i64
 }
 
-fn plain_value(plain: Plain, wire: Wire<'_>) -> Result<Value, String> {
+fn plain_value(plain: Plain, wire: Wire<'_>) -> Result<Value, ProtobufError> {
     Ok(match (plain, wire) {
         (Plain::String, Wire::Bytes(bytes)) => Value::String(string(bytes)?),
         (Plain::Bool, Wire::Number(number)) => Value::Bool(number != 0),
@@ -217,11 +252,11 @@ fn plain_value(plain: Plain, wire: Wire<'_>) -> Result<Value, String> {
             json!(format!("{}s", nanos / 1_000_000_000))
         }
         (Plain::Any, Wire::Bytes(bytes)) => raw(bytes)?,
-        _ => return Err("proto: a field has a wire type that is not its own".to_owned()),
+        _ => return Err(ProtobufError::WireType),
     })
 }
 
-fn number_under(bytes: &[u8], wanted: u64) -> Result<i64, String> {
+fn number_under(bytes: &[u8], wanted: u64) -> Result<i64, ProtobufError> {
     for field in Fields(bytes) {
         if let (number, Wire::Number(value)) = field?
             && number == wanted
@@ -232,7 +267,7 @@ fn number_under(bytes: &[u8], wanted: u64) -> Result<i64, String> {
     Ok(0)
 }
 
-fn text_under(bytes: &[u8], wanted: u64) -> Result<Value, String> {
+fn text_under(bytes: &[u8], wanted: u64) -> Result<Value, ProtobufError> {
     for field in Fields(bytes) {
         if let (number, Wire::Bytes(text)) = field?
             && number == wanted
@@ -244,23 +279,20 @@ fn text_under(bytes: &[u8], wanted: u64) -> Result<Value, String> {
 }
 
 /// Decodes a message that has JSON in field 1.
-fn raw(bytes: &[u8]) -> Result<Value, String> {
+fn raw(bytes: &[u8]) -> Result<Value, ProtobufError> {
     match text_under(bytes, 1)? {
-        Value::String(text) if !text.is_empty() => {
-            serde_json::from_str(&text).map_err(|error| error.to_string())
-        }
+        Value::String(text) if !text.is_empty() => Ok(serde_json::from_str(&text)?),
         _ => Ok(Value::Null),
     }
 }
 
-fn time(micro: bool, bytes: &[u8]) -> Result<Value, String> {
+fn time(micro: bool, bytes: &[u8]) -> Result<Value, ProtobufError> {
     let (seconds, nanos) = (number_under(bytes, 1)?, number_under(bytes, 2)?);
     // Go's zero time is null.
     if bytes.is_empty() {
         return Ok(Value::Null);
     }
-    let time = Timestamp::new(seconds, i32::try_from(nanos).unwrap_or_default())
-        .map_err(|error| error.to_string())?;
+    let time = Timestamp::new(seconds, i32::try_from(nanos).unwrap_or_default())?;
     Ok(json!(if micro {
         times::micros(time)
     } else {
@@ -268,7 +300,7 @@ fn time(micro: bool, bytes: &[u8]) -> Result<Value, String> {
     }))
 }
 
-fn int_or_string(bytes: &[u8]) -> Result<Value, String> {
+fn int_or_string(bytes: &[u8]) -> Result<Value, ProtobufError> {
     if number_under(bytes, 1)? == 0 {
         return Ok(json!(number_under(bytes, 2)?));
     }
@@ -287,7 +319,19 @@ mod tests {
             (&object["kind"], &object["metadata"]["name"]),
             (&json!("Namespace"), &json!("t"))
         );
-        assert!(read(&bytes[..30]).is_err());
-        assert!(read(b"{}").is_err());
+        for (bytes, wanted) in [
+            (&bytes[..30], "proto: the message is cut or broken"),
+            (
+                b"{}",
+                "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]",
+            ),
+            (
+                b"k8s\0\x0a\x04\x12\x02No",
+                "no kind \"No\" is registered for version \"\"",
+            ),
+            (b"k8s\0\x0a\x03\x12\x01\xff", "proto: invalid UTF-8"),
+        ] {
+            assert_eq!(read(bytes).unwrap_err().to_string(), wanted);
+        }
     }
 }

@@ -3,8 +3,9 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
-use crate::value::illegal_base64;
+use crate::value::IllegalBase64;
 
 const VERSION: &str = "meta.k8s.io/v1";
 
@@ -24,6 +25,29 @@ struct Token {
     start: String,
 }
 
+/// Why a token is invalid, in the texts of the API server.
+#[derive(Debug, Error)]
+pub enum ContinuationError {
+    /// The token is not Base64.
+    #[error("continue key is not valid: {0}")]
+    Base64(IllegalBase64),
+    /// The token is not an encoded position.
+    #[error("continue key is not valid")]
+    Json(#[source] serde_json::Error),
+    /// The token is of an unknown version.
+    #[error("continue key is not valid: server does not recognize this encoded version {version:?}")]
+    Version {
+        /// The version.
+        version: String,
+    },
+    /// The token has no resource version.
+    #[error("continue key is not valid: incorrect encoded start resourceVersion (version {VERSION})")]
+    Revision,
+    /// The token has no key.
+    #[error("continue key is not valid: encoded start key empty (version {VERSION})")]
+    Start,
+}
+
 impl Continuation {
     /// Encodes the token.
     pub fn encode(&self) -> String {
@@ -41,29 +65,20 @@ impl Continuation {
     /// Decodes a token.
     ///
     /// # Errors
-    /// The text of the API server's response to an invalid token.
-    pub fn decode(text: &str) -> Result<Self, String> {
+    /// [`ContinuationError`].
+    pub fn decode(text: &str) -> Result<Self, ContinuationError> {
         let bytes = URL_SAFE_NO_PAD
             .decode(text)
-            .map_err(|error| format!("continue key is not valid: {}", illegal_base64(text, &error)))?;
-        let token: Token =
-            serde_json::from_slice(&bytes).map_err(|_| "continue key is not valid".to_owned())?;
+            .map_err(|error| ContinuationError::Base64(IllegalBase64::new(text, &error)))?;
+        let token: Token = serde_json::from_slice(&bytes).map_err(ContinuationError::Json)?;
         if token.v != VERSION {
-            return Err(format!(
-                "continue key is not valid: server does not recognize this encoded version {:?}",
-                token.v
-            ));
+            return Err(ContinuationError::Version { version: token.v });
         }
         if token.rv == 0 {
-            return Err(
-                "continue key is not valid: incorrect encoded start resourceVersion (version meta.k8s.io/v1)"
-                    .to_owned(),
-            );
+            return Err(ContinuationError::Revision);
         }
         if token.start.is_empty() {
-            return Err(
-                "continue key is not valid: encoded start key empty (version meta.k8s.io/v1)".to_owned(),
-            );
+            return Err(ContinuationError::Start);
         }
         Ok(Self {
             revision: u64::try_from(token.rv).ok(),
@@ -83,9 +98,27 @@ mod tests {
                 revision,
                 start: "default/web\0".to_owned(),
             };
-            assert_eq!(Continuation::decode(&token.encode()), Ok(token));
+            assert_eq!(Continuation::decode(&token.encode()).unwrap(), token);
         }
-        assert!(Continuation::decode("?").is_err());
-        assert!(Continuation::decode("e30").is_err());
+        let token = |token: &str| URL_SAFE_NO_PAD.encode(token);
+        for (token, wanted) in [
+            ("?".to_owned(), ": illegal base64 data at input byte 0"),
+            ("e30".to_owned(), ""),
+            (
+                token(r#"{"v":"v1","rv":1,"start":"a"}"#),
+                ": server does not recognize this encoded version \"v1\"",
+            ),
+            (
+                token(r#"{"v":"meta.k8s.io/v1","rv":0,"start":"a"}"#),
+                ": incorrect encoded start resourceVersion (version meta.k8s.io/v1)",
+            ),
+            (
+                token(r#"{"v":"meta.k8s.io/v1","rv":1,"start":""}"#),
+                ": encoded start key empty (version meta.k8s.io/v1)",
+            ),
+        ] {
+            let error = Continuation::decode(&token).unwrap_err();
+            assert_eq!(error.to_string(), format!("continue key is not valid{wanted}"));
+        }
     }
 }

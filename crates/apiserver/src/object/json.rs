@@ -8,16 +8,16 @@ use serde_json::{Map, Number, Value};
 /// Parses JSON; of duplicate fields the last one counts, and the paths of the others are returned.
 ///
 /// # Errors
-/// The text of the parse error.
-pub fn read(bytes: &[u8]) -> Result<(Value, Vec<String>), String> {
+/// The parse error.
+pub fn read(bytes: &[u8]) -> Result<(Value, Vec<String>), serde_json::Error> {
     let mut duplicates = Vec::new();
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let seed = Seed {
         path: String::new(),
         duplicates: &mut duplicates,
     };
-    let value = seed.deserialize(&mut reader).map_err(|error| error.to_string())?;
-    reader.end().map_err(|error| error.to_string())?;
+    let value = seed.deserialize(&mut reader)?;
+    reader.end()?;
     Ok((value, duplicates))
 }
 

@@ -1,7 +1,9 @@
 //! Decoding an object that a client sent: its kind, its fields, its defaults.
 
 use serde_json::{Map, Value};
+use thiserror::Error;
 
+use crate::kinds::codec::CodecError;
 use crate::kinds::{Form, Registry, defaults};
 use crate::object::metadata;
 use crate::status::{Cause, Status};
@@ -136,11 +138,31 @@ fn wrong_kind(target: &Target, object: &Value) -> Status {
 }
 
 /// Why an object cannot be decoded.
+#[derive(Debug, Error)]
 pub(crate) enum DecodeError {
     /// The object is of another kind.
+    #[error(transparent)]
     Kind(Status),
     /// The object does not have the form of its kind.
-    Form(String),
+    #[error(transparent)]
+    Form(#[from] FormError),
+}
+
+/// Why an object does not have the form of its kind.
+#[derive(Debug, Error)]
+pub(crate) enum FormError {
+    /// An object of a built-in kind.
+    #[error(transparent)]
+    Builtin(#[from] CodecError),
+    /// A custom resource, as a whole.
+    #[error("{}", .0.message)]
+    Custom(Cause),
+    /// A field of a custom resource.
+    #[error("{0}")]
+    CustomField(Cause),
+    /// Strict validation rejects duplicate and unknown fields.
+    #[error("strict decoding error: {}", .0.join(", "))]
+    Strict(Vec<String>),
 }
 
 impl DecodeError {
@@ -160,24 +182,24 @@ impl DecodeError {
 
     /// Returns the response to a server-side apply whose result cannot be decoded.
     pub(crate) fn of_applied(self, target: &Target, config: &Value) -> Status {
-        match (self, &target.version.form) {
-            // Unknown fields have been reported before.
-            (Self::Form(why), Form::Builtin(_)) if !why.starts_with("strict decoding error") => {
-                let kind = crate::managed::version_and_kind(config);
-                let text = |name: &str| metadata::text(config, name);
-                let by = if why.starts_with("quantities") {
-                    ""
-                } else {
-                    "error decoding from json: "
-                };
-                Status::internal_plain(format!(
-                    "failed to convert new object ({}/{}; {kind}) to proper version: unable to convert unstructured object to {kind}: {by}{why}",
-                    text("namespace"),
-                    text("name"),
-                ))
-            }
-            (why, _) => why.of_body(target),
-        }
+        // Unknown fields have been reported before.
+        let Self::Form(FormError::Builtin(why)) = self else {
+            return self.of_body(target);
+        };
+        let kind = crate::managed::version_and_kind(config);
+        let text = |name: &str| metadata::text(config, name);
+        let by = match why {
+            CodecError::Quantity => "",
+            CodecError::ValueType { .. }
+            | CodecError::FieldType { .. }
+            | CodecError::Time { .. }
+            | CodecError::Base64(_) => "error decoding from json: ",
+        };
+        Status::internal_plain(format!(
+            "failed to convert new object ({}/{}; {kind}) to proper version: unable to convert unstructured object to {kind}: {by}{why}",
+            text("namespace"),
+            text("name"),
+        ))
     }
 
     /// Returns the response to a patch whose result cannot be decoded.
@@ -185,7 +207,7 @@ impl DecodeError {
         match self {
             Self::Kind(status) => status,
             Self::Form(why) => {
-                let cause = Cause::invalid("patch", &Value::String(patched.to_string()), why);
+                let cause = Cause::invalid("patch", &Value::String(patched.to_string()), why.to_string());
                 Status::invalid("", "", "", vec![cause])
             }
         }
@@ -205,16 +227,17 @@ pub(crate) fn decode(
     let clears = object["metadata"]["managedFields"] == Value::Array(Vec::new());
     let unknown = match &target.version.form {
         Form::Builtin(ty) => {
-            let unknown = ty.normalize(&mut object).map_err(DecodeError::Form)?;
+            let unknown = ty.normalize(&mut object).map_err(FormError::Builtin)?;
             defaults::set(*ty, kind, &mut object);
             unknown
         }
-        Form::Custom(version) => version.get().decode(&mut object).map_err(|cause| {
-            DecodeError::Form(match &*cause.field {
-                "" => cause.message,
-                _ => cause.to_string(),
-            })
-        })?,
+        Form::Custom(version) => version
+            .get()
+            .decode(&mut object)
+            .map_err(|cause| match &*cause.field {
+                "" => FormError::Custom(cause),
+                _ => FormError::CustomField(cause),
+            })?,
     };
     if clears && matches!(target.version.form, Form::Builtin(_)) {
         metadata::set(&mut object, "managedFields", Some(Value::Array(Vec::new())));
@@ -225,10 +248,7 @@ pub(crate) fn decode(
         .chain(unknown.iter().map(|path| format!("unknown field {path:?}")))
         .collect();
     match validation {
-        Validation::Strict if !complaints.is_empty() => Err(DecodeError::Form(format!(
-            "strict decoding error: {}",
-            complaints.join(", ")
-        ))),
+        Validation::Strict if !complaints.is_empty() => Err(FormError::Strict(complaints).into()),
         Validation::Warn => Ok(Decoded {
             object,
             warnings: complaints,

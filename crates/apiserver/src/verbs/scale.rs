@@ -7,7 +7,7 @@ use super::outcome::Outcome;
 use super::patch::{PatchBody, apply_error_status, patched};
 use super::update::{Existing, finish};
 use crate::journal::Verb;
-use crate::kinds::codec::go_type;
+use crate::kinds::codec::{CodecError, go_type};
 use crate::kinds::{Form, Scale, Version};
 use crate::managed::{ApplyRequest, FieldManager, Live, ManagedFields, UpdateRequest};
 use crate::object::metadata;
@@ -144,14 +144,14 @@ pub(super) fn patch(
     let mut scale = patched(target, shown, &body)?;
     let sent = scale.clone();
     read(&mut scale).map_err(|why| {
-        let cause = Cause::invalid("patch", &Value::String(sent.to_string()), why);
+        let cause = Cause::invalid("patch", &Value::String(sent.to_string()), why.to_string());
         Status::invalid("", "", "", vec![cause])
     })?;
     write_scale(state, target, &existing, scale, None, write, Verb::Patch)
 }
 
 /// Normalises a `Scale` and reports what does not fit. [`check_scale`] rejects other kinds.
-fn read(scale: &mut Value) -> Result<(), String> {
+fn read(scale: &mut Value) -> Result<(), CodecError> {
     match go_type(VERSION, "Scale") {
         Some(ty) if scale["kind"] == "Scale" => ty.normalize(scale).map(|_| ()),
         _ => Ok(()),

@@ -5,17 +5,67 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use thiserror::Error;
 
 use super::{Field, GoType, LeaveOut, Plain, Shape, Type};
 use crate::kinds::quantity;
 use crate::object::times;
-use crate::value::illegal_base64;
+use crate::value::{IllegalBase64, json_type};
+
+/// Why a value does not have the form of its Go type, in the texts of Go.
+#[derive(Debug, PartialEq, Eq, Error)]
+pub enum CodecError {
+    /// A value of another type than the object, or than a field with a decoder of its own.
+    #[error("json: cannot unmarshal {found} into Go value of type {target}")]
+    ValueType {
+        /// The JSON type of the value, with the value of a number that does not fit.
+        found: String,
+        /// The Go type.
+        target: String,
+    },
+    /// A value of another type than the field.
+    #[error("json: cannot unmarshal {found} into Go struct field {holder}.{field} of type {target}")]
+    FieldType {
+        /// The JSON type of the value, with the value of a number that does not fit.
+        found: String,
+        /// The struct that has the field, without its package.
+        holder: String,
+        /// The names from the object to the field, joined by dots.
+        field: String,
+        /// The Go type of the field.
+        target: String,
+    },
+    /// A text that is not a quantity.
+    #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
+    Quantity,
+    /// A text that is not a time.
+    #[error("parsing time {text:?} as {layout:?}: cannot parse {text:?} as \"2006\"")]
+    Time {
+        /// The text.
+        text: String,
+        /// The layout of the field's times, as Go writes layouts.
+        layout: &'static str,
+    },
+    /// A text that is not Base64.
+    #[error(transparent)]
+    Base64(#[from] IllegalBase64),
+}
+
+impl CodecError {
+    /// Returns the error of a value that a type with a decoder of its own does not take.
+    fn value_type(found: &Value, target: &str) -> Self {
+        Self::ValueType {
+            found: json_type(found).to_owned(),
+            target: target.to_owned(),
+        }
+    }
+}
 
 /// Converts a value to the form of a type; returns the paths of unknown fields.
 ///
 /// # Errors
-/// The text of Go's error for a value whose type does not match the field.
-pub(super) fn read(ty: GoType, value: &mut Value) -> Result<Vec<String>, String> {
+/// The first value that does not match the type of its field.
+pub(super) fn read(ty: GoType, value: &mut Value) -> Result<Vec<String>, CodecError> {
     let mut reader = Reader {
         unknown: Vec::new(),
         path: String::new(),
@@ -41,8 +91,8 @@ impl Reader {
     fn below<T>(
         &mut self,
         step: &str,
-        read_inner: impl FnOnce(&mut Self) -> Result<T, String>,
-    ) -> Result<T, String> {
+        read_inner: impl FnOnce(&mut Self) -> Result<T, CodecError>,
+    ) -> Result<T, CodecError> {
         let length = self.path.len();
         self.path.push_str(step);
         let outcome = read_inner(self);
@@ -50,19 +100,21 @@ impl Reader {
         outcome
     }
 
-    fn mismatch(&self, found: &str, ty: &Type) -> String {
-        let target = go_name(ty);
+    /// Returns the error of a value of another type than the place that it is at.
+    fn mismatch(&self, found: impl Into<String>, ty: &Type) -> CodecError {
+        let (found, target) = (found.into(), go_name(ty).to_owned());
         if self.names.is_empty() {
-            return format!("json: cannot unmarshal {found} into Go value of type {target}");
+            return CodecError::ValueType { found, target };
         }
-        let holder = self.holder.rsplit('.').next().unwrap_or_default();
-        format!(
-            "json: cannot unmarshal {found} into Go struct field {holder}.{} of type {target}",
-            self.names.join(".")
-        )
+        CodecError::FieldType {
+            found,
+            holder: self.holder.rsplit('.').next().unwrap_or_default().to_owned(),
+            field: self.names.join("."),
+            target,
+        }
     }
 
-    fn value(&mut self, ty: GoType, value: &mut Value) -> Result<(), String> {
+    fn value(&mut self, ty: GoType, value: &mut Value) -> Result<(), CodecError> {
         let Some(ty) = ty.get() else { return Ok(()) };
         match &ty.shape {
             Shape::Struct(fields) => match value {
@@ -114,7 +166,7 @@ impl Reader {
         ty: &'static Type,
         fields: &BTreeMap<String, Field>,
         value: &mut Value,
-    ) -> Result<(), String> {
+    ) -> Result<(), CodecError> {
         let Value::Object(map) = value else { return Ok(()) };
         let holder = std::mem::replace(&mut self.holder, &ty.name);
         let given: Vec<String> = map.keys().cloned().collect();
@@ -164,7 +216,7 @@ impl Reader {
         Ok(())
     }
 
-    fn plain(&self, plain: Plain, ty: &Type, value: &mut Value) -> Result<(), String> {
+    fn plain(&self, plain: Plain, ty: &Type, value: &mut Value) -> Result<(), CodecError> {
         if value.is_null() {
             return Ok(());
         }
@@ -197,24 +249,19 @@ impl Reader {
                     Value::Number(number) => number.to_string(),
                     other => other.to_string(),
                 };
-                let canonical = quantity::canonical(&text).ok_or_else(|| {
-                    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'".to_owned()
-                })?;
+                let canonical = quantity::canonical(&text).ok_or(CodecError::Quantity)?;
                 *value = Value::String(canonical);
                 Ok(())
             }
             Plain::IntOrString => match value {
                 Value::String(_) => Ok(()),
                 Value::Number(_) => self.integer(Plain::Int32, ty, value),
-                other => Err(format!(
-                    "json: cannot unmarshal {} into Go value of type int32",
-                    json_type(other)
-                )),
+                other => Err(CodecError::value_type(other, "int32")),
             },
         }
     }
 
-    fn integer(&self, plain: Plain, ty: &Type, value: &mut Value) -> Result<(), String> {
+    fn integer(&self, plain: Plain, ty: &Type, value: &mut Value) -> Result<(), CodecError> {
         let Value::Number(number) = &*value else {
             return Err(self.mismatch(json_type(value), ty));
         };
@@ -236,11 +283,11 @@ impl Reader {
                 *value = json!(whole);
                 Ok(())
             }
-            _ => Err(self.mismatch(&format!("number {number}"), ty)),
+            _ => Err(self.mismatch(format!("number {number}"), ty)),
         }
     }
 
-    fn bytes(&self, ty: &Type, value: &mut Value) -> Result<(), String> {
+    fn bytes(&self, ty: &Type, value: &mut Value) -> Result<(), CodecError> {
         let Value::String(text) = &*value else {
             return Err(self.mismatch(json_type(value), ty));
         };
@@ -250,13 +297,13 @@ impl Reader {
                 *value = Value::String(STANDARD.encode(bytes));
                 Ok(())
             }
-            Err(error) => Err(illegal_base64(&clean, &error)),
+            Err(error) => Err(IllegalBase64::new(&clean, &error).into()),
         }
     }
 }
 
-fn time(micro: bool, value: &mut Value) -> Result<(), String> {
-    let form = if micro {
+fn time(micro: bool, value: &mut Value) -> Result<(), CodecError> {
+    let layout = if micro {
         "2006-01-02T15:04:05.000000Z07:00"
     } else {
         "2006-01-02T15:04:05Z07:00"
@@ -264,31 +311,19 @@ fn time(micro: bool, value: &mut Value) -> Result<(), String> {
     let text = match &*value {
         Value::String(text) => text,
         other => {
-            return Err(format!(
-                "json: cannot unmarshal {} into Go value of type string",
-                json_type(other)
-            ));
+            return Err(CodecError::value_type(other, "string"));
         }
     };
-    let time = times::parse(text)
-        .ok_or_else(|| format!("parsing time {text:?} as {form:?}: cannot parse {text:?} as \"2006\""))?;
+    let time = times::parse(text).ok_or_else(|| CodecError::Time {
+        text: text.clone(),
+        layout,
+    })?;
     *value = Value::String(if micro {
         times::micros(time)
     } else {
         times::seconds(time)
     });
     Ok(())
-}
-
-fn json_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
 }
 
 fn go_name(ty: &Type) -> &str {
