@@ -3,8 +3,56 @@
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
+use thiserror::Error;
 
-use super::{MAX_OPERATIONS, PatchError};
+use super::{MAX_OPERATIONS, MalformedPatch, NotApplicable, PatchError};
+use crate::value::json_type;
+
+/// Why an operation fails.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum OperationError {
+    /// The operation is of an unknown kind.
+    #[error("Unexpected kind: {kind}")]
+    UnknownKind {
+        /// The kind.
+        kind: String,
+    },
+    /// The operation lacks a member.
+    #[error("operation missing {member} field: missing value")]
+    NoMember {
+        /// The member.
+        member: &'static str,
+    },
+    /// The object does not have the path.
+    #[error("doc is missing path: \"{path}\": missing value")]
+    NoPath {
+        /// The path.
+        path: String,
+    },
+    /// A list does not have the index.
+    #[error("error for path '{path}': Unable to access invalid index: {index}: invalid index referenced")]
+    InvalidIndex {
+        /// The path.
+        path: String,
+        /// The last segment of the path.
+        index: String,
+    },
+    /// The field to remove does not exist.
+    #[error("Unable to remove nonexistent key: {key}: missing value")]
+    NoKey {
+        /// The field.
+        key: String,
+    },
+    /// The whole object cannot be replaced with a scalar.
+    #[error("replace operation value must be object or array")]
+    ScalarDocument,
+    /// The value is not the one that the test expects.
+    #[error("testing value {path} failed: test failed")]
+    TestFailed {
+        /// The path.
+        path: String,
+    },
+}
 
 /// Applies the operations one after the other.
 ///
@@ -16,7 +64,7 @@ pub fn json_patch(mut object: Value, patch: &Value) -> Result<Value, PatchError>
         return Err(PatchError::TooManyOperations(operations.len()));
     }
     for operation in operations {
-        apply(&mut object, operation).map_err(|detail| PatchError::NotApplicable { detail })?;
+        apply(&mut object, operation).map_err(NotApplicable::Operation)?;
     }
     Ok(object)
 }
@@ -35,19 +83,10 @@ pub fn unknown_in_json_patch(patch: &Value) -> Vec<String> {
     unknown
 }
 
-fn operations(patch: &Value) -> Result<Vec<&Map<String, Value>>, PatchError> {
-    let not = |what: &Value, into: &str| {
-        let kind = match what {
-            Value::Null => "null",
-            Value::Bool(_) => "bool",
-            Value::Number(_) => "number",
-            Value::String(_) => "string",
-            Value::Array(_) => "array",
-            Value::Object(_) => "object",
-        };
-        let text =
-            format!("error decoding patch: json: cannot unmarshal {kind} into Go value of type {into}");
-        PatchError::Malformed(text)
+fn operations(patch: &Value) -> Result<Vec<&Map<String, Value>>, MalformedPatch> {
+    let not = |value: &Value, target: &'static str| MalformedPatch::WrongType {
+        found: json_type(value),
+        target,
     };
     let list = match patch {
         Value::Null => return Ok(Vec::new()),
@@ -65,7 +104,7 @@ fn operations(patch: &Value) -> Result<Vec<&Map<String, Value>>, PatchError> {
 
 type Operation = Map<String, Value>;
 
-fn apply(object: &mut Value, operation: &Operation) -> Result<(), String> {
+fn apply(object: &mut Value, operation: &Operation) -> Result<(), OperationError> {
     let kind = operation.get("op").and_then(Value::as_str).unwrap_or("unknown");
     let value = || operation.get("value").cloned().unwrap_or_default();
     match kind {
@@ -84,15 +123,17 @@ fn apply(object: &mut Value, operation: &Operation) -> Result<(), String> {
             add(object, text(operation, "path")?, copied)
         }
         "test" => test(object, text(operation, "path")?, operation.get("value")),
-        other => Err(format!("Unexpected kind: {other}")),
+        other => Err(OperationError::UnknownKind {
+            kind: other.to_owned(),
+        }),
     }
 }
 
-fn text<'a>(operation: &'a Operation, name: &str) -> Result<&'a str, String> {
+fn text<'a>(operation: &'a Operation, member: &'static str) -> Result<&'a str, OperationError> {
     operation
-        .get(name)
+        .get(member)
         .and_then(Value::as_str)
-        .ok_or_else(|| format!("operation missing {name} field: missing value"))
+        .ok_or(OperationError::NoMember { member })
 }
 
 fn decode(part: &str) -> Cow<'_, str> {
@@ -116,8 +157,10 @@ fn decode(part: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-fn missing(path: &str) -> String {
-    format!("doc is missing path: \"{path}\": missing value")
+fn missing(path: &str) -> OperationError {
+    OperationError::NoPath {
+        path: path.to_owned(),
+    }
 }
 
 /// Splits a path into its parent's segments and the last segment; `None` for the whole object.
@@ -133,7 +176,10 @@ fn split(path: &str) -> Option<(Vec<&str>, Cow<'_, str>)> {
 }
 
 /// Returns the parent of the value that a path names, and the last segment.
-fn parent<'a, 'p>(object: &'a mut Value, path: &'p str) -> Result<(&'a mut Value, Cow<'p, str>), String> {
+fn parent<'a, 'p>(
+    object: &'a mut Value,
+    path: &'p str,
+) -> Result<(&'a mut Value, Cow<'p, str>), OperationError> {
     let (steps, last) = split(path).ok_or_else(|| missing(path))?;
     let mut place = object;
     for step in steps {
@@ -163,11 +209,14 @@ fn existing(list: &[Value], step: &str) -> Option<usize> {
         .flatten()
 }
 
-fn invalid_index(path: &str, index: &str) -> String {
-    format!("error for path '{path}': Unable to access invalid index: {index}: invalid index referenced")
+fn invalid_index(path: &str, index: &str) -> OperationError {
+    OperationError::InvalidIndex {
+        path: path.to_owned(),
+        index: index.to_owned(),
+    }
 }
 
-fn add(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
+fn add(object: &mut Value, path: &str, value: Value) -> Result<(), OperationError> {
     let (place, last) = parent(object, path)?;
     match place {
         Value::Object(map) => {
@@ -191,12 +240,12 @@ fn add(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
     Ok(())
 }
 
-fn remove(object: &mut Value, path: &str) -> Result<Value, String> {
+fn remove(object: &mut Value, path: &str) -> Result<Value, OperationError> {
     let (place, last) = parent(object, path)?;
     match place {
-        Value::Object(map) => map
-            .remove(last.as_ref())
-            .ok_or_else(|| format!("Unable to remove nonexistent key: {last}: missing value")),
+        Value::Object(map) => map.remove(last.as_ref()).ok_or_else(|| OperationError::NoKey {
+            key: last.into_owned(),
+        }),
         Value::Array(list) => match existing(list, &last) {
             Some(index) => Ok(list.remove(index)),
             None => Err(invalid_index(path, &last)),
@@ -205,10 +254,10 @@ fn remove(object: &mut Value, path: &str) -> Result<Value, String> {
     }
 }
 
-fn replace(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
+fn replace(object: &mut Value, path: &str, value: Value) -> Result<(), OperationError> {
     if path.is_empty() {
         if !value.is_object() && !value.is_array() {
-            return Err("replace operation value must be object or array".to_owned());
+            return Err(OperationError::ScalarDocument);
         }
         *object = value;
         return Ok(());
@@ -228,7 +277,7 @@ fn replace(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
 }
 
 /// Returns the value at a path; `None` if its last segment is missing in a map.
-fn get<'a>(object: &'a mut Value, path: &str) -> Result<Option<&'a Value>, String> {
+fn get<'a>(object: &'a mut Value, path: &str) -> Result<Option<&'a Value>, OperationError> {
     let (place, last) = parent(object, path)?;
     match place {
         Value::Object(map) => Ok(map.get(last.as_ref())),
@@ -240,7 +289,7 @@ fn get<'a>(object: &'a mut Value, path: &str) -> Result<Option<&'a Value>, Strin
     }
 }
 
-fn test(object: &mut Value, path: &str, wanted: Option<&Value>) -> Result<(), String> {
+fn test(object: &mut Value, path: &str, wanted: Option<&Value>) -> Result<(), OperationError> {
     let found = if path.is_empty() {
         Some(&*object)
     } else {
@@ -255,6 +304,56 @@ fn test(object: &mut Value, path: &str, wanted: Option<&Value>) -> Result<(), St
     if same {
         Ok(())
     } else {
-        Err(format!("testing value {path} failed: test failed"))
+        Err(OperationError::TestFailed {
+            path: path.to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_failed_operation_is_the_source_of_the_error() {
+        for (operation, wanted) in [
+            (json!({}), "Unexpected kind: unknown"),
+            (
+                json!({"op": "add"}),
+                "operation missing path field: missing value",
+            ),
+            (
+                json!({"op": "move", "path": "/b"}),
+                "operation missing from field: missing value",
+            ),
+            (
+                json!({"op": "add", "path": "/x/y"}),
+                "doc is missing path: \"/x/y\": missing value",
+            ),
+            (
+                json!({"op": "add", "path": "/list/3"}),
+                "error for path '/list/3': Unable to access invalid index: 3: invalid index referenced",
+            ),
+            (
+                json!({"op": "remove", "path": "/x"}),
+                "Unable to remove nonexistent key: x: missing value",
+            ),
+            (
+                json!({"op": "replace", "path": "", "value": 1}),
+                "replace operation value must be object or array",
+            ),
+            (
+                json!({"op": "test", "path": "/list", "value": 1}),
+                "testing value /list failed: test failed",
+            ),
+        ] {
+            let error = json_patch(json!({"list": [1]}), &json!([operation])).unwrap_err();
+            assert_eq!((error.code(), error.reason()), (422, "Invalid"));
+            assert_eq!(error.source().map(ToString::to_string).as_deref(), Some(wanted));
+        }
     }
 }

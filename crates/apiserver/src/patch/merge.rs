@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::PatchError;
+use super::{MalformedPatch, PatchError};
+use crate::value::json_type;
 
 /// Applies a merge patch: null removes a field, maps merge, everything else is replaced.
 ///
@@ -11,22 +12,18 @@ use super::PatchError;
 /// # Errors
 /// [`PatchError::Malformed`] for a patch that is not an object.
 pub fn merge_patch(mut object: Value, patch: Value) -> Result<Value, PatchError> {
-    let refused = |text: &str| Err(PatchError::Malformed(text.to_owned()));
-    let into = |kind: &str| {
-        PatchError::Malformed(format!(
-            "error decoding patch: json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"
-        ))
-    };
     let patch = match patch {
         Value::Object(patch) => patch,
-        Value::Null => return refused("Invalid JSON Patch"),
-        Value::Bool(_) => return Err(into("bool")),
-        Value::Number(_) => return Err(into("number")),
-        Value::String(_) => return Err(into("string")),
-        Value::Array(_) => return Err(into("array")),
+        Value::Null => return Err(MalformedPatch::Null.into()),
+        other => {
+            return Err(PatchError::Malformed(MalformedPatch::WrongType {
+                found: json_type(&other),
+                target: "map[string]interface {}",
+            }));
+        }
     };
     let Value::Object(fields) = &mut object else {
-        return refused("Invalid JSON Document");
+        return Err(MalformedPatch::Document.into());
     };
     merge(fields, patch);
     Ok(object)

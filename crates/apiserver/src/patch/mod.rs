@@ -11,9 +11,9 @@ mod strategic;
 
 use thiserror::Error;
 
-pub use json::{json_patch, unknown_in_json_patch};
+pub use json::{OperationError, json_patch, unknown_in_json_patch};
 pub use merge::merge_patch;
-pub use strategic::{StrategicType, strategic_merge};
+pub use strategic::{StrategicType, UnmergeableError, strategic_merge};
 
 /// The maximum number of operations of a JSON patch, as in Kubernetes.
 pub const MAX_OPERATIONS: usize = 10_000;
@@ -22,22 +22,61 @@ pub const MAX_OPERATIONS: usize = 10_000;
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum PatchError {
     /// The body is not a patch (400, `BadRequest`).
-    #[error("{0}")]
-    Malformed(String),
+    #[error(transparent)]
+    Malformed(#[from] MalformedPatch),
     /// The patch does not apply to this object (422, `Invalid`). The API server does not report the reason.
     #[error("the server rejected our request due to an error in our request")]
-    NotApplicable {
-        /// The reason.
-        detail: String,
-    },
+    NotApplicable(#[from] NotApplicable),
     /// The patch has too many operations (413, `RequestEntityTooLarge`).
     #[error(
         "Request entity too large: The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {0}"
     )]
     TooManyOperations(usize),
     /// A strategic merge patch does not match the kind or the object (500, without a reason).
-    #[error("{0}")]
-    Unmergeable(String),
+    #[error(transparent)]
+    Unmergeable(#[from] UnmergeableError),
+}
+
+/// Why a body is not a patch.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum MalformedPatch {
+    /// The patch or a part of it is of another JSON type.
+    #[error("error decoding patch: json: cannot unmarshal {found} into Go value of type {target}")]
+    WrongType {
+        /// The JSON type.
+        found: &'static str,
+        /// The Go type of the place.
+        target: &'static str,
+    },
+    /// A merge patch is null.
+    #[error("Invalid JSON Patch")]
+    Null,
+    /// The object of a merge patch is not a JSON object.
+    #[error("Invalid JSON Document")]
+    Document,
+    /// A strategic merge patch or its object is not a JSON object.
+    #[error("invalid JSON document")]
+    StrategicDocument,
+    /// `$deleteFromPrimitiveList` does not name a list.
+    #[error("invalid patch format of primitive list")]
+    DeleteFromPrimitiveList,
+    /// `$retainKeys` is not a list, or does not list a field of the patch.
+    #[error("invalid patch format of retainKeys")]
+    RetainKeys,
+    /// `$setElementOrder` does not name a list.
+    #[error("invalid patch format of setElementOrder list")]
+    SetElementOrder,
+}
+
+/// Why a patch does not apply to an object.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum NotApplicable {
+    /// An operation of a JSON patch fails.
+    #[error(transparent)]
+    Operation(#[from] OperationError),
+    /// A strategic merge patch merges lists of lists.
+    #[error("lists of lists are not supported")]
+    ListOfLists,
 }
 
 impl PatchError {
@@ -45,7 +84,7 @@ impl PatchError {
     pub fn code(&self) -> u16 {
         match self {
             Self::Malformed(_) => 400,
-            Self::NotApplicable { .. } => 422,
+            Self::NotApplicable(_) => 422,
             Self::TooManyOperations(_) => 413,
             Self::Unmergeable(_) => 500,
         }
@@ -55,7 +94,7 @@ impl PatchError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Malformed(_) => "BadRequest",
-            Self::NotApplicable { .. } => "Invalid",
+            Self::NotApplicable(_) => "Invalid",
             Self::TooManyOperations(_) => "RequestEntityTooLarge",
             Self::Unmergeable(_) => "",
         }

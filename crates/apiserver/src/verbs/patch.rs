@@ -76,7 +76,7 @@ pub(super) fn patched(target: &Target, object: Value, body: &PatchBody) -> Resul
     };
     outcome.map_err(|error| {
         let mut status = Status::new(error.code(), error.reason(), error.to_string());
-        if let PatchError::NotApplicable { .. } = error {
+        if let PatchError::NotApplicable(_) = error {
             status.details.empty = true;
         }
         status

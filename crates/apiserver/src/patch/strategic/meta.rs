@@ -8,6 +8,8 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
+use super::error::UnmergeableError;
+
 static TABLE: LazyLock<File> = LazyLock::new(|| {
     // The file is part of the program and a test reads it; a table that cannot be read has no kinds.
     serde_json::from_str(include_str!("strategic.json")).unwrap_or_default()
@@ -75,13 +77,14 @@ impl StrategicType {
     }
 
     /// Returns a field whose value is a map.
-    pub(super) fn of_map(self, name: &str) -> Result<Meta, String> {
+    pub(super) fn of_map(self, name: &str) -> Result<Meta, UnmergeableError> {
         match self.entry() {
             Some(Entry::Struct(type_name, fields)) => {
                 let Some(Field(ty, strategies, key)) = fields.get(name) else {
-                    return Err(format!(
-                        "unable to find api field in struct {type_name} for the json field {name:?}"
-                    ));
+                    return Err(UnmergeableError::UnknownField {
+                        type_name,
+                        field: name.to_owned(),
+                    });
                 };
                 let strategy = strategies.iter().find(|strategy| *strategy != "retainKeys");
                 Ok(Meta {
@@ -90,28 +93,24 @@ impl StrategicType {
                     key: key.as_deref().unwrap_or_default(),
                 })
             }
-            other => Err(format!(
-                "merging an object in json but data type is not struct, instead is: {}",
-                kind_of(other)
-            )),
+            other => Err(UnmergeableError::NotAStruct { kind: kind_of(other) }),
         }
     }
 
     /// Returns a field whose value is a list; the type is that of the items.
-    pub(super) fn of_list(self, name: &str) -> Result<Meta, String> {
+    pub(super) fn of_list(self, name: &str) -> Result<Meta, UnmergeableError> {
         let meta = self.of_map(name)?;
         match meta.ty.entry() {
             Some(Entry::List(item)) => match Self(*item).entry() {
-                Some(Entry::List(_)) => Err("unexpected slice of slice".to_owned()),
+                Some(Entry::List(_)) => Err(UnmergeableError::ListOfLists),
                 _ => Ok(Meta {
                     ty: Self(*item),
                     ..meta
                 }),
             },
-            _ => Err(format!(
-                "expected slice or array type, but got: {}",
-                kind_of(self.entry())
-            )),
+            _ => Err(UnmergeableError::NotAList {
+                kind: kind_of(self.entry()),
+            }),
         }
     }
 

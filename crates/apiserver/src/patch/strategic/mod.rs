@@ -8,13 +8,14 @@
 //!
 //! The rules are those of apimachinery's `strategicpatch`. Only built-in kinds support it.
 
+mod error;
 mod meta;
 mod order;
 
 use serde_json::{Map, Value};
 
-use super::PatchError;
-use crate::value::{go_type, plain};
+use super::{MalformedPatch, PatchError};
+pub use error::UnmergeableError;
 pub use meta::StrategicType;
 use order::{Kind, kind_of_items, normalize, partition};
 
@@ -34,48 +35,33 @@ type Object = Map<String, Value>;
 /// [`PatchError`].
 pub fn strategic_merge(ty: StrategicType, object: Value, patch: Value) -> Result<Value, PatchError> {
     let (Value::Object(object), Value::Object(patch)) = (object, patch) else {
-        return Err(malformed("invalid JSON document"));
+        return Err(MalformedPatch::StrategicDocument.into());
     };
     merge_map(object, patch, ty).map(Value::Object)
 }
 
-fn malformed(text: &str) -> PatchError {
-    PatchError::Malformed(text.to_owned())
+fn as_list(value: &Value) -> Result<&Vec<Value>, UnmergeableError> {
+    value.as_array().ok_or_else(|| UnmergeableError::WrongType {
+        wanted: Value::Array(Vec::new()),
+        found: value.clone(),
+    })
 }
 
-fn unmergeable(text: impl Into<String>) -> PatchError {
-    PatchError::Unmergeable(text.into())
-}
-
-fn no_merge_key(item: &Object, key: &str) -> PatchError {
-    let item = plain(&Value::Object(item.clone()));
-    unmergeable(format!("map: {item} does not contain declared merge key: {key}"))
-}
-
-fn wrong_type(wanted: &Value, found: &Value) -> PatchError {
-    unmergeable(format!(
-        "expected a {}, but received a {}",
-        go_type(wanted),
-        go_type(found)
-    ))
-}
-
-fn as_list(value: &Value) -> Result<&Vec<Value>, PatchError> {
-    value
-        .as_array()
-        .ok_or_else(|| wrong_type(&Value::Array(Vec::new()), value))
-}
-
-fn as_map(value: &Value) -> Result<&Object, PatchError> {
-    value
-        .as_object()
-        .ok_or_else(|| wrong_type(&Value::Object(Map::new()), value))
+fn as_map(value: &Value) -> Result<&Object, UnmergeableError> {
+    value.as_object().ok_or_else(|| UnmergeableError::WrongType {
+        wanted: Value::Object(Map::new()),
+        found: value.clone(),
+    })
 }
 
 /// Returns the merge key's value of an item.
-fn key_of<'a>(item: &'a Value, key: &str) -> Result<&'a Value, PatchError> {
-    let map = as_map(item)?;
-    map.get(key).ok_or_else(|| no_merge_key(map, key))
+fn key_of<'a>(item: &'a Value, key: &str) -> Result<&'a Value, UnmergeableError> {
+    as_map(item)?
+        .get(key)
+        .ok_or_else(|| UnmergeableError::ItemWithoutMergeKey {
+            item: item.clone(),
+            key: key.to_owned(),
+        })
 }
 
 fn merge_map(mut object: Object, mut patch: Object, ty: StrategicType) -> Result<Object, PatchError> {
@@ -86,7 +72,7 @@ fn merge_map(mut object: Object, mut patch: Object, ty: StrategicType) -> Result
             return Ok(patch);
         }
         Some(Value::String(directive)) if directive == "delete" => return Ok(Map::new()),
-        Some(other) => return Err(unknown_directive(other, &patch)),
+        Some(other) => return Err(unknown_directive(other, &patch).into()),
     }
     retain_keys(&mut object, &mut patch)?;
     merge_ordered_lists(&mut object, &mut patch, ty)?;
@@ -96,18 +82,17 @@ fn merge_map(mut object: Object, mut patch: Object, ty: StrategicType) -> Result
     Ok(object)
 }
 
-fn unknown_directive(directive: &Value, map: &Object) -> PatchError {
-    unmergeable(format!(
-        "unknown patch type: {} in map: {}",
-        plain(directive),
-        plain(&Value::Object(map.clone()))
-    ))
+fn unknown_directive(directive: &Value, map: &Object) -> UnmergeableError {
+    UnmergeableError::UnknownDirective {
+        directive: directive.clone(),
+        map: Value::Object(map.clone()),
+    }
 }
 
 fn merge_field(object: &mut Object, name: &str, mut new: Value, ty: StrategicType) -> Result<(), PatchError> {
     let (name, deletes) = if name.starts_with(DELETE_FROM_LIST) {
-        let refused = || malformed("invalid patch format of primitive list");
-        (list_of(name, DELETE_FROM_LIST).ok_or_else(refused)?, true)
+        let list = list_of(name, DELETE_FROM_LIST).ok_or(MalformedPatch::DeleteFromPrimitiveList)?;
+        (list, true)
     } else {
         (name, false)
     };
@@ -122,10 +107,9 @@ fn merge_field(object: &mut Object, name: &str, mut new: Value, ty: StrategicTyp
         }
         return Ok(());
     };
-    let failed = PatchError::Unmergeable;
     match (old, new) {
         (Value::Object(old), Value::Object(new)) => {
-            let meta = ty.of_map(name).map_err(failed)?;
+            let meta = ty.of_map(name)?;
             let old = std::mem::take(old);
             let merged = if meta.strategy == "replace" {
                 new
@@ -135,7 +119,7 @@ fn merge_field(object: &mut Object, name: &str, mut new: Value, ty: StrategicTyp
             object.insert(name.to_owned(), Value::Object(merged));
         }
         (Value::Array(old), Value::Array(new)) => {
-            let meta = ty.of_list(name).map_err(failed)?;
+            let meta = ty.of_list(name)?;
             let old = std::mem::take(old);
             let merged = if meta.strategy == "merge" || deletes {
                 merge_list(old, new, meta.ty, meta.key, deletes)?
@@ -195,19 +179,18 @@ fn drop_nulls(value: &mut Value) {
 }
 
 /// Removes the fields that `$retainKeys` does not list.
-fn retain_keys(object: &mut Object, patch: &mut Object) -> Result<(), PatchError> {
+fn retain_keys(object: &mut Object, patch: &mut Object) -> Result<(), MalformedPatch> {
     let Some(keys) = patch.remove(RETAIN_KEYS) else {
         return Ok(());
     };
-    let refused = || malformed("invalid patch format of retainKeys");
-    let keys = keys.as_array().ok_or_else(refused)?;
+    let keys = keys.as_array().ok_or(MalformedPatch::RetainKeys)?;
     let listed = |name: &str| keys.iter().any(|key| key == name);
     let directive = |name: &str| name.starts_with(DELETE_FROM_LIST) || name.starts_with(SET_ORDER);
     let fields = patch
         .iter()
         .filter(|(name, value)| !value.is_null() && !directive(name));
     if fields.map(|(name, _)| name).any(|name| !listed(name)) {
-        return Err(refused());
+        return Err(MalformedPatch::RetainKeys);
     }
     object.retain(|name, _| listed(name));
     Ok(())
@@ -223,11 +206,10 @@ fn merge_ordered_lists(object: &mut Object, patch: &mut Object, ty: StrategicTyp
     for directive in directives {
         let order = patch.remove(&directive).unwrap_or_default();
         let order = as_list(&order)?;
-        let name = list_of(&directive, SET_ORDER)
-            .ok_or_else(|| malformed("invalid patch format of setElementOrder list"))?;
+        let name = list_of(&directive, SET_ORDER).ok_or(MalformedPatch::SetElementOrder)?;
         let old = object.get(name).map(as_list).transpose()?.cloned();
         let new = patch.get(name).map(as_list).transpose()?.cloned();
-        let meta = ty.of_list(name).map_err(PatchError::Unmergeable)?;
+        let meta = ty.of_list(name)?;
         check_order(new.as_deref().unwrap_or_default(), order, meta.key)?;
         let merged = match (old.clone(), new.clone()) {
             (None, None) => continue,
@@ -249,7 +231,7 @@ fn merge_ordered_lists(object: &mut Object, patch: &mut Object, ty: StrategicTyp
 }
 
 /// Checks that the items of a patch are listed by the order directive, in that order.
-fn check_order(patch: &[Value], order: &[Value], key: &str) -> Result<(), PatchError> {
+fn check_order(patch: &[Value], order: &[Value], key: &str) -> Result<(), UnmergeableError> {
     if order.is_empty() || patch.is_empty() {
         return Ok(());
     }
@@ -267,10 +249,8 @@ fn check_order(patch: &[Value], order: &[Value], key: &str) -> Result<(), PatchE
             continue;
         }
         let Some(next) = order_left.next() else {
-            let [patch, order] = [patch, order].map(|list| plain(&Value::Array(list.to_vec())));
-            return Err(unmergeable(format!(
-                "The order in patch list:\n{patch}\n doesn't match {SET_ORDER} list:\n{order}\n"
-            )));
+            let [patch, order] = [patch, order].map(|list| Value::Array(list.to_vec()));
+            return Err(UnmergeableError::Order { patch, order });
         };
         let same = if key.is_empty() {
             *item == next
@@ -301,10 +281,7 @@ fn merge_list(
     let kind = kind_of_items(&[&old, &patch])?;
     let (merged, patch, old) = if kind == Kind::Map {
         if key.is_empty() {
-            return Err(unmergeable(format!(
-                "cannot merge lists without merge key for {}",
-                ty.name()
-            )));
+            return Err(UnmergeableError::NoMergeKey { kind: ty.name() }.into());
         }
         let (old, patch) = take_directives(old, patch, key)?;
         (merge_items(old.clone(), &patch, ty, key)?, patch, old)
@@ -316,7 +293,7 @@ fn merge_list(
         (order::without_duplicates(both), patch, old)
     };
     let (of_patch, others) = partition(merged, &patch, key)?;
-    normalize(of_patch, others, &patch, &old, key, kind)
+    Ok(normalize(of_patch, others, &patch, &old, key, kind)?)
 }
 
 /// Applies the directives among the items; returns the list and the patch without them.
@@ -324,7 +301,7 @@ fn take_directives(
     mut old: Vec<Value>,
     patch: Vec<Value>,
     key: &str,
-) -> Result<(Vec<Value>, Vec<Value>), PatchError> {
+) -> Result<(Vec<Value>, Vec<Value>), UnmergeableError> {
     let mut plain_items = Vec::with_capacity(patch.len());
     let mut replaces = false;
     for item in patch {
@@ -336,15 +313,13 @@ fn take_directives(
         match directive.as_str() {
             Some("delete") => {
                 let gone = key_of(&item, key)?;
-                if let Some(place) = old.iter().position(|item| !item.is_object()) {
-                    return Err(not_a_map(place));
+                if let Some(index) = old.iter().position(|item| !item.is_object()) {
+                    return Err(UnmergeableError::NotAMap { index });
                 }
                 old.retain(|item| item.get(key) != Some(gone));
             }
             Some("replace") => replaces = true,
-            Some("merge") => {
-                return Err(unmergeable("merging lists cannot yet be specified in the patch"));
-            }
+            Some("merge") => return Err(UnmergeableError::MergeDirective),
             _ => return Err(unknown_directive(directive, map)),
         }
     }
@@ -352,10 +327,6 @@ fn take_directives(
         return Ok((plain_items, Vec::new()));
     }
     Ok((old, plain_items))
-}
-
-fn not_a_map(place: usize) -> PatchError {
-    unmergeable(format!("value for key {place} is not a map"))
 }
 
 fn merge_items(

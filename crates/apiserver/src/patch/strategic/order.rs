@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::{DIRECTIVE, PatchError, as_map, key_of, unmergeable};
-use crate::value::plain;
+use super::{DIRECTIVE, PatchError, UnmergeableError, as_map, key_of};
+use crate::patch::NotApplicable;
 
 /// The Go kind of a value. The items of a list all have the same kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,22 +32,15 @@ pub(super) fn kind_of(value: &Value) -> Kind {
 /// Returns the kind of the items of lists that are merged.
 pub(super) fn kind_of_items(lists: &[&[Value]]) -> Result<Kind, PatchError> {
     let mut kinds = lists.iter().copied().flatten().map(kind_of);
-    let first = kinds
-        .next()
-        .ok_or_else(|| unmergeable("no elements in any of the given slices"))?;
+    let first = kinds.next().ok_or(UnmergeableError::NoItems)?;
     if first == Kind::List {
-        return Err(PatchError::NotApplicable {
-            detail: "lists of lists are not supported".to_owned(),
-        });
+        return Err(NotApplicable::ListOfLists.into());
     }
     if kinds.all(|kind| kind == first) {
         return Ok(first);
     }
     let lists = Value::Array(lists.iter().map(|list| Value::Array(list.to_vec())).collect());
-    Err(unmergeable(format!(
-        "list element types are not identical: {}",
-        plain(&lists)
-    )))
+    Err(UnmergeableError::MixedItems { lists }.into())
 }
 
 /// Splits a list into the items that another list also has, and the others.
@@ -55,7 +48,7 @@ pub(super) fn partition(
     list: Vec<Value>,
     by: &[Value],
     key: &str,
-) -> Result<(Vec<Value>, Vec<Value>), PatchError> {
+) -> Result<(Vec<Value>, Vec<Value>), UnmergeableError> {
     let mut inside = Vec::with_capacity(list.len());
     let mut outside = Vec::new();
     for item in list {
@@ -64,7 +57,7 @@ pub(super) fn partition(
         } else {
             let value = key_of(&item, key)?;
             match by.iter().position(|other| !other.is_object()) {
-                Some(place) => return Err(super::not_a_map(place)),
+                Some(index) => return Err(UnmergeableError::NotAMap { index }),
                 None => by.iter().any(|other| other.get(key) == Some(value)),
             }
         };
@@ -104,7 +97,7 @@ pub(super) fn normalize(
     old_order: &[Value],
     key: &str,
     kind: Kind,
-) -> Result<Vec<Value>, PatchError> {
+) -> Result<Vec<Value>, UnmergeableError> {
     let of_patch = sorted(of_patch, patch_order, key, kind)?;
     let others = sorted(others, old_order, key, kind)?;
     let mut of_patch = of_patch.into_iter().peekable();
@@ -133,7 +126,7 @@ fn position_in(list: &[Value], item: &Value, key: &str, kind: Kind) -> Option<us
 
 /// Sorts items by a list. Deleted items come last. An item that the list lacks precedes every item that it is
 /// compared with, by a simple insertion sort, as in the library.
-fn sorted(items: Vec<Value>, order: &[Value], key: &str, kind: Kind) -> Result<Vec<Value>, PatchError> {
+fn sorted(items: Vec<Value>, order: &[Value], key: &str, kind: Kind) -> Result<Vec<Value>, UnmergeableError> {
     let mut deletions = Vec::new();
     let mut items = items;
     if kind == Kind::Map {
