@@ -230,6 +230,7 @@ fn check_object(fields: &Map<String, Value>, path: &str, causes: &mut Vec<Cause>
             Some(value @ Value::String(text)) => {
                 let problem = if name == "kind" {
                     super::names::dns_1035_label(&text.to_lowercase())
+                        .err()
                         .map(|why| format!("may have mixed case, but should otherwise match: {why}"))
                 } else {
                     let slashes = text.matches('/').count();

@@ -48,8 +48,8 @@ fn check_name(definition: &Value, spec: &Map<String, Value>, causes: &mut Vec<Ca
     let Some(found) = name.as_str().filter(|name| !name.is_empty()) else {
         return;
     };
-    if let Some(why) = dns_1123_subdomain(found) {
-        causes.push(Cause::invalid("metadata.name", name, &why));
+    if let Err(why) = dns_1123_subdomain(found) {
+        causes.push(Cause::invalid("metadata.name", name, why.to_string()));
     }
     let plural = spec.get("names").and_then(|names| names["plural"].as_str());
     let wanted = format!("{}.{}", plural.unwrap_or_default(), text(spec, "group"));
@@ -86,8 +86,8 @@ fn check_spec(spec: &Map<String, Value>, causes: &mut Vec<Cause>) {
     let group = text(spec, "group");
     if group.is_empty() {
         causes.push(Cause::required("spec.group", ""));
-    } else if let Some(why) = dns_1123_subdomain(&group) {
-        causes.push(Cause::invalid("spec.group", &json!(group), &why));
+    } else if let Err(why) = dns_1123_subdomain(&group) {
+        causes.push(Cause::invalid("spec.group", &json!(group), why.to_string()));
     } else if !group.contains('.') {
         let why = "should be a domain with at least one dot";
         causes.push(Cause::invalid("spec.group", &json!(group), why));
@@ -97,10 +97,10 @@ fn check_spec(spec: &Map<String, Value>, causes: &mut Vec<Cause>) {
     let shared = Shared::of(versions);
     check_versions(versions, &shared, causes);
     if let Some(first) = versions.first()
-        && let Some(why) = dns_1035_label(first["name"].as_str().unwrap_or_default())
+        && let Err(why) = dns_1035_label(first["name"].as_str().unwrap_or_default())
         && first["name"] != ""
     {
-        causes.push(Cause::invalid("spec.version", &first["name"], &why));
+        causes.push(Cause::invalid("spec.version", &first["name"], why.to_string()));
     }
     let none = json!({});
     let names = spec.get("names").unwrap_or(&none);
@@ -139,8 +139,12 @@ fn check_versions(versions: &[Value], shared: &Shared<'_>, causes: &mut Vec<Caus
     for (place, found) in versions.iter().enumerate() {
         let path = format!("spec.versions[{place}]");
         let name = found["name"].as_str().unwrap_or_default();
-        if let Some(why) = dns_1035_label(name) {
-            causes.push(Cause::invalid(format!("{path}.name"), &json!(name), &why));
+        if let Err(why) = dns_1035_label(name) {
+            causes.push(Cause::invalid(
+                format!("{path}.name"),
+                &json!(name),
+                why.to_string(),
+            ));
         }
         version::check_deprecation(found, &path, causes);
         let has_status = found["subresources"]["status"].is_object();
@@ -215,11 +219,13 @@ fn check_names(names: &Value, path: &str, causes: &mut Vec<Cause>) {
         } else {
             found.clone()
         };
-        if let Some(why) = dns_1035_label(&label).filter(|_| !found.is_empty()) {
+        if let Err(why) = dns_1035_label(&label)
+            && !found.is_empty()
+        {
             let why = if of_kind {
                 format!("may have mixed case, but should otherwise match: {why}")
             } else {
-                why
+                why.to_string()
             };
             causes.push(Cause::invalid(format!("{path}.{name}"), &json!(found), &why));
         }
@@ -231,9 +237,9 @@ fn check_names(names: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
     for name in ["shortNames", "categories"] {
         for (place, found) in texts(names, name).iter().enumerate() {
-            if let Some(why) = dns_1035_label(found) {
+            if let Err(why) = dns_1035_label(found) {
                 let path = format!("{path}.{name}[{place}]");
-                causes.push(Cause::invalid(path, &json!(found), &why));
+                causes.push(Cause::invalid(path, &json!(found), why.to_string()));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The members that a schema may have, and its validation rules.
 
 use serde_json::{Map, Value, json};
+use thiserror::Error;
 
 use super::{defaults, is_set, member, members, schemas, structural};
 use crate::cause::Cause;
@@ -49,11 +50,31 @@ const AT_ROOT: [(&str, &str); 22] = [
     ("x-kubernetes-validations", "XValidations"),
 ];
 
+/// Why a node must not have a default.
+#[derive(Debug, Clone, Error)]
+enum DefaultForbidden {
+    #[error("must not be set in top-level {field}")]
+    TopLevel { field: String },
+    #[error("must not be set inside additionalProperties applying to object metadata")]
+    MetadataValues,
+}
+
+/// Why a schema has no structural form.
+#[derive(Debug, Error)]
+enum StructureError {
+    #[error("internal error: 'x-kubernetes-preserve-unknown-fields' must be true or undefined")]
+    PreserveUnknownFields,
+    #[error("OpenAPIV3Schema 'items' must be a schema, but is an array")]
+    ItemsArray,
+    #[error("OpenAPIV3Schema '{member}' is not supported")]
+    Unsupported { member: &'static str },
+}
+
 /// The restrictions that a node inherits from its parents.
 #[derive(Clone, Default)]
 struct Context {
-    /// Why the node may have no default; `None` if it may.
-    no_defaults: Option<String>,
+    /// Why the node must not have a default; `None` if it may.
+    no_defaults: Option<DefaultForbidden>,
     inside_metadata: bool,
     /// The first parent whose values have no old values to compare with.
     no_old: Option<String>,
@@ -93,9 +114,9 @@ pub(super) fn check(schema: &Value, has_status: bool, path: &str, causes: &mut V
             "nullable cannot be true at the root",
         ));
     }
-    let unreadable = unreadable(node);
+    let structure = check_structure(node);
     let mut compiles = false;
-    if unreadable.is_none() {
+    if structure.is_ok() {
         let of_structure = structural::check(node, &path);
         compiles = of_structure.is_empty();
         causes.extend(of_structure);
@@ -114,8 +135,10 @@ pub(super) fn check(schema: &Value, has_status: bool, path: &str, causes: &mut V
     let found = check_node(node, &path, &context);
     causes.extend(found.schema);
     causes.extend(found.rules);
-    if let Some(problem) = unreadable.filter(|_| causes.len() == before) {
-        causes.push(Cause::invalid(path, &json!(""), &problem));
+    if let Err(error) = structure
+        && causes.len() == before
+    {
+        causes.push(Cause::invalid(path, &json!(""), error.to_string()));
     }
 }
 
@@ -143,14 +166,13 @@ fn check_root(schema: &Node, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Returns why a schema has no structural form.
-fn unreadable(schema: &Node) -> Option<String> {
+/// Checks that a schema and its children have a structural form.
+fn check_structure(schema: &Node) -> Result<(), StructureError> {
     if schema.get("x-kubernetes-preserve-unknown-fields") == Some(&json!(false)) {
-        let text = "internal error: 'x-kubernetes-preserve-unknown-fields' must be true or undefined";
-        return Some(text.to_owned());
+        return Err(StructureError::PreserveUnknownFields);
     }
     if schema.get("items").is_some_and(Value::is_array) {
-        return Some("OpenAPIV3Schema 'items' must be a schema, but is an array".to_owned());
+        return Err(StructureError::ItemsArray);
     }
     const FIELDS: [(&str, &str); 7] = [
         ("id", "id"),
@@ -161,11 +183,10 @@ fn unreadable(schema: &Node) -> Option<String> {
         ("additionalItems", "additionalItems"),
         ("definitions", "definitions"),
     ];
-    if let Some((_, name)) = FIELDS.iter().find(|(name, _)| is_set(schema, name)) {
-        return Some(format!("OpenAPIV3Schema '{name}' is not supported"));
+    if let Some((_, member)) = FIELDS.iter().find(|(name, _)| is_set(schema, name)) {
+        return Err(StructureError::Unsupported { member });
     }
-    let mut below = below(schema).map(|(_, schema)| schema);
-    below.find_map(unreadable)
+    below(schema).try_for_each(|(_, schema)| check_structure(schema))
 }
 
 /// Returns the child schemas with their path segments.
@@ -223,8 +244,7 @@ impl Context {
             }
             "additionalProperties" => {
                 if self.inside_metadata {
-                    let why = "inside additionalProperties applying to object metadata";
-                    context.no_defaults = Some(why.to_owned());
+                    context.no_defaults = Some(DefaultForbidden::MetadataValues);
                 }
                 context.of_resource = node("additionalProperties")
                     .is_some_and(|below| flag(below, "x-kubernetes-embedded-resource"));
@@ -237,7 +257,8 @@ impl Context {
                     if (self.is_root || embedded) && matches!(name, "metadata" | "kind" | "apiVersion") {
                         context.inside_metadata = true;
                         if self.is_root {
-                            context.no_defaults = Some(format!("in top-level {name}"));
+                            let field = name.to_owned();
+                            context.no_defaults = Some(DefaultForbidden::TopLevel { field });
                         }
                     }
                     context.of_resource = members(schema, "properties")
@@ -259,10 +280,7 @@ fn check_members(schema: &Node, path: &str, context: &Context, causes: &mut Vec<
     if schema.get("default").is_some_and(|default| !default.is_null())
         && let Some(reason) = &context.no_defaults
     {
-        causes.push(Cause::forbidden(
-            format!("{path}.default"),
-            &format!("must not be set {reason}"),
-        ));
+        causes.push(Cause::forbidden(format!("{path}.default"), &reason.to_string()));
     }
     for (name, why) in UNSUPPORTED {
         if is_set(schema, name) {
@@ -451,18 +469,18 @@ fn check_rules(schema: &Node, path: &str, context: &Context, found: &mut Found) 
     let compiled = rules::compile_here(&node.rules, &node, context.of_resource);
     for (number, (rule, entry)) in compiled.iter().zip(entries).enumerate() {
         let place = format!("{path}[{number}]");
-        if let Some(problem) = rule.problem() {
+        if let Err(error) = &rule.program {
             found.rules.push(Cause::invalid_shown(
                 format!("{place}.rule"),
                 &shown(entry),
-                problem,
+                &error.to_string(),
             ));
         }
-        if let Some(problem) = &rule.message_problem {
+        if let Err(error) = &rule.message {
             found.rules.push(Cause::invalid_shown(
                 format!("{place}.messageExpression"),
                 &shown(entry),
-                problem,
+                &error.to_string(),
             ));
         }
         if rule.uses_old {

@@ -1,10 +1,11 @@
 //! The validation of a version besides its schema: subresources, columns, selectable fields, deprecation warning.
 
 use serde_json::{Map, Value, json};
+use thiserror::Error;
 
 use super::Shared;
 use crate::cause::Cause;
-use crate::crd::rules::field_path;
+use crate::crd::rules::{FieldPathError, field_path};
 use crate::crd::schema::{Schema, text};
 use crate::value::{go_json, is_print};
 
@@ -119,6 +120,26 @@ pub(super) fn check_columns(columns: &Value, path: &str, causes: &mut Vec<Cause>
     }
 }
 
+/// Why a path is not that of a selectable field.
+#[derive(Debug, Error)]
+enum SelectableFieldError {
+    #[error("array notation is not allowed")]
+    ArrayNotation,
+    #[error(transparent)]
+    Path(#[from] FieldPathError),
+}
+
+/// Returns a selectable field: its path in the form of causes, and its schema.
+fn selectable_field<'a>(
+    path: &str,
+    schema: &'a Schema,
+) -> Result<(String, &'a Schema), SelectableFieldError> {
+    if path.contains('[') {
+        return Err(SelectableFieldError::ArrayNotation);
+    }
+    Ok(field_path(path, schema)?)
+}
+
 pub(super) fn check_selectable(
     selectable: &Value,
     schema: Option<&Value>,
@@ -144,15 +165,10 @@ pub(super) fn check_selectable(
             causes.push(Cause::required(place, ""));
             continue;
         }
-        let read = if json_path.contains('[') {
-            Err("array notation is not allowed".to_owned())
-        } else {
-            field_path(json_path, &schema)
-        };
-        let (written, found) = match read {
+        let (written, found) = match selectable_field(json_path, &schema) {
             Ok(read) => read,
-            Err(problem) => {
-                let why = format!("is an invalid path: {problem}");
+            Err(error) => {
+                let why = format!("is an invalid path: {error}");
                 causes.push(Cause::invalid(place, shown, &why));
                 continue;
             }

@@ -6,6 +6,7 @@
 //! because a rule could not be evaluated.
 
 mod functions;
+mod issues;
 mod library;
 mod names;
 mod path;
@@ -18,13 +19,15 @@ use std::collections::BTreeMap;
 use kube_cel::cel::ExecutionError;
 use kube_cel::cel::common::ast::IdedExpr as Program;
 use serde_json::Value;
+use thiserror::Error;
 
 use super::Verdict;
 use super::correlate::{Correlation, same_key};
 use super::lists::{child, key};
 use super::schema::{Rule, Schema};
 use crate::cause::Cause;
-pub(super) use path::field_path;
+use issues::{CompileError, Issues};
+pub(super) use path::{FieldPathError, field_path};
 
 /// The maximum length of the result of a `messageExpression`, in bytes.
 const MAX_MESSAGE_LENGTH: usize = 5 * 1024;
@@ -45,18 +48,46 @@ pub(super) struct Rules {
 #[derive(Debug)]
 pub(super) struct CompiledRule {
     rule: Rule,
-    program: Result<Program, String>,
-    message: Option<Program>,
-    /// What is wrong with the message expression.
-    pub(super) message_problem: Option<String>,
+    pub(super) program: Result<Program, RuleError>,
+    /// The message expression, if there is one; it is not compiled for a rule that is invalid.
+    pub(super) message: Result<Option<Program>, MessageError>,
     pub(super) uses_old: bool,
     field_path: String,
 }
 
-impl CompiledRule {
-    /// Returns what is wrong with the rule.
-    pub(super) fn problem(&self) -> Option<&str> {
-        self.program.as_ref().err().map(String::as_str)
+/// Why a rule is invalid.
+#[derive(Debug, Error)]
+pub(super) enum RuleError {
+    #[error("compilation failed: {0}")]
+    Issues(Issues),
+    #[error("cel expression must evaluate to a bool")]
+    NotABool,
+}
+
+/// Why a message expression is invalid.
+#[derive(Debug, Error)]
+pub(super) enum MessageError {
+    #[error("messageExpression compilation failed: {0}")]
+    Issues(Issues),
+    #[error("messageExpression must evaluate to a string")]
+    NotAString,
+}
+
+impl From<CompileError> for RuleError {
+    fn from(error: CompileError) -> Self {
+        match error {
+            CompileError::Issues(issues) => Self::Issues(issues),
+            CompileError::Result => Self::NotABool,
+        }
+    }
+}
+
+impl From<CompileError> for MessageError {
+    fn from(error: CompileError) -> Self {
+        match error {
+            CompileError::Issues(issues) => Self::Issues(issues),
+            CompileError::Result => Self::NotAString,
+        }
     }
 }
 
@@ -114,26 +145,13 @@ pub(super) fn compile_here(rules: &[Rule], schema: &Schema, of_resource: bool) -
 
 fn compile_rule(rule: &Rule, schema: &Schema, ty: Option<&types::Type>) -> CompiledRule {
     let optional = rule.optional_old_self == Some(true);
-    let program =
-        types::compile(&rule.rule, ty, optional, &types::Type::Bool).map_err(|problem| match problem {
-            types::Problem::Issues(issues) => format!("compilation failed: {issues}"),
-            types::Problem::Result => "cel expression must evaluate to a bool".to_owned(),
-        });
-    let mut message_problem = None;
+    let program = types::compile(&rule.rule, ty, optional, &types::Type::Bool).map_err(RuleError::from);
     let message = if rule.message_expression.is_empty() || program.is_err() {
-        None
+        Ok(None)
     } else {
-        match types::compile(&rule.message_expression, ty, optional, &types::Type::String) {
-            Ok(program) => Some(program),
-            Err(types::Problem::Issues(issues)) => {
-                message_problem = Some(format!("messageExpression compilation failed: {issues}"));
-                None
-            }
-            Err(types::Problem::Result) => {
-                message_problem = Some("messageExpression must evaluate to a string".to_owned());
-                None
-            }
-        }
+        types::compile(&rule.message_expression, ty, optional, &types::Type::String)
+            .map(Some)
+            .map_err(MessageError::from)
     };
     CompiledRule {
         uses_old: program
@@ -145,7 +163,6 @@ fn compile_rule(rule: &Rule, schema: &Schema, ty: Option<&types::Type>) -> Compi
         rule: rule.clone(),
         program,
         message,
-        message_problem,
     }
 }
 
@@ -297,8 +314,8 @@ impl Rules {
             }
             let program = match &rule.program {
                 Ok(program) => program,
-                Err(problem) => {
-                    let why = format!("rule compile error: {problem}");
+                Err(error) => {
+                    let why = format!("rule compile error: {error}");
                     let cause = Cause::invalid(place, &Value::from(schema.ty.as_str()), &why);
                     verdict.causes.push(cause);
                     continue;
@@ -378,7 +395,7 @@ impl CompiledRule {
 
     /// Evaluates the message expression; `None` unless the result is one line of text.
     fn message_of(&self, activation: &Activation) -> Option<String> {
-        match activation.at(self.message.as_ref()?, false) {
+        match activation.at(self.message.as_ref().ok()?.as_ref()?, false) {
             Ok(kube_cel::cel::Value::String(text)) => {
                 let text = text.trim();
                 let usable = !text.is_empty() && text.len() <= MAX_MESSAGE_LENGTH && !text.contains('\n');

@@ -15,6 +15,7 @@ use kube_cel::cel::common::ast::{
 use kube_cel::cel::parser::Parser;
 
 use super::functions::TYPES;
+use super::issues::{CompileError, Issue, Issues, TypeError};
 use super::names::{FUNCTIONS, MACROS, NAMESPACES};
 use super::values::escape;
 use crate::crd::pattern;
@@ -22,7 +23,7 @@ use crate::crd::schema::Schema;
 
 /// The type of an expression.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Type {
+pub(in crate::crd) enum Type {
     /// A type that this checker does not know; every operation is allowed.
     Unknown,
     /// CEL's `dyn`.
@@ -41,14 +42,6 @@ pub(super) enum Type {
     List(Box<Type>),
     Map(Box<Type>, Box<Type>),
     Object(Arc<BTreeMap<String, Type>>),
-}
-
-/// What is wrong with an expression.
-pub(super) enum Problem {
-    /// Type errors.
-    Issues(String),
-    /// The result has the wrong type.
-    Result,
 }
 
 /// Returns the type of a schema; `None` for a schema that rules cannot access.
@@ -93,11 +86,11 @@ pub(super) fn compile(
     ty: Option<&Type>,
     optional_old: bool,
     wanted: &Type,
-) -> Result<IdedExpr, Problem> {
+) -> Result<IdedExpr, CompileError> {
     let expression = Parser::new()
         .enable_optional_syntax(true)
         .parse(source)
-        .map_err(|errors| Problem::Issues(errors.to_string().replace("\n| ", "\n | ")))?;
+        .map_err(Issues::Syntax)?;
     let this = ty.cloned().unwrap_or(Type::Unknown);
     let old = if optional_old { Type::Unknown } else { this.clone() };
     let mut checker = Checker {
@@ -107,10 +100,10 @@ pub(super) fn compile(
     };
     let found = checker.type_of(&expression);
     if !checker.issues.is_empty() {
-        return Err(Problem::Issues(checker.issues.join("\n")));
+        return Err(Issues::Types(checker.issues).into());
     }
     if found != Type::Unknown && found != *wanted {
-        return Err(Problem::Result);
+        return Err(CompileError::Result);
     }
     let mut expression = expression;
     select_by_index(&mut expression);
@@ -157,7 +150,7 @@ struct Checker<'a> {
     source: &'a str,
     /// The variables in scope, the innermost last.
     scopes: Vec<(String, Type)>,
-    issues: Vec<String>,
+    issues: Vec<Issue>,
 }
 
 impl Type {
@@ -209,22 +202,24 @@ impl fmt::Display for Type {
 
 impl Checker<'_> {
     /// Reports an error at the first occurrence of a text; for calls, at the opening bracket.
-    fn report(&mut self, at: &str, message: &str) {
+    fn report(&mut self, at: &str, error: TypeError) {
         let name = at.strip_suffix('(').map_or(0, str::len);
         let offset = self.find(at).map_or(0, |offset| offset + name);
-        self.report_at(offset, message);
+        self.report_at(offset, error);
     }
 
-    fn report_at(&mut self, offset: usize, message: &str) {
+    fn report_at(&mut self, offset: usize, error: TypeError) {
         let before = &self.source[..offset];
         let line = before.matches('\n').count() + 1;
         let start = before.rfind('\n').map_or(0, |place| place + 1);
         let column = self.source[start..offset].chars().count() + 1;
         let text = self.source[start..].lines().next().unwrap_or_default();
-        let dots = ".".repeat(column - 1);
-        self.issues.push(format!(
-            "ERROR: <input>:{line}:{column}: {message}\n | {text}\n | {dots}^"
-        ));
+        self.issues.push(Issue {
+            error,
+            line,
+            column,
+            text: text.to_owned(),
+        });
     }
 
     /// Finds a text that is not part of a longer name.
@@ -275,7 +270,9 @@ impl Checker<'_> {
         }
         self.report(
             name,
-            &format!("undeclared reference to '{name}' (in container '')"),
+            TypeError::Undeclared {
+                name: name.to_owned(),
+            },
         );
         Type::Unknown
     }
@@ -287,15 +284,16 @@ impl Checker<'_> {
             Type::Object(fields) => match fields.get(field) {
                 Some(ty) => ty.clone(),
                 None => {
-                    self.report(&format!(".{field}"), &format!("undefined field '{field}'"));
+                    let error = TypeError::UndefinedField { field: field.clone() };
+                    self.report(&format!(".{field}"), error);
                     Type::Unknown
                 }
             },
             Type::Map(_, value) => (**value).clone(),
             open if open.is_open() => Type::Unknown,
             other => {
-                let message = format!("type '{other}' does not support field selection");
-                self.report(&format!(".{field}"), &message);
+                let error = TypeError::NoFields { ty: other.clone() };
+                self.report(&format!(".{field}"), error);
                 Type::Unknown
             }
         };
@@ -310,10 +308,7 @@ impl Checker<'_> {
             Type::Object(_) => (Type::String, Type::Unknown),
             open if open.is_open() => (Type::Unknown, Type::Unknown),
             other => {
-                let message = format!(
-                    "expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"
-                );
-                self.report(".", &message);
+                self.report(".", TypeError::NoRange { ty: other.clone() });
                 (Type::Unknown, Type::Unknown)
             }
         };
@@ -366,7 +361,9 @@ impl Checker<'_> {
         if !FUNCTIONS.contains(&name) {
             self.report(
                 &format!("{name}("),
-                &format!("undeclared reference to '{name}' (in container '')"),
+                TypeError::Undeclared {
+                    name: name.to_owned(),
+                },
             );
             return Type::Unknown;
         }
@@ -388,19 +385,18 @@ impl Checker<'_> {
             let offset = self
                 .find("matches(")
                 .map_or(0, |offset| offset + "matches(".len());
-            self.report_at(offset, "invalid matches argument");
+            self.report_at(offset, TypeError::InvalidPattern);
         }
     }
 
     /// Reports a missing overload; `target` says whether the first type is that of the receiver.
     fn no_overload(&mut self, sign: &str, name: &str, types: &[Type], target: bool) {
-        let types: Vec<_> = types.iter().map(Type::to_string).collect();
-        let to = match types.as_slice() {
-            [first, rest @ ..] if target => format!("{first}.({})", rest.join(", ")),
-            types => format!("({})", types.join(", ")),
+        let error = TypeError::NoOverload {
+            name: name.to_owned(),
+            types: types.to_vec(),
+            target,
         };
-        let message = format!("found no matching overload for '{name}' applied to '{to}'");
-        self.report(sign, &message);
+        self.report(sign, error);
     }
 
     fn operator(&mut self, name: &str, types: &[Type]) -> Type {
@@ -531,8 +527,8 @@ mod tests {
         let ty = of_schema(&schema, true);
         match compile(source, ty.as_ref(), false, &Type::Bool) {
             Ok(_) => String::new(),
-            Err(Problem::Issues(issues)) => issues,
-            Err(Problem::Result) => "result".to_owned(),
+            Err(CompileError::Issues(issues)) => issues.to_string(),
+            Err(CompileError::Result) => "result".to_owned(),
         }
     }
 
