@@ -9,10 +9,11 @@ use bytes::Bytes;
 use futures::TryStreamExt as _;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
+use thiserror::Error;
 
 use super::folder::Folder;
 use super::outbox::{Change, Counters, Record};
-use super::{Identity, PersistError, StoredCluster};
+use super::{Identity, PersistError, StoredCluster, Unusable};
 use crate::store::Stored;
 
 /// The SQLite application ID of the file: "stAs".
@@ -41,13 +42,12 @@ impl Database {
         };
         let checked = match database.connection().await {
             Ok(connection) => check(connection).await,
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         };
         match checked {
             Ok(Found::New) => database.is_new = true,
             Ok(Found::Ours) => {}
-            Ok(Found::Unusable(why)) => return Err(database.unusable(why)),
-            Err(error) => return Err(database.read_error(error)),
+            Err(error) => return Err(database.error(error)),
         }
         Ok(database)
     }
@@ -78,33 +78,15 @@ impl Database {
             }
             transaction.commit().await
         };
-        created.await.map_err(|error| self.read_error(error))
+        created
+            .await
+            .map_err(|error| self.error(ReadError::Sqlite(error)))
     }
 
     /// Returns the identity of the server.
     pub(super) async fn identity(&mut self) -> Result<Identity, PersistError> {
         let mut meta = self.meta().await?;
-        let mut text = |key: &str| {
-            meta.remove(key)
-                .and_then(|value| String::from_utf8(value).ok())
-                .ok_or_else(|| format!("{key:?} in the table meta is missing or not text"))
-        };
-        let parts = (|| {
-            let seed = text("seed")?;
-            let seed = seed.parse().map_err(|_| format!("invalid seed {seed:?}"))?;
-            Ok((seed, text("certificate")?, text("key")?))
-        })();
-        let (seed, certificate, key) = parts.map_err(|why| self.unusable(why))?;
-        let secret = meta
-            .remove("secret")
-            .and_then(|value| value.try_into().ok())
-            .ok_or_else(|| self.unusable("its secret does not have 32 bytes".to_owned()))?;
-        Ok(Identity {
-            secret,
-            seed,
-            certificate,
-            key,
-        })
+        read_identity(&mut meta).map_err(|why| self.error(why.into()))
     }
 
     /// Returns the address that the server last listened on.
@@ -115,7 +97,10 @@ impl Database {
         let text = String::from_utf8_lossy(&value);
         match text.parse() {
             Ok(address) => Ok(Some(address)),
-            Err(_) => Err(self.unusable(format!("invalid address {text:?}"))),
+            Err(_) => {
+                let address = text.into_owned();
+                Err(self.error(Unusable::Address { address }.into()))
+            }
         }
     }
 
@@ -126,7 +111,7 @@ impl Database {
                 .fetch_all(connection)
                 .await
         };
-        let rows = read.await.map_err(|error| self.read_error(error))?;
+        let rows = read.await.map_err(|error| self.error(ReadError::Sqlite(error)))?;
         Ok(rows.into_iter().collect())
     }
 
@@ -134,13 +119,9 @@ impl Database {
     pub(super) async fn clusters(&mut self) -> Result<(Vec<StoredCluster>, u64), PersistError> {
         let read = match self.connection().await {
             Ok(connection) => read_clusters(connection).await,
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         };
-        match read {
-            Ok(Ok(all)) => Ok(all),
-            Ok(Err(why)) => Err(self.unusable(why)),
-            Err(error) => Err(self.read_error(error)),
-        }
+        read.map_err(|error| self.error(error))
     }
 
     /// Writes a batch in one transaction. A repeated write has no further effect.
@@ -179,19 +160,23 @@ impl Database {
         Ok(self.connection.insert(connection))
     }
 
-    fn read_error(&self, source: sqlx::Error) -> PersistError {
-        PersistError::Read {
-            path: self.path.clone(),
-            source,
+    /// Adds the path of the file to an error.
+    fn error(&self, error: ReadError) -> PersistError {
+        let path = self.path.clone();
+        match error {
+            ReadError::Sqlite(source) => PersistError::Read { path, source },
+            ReadError::Unusable(why) => PersistError::Unusable { path, why },
         }
     }
+}
 
-    fn unusable(&self, why: String) -> PersistError {
-        PersistError::Unusable {
-            path: self.path.clone(),
-            why,
-        }
-    }
+/// Why a file cannot be read.
+#[derive(Debug, Error)]
+enum ReadError {
+    #[error(transparent)]
+    Sqlite(#[from] sqlx::Error),
+    #[error(transparent)]
+    Unusable(#[from] Unusable),
 }
 
 /// Connects in a mode in which every commit waits for the disk.
@@ -221,10 +206,9 @@ async fn connect(path: &std::path::Path) -> Result<SqliteConnection, sqlx::Error
 enum Found {
     New,
     Ours,
-    Unusable(String),
 }
 
-async fn check(connection: &mut SqliteConnection) -> Result<Found, sqlx::Error> {
+async fn check(connection: &mut SqliteConnection) -> Result<Found, ReadError> {
     let tables = number(connection, "SELECT count(*) FROM sqlite_schema").await?;
     let application = number(connection, "PRAGMA application_id").await?;
     let version = number(connection, "PRAGMA user_version").await?;
@@ -232,17 +216,18 @@ async fn check(connection: &mut SqliteConnection) -> Result<Found, sqlx::Error> 
         (0, 0, 0) => return Ok(Found::New),
         (_, APPLICATION, VERSION) => {}
         (_, APPLICATION, version) if version > VERSION => {
-            return Ok(Found::Unusable(format!(
-                "a newer version of the program wrote it (schema {version}, this one knows {VERSION})"
-            )));
+            return Err(ReadError::Unusable(Unusable::Newer {
+                found: version,
+                known: VERSION,
+            }));
         }
-        _ => return Ok(Found::Unusable("another program wrote it".to_owned())),
+        _ => return Err(Unusable::Foreign.into()),
     }
     let verdict: String = sqlx::query_scalar("PRAGMA quick_check(1)")
         .fetch_one(&mut *connection)
         .await?;
     if verdict != "ok" {
-        return Ok(Found::Unusable(format!("it is damaged: {verdict}")));
+        return Err(Unusable::Damaged { verdict }.into());
     }
     Ok(Found::Ours)
 }
@@ -251,10 +236,29 @@ async fn number(connection: &mut SqliteConnection, query: &'static str) -> Resul
     sqlx::query_scalar(query).fetch_one(connection).await
 }
 
-/// Reads all clusters; the inner error describes invalid rows.
-async fn read_clusters(
-    connection: &mut SqliteConnection,
-) -> Result<Result<(Vec<StoredCluster>, u64), String>, sqlx::Error> {
+/// Takes the identity of the server out of the rows of the table `meta`.
+fn read_identity(meta: &mut BTreeMap<String, Vec<u8>>) -> Result<Identity, Unusable> {
+    let mut text = |key: &'static str| {
+        meta.remove(key)
+            .and_then(|value| String::from_utf8(value).ok())
+            .ok_or(Unusable::Meta { key })
+    };
+    let seed = text("seed")?;
+    let Ok(seed) = seed.parse() else {
+        return Err(Unusable::Seed { seed });
+    };
+    let (certificate, key) = (text("certificate")?, text("key")?);
+    let secret = meta.remove("secret").and_then(|value| value.try_into().ok());
+    Ok(Identity {
+        secret: secret.ok_or(Unusable::Secret)?,
+        seed,
+        certificate,
+        key,
+    })
+}
+
+/// Reads all clusters, and the number of the next one.
+async fn read_clusters(connection: &mut SqliteConnection) -> Result<(Vec<StoredCluster>, u64), ReadError> {
     let last: Option<i64> = sqlx::query_scalar("SELECT seq FROM sqlite_sequence WHERE name = 'clusters'")
         .fetch_optional(&mut *connection)
         .await?;
@@ -293,15 +297,17 @@ async fn read_clusters(
                 stored_cluster.objects.push((resource.into(), stored));
             }
             _ => {
-                return Ok(Err(format!(
-                    "{resource} {key:?} of its cluster {cluster} is not what was written"
-                )));
+                return Err(ReadError::Unusable(Unusable::Object {
+                    cluster,
+                    resource,
+                    key,
+                }));
             }
         }
     }
     drop(rows);
     let next = last.unwrap_or_default().cast_unsigned() + 1;
-    Ok(Ok((clusters.into_values().collect(), next)))
+    Ok((clusters.into_values().collect(), next))
 }
 
 /// The net effect of a number of records: of several writes to an object, only the last remains.

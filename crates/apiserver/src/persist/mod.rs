@@ -26,7 +26,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::task::JoinHandle;
 
-pub use error::PersistError;
+pub use error::{PersistError, Unusable, WriteError};
 pub(crate) use outbox::{Change, Counters, Durability, Outbox};
 
 use database::Database;

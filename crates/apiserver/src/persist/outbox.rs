@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, watch};
 
-use super::PersistError;
+use super::{PersistError, WriteError};
 use crate::store::{Stored, TableName};
 
 /// The counters of a cluster after a write.
@@ -73,7 +73,7 @@ struct Progress {
     /// All records up to this number are on the disk.
     committed: u64,
     /// Why the last transaction failed; `None` if it did not.
-    failure: Option<Arc<str>>,
+    failure: Option<Arc<WriteError>>,
 }
 
 impl Queue {
@@ -134,9 +134,9 @@ impl Queue {
     }
 
     /// Sets the reason why records cannot be committed.
-    pub(super) fn failure(&self, why: &str) {
+    pub(super) fn failure(&self, why: WriteError) {
         self.progress
-            .send_modify(|progress| progress.failure = Some(Arc::from(why)));
+            .send_modify(|progress| progress.failure = Some(Arc::new(why)));
     }
 
     /// Returns an error while records cannot be committed.
@@ -162,7 +162,7 @@ impl Queue {
             Ok(Progress {
                 failure: Some(why), ..
             }) => Err(PersistError::Unwritten(Arc::clone(why))),
-            _ => Err(PersistError::Unwritten("the server has ended".into())),
+            _ => Err(PersistError::Unwritten(Arc::new(WriteError::Ended))),
         }
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
+use super::WriteError;
 use super::database::Database;
 use super::folder::Folder;
 use super::outbox::{Queue, Record};
@@ -22,7 +23,7 @@ pub(super) fn start(database: Database, folder: Folder, queue: Arc<Queue>) -> Jo
         run(database, &queue).await;
         drop(folder);
         // Requests that still wait, and later writes, get an error.
-        queue.failure("the server is closed");
+        queue.failure(WriteError::Closed);
     })
 }
 
@@ -40,7 +41,7 @@ async fn run(mut database: Database, queue: &Queue) {
 async fn commit(database: &mut Database, queue: &Queue, records: &[Record]) -> bool {
     while let Err(error) = database.write(records).await {
         tracing::error!(%error, records = records.len(), "the embedded API server cannot write to its file");
-        queue.failure(&error.to_string());
+        queue.failure(error.into());
         if queue.is_closed() {
             return false;
         }

@@ -99,6 +99,14 @@ async fn invalid_rows_and_versions_are_rejected() {
             "\"key\" in the table meta is missing",
         ),
         ("UPDATE meta SET value = X'00' WHERE key = 'secret'", "32 bytes"),
+        (
+            "UPDATE meta SET value = X'78' WHERE key = 'seed'",
+            "invalid seed \"x\"",
+        ),
+        (
+            "UPDATE meta SET value = X'78' WHERE key = 'address'",
+            "invalid address \"x\"",
+        ),
     ] {
         let folder = used().await;
         let mut other = file(folder.path()).await;
