@@ -142,7 +142,7 @@ impl ControlPlanes {
     /// [`ControlPlaneError::Etcd`].
     pub async fn compact(&self) -> Result<(), ControlPlaneError> {
         let compacted = self.etcd.compact().await;
-        compacted.map_err(|response| ControlPlaneError::Etcd { response })
+        compacted.map_err(|error| ControlPlaneError::Etcd { error })
     }
 
     async fn add_all(&mut self, names: &[impl AsRef<str>]) -> Result<(), ControlPlaneError> {

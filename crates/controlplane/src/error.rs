@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use crate::etcd::EtcdError;
 use crate::pki::PkiError;
 use crate::process::ProcessError;
+use crate::readiness::ProbeError;
 
 /// An error of a control plane or one of its servers.
 #[derive(Debug, thiserror::Error)]
@@ -25,10 +27,10 @@ pub enum ControlPlaneError {
         name: String,
     },
     /// etcd failed.
-    #[error("etcd failed: {response}")]
+    #[error("etcd failed: {error}")]
     Etcd {
-        /// Its response.
-        response: String,
+        /// The failure.
+        error: EtcdError,
     },
     /// No control plane has this name.
     #[error("no control plane {name}")]
@@ -104,7 +106,7 @@ pub enum ControlPlaneError {
         /// The timeout.
         waited: Duration,
         /// The result of the last probe.
-        last: String,
+        last: ProbeError,
         /// Its log.
         log: PathBuf,
         /// The last lines of the log.

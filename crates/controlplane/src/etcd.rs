@@ -1,5 +1,6 @@
 //! The etcd that all control planes of a set share.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::assets::Assets;
 use crate::error::ControlPlaneError;
 use crate::ports::free_port;
 use crate::process::{Launch, Process};
-use crate::readiness::await_ready;
+use crate::readiness::{ProbeError, await_ready};
 
 /// Name in errors and logs.
 const NAME: &str = "etcd";
@@ -18,11 +19,39 @@ const NAME: &str = "etcd";
 /// How often a start is retried with new ports after another process has taken them.
 pub(crate) const PORT_ATTEMPTS: usize = 5;
 
+/// Why etcd failed to compact its history.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EtcdError {
+    /// The connection failed.
+    #[error(transparent)]
+    Connection(#[from] io::Error),
+    /// The response has another status than 200.
+    #[error("{response}")]
+    Status {
+        /// The whole response.
+        response: String,
+    },
+    /// The response does not have the current revision.
+    #[error("no revision in {response}")]
+    NoRevision {
+        /// The body of the response.
+        response: String,
+    },
+    /// The history was not compacted.
+    #[error("{response}")]
+    NotCompacted {
+        /// The body of the response.
+        response: String,
+    },
+}
+
 /// A running etcd and its port.
 #[derive(Debug)]
 pub(crate) struct Etcd {
     pub(crate) process: Process,
     pub(crate) client_url: String,
+    port: u16,
 }
 
 impl Etcd {
@@ -64,36 +93,37 @@ impl Etcd {
         ]);
         let process = Process::start(&launch).map_err(ControlPlaneError::process(NAME))?;
         await_ready(&process, within, || probe(port)).await?;
-        Ok(Self { process, client_url })
+        Ok(Self {
+            process,
+            client_url,
+            port,
+        })
     }
 }
 
 impl Etcd {
     /// Compacts the history up to now: watches from an older revision are rejected.
-    pub(crate) async fn compact(&self) -> Result<(), String> {
-        let port = self.client_url.rsplit(':').next().unwrap_or_default();
-        let port = port
-            .parse()
-            .map_err(|_| format!("no port in {}", self.client_url))?;
-        let response = post(port, "/v3/kv/range", r#"{"key":"AA=="}"#).await?;
+    pub(crate) async fn compact(&self) -> Result<(), EtcdError> {
+        let response = post(self.port, "/v3/kv/range", r#"{"key":"AA=="}"#).await?;
         // `"header":{…,"revision":"123",…}`: numbers of 64 bits are strings here.
         let revision = response
             .split_once("\"revision\":\"")
-            .and_then(|(_, rest)| rest.split_once('"'))
-            .map(|(revision, _)| revision)
-            .ok_or_else(|| format!("no revision in {response}"))?;
+            .and_then(|(_, rest)| rest.split_once('"'));
+        let Some((revision, _)) = revision else {
+            return Err(EtcdError::NoRevision { response });
+        };
         let body = format!(r#"{{"revision":"{revision}","physical":true}}"#);
-        let response = post(port, "/v3/kv/compaction", &body).await?;
+        let response = post(self.port, "/v3/kv/compaction", &body).await?;
         if response.contains("\"header\"") {
             Ok(())
         } else {
-            Err(response)
+            Err(EtcdError::NotCompacted { response })
         }
     }
 }
 
 /// Calls etcd's JSON gateway.
-async fn post(port: u16, path: &str, body: &str) -> Result<String, String> {
+async fn post(port: u16, path: &str, body: &str) -> Result<String, EtcdError> {
     let exchange = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
         let request = format!(
@@ -105,17 +135,17 @@ async fn post(port: u16, path: &str, body: &str) -> Result<String, String> {
         stream.read_to_string(&mut response).await?;
         std::io::Result::Ok(response)
     };
-    let response = exchange.await.map_err(|error| error.to_string())?;
+    let response = exchange.await?;
     let (head, body) = response.split_once("\r\n\r\n").unwrap_or((response.as_str(), ""));
     if head.lines().next().is_some_and(|line| line.contains(" 200 ")) {
         Ok(body.to_owned())
     } else {
-        Err(response)
+        Err(EtcdError::Status { response })
     }
 }
 
 /// Requests `/health` over a plain socket, without a client library.
-async fn probe(port: u16) -> Result<(), String> {
+async fn probe(port: u16) -> Result<(), ProbeError> {
     let exchange = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
         stream
@@ -125,9 +155,14 @@ async fn probe(port: u16) -> Result<(), String> {
         stream.read_to_string(&mut response).await?;
         std::io::Result::Ok(response)
     };
-    let response = exchange.await.map_err(|error| error.to_string())?;
+    let response = exchange.await?;
     if response.contains(r#""health":"true""#) {
         return Ok(());
     }
-    Err(response.lines().next().unwrap_or("empty answer").to_owned())
+    Err(match response.lines().next() {
+        Some(status) => ProbeError::Unhealthy {
+            status: status.to_owned(),
+        },
+        None => ProbeError::Empty,
+    })
 }

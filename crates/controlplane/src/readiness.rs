@@ -1,5 +1,6 @@
 //! Waits until a server is ready.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use crate::error::ControlPlaneError;
@@ -14,24 +15,49 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How many lines of a log an error shows.
 const TAIL_LINES: usize = 15;
 
+/// Why a server is not ready.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProbeError {
+    /// The server did not respond in time.
+    #[error("no response")]
+    Timeout,
+    /// The connection to the server failed.
+    #[error(transparent)]
+    Connection(#[from] io::Error),
+    /// The request could not be built.
+    #[error(transparent)]
+    Path(#[from] http::Error),
+    /// The request failed, or the server responded with an error.
+    #[error(transparent)]
+    Request(#[from] Box<kube::Error>),
+    /// etcd responded that it is not healthy.
+    #[error("{status}")]
+    Unhealthy {
+        /// The first line of the response.
+        status: String,
+    },
+    /// etcd closed the connection without a response.
+    #[error("empty answer")]
+    Empty,
+}
+
 /// Probes until the result is `Ok`, the process exits, or `within` has passed.
-///
-/// `probe` returns a short reason why the server is not ready.
 pub(crate) async fn await_ready<F>(
     process: &Process,
     within: Duration,
     probe: impl Fn() -> F,
 ) -> Result<(), ControlPlaneError>
 where
-    F: Future<Output = Result<(), String>>,
+    F: Future<Output = Result<(), ProbeError>>,
 {
     let start = Instant::now();
     let name = process.name();
     loop {
         let last = match tokio::time::timeout(PROBE_TIMEOUT, probe()).await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(reason)) => reason,
-            Err(_) => "no response".to_owned(),
+            Ok(Err(error)) => error,
+            Err(_) => ProbeError::Timeout,
         };
         let log = || process.log_path().to_owned();
         let tail = || {
@@ -62,13 +88,8 @@ where
 }
 
 /// Requests a path of a server, and fails unless the status is below 400.
-pub(crate) async fn probe_path(client: &kube::Client, path: &str) -> Result<(), String> {
-    let request = http::Request::get(path)
-        .body(Vec::new())
-        .map_err(|error| error.to_string())?;
-    client
-        .request_text(request)
-        .await
-        .map(drop)
-        .map_err(|error| error.to_string())
+pub(crate) async fn probe_path(client: &kube::Client, path: &str) -> Result<(), ProbeError> {
+    let request = http::Request::get(path).body(Vec::new())?;
+    client.request_text(request).await.map_err(Box::new)?;
+    Ok(())
 }
