@@ -86,7 +86,7 @@ impl Member {
             .extend(plan.kept.iter().map(|(key, by)| owned_by_other(key, by)));
         // Claim before the first write: if the process dies from here on, the next attempt knows which objects may
         // exist on the member.
-        if !plan.claim.same_keys(&stored.inventory) {
+        if !plan.claim.claims_the_same(&stored.inventory) {
             self.write_stored(job.owner, &mut stored, &plan.claim, attempt)
                 .await?;
             outcome.inventory.clone_from(&stored.inventory);
@@ -119,10 +119,13 @@ impl Member {
         if !outcome.failures.is_empty() {
             return Ok(());
         }
-        self.prune_phase(job.owner, &plan.handed_over, true, attempt, outcome)
+        let (owner, prune) = (job.owner, plan.prune.iter().map(|(_, entries)| entries));
+        self.prune_phase(owner, &plan.handed_over, How::HandOver, attempt, outcome)
             .await?;
-        for (_, entries) in &plan.prune {
-            self.prune_phase(job.owner, entries, false, attempt, outcome)
+        self.prune_phase(owner, &plan.let_go, How::LetGo, attempt, outcome)
+            .await?;
+        for entries in prune {
+            self.prune_phase(owner, entries, How::Delete, attempt, outcome)
                 .await?;
         }
         Ok(())
@@ -138,11 +141,11 @@ impl Member {
         outcome: &mut ApplyOutcome,
     ) -> Result<(), MemberError> {
         let mut owned = claim;
-        owned.extend(outcome.applied.iter().map(|applied| Entry {
-            key: applied.key.clone(),
-            uid: applied.record.uid.clone(),
+        owned.extend(outcome.applied.iter().map(|applied| {
+            Entry::new(applied.key.clone(), applied.record.uid.clone()).with_origin(applied.origin)
         }));
-        for key in outcome.deleted.iter().chain(&outcome.released) {
+        let left = outcome.deleted.iter().chain(&outcome.released);
+        for key in left.chain(&outcome.let_go) {
             owned.remove(key);
         }
         let result = self.write_stored(owner, stored, &owned, attempt).await;
@@ -175,29 +178,30 @@ impl Member {
         finished.end.map_or(Ok(()), Err)
     }
 
-    /// Prunes the entries of one phase concurrently, or only checks them if `hand_over` is set.
+    /// Prunes the entries of one phase concurrently.
     async fn prune_phase(
         &self,
         owner: &str,
         entries: &[Entry],
-        hand_over: bool,
+        how: How,
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
     ) -> Result<(), MemberError> {
         let mut batch = Batch::new(self.limits().concurrency);
         for entry in entries {
-            batch
-                .begin(
-                    &entry.key,
-                    self.prune_object(owner, entry, hand_over, attempt).boxed(),
-                )
-                .await;
+            let pruned = match how {
+                How::LetGo => self.let_go(owner, entry, attempt).boxed(),
+                How::HandOver => self.prune_object(owner, entry, true, attempt).boxed(),
+                How::Delete => self.prune_object(owner, entry, false, attempt).boxed(),
+            };
+            batch.begin(&entry.key, pruned).await;
         }
         let finished = batch.finish().await;
         for (key, result) in finished.results {
             match result {
                 Ok(Pruned::Deleted | Pruned::Terminating) => outcome.deleted.push(key.clone()),
                 Ok(Pruned::Released) => outcome.released.push(key.clone()),
+                Ok(Pruned::LetGo) => outcome.let_go.push(key.clone()),
                 // The entry stays until the other Sync has adopted the object. If that never happens, Starling still
                 // owns the object.
                 Ok(Pruned::HandedOver) => outcome.handed_over.push(key.clone()),
@@ -206,6 +210,17 @@ impl Member {
         }
         finished.end.map_or(Ok(()), Err)
     }
+}
+
+/// What happens to objects that left the render.
+#[derive(Clone, Copy)]
+enum How {
+    /// They are deleted.
+    Delete,
+    /// They are given up.
+    LetGo,
+    /// They are only read: another Sync takes them over.
+    HandOver,
 }
 
 fn owned_by_other(key: &ObjectId, by: &str) -> (ObjectId, MemberError) {

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use futures::FutureExt as _;
-use starling_core::apply::in_reverse;
+use starling_core::apply::{in_reverse, is_let_go};
 use starling_core::inventory::Entry;
 use starling_core::object::ObjectId;
 use tokio::time::Instant;
@@ -38,6 +38,9 @@ pub struct DeleteOutcome {
     /// Objects that were gone already, that Starling does not own, that are protected, or that another Sync keeps,
     /// ordered by key.
     pub released: Vec<ObjectId>,
+    /// Objects that were given up and not deleted, ordered by key: they were there before Starling, and their deletion
+    /// would delete others.
+    pub let_go: Vec<ObjectId>,
     /// Objects that are deleted and wait for their finalizers, ordered by key.
     pub terminating: Vec<ObjectId>,
     /// Objects that could not be deleted, ordered by key. One of them does not stop the others.
@@ -58,6 +61,7 @@ impl DeleteOutcome {
 enum Removed {
     Gone,
     Released,
+    LetGo,
     Terminating,
 }
 
@@ -71,6 +75,7 @@ impl Member {
         }
         outcome.deleted.sort();
         outcome.released.sort();
+        outcome.let_go.sort();
         outcome.terminating.sort();
         outcome.failures.sort_by(|a, b| a.0.cmp(&b.0));
         outcome
@@ -83,15 +88,12 @@ impl Member {
         outcome: &mut DeleteOutcome,
     ) -> Result<(), MemberError> {
         let mut stored = self.read_stored(job.owner, attempt).await?;
-        let entries = stored.inventory.iter().map(|(key, uid)| Entry {
-            key: key.clone(),
-            uid: uid.to_owned(),
-        });
-        for (_, entries) in in_reverse(entries.collect::<Vec<_>>()) {
+        for (_, entries) in in_reverse(stored.inventory.entries()) {
             self.delete_phase(job, &entries, attempt, outcome).await?;
         }
         let mut remaining = stored.inventory.clone();
-        for key in outcome.deleted.iter().chain(&outcome.released) {
+        let left = outcome.deleted.iter().chain(&outcome.released);
+        for key in left.chain(&outcome.let_go) {
             remaining.remove(key);
         }
         self.write_stored(job.owner, &mut stored, &remaining, attempt)
@@ -116,6 +118,7 @@ impl Member {
             match result {
                 Ok(Removed::Gone) => outcome.deleted.push(key.clone()),
                 Ok(Removed::Released) => outcome.released.push(key.clone()),
+                Ok(Removed::LetGo) => outcome.let_go.push(key.clone()),
                 Ok(Removed::Terminating) => outcome.terminating.push(key.clone()),
                 Err(error) => outcome.failures.push((key.clone(), error)),
             }
@@ -131,14 +134,24 @@ impl Member {
         hand_over: bool,
         attempt: &Attempt,
     ) -> Result<Removed, MemberError> {
+        if !hand_over && is_let_go(entry) {
+            return Ok(match self.let_go(owner, entry, attempt).await? {
+                Pruned::LetGo => Removed::LetGo,
+                Pruned::Released | Pruned::HandedOver | Pruned::Terminating | Pruned::Deleted => {
+                    Removed::Released
+                }
+            });
+        }
         match self.prune_object(owner, entry, hand_over, attempt).await? {
-            Pruned::Released | Pruned::HandedOver => return Ok(Removed::Released),
+            Pruned::Released | Pruned::HandedOver | Pruned::LetGo => return Ok(Removed::Released),
             Pruned::Terminating => return Ok(Removed::Terminating),
             Pruned::Deleted => {}
         }
         Ok(match self.prune_object(owner, entry, true, attempt).await? {
             Pruned::Released => Removed::Gone,
-            Pruned::HandedOver | Pruned::Terminating | Pruned::Deleted => Removed::Terminating,
+            Pruned::HandedOver | Pruned::Terminating | Pruned::Deleted | Pruned::LetGo => {
+                Removed::Terminating
+            }
         })
     }
 }

@@ -283,12 +283,7 @@ mod tests {
             namespace: "shop".into(),
             name: name.into(),
         };
-        [Entry {
-            key,
-            uid: String::new(),
-        }]
-        .into_iter()
-        .collect()
+        [Entry::new(key, "")].into_iter().collect()
     }
 
     /// Two replicas may both act as leader: a stale read must not overwrite a later write.

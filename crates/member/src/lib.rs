@@ -24,6 +24,7 @@ mod inventory;
 mod json;
 mod kinds;
 pub mod kubeconfig;
+mod let_go;
 mod limits;
 mod metadata;
 mod network;

@@ -69,6 +69,8 @@ pub(super) struct Metadata<'a> {
     #[serde(default)]
     deletion_timestamp: Option<String>,
     #[serde(default)]
+    creation_timestamp: String,
+    #[serde(default)]
     labels: BTreeMap<String, String>,
     #[serde(default)]
     annotations: BTreeMap<String, String>,
@@ -88,6 +90,8 @@ struct ManagedFields<'a> {
     operation: String,
     #[serde(default)]
     subresource: String,
+    #[serde(default)]
+    time: String,
     #[serde(borrow, default)]
     fields_v1: Option<&'a RawValue>,
 }
@@ -190,6 +194,19 @@ impl Metadata<'_> {
             owner_is_applied: owner.is_some() && self.applied_the_owner(),
             prune_disabled: self.is_disabled(PRUNE) || self.is_left_alone(),
         }
+    }
+
+    /// Whether an apply of Starling created the object, as far as its managers show: the entry of Starling has the time
+    /// of the creation, and no other one has.
+    pub(super) fn is_created_by_us(&self) -> bool {
+        let then = |entry: &&ManagedFields<'_>| {
+            entry.subresource.is_empty() && (entry.time.is_empty() || entry.time == self.creation_timestamp)
+        };
+        let mut creators = self.managed_fields.iter().filter(then);
+        let is_ours = creators
+            .next()
+            .is_some_and(|entry| entry.is_ours() && !entry.time.is_empty());
+        is_ours && creators.next().is_none()
     }
 
     /// Whether the object is being deleted, and waits for its finalizers.

@@ -1,14 +1,14 @@
 //! The result of an apply, for one object and for a whole render.
 
 use http::StatusCode;
-use starling_core::apply::{PruneBlocker, Record, Step, Why};
+use starling_core::apply::{Claim, PruneBlocker, Record, Step, Why};
 use starling_core::fields::FieldSet;
-use starling_core::inventory::Inventory;
+use starling_core::inventory::{Inventory, Origin};
 use starling_core::object::{ObjectId, RenderedObject};
 
 use super::call::Operation;
 use super::error::MemberError;
-use super::metadata::Partial;
+use super::metadata::{Metadata, Partial};
 use super::transport::ApiResponse;
 
 /// The effect of an apply on an object.
@@ -32,6 +32,8 @@ pub struct Applied {
     pub record: Record,
     /// The effect of the apply.
     pub change: Change,
+    /// Where the object comes from, if this apply shows it.
+    pub origin: Origin,
     /// The fields that Starling applied in a repair, to determine which of them another manager takes next.
     pub fields: Option<FieldSet>,
 }
@@ -51,6 +53,9 @@ pub struct ApplyOutcome {
     /// Objects that left the inventory without a delete, because they were gone or Starling does not own the object of
     /// that name. Their records are to be dropped.
     pub released: Vec<ObjectId>,
+    /// Objects that were given up and not deleted, ordered by key: they were there before Starling, and their deletion
+    /// would delete others. Their records are to be dropped.
+    pub let_go: Vec<ObjectId>,
     /// Objects that were handed over to a sibling, ordered by key. They stay in the inventory in case the sibling never
     /// applies them. Their records are to be dropped, so that the sibling can.
     pub handed_over: Vec<ObjectId>,
@@ -77,6 +82,7 @@ impl ApplyOutcome {
         self.failures.sort_by(|a, b| a.0.cmp(&b.0));
         self.deleted.sort();
         self.released.sort();
+        self.let_go.sort();
         self.handed_over.sort();
         self.left_alone.sort();
     }
@@ -88,6 +94,7 @@ pub(super) fn unchanged(object: &RenderedObject, record: Record) -> Applied {
         key: object.key.clone(),
         record,
         change: Change::Unchanged,
+        origin: Origin::Unknown,
         fields: None,
     }
 }
@@ -110,6 +117,23 @@ pub(super) fn applied(
         key: step.object.key.clone(),
         record: metadata.record(&step.object.digest),
         change,
+        origin: origin(step, response.status, &metadata),
         fields: (step.why == Why::Drifted).then(|| metadata.our_fields()),
     })
+}
+
+/// Returns where an object comes from, as far as the response to an apply shows it.
+fn origin(step: &Step<'_>, status: StatusCode, metadata: &Metadata<'_>) -> Origin {
+    if status == StatusCode::CREATED {
+        return Origin::Created;
+    }
+    match step.claim {
+        Claim::New => Origin::Adopted,
+        // An earlier apply may have created it and lost the response.
+        Claim::Unconfirmed if metadata.is_created_by_us() => Origin::Created,
+        Claim::Unconfirmed => Origin::Adopted,
+        // Somebody deleted the object and created another one.
+        Claim::Confirmed(uid) if uid != metadata.uid => Origin::Adopted,
+        Claim::Confirmed(_) => Origin::Unknown,
+    }
 }

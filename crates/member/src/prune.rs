@@ -23,12 +23,15 @@ pub(super) enum Pruned {
     Released,
     /// The object was not deleted, because a sibling is about to take it over.
     HandedOver,
+    /// The object was given up and not deleted.
+    LetGo,
 }
 
 /// The live object of an entry that is to be deleted.
 pub(super) struct DeletionTarget {
-    path: String,
-    uid: String,
+    pub(super) path: String,
+    pub(super) api_version: String,
+    pub(super) uid: String,
     /// Whether the object is already being deleted.
     pub(super) terminating: bool,
 }
@@ -94,6 +97,7 @@ impl Member {
         Ok(match prune_verdict(entry, live, owner) {
             PruneVerdict::Delete { uid } => Some(DeletionTarget {
                 path,
+                api_version: resource.group_version.into_owned(),
                 uid,
                 terminating,
             }),

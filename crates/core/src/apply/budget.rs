@@ -20,15 +20,21 @@ pub struct HeldDeletions {
     pub digest: String,
     /// The number of objects to delete.
     pub deletions: usize,
-    /// The number of objects in the inventory, without those whose UID is unknown.
+    /// The number of objects in the inventory, without those whose UID is unknown, when the first of the deletions was
+    /// held.
     pub of: usize,
     /// The first objects to delete; those whose deletion deletes others (see [`takes_others_along`]) come first.
     pub objects: Vec<ObjectId>,
 }
 
 /// Returns the deletions if they exceed the budget and are not approved.
+///
+/// The share is that of the inventory when the first of the deletions was held. The objects of a new release are in
+/// the inventory by the next attempt: a release that renames everything would then delete no more than half of it.
 pub(super) fn exceeded(inventory: &Inventory, doomed: &[Entry], approved: &str) -> Option<HeldDeletions> {
-    let of = inventory.iter().filter(|(_, uid)| !uid.is_empty()).count();
+    let now = inventory.iter().filter(|(_, uid)| !uid.is_empty()).count();
+    let held = doomed.iter().filter_map(|entry| entry.listed.held_of);
+    let of = held.min().map_or(now, |then| then.min(now));
     let many = doomed.len() >= LEAST && doomed.len() * 100 > of * PERCENT;
     if !many && !doomed.iter().any(|entry| takes_others_along(&entry.key)) {
         return None;
@@ -54,7 +60,8 @@ pub(super) fn exceeded(inventory: &Inventory, doomed: &[Entry], approved: &str) 
 pub fn takes_others_along(key: &ObjectId) -> bool {
     matches!(
         (key.group.as_str(), key.kind.as_str()),
-        ("", "Namespace" | "PersistentVolumeClaim") | ("apiextensions.k8s.io", "CustomResourceDefinition")
+        ("", "Namespace" | "PersistentVolume" | "PersistentVolumeClaim")
+            | ("apiextensions.k8s.io", "CustomResourceDefinition")
     )
 }
 
@@ -70,17 +77,16 @@ pub fn is_approved(annotation: &str, digest: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inventory::Origin;
 
     fn entry(group: &str, kind: &str, number: usize, uid: &str) -> Entry {
-        Entry {
-            key: ObjectId {
-                group: group.into(),
-                kind: kind.into(),
-                namespace: "shop".into(),
-                name: format!("o{number:03}"),
-            },
-            uid: uid.into(),
-        }
+        let key = ObjectId {
+            group: group.into(),
+            kind: kind.into(),
+            namespace: "shop".into(),
+            name: format!("o{number:03}"),
+        };
+        Entry::new(key, uid).with_origin(Origin::Created)
     }
 
     fn maps(numbers: std::ops::Range<usize>, uid: &str) -> Vec<Entry> {
@@ -125,7 +131,7 @@ mod tests {
             ("", "Namespace", true),
             ("", "PersistentVolumeClaim", true),
             ("apiextensions.k8s.io", "CustomResourceDefinition", true),
-            ("", "PersistentVolume", false),
+            ("", "PersistentVolume", true),
             ("", "Secret", false),
             ("example.test", "Namespace", false),
         ] {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use self::budget::HeldDeletions;
 pub use self::claim::{Claim, Claimant, kept_by};
 pub use self::prune::{
-    Elsewhere, Guard, Live, PruneVerdict, in_reverse, left_over, never_prunes, prune_verdict,
+    Elsewhere, Guard, Live, PruneVerdict, in_reverse, is_let_go, left_over, never_prunes, prune_verdict,
 };
 pub use self::recreate::{Recreation, may_recreate, recreation};
 pub use self::unconfirmed::unconfirmed_records;
@@ -159,6 +159,9 @@ pub struct Plan<'a> {
     /// Objects that another Sync of the same owner holds or is about to hold. They leave the inventory once they have
     /// the label of the other Sync, and are not deleted.
     pub handed_over: Vec<Entry>,
+    /// Objects that were there before Starling and whose deletion would delete others ([`is_let_go`]). Their label and
+    /// fields are given up, and they are not deleted.
+    pub let_go: Vec<Entry>,
     /// Why `prune` is empty although the inventory lists objects that are neither desired nor handed over.
     pub prune_blocker: Option<PruneBlocker>,
 }
@@ -185,10 +188,9 @@ pub fn plan<'a>(observed: Observed<'a>, options: Options) -> Plan<'a> {
             .record(&object.key)
             .map(|record| record.uid.clone())
             .unwrap_or_default();
-        plan.claim.insert(Entry {
-            key: object.key.clone(),
-            uid,
-        });
+        plan.claim.insert(Entry::new(object.key.clone(), uid));
+        // What is wanted again is not held any more.
+        plan.claim.hold(&object.key, None);
         match step(object, &observed, options) {
             Some(step) => phases.entry(Phase::of(&object.key)).or_default().push(step),
             None => plan.skipped.push(&object.key),
@@ -198,10 +200,18 @@ pub fn plan<'a>(observed: Observed<'a>, options: Options) -> Plan<'a> {
     let prune::Pruning {
         prune,
         handed_over,
+        let_go,
+        held,
         blocker,
     } = prune::plan_prune(observed.inventory, observed.desired, options, observed.guard);
+    if let Some(PruneBlocker::Budget(deletions)) = &blocker {
+        for entry in held {
+            plan.claim.hold(&entry.key, Some(deletions.of));
+        }
+    }
     plan.prune = prune;
     plan.handed_over = handed_over;
+    plan.let_go = let_go;
     plan.prune_blocker = blocker;
     plan
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Options, PruneBlocker, budget};
-use crate::inventory::{Entry, Inventory};
+use crate::inventory::{Entry, Inventory, Origin};
 use crate::object::{ObjectId, Phase, RenderedSet};
 
 /// The live state of an object that is to be pruned.
@@ -67,10 +67,10 @@ pub fn prune_verdict(entry: &Entry, live: Option<Live<'_>>, owner: &str) -> Prun
         return PruneVerdict::Gone;
     };
     let handed_over = live.owner.is_some_and(|label| label != owner);
-    let ours = if entry.uid.is_empty() {
+    let ours = if entry.listed.uid.is_empty() {
         live.is_applied_by(owner)
     } else {
-        live.uid == entry.uid
+        live.uid == entry.listed.uid
     };
     if !ours || handed_over || live.uid.is_empty() {
         PruneVerdict::Foreign
@@ -116,6 +116,10 @@ pub(super) struct Pruning {
     pub(super) prune: Vec<(Phase, Vec<Entry>)>,
     /// Entries whose objects another Sync of the same owner takes over.
     pub(super) handed_over: Vec<Entry>,
+    /// Objects that are given up and not deleted.
+    pub(super) let_go: Vec<Entry>,
+    /// Objects whose deletion requires an approval.
+    pub(super) held: Vec<Entry>,
     /// Why `prune` is empty although objects left the render.
     pub(super) blocker: Option<PruneBlocker>,
 }
@@ -124,12 +128,15 @@ pub(super) struct Pruning {
 #[must_use]
 pub fn left_over(inventory: &Inventory, desired: &RenderedSet) -> Vec<Entry> {
     let wanted: BTreeSet<&ObjectId> = desired.objects.iter().map(|object| &object.key).collect();
-    let left = inventory.iter().filter(|(key, _)| !wanted.contains(key));
-    left.map(|(key, uid)| Entry {
-        key: key.clone(),
-        uid: uid.to_owned(),
-    })
-    .collect()
+    let left = inventory.entries().filter(|entry| !wanted.contains(&entry.key));
+    left.collect()
+}
+
+/// Whether an object is let go of and not deleted: its deletion would delete others, and it is not known that an apply
+/// created it. A namespace that a person made has content that no inventory lists.
+#[must_use]
+pub fn is_let_go(entry: &Entry) -> bool {
+    budget::takes_others_along(&entry.key) && entry.listed.origin != Origin::Created
 }
 
 /// Returns why nothing may be pruned, whatever left the render.
@@ -166,19 +173,22 @@ pub(super) fn plan_prune(
         Elsewhere::Known(keys) => keys,
         Elsewhere::Unknown(why) => return blocked(PruneBlocker::HandOverUnknown(why.clone())),
     };
-    let (handed_over, doomed): (Vec<Entry>, Vec<Entry>) =
+    let (handed_over, left): (Vec<Entry>, Vec<Entry>) =
         left.into_iter().partition(|entry| elsewhere.contains(&entry.key));
-    let blocker = budget::exceeded(inventory, &doomed, guard.approved).map(PruneBlocker::Budget);
-    let prune = if blocker.is_none() {
-        in_reverse(doomed)
-    } else {
-        Vec::new()
-    };
-    Pruning {
-        prune,
+    let (let_go, doomed): (Vec<Entry>, Vec<Entry>) = left.into_iter().partition(is_let_go);
+    let mut pruning = Pruning {
         handed_over,
-        blocker,
+        let_go,
+        ..Pruning::default()
+    };
+    match budget::exceeded(inventory, &doomed, guard.approved) {
+        Some(held) => {
+            pruning.blocker = Some(PruneBlocker::Budget(held));
+            pruning.held = doomed;
+        }
+        None => pruning.prune = in_reverse(doomed),
     }
+    pruning
 }
 
 /// Returns the entries by phase, last phase first: the order in which they are deleted.

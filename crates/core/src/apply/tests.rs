@@ -6,6 +6,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
+use crate::inventory::Origin;
 use crate::object::Directives;
 
 const KINDS: [(&str, &str, &str); 5] = [
@@ -59,10 +60,7 @@ fn record(content: u8, uid: &str) -> Record {
 }
 
 fn entry(number: u8, uid: &str) -> Entry {
-    Entry {
-        key: key(number),
-        uid: uid.into(),
-    }
+    Entry::new(key(number), uid).with_origin(Origin::Created)
 }
 
 /// The input of a plan, owned.
@@ -114,10 +112,8 @@ impl World {
         };
         for step in plan.apply.iter().flat_map(|(_, steps)| steps) {
             let uid = format!("uid of {}", step.object.key);
-            next.inventory.insert(Entry {
-                key: step.object.key.clone(),
-                uid: uid.clone(),
-            });
+            let entry = Entry::new(step.object.key.clone(), uid.clone());
+            next.inventory.insert(entry.with_origin(Origin::Created));
             let record = Record {
                 digest: step.object.digest.clone(),
                 uid,
@@ -184,7 +180,7 @@ proptest! {
         let plan = world.plan();
         for entry in plan.prune.iter().flat_map(|(_, entries)| entries) {
             prop_assert!(!wanted.contains(&entry.key));
-            prop_assert_eq!(world.inventory.uid(&entry.key), Some(entry.uid.as_str()));
+            prop_assert_eq!(world.inventory.uid(&entry.key), Some(entry.listed.uid.as_str()));
         }
         let handed_over: BTreeSet<_> = plan.handed_over.iter().map(|entry| &entry.key).collect();
         let doomed = |key| !wanted.contains(key) && !handed_over.contains(key);
@@ -317,6 +313,47 @@ proptest! {
 }
 
 #[test]
+fn what_was_there_before_is_let_go_of_where_its_deletion_deletes_others() {
+    let namespace = |origin| {
+        let key = ObjectId {
+            group: String::new(),
+            kind: "Namespace".into(),
+            namespace: String::new(),
+            name: "shop".into(),
+        };
+        Entry::new(key, "u").with_origin(origin)
+    };
+    let map = |origin| Entry::new(key(9), "u").with_origin(origin);
+    for (entry, let_go) in [
+        (namespace(Origin::Created), false),
+        (namespace(Origin::Adopted), true),
+        // The response to its first apply is missing.
+        (namespace(Origin::Unknown), true),
+        (map(Origin::Created), false),
+        (map(Origin::Adopted), false),
+    ] {
+        let objects = [(1, 1)].into();
+        let world = World {
+            inventory: [entry.clone(), self::entry(1, "u")].into_iter().collect(),
+            desired: desired(&objects),
+            records: BTreeMap::new(),
+            drifted: BTreeSet::new(),
+            kept: BTreeMap::new(),
+            elsewhere: Elsewhere::nothing(),
+            approved: String::new(),
+            options: Options {
+                prune: true,
+                ..Options::default()
+            },
+        };
+        let plan = world.plan();
+        assert_eq!(!plan.let_go.is_empty(), let_go, "{entry:?}");
+        let is_pruned = !plan.prune.is_empty() || plan.prune_blocker.is_some();
+        assert_eq!(is_pruned, !let_go, "{entry:?}");
+    }
+}
+
+#[test]
 fn the_reason_follows_from_inventory_record_and_drift() {
     let wanted = BTreeMap::from([(3, 1)]);
     let none = Inventory::new();
@@ -412,7 +449,8 @@ fn a_lost_inventory_takes_back_rendered_objects_and_prunes_nothing_else() {
     };
     let plan = world.plan();
     assert!(plan.apply.is_empty() && plan.prune.is_empty());
-    assert_eq!(plan.claim, [entry(3, "u3")].into_iter().collect());
+    let known = Entry::new(key(3), "u3");
+    assert_eq!(plan.claim, [known].into_iter().collect());
 }
 
 /// A world with one desired object, 3, which is in the inventory and has this record.

@@ -1,16 +1,17 @@
 //! The format of an inventory in ConfigMaps on the member.
 //!
 //! A shard is text. The first line has the format version and the number of shards; each further line is one entry:
-//! group, kind, namespace, name and UID, separated by tabs. Later versions may add fields to the end of a line and
-//! attributes to the first one; a reader ignores what it does not know. An unknown format is an error: reading it as
-//! empty would forget the objects on the member.
+//! group, kind, namespace, name and UID, separated by tabs, and, where they are known, the origin (`created` or
+//! `adopted`) and the number of objects of which the deletion of this one is held. Later versions may add fields to the
+//! end of a line and attributes to the first one; a reader ignores what it does not know. An unknown format is an
+//! error: reading it as empty would forget the objects on the member.
 
 use std::fmt::Write as _;
 
 use starling_api::INVENTORY_PREFIX;
 use thiserror::Error;
 
-use super::{Entry, Inventory};
+use super::{Entry, Inventory, Listed, Origin};
 use crate::object::ObjectId;
 
 /// The data key of a shard in its ConfigMap.
@@ -18,6 +19,8 @@ pub const DATA_KEY: &str = "inventory";
 /// The size of one shard in bytes. etcd accepts 1.5 MiB per request and the API server 1 MiB per ConfigMap; half of
 /// that leaves room for metadata and `managedFields`.
 pub const SHARD_LIMIT: usize = 500 * 1024;
+/// The number of fields that each line has.
+const FIELDS: usize = 5;
 /// The start of the first line.
 const FORMAT: &str = "starling-inventory/1";
 
@@ -82,8 +85,8 @@ pub(super) fn encode_bodies(inventory: &Inventory, limit: usize) -> Vec<String> 
     // The length of the first line depends on the number of shards; 20 digits are enough for any number.
     let room = limit.saturating_sub(FORMAT.len() + " shards=".len() + 20 + 1);
     let mut bodies = vec![String::new()];
-    for (key, uid) in inventory.iter() {
-        let line = encode_line(key, uid);
+    for (key, listed) in &inventory.entries {
+        let line = encode_line(key, listed);
         match bodies.last_mut() {
             Some(body) if body.is_empty() || body.len() + line.len() <= room => body.push_str(&line),
             _ => bodies.push(line),
@@ -130,9 +133,9 @@ pub fn parse(text: &str) -> Result<Shard, FormatError> {
     Ok(Shard { shards, entries })
 }
 
-fn encode_line(key: &ObjectId, uid: &str) -> String {
+fn encode_line(key: &ObjectId, listed: &Listed) -> String {
     let mut line = String::with_capacity(key.group.len() + key.name.len() + 96);
-    for (index, field) in [&key.group, &key.kind, &key.namespace, &key.name, uid]
+    for (index, field) in [&key.group, &key.kind, &key.namespace, &key.name, &listed.uid]
         .into_iter()
         .enumerate()
     {
@@ -140,6 +143,18 @@ fn encode_line(key: &ObjectId, uid: &str) -> String {
             line.push('\t');
         }
         escape(field, &mut line);
+    }
+    let origin = match listed.origin {
+        Origin::Unknown => "",
+        Origin::Created => "created",
+        Origin::Adopted => "adopted",
+    };
+    // Fields at the end that say nothing are left out.
+    if let Some(of) = listed.held_of {
+        // `write!` into a String cannot fail.
+        let _ = write!(line, "\t{origin}\t{of}");
+    } else if !origin.is_empty() {
+        let _ = write!(line, "\t{origin}");
     }
     line.push('\n');
     line
@@ -157,15 +172,24 @@ fn parse_line(line: &str) -> Result<Entry, &'static str> {
     if kind.is_empty() || name.is_empty() {
         return Err("no kind or no name");
     }
-    Ok(Entry {
-        key: ObjectId {
-            group,
-            kind,
-            namespace,
-            name,
-        },
+    let mut more = line.split('\t').skip(FIELDS);
+    let origin = match more.next() {
+        Some("created") => Origin::Created,
+        Some("adopted") => Origin::Adopted,
+        _ => Origin::Unknown,
+    };
+    let listed = Listed {
         uid,
-    })
+        origin,
+        held_of: more.next().and_then(|of| of.parse().ok()),
+    };
+    let key = ObjectId {
+        group,
+        kind,
+        namespace,
+        name,
+    };
+    Ok(Entry { key, listed })
 }
 
 /// Escapes control characters. Names that Kubernetes accepts have none, but a manifest may contain others, which must
@@ -212,7 +236,7 @@ mod tests {
             namespace: namespace.into(),
             name: name.into(),
         };
-        Entry { key, uid: uid.into() }
+        Entry::new(key, uid)
     }
 
     #[test]
@@ -226,6 +250,24 @@ mod tests {
         let expected =
             "starling-inventory/1 shards=1\napps\tDeployment\t\tx\t\napps\tDeployment\tshop\tweb\tu-1\n";
         assert_eq!(encode(&inventory, SHARD_LIMIT), [expected]);
+    }
+
+    #[test]
+    fn origin_and_hold_follow_the_uid_where_they_are_known() {
+        let mut inventory: Inventory = [
+            entry("A", "", "x", "u").with_origin(Origin::Adopted),
+            entry("B", "", "x", "u").with_origin(Origin::Created),
+            entry("C", "", "x", "u"),
+        ]
+        .into_iter()
+        .collect();
+        inventory.hold(&entry("B", "", "x", "").key, Some(20));
+        inventory.hold(&entry("C", "", "x", "").key, Some(3));
+        let texts = encode(&inventory, SHARD_LIMIT);
+        let expected = "starling-inventory/1 shards=1\napps\tA\t\tx\tu\tadopted\napps\tB\t\tx\tu\tcreated\t20\n\
+             apps\tC\t\tx\tu\t\t3\n";
+        assert_eq!(texts, [expected]);
+        assert_eq!(parse(&texts[0]).unwrap().entries, inventory);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The inventory: the objects that a Sync has on its member.
 //!
 //! The inventory is the only proof of what may be pruned, so it is stored on the member itself (see [`format`]). An
-//! entry has the UID of its object: an object with the same name that another owner creates later is not ours.
+//! entry has the UID of its object: an object with the same name that another owner creates later is not ours. It also
+//! has what only the moment shows and a deletion has to know later: whether the object was there before Starling, and
+//! how many objects the Sync had when the deletion of this one was first held.
 
 pub mod format;
 pub mod shards;
@@ -17,15 +19,73 @@ use crate::object::ObjectId;
 pub struct Entry {
     /// The ID of the object.
     pub key: ObjectId,
+    /// What is known of the object.
+    pub listed: Listed,
+}
+
+impl Entry {
+    /// Returns an entry with a UID (empty from the claim until the response) and nothing else that is known.
+    #[must_use]
+    pub fn new(key: ObjectId, uid: impl Into<String>) -> Self {
+        let listed = Listed {
+            uid: uid.into(),
+            ..Listed::default()
+        };
+        Self { key, listed }
+    }
+
+    /// Returns the same entry with an origin.
+    #[must_use]
+    pub fn with_origin(mut self, origin: Origin) -> Self {
+        self.listed.origin = origin;
+        self
+    }
+}
+
+/// What an inventory says of one object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listed {
     /// The UID of the object that was applied; empty from the claim until the response.
     pub uid: String,
+    /// Where the object comes from.
+    pub origin: Origin,
+    /// The number of objects when the deletion of this one was first held; `None`: it is not held.
+    pub held_of: Option<usize>,
+}
+
+/// Where an object of an inventory comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// Not known yet: the object is claimed, and the response to its first apply is missing.
+    #[default]
+    Unknown,
+    /// The first apply created it.
+    Created,
+    /// It was there before the first apply.
+    Adopted,
+}
+
+impl Listed {
+    /// Takes over what is known of the object now. What is not known now stays, unless it was about another object of
+    /// that name.
+    fn update(&mut self, now: Self) {
+        let is_another = !now.uid.is_empty() && !self.uid.is_empty() && now.uid != self.uid;
+        if is_another || now.origin != Origin::Unknown {
+            self.origin = now.origin;
+        }
+        if !now.uid.is_empty() {
+            self.uid = now.uid;
+        }
+        if now.held_of.is_some() {
+            self.held_of = now.held_of;
+        }
+    }
 }
 
 /// The objects that a Sync has on one member, ordered by ID.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
-    /// From ID to UID; an empty UID means: claimed, not confirmed.
-    entries: BTreeMap<ObjectId, String>,
+    entries: BTreeMap<ObjectId, Listed>,
 }
 
 impl Inventory {
@@ -35,11 +95,15 @@ impl Inventory {
         Self::default()
     }
 
-    /// Adds an entry. A known UID is only replaced by another known UID.
+    /// Adds an entry, or adds what it says to what is known. A known UID is only replaced by another known UID.
     pub fn insert(&mut self, entry: Entry) {
-        let uid = self.entries.entry(entry.key).or_default();
-        if !entry.uid.is_empty() {
-            *uid = entry.uid;
+        self.entries.entry(entry.key).or_default().update(entry.listed);
+    }
+
+    /// Records of how many objects an object is held back from deletion; `None`: it is no longer held.
+    pub fn hold(&mut self, key: &ObjectId, of: Option<usize>) {
+        if let Some(listed) = self.entries.get_mut(key) {
+            listed.held_of = of;
         }
     }
 
@@ -51,7 +115,7 @@ impl Inventory {
     /// Returns the UID of an object of this inventory; `Some("")`: claimed, not confirmed.
     #[must_use]
     pub fn uid(&self, key: &ObjectId) -> Option<&str> {
-        self.entries.get(key).map(String::as_str)
+        self.entries.get(key).map(|listed| listed.uid.as_str())
     }
 
     /// Whether the object is listed, with or without a UID.
@@ -74,17 +138,24 @@ impl Inventory {
 
     /// Iterates over IDs and UIDs in the order of IDs.
     pub fn iter(&self) -> impl Iterator<Item = (&ObjectId, &str)> {
-        self.entries.iter().map(|(key, uid)| (key, uid.as_str()))
+        self.entries
+            .iter()
+            .map(|(key, listed)| (key, listed.uid.as_str()))
+    }
+
+    /// Returns the entries in the order of IDs.
+    pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        self.entries.iter().map(|(key, listed)| Entry {
+            key: key.clone(),
+            listed: listed.clone(),
+        })
     }
 
     /// Returns the entries of both. If both have a UID, that of `other` is the newer one.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         let mut all = self.clone();
-        all.extend(other.iter().map(|(key, uid)| Entry {
-            key: key.clone(),
-            uid: uid.to_owned(),
-        }));
+        all.extend(other.entries());
         all
     }
 
@@ -93,14 +164,19 @@ impl Inventory {
     pub fn difference(&self, other: &Self) -> Self {
         let only_here = self.entries.iter().filter(|(key, _)| !other.contains(key));
         Self {
-            entries: only_here.map(|(key, uid)| (key.clone(), uid.clone())).collect(),
+            entries: only_here
+                .map(|(key, listed)| (key.clone(), listed.clone()))
+                .collect(),
         }
     }
 
-    /// Whether both list the same objects, whatever their UIDs.
+    /// Whether both list the same objects with the same holds, whatever their UIDs: nothing has to be stored before
+    /// the first write.
     #[must_use]
-    pub fn same_keys(&self, other: &Self) -> bool {
-        self.entries.keys().eq(other.entries.keys())
+    pub fn claims_the_same(&self, other: &Self) -> bool {
+        let claim = |(key, listed): (_, &Listed)| (key, listed.held_of);
+        let (ours, theirs) = (self.entries.iter(), other.entries.iter());
+        ours.map(claim).eq(theirs.map(claim))
     }
 
     /// Returns `sha256:` and 64 hex digits over the IDs, in order. It excludes UIDs, so that clusters with the same
@@ -145,7 +221,7 @@ mod tests {
             namespace: "shop".into(),
             name: name.into(),
         };
-        Entry { key, uid: uid.into() }
+        Entry::new(key, uid)
     }
 
     fn inventory(entries: &[(&str, &str)]) -> Inventory {
@@ -170,8 +246,11 @@ mod tests {
             inventory(&[("a", "1"), ("b", "2"), ("c", "3")])
         );
         assert_eq!(left.difference(&right), inventory(&[("a", "1")]));
-        assert!(left.same_keys(&inventory(&[("a", ""), ("b", "")])));
-        assert!(!left.same_keys(&right));
+        assert!(left.claims_the_same(&inventory(&[("a", ""), ("b", "")])));
+        assert!(!left.claims_the_same(&right));
+        let mut held = left.clone();
+        held.hold(&entry("a", "").key, Some(2));
+        assert!(!left.claims_the_same(&held));
     }
 
     #[test]

@@ -135,10 +135,7 @@ mod tests {
         .prop_map(|entries| {
             entries
                 .into_iter()
-                .map(|(number, uid)| Entry {
-                    key: key(number),
-                    uid: uid.into(),
-                })
+                .map(|(number, uid)| Entry::new(key(number), uid))
                 .collect()
         })
     }
@@ -185,18 +182,8 @@ mod tests {
 
     #[test]
     fn one_shard_is_one_write() {
-        let small: Inventory = [Entry {
-            key: key(1),
-            uid: String::new(),
-        }]
-        .into_iter()
-        .collect();
-        let other: Inventory = [Entry {
-            key: key(2),
-            uid: String::new(),
-        }]
-        .into_iter()
-        .collect();
+        let small: Inventory = [Entry::new(key(1), "")].into_iter().collect();
+        let other: Inventory = [Entry::new(key(2), "")].into_iter().collect();
         assert!(matches!(
             shard_writes(&Inventory::new(), 0, &small, 500)[..],
             [ShardWrite::Put { index: 0, .. }]

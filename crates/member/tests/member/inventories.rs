@@ -8,11 +8,8 @@ use starling_member::{MemberError, MemberLimits};
 use crate::world::{World, key, soon};
 
 fn entries(world: &World, names: std::ops::Range<usize>, uid: &str) -> Inventory {
-    let entry = |n| Entry {
-        key: key("", "ConfigMap", &world.namespace, &format!("object-{n:03}")),
-        uid: uid.into(),
-    };
-    names.map(entry).collect()
+    let id = |n| key("", "ConfigMap", &world.namespace, &format!("object-{n:03}"));
+    names.map(|n| Entry::new(id(n), uid)).collect()
 }
 
 async fn shards(world: &World) -> usize {
@@ -58,7 +55,7 @@ async fn an_inventory_grows_and_shrinks_over_shards() {
             .unwrap();
         let read = world.inventory().await;
         assert!(
-            read.same_keys(&wanted),
+            read.claims_the_same(&wanted),
             "{} entries, wanted {}",
             read.len(),
             wanted.len()

@@ -1,11 +1,14 @@
 //! Which objects a prune deletes, and which it does not.
 
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use starling_api::OWNER_LABEL;
 use starling_core::apply::PruneBlocker;
+use starling_core::inventory::{Entry, Origin};
+use starling_core::object::RenderedObject;
 
-use crate::world::World;
+use crate::world::{World, key, soon};
 
 #[tokio::test]
 async fn only_objects_that_left_the_render_are_deleted() {
@@ -118,6 +121,140 @@ async fn nothing_is_deleted_while_something_fails() {
     assert_eq!(world.value("b", "k").await.as_deref(), Some("1"));
 }
 
+/// A release renames every object. By the next attempt the new objects are in the inventory, and the old ones are no
+/// more than half of it.
+#[tokio::test]
+async fn a_hold_holds_when_the_inventory_has_grown() {
+    let mut world = World::new("hold-holds").await;
+    let named = |world: &World, prefix: &str| -> Vec<RenderedObject> {
+        let names = (0..12).map(|n| format!("{prefix}-{n:02}"));
+        names.map(|name| world.map(&name, &json!({}))).collect()
+    };
+    let (old, new) = (named(&world, "old"), named(&world, "new"));
+    world.apply_ok(&old).await;
+    for attempt in 0..3 {
+        if attempt == 2 {
+            world.restarted();
+        }
+        let outcome = world.apply(&new).await;
+        let Some(PruneBlocker::Budget(held)) = &outcome.prune_blocker else {
+            panic!("attempt {attempt}: {outcome:?}");
+        };
+        assert_eq!((held.deletions, held.of), (12, 12), "attempt {attempt}");
+        assert!(outcome.deleted.is_empty());
+    }
+    // What comes back is not held any more; the rest is still most of what there was.
+    let mut more = new.clone();
+    more.extend_from_slice(&old[..2]);
+    let outcome = world.apply(&more).await;
+    assert!(
+        matches!(&outcome.prune_blocker, Some(PruneBlocker::Budget(held)) if (held.deletions, held.of) == (10, 12)),
+        "{outcome:?}"
+    );
+    more.extend_from_slice(&old[2..6]);
+    let outcome = world.apply(&more).await;
+    assert_eq!((outcome.deleted.len(), outcome.prune_blocker), (6, None));
+}
+
+async fn owner_of(world: &World, namespace: &str) -> Option<String> {
+    let namespaces: Api<Namespace> = Api::all(world.other.clone());
+    let labels = namespaces.get(namespace).await.unwrap().metadata.labels;
+    labels.unwrap_or_default().remove(OWNER_LABEL)
+}
+
+async fn is_terminating(world: &World, namespace: &str) -> bool {
+    let namespaces: Api<Namespace> = Api::all(world.other.clone());
+    let found = namespaces.get_opt(namespace).await.unwrap();
+    found.is_none_or(|found| found.metadata.deletion_timestamp.is_some())
+}
+
+/// A person made the namespace, and keeps things in it that no inventory lists.
+#[tokio::test]
+async fn a_namespace_that_was_there_before_is_let_go_of_and_not_deleted() {
+    for deleted_with_its_sync in [false, true] {
+        let mut world = World::new(&format!("adopted-{deleted_with_its_sync}")).await;
+        let name = world.namespace.clone();
+        let mut namespace = world.rendered("v1", "Namespace", "", &name, json!({}));
+        let mut body: serde_json::Value = serde_json::from_slice(&namespace.body).unwrap();
+        body["metadata"]["labels"]["team"] = "shop".into();
+        namespace.body = body.to_string().into();
+        let map = world.map("a", &json!({}));
+        world.apply_ok(&[namespace, map.clone()]).await;
+        assert_eq!(
+            owner_of(&world, &name).await.as_deref(),
+            Some(world.owner.as_str())
+        );
+        if deleted_with_its_sync {
+            let job = starling_member::DeleteJob {
+                owner: &world.owner,
+                elsewhere: &Default::default(),
+                deadline: soon(),
+            };
+            let outcome = world.member.delete(job).await;
+            assert!(outcome.is_complete(), "{outcome:?}");
+            assert_eq!(
+                (outcome.deleted, outcome.let_go),
+                (vec![world.map_key("a")], vec![key("", "Namespace", "", &name)])
+            );
+        } else {
+            let outcome = world.apply(&[map]).await;
+            assert!(
+                outcome.is_complete() && outcome.prune_blocker.is_none(),
+                "{outcome:?}"
+            );
+            assert_eq!(outcome.let_go, [key("", "Namespace", "", &name)]);
+            assert_eq!(world.inventory_names().await, ["a"]);
+        }
+        assert!(!is_terminating(&world, &name).await);
+        assert_eq!(owner_of(&world, &name).await, None);
+        let namespaces: Api<Namespace> = Api::all(world.other.clone());
+        let labels = namespaces.get(&name).await.unwrap().metadata.labels.unwrap();
+        assert!(!labels.contains_key("team"), "{labels:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_namespace_that_an_apply_created_is_deleted_once_that_is_approved() {
+    let mut world = World::new("made").await;
+    let name = "t-made-by-us";
+    let namespace = world.rendered("v1", "Namespace", "", name, json!({}));
+    let map = world.map("a", &json!({}));
+    world.apply_ok(&[namespace, map.clone()]).await;
+    let outcome = world.apply(std::slice::from_ref(&map)).await;
+    let Some(PruneBlocker::Budget(held)) = outcome.prune_blocker else {
+        panic!("{outcome:?}");
+    };
+    world.approved = held.digest;
+    assert_eq!(world.apply_ok(&[map]).await, [format!("deleted {name}")]);
+    assert!(is_terminating(&world, name).await);
+}
+
+/// The response to the first apply was lost: only the claim is left. The object itself shows who created it.
+#[tokio::test]
+async fn an_object_whose_first_response_was_lost_shows_who_created_it() {
+    let mut world = World::new("lost-response").await;
+    let (ours, theirs) = (world.map("ours", &json!({})), world.map("theirs", &json!({})));
+    world.apply_ok(std::slice::from_ref(&ours)).await;
+    world.create_map("theirs", &json!({"k": "1"})).await;
+    let claims = ["ours", "theirs"].map(|name| Entry::new(world.map_key(name), ""));
+    let none = starling_core::inventory::Inventory::new();
+    let (member, owner) = (&world.member, &world.owner);
+    member.write_inventory(owner, &none, soon()).await.unwrap();
+    member
+        .write_inventory(owner, &claims.into_iter().collect(), soon())
+        .await
+        .unwrap();
+    world.restarted();
+    world.apply_ok(&[ours, theirs]).await;
+    let origins: Vec<Origin> = world
+        .inventory()
+        .await
+        .entries()
+        .map(|entry| entry.listed.origin)
+        .collect();
+    assert_eq!(origins, [Origin::Created, Origin::Adopted]);
+}
+
 /// A process that died between the apply and the write of the inventory leaves a claim without UID.
 #[tokio::test]
 async fn a_claim_without_uid_deletes_only_applied_objects() {
@@ -133,10 +270,7 @@ async fn a_claim_without_uid_deletes_only_applied_objects() {
     world
         .edit("c", &json!({"metadata": {"labels": {OWNER_LABEL: world.owner}}}))
         .await;
-    let claims = ["a", "b", "c"].map(|name| starling_core::inventory::Entry {
-        key: world.map_key(name),
-        uid: String::new(),
-    });
+    let claims = ["a", "b", "c"].map(|name| Entry::new(world.map_key(name), ""));
     let claims = claims.into_iter().collect();
     world
         .member

@@ -192,7 +192,8 @@ impl World {
             self.records.insert(applied.key.clone(), applied.record.clone());
             self.drifted.remove(&applied.key);
         }
-        for key in outcome.deleted.iter().chain(&outcome.released) {
+        let left = outcome.deleted.iter().chain(&outcome.released);
+        for key in left.chain(&outcome.let_go) {
             self.records.remove(key);
         }
         outcome

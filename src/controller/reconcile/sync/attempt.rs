@@ -21,7 +21,7 @@ use super::ownership::ownership;
 use super::render::{Render, render};
 use super::siblings::SiblingsOf;
 use super::validate::ValidSync;
-use super::{admission, deletion_hold, drift, health};
+use super::{admission, deletion_hold, drift, health, report};
 use crate::controller::context::SyncContext;
 use starling_ledger::{Attempt, AttemptId};
 use starling_member::{ApplyJob, ApplyOutcome, DriftReport, Member};
@@ -179,6 +179,7 @@ async fn attempt(
     let answers = member.apply(job).await;
     watch.end(context, &observed.cluster_key(), answers.interrupted.as_ref());
     drift::attempted(context, observed, &answers);
+    report::let_go(context, observed, &answers.let_go).await;
     let outcome = match &answers.interrupted {
         Some(error) => interrupted(context, &member, sync, wanted, error).await,
         None => judge(context, sync, wanted, &answers, rendered.plain),

@@ -90,7 +90,12 @@ pub(super) fn attempted(context: SyncContext<'_>, observed: &Observed, applied: 
             state.repaired.insert(one.key.clone(), repaired);
         }
     }
-    for key in applied.deleted.iter().chain(&applied.released) {
+    for key in applied
+        .deleted
+        .iter()
+        .chain(&applied.released)
+        .chain(&applied.let_go)
+    {
         state.repaired.remove(key);
     }
     context.caches.drift.set(&observed.key, state);

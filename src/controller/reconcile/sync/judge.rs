@@ -202,7 +202,11 @@ pub(super) fn remembered(answers: &ApplyOutcome) -> Remembered {
         upserts: applied
             .map(|object| (object.key.clone(), object.record.clone()))
             .collect(),
-        deletes: left.chain(&answers.handed_over).cloned().collect(),
+        deletes: left
+            .chain(&answers.let_go)
+            .chain(&answers.handed_over)
+            .cloned()
+            .collect(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Writes the status after a pass, if that says something new, with the events and the log that go with it.
 
 use starling_api::SyncStatus;
+use starling_core::object::ObjectId;
 
 use super::super::ReconcileError;
 use super::deletion_hold;
@@ -100,6 +101,23 @@ async fn record_events(
         );
         context.events.normal(object, "ObjectsDeleted", note).await;
     }
+}
+
+/// Reports objects that Starling no longer manages and that stay on the member: no inventory lists them any more.
+pub(super) async fn let_go(context: SyncContext<'_>, observed: &Observed, objects: &[ObjectId]) {
+    if objects.is_empty() {
+        return;
+    }
+    let cluster = observed.cluster_name();
+    let names: Vec<String> = objects.iter().map(ToString::to_string).collect();
+    let names = names.join(", ");
+    tracing::warn!(sync = %observed.key, %cluster, objects = %names, "objects let go of");
+    let note =
+        format!("not deleted on cluster {cluster}, because they existed before the first apply: {names}");
+    context
+        .events
+        .warning(&*observed.object, "ObjectsLetGo", note)
+        .await;
 }
 
 fn log(observed: &Observed, outcome: Option<&Outcome>) {

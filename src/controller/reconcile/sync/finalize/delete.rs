@@ -6,6 +6,7 @@ use starling_core::finalize::{Orphaned, Waiting};
 use super::super::super::ReconcileError;
 use super::super::lane::{self, Closed, Watch};
 use super::super::observe::Observed;
+use super::super::report as sync_report;
 use super::super::resolve::resolve;
 use super::super::siblings::SiblingsOf;
 use super::observe::is_abandoned;
@@ -86,6 +87,7 @@ async fn complete(
     let cluster = observed.cluster_name();
     let (gone, stay) = (deleted.deleted.len(), deleted.released.len());
     tracing::info!(sync = %observed.key, %cluster, deleted = gone, released = stay, "objects deleted");
+    sync_report::let_go(context, observed, &deleted.let_go).await;
     let note = format!("deleted all objects from cluster {cluster}");
     context
         .events
