@@ -29,18 +29,45 @@ pub fn is_settled(status: &SyncStatus, wait: bool, target: &str, cluster_id: &st
     holds(status, target, cluster_id) && !(wait && status.healthy_since.is_empty())
 }
 
+/// A Sync of a group as it was admitted.
+#[derive(Clone, Copy, Debug)]
+pub struct Admitted<'a> {
+    /// The target of its spec.
+    pub target: &'a str,
+    /// Whether the target is done only once it is healthy.
+    pub wait: bool,
+    /// The identity of the cluster.
+    pub cluster_id: &'a str,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// The request that the Sync was retried for: annotation `starling.dev/retried-for`.
+    pub retried_for: Option<&'a str>,
+    /// The last request of a reconcile: annotation `starling.dev/requested-at`, which a retry sets too.
+    pub requested_at: Option<&'a str>,
+}
+
+impl Admitted<'_> {
+    /// Whether the attempt of a retry has not ended: a Sync reports the request that it has handled with the outcome.
+    fn is_being_retried(&self, status: &SyncStatus) -> bool {
+        let handled = Some(status.last_handled_reconcile_at.as_str());
+        self.retried_for.is_some() && handled != self.retried_for && handled != self.requested_at
+    }
+}
+
 /// Returns the progress of a Sync of a group with the target of its spec.
 ///
 /// With `wait`, a target is done once the whole set was healthy with it, and stays so: later failures do not undo the
-/// rollout (ADR 10).
+/// rollout (ADR 10). A Sync that is retried works from the request on, although its status reports the failure until
+/// the attempt has ended: otherwise its slot would be free in the meantime.
 #[must_use]
-pub fn progress(
-    status: &SyncStatus,
-    wait: bool,
-    target: &str,
-    cluster_id: &str,
-    generation: i64,
-) -> Progress {
+pub fn progress(status: &SyncStatus, admitted: &Admitted<'_>) -> Progress {
+    let Admitted {
+        target,
+        wait,
+        cluster_id,
+        generation,
+        ..
+    } = *admitted;
     if holds(status, target, cluster_id) {
         return if wait {
             applied(status, target)
@@ -52,7 +79,7 @@ pub fn progress(
     let ready = conditions::find(&status.conditions, READY);
     let failed = status.last_attempted_target == target && status.attempts > 0;
     let stalled = conditions::is_true(&status.conditions, STALLED, generation);
-    if !failed && !stalled {
+    if (!failed && !stalled) || admitted.is_being_retried(status) {
         return Progress::Working;
     }
     Progress::Failing {
@@ -135,31 +162,79 @@ pub(crate) mod tests {
         conditions::merge(&[], vec![update], Some(1), NOW.parse().unwrap())
     }
 
+    fn progress_with(status: &SyncStatus, wait: bool, target: &str, cluster_id: &str) -> Progress {
+        let admitted = Admitted {
+            target,
+            wait,
+            cluster_id,
+            generation: 1,
+            retried_for: None,
+            requested_at: None,
+        };
+        progress(status, &admitted)
+    }
+
+    #[test]
+    fn a_retry_is_in_progress_until_its_outcome_is_reported() {
+        let failed = SyncStatus {
+            last_attempted_target: "t".into(),
+            attempts: 1,
+            ..SyncStatus::default()
+        };
+        for (retried_for, requested_at, handled, working) in [
+            (None, None, "", false),
+            // Requested by a person, not a retry.
+            (None, Some("5"), "", false),
+            (Some("5"), Some("5"), "", true),
+            (Some("5"), Some("5"), "4", true),
+            (Some("5"), Some("5"), "5", false),
+            // Somebody requested a reconcile since.
+            (Some("5"), Some("6"), "4", true),
+            (Some("5"), Some("6"), "5", false),
+            (Some("5"), Some("6"), "6", false),
+        ] {
+            let status = SyncStatus {
+                last_handled_reconcile_at: handled.into(),
+                ..failed.clone()
+            };
+            let admitted = Admitted {
+                target: "t",
+                wait: true,
+                cluster_id: "id",
+                generation: 1,
+                retried_for,
+                requested_at,
+            };
+            let found = progress(&status, &admitted);
+            assert_eq!(found == Progress::Working, working, "{admitted:?} {handled}");
+        }
+    }
+
     #[test]
     fn progress_of_another_target_is_not_progress_of_this_one() {
         let spec = spec(serde_json::json!({"revision": "main@sha1:a"}));
         let target = target::of_spec(&spec).unwrap();
         let status = healthy(&spec);
         assert!(matches!(
-            progress(&status, true, &target, "id", 1),
+            progress_with(&status, true, &target, "id"),
             Progress::Applied(_)
         ));
         assert_eq!(
-            progress(&status, true, "sha256:other", "id", 1),
+            progress_with(&status, true, "sha256:other", "id"),
             Progress::Working
         );
-        assert_eq!(progress(&status, true, &target, "other", 1), Progress::Working);
+        assert_eq!(progress_with(&status, true, &target, "other"), Progress::Working);
         let failed = SyncStatus {
             last_attempted_target: target.clone(),
             attempts: 1,
             ..SyncStatus::default()
         };
         assert!(matches!(
-            progress(&failed, true, &target, "id", 1),
+            progress_with(&failed, true, &target, "id"),
             Progress::Failing { .. }
         ));
         assert_eq!(
-            progress(&failed, true, "sha256:other", "id", 1),
+            progress_with(&failed, true, "sha256:other", "id"),
             Progress::Working
         );
     }
@@ -168,17 +243,17 @@ pub(crate) mod tests {
     fn with_wait_a_target_is_done_once_it_was_healthy_and_stays_so() {
         let spec = spec(serde_json::json!({"revision": "main@sha1:a"}));
         let target = target::of_spec(&spec).unwrap();
-        let progress_with = |status: SyncStatus, conditions| {
+        let progress_of = |status: SyncStatus, conditions| {
             let status = SyncStatus { conditions, ..status };
-            progress(&status, true, &target, "id", 1)
+            progress_with(&status, true, &target, "id")
         };
         let failed = || verdict(ConditionStatus::False, HEALTH_CHECK_FAILED);
         let waiting = || verdict(ConditionStatus::False, PROGRESSING);
         // Applied, not healthy yet.
-        assert_eq!(progress_with(applied(&spec), Vec::new()), Progress::Working);
-        assert_eq!(progress_with(applied(&spec), waiting()), Progress::Working);
+        assert_eq!(progress_of(applied(&spec), Vec::new()), Progress::Working);
+        assert_eq!(progress_of(applied(&spec), waiting()), Progress::Working);
         assert!(matches!(
-            progress_with(applied(&spec), failed()),
+            progress_of(applied(&spec), failed()),
             Progress::Failing { reason, message, .. }
                 if reason == HEALTH_CHECK_FAILED && message == "Deployment shop/web: Available: 0/1"
         ));
@@ -187,14 +262,14 @@ pub(crate) mod tests {
             last_healthy_target: "sha256:other".into(),
             ..applied(&spec)
         };
-        assert_eq!(progress_with(older, waiting()), Progress::Working);
+        assert_eq!(progress_of(older, waiting()), Progress::Working);
         // Healthy once, and broken since.
         let broken = || SyncStatus {
             healthy_since: String::new(),
             ..healthy(&spec)
         };
         assert!(matches!(
-            progress_with(broken(), waiting()),
+            progress_of(broken(), waiting()),
             Progress::Applied(Applied {
                 since: None,
                 trouble: None,
@@ -202,12 +277,12 @@ pub(crate) mod tests {
             })
         ));
         assert!(matches!(
-            progress_with(broken(), failed()),
+            progress_of(broken(), failed()),
             Progress::Applied(Applied { trouble: Some(_), .. })
         ));
         // Without wait, health does not matter.
         assert!(matches!(
-            progress(&applied(&spec), false, &target, "id", 1),
+            progress_with(&applied(&spec), false, &target, "id"),
             Progress::Applied(_)
         ));
     }

@@ -113,7 +113,8 @@ fn drop_overtaken(status: &mut SyncGroupStatus, offer: &Offer, release: &str, di
     let queue = status.queue.iter().map(|waiting| waiting.release.clone());
     let queue: Vec<String> = queue.collect();
     let held = status.held_release.as_ref().map(|held| held.release.as_str());
-    let dropped = next::overtaken(&queue, &offer.release, release, direction, held);
+    let offered = offer.snapshot.is_some().then_some(offer.release.as_str());
+    let dropped = next::overtaken(&queue, offered, release, direction, held);
     status.queue.drain(..dropped);
 }
 

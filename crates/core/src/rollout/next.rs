@@ -124,7 +124,10 @@ fn by_itself(input: &Candidates<'_>) -> Next {
     match input.on_new_revision {
         OnNewRevision::Replace if is_new => start(input.offered, Cause::Offered),
         OnNewRevision::Finish if is_new && over => start(input.offered, Cause::Offered),
-        OnNewRevision::Queue => in_turn(input, over, is_new),
+        OnNewRevision::Queue => match in_turn(input, over, is_new) {
+            Next::Keep if failed => Next::NothingToRollBackTo,
+            next => next,
+        },
         OnNewRevision::Replace | OnNewRevision::Finish if failed => Next::NothingToRollBackTo,
         OnNewRevision::Replace | OnNewRevision::Finish => Next::Keep,
     }
@@ -188,10 +191,12 @@ fn back(input: &Candidates<'_>, to: &str, from: &str, cause: Cause) -> Next {
 
 /// How many releases at the front of the queue lose their turn when a rollout begins: those that were offered before
 /// its release or, in a rollback, before the release that is left. Their turn would start an older release by itself.
+/// `offered`: the release that the Sources offer; `None`: a newer one settles, so that the queued releases are older
+/// than what is offered next, but not older than what is left.
 #[must_use]
 pub fn overtaken(
     queue: &[String],
-    offered: &str,
+    offered: Option<&str>,
     release: &str,
     direction: Direction,
     held: Option<&str>,
@@ -200,14 +205,14 @@ pub fn overtaken(
         Direction::Forward => (release, queue.iter().position(|waiting| waiting == release)),
         Direction::Back | Direction::BackAtOnce => {
             // A rollback to what is offered holds nothing, and overtakes everything that was offered before it.
-            let left = held.unwrap_or(offered);
+            let left = held.or(offered).unwrap_or_default();
             (left, queue.iter().rposition(|waiting| waiting == left))
         }
     };
     match place {
         Some(place) => place + 1,
         // It is newer than every queued release, and was never queued.
-        None if newest == offered => queue.len(),
+        None if Some(newest) == offered => queue.len(),
         // The release that is left is older than every queued one.
         None => 0,
     }
@@ -346,7 +351,7 @@ mod tests {
             // The branch was set back to what was good, and a person followed it.
             ("r1", "r1", Back, None, &[]),
         ] {
-            let dropped = overtaken(&queue, offered, release, direction, held);
+            let dropped = overtaken(&queue, Some(offered), release, direction, held);
             assert_eq!(
                 &queue[dropped..],
                 left,
@@ -355,8 +360,8 @@ mod tests {
         }
         // The branch went to and fro: the first of two is the one whose turn it is, the last the one that is left.
         let queue: Vec<String> = ["r3", "r4", "r3"].map(str::to_owned).into();
-        assert_eq!(overtaken(&queue, "r3", "r3", Forward, None), 1);
-        assert_eq!(overtaken(&queue, "r3", "r1", Back, Some("r3")), 3);
+        assert_eq!(overtaken(&queue, Some("r3"), "r3", Forward, None), 1);
+        assert_eq!(overtaken(&queue, Some("r3"), "r1", Back, Some("r3")), 3);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::pass::Pass;
 use super::planned::{InStatus, Planned};
 use super::status::{self, Parts};
 use super::transition::{Began, Blocked, Decided, PlannerInput, Preview, StepError, Transition};
-use crate::plan::Report;
+use crate::plan::{Direction, Report};
 
 /// Returns the input of the planner, without a decision about another rollout.
 ///
@@ -112,8 +112,9 @@ impl Pass<'_, '_> {
             Choice::Enqueue => self.enqueue(in_status, stuck),
             // A success is reported before another rollout takes its place: whoever waits for it has to see it, and
             // what comes next may be a rollback to it. What an operator rolls back is not a release to return to.
-            Choice::Start { cause, .. }
-                if cause != Cause::Requested && planned.is_some_and(Planned::is_unreported_success) =>
+            Choice::Start { cause, direction, .. }
+                if !(cause == Cause::Requested && direction != Direction::Forward)
+                    && planned.is_some_and(Planned::is_unreported_success) =>
             {
                 let mut transition = self.keep(in_status, stuck)?;
                 transition.again = true;

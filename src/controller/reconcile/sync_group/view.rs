@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 
 use kube::ResourceExt;
-use starling_api::{ADMITTED_AT, Cluster, RELEASE, RETRIED_FOR, SyncEntry, SyncResource, SyncStatus};
+use starling_api::{
+    ADMITTED_AT, Cluster, RELEASE, REQUESTED_AT, RETRIED_FOR, SyncEntry, SyncResource, SyncStatus,
+};
 use starling_core::expand::ParameterError;
 use starling_core::plan::{ClusterView, EntryView, ObservedSync, Progress};
+use starling_core::progress::{Admitted, progress};
 use starling_core::rollout::{ReleaseSnapshot, Rolling};
-use starling_core::{progress, target};
+use starling_core::target;
 
 use super::super::cluster::reach;
 use super::digest;
@@ -148,17 +151,21 @@ fn wanted(
 fn observed(sync: &SyncResource, target: Option<String>, cluster_id: &str) -> ObservedSync {
     let none = SyncStatus::default();
     let status = sync.status.as_ref().unwrap_or(&none);
+    let annotation = |key: &str| sync.annotations().get(key);
     let progress = match &target {
-        Some(target) => progress::progress(
-            status,
-            sync.spec.template.wait,
-            target,
-            cluster_id,
-            sync.metadata.generation.unwrap_or(0),
-        ),
+        Some(target) => {
+            let admitted = Admitted {
+                target,
+                wait: sync.spec.template.wait,
+                cluster_id,
+                generation: sync.metadata.generation.unwrap_or(0),
+                retried_for: annotation(RETRIED_FOR).map(String::as_str),
+                requested_at: annotation(REQUESTED_AT).map(String::as_str),
+            };
+            progress(status, &admitted)
+        }
         None => Progress::Working,
     };
-    let annotation = |key: &str| sync.annotations().get(key);
     ObservedSync {
         retried_for: annotation(RETRIED_FOR).and_then(|text| text.parse().ok()),
         target,

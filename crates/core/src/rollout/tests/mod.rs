@@ -2,6 +2,7 @@
 
 mod begin;
 mod keep;
+mod kept;
 mod lost;
 mod once;
 mod random;
