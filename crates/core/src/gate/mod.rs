@@ -11,11 +11,11 @@ pub mod webhook;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
 use starling_api::{LocalRef, StageTask, StageTaskType, referenced};
 
 use crate::backoff;
 use crate::digest;
-use crate::plan::Finding;
 
 pub use self::error::TaskError;
 
@@ -257,6 +257,19 @@ impl Evaluation {
             Self::Passed | Self::Failed(_) | Self::Pending(_) => self,
         }
     }
+}
+
+/// The result of an effect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Finding {
+    /// The stage may proceed.
+    Passed,
+    /// The stage may not proceed. A retry by an operator removes this record.
+    Failed {
+        /// The message.
+        message: String,
+    },
 }
 
 /// What follows from an evaluation.

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use starling_api::{IntOrPercent, OnFailure, OnUnreachable, RolloutDirection, StageTaskType};
 
+pub use crate::gate::Finding;
 use crate::window::Window;
 
 /// `rolloutStrategy`, parsed and validated.
@@ -158,19 +159,6 @@ pub struct GateRecord {
     /// The result of an effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<Finding>,
-}
-
-/// The result of an effect.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Finding {
-    /// The stage may proceed.
-    Passed,
-    /// The stage may not proceed. A retry by an operator removes this record.
-    Failed {
-        /// The message.
-        message: String,
-    },
 }
 
 /// What operators requested in this rollout.
