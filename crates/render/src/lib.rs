@@ -31,8 +31,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-pub use decrypt::{DecryptProblem, Identities, IdentityError, Sops};
-pub use error::{Refusal, RenderError};
+pub use decrypt::{Identities, IdentityError, Sops};
+pub use error::{DecryptProblem, Refusal, RenderError};
 pub use finish::finish;
 pub use tool::BuildTool;
 pub use yaml::YamlError;

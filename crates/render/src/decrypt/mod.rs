@@ -24,48 +24,12 @@ use serde_json::Value;
 pub use identities::{Identities, IdentityError};
 pub use tool::Sops;
 
+use super::error::DecryptProblem;
 use super::{RenderError, RenderLimits, blocking, manifest};
 use find::{EncryptedPart, Location};
 
 /// Concurrent programs for one render. Each takes about 30 ms of one core.
 const AT_ONCE: usize = 2;
-
-/// Why an encrypted part of an object cannot be decrypted. Does not quote it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum DecryptProblem {
-    /// The Sync has no keys.
-    #[error(
-        "is encrypted with SOPS, and the Sync has no decryption: name the Secret with the age keys there"
-    )]
-    NoDecryption,
-    /// Encrypted values without metadata of SOPS: a list or a patch was encrypted as a whole.
-    #[error("is a value encrypted with SOPS without its metadata; encrypt each object by itself")]
-    NoMetadata,
-    /// No sops was found at start.
-    #[error(
-        "is encrypted with SOPS, and no sops was found; install it beside the controller, or name it with --sops"
-    )]
-    NoSops,
-    /// There is no age recipient.
-    #[error("is encrypted for no age recipient; other key services are not supported")]
-    NoRecipient,
-    /// None of the identities belongs to a recipient.
-    #[error("cannot be decrypted: none of the identities belongs to one of its age recipients")]
-    WrongKey,
-    /// A value cannot be decrypted: it was changed, moved, or replaced by plain text.
-    #[error(
-        "cannot be decrypted: a value was changed after it was encrypted; leave what kustomize reads or sets \
-         (apiVersion, kind, metadata) in plain text, with encrypted_regex: ^(data|stringData)$"
-    )]
-    Changed,
-    /// sops failed otherwise.
-    #[error("cannot be decrypted: sops failed")]
-    Failed,
-    /// The output of sops does not have the expected form.
-    #[error("is not what it should be once decrypted")]
-    Unexpected,
-}
 
 /// Decrypts the encrypted objects of a build.
 ///
