@@ -5,8 +5,8 @@ use kube::ResourceExt;
 use starling_api::{Decryption, DecryptionProvider};
 use starling_render::{Identities, IdentityError};
 
-use super::cache::ObjectKey;
 use super::hub::{Hub, HubError};
+use super::object_key::ObjectKey;
 
 /// What the keys of a Secret that hold age identities end in, as Flux has them.
 const SUFFIX: &str = ".agekey";

@@ -10,8 +10,8 @@ use starling_core::pause;
 use starling_net::clock::Clock;
 use tokio::time::Instant;
 
-use super::cache::ObjectKey;
-use super::caches::keyed::{Keyed, per_object};
+use super::keyed::{Keyed, per_object};
+use super::object_key::ObjectKey;
 
 /// The lanes of all clusters.
 #[derive(Debug)]

@@ -7,9 +7,9 @@ use starling_api::{Source, referenced};
 use starling_git::{Credential, RepoAccess, RepoUrl, UrlError};
 
 use super::artifacts::Origin;
-use super::cache::ObjectKey;
-use super::caches::keyed::{Keyed, per_object};
 use super::hub::{Hub, HubError};
+use super::keyed::{Keyed, per_object};
+use super::object_key::ObjectKey;
 
 /// Why the origin of a Source cannot be addressed.
 #[derive(Debug, thiserror::Error)]

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use tokio::time::Instant;
 
-use super::cache::ObjectKey;
+use super::object_key::ObjectKey;
 
 /// One cluster may hold one worker in so many, which is one of the default `--concurrency`: so many clusters are worked
 /// on at once.

@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::cache::ObjectKey;
+use super::object_key::ObjectKey;
 use super::shares::{Held, Limits, Place, Shares};
 
 /// A set of keys with times.

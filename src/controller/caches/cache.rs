@@ -18,8 +18,8 @@ use tokio::sync::watch;
 use super::deletions::Deletions;
 use super::indexed::IndexedObjects;
 pub use super::indexed::{IndexBy, SecondaryIndex};
-pub use super::object_key::ObjectKey;
 use super::versions::{Origin, is_newer, version};
+pub use crate::controller::object_key::ObjectKey;
 
 /// All objects of one kind, and a secondary index of them.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use starling_core::token::{LeaseError, TokenLease};
 use starling_member::Member;
 
 use super::cache::ObjectKey;
-use super::keyed::{Keyed, per_object};
+use crate::controller::keyed::{Keyed, per_object};
 
 /// A member that can be talked to.
 #[derive(Debug)]

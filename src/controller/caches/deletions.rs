@@ -6,8 +6,8 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::time::Instant;
 
-use super::object_key::ObjectKey;
 use super::versions::{Origin, is_newer, version};
+use crate::controller::object_key::ObjectKey;
 
 /// How long a deletion is remembered. An answer to a write comes within the limit of a request to the management
 /// cluster, which is a tenth of this; without an end every object that ever was would be remembered, since a watch that

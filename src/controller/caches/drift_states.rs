@@ -9,7 +9,7 @@ use starling_core::drift_fight::DriftFight;
 use starling_core::fields::FieldSet;
 use starling_core::object::ObjectId;
 
-use super::keyed::Keyed;
+use crate::controller::keyed::Keyed;
 
 /// What the checks for drift of one Sync found.
 #[derive(Clone, Debug, Default)]

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use starling_core::health::{Cadence, Watched};
 
 use super::cache::ObjectKey;
-use super::keyed::{Keyed, per_object};
+use crate::controller::keyed::{Keyed, per_object};
 
 /// One Sync's objects, and when they are read next.
 #[derive(Clone, Debug, Default)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 
-use super::object_key::ObjectKey;
+use crate::controller::object_key::ObjectKey;
 
 /// What an object is found by, besides its own key.
 pub type IndexBy<K> = fn(&K) -> Option<ObjectKey>;

@@ -3,7 +3,7 @@
 use starling_core::journal::Recorder;
 
 use super::cache::ObjectKey;
-use super::keyed::{Keyed, per_object};
+use crate::controller::keyed::{Keyed, per_object};
 
 /// What is kept for all groups. A group is worked on by one worker at a time, so each has one user.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::cache::ObjectKey;
-use super::keyed::{Keyed, per_object};
+use crate::controller::keyed::{Keyed, per_object};
 
 /// Since when the same clusters are about to leave each group. They leave a moment later: labels that are changed one
 /// by one by a script, and a list that is not complete, are so seen as what they are.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use starling_core::revision::Revision;
 
 use super::cache::ObjectKey;
-use super::keyed::{Keyed, per_object};
+use crate::controller::keyed::{Keyed, per_object};
 
 /// What was pinned last for each Source, and whether unneeded pins were ended since.
 #[derive(Debug, Default)]

@@ -12,8 +12,8 @@ use starling_core::expand::ParameterError;
 use starling_core::plan::{ClusterView, Place};
 
 use super::cache::ObjectKey;
-use super::keyed::{Keyed, per_object};
 use super::views::ViewCache;
+use crate::controller::keyed::{Keyed, per_object};
 
 /// The state of an object that something was computed from: a UID, and a generation or resource version.
 #[derive(Clone, Debug, PartialEq, Eq)]

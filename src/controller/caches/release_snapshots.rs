@@ -18,8 +18,8 @@ use starling_core::rollout::ReleaseSnapshot;
 use tokio::time::Instant;
 
 use super::cache::ObjectKey;
-use super::keyed::{Keyed, per_object};
 use crate::controller::hub::{Hub, HubError};
+use crate::controller::keyed::{Keyed, per_object};
 
 /// Releases that a group keeps beside those that it names in its status.
 const KEPT: usize = 10;

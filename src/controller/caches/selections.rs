@@ -9,8 +9,8 @@ use kube::core::{Selector, SelectorExt};
 use starling_api::{Cluster, SyncGroup};
 
 use super::cache::{Cache, ObjectKey};
-use super::keyed::{Keyed, per_object};
 use super::plan_memo::ObjectState;
+use crate::controller::keyed::{Keyed, per_object};
 
 /// Clusters by name.
 pub type Selected = Arc<BTreeMap<String, Arc<Cluster>>>;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use starling_core::rollout::{Admission, AdmissionRef};
 
 use super::cache::ObjectKey;
-use super::keyed::{Keyed, per_object};
+use crate::controller::keyed::{Keyed, per_object};
 
 /// The settled admissions of each group.
 #[derive(Debug, Default)]

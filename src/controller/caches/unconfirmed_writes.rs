@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::cache::ObjectKey;
-use super::keyed::{Keyed, per_object};
+use crate::controller::keyed::{Keyed, per_object};
 
 /// The unconfirmed writes of each group.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::cache::ObjectKey;
-use super::keyed::PerObject;
+use crate::controller::keyed::PerObject;
 
 /// Which Sync waits for which: an index of what the caches say, so that a Sync that is done need not be compared with
 /// all others.

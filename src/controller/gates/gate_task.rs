@@ -9,7 +9,7 @@ use starling_core::pause;
 use starling_net::web::{Post, Reply};
 
 use super::GateTools;
-use crate::controller::cache::ObjectKey;
+use crate::controller::object_key::ObjectKey;
 
 /// A gate, and what its task needs.
 pub(super) struct GateTask {

@@ -7,8 +7,8 @@ use starling_core::gate::Evaluation;
 use starling_core::gate::job::{JobOwner, deleted_message, is_of, name, object, read};
 
 use super::gate_task::GateTask;
-use crate::controller::cache::ObjectKey;
 use crate::controller::hub::HubError;
+use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
 
 /// Evaluations to delete a Job whose gate is not open any more. A Job that is left is logged, and goes with its group.

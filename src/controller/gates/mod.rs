@@ -25,9 +25,9 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use self::gate_task::GateTask;
-use super::cache::ObjectKey;
-use super::caches::keyed::{Keyed, PerObject};
 use super::hub::Hub;
+use super::keyed::{Keyed, PerObject};
+use super::object_key::ObjectKey;
 use super::ports::Web;
 use super::workqueue::Workqueue;
 use starling_net::clock::Clock;

@@ -8,7 +8,7 @@ use k8s_openapi::ByteString;
 use starling_core::gate::Evaluation;
 
 use super::gate_task::GateTask;
-use crate::controller::cache::ObjectKey;
+use crate::controller::object_key::ObjectKey;
 
 /// What a Secret holds. Has no `Debug`.
 pub(super) struct Values {

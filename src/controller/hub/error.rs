@@ -1,6 +1,6 @@
 //! Why a request to the management cluster fails, and the limit of each.
 
-use super::super::cache::ObjectKey;
+use super::super::object_key::ObjectKey;
 use crate::controller::waits;
 
 /// Why a request to the management cluster failed.

@@ -5,7 +5,7 @@ use kube::api::PostParams;
 use kube::{Api, ResourceExt};
 use starling_api::{INSTALLATION, SYSTEM_NAMESPACE};
 
-use super::super::cache::ObjectKey;
+use super::super::object_key::ObjectKey;
 use super::error::{is_conflict, within};
 use super::{Hub, HubError};
 

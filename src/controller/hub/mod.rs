@@ -23,7 +23,7 @@ use starling_api::{
 };
 
 use self::error::{is_conflict, is_not_found, present, within};
-use super::cache::ObjectKey;
+use super::object_key::ObjectKey;
 
 pub use self::error::HubError;
 

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::cache::ObjectKey;
+use super::object_key::ObjectKey;
 
 /// A cache with an entry for each object of a kind. `Caches::of` lists all of them, so that no entry outlives its
 /// object.
@@ -87,18 +87,18 @@ impl<V> PerObject for Keyed<V> {
 /// Declares that a cache keeps what it has for each object in one of its fields.
 macro_rules! per_object {
     ($cache:ty, $field:tt) => {
-        impl $crate::controller::caches::keyed::PerObject for $cache {
-            fn forget(&self, key: &$crate::controller::caches::cache::ObjectKey) {
-                $crate::controller::caches::keyed::PerObject::forget(&self.$field, key);
+        impl $crate::controller::keyed::PerObject for $cache {
+            fn forget(&self, key: &$crate::controller::object_key::ObjectKey) {
+                $crate::controller::keyed::PerObject::forget(&self.$field, key);
             }
 
-            fn retain(&self, keep: &dyn Fn(&$crate::controller::caches::cache::ObjectKey) -> bool) {
-                $crate::controller::caches::keyed::PerObject::retain(&self.$field, keep);
+            fn retain(&self, keep: &dyn Fn(&$crate::controller::object_key::ObjectKey) -> bool) {
+                $crate::controller::keyed::PerObject::retain(&self.$field, keep);
             }
 
             #[cfg(test)]
-            fn keys(&self) -> std::collections::BTreeSet<$crate::controller::caches::cache::ObjectKey> {
-                $crate::controller::caches::keyed::PerObject::keys(&self.$field)
+            fn keys(&self) -> std::collections::BTreeSet<$crate::controller::object_key::ObjectKey> {
+                $crate::controller::keyed::PerObject::keys(&self.$field)
             }
         }
     };
