@@ -5,10 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use crate::etcd::EtcdError;
 use crate::pki::PkiError;
 use crate::process::ProcessError;
-use crate::readiness::ProbeError;
 
 /// An error of a control plane or one of its servers.
 #[derive(Debug, thiserror::Error)]
@@ -151,6 +149,60 @@ pub enum ControlPlaneError {
         /// The cause.
         #[source]
         source: serde_json::Error,
+    },
+}
+
+/// Why a server is not ready.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProbeError {
+    /// The server did not respond in time.
+    #[error("no response")]
+    Timeout,
+    /// The connection to the server failed.
+    #[error(transparent)]
+    Connection(#[from] io::Error),
+    /// The request could not be built.
+    #[error(transparent)]
+    Path(#[from] http::Error),
+    /// The request failed, or the server responded with an error.
+    #[error(transparent)]
+    Request(#[from] Box<kube::Error>),
+    /// etcd responded that it is not healthy.
+    #[error("{status}")]
+    Unhealthy {
+        /// The first line of the response.
+        status: String,
+    },
+    /// etcd closed the connection without a response.
+    #[error("empty answer")]
+    Empty,
+}
+
+/// Why etcd failed to compact its history.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EtcdError {
+    /// The connection failed.
+    #[error(transparent)]
+    Connection(#[from] io::Error),
+    /// The response has another status than 200.
+    #[error("{response}")]
+    Status {
+        /// The whole response.
+        response: String,
+    },
+    /// The response does not have the current revision.
+    #[error("no revision in {response}")]
+    NoRevision {
+        /// The body of the response.
+        response: String,
+    },
+    /// The history was not compacted.
+    #[error("{response}")]
+    NotCompacted {
+        /// The body of the response.
+        response: String,
     },
 }
 

@@ -1,6 +1,5 @@
 //! The etcd that all control planes of a set share.
 
-use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,43 +7,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::assets::Assets;
-use crate::error::ControlPlaneError;
+use crate::error::{ControlPlaneError, EtcdError, ProbeError};
 use crate::ports::free_port;
 use crate::process::{Launch, Process};
-use crate::readiness::{ProbeError, await_ready};
+use crate::readiness::await_ready;
 
 /// Name in errors and logs.
 const NAME: &str = "etcd";
 
 /// How often a start is retried with new ports after another process has taken them.
 pub(crate) const PORT_ATTEMPTS: usize = 5;
-
-/// Why etcd failed to compact its history.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum EtcdError {
-    /// The connection failed.
-    #[error(transparent)]
-    Connection(#[from] io::Error),
-    /// The response has another status than 200.
-    #[error("{response}")]
-    Status {
-        /// The whole response.
-        response: String,
-    },
-    /// The response does not have the current revision.
-    #[error("no revision in {response}")]
-    NoRevision {
-        /// The body of the response.
-        response: String,
-    },
-    /// The history was not compacted.
-    #[error("{response}")]
-    NotCompacted {
-        /// The body of the response.
-        response: String,
-    },
-}
 
 /// A running etcd and its port.
 #[derive(Debug)]

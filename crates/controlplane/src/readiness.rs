@@ -1,9 +1,8 @@
 //! Waits until a server is ready.
 
-use std::io;
 use std::time::{Duration, Instant};
 
-use crate::error::ControlPlaneError;
+use crate::error::{ControlPlaneError, ProbeError};
 use crate::process::Process;
 
 /// Pause between two probes: short compared with the second that a server takes to start.
@@ -14,33 +13,6 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How many lines of a log an error shows.
 const TAIL_LINES: usize = 15;
-
-/// Why a server is not ready.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProbeError {
-    /// The server did not respond in time.
-    #[error("no response")]
-    Timeout,
-    /// The connection to the server failed.
-    #[error(transparent)]
-    Connection(#[from] io::Error),
-    /// The request could not be built.
-    #[error(transparent)]
-    Path(#[from] http::Error),
-    /// The request failed, or the server responded with an error.
-    #[error(transparent)]
-    Request(#[from] Box<kube::Error>),
-    /// etcd responded that it is not healthy.
-    #[error("{status}")]
-    Unhealthy {
-        /// The first line of the response.
-        status: String,
-    },
-    /// etcd closed the connection without a response.
-    #[error("empty answer")]
-    Empty,
-}
 
 /// Probes until the result is `Ok`, the process exits, or `within` has passed.
 pub(crate) async fn await_ready<F>(
