@@ -10,8 +10,9 @@ use serde::Serialize;
 use starling_api::{ADMITTED_AT, Cluster, SyncGroup, SyncResource, SyncStatus};
 use starling_core::digest::hash64;
 use starling_core::plan::{Reach, ReadStrategy, StrategyError};
+use starling_core::progress::{Admitted, progress};
 use starling_core::simulate::{Assumptions, Fate, Forecast, Member, World};
-use starling_core::{explain, progress, target};
+use starling_core::{explain, target};
 
 use super::group::{GroupObjects, Syncs};
 use crate::controller::reconcile::cluster::reach;
@@ -169,10 +170,10 @@ fn recorded_duration(objects: &GroupObjects, cluster: &Cluster) -> Option<Durati
 
 fn sync_duration(sync: &SyncResource, cluster_id: &str) -> Option<Duration> {
     let admitted = sync.annotations().get(ADMITTED_AT)?.parse().ok();
-    let (none, generation) = (SyncStatus::default(), sync.metadata.generation.unwrap_or(0));
+    let none = SyncStatus::default();
     let status = sync.status.as_ref().unwrap_or(&none);
     let target = target::of_spec(&sync.spec)?;
-    let progress = progress::progress(status, sync.spec.template.wait, &target, cluster_id, generation);
+    let progress = progress(status, &Admitted::of(sync, &target, cluster_id));
     explain::took(admitted, &progress)
 }
 

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use starling_api::SyncStatus;
+use kube_core::ResourceExt as _;
 use starling_api::conditions::{self, HEALTHY, READY, STALLED};
+use starling_api::{REQUESTED_AT, RETRIED_FOR, SyncResource, SyncStatus};
 
 use crate::plan::{Applied, Progress, Trouble};
 
@@ -46,7 +47,21 @@ pub struct Admitted<'a> {
     pub requested_at: Option<&'a str>,
 }
 
-impl Admitted<'_> {
+impl<'a> Admitted<'a> {
+    /// Returns a Sync with this target on this cluster.
+    #[must_use]
+    pub fn of(sync: &'a SyncResource, target: &'a str, cluster_id: &'a str) -> Self {
+        let annotation = |key: &str| sync.annotations().get(key).map(String::as_str);
+        Self {
+            target,
+            wait: sync.spec.template.wait,
+            cluster_id,
+            generation: sync.metadata.generation.unwrap_or(0),
+            retried_for: annotation(RETRIED_FOR),
+            requested_at: annotation(REQUESTED_AT),
+        }
+    }
+
     /// Whether the attempt of a retry has not ended: a Sync reports the request that it has handled with the outcome.
     fn is_being_retried(&self, status: &SyncStatus) -> bool {
         let handled = Some(status.last_handled_reconcile_at.as_str());

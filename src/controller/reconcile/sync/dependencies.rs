@@ -5,7 +5,8 @@ use starling_api::conditions::{self, READY};
 use starling_api::{RELEASE, SyncResource};
 use starling_core::depend::{self, Dependencies};
 use starling_core::plan::Progress;
-use starling_core::{progress, target};
+use starling_core::progress::{Admitted, progress};
+use starling_core::target;
 
 use super::resolve::resolve;
 use crate::controller::cache::ObjectKey;
@@ -109,8 +110,7 @@ fn unfinished(context: SyncContext<'_>, sync: &SyncResource, on: &SyncResource) 
             |c| format!("{}: {}", c.reason, c.message),
         )
     };
-    let (wait, generation) = (spec.template.wait, on.metadata.generation.unwrap_or(0));
-    match progress::progress(&status, wait, &wanted, id, generation) {
+    match progress(&status, &Admitted::of(on, &wanted, id)) {
         Progress::Applied(applied) => {
             let trouble = applied.trouble?;
             Some(format!("Sync {name:?} is not healthy: {}", trouble.message))

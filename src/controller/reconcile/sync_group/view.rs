@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use kube::ResourceExt;
-use starling_api::{
-    ADMITTED_AT, Cluster, RELEASE, REQUESTED_AT, RETRIED_FOR, SyncEntry, SyncResource, SyncStatus,
-};
+use starling_api::{ADMITTED_AT, Cluster, RELEASE, RETRIED_FOR, SyncEntry, SyncResource, SyncStatus};
 use starling_core::expand::ParameterError;
 use starling_core::plan::{ClusterView, EntryView, ObservedSync, Progress};
 use starling_core::progress::{Admitted, progress};
@@ -153,17 +151,7 @@ fn observed(sync: &SyncResource, target: Option<String>, cluster_id: &str) -> Ob
     let status = sync.status.as_ref().unwrap_or(&none);
     let annotation = |key: &str| sync.annotations().get(key);
     let progress = match &target {
-        Some(target) => {
-            let admitted = Admitted {
-                target,
-                wait: sync.spec.template.wait,
-                cluster_id,
-                generation: sync.metadata.generation.unwrap_or(0),
-                retried_for: annotation(RETRIED_FOR).map(String::as_str),
-                requested_at: annotation(REQUESTED_AT).map(String::as_str),
-            };
-            progress(status, &admitted)
-        }
+        Some(target) => progress(status, &Admitted::of(sync, target, cluster_id)),
         None => Progress::Working,
     };
     ObservedSync {
