@@ -160,8 +160,9 @@ impl<A: GroupApi> Interpreter<'_, A> {
                     self.api.settled(&admission);
                 }
                 Action::RecordAdmissions(admissions) => {
-                    self.record_admissions(&admissions).await?;
+                    // First, because the answer may be lost: to forget too much costs a commit.
                     self.api.reopened(&admissions);
+                    self.record_admissions(&admissions).await?;
                 }
                 Action::Admit(admissions) => {
                     let admitted = self.api.admit(&admissions).await;
@@ -286,6 +287,8 @@ impl<A: GroupApi> Interpreter<'_, A> {
                 }
             };
             if !confirmed {
+                // The cache will have the Cluster; until then the next pass decides once more.
+                all = false;
                 continue;
             }
             if let Some(admission) = &removal.admission {

@@ -17,15 +17,6 @@ use super::caches::release_snapshots;
 use super::context::{Context, SourceContext};
 use super::hub::HubError;
 
-/// Why no pin was ended.
-#[derive(Debug, thiserror::Error)]
-enum SweepError {
-    #[error(transparent)]
-    Hub(#[from] HubError),
-    #[error("the release that ControllerRevision {0} keeps cannot be read")]
-    Unreadable(ObjectKey),
-}
-
 /// Pins an artifact that a Source is about to offer.
 ///
 /// # Errors
@@ -59,11 +50,12 @@ pub async fn end_unneeded(context: &Context) {
 }
 
 /// Returns how many pins were ended.
-async fn sweep(context: &Context) -> Result<usize, SweepError> {
+async fn sweep(context: &Context) -> Result<usize, HubError> {
     // The pins first: what is pinned later is none of them, and what is named later was pinned before.
     let pinned = pinned(context).await;
+    let kept = kept(context).await?;
     let mut needed = named(context);
-    needed.extend(kept(context).await?);
+    needed.extend(kept.revisions);
     let needed: BTreeSet<String> = needed
         .iter()
         .filter_map(|text| text.parse().ok())
@@ -71,9 +63,9 @@ async fn sweep(context: &Context) -> Result<usize, SweepError> {
         .map(|revision| digest(&revision).to_owned())
         .collect();
     let mut ended = 0;
-    for (origin, digests) in pinned {
-        for digest in digests.difference(&needed) {
-            match context.adapters.artifacts.release(&origin, digest).await {
+    for pins in pinned.iter().filter(|pins| pins.is_known(&kept.unknown)) {
+        for digest in pins.digests.difference(&needed) {
+            match context.adapters.artifacts.release(&pins.origin, digest).await {
                 Ok(()) => ended += 1,
                 Err(error) => tracing::warn!(pin = digest, error = %crate::chain(&error), "cannot end pin"),
             }
@@ -82,10 +74,25 @@ async fn sweep(context: &Context) -> Result<usize, SweepError> {
     Ok(ended)
 }
 
+/// The pins of an origin.
+struct Pins {
+    origin: Origin,
+    /// Namespaces of the Sources with this origin.
+    namespaces: BTreeSet<String>,
+    digests: BTreeSet<String>,
+}
+
+impl Pins {
+    /// Whether it is known in all namespaces which pins are needed.
+    fn is_known(&self, unknown: &BTreeSet<String>) -> bool {
+        self.namespaces.is_disjoint(unknown)
+    }
+}
+
 /// The pins of each origin; several Sources may have one. An origin that cannot be opened, or whose Source has lost its
 /// Secret, does not keep the others from being swept.
-async fn pinned(context: &Context) -> Vec<(Origin, BTreeSet<String>)> {
-    let mut origins = BTreeMap::new();
+async fn pinned(context: &Context) -> Vec<Pins> {
+    let mut origins: BTreeMap<String, (Origin, BTreeSet<String>)> = BTreeMap::new();
     for source in context.objects.sources.select(|_| true) {
         let known = context
             .caches
@@ -93,14 +100,21 @@ async fn pinned(context: &Context) -> Vec<(Origin, BTreeSet<String>)> {
             .origins
             .get(&context.hub, &source, context.allow_insecure_sources);
         if let Ok(origin) = known.await {
-            origins.insert(origin.fingerprint(), (ObjectKey::of(&*source), origin));
+            let (_, namespaces) = origins
+                .entry(origin.fingerprint())
+                .or_insert((origin, BTreeSet::new()));
+            namespaces.insert(ObjectKey::of(&*source).namespace);
         }
     }
     let mut pinned = Vec::new();
-    for (source, origin) in origins.into_values() {
+    for (origin, namespaces) in origins.into_values() {
         match context.adapters.artifacts.kept(&origin).await {
-            Ok(digests) => pinned.push((origin, digests)),
-            Err(error) => tracing::warn!(%source, error = %crate::chain(&error), "cannot read pins"),
+            Ok(digests) => pinned.push(Pins {
+                origin,
+                namespaces,
+                digests,
+            }),
+            Err(error) => tracing::warn!(?namespaces, error = %crate::chain(&error), "cannot read pins"),
         }
     }
     pinned
@@ -139,31 +153,65 @@ fn rolled(status: &SyncGroupStatus) -> impl Iterator<Item = &String> {
     rolls.chain(later).chain(held).map(|entry| &entry.revision)
 }
 
+/// What the releases need that groups keep.
+#[derive(Default)]
+struct KeptReleases {
+    revisions: BTreeSet<String>,
+    /// Namespaces with a release that is lost. Somebody may restore it, and what it needs is not known.
+    unknown: BTreeSet<String>,
+}
+
 /// The revisions of all releases that groups keep, whatever their spec says today: `starling rollback --revision` may
 /// name each.
-async fn kept(context: &Context) -> Result<BTreeSet<String>, SweepError> {
+async fn kept(context: &Context) -> Result<KeptReleases, HubError> {
     let groups = context.objects.groups.select(|_| true);
     let namespaces: BTreeSet<String> = groups.iter().filter_map(|group| group.namespace()).collect();
-    let mut revisions = BTreeSet::new();
+    let mut kept = KeptReleases::default();
     for namespace in namespaces {
         let found: Vec<ControllerRevision> = context.hub.list(&namespace, &ListParams::default()).await?;
         for release in found
             .iter()
             .filter(|found| release_snapshots::is_of_a_group(found))
         {
-            let read = release_snapshots::revisions_of(release)
-                .ok_or_else(|| SweepError::Unreadable(ObjectKey::of(release)))?;
-            revisions.extend(read.into_iter().map(|entry| entry.revision));
+            match release_snapshots::revisions_of(release) {
+                Some(read) => kept
+                    .revisions
+                    .extend(read.into_iter().map(|entry| entry.revision)),
+                None => {
+                    let release = ObjectKey::of(release);
+                    tracing::warn!(%release, "release lost; no pin ends in its namespace");
+                    kept.unknown.insert(namespace.clone());
+                }
+            }
         }
     }
-    Ok(revisions)
+    Ok(kept)
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use starling_git::{Credential, RepoAccess, RepoUrl};
 
     use super::*;
+
+    #[test]
+    fn a_lost_release_keeps_the_pins_of_its_namespace() {
+        let url = RepoUrl::parse("https://git.example.com/a.git", false).unwrap();
+        let pins = |namespaces: &[&str]| Pins {
+            origin: Origin::Git(RepoAccess::new(url.clone(), Credential::None)),
+            namespaces: namespaces.iter().map(|&name| name.to_owned()).collect(),
+            digests: BTreeSet::new(),
+        };
+        let unknown = BTreeSet::from(["shop".to_owned()]);
+        for (namespaces, known) in [
+            (&["fleet"][..], true),
+            (&["shop"], false),
+            (&["fleet", "shop"], false),
+        ] {
+            assert_eq!(pins(namespaces).is_known(&unknown), known, "{namespaces:?}");
+        }
+    }
 
     /// A queued or held release was the newest once, and nothing else may name its revisions by the time it rolls.
     #[test]

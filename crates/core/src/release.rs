@@ -28,8 +28,8 @@ pub struct EntryWanted<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum ReleaseStep {
-    /// The current release.
-    Keep,
+    /// The current release, as the Sources offer it: status may have lost its revisions.
+    Keep(Release),
     /// A new release.
     Start(Release),
     /// The current release until this time: another Source may be about to change.
@@ -59,7 +59,7 @@ pub fn next_release(
         return ReleaseStep::Start(release);
     };
     if current.release == release.digest {
-        return ReleaseStep::Keep;
+        return ReleaseStep::Keep(release);
     }
     match settles_at(current, wanted) {
         Some(until) if until > now => ReleaseStep::Settle { until },
@@ -155,10 +155,21 @@ mod tests {
     fn the_first_release_and_a_change_of_the_only_source_start_at_once() {
         let a = template("a");
         let first = rolling(next_release(None, &[entry("app", "r1", 0, &a)], t(0)));
-        assert_eq!(
-            next_release(Some(&first), &[entry("app", "r1", 0, &a)], t(9)),
-            ReleaseStep::Keep
-        );
+        let rolls = Release {
+            digest: first.release.clone(),
+            revisions: first.revisions.clone(),
+        };
+        // Revisions that status lost or that somebody edited there are not those of the release.
+        let mut edited = first.clone();
+        edited.revisions[0].revision = "r0".into();
+        let mut lost = first.clone();
+        lost.revisions.clear();
+        for current in [&first, &edited, &lost] {
+            assert_eq!(
+                next_release(Some(current), &[entry("app", "r1", 0, &a)], t(9)),
+                ReleaseStep::Keep(rolls.clone())
+            );
+        }
         let moved = [entry("app", "r2", 10, &a), entry("crds", "r2", 10, &a)];
         assert!(matches!(
             next_release(Some(&first), &moved, t(10)),

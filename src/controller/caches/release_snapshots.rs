@@ -223,10 +223,11 @@ fn is_replaceable(found: &ControllerRevision, group: &SyncGroup) -> bool {
     is_of_a_group(found) || (found.owner_references().is_empty() && is_labelled)
 }
 
-/// The revisions of the release that an object keeps; `None` where it cannot be read.
+/// The revisions of the release that an object keeps; `None` where the release is lost: the object cannot be read, or is
+/// not what its digest names.
 #[must_use]
 pub fn revisions_of(kept: &ControllerRevision) -> Option<Vec<EntryRevision>> {
-    Some(read(kept.clone())?.revisions)
+    Some(read_intact(kept.clone())?.revisions)
 }
 
 /// Whether an object keeps a release of some group; StatefulSets and DaemonSets keep theirs in the same kind.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use starling_api::{DeletionPolicy, EntryRevision, SyncGroupStatus};
 
-use super::gates::OpenGate;
 use super::snapshot::ReleaseSnapshot;
+use crate::gate::webhook::Clusters;
+use crate::gate::{Side, Task};
 use crate::journal::Draft;
 use crate::plan::LeavingCause;
 
@@ -86,6 +87,23 @@ pub enum Action {
     },
     /// Computes what the rollout renders to, where an approval needs it and it is not known.
     DigestRelease,
+}
+
+/// A gate that has begun, that another system decides, and that has no finding.
+#[derive(Clone, Debug)]
+pub struct OpenGate {
+    /// The name of its stage.
+    pub stage: String,
+    /// Before or after the clusters of the stage.
+    pub side: Side,
+    /// Its index in the list of that side.
+    pub index: usize,
+    /// When it began.
+    pub begun_at: Timestamp,
+    /// The task of the strategy.
+    pub task: Arc<Task>,
+    /// The clusters of the stage.
+    pub clusters: Clusters,
 }
 
 /// A rollout that is about to begin.

@@ -1,31 +1,11 @@
 //! The gates of a plan that another system has to decide now.
 
-use std::sync::Arc;
-
-use jiff::Timestamp;
-
+use super::effect::OpenGate;
 use super::observe::Facts;
 use super::planned::Planned;
+use crate::gate::Side;
 use crate::gate::webhook::Clusters;
-use crate::gate::{Side, Task};
 use crate::plan::{Gate, GateRecord, ReadStrategy, RolloutVerdict, StagePhase, StagePlan, Stop};
-
-/// A gate that has begun, that another system decides, and that has no finding.
-#[derive(Clone, Debug)]
-pub struct OpenGate {
-    /// The name of its stage.
-    pub stage: String,
-    /// Before or after the clusters of the stage.
-    pub side: Side,
-    /// Its index in the list of that side.
-    pub index: usize,
-    /// When it began.
-    pub begun_at: Timestamp,
-    /// The task of the strategy.
-    pub task: Arc<Task>,
-    /// The clusters of the stage.
-    pub clusters: Clusters,
-}
 
 /// Returns the gates that are open. An aborted rollout has none.
 pub(super) fn open(planned: &Planned, facts: &Facts<'_>) -> Vec<OpenGate> {

@@ -29,9 +29,9 @@ mod transition;
 
 pub use actions::{retry_counts_at, without_retried};
 pub use effect::{
-    Action, Admission, AdmissionRef, Durable, Effect, Epoch, Outcome, Removal, RolloutIntent, StatusWrite,
+    Action, Admission, AdmissionRef, Durable, Effect, Epoch, OpenGate, Outcome, Removal, RolloutIntent,
+    StatusWrite,
 };
-pub use gates::OpenGate;
 pub use observe::{Facts, Known, Loaded, Need, Observations, Offer, Rolling};
 pub use restart::ended;
 pub use snapshot::ReleaseSnapshot;

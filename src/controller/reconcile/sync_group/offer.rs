@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use starling_api::{SourceStatus, SyncEntry};
-use starling_core::release::{EntryWanted, ReleaseStep, next_release};
+use starling_core::release::{EntryWanted, Release, ReleaseStep, next_release};
 use starling_core::rollout::{Offer, ReleaseSnapshot};
 
 use super::observe::Group;
@@ -13,26 +13,18 @@ use super::observe::Group;
 pub(super) fn offer(now: Timestamp, group: &Group) -> Offer {
     let status = group.object.status.as_ref();
     let current = status.and_then(|status| status.rollout.as_ref());
-    match (next_release(current, &wanted(group), now), current) {
-        (ReleaseStep::Start(release), _) => of_today(group, release.digest, release.revisions),
-        (ReleaseStep::Keep, Some(current)) => {
-            of_today(group, current.release.clone(), current.revisions.clone())
-        }
-        (ReleaseStep::Settle { until }, Some(current)) => Offer {
-            release: current.release.clone(),
+    match next_release(current, &wanted(group), now) {
+        ReleaseStep::Start(release) | ReleaseStep::Keep(release) => of_today(group, release),
+        ReleaseStep::Settle { until } => Offer {
+            release: current.map(|current| current.release.clone()).unwrap_or_default(),
             snapshot: None,
             settles_at: Some(until),
-        },
-        // Without a rollout in status core always starts one.
-        (ReleaseStep::Keep | ReleaseStep::Settle { .. }, None) => Offer {
-            release: String::new(),
-            snapshot: None,
-            settles_at: None,
         },
     }
 }
 
-fn of_today(group: &Group, digest: String, revisions: Vec<starling_api::EntryRevision>) -> Offer {
+fn of_today(group: &Group, release: Release) -> Offer {
+    let Release { digest, revisions } = release;
     let snapshot = ReleaseSnapshot {
         digest: digest.clone(),
         revisions,

@@ -155,7 +155,7 @@ impl Place<'_> {
         let (waits, phases) = if held && !passed && (self.is_next || record.opened_at.is_some()) {
             self.while_held(&record, clusters)
         } else {
-            let waits = self.waits(&record, clusters, &before, &after, (proven, within));
+            let waits = self.waits(&record, clusters, &before, &after, Evidence { proven, within });
             let phases = self.phases(&record, &waits, through);
             (waits, phases)
         };
@@ -289,8 +289,9 @@ impl Place<'_> {
         clusters: StageWait,
         before: &Walk,
         after: &Walk,
-        (proven, within): (bool, bool),
+        evidence: Evidence,
     ) -> Vec<StageWait> {
+        let Evidence { proven, within } = evidence;
         let through = matches!(
             clusters,
             StageWait::Clusters {
@@ -398,6 +399,15 @@ impl Place<'_> {
             }),
         }
     }
+}
+
+/// What the clusters of a stage show.
+#[derive(Clone, Copy)]
+struct Evidence {
+    /// The release works.
+    proven: bool,
+    /// No more clusters failed than the limit allows.
+    within: bool,
 }
 
 /// The progress of a list of gates.
