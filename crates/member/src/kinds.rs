@@ -63,8 +63,8 @@ impl Member {
         known.is_some() || builtin(group_of(api_version), kind).is_some()
     }
 
-    /// Returns the resource of a kind in any version that the member serves. `None` only if none of the API groups of
-    /// the member has the kind: then the member has no object of that kind either.
+    /// Returns the resource of a kind in any version that the member serves. `None` if none of the API groups of the
+    /// member has the kind. Its definition may exist all the same: see [`Member::check_gone`].
     pub(super) async fn resource_unversioned(
         &self,
         group: &str,

@@ -40,6 +40,7 @@ mod siblings;
 mod status;
 mod token;
 mod transport;
+mod unserved;
 mod wait;
 mod write;
 

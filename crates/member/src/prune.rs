@@ -69,6 +69,7 @@ impl Member {
     ) -> Result<Option<DeletionTarget>, MemberError> {
         let key = &entry.key;
         let Some(resource) = self.resource_unversioned(&key.group, &key.kind, attempt).await? else {
+            self.check_gone(key, attempt).await?;
             return Ok(None);
         };
         let path = paths::object(&resource, key)?;

@@ -15,7 +15,13 @@ use crate::world::{World, connect_to, key};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-fn definition(world: &World, group: &str, plural: &str, singular: &str, kind: &str) -> RenderedObject {
+pub(crate) fn definition(
+    world: &World,
+    group: &str,
+    plural: &str,
+    singular: &str,
+    kind: &str,
+) -> RenderedObject {
     let name = format!("{plural}.{group}");
     let body = definition_body(group, plural, singular, kind);
     world.rendered(
@@ -35,7 +41,7 @@ fn definition_body(group: &str, plural: &str, singular: &str, kind: &str) -> Val
         "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}})
 }
 
-fn instance(world: &World, group: &str, kind: &str) -> RenderedObject {
+pub(crate) fn instance(world: &World, group: &str, kind: &str) -> RenderedObject {
     let spec = json!({"spec": {"size": 1}});
     world.rendered(&format!("{group}/v1"), kind, &world.namespace, "one", spec)
 }

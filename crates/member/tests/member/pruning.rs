@@ -1,14 +1,22 @@
 //! Which objects a prune deletes, and which it does not.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use starling_api::OWNER_LABEL;
 use starling_core::apply::PruneBlocker;
 use starling_core::inventory::{Entry, Origin};
 use starling_core::object::RenderedObject;
+use starling_member::MemberError;
+use starling_testkit::wait;
 
-use crate::world::{World, key, soon};
+use crate::ordering::{definition, instance};
+use crate::world::{World, connect, key, soon};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test]
 async fn only_objects_that_left_the_render_are_deleted() {
@@ -253,6 +261,47 @@ async fn an_object_whose_first_response_was_lost_shows_who_created_it() {
         .map(|entry| entry.listed.origin)
         .collect();
     assert_eq!(origins, [Origin::Created, Origin::Adopted]);
+}
+
+/// Serves the only version of a definition or not, and waits until discovery says so.
+async fn serve(world: &World, definition: &RenderedObject, group: &str, served: bool) {
+    let definitions: Api<CustomResourceDefinition> = Api::all(world.other.clone());
+    let patch = json!([{"op": "replace", "path": "/spec/versions/0/served", "value": served}]);
+    let patch = Patch::Json::<()>(serde_json::from_value(patch).unwrap());
+    definitions
+        .patch(&definition.key.name, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    wait::until(TIMEOUT, "discovery follows", async || {
+        let groups = world.other.list_api_groups().await.unwrap().groups;
+        groups.iter().any(|found| found.name == group) == served
+    })
+    .await
+    .unwrap();
+}
+
+/// A definition that serves no version takes its kind out of discovery, and its objects stay where they are.
+#[tokio::test]
+async fn a_kind_that_is_not_served_for_a_while_is_not_gone() {
+    let mut world = World::new("unserved").await;
+    let group = "unserved.example.test";
+    let definition = definition(&world, group, "gizmos", "gizmo", "Gizmo");
+    let (gizmo, map) = (instance(&world, group, "Gizmo"), world.map("a", &json!({})));
+    world
+        .apply_ok(&[definition.clone(), gizmo.clone(), map.clone()])
+        .await;
+    serve(&world, &definition, group, false).await;
+    // A process that does not know the kind.
+    world.member = connect(world.plane(), *world.member.limits());
+    let without = [definition.clone(), map];
+    let outcome = world.apply(&without).await;
+    assert!(
+        matches!(&outcome.failures[..], [(key, MemberError::NotEstablished { .. })] if *key == gizmo.key),
+        "{outcome:?}"
+    );
+    assert!(world.inventory().await.contains(&gizmo.key));
+    serve(&world, &definition, group, true).await;
+    assert_eq!(world.apply_ok(&without).await, ["deleted one"]);
 }
 
 /// A process that died between the apply and the write of the inventory leaves a claim without UID.
