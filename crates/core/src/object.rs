@@ -5,6 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use starling_api::{INSTALLATION, INVENTORY_PREFIX, SYSTEM_NAMESPACE};
 
 use crate::fields::Pointer;
 
@@ -40,6 +41,15 @@ impl ObjectId {
             group: self.group.clone(),
             kind: self.kind.clone(),
         }
+    }
+
+    /// Whether Starling itself keeps the object on a cluster: an inventory, or the identity of the installation.
+    #[must_use]
+    pub fn is_of_starling(&self) -> bool {
+        self.group.is_empty()
+            && self.kind == "ConfigMap"
+            && self.namespace == SYSTEM_NAMESPACE
+            && (self.name.starts_with(INVENTORY_PREFIX) || self.name == INSTALLATION)
     }
 
     /// Whether the object is of this kind.

@@ -84,6 +84,12 @@ pub enum RenderError {
         /// The object.
         key: ObjectId,
     },
+    /// An object that Starling itself keeps on a cluster.
+    #[error("{key} is an object of Starling itself and cannot be applied from git; rename it")]
+    OfStarling {
+        /// The object.
+        key: ObjectId,
+    },
     /// A field that Starling has to set is not a mapping.
     #[error("{key}: {field} is not a mapping")]
     NotAMapping {

@@ -32,7 +32,7 @@ const SERVER_FIELDS: [&str; 6] = [
 /// without any values the text is unchanged. `owner` is the value of the label [`OWNER_LABEL`] of every object.
 ///
 /// # Errors
-/// An object without a name after substitution, two objects with the same identity, `metadata` or labels that are not a
+/// An object without a name after substitution, an object that Starling itself keeps on a cluster, two objects with the same identity, `metadata` or labels that are not a
 /// mapping, or a text that becomes too large.
 pub fn finish(
     manifests: &Manifests,
@@ -52,6 +52,9 @@ pub fn finish(
             document: index + 1,
             missing,
         })?;
+        if identity.key.is_of_starling() {
+            return Err(RenderError::OfStarling { key: identity.key });
+        }
         prepare(&mut object, &identity.key, owner)?;
         objects.push(serialise(&object, identity));
     }
@@ -166,6 +169,43 @@ mod tests {
             (only.api_version.as_str(), only.key.to_string().as_str()),
             ("v1", "ConfigMap n/a")
         );
+    }
+
+    #[test]
+    fn an_object_that_starling_keeps_itself_is_refused() {
+        for (api, kind, namespace, name, refused) in [
+            (
+                "v1",
+                "ConfigMap",
+                "starling-system",
+                "starling-inventory-0f",
+                true,
+            ),
+            (
+                "v1",
+                "ConfigMap",
+                "starling-system",
+                "starling-installation",
+                true,
+            ),
+            ("v1", "ConfigMap", "starling-system", "settings", false),
+            ("v1", "ConfigMap", "shop", "starling-inventory-0f", false),
+            ("v1", "Secret", "starling-system", "starling-inventory-0f", false),
+            ("v1", "Namespace", "", "starling-system", false),
+        ] {
+            let set = finish(
+                &manifests(vec![object(api, kind, namespace, name)]),
+                &BTreeMap::new(),
+                "o",
+            );
+            let found = matches!(set, Err(RenderError::OfStarling { .. }));
+            assert_eq!(found, refused, "{kind} {namespace}/{name}");
+        }
+        // Parameters of the cluster decide about names, too.
+        let values = BTreeMap::from([("NAME".to_owned(), "inventory-0f".to_owned())]);
+        let object = object("v1", "ConfigMap", "starling-system", "starling-${NAME}");
+        let set = finish(&manifests(vec![object]), &values, "o");
+        assert!(matches!(set, Err(RenderError::OfStarling { .. })));
     }
 
     #[test]

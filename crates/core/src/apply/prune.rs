@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use starling_api::SYSTEM_NAMESPACE;
+
 use super::{Options, PruneBlocker, budget};
 use crate::inventory::{Entry, Inventory, Origin};
 use crate::object::{ObjectId, Phase, RenderedSet};
@@ -133,10 +135,12 @@ pub fn left_over(inventory: &Inventory, desired: &RenderedSet) -> Vec<Entry> {
 }
 
 /// Whether an object is let go of and not deleted: its deletion would delete others, and it is not known that an apply
-/// created it. A namespace that a person made has content that no inventory lists.
+/// created it. A namespace that a person made has content that no inventory lists. The namespace of the inventories is
+/// never deleted: all Syncs of the cluster would lose them.
 #[must_use]
 pub fn is_let_go(entry: &Entry) -> bool {
-    budget::takes_others_along(&entry.key) && entry.listed.origin != Origin::Created
+    let has_inventories = entry.key.kind == "Namespace" && entry.key.name == SYSTEM_NAMESPACE;
+    budget::takes_others_along(&entry.key) && (has_inventories || entry.listed.origin != Origin::Created)
 }
 
 /// Returns why nothing may be pruned, whatever left the render.

@@ -314,21 +314,24 @@ proptest! {
 
 #[test]
 fn what_was_there_before_is_let_go_of_where_its_deletion_deletes_others() {
-    let namespace = |origin| {
+    let named = |name: &str, origin| {
         let key = ObjectId {
             group: String::new(),
             kind: "Namespace".into(),
             namespace: String::new(),
-            name: "shop".into(),
+            name: name.into(),
         };
         Entry::new(key, "u").with_origin(origin)
     };
+    let namespace = |origin| named("shop", origin);
     let map = |origin| Entry::new(key(9), "u").with_origin(origin);
     for (entry, let_go) in [
         (namespace(Origin::Created), false),
         (namespace(Origin::Adopted), true),
         // The response to its first apply is missing.
         (namespace(Origin::Unknown), true),
+        // All Syncs of the cluster would lose their inventories.
+        (named("starling-system", Origin::Created), true),
         (map(Origin::Created), false),
         (map(Origin::Adopted), false),
     ] {
