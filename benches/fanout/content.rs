@@ -1,25 +1,25 @@
-//! What is applied: ConfigMaps like those of a middling application.
+//! The applied content: ConfigMaps like those of an application of medium size.
 
 use serde_json::json;
 
 use crate::floor::Call;
 
-/// Answer with metadata only: what the program under test asks for too.
+/// Media type of a response with metadata only, which the program under test requests as well.
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-/// Fills an object up to about 700 bytes.
+/// Padding that brings an object to about 700 bytes.
 const FILL: &str = "The quick brown fox jumps over the lazy dog, again and again and again.\n";
 
-/// What an application holds at one moment: a version for each of its objects.
+/// Content of an application: a version for each object.
 #[derive(Clone)]
 pub(crate) struct Content {
-    /// The namespace of its objects.
+    /// Namespace of the objects.
     pub(crate) namespace: String,
     versions: Vec<u32>,
 }
 
 impl Content {
-    /// An application of `objects` objects in a namespace, all of version 0.
+    /// Creates an application of `objects` objects in a namespace, all at version 0.
     pub(crate) fn new(namespace: &str, objects: usize) -> Self {
         Self {
             namespace: namespace.to_owned(),
@@ -38,12 +38,12 @@ impl Content {
         format!("settings-{index:03}")
     }
 
-    /// The version of an object as it stands in its data.
+    /// Returns the version of an object in the form of its data.
     pub(crate) fn value(&self, index: usize) -> String {
         format!("version {}", self.versions[index])
     }
 
-    /// Name of the first object.
+    /// Returns the name of the first object.
     pub(crate) fn first() -> String {
         Self::name(0)
     }
@@ -57,12 +57,12 @@ impl Content {
         })
     }
 
-    /// As long as a real owner label.
+    /// Returns a value that is as long as that of a real owner label.
     fn owner(&self) -> String {
         format!("{:x<32}", self.namespace)
     }
 
-    /// The files of the repository: a plain folder, one object to a file.
+    /// Returns the files of the repository: a plain directory, one object per file.
     pub(crate) fn files(&self) -> Vec<(String, String)> {
         (0..self.versions.len())
             .map(|index| {
@@ -73,7 +73,7 @@ impl Content {
             .collect()
     }
 
-    /// The same objects as patches of the first `count` of them, with a label as long as the owner label.
+    /// Returns patches of the first `count` objects, with a label that is as long as the owner label.
     pub(crate) fn patches(&self, count: usize) -> Vec<Call> {
         let labels = json!({"app": "shop", "starling.dev/owner": self.owner()});
         (0..count)
@@ -91,7 +91,7 @@ impl Content {
             .collect()
     }
 
-    /// The least that finds out that nothing has changed: one list of metadata for the one kind.
+    /// Returns the least requests that detect that nothing has changed: one list of metadata for the one kind.
     pub(crate) fn list(&self) -> Vec<Call> {
         let selector = format!("starling.dev%2Fowner%3D{}", self.owner());
         vec![Call {

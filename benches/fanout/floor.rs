@@ -1,7 +1,8 @@
 //! The floor: the same requests from a bare client, on all members at once.
 //!
-//! It runs as a process of its own, so that its CPU time is its own. Connections are made before the clock starts:
-//! the program under test has its connections open too when a revision comes. Nothing is limited, retried or recorded.
+//! The floor runs as a process of its own, so that its CPU time is measured apart. It opens its connections before the
+//! measurement starts, because the program under test has open connections as well when a revision arrives. The floor
+//! limits, retries and records nothing.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -26,10 +27,10 @@ use tokio_rustls::TlsConnector;
 
 use crate::usage::Reading;
 
-/// Set for the process that is the floor.
+/// Environment variable that is set in the process of the floor.
 pub(crate) const ENVIRONMENT: &str = "STARLING_BENCH_FLOOR";
 
-/// A member, as the floor reaches it.
+/// Address and credentials of a member.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Member {
     pub(crate) address: String,
@@ -47,27 +48,27 @@ pub(crate) struct Call {
     pub(crate) body: String,
 }
 
-/// What the floor does.
+/// Input of the floor.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) members: Vec<Member>,
     pub(crate) calls: Vec<Call>,
-    /// Connections to each member; each has one request under way.
+    /// Number of connections to each member. Each connection carries one request at a time.
     pub(crate) connections: usize,
 }
 
-/// What it took.
+/// Measurements of the floor.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Taken {
-    /// From the first request to the last byte of the last answer.
+pub(crate) struct Sample {
+    /// Time from the first request to the last byte of the last response.
     pub(crate) wall: Duration,
-    /// CPU time of the process meanwhile.
+    /// CPU time of the process in that time.
     pub(crate) cpu: Duration,
 }
 
 impl Job {
     /// Runs the job in a process of its own.
-    pub(crate) async fn run(&self) -> Result<Taken> {
+    pub(crate) async fn run(&self) -> Result<Sample> {
         let mut child = tokio::process::Command::new(std::env::current_exe()?)
             .env(ENVIRONMENT, "1")
             .stdin(Stdio::piped())
@@ -86,7 +87,7 @@ impl Job {
     }
 }
 
-/// The process that is the floor: a job from stdin, what it took to stdout.
+/// Runs the process of the floor: reads a job from stdin and writes the measurements to stdout.
 pub(crate) fn main() -> Result<()> {
     let mut text = Vec::new();
     std::io::stdin().read_to_end(&mut text)?;
@@ -96,8 +97,8 @@ pub(crate) fn main() -> Result<()> {
     Ok(())
 }
 
-async fn work(job: Job) -> Result<Taken> {
-    let mut lanes = Vec::new();
+async fn work(job: Job) -> Result<Sample> {
+    let mut connections = Vec::new();
     for member in &job.members {
         let calls: VecDeque<_> = job
             .calls
@@ -108,14 +109,14 @@ async fn work(job: Job) -> Result<Taken> {
         let queue = Arc::new(Mutex::new(calls));
         let connector = connector(member)?;
         for _ in 0..width {
-            lanes.push((connect(member, &connector).await?, queue.clone()));
+            connections.push((connect(member, &connector).await?, queue.clone()));
         }
     }
     let pid = std::process::id();
     let before = Reading::of(pid)?;
     let start = Instant::now();
     let mut running = JoinSet::new();
-    for (sender, queue) in lanes {
+    for (sender, queue) in connections {
         running.spawn(send_all(sender, queue));
     }
     while let Some(ended) = running.join_next().await {
@@ -123,7 +124,7 @@ async fn work(job: Job) -> Result<Taken> {
     }
     let wall = start.elapsed();
     let cpu = Reading::of(pid)?.since(&before).own;
-    Ok(Taken { wall, cpu })
+    Ok(Sample { wall, cpu })
 }
 
 type Queue = Arc<Mutex<VecDeque<Request<Full<Bytes>>>>>;
@@ -134,9 +135,9 @@ async fn send_all(mut sender: SendRequest<Full<Bytes>>, queue: Queue) -> Result<
         let Some(request) = next else { return Ok(()) };
         let path = request.uri().clone();
         sender.ready().await?;
-        let answer = sender.send_request(request).await?;
-        let status = answer.status();
-        let body = answer.into_body().collect().await?.to_bytes();
+        let response = sender.send_request(request).await?;
+        let status = response.status();
+        let body = response.into_body().collect().await?.to_bytes();
         if !status.is_success() {
             bail!("{path}: {status}: {}", String::from_utf8_lossy(&body));
         }

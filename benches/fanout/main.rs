@@ -1,8 +1,8 @@
-//! `cargo bench --bench fanout`: how long a commit takes to twenty real clusters, beside the least that it could take.
+//! `cargo bench --bench fanout`: the time of a commit to twenty real clusters, compared with a lower bound (the floor).
 //!
-//! Both sides send the same objects to the same API servers, one after the other within each round, and are counted
-//! the same way. `docs/benchmarks.md` explains the columns. Nothing is asserted about time: a busy machine must not
-//! fail a build.
+//! Both sides send the same objects to the same API servers, one after the other within each round, and are measured
+//! the same way. `docs/benchmarks.md` explains the columns. The benchmark asserts nothing about time: a busy machine
+//! must not fail a build.
 //!
 //! Options, after `--`: `--members N`, `--objects N,N`, `--rounds N`, `--concurrency N`, `--log FILE`.
 
@@ -15,10 +15,10 @@
 mod content;
 mod floor;
 mod options;
-mod sighting;
 mod starling;
 mod table;
 mod usage;
+mod watch;
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Namespace;
@@ -34,9 +34,9 @@ use crate::table::{HEAD, Row};
 
 /// The optimised program: `cargo bench` builds it first.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_starling");
-/// Connections per member that the floor tries; the best one is its result everywhere.
+/// Numbers of connections per member that are tried for the floor. All cases use the best one.
 const WIDTHS: [usize; 4] = [1, 2, 4, 8];
-/// Objects with which it tries them.
+/// Number of objects of the trial.
 const TRIAL: usize = 20;
 
 fn main() -> Result<()> {
@@ -85,7 +85,7 @@ async fn measure(fleet: &Fleet, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// One size of application.
+/// Both sides of the comparison.
 struct Side<'a> {
     starling: &'a Starling<'a>,
     members: &'a [Member],
@@ -100,11 +100,11 @@ impl Side<'_> {
             .await?;
         self.changes("(c) all changed", objects, objects, &mut app, &mut bare)
             .await?;
-        self.looks(objects, &bare).await?;
-        self.starling.forget(&app).await
+        self.nothing_changed(objects, &bare).await?;
+        self.starling.delete(&app).await
     }
 
-    /// Each round has namespaces of its own; the last application stays.
+    /// Measures the first apply. Each round has namespaces of its own; the last application stays for the other cases.
     async fn first(&self, objects: usize) -> Result<(Application, Content)> {
         let mut row = row("(a) first apply", objects);
         let mut round = 0;
@@ -121,7 +121,7 @@ impl Side<'_> {
                 println!("{}", row.line());
                 return Ok((app, bare));
             }
-            self.starling.forget(&app).await?;
+            self.starling.delete(&app).await?;
         }
     }
 
@@ -144,17 +144,17 @@ impl Side<'_> {
         Ok(())
     }
 
-    async fn looks(&self, objects: usize, bare: &Content) -> Result<()> {
+    async fn nothing_changed(&self, objects: usize, bare: &Content) -> Result<()> {
         let mut row = row("(d) nothing changed", objects);
         for round in 0..self.rounds {
             row.floor.push(self.floor(bare.list()).await?);
-            row.starling.push(self.starling.look(round).await?);
+            row.starling.push(self.starling.reconcile(round).await?);
         }
         println!("{}", row.line());
         Ok(())
     }
 
-    async fn floor(&self, calls: Vec<floor::Call>) -> Result<floor::Taken> {
+    async fn floor(&self, calls: Vec<floor::Call>) -> Result<floor::Sample> {
         run_floor(self.members, calls, self.width).await
     }
 }
@@ -168,7 +168,7 @@ fn row(case: &'static str, objects: usize) -> Row {
     }
 }
 
-async fn run_floor(members: &[Member], calls: Vec<floor::Call>, connections: usize) -> Result<floor::Taken> {
+async fn run_floor(members: &[Member], calls: Vec<floor::Call>, connections: usize) -> Result<floor::Sample> {
     Job {
         members: members.to_vec(),
         calls,
@@ -178,8 +178,8 @@ async fn run_floor(members: &[Member], calls: Vec<floor::Call>, connections: usi
     .await
 }
 
-/// Finds how many connections serve the floor best. It also warms the servers up, which is why the first width is
-/// tried once for nothing.
+/// Finds the best number of connections for the floor. The first width is tried twice: the first run warms the servers
+/// up.
 async fn best_width(fleet: &Fleet, members: &[Member]) -> Result<usize> {
     let mut content = Content::new("bare-trial", TRIAL);
     make_namespace(fleet, members.len(), &content.namespace).await?;

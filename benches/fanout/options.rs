@@ -1,18 +1,18 @@
-//! What the bench is told on its command line.
+//! Command-line options of the benchmark.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// What is measured.
+/// Parameters of the measurement.
 pub(crate) struct Options {
     pub(crate) members: usize,
-    /// Sizes of application, each with all cases.
+    /// Numbers of objects of the application, each measured with all cases.
     pub(crate) objects: Vec<usize>,
     pub(crate) rounds: usize,
     /// `--concurrency` of the program.
     pub(crate) concurrency: String,
-    /// Where to keep the program's log.
+    /// Path for a copy of the log of the program.
     pub(crate) log: Option<PathBuf>,
 }
 

@@ -1,4 +1,4 @@
-//! The program under test, as a process of its own, and what it takes to bring a change everywhere.
+//! The program under test, as a process of its own, and the measurement of a change on all members.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use starling_controlplane::RequestCounts;
 use starling_testkit::{Change, Fleet, GitRepo, Process};
 
 use crate::content::Content;
-use crate::sighting::Sighting;
 use crate::usage::{self, Reading};
+use crate::watch::Watch;
 
 /// Branch on which a commit is prepared before it is pushed to `main`.
 const STAGING: &str = "staging";
@@ -21,28 +21,28 @@ const STAGING: &str = "staging";
 /// Requests to all members by verb and resource, dry runs apart.
 pub(crate) type Requests = BTreeMap<String, u64>;
 
-/// What a case took.
+/// Measurements of a case.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Taken {
-    /// From the push to the last cluster.
+pub(crate) struct Sample {
+    /// Time from the push to the last cluster.
     pub(crate) wall: Duration,
-    /// From when the Source showed the revision to the last cluster; `None` where nothing was pushed.
+    /// Time from the new revision in the status of the Source to the last cluster; `None` without a push.
     pub(crate) after_poll: Option<Duration>,
     /// CPU time of the program and of its children.
     pub(crate) cpu: Reading,
-    /// The highest resident memory of the program meanwhile.
+    /// Peak resident memory of the program.
     pub(crate) peak_mib: f64,
     pub(crate) requests: Requests,
 }
 
-/// The program, running on a fleet.
+/// The program on a fleet.
 pub(crate) struct Starling<'a> {
     pub(crate) fleet: &'a Fleet,
     pub(crate) members: usize,
     process: Process,
 }
 
-/// One application that is rolled out.
+/// An application that is rolled out.
 pub(crate) struct Application {
     pub(crate) name: String,
     pub(crate) content: Content,
@@ -58,7 +58,7 @@ impl Application {
         })
     }
 
-    /// Commits the content where nobody looks yet.
+    /// Commits the content to a branch that no Source follows.
     fn prepare(&self) -> Result<String> {
         let files = self.content.files();
         let changes: Vec<_> = files
@@ -95,13 +95,13 @@ impl<'a> Starling<'a> {
         })
     }
 
-    /// Process ID.
+    /// Returns the process ID.
     pub(crate) fn pid(&self) -> u32 {
         self.process.pid().unsigned_abs()
     }
 
-    /// The first apply. The group is there and waits for its Source; the push is followed by the Source.
-    pub(crate) async fn first(&self, app: &Application) -> Result<Taken> {
+    /// Measures the first apply. The group exists and waits for its Source, which is created after the push.
+    pub(crate) async fn first(&self, app: &Application) -> Result<Sample> {
         let entry = json!({"name": "app", "sourceRef": {"name": app.name}, "path": "./app"});
         let strategy = json!({"maxConcurrency": "100%", "jitter": "0s"});
         let spec = json!({"clusterSelector": {}, "syncs": [entry], "rolloutStrategy": strategy});
@@ -114,22 +114,22 @@ impl<'a> Starling<'a> {
         .await
     }
 
-    /// A push of the content as it is now; the Source finds it at its next poll.
-    pub(crate) async fn change(&self, app: &Application) -> Result<Taken> {
+    /// Measures a push of the current content, which the Source finds at its next poll.
+    pub(crate) async fn change(&self, app: &Application) -> Result<Sample> {
         self.push(app, async || Ok(())).await
     }
 
-    async fn push(&self, app: &Application, then: impl AsyncFn() -> Result<()>) -> Result<Taken> {
+    async fn push(&self, app: &Application, then: impl AsyncFn() -> Result<()>) -> Result<Sample> {
         let commit = app.prepare()?;
         let (name, end) = (app.name.clone(), commit.clone());
-        let polled = Sighting::begin("the poll", self.fleet.api(), 1, move |source: &Source| {
+        let polled = Watch::begin("the poll", self.fleet.api(), 1, move |source: &Source| {
             let status = source.status.as_ref();
             source.metadata.name.as_ref() == Some(&name)
                 && status.is_some_and(|status| status.revision.ends_with(&end))
         })
         .await?;
         let end = commit.clone();
-        let applied = Sighting::begin(
+        let applied = Watch::begin(
             "the last cluster",
             self.fleet.api(),
             self.members,
@@ -153,7 +153,7 @@ impl<'a> Starling<'a> {
         Ok(taken)
     }
 
-    /// What counts is what the members hold.
+    /// Verifies the content of all members.
     async fn verify(&self, app: &Application) -> Result<()> {
         for name in (1..=self.members).map(|n| format!("m{n}")) {
             let data = self
@@ -161,17 +161,17 @@ impl<'a> Starling<'a> {
                 .config_map(&name, &app.content.namespace, &Content::first())
                 .await?;
             let found = data.and_then(|data| data.get("version").cloned());
-            ensure!(found == Some(app.content.value(0)), "{name} holds {found:?}");
+            ensure!(found == Some(app.content.value(0)), "{name} has {found:?}");
         }
         Ok(())
     }
 
-    /// A round in which every Sync is asked to look and nothing has changed.
-    pub(crate) async fn look(&self, round: usize) -> Result<Taken> {
-        let asked = format!("bench-{round}-{:?}", Instant::now());
-        let expected = asked.clone();
-        let answered = Sighting::begin(
-            "the last look",
+    /// Measures a requested reconcile of every Sync that finds nothing changed.
+    pub(crate) async fn reconcile(&self, round: usize) -> Result<Sample> {
+        let requested = format!("bench-{round}-{:?}", Instant::now());
+        let expected = requested.clone();
+        let handled = Watch::begin(
+            "the last reconcile",
             self.fleet.api(),
             self.members,
             move |sync: &SyncResource| {
@@ -181,22 +181,22 @@ impl<'a> Starling<'a> {
         )
         .await?;
         let syncs = self.fleet.syncs().await?;
-        let patch = json!({"metadata": {"annotations": {REQUESTED_AT: asked}}});
+        let patch = json!({"metadata": {"annotations": {REQUESTED_AT: requested}}});
         let measure = Measure::begin(self).await?;
-        let ask = syncs.iter().map(|sync| async {
+        let patches = syncs.iter().map(|sync| async {
             let name = sync.metadata.name.as_deref().context("a Sync without a name")?;
             self.fleet.patch::<SyncResource>(name, patch.clone()).await
         });
-        futures::future::try_join_all(ask).await?;
-        let answered = answered.time().await?;
-        measure.end(self, answered).await
+        futures::future::try_join_all(patches).await?;
+        let handled = handled.time().await?;
+        measure.end(self, handled).await
     }
 
-    /// Takes an application's objects on the management cluster away, so that the next one is alone.
-    pub(crate) async fn forget(&self, app: &Application) -> Result<()> {
+    /// Deletes the objects of an application on the management cluster, so that the next application is alone.
+    pub(crate) async fn delete(&self, app: &Application) -> Result<()> {
         self.fleet.delete::<SyncGroup>(&app.name).await?;
         self.fleet.delete::<Source>(&app.name).await?;
-        // No controller manager runs here that would collect what the group owned.
+        // No controller manager runs here that would delete the dependents of the group.
         self.fleet
             .api::<SyncResource>()
             .delete_collection(&DeleteParams::default(), &ListParams::default())
@@ -213,7 +213,7 @@ impl<'a> Starling<'a> {
     }
 }
 
-/// Readings at the begin of a case.
+/// Readings at the start of a case.
 struct Measure {
     counts: Vec<RequestCounts>,
     usage: Reading,
@@ -231,14 +231,14 @@ impl Measure {
         })
     }
 
-    async fn end(self, starling: &Starling<'_>, end: Instant) -> Result<Taken> {
+    async fn end(self, starling: &Starling<'_>, end: Instant) -> Result<Sample> {
         let cpu = Reading::of(starling.pid())?.since(&self.usage);
         let peak_mib = usage::peak_mib(starling.pid())?;
         let mut requests = Requests::new();
         for (after, before) in starling.request_counts().await?.iter().zip(&self.counts) {
             add(&mut requests, &after.since(before));
         }
-        Ok(Taken {
+        Ok(Sample {
             wall: end.saturating_duration_since(self.start),
             after_poll: None,
             cpu,
@@ -248,7 +248,7 @@ impl Measure {
     }
 }
 
-/// Adds the requests of one member; what [`RequestCounts::by_verb`] leaves out is left out here too.
+/// Adds the requests of one member that [`RequestCounts::by_verb`] counts.
 fn add(requests: &mut Requests, counts: &RequestCounts) {
     let dry: u64 = counts.series.iter().filter(|s| s.dry_run).map(|s| s.count).sum();
     for (verb, count) in counts.by_verb() {

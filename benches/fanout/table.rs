@@ -1,26 +1,26 @@
-//! What the bench prints.
+//! The table that the benchmark prints.
 
 use std::time::Duration;
 
 use crate::floor;
-use crate::starling::{Requests, Taken};
+use crate::starling::{Requests, Sample};
 use crate::usage::Reading;
 
-/// One line: a case with both sides.
+/// A row of the table: both sides of a case.
 pub(crate) struct Row {
     pub(crate) case: &'static str,
     pub(crate) objects: usize,
-    pub(crate) floor: Vec<floor::Taken>,
-    pub(crate) starling: Vec<Taken>,
+    pub(crate) floor: Vec<floor::Sample>,
+    pub(crate) starling: Vec<Sample>,
 }
 
-/// The heads of the columns.
+/// Header of the table.
 pub(crate) const HEAD: &str = "\
 | case | objects | floor s | push to last s | poll to last s | ratio | floor CPU s | Starling CPU s | of it children | ratio | peak MiB | requests to all members |
 |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|";
 
 impl Row {
-    /// The line: medians over the rounds, the requests of the last round.
+    /// Returns the row of the table: medians over the rounds, and the requests of the last round.
     pub(crate) fn line(&self) -> String {
         let floor_wall = median(self.floor.iter().map(|taken| taken.wall));
         let floor_cpu = median(self.floor.iter().map(|taken| taken.cpu));
@@ -60,7 +60,7 @@ fn total(reading: &Reading) -> Duration {
     reading.own + reading.children
 }
 
-/// Below the kernel's step of 10 ms there is nothing to divide by.
+/// Returns the ratio; a dash if the floor is below the kernel's step of 10 ms.
 fn ratio(of: Duration, floor: Duration) -> String {
     if floor < Duration::from_millis(10) {
         return "–".into();

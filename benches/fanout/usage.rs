@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// USER_HZ: the same on every Linux that runs on a common processor, whatever the kernel's own tick.
+/// USER_HZ, which is the same on every common platform of Linux, whatever the tick of the kernel.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// What a process has used up to one moment, in steps of 10 ms.
+/// CPU time of a process so far, in steps of 10 ms.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reading {
     /// User and system time of its own threads.
@@ -20,7 +20,7 @@ impl Reading {
     /// Reads the usage of a process.
     pub(crate) fn of(pid: u32) -> Result<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        // The program's name may contain anything; the fields start after its closing parenthesis.
+        // The name of the program may contain any character; the fields start after its closing parenthesis.
         let (_, fields) = stat.rsplit_once(')').context("/proc/PID/stat")?;
         let fields: Vec<&str> = fields.split_whitespace().collect();
         // proc(5): utime is field 14; the first one here is field 3.
@@ -37,7 +37,7 @@ impl Reading {
         })
     }
 
-    /// What was used since an earlier reading.
+    /// Returns the usage since an earlier reading.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         Self {
             own: self.own.saturating_sub(earlier.own),
@@ -46,18 +46,18 @@ impl Reading {
     }
 }
 
-/// Sets the highest resident memory of a process to what it holds now.
+/// Resets the peak resident memory of a process to its current resident memory.
 pub(crate) fn reset_peak(pid: u32) -> Result<()> {
     std::fs::write(format!("/proc/{pid}/clear_refs"), "5").context("reset the peak of memory")
 }
 
-/// The highest resident memory of a process since its start or the last [`reset_peak`], in MiB.
+/// Returns the peak resident memory of a process since its start or the last [`reset_peak`], in MiB.
 pub(crate) fn peak_mib(pid: u32) -> Result<f64> {
     mib(pid, "VmHWM:")
 }
 
-/// The resident memory of a process now, in MiB.
-#[allow(dead_code, reason = "not every bench asks for it")]
+/// Returns the current resident memory of a process in MiB.
+#[allow(dead_code, reason = "not every benchmark uses it")]
 pub(crate) fn resident_mib(pid: u32) -> Result<f64> {
     mib(pid, "VmRSS:")
 }

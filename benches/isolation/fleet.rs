@@ -15,17 +15,17 @@ use tokio::sync::oneshot;
 
 use crate::{Options, PROGRAM};
 
-/// The cluster that goes silent.
+/// Name of the cluster that is black-holed.
 const BAD: &str = "m5";
 const MEMBERS: usize = 5;
 /// Branch on which a commit is prepared before it is pushed to `main`.
 const STAGING: &str = "staging";
-/// How long a round is waited for.
+/// Maximum time of a round.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The fleet under test.
 pub(crate) struct Bench {
-    /// The first field, so that it ends before the clusters that it works on.
+    /// The first field, so that the program ends before its clusters.
     _program: Process,
     fleet: Fleet,
     apps: Vec<App>,
@@ -33,7 +33,7 @@ pub(crate) struct Bench {
     round: usize,
 }
 
-/// One group over all clusters.
+/// A group over all clusters.
 struct App {
     name: String,
     repo: GitRepo,
@@ -97,24 +97,25 @@ impl Bench {
         Ok(())
     }
 
-    /// Pushes a change of every object to every group and returns how long each healthy cluster took for each group. In
-    /// a bad round the fifth cluster says nothing from the push on; it is back, and caught up, before the round ends.
+    /// Pushes a change of every object to every group, and returns the time of each healthy cluster for each group. In
+    /// a bad round, the fifth cluster does not respond from the push on. It is reachable and up to date again before
+    /// the round ends.
     pub(crate) async fn round(&mut self, bad: bool) -> Result<Vec<Duration>> {
         self.round += 1;
         let commits = self.prepare()?;
         let healthy = (MEMBERS - 1) * self.apps.len();
-        let sighting = self.sight(commits.clone(), healthy, Some(BAD)).await?;
+        let applied = self.watch(commits.clone(), healthy, Some(BAD)).await?;
         let proxy = self.fleet.proxy(BAD)?;
         proxy.black_hole(bad);
         let pushed = Instant::now();
         for (app, commit) in self.apps.iter().zip(&commits) {
             app.repo.force_reset("main", commit)?;
         }
-        let seen = tokio::time::timeout(TIMEOUT, sighting)
+        let times = tokio::time::timeout(TIMEOUT, applied)
             .await
             .context("the healthy clusters")???;
         let caught_up = self
-            .sight(commits.clone(), MEMBERS * self.apps.len(), None)
+            .watch(commits.clone(), MEMBERS * self.apps.len(), None)
             .await?;
         proxy.black_hole(false);
         if bad {
@@ -125,7 +126,7 @@ impl Bench {
             .await
             .context("the fifth cluster")???;
         self.ready(BAD).await?;
-        // What counts is what the members hold.
+        // The content of the members has to match, not only the status.
         for member in (1..=MEMBERS).map(|n| format!("m{n}")) {
             for app in &self.apps {
                 let data = self
@@ -133,16 +134,16 @@ impl Bench {
                     .config_map(&member, "default", &format!("{}-0", app.name))
                     .await?;
                 let value = data.and_then(|data| data.get("round").cloned());
-                ensure!(value == Some(self.round.to_string()), "{member} holds {value:?}");
+                ensure!(value == Some(self.round.to_string()), "{member} has {value:?}");
             }
         }
-        Ok(seen
+        Ok(times
             .into_values()
             .map(|at| at.saturating_duration_since(pushed))
             .collect())
     }
 
-    /// Commits the content of this round where nobody looks yet, one commit per group.
+    /// Commits the content of this round to a branch that no Source follows, one commit per group.
     fn prepare(&self) -> Result<Vec<String>> {
         let round = self.round;
         self.apps
@@ -165,19 +166,19 @@ impl Bench {
             .collect()
     }
 
-    /// Watches until so many Syncs hold one of the commits, those of one cluster left out. Returns once the watch is
-    /// open.
-    async fn sight(
+    /// Watches until this number of Syncs have applied one of the commits, without the Syncs of the excluded cluster.
+    /// Returns once the watch is open.
+    async fn watch(
         &self,
         commits: Vec<String>,
         count: usize,
-        but: Option<&'static str>,
+        excluded: Option<&'static str>,
     ) -> Result<tokio::task::JoinHandle<Result<BTreeMap<String, Instant>>>> {
         let api = self.fleet.api::<SyncResource>();
         let (open, opened) = oneshot::channel();
         let task = tokio::spawn(async move {
             let mut events = watcher::watcher(api, watcher::Config::default()).boxed();
-            let (mut seen, mut open) = (BTreeMap::new(), Some(open));
+            let (mut times, mut open) = (BTreeMap::new(), Some(open));
             while let Some(event) = events.next().await {
                 match event? {
                     Event::Apply(sync) | Event::InitApply(sync) => {
@@ -185,21 +186,21 @@ impl Bench {
                             .status
                             .as_ref()
                             .map_or("", |status| &status.last_applied_revision);
-                        let counts = but.is_none_or(|but| sync.spec.cluster_ref.name != but);
+                        let counts = excluded.is_none_or(|excluded| sync.spec.cluster_ref.name != excluded);
                         if counts && commits.iter().any(|commit| applied.ends_with(commit.as_str())) {
-                            seen.entry(sync.name_any()).or_insert_with(Instant::now);
+                            times.entry(sync.name_any()).or_insert_with(Instant::now);
                         }
                     }
                     Event::InitDone => {
                         if let Some(open) = open.take() {
-                            // Nobody may be waiting any more; then nobody is told.
+                            // The receiver may be gone.
                             let _ = open.send(());
                         }
                     }
                     Event::Init | Event::Delete(_) => {}
                 }
-                if seen.len() == count && open.is_none() {
-                    return Ok(seen);
+                if times.len() == count && open.is_none() {
+                    return Ok(times);
                 }
             }
             anyhow::bail!("the watch ended")

@@ -1,8 +1,9 @@
-//! `cargo bench --bench isolation`: what a black-holed cluster costs the healthy ones.
+//! `cargo bench --bench isolation`: the cost of a black-holed cluster for the healthy ones.
 //!
-//! Five members behind proxies. In every other round the fifth takes connections and says nothing from the moment on at
-//! which the commits are pushed; the time until each of the other four shows each commit as applied is measured in both
-//! kinds of round, turn by turn, so that a busy machine is busy for both. Nothing is asserted about time.
+//! Five members behind proxies. In every other round, the fifth member accepts connections but does not respond from
+//! the push of the commits on. The benchmark measures the time until each of the other four members has applied each
+//! commit. The two kinds of round alternate, so that load on the machine affects both. The benchmark asserts nothing
+//! about time.
 //!
 //! Options, after `--`: `--rounds N`, `--groups N`, `--objects N`, `--concurrency N`.
 
@@ -23,15 +24,15 @@ use crate::fleet::Bench;
 /// The optimised program: `cargo bench` builds it first.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_starling");
 
-/// What to measure.
+/// Parameters of the measurement.
 pub(crate) struct Options {
-    /// Rounds of each kind.
+    /// Number of rounds of each kind.
     pub(crate) rounds: usize,
-    /// Groups over all clusters, each with a repository of its own: Syncs per cluster.
+    /// Number of groups over all clusters, each with a repository of its own; equals the number of Syncs per cluster.
     pub(crate) groups: usize,
-    /// Objects of each.
+    /// Number of objects of each group.
     pub(crate) objects: usize,
-    /// Sync workers of the program.
+    /// `--concurrency` of the program.
     pub(crate) concurrency: String,
 }
 
@@ -74,7 +75,7 @@ fn main() -> Result<()> {
 async fn run(options: &Options) -> Result<()> {
     let mut bench = Bench::start(options).await?;
     let (mut without, mut with) = (Vec::new(), Vec::new());
-    // The first round warms up: connections, caches, the servers themselves.
+    // The first round warms up the connections, the caches and the servers.
     bench.round(false).await?;
     for round in 1..=options.rounds {
         without.extend(bench.round(false).await?);
@@ -102,7 +103,7 @@ async fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The smallest time that so many percent of the sorted times do not exceed.
+/// Returns the smallest of the sorted times that this percentage of the times does not exceed.
 fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or_default()

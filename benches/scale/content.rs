@@ -1,18 +1,18 @@
-//! What is applied to each cluster: a small application, like those of the field.
+//! The content of each cluster: a small application.
 
 use serde_json::{Value, json};
 
-/// Where it lives.
+/// Namespace of the application.
 pub(crate) const NAMESPACE: &str = "shop";
-/// The object that changes.
+/// Name of the ConfigMap that changes.
 pub(crate) const CHANGES: &str = "settings-0";
-/// Its ConfigMaps; with the rest it has twenty objects.
+/// Number of ConfigMaps; the application has twenty objects in total.
 const CONFIG_MAPS: usize = 12;
 const DEPLOYMENTS: usize = 3;
-/// Fills a ConfigMap up to about 700 bytes.
+/// Padding that brings a ConfigMap to about 700 bytes.
 const FILL: &str = "The quick brown fox jumps over the lazy dog, again and again and again.\n";
 
-/// The objects of one revision, as files of a plain folder.
+/// Returns the objects of one revision as files of a plain directory.
 pub(crate) fn files(revision: usize) -> Vec<(String, String)> {
     let mut objects = vec![
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),

@@ -1,4 +1,4 @@
-//! What a person does on the management cluster, and what they see there.
+//! The part of an operator: writes and reads on the management cluster.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -20,15 +20,15 @@ use starling_testkit::fleet::Kind;
 
 use crate::content;
 
-/// Namespace of everything.
+/// Namespace of all objects of the benchmark.
 const NAMESPACE: &str = "fleet";
-/// The one group, and its Source.
+/// Name of the group and of its Source.
 const GROUP: &str = "shop";
-/// Requests at the same time.
+/// Number of concurrent requests.
 const WIDTH: usize = 64;
-/// Pause between two looks.
+/// Pause between two reads.
 const POLL: Duration = Duration::from_millis(100);
-/// How long a step may take.
+/// Maximum time of a step.
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// A client of the management cluster.
@@ -37,7 +37,7 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    /// Connects, and installs the definitions.
+    /// Connects to the management cluster and installs the CustomResourceDefinitions.
     pub(crate) async fn install(kubeconfig: &str) -> Result<Self> {
         let hub = Self {
             client: client(kubeconfig).await?,
@@ -83,7 +83,7 @@ impl Hub {
             .await
     }
 
-    /// The group and its Source: the first apply begins.
+    /// Creates the group and its Source, which starts the first apply.
     pub(crate) async fn begin(&self, url: &str) -> Result<()> {
         let entry = json!({
             "name": "app", "sourceRef": {"name": GROUP}, "path": "./app",
@@ -95,7 +95,7 @@ impl Hub {
         self.put::<Source>(GROUP, json!({"spec": spec})).await
     }
 
-    /// Gives one cluster another parameter.
+    /// Changes a parameter of one cluster.
     pub(crate) async fn recolour(&self, cluster: &str, colour: &str) -> Result<()> {
         let patch = Patch::Merge(json!({"metadata": {"labels": {"colour": colour}}}));
         self.api::<Cluster>()
@@ -104,11 +104,11 @@ impl Hub {
         Ok(())
     }
 
-    /// Asks every Sync to look.
-    pub(crate) async fn ask_all(&self, asked: &str) -> Result<()> {
+    /// Requests a reconcile of every Sync.
+    pub(crate) async fn request_all(&self, requested: &str) -> Result<()> {
         let syncs = self.api::<SyncResource>();
         let names = syncs.list_metadata(&ListParams::default()).await?.items;
-        let patch = Patch::Merge(json!({"metadata": {"annotations": {REQUESTED_AT: asked}}}));
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {REQUESTED_AT: requested}}}));
         futures::stream::iter(names.iter().map(ResourceExt::name_any))
             .map(async |name| {
                 syncs
@@ -122,18 +122,18 @@ impl Hub {
         Ok(())
     }
 
-    /// Waits until every Sync has looked.
-    pub(crate) async fn until_answered(&self, asked: &str, members: usize) -> Result<()> {
-        until("a look of every Sync", async || {
+    /// Waits until every Sync has handled the request.
+    pub(crate) async fn until_handled(&self, requested: &str, members: usize) -> Result<()> {
+        until("a reconcile of every Sync", async || {
             let syncs = self.api::<SyncResource>().list(&ListParams::default()).await?;
-            let answered = syncs
+            let handled = syncs
                 .iter()
                 .filter_map(|sync| sync.status.as_ref())
-                .filter(|status| status.last_handled_reconcile_at == asked)
+                .filter(|status| status.last_handled_reconcile_at == requested)
                 .count();
-            Ok((answered == members)
+            Ok((handled == members)
                 .then_some(())
-                .ok_or(format!("{answered} have looked")))
+                .ok_or(format!("{handled} reconciled")))
         })
         .await
     }
@@ -148,7 +148,7 @@ impl Hub {
         .await
     }
 
-    /// Waits until a commit is everywhere.
+    /// Waits until a commit is rolled out to all members.
     pub(crate) async fn until_rolled(&self, commit: &str, members: usize) -> Result<()> {
         until("the rollout", async || {
             let status = self
@@ -193,8 +193,8 @@ impl Hub {
     }
 }
 
-/// What the changing object holds on a member: a version and a colour.
-pub(crate) async fn held(kubeconfig: &str) -> Result<(String, String)> {
+/// Reads the version and the colour of the changing object on a member.
+pub(crate) async fn applied(kubeconfig: &str) -> Result<(String, String)> {
     let api: Api<ConfigMap> = Api::namespaced(client(kubeconfig).await?, content::NAMESPACE);
     let data = api
         .get_opt(content::CHANGES)
@@ -205,12 +205,12 @@ pub(crate) async fn held(kubeconfig: &str) -> Result<(String, String)> {
     Ok((value("version"), value("colour")))
 }
 
-/// Waits until a member holds a version and a colour.
-pub(crate) async fn until_held(kubeconfig: &str, version: usize, colour: &str) -> Result<()> {
+/// Waits until a member has a version and a colour.
+pub(crate) async fn until_applied(kubeconfig: &str, version: usize, colour: &str) -> Result<()> {
     let wanted = (format!("version {version}"), colour.to_owned());
     until("the change", async || {
-        let held = held(kubeconfig).await?;
-        Ok((held == wanted).then_some(()).ok_or(format!("{held:?}")))
+        let found = applied(kubeconfig).await?;
+        Ok((found == wanted).then_some(()).ok_or(format!("{found:?}")))
     })
     .await
 }
@@ -231,12 +231,12 @@ async fn client(kubeconfig: &str) -> Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
-async fn until(what: &str, look: impl AsyncFn() -> Result<Result<(), String>>) -> Result<()> {
+async fn until(what: &str, check: impl AsyncFn() -> Result<Result<(), String>>) -> Result<()> {
     let start = Instant::now();
     loop {
-        match look().await? {
+        match check().await? {
             Ok(()) => return Ok(()),
-            Err(seen) if start.elapsed() > TIMEOUT => bail!("waited {TIMEOUT:?} for {what}: {seen}"),
+            Err(state) if start.elapsed() > TIMEOUT => bail!("waited {TIMEOUT:?} for {what}: {state}"),
             Err(_) => tokio::time::sleep(POLL).await,
         }
     }

@@ -1,8 +1,8 @@
-//! `cargo bench --bench scale`: what a fleet of 100, 1,000 and 5,000 clusters costs, step by step.
+//! `cargo bench --bench scale`: the cost of a fleet of 100, 1,000 and 5,000 clusters.
 //!
 //! Three processes: the embedded API server with the management cluster and all members, the optimised `starling
-//! controller`, and this one, which does what a person would. `docs/benchmarks.md` explains the steps. Nothing is
-//! asserted about time; that a restart writes nothing to any member is.
+//! controller`, and this one, which takes the part of an operator. `docs/benchmarks.md` explains the steps. The
+//! benchmark asserts that a restart writes nothing to any member; it asserts nothing about time.
 //!
 //! Options, after `--`: `--members N,N`, `--concurrency N`, `--rest SECONDS`, `--logs FOLDER`,
 //! `--program FILE`.

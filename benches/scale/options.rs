@@ -1,20 +1,20 @@
-//! What the bench is told on its command line.
+//! Command-line options of the benchmark.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// What is measured.
+/// Parameters of the measurement.
 pub(crate) struct Options {
-    /// Sizes of fleet, each with all steps.
+    /// Sizes of the fleets.
     pub(crate) members: Vec<usize>,
-    /// The program: the optimised build that `cargo bench` makes first, or another one to compare it with.
+    /// Path of the program. Defaults to the optimised build that `cargo bench` makes first.
     pub(crate) program: PathBuf,
     /// `--concurrency` of the program.
     pub(crate) concurrency: String,
-    /// Seconds of the step in which nothing happens.
+    /// Duration of the step at rest, in seconds.
     pub(crate) rest: u64,
-    /// Where to keep the programs' logs.
+    /// Directory for the logs of the controller.
     pub(crate) logs: Option<PathBuf>,
 }
 

@@ -10,9 +10,9 @@ use tokio::net::TcpStream;
 
 use crate::options::Options;
 
-/// How long it may take to become ready, and to end.
+/// Maximum time until the controller is ready, and until it ends.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Pause between two looks.
+/// Pause between two checks.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The controller.
@@ -22,7 +22,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts it on a management cluster.
+    /// Starts the controller on a management cluster.
     pub(crate) fn start(folder: &Path, options: &Options) -> Result<Self> {
         let listen = format!("127.0.0.1:{}", free_port()?);
         let launch = Launch::new("starling", &options.program, folder.join("starling.log"))
@@ -38,15 +38,15 @@ impl Program {
         })
     }
 
-    /// Process ID.
+    /// Returns the process ID.
     pub(crate) fn pid(&self) -> u32 {
         self.process.pid().unsigned_abs()
     }
 
-    /// Waits until it says that it is ready.
+    /// Waits until the controller reports that it is ready.
     pub(crate) async fn ready(&self) -> Result<()> {
         let start = Instant::now();
-        while !self.says_ready().await.unwrap_or_default() {
+        while !self.is_ready().await.unwrap_or_default() {
             if start.elapsed() > TIMEOUT {
                 bail!("not ready after {TIMEOUT:?}:\n{}", self.process.log_tail(20)?);
             }
@@ -55,17 +55,17 @@ impl Program {
         Ok(())
     }
 
-    async fn says_ready(&self) -> Result<bool> {
+    async fn is_ready(&self) -> Result<bool> {
         let mut stream = TcpStream::connect(&self.listen).await?;
         stream
             .write_all(b"GET /readyz HTTP/1.1\r\nHost: starling\r\nConnection: close\r\n\r\n")
             .await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        Ok(answer.starts_with("HTTP/1.1 200"))
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await?;
+        Ok(response.starts_with("HTTP/1.1 200"))
     }
 
-    /// Ends it in order.
+    /// Stops the controller with a graceful shutdown.
     pub(crate) async fn stop(self) -> Result<()> {
         self.process.stop(TIMEOUT).await.context("stop the controller")?;
         Ok(())

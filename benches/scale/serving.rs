@@ -1,4 +1,4 @@
-//! The embedded API server in a process of its own: this program once more, told what to do line by line.
+//! The embedded API server in a process of its own: this program once more, which reads a request on each line.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
@@ -11,45 +11,45 @@ use starling_apiserver::server::{ClusterHandle, Options, Server};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// Set in the process that serves.
+/// Environment variable that is set in the process that serves.
 const ENVIRONMENT: &str = "STARLING_SCALE_SERVES";
 /// The management cluster.
 pub(crate) const MANAGEMENT: &str = "management";
-/// Pause between two looks at the counts.
+/// Pause between two reads of the counts.
 const POLL: Duration = Duration::from_millis(200);
-/// How long a step may take.
+/// Maximum time of a step.
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
-/// What is asked of the process that serves; one line each.
+/// A request to the process that serves, one a line.
 #[derive(Serialize, Deserialize)]
-enum Question {
-    /// Make the management cluster and so many members.
-    Make(usize),
-    /// What has been seen.
+enum Request {
+    /// Creates the management cluster and this number of members.
+    Create(usize),
+    /// Reads the traffic of all clusters.
     Count,
 }
 
-/// What a group of clusters has seen since the start.
+/// Writes and requests of a set of clusters since the start.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Seen {
-    /// Writes in their journals: those of the server's own controllers too.
+pub(crate) struct Traffic {
+    /// Writes in their journals, including the writes of the server's own controllers.
     pub(crate) written: u64,
     /// Requests by verb.
     pub(crate) requests: BTreeMap<String, u64>,
-    /// Requests to the cluster that got the fewest.
+    /// Requests to the cluster with the fewest requests.
     pub(crate) fewest: u64,
 }
 
-/// What all clusters have seen.
+/// Traffic of all clusters.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Counts {
-    pub(crate) management: Seen,
-    pub(crate) members: Seen,
-    /// Of each member, in their order.
+    pub(crate) management: Traffic,
+    pub(crate) members: Traffic,
+    /// Requests to each member, by index.
     pub(crate) each: Vec<u64>,
 }
 
-impl Seen {
+impl Traffic {
     fn add(&mut self, cluster: &ClusterHandle) -> u64 {
         self.written += cluster.written();
         let mut all = 0;
@@ -60,7 +60,7 @@ impl Seen {
         all
     }
 
-    /// What was seen after an earlier look.
+    /// Returns the difference since an earlier read.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let before = |verb: &str| earlier.requests.get(verb).copied().unwrap_or_default();
         Self {
@@ -77,12 +77,12 @@ impl Seen {
 }
 
 impl Counts {
-    /// What was seen after an earlier look.
+    /// Returns the difference since an earlier read.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let each: Vec<u64> = self.each.iter().zip(&earlier.each).map(|(a, b)| a - b).collect();
         Self {
             management: self.management.since(&earlier.management),
-            members: Seen {
+            members: Traffic {
                 fewest: each.iter().copied().min().unwrap_or_default(),
                 ..self.members.since(&earlier.members)
             },
@@ -91,20 +91,20 @@ impl Counts {
     }
 }
 
-/// Name of a member.
+/// Returns the name of a member.
 pub(crate) fn member(index: usize) -> String {
     format!("member-{index}")
 }
 
-/// The process that serves. It ends with this value, as its standard input does.
+/// The process that serves. Dropping the value closes its standard input, which ends the process.
 pub(crate) struct Serving {
     process: Child,
-    questions: ChildStdin,
-    answers: Lines<BufReader<ChildStdout>>,
+    requests: ChildStdin,
+    responses: Lines<BufReader<ChildStdout>>,
 }
 
 impl Serving {
-    /// Starts it; it has no clusters yet.
+    /// Starts the process without clusters.
     pub(crate) fn start() -> Result<Self> {
         let mut process = Command::new(std::env::current_exe()?)
             .env(ENVIRONMENT, "1")
@@ -113,31 +113,31 @@ impl Serving {
             .kill_on_drop(true)
             .spawn()
             .context("start the process that serves")?;
-        let questions = process.stdin.take().context("its standard input")?;
-        let answers = process.stdout.take().context("its standard output")?;
+        let requests = process.stdin.take().context("its standard input")?;
+        let responses = process.stdout.take().context("its standard output")?;
         Ok(Self {
             process,
-            questions,
-            answers: BufReader::new(answers).lines(),
+            requests,
+            responses: BufReader::new(responses).lines(),
         })
     }
 
-    /// Process ID.
+    /// Returns the process ID.
     pub(crate) fn pid(&self) -> Result<u32> {
         self.process.id().context("the process that serves has ended")
     }
 
-    /// Makes the management cluster and so many members; returns their kubeconfigs.
-    pub(crate) async fn make(&mut self, members: usize) -> Result<BTreeMap<String, String>> {
-        self.ask(&Question::Make(members)).await
+    /// Creates the management cluster and this number of members; returns their kubeconfigs.
+    pub(crate) async fn create(&mut self, members: usize) -> Result<BTreeMap<String, String>> {
+        self.send(&Request::Create(members)).await
     }
 
-    /// What has been seen.
+    /// Reads the traffic of all clusters.
     pub(crate) async fn counts(&mut self) -> Result<Counts> {
-        self.ask(&Question::Count).await
+        self.send(&Request::Count).await
     }
 
-    /// Waits until what was seen since `begin` satisfies a predicate.
+    /// Waits until the traffic since `begin` satisfies a predicate.
     pub(crate) async fn until(
         &mut self,
         what: &str,
@@ -146,37 +146,37 @@ impl Serving {
     ) -> Result<()> {
         let start = std::time::Instant::now();
         loop {
-            let seen = self.counts().await?.since(begin);
-            if satisfied(&seen) {
+            let traffic = self.counts().await?.since(begin);
+            if satisfied(&traffic) {
                 return Ok(());
             }
             if start.elapsed() > TIMEOUT {
                 bail!(
                     "waited {TIMEOUT:?} for {what}: {:?}, {:?}",
-                    seen.management,
-                    seen.members
+                    traffic.management,
+                    traffic.members
                 );
             }
             tokio::time::sleep(POLL).await;
         }
     }
 
-    async fn ask<T: for<'a> Deserialize<'a>>(&mut self, question: &Question) -> Result<T> {
-        let line = serde_json::to_string(question)? + "\n";
-        self.questions.write_all(line.as_bytes()).await?;
-        let answer = self.answers.next_line().await?;
+    async fn send<T: for<'a> Deserialize<'a>>(&mut self, request: &Request) -> Result<T> {
+        let line = serde_json::to_string(request)? + "\n";
+        self.requests.write_all(line.as_bytes()).await?;
+        let response = self.responses.next_line().await?;
         Ok(serde_json::from_str(
-            &answer.context("the process that serves has ended")?,
+            &response.context("the process that serves has ended")?,
         )?)
     }
 }
 
-/// Whether this is the process that serves.
+/// Returns whether this process is the one that serves.
 pub(crate) fn is_called() -> bool {
     std::env::var_os(ENVIRONMENT).is_some()
 }
 
-/// Serves, and answers questions until there are no more.
+/// Serves, and responds to requests until standard input ends.
 pub(crate) fn main() -> Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     let _inside = runtime.enter();
@@ -184,8 +184,8 @@ pub(crate) fn main() -> Result<()> {
     let _listening = runtime.block_on(server.listen(([127, 0, 0, 1], 0).into()))?;
     let mut members = Vec::new();
     for line in std::io::stdin().lock().lines() {
-        let answer = match serde_json::from_str(&line?)? {
-            Question::Make(count) => {
+        let response = match serde_json::from_str(&line?)? {
+            Request::Create(count) => {
                 members = (0..count)
                     .map(|index| server.create_cluster(&member(index)))
                     .collect::<Result<Vec<_>, _>>()?;
@@ -197,10 +197,10 @@ pub(crate) fn main() -> Result<()> {
                     .collect();
                 serde_json::to_string(&kubeconfigs)?
             }
-            Question::Count => serde_json::to_string(&count(&server, &members))?,
+            Request::Count => serde_json::to_string(&count(&server, &members))?,
         };
         let mut out = std::io::stdout().lock();
-        writeln!(out, "{answer}")?;
+        writeln!(out, "{response}")?;
         out.flush()?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! One size of fleet, through all steps.
+//! All steps on a fleet of one size.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,16 +12,16 @@ use crate::hub::{self, Hub};
 use crate::options::Options;
 use crate::program::Program;
 use crate::serving::{Counts, MANAGEMENT, Serving, member};
-use crate::table::Taken;
+use crate::table::Sample;
 use crate::usage::{self, Reading};
 
-/// The colour of a cluster, after it was given another one.
+/// Colour of a cluster after the change of its parameter.
 const OTHER_COLOUR: &str = "green";
-/// Clusters that are given another one, one after the other: the kernel counts CPU in steps of 10 ms, about what one of
-/// them takes.
+/// Number of clusters whose parameter changes, one after another. The kernel counts CPU time in steps of 10 ms, which
+/// is about the cost of one cluster.
 const RECOLOURED: usize = 10;
 
-/// A fleet, and who works on it.
+/// A fleet and its clients.
 pub(crate) struct Fleet {
     members: usize,
     serving: Serving,
@@ -29,18 +29,18 @@ pub(crate) struct Fleet {
     hub: Hub,
     repo: GitRepo,
     folder: tempfile::TempDir,
-    /// KiB of an empty cluster.
+    /// Memory of an empty cluster in KiB.
     empty_kib: f64,
 }
 
 impl Fleet {
-    /// Starts the server, makes the clusters and registers them. The controller does not run yet.
+    /// Starts the server, creates the clusters and registers them. The controller is not started.
     pub(crate) async fn start(members: usize) -> Result<Self> {
         let mut serving = Serving::start()?;
-        // What all clusters share is there with the answer.
+        // The response proves that the memory that all clusters share is allocated.
         serving.counts().await?;
         let before = usage::resident_mib(serving.pid()?)?;
-        let mut kubeconfigs = serving.make(members).await?;
+        let mut kubeconfigs = serving.create(members).await?;
         let empty = usage::resident_mib(serving.pid()?)? - before;
         let management = kubeconfigs
             .remove(MANAGEMENT)
@@ -60,12 +60,12 @@ impl Fleet {
         })
     }
 
-    /// The controller's log.
+    /// Returns the path of the controller's log.
     pub(crate) fn log(&self) -> PathBuf {
         self.folder.path().join("starling.log")
     }
 
-    /// What an empty cluster costs.
+    /// Describes the cost of an empty cluster.
     pub(crate) fn empty_cluster(&self) -> String {
         format!(
             "{} empty clusters: {:.1} KiB of the server's memory each",
@@ -73,8 +73,8 @@ impl Fleet {
         )
     }
 
-    /// All steps.
-    pub(crate) async fn run(&mut self, options: &Options) -> Result<Vec<Taken>> {
+    /// Runs all steps.
+    pub(crate) async fn run(&mut self, options: &Options) -> Result<Vec<Sample>> {
         let mut taken = Vec::new();
         let mut program = Program::start(self.folder.path(), options)?;
         taken.push(self.connect(&program).await?);
@@ -90,21 +90,21 @@ impl Fleet {
         Ok(taken)
     }
 
-    /// A controller that starts for the first time, until all Clusters are ready.
-    async fn connect(&mut self, program: &Program) -> Result<Taken> {
+    /// Measures the first start of a controller, until all Clusters are ready.
+    async fn connect(&mut self, program: &Program) -> Result<Sample> {
         let measure = Measure::begin(self, program).await?;
         let members = self.members as u64;
         self.serving
-            .until("statuses of Clusters", &measure.seen, |seen| {
-                seen.management.requests.get("patch").copied() >= Some(members)
+            .until("statuses of Clusters", &measure.traffic, |traffic| {
+                traffic.management.requests.get("patch").copied() >= Some(members)
             })
             .await?;
         self.hub.until_ready(self.members).await?;
         measure.end("connect", self.members, self, program).await
     }
 
-    /// The first apply of all.
-    async fn first(&mut self, program: &Program) -> Result<Taken> {
+    /// Measures the first apply on all clusters.
+    async fn first(&mut self, program: &Program) -> Result<Sample> {
         let commit = self.commit(1)?;
         let measure = Measure::begin(self, program).await?;
         self.hub.begin(&self.repo.url()).await?;
@@ -114,13 +114,13 @@ impl Fleet {
         Ok(taken)
     }
 
-    /// A parameter of one cluster changes, and then of the next one.
-    async fn one_change(&mut self, program: &Program) -> Result<Taken> {
+    /// Measures the change of a parameter of one cluster after another.
+    async fn one_change(&mut self, program: &Program) -> Result<Sample> {
         let names = self.recoloured();
         let measure = Measure::begin(self, program).await?;
         for name in &names {
             self.hub.recolour(name, OTHER_COLOUR).await?;
-            hub::until_held(self.kubeconfig(name)?, 1, OTHER_COLOUR).await?;
+            hub::until_applied(self.kubeconfig(name)?, 1, OTHER_COLOUR).await?;
             self.hub.until_rolled("", self.members).await?;
         }
         let taken = measure.end("one change", names.len(), self, program).await?;
@@ -137,8 +137,8 @@ impl Fleet {
             .collect()
     }
 
-    /// A commit that changes one object on each cluster.
-    async fn all_change(&mut self, program: &Program) -> Result<Taken> {
+    /// Measures the rollout of a commit that changes one object on each cluster.
+    async fn all_change(&mut self, program: &Program) -> Result<Sample> {
         let measure = Measure::begin(self, program).await?;
         let commit = self.commit(2)?;
         self.hub.until_rolled(&commit, self.members).await?;
@@ -147,50 +147,51 @@ impl Fleet {
         Ok(taken)
     }
 
-    /// A round of looks at all clusters that finds nothing changed.
-    async fn no_change(&mut self, program: &Program) -> Result<Taken> {
-        let asked = "a round";
+    /// Measures a reconcile of every Sync that finds nothing changed.
+    async fn no_change(&mut self, program: &Program) -> Result<Sample> {
+        let requested = "a round";
         let measure = Measure::begin(self, program).await?;
-        self.hub.ask_all(asked).await?;
-        // Most of them without a list of thousands of Syncs.
+        self.hub.request_all(requested).await?;
+        // The counts show most of the progress without a list of thousands of Syncs.
         let writes = 2 * self.members as u64;
         self.serving
-            .until("a look at each", &measure.seen, |seen| {
-                seen.management.written >= writes
+            .until("a reconcile of each Sync", &measure.traffic, |traffic| {
+                traffic.management.written >= writes
             })
             .await?;
-        self.hub.until_answered(asked, self.members).await?;
+        self.hub.until_handled(requested, self.members).await?;
         let taken = measure
             .end("nothing changed", self.members, self, program)
             .await?;
         Ok(taken)
     }
 
-    /// A controller that starts with everything in sync: until it is ready, and until it has seen each member.
-    async fn restart(&mut self, program: &Program) -> Result<[Taken; 2]> {
+    /// Measures the start of a controller with everything in sync: until the controller is ready, and until each member
+    /// got a request.
+    async fn restart(&mut self, program: &Program) -> Result<[Sample; 2]> {
         let measure = Measure::begin(self, program).await?;
         program.ready().await?;
         let ready = measure.end("restart, ready", self.members, self, program).await?;
         self.serving
-            .until("a look at each member", &measure.seen, |seen| {
-                seen.members.fewest > 0
+            .until("a request to each member", &measure.traffic, |traffic| {
+                traffic.members.fewest > 0
             })
             .await?;
-        let seen = measure
+        let observed = measure
             .end("restart, all seen", self.members, self, program)
             .await?;
-        ensure_unwritten(&seen)?;
-        // The group may say something new of itself; a status of each Sync or Cluster would be a herd.
-        let statuses = seen.seen.management.written;
+        ensure_unwritten(&observed)?;
+        // The status of the group may change; a status write for each Sync or Cluster would be a thundering herd.
+        let statuses = observed.traffic.management.written;
         ensure!(
             statuses < 10,
             "restart: {statuses} writes on the management cluster"
         );
-        Ok([ready, seen])
+        Ok([ready, observed])
     }
 
-    /// Nothing happens: what the controller does by itself.
-    async fn rest(&mut self, program: &Program, length: Duration) -> Result<Taken> {
+    /// Measures a controller at rest.
+    async fn rest(&mut self, program: &Program, length: Duration) -> Result<Sample> {
         let measure = Measure::begin(self, program).await?;
         tokio::time::sleep(length).await;
         let taken = measure.end("at rest", self.members, self, program).await?;
@@ -212,7 +213,7 @@ impl Fleet {
         found.with_context(|| format!("no kubeconfig of {name}"))
     }
 
-    /// What counts is what the members hold: the first, the last and some between are asked.
+    /// Verifies the content of the first member, of the last one and of some between.
     async fn verify(&self, version: usize, recoloured: &[String]) -> Result<()> {
         let step = (self.members / 20).max(1);
         for index in (0..self.members).step_by(step).chain([self.members - 1]) {
@@ -222,29 +223,29 @@ impl Fleet {
             } else {
                 "blue"
             };
-            let held = hub::held(self.kubeconfig(&name)?).await?;
+            let applied = hub::applied(self.kubeconfig(&name)?).await?;
             ensure!(
-                held == (format!("version {version}"), colour.to_owned()),
-                "{name} holds {held:?}"
+                applied == (format!("version {version}"), colour.to_owned()),
+                "{name} has {applied:?}"
             );
         }
         Ok(())
     }
 }
 
-fn ensure_unwritten(taken: &Taken) -> Result<()> {
+fn ensure_unwritten(taken: &Sample) -> Result<()> {
     ensure!(
-        taken.seen.members.written == 0,
+        taken.traffic.members.written == 0,
         "{}: {} writes to members that were in sync",
         taken.step,
-        taken.seen.members.written
+        taken.traffic.members.written
     );
     Ok(())
 }
 
-/// Readings at the begin of a step.
+/// Readings at the start of a step.
 struct Measure {
-    seen: Counts,
+    traffic: Counts,
     controller: Reading,
     server: Reading,
     start: Instant,
@@ -256,7 +257,7 @@ impl Measure {
         usage::reset_peak(program.pid())?;
         usage::reset_peak(server)?;
         Ok(Self {
-            seen: fleet.serving.counts().await?,
+            traffic: fleet.serving.counts().await?,
             controller: Reading::of(program.pid())?,
             server: Reading::of(server)?,
             start: Instant::now(),
@@ -269,11 +270,11 @@ impl Measure {
         clusters: usize,
         fleet: &mut Fleet,
         program: &Program,
-    ) -> Result<Taken> {
+    ) -> Result<Sample> {
         let wall = self.start.elapsed();
         let server = fleet.serving.pid()?;
         let used = Reading::of(program.pid())?.since(&self.controller);
-        let taken = Taken {
+        let taken = Sample {
             step,
             members: fleet.members,
             clusters,
@@ -283,7 +284,7 @@ impl Measure {
             server: Reading::of(server)?.since(&self.server).own,
             controller_mib: usage::peak_mib(program.pid())?,
             server_mib: usage::peak_mib(server)?,
-            seen: fleet.serving.counts().await?.since(&self.seen),
+            traffic: fleet.serving.counts().await?.since(&self.traffic),
         };
         println!("{}", taken.line());
         Ok(taken)

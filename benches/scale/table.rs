@@ -1,34 +1,37 @@
-//! What the bench prints.
+//! The tables that the benchmark prints.
 
 use std::time::Duration;
 
-use crate::serving::{Counts, Seen};
+use crate::serving::{Counts, Traffic};
 
-/// What one step took.
+/// Measurements of one step.
 #[derive(Clone, Debug)]
-pub(crate) struct Taken {
+pub(crate) struct Sample {
     pub(crate) step: &'static str,
     pub(crate) members: usize,
-    /// Clusters that changed, or that were looked at.
+    /// Number of clusters that changed or were checked.
     pub(crate) clusters: usize,
     pub(crate) wall: Duration,
-    /// CPU time of the controller, and of its children.
+    /// CPU time of the controller, without its children.
     pub(crate) controller: Duration,
+    /// CPU time of the children of the controller.
     pub(crate) children: Duration,
+    /// CPU time of the API server.
     pub(crate) server: Duration,
-    /// The highest resident memory meanwhile.
+    /// Peak resident memory of the controller.
     pub(crate) controller_mib: f64,
+    /// Peak resident memory of the API server.
     pub(crate) server_mib: f64,
-    pub(crate) seen: Counts,
+    pub(crate) traffic: Counts,
 }
 
-/// The heads of the columns.
+/// Header of the table.
 pub(crate) const HEAD: &str = "\
 | members | step | wall s | controller CPU s | of it children | server CPU s | controller peak MiB | server peak MiB | writes on members | requests to members | requests to the management cluster |
 |--:|---|--:|--:|--:|--:|--:|--:|--:|---|---|";
 
-impl Taken {
-    /// The line.
+impl Sample {
+    /// Returns the row of the table.
     pub(crate) fn line(&self) -> String {
         format!(
             "| {} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.0} | {:.0} | {} | {} | {} |",
@@ -40,13 +43,13 @@ impl Taken {
             self.server.as_secs_f64(),
             self.controller_mib,
             self.server_mib,
-            self.seen.members.written,
-            requests(&self.seen.members),
-            requests(&self.seen.management),
+            self.traffic.members.written,
+            requests(&self.traffic.members),
+            requests(&self.traffic.management),
         )
     }
 
-    /// Milliseconds for each cluster: of the controller's CPU, and of time.
+    /// Returns the milliseconds for each cluster: CPU time of the controller and its children, and wall-clock time.
     fn each(&self) -> (f64, f64) {
         let clusters = self.clusters as f64;
         let each = |time: Duration| time.as_secs_f64() * 1000.0 / clusters;
@@ -54,8 +57,8 @@ impl Taken {
     }
 }
 
-fn requests(seen: &Seen) -> String {
-    let parts: Vec<String> = seen
+fn requests(traffic: &Traffic) -> String {
+    let parts: Vec<String> = traffic
         .requests
         .iter()
         .map(|(verb, count)| format!("{verb} {count}"))
@@ -63,8 +66,8 @@ fn requests(seen: &Seen) -> String {
     parts.join(", ")
 }
 
-/// What a cluster costs at each size, and how that compares with the smallest one.
-pub(crate) fn ratios(taken: &[Taken]) -> String {
+/// Returns the cost of a cluster in fleets of each size, and its ratio to the cost in the smallest fleet.
+pub(crate) fn ratios(taken: &[Sample]) -> String {
     let mut lines = vec![
         "| step | members | controller CPU ms for each cluster | ratio | wall ms for each cluster | ratio |"
             .to_owned(),
@@ -77,7 +80,7 @@ pub(crate) fn ratios(taken: &[Taken]) -> String {
         }
     }
     for step in steps {
-        let of_step: Vec<&Taken> = taken.iter().filter(|one| one.step == step).collect();
+        let of_step: Vec<&Sample> = taken.iter().filter(|one| one.step == step).collect();
         let Some((cpu_first, wall_first)) = of_step.first().map(|one| one.each()) else {
             continue;
         };

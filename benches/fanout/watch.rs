@@ -1,4 +1,4 @@
-//! When something was first seen to be so on the management cluster.
+//! A watch on the management cluster that reports when objects reach a state.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -11,17 +11,17 @@ use starling_testkit::fleet::Kind;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// How long is waited.
+/// Maximum time of a watch.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A watch that waits for a number of objects to satisfy a predicate.
-pub(crate) struct Sighting {
+pub(crate) struct Watch {
     what: String,
     task: JoinHandle<Result<Instant>>,
 }
 
-impl Sighting {
-    /// Begins to watch, and returns once the watch is open: what happens from here on is seen.
+impl Watch {
+    /// Starts the watch and returns once it is open, so that it misses no later change.
     pub(crate) async fn begin<K>(
         what: &str,
         api: Api<K>,
@@ -34,18 +34,18 @@ impl Sighting {
         let (open, opened) = oneshot::channel();
         let task = tokio::spawn(async move {
             let mut events = watcher::watcher(api, watcher::Config::default()).boxed();
-            let (mut seen, mut open) = (BTreeSet::new(), Some(open));
+            let (mut found, mut open) = (BTreeSet::new(), Some(open));
             while let Some(event) = events.next().await {
                 match event? {
                     Event::Apply(object) | Event::InitApply(object) if satisfied(&object) => {
-                        seen.insert(object.name_any());
-                        if seen.len() == count {
+                        found.insert(object.name_any());
+                        if found.len() == count {
                             return Ok(Instant::now());
                         }
                     }
                     Event::InitDone => {
                         if let Some(open) = open.take() {
-                            // Nobody may be waiting any more; then nobody is told.
+                            // The receiver may be gone.
                             let _ = open.send(());
                         }
                     }
@@ -63,7 +63,7 @@ impl Sighting {
         })
     }
 
-    /// When the last one of the objects was seen to satisfy the predicate.
+    /// Waits for the time at which the last of the objects satisfied the predicate.
     pub(crate) async fn time(self) -> Result<Instant> {
         tokio::time::timeout(TIMEOUT, self.task)
             .await
