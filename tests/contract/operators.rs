@@ -221,8 +221,8 @@ async fn approvers_and_operators_act_only_in_their_own_name() -> Result<()> {
 
     // Actions and approvals are immutable: neither an administrator nor their author can change them.
     for (user, name, words) in [
-        (None, &approved, "an approval cannot be changed"),
-        (None, &steered, "an action cannot be changed"),
+        (None, &approved, "RolloutApproval is immutable"),
+        (None, &steered, "RolloutAction is immutable"),
         (ann, &approved, "cannot patch resource"),
         (olga, &steered, "cannot patch resource"),
     ] {

@@ -39,7 +39,7 @@ pub(crate) fn lay(under: &mut Value, over: &Value) {
 }
 
 fn source_cases() -> Vec<Case> {
-    let one = "ref must have exactly one of branch, semver, tag, commit";
+    let one = "exactly one of branch, semver, tag and commit is required for ref";
     let url = "url must be https://";
     vec![
         ("Source", json!({"ref": {"tag": "v1"}}), one),
@@ -240,42 +240,42 @@ fn group_cases() -> Vec<Case> {
         (
             "SyncGroup",
             task(json!({"type": "TimedWait"})),
-            "waitTime belongs to a TimedWait, which needs it",
+            "waitTime is required for TimedWait and not allowed for other types",
         ),
         (
             "SyncGroup",
             task(json!({"type": "Approval", "waitTime": "1h"})),
-            "waitTime belongs to a TimedWait, which needs it",
+            "waitTime is required for TimedWait and not allowed for other types",
         ),
         (
             "SyncGroup",
             task(json!({"type": "Webhook"})),
-            "webhook belongs to a Webhook, which needs it",
+            "webhook is required for Webhook and not allowed for other types",
         ),
         (
             "SyncGroup",
             task(json!({"type": "Metric"})),
-            "metric belongs to a Metric, which needs it",
+            "metric is required for Metric and not allowed for other types",
         ),
         (
             "SyncGroup",
             task(json!({"type": "Job"})),
-            "job belongs to a Job, which needs it",
+            "job is required for Job and not allowed for other types",
         ),
         (
             "SyncGroup",
             task(with(metric("http://p:9090"), "type", json!("Job"))),
-            "metric belongs to a Metric, which needs it",
+            "metric is required for Metric and not allowed for other types",
         ),
         (
             "SyncGroup",
             task(json!({"type": "Approval", "timeout": "1h"})),
-            "timeout belongs to a Webhook, a Metric or a Job",
+            "timeout is allowed for Webhook, Metric and Job only",
         ),
         (
             "SyncGroup",
             task(json!({"type": "Job", "job": {"template": {}}, "interval": "1m"})),
-            "interval belongs to a Webhook or a Metric",
+            "interval is allowed for Webhook and Metric only",
         ),
         (
             "SyncGroup",
@@ -372,7 +372,7 @@ fn group_cases() -> Vec<Case> {
 /// Actions and approvals of rollouts.
 fn action_cases() -> Vec<Case> {
     let (approval, action) = ("RolloutApproval", "RolloutAction");
-    let whole = "this action is about the whole rollout: it takes neither stage nor cluster";
+    let whole = "cluster and stage are allowed for Promote, Skip and Retry only";
     vec![
         (
             approval,
@@ -391,22 +391,22 @@ fn action_cases() -> Vec<Case> {
         (
             action,
             json!({"action": "Promote"}),
-            "Promote needs a stage, and no cluster",
+            "stage is required and cluster is not allowed for Promote",
         ),
         (
             action,
             json!({"action": "Skip"}),
-            "Skip needs a cluster or a stage",
+            "exactly one of cluster and stage is required for Skip",
         ),
         (
             action,
             json!({"action": "Skip", "cluster": "eu", "stage": "prod"}),
-            "Skip needs a cluster or a stage",
+            "exactly one of cluster and stage is required for Skip",
         ),
         (
             action,
             json!({"action": "Retry", "revision": "v1"}),
-            "only Rollback takes a revision",
+            "revision is allowed for Rollback only",
         ),
         (action, json!({"by": null}), "spec.by: Required value"),
     ]

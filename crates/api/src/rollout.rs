@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
     doc = "RolloutApproval approves one release to pass one stage of a rollout that has an Approval task."
 )]
-#[x_kube(validation = Rule::new("self == oldSelf").message("an approval cannot be changed; delete it and make another one"))]
+#[x_kube(validation = Rule::new("self == oldSelf").message("RolloutApproval is immutable; delete it and create another one"))]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutApprovalSpec {
     /// Name of the SyncGroup in the same namespace.
@@ -70,11 +70,11 @@ pub struct RolloutApprovalSpec {
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
     doc = "RolloutAction is an action of an operator on a rollout, such as to pause it or to roll back."
 )]
-#[x_kube(validation = Rule::new("self == oldSelf").message("an action cannot be changed; make another one"))]
-#[x_kube(validation = Rule::new("self.action == 'Promote' ? has(self.stage) && !has(self.cluster) : true").message("Promote needs a stage, and no cluster"))]
-#[x_kube(validation = Rule::new("self.action == 'Skip' ? has(self.stage) != has(self.cluster) : true").message("Skip needs a cluster or a stage"))]
-#[x_kube(validation = Rule::new("self.action in ['Promote', 'Skip', 'Retry'] || (!has(self.stage) && !has(self.cluster))").message("this action is about the whole rollout: it takes neither stage nor cluster"))]
-#[x_kube(validation = Rule::new("!has(self.revision) || self.action == 'Rollback'").message("only Rollback takes a revision"))]
+#[x_kube(validation = Rule::new("self == oldSelf").message("RolloutAction is immutable; create another one"))]
+#[x_kube(validation = Rule::new("self.action == 'Promote' ? has(self.stage) && !has(self.cluster) : true").message("stage is required and cluster is not allowed for Promote"))]
+#[x_kube(validation = Rule::new("self.action == 'Skip' ? has(self.stage) != has(self.cluster) : true").message("exactly one of cluster and stage is required for Skip"))]
+#[x_kube(validation = Rule::new("self.action in ['Promote', 'Skip', 'Retry'] || (!has(self.stage) && !has(self.cluster))").message("cluster and stage are allowed for Promote, Skip and Retry only"))]
+#[x_kube(validation = Rule::new("!has(self.revision) || self.action == 'Rollback'").message("revision is allowed for Rollback only"))]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutActionSpec {
     /// Name of the SyncGroup in the same namespace.
@@ -84,9 +84,10 @@ pub struct RolloutActionSpec {
     /// rollouts.
     #[schemars(range(min = 1))]
     pub rollout: i64,
-    /// Type of the action. Pause starts no more clusters; Resume reverts earlier pauses; Abort starts no more
-    /// clusters for good; Retry retries failed clusters and gates; Skip passes over a cluster or a stage;
-    /// Promote lets the next stage start; Rollback rolls back; Release lets a held release start again.
+    /// Type of the action. Pause stops starting clusters until a Resume; Resume ends earlier pauses; Abort
+    /// stops starting clusters of this rollout permanently; Retry retries failed clusters and gates; Skip skips
+    /// a cluster or a stage; Promote starts the next stage; Rollback rolls back to an earlier release; Release
+    /// allows the held release to roll out again.
     pub action: ActionType,
     /// Name of the Cluster to skip or to retry. Allowed for Skip and Retry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -111,20 +112,20 @@ pub struct RolloutActionSpec {
 /// Type of an operator action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ActionType {
-    /// Start no more clusters. Clusters that have started finish.
+    /// Stop starting clusters until a Resume. Clusters that have started finish.
     Pause,
-    /// Revert earlier pauses.
+    /// End earlier pauses.
     Resume,
-    /// Start no more clusters of this rollout for good.
+    /// Stop starting clusters of this rollout permanently.
     Abort,
     /// Retry failed clusters at once, and failed gates from the beginning.
     Retry,
-    /// Pass over a cluster or a stage.
+    /// Skip a cluster or a stage.
     Skip,
-    /// Let the next stage start before this one has passed.
+    /// Start the next stage before this one has passed.
     Promote,
     /// Roll back to an earlier release.
     Rollback,
-    /// Let a held release start again.
+    /// Allow the held release to roll out again.
     Release,
 }

@@ -76,8 +76,8 @@ pub struct SourceSpec {
     /// Signatures that a revision must have. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<Verify>,
-    /// Secret whose key `token` authenticates requests to the webhook receiver. Without it the receiver
-    /// answers 404.
+    /// Secret whose key `token` authenticates requests to the webhook receiver. If not set, the receiver
+    /// responds with 404.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook_secret_ref: Option<LocalRef>,
 }
@@ -85,7 +85,7 @@ pub struct SourceSpec {
 /// Policy that selects the revision of a Source. Exactly one field must be set.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(crates(kube_core = "::kube_core"))]
-#[x_kube(validation = Rule::new("[has(self.branch), has(self.semver), has(self.tag), has(self.commit)].filter(x, x).size() == 1").message("ref must have exactly one of branch, semver, tag, commit"))]
+#[x_kube(validation = Rule::new("[has(self.branch), has(self.semver), has(self.tag), has(self.commit)].filter(x, x).size() == 1").message("exactly one of branch, semver, tag and commit is required for ref"))]
 #[serde(rename_all = "camelCase")]
 pub struct SourceRef {
     /// Branch whose head is used.

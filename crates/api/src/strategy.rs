@@ -162,12 +162,12 @@ pub struct Stage {
 /// Gate before or after a stage.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(crates(kube_core = "::kube_core"))]
-#[x_kube(validation = Rule::new("has(self.waitTime) == (self.type == 'TimedWait')").message("waitTime belongs to a TimedWait, which needs it"))]
-#[x_kube(validation = Rule::new("has(self.webhook) == (self.type == 'Webhook')").message("webhook belongs to a Webhook, which needs it"))]
-#[x_kube(validation = Rule::new("has(self.metric) == (self.type == 'Metric')").message("metric belongs to a Metric, which needs it"))]
-#[x_kube(validation = Rule::new("has(self.job) == (self.type == 'Job')").message("job belongs to a Job, which needs it"))]
-#[x_kube(validation = Rule::new("!has(self.timeout) || self.type in ['Webhook', 'Metric', 'Job']").message("timeout belongs to a Webhook, a Metric or a Job"))]
-#[x_kube(validation = Rule::new("!has(self.interval) || self.type in ['Webhook', 'Metric']").message("interval belongs to a Webhook or a Metric"))]
+#[x_kube(validation = Rule::new("has(self.waitTime) == (self.type == 'TimedWait')").message("waitTime is required for TimedWait and not allowed for other types"))]
+#[x_kube(validation = Rule::new("has(self.webhook) == (self.type == 'Webhook')").message("webhook is required for Webhook and not allowed for other types"))]
+#[x_kube(validation = Rule::new("has(self.metric) == (self.type == 'Metric')").message("metric is required for Metric and not allowed for other types"))]
+#[x_kube(validation = Rule::new("has(self.job) == (self.type == 'Job')").message("job is required for Job and not allowed for other types"))]
+#[x_kube(validation = Rule::new("!has(self.timeout) || self.type in ['Webhook', 'Metric', 'Job']").message("timeout is allowed for Webhook, Metric and Job only"))]
+#[x_kube(validation = Rule::new("!has(self.interval) || self.type in ['Webhook', 'Metric']").message("interval is allowed for Webhook and Metric only"))]
 #[serde(rename_all = "camelCase")]
 pub struct StageTask {
     /// Type of the gate: TimedWait, Approval, Webhook, Metric or Job.

@@ -33,7 +33,7 @@ use crate::{Duration, LocalRef, ObjectSelector, schema};
     printcolumn(name = "WANTED", type_ = "string", json_path = ".spec.revision", priority = 1),
     doc = "Sync applies the manifests of one Source to one Cluster. It follows its Source, or belongs to a SyncGroup that decides when the Sync applies which revision."
 )]
-#[x_kube(validation = Rule::new("has(self.groupRef) == has(oldSelf.groupRef) && (!has(self.groupRef) || self.groupRef == oldSelf.groupRef)").message("groupRef is immutable: a Sync belongs to its SyncGroup, or to nobody, for life"))]
+#[x_kube(validation = Rule::new("has(self.groupRef) == has(oldSelf.groupRef) && (!has(self.groupRef) || self.groupRef == oldSelf.groupRef)").message("groupRef is immutable"))]
 #[serde(rename_all = "camelCase")]
 pub struct SyncSpec {
     /// SyncGroup and entry that the Sync belongs to. Set by the SyncGroup controller only, and immutable.
@@ -125,7 +125,7 @@ pub struct SyncTemplate {
     /// no impersonation.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub service_account_name: String,
-    /// How to decrypt manifests. Without it, encrypted manifests are an error.
+    /// Decryption of encrypted manifests. If not set, encrypted manifests are an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decryption: Option<Decryption>,
     /// What to do with the objects on the cluster when the Sync is deleted. Orphan leaves them; Delete
@@ -249,7 +249,8 @@ pub struct SyncStatus {
     /// Deletions that require an approval. Absent if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_deletions: Option<DeletionHold>,
-    /// Objects that are left alone. Absent if there are none.
+    /// Objects that the annotation `starling.dev/reconcile: disabled` excludes from the apply. Absent if there are
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_alone: Option<LeftAlone>,
     /// Objects that failed or are not healthy, at most ten.

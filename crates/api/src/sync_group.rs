@@ -80,10 +80,10 @@ pub struct SyncGroupSpec {
     /// deletes them. Defaults to Orphan.
     #[serde(default)]
     pub when_unselected: DeletionPolicy,
-    /// Maximum number of clusters that may leave the selection at once, as a number or as a percentage of the
-    /// clusters of the group. A percentage rounds down. If two or more clusters and more than this leave, the
-    /// change requires an approval (condition MembershipHeld), since a label that was removed by mistake
-    /// looks the same. Defaults to 20%.
+    /// Maximum number of clusters that may leave the selection at once without an approval, as a number or as a
+    /// percentage of the clusters of the group. A percentage rounds down. A single cluster never requires an
+    /// approval. Above the limit, no cluster leaves until the change is approved (condition MembershipHeld).
+    /// Defaults to 20%.
     #[serde(default = "a_fifth")]
     pub max_unselected: IntOrPercent,
     /// What to do with the objects on all clusters when the group is deleted. Orphan leaves them; Delete
