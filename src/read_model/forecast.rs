@@ -22,10 +22,10 @@ const ASSUMED: Duration = Duration::from_secs(60);
 /// Name of the simulated release.
 const RELEASE: &str = "the next release";
 
-/// What a forecast assumes.
+/// Assumptions of a forecast.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// When the rollout starts.
+    /// Start time of the rollout.
     pub start: Timestamp,
     /// The share of the clusters on which the release fails, from 0 to 1.
     pub fail: f64,
@@ -52,7 +52,7 @@ pub struct GroupForecast {
     pub forecast: Forecast,
 }
 
-/// Why there is no forecast.
+/// Reason why there is no forecast.
 #[derive(Debug, thiserror::Error)]
 pub enum ForecastError {
     /// The strategy of the group is invalid.

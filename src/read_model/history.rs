@@ -23,18 +23,18 @@ use starling_ledger::{RolloutOutcome, RolloutRecord};
 pub struct RolloutSummary {
     /// Number of the rollout.
     pub rollout: i64,
-    /// When it started.
+    /// Time of the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// When it ended; `None`: it is in progress, or the end is not known.
+    /// Time of the end; `None`: the rollout is in progress, or the end is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
     /// The outcome, such as `succeeded`, `in progress` or `aborted by jane`.
     pub outcome: String,
-    /// Whether it is a rollback.
+    /// The kind: a new release or a rollback; `None`: not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direction: Option<RolloutKind>,
-    /// How many clusters are on its release.
+    /// Clusters on the release of the rollout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clusters: Option<ClusterProgress>,
     /// The revision of each entry.
@@ -43,7 +43,6 @@ pub struct RolloutSummary {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub failed: BTreeMap<String, String>,
     /// The operator actions and approvals, oldest first.
-    #[serde(rename = "words")]
     pub actions: Vec<RecordedAction>,
     /// The first entry of the journal, where the beginning is not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,15 +51,14 @@ pub struct RolloutSummary {
 
 /// The kind of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub enum RolloutKind {
     /// A new release.
-    #[serde(rename = "forward")]
+    #[serde(rename = "rollout")]
     Forward,
     /// A rollback stage by stage.
-    #[serde(rename = "back")]
     Rollback,
     /// A rollback of all clusters at once.
-    #[serde(rename = "back at once")]
     ImmediateRollback,
 }
 
@@ -68,9 +66,9 @@ pub enum RolloutKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(into = "(usize, usize)")]
 pub struct ClusterProgress {
-    /// Clusters that are on the release.
+    /// Number of clusters that are on the release.
     pub done: usize,
-    /// All selected clusters.
+    /// Number of selected clusters.
     pub total: usize,
 }
 
@@ -373,7 +371,7 @@ mod tests {
         };
         assert_eq!(
             serde_json::to_string(&row).unwrap(),
-            r#"{"rollout":3,"startedAt":"2027-01-15T08:00:00Z","outcome":"succeeded","direction":"back at once","clusters":[1,4],"revisions":{"app":"main@sha1:abc"},"words":[]}"#
+            r#"{"rollout":3,"startedAt":"2027-01-15T08:00:00Z","outcome":"succeeded","direction":"immediateRollback","clusters":[1,4],"revisions":{"app":"main@sha1:abc"},"actions":[]}"#
         );
     }
 }

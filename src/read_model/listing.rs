@@ -22,7 +22,7 @@ pub trait Summarize {
     fn summarize(&self) -> Self::Row;
 }
 
-/// What every row has.
+/// Columns of every row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectRow {
@@ -30,7 +30,7 @@ pub struct ObjectRow {
     pub namespace: String,
     /// Name of the object.
     pub name: String,
-    /// When it was created.
+    /// Time of creation.
     pub created_at: Option<Timestamp>,
 }
 
@@ -59,7 +59,7 @@ pub struct GroupRow {
     pub ready: Readiness,
     /// The current rollout.
     pub rollout: Option<RolloutRow>,
-    /// How many clusters are in which state.
+    /// Number of clusters by state.
     pub clusters: ClusterCounts,
     /// Short revisions of the last known good release.
     pub last_known_good: Option<String>,
@@ -79,7 +79,7 @@ pub struct RolloutRow {
     pub revision: String,
     /// The current stage; empty: none.
     pub stage: String,
-    /// What blocks it, in order.
+    /// Reasons that block the rollout, in order.
     pub blocked_by: Vec<Blocker>,
 }
 
@@ -94,7 +94,7 @@ pub struct ClusterRow {
     pub ready: Readiness,
     /// Kubernetes version; empty: not known yet.
     pub version: String,
-    /// When it was probed last.
+    /// Time of the last probe.
     pub probed_at: Option<Timestamp>,
     /// Labels of the Cluster.
     pub labels: BTreeMap<String, String>,
@@ -123,7 +123,7 @@ pub struct SyncRow {
     pub objects: u32,
     /// Failed attempts in a row.
     pub attempts: u32,
-    /// When the next attempt is due.
+    /// Time of the next attempt.
     pub next_retry_at: Option<Timestamp>,
 }
 
@@ -159,7 +159,7 @@ pub struct ApprovalRow {
     pub stage: String,
     /// The user who approved it.
     pub by: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
     /// The approved release digest.
     pub release_digest: String,
@@ -182,7 +182,7 @@ pub struct ActionRow {
     pub subject: Option<String>,
     /// The user who requested it.
     pub by: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
 }
 

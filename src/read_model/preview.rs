@@ -17,7 +17,7 @@ pub struct PreviewReport {
     pub revisions: BTreeMap<String, String>,
     /// The release digest, which an approval is for; `None`: an entry cannot be built.
     pub release_digest: Option<String>,
-    /// Why there is no release digest.
+    /// Reason why there is no release digest.
     pub release_digest_error: Option<String>,
     /// The clusters by equal difference.
     pub overview: Overview,

@@ -14,7 +14,7 @@ pub struct Recorded {
     pub rollouts: Vec<RolloutRecord>,
 }
 
-/// Why recorded data cannot be read.
+/// Reason why recorded data cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordedError {
     /// The ledger cannot be opened.

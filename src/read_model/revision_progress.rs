@@ -1,4 +1,4 @@
-//! How far a revision is in a group.
+//! Progress of a revision in a group.
 
 use kube::ResourceExt;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use starling_core::revision::is_named;
 
 use super::revisions::shorts;
 
-/// How far a revision is.
+/// Progress of a revision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", content = "message", rename_all = "camelCase")]
 pub enum RevisionProgress {
@@ -38,7 +38,7 @@ pub struct FollowedRevision<'a> {
 }
 
 impl FollowedRevision<'_> {
-    /// How far the revision is by the status of a group.
+    /// Returns the progress of the revision by the status of a group.
     #[must_use]
     pub fn progress(&self, status: &SyncGroupStatus) -> RevisionProgress {
         let has = |revisions: &[EntryRevision]| {
@@ -59,7 +59,7 @@ impl FollowedRevision<'_> {
         }
     }
 
-    /// What another rollout means for the revision.
+    /// Returns the progress that another rollout implies for the revision.
     fn beside(&self, other: &RolloutStatus) -> RevisionProgress {
         let (id, revisions, revision) = (other.id, shorts(&other.revisions), self.revision);
         match (self.was_in_progress, other.direction) {
@@ -91,7 +91,7 @@ impl FollowedRevision<'_> {
     }
 }
 
-/// How far the rollout of the revision is.
+/// Returns the progress of the rollout of the revision.
 fn of_rollout(status: &SyncGroupStatus, rollout: &RolloutStatus) -> RevisionProgress {
     let text = progress_text(status, rollout);
     let blocker = |is_final: &dyn Fn(&str) -> bool| {
@@ -131,7 +131,8 @@ fn progress_text(status: &SyncGroupStatus, rollout: &RolloutStatus) -> String {
     )
 }
 
-/// Why a group cannot roll out until somebody edits it; `None`: it can, or the condition is about an earlier spec.
+/// Returns the reason why a group cannot roll out until it is edited; `None`: it can, or the condition is about an
+/// earlier spec.
 #[must_use]
 pub fn stalled(group: &SyncGroup) -> Option<String> {
     let conditions = &group.status.as_ref()?.conditions;

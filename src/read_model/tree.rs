@@ -25,7 +25,7 @@ pub struct Node {
     /// The nodes below.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub children: Vec<Node>,
-    /// What the node is, for a reader that leaves some out.
+    /// Type of the node, for readers that leave some nodes out.
     #[serde(skip)]
     pub kind: NodeKind,
     /// Whether the node and all nodes below are as they should be.
@@ -33,7 +33,7 @@ pub struct Node {
     pub is_ok: bool,
 }
 
-/// What a node is.
+/// Type of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
     /// The SyncGroup, the root.

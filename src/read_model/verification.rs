@@ -40,13 +40,13 @@ pub struct JournalVerification {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Violation {
-    /// When the entry was written; `None`: the entry is missing.
+    /// Time at which the entry was written; `None`: the entry is missing.
     pub at: Option<Timestamp>,
     /// Number of the entry.
     pub entry: i64,
     /// Number of the rollout; `None`: the entry is missing.
     pub rollout: Option<i64>,
-    /// What is wrong.
+    /// Description of the violation.
     #[serde(rename = "violation")]
     pub message: String,
 }

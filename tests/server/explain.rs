@@ -303,7 +303,7 @@ async fn a_rollout_is_explained_recorded_and_verified() -> Result<()> {
         (&json!(2), &json!(1))
     );
     assert_eq!(history[1]["outcome"], "superseded", "{history:#}");
-    assert_eq!(history[0]["words"][0]["reason"], "again", "{history:#}");
+    assert_eq!(history[0]["actions"][0]["reason"], "again", "{history:#}");
     assert!(history[1].get("recordedFrom").is_none(), "{history:#}");
     world.stop().await?;
 

@@ -21,7 +21,7 @@ use crate::controller::hub::HubError;
 pub use past::Past;
 pub use present::{NamespaceObjects, Present};
 
-/// What is explained.
+/// The subject of an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// A SyncGroup.
@@ -71,14 +71,14 @@ pub struct SubjectExplanation {
     pub entry: Option<JournalEntry>,
     /// The state and what blocks it.
     pub explanation: Explanation,
-    /// When it may be done; `None`: not estimated.
+    /// Estimated time of completion; `None`: not estimated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
     /// The state of each cluster; empty for the present.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clusters: Vec<ClusterState>,
     /// The operator actions in effect; empty for the present.
-    #[serde(rename = "words", skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<RecordedAction>,
 }
 
@@ -88,7 +88,7 @@ pub struct SubjectExplanation {
 pub struct JournalEntry {
     /// Number of the entry.
     pub number: i64,
-    /// When it was written.
+    /// Time of the entry.
     pub written_at: Timestamp,
 }
 
@@ -118,11 +118,11 @@ pub struct ClusterState {
 pub struct EntryState {
     /// The admitted revision; empty: none.
     pub revision: String,
-    /// How far the revision is, such as `in progress` or `healthy since …`.
+    /// Progress of the revision, such as `in progress` or `healthy since …`.
     pub state: String,
 }
 
-/// Why a subject cannot be explained.
+/// Reason why a subject cannot be explained.
 #[derive(Debug, thiserror::Error)]
 pub enum ExplanationError {
     /// The group does not exist.
