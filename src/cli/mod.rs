@@ -65,7 +65,7 @@ enum Command {
     Plan(preview::PlanArguments),
     /// Pause a rollout: no more clusters start, clusters in flight finish
     Pause(actions::PlainArguments),
-    /// Promote a stage: the next stage starts before this one completes
+    /// Promote a stage: start the next stage before this stage completes
     Promote(actions::PromoteArguments),
     /// Allow the release that a rollback left behind to roll out again
     Release(actions::PlainArguments),

@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_secs(90 * 86_400);
 /// Options of `simulate`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Clusters that are suspended or unreachable now stay so. The simulation ignores the rollout in progress, operator actions, and \
+    after_help = "Clusters that are suspended or unreachable now stay suspended or unreachable. The simulation ignores the rollout in progress, operator actions, and \
                   spec.suspend of the group and of Syncs."
 )]
 pub(super) struct SimulateArguments {
@@ -58,7 +58,7 @@ pub(super) struct SimulateArguments {
     caller: CallerArguments,
 }
 
-/// When approvals are given.
+/// Time at which approvals are given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Approvals {
     After(Duration),

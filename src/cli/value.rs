@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// Why the value of an option is invalid: what is expected, with an example.
+/// Reason why the value of an option is invalid: the expected form, with an example.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct InvalidValue(Cow<'static, str>);

@@ -19,12 +19,12 @@ use crate::cli::lists::{self, Namespaced};
 use crate::controller::caches::release_snapshots;
 use crate::read_model::history::is_release_of;
 
-/// The longest `generateName` that leaves room for what the API server adds.
+/// Maximum length of `generateName`: the API server appends a suffix.
 const PREFIX: usize = 240;
-/// Revisions that an error lists.
+/// Maximum number of revisions that an error lists.
 const NAMED: usize = 10;
 
-/// What an action applies to; empty: the whole rollout.
+/// The subject of an action; empty: the whole rollout.
 #[derive(Debug, Default)]
 pub(super) struct ActionSubject {
     pub(super) cluster: Option<String>,
@@ -269,7 +269,7 @@ impl ActionContext {
     }
 }
 
-/// Why an action would change nothing.
+/// Reason why an action would change nothing.
 #[derive(Debug, PartialEq, Eq)]
 enum NoEffect {
     /// The rollout has succeeded; what the caller may want instead.
@@ -278,7 +278,7 @@ enum NoEffect {
     NoHeldRelease,
 }
 
-/// Why an action would change nothing; `None`: it may change something.
+/// Returns the reason why an action would change nothing; `None`: it may change something.
 fn no_effect(group: &SyncGroup, rollout: &RolloutStatus, action: ActionType) -> Option<NoEffect> {
     let status = group.status.as_ref();
     if action == ActionType::Release {

@@ -21,7 +21,8 @@ pub(super) struct ActionArguments {
     /// Reason; it is recorded with the action
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// Number of the rollout; the action is refused if it is not the current one. Default: the current rollout
+    /// Number of the rollout. The action is refused if this rollout is not in effect any more. Default: the current
+    /// rollout
     #[arg(long, value_name = "ID")]
     rollout: Option<i64>,
     #[command(flatten)]

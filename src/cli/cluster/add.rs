@@ -46,7 +46,7 @@ pub(super) struct AddArguments {
     /// Namespace of the Cluster on the management cluster
     #[arg(long, short, value_name = "NS")]
     namespace: String,
-    /// Labels of the Cluster, separated by commas. Default: none, or those of an earlier run
+    /// Labels of the Cluster, separated by commas. Default: the labels of an earlier run, or none
     #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',', value_parser = label)]
     labels: Vec<(String, String)>,
     /// Print the objects without creating them

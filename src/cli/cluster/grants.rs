@@ -11,14 +11,14 @@ use starling_api::SYSTEM_NAMESPACE;
 
 use super::manifest::Manifest;
 
-/// What Syncs without a serviceAccountName may do.
+/// Permissions of Syncs without a serviceAccountName.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Grant {
     /// Apply any object.
     Everything,
     /// Nothing: each Sync impersonates a ServiceAccount.
     ImpersonateOnly,
-    /// What an existing ClusterRole of the member allows.
+    /// The permissions of an existing ClusterRole of the member.
     Role(String),
 }
 

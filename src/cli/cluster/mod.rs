@@ -7,7 +7,7 @@ mod plan;
 
 use clap::{Args, Subcommand};
 
-/// What is done with clusters.
+/// Subcommands of `cluster`.
 #[derive(Debug, Args)]
 pub(super) struct ClusterArguments {
     #[command(subcommand)]

@@ -68,7 +68,7 @@ impl Existing {
             .find(|cluster| cluster.name_any() == named.name)
     }
 
-    /// Why the member with this cluster ID cannot be added under this name, and what to do instead.
+    /// Returns the reason why the member with this cluster ID cannot be added under this name, and what to do instead.
     pub(super) fn conflict(&self, named: ClusterName<'_>, member: &str) -> Option<String> {
         let ClusterName { namespace, name } = named;
         let id = |cluster: &Cluster| {

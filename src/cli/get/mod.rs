@@ -24,7 +24,7 @@ use crate::read_model::listing::Summarize;
 /// Options of `get`.
 #[derive(Debug, Args)]
 pub(super) struct GetArguments {
-    /// Kind to display; singular, plural and short names of kubectl work, too
+    /// Kind to display; also accepts the singular, plural and short names of kubectl
     #[arg(value_name = "KIND", value_enum, default_value_t = Kind::Groups)]
     kind: Kind,
     /// Names of the objects. Default: all

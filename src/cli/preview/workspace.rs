@@ -34,13 +34,13 @@ pub(super) struct Workspace {
     _folder: TempDir,
 }
 
-/// Why there is no release digest.
+/// Reason why there is no release digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("entry {entry}: {message}")]
 pub(super) struct DigestError {
     /// The entry that cannot be built.
     entry: String,
-    /// Why.
+    /// Reason.
     message: String,
 }
 
