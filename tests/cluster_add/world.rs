@@ -292,15 +292,19 @@ impl Scene {
 
     /// Requests a reconcile of a Cluster and waits until it is done.
     pub(crate) async fn reconcile(&self, name: &str) -> Result<()> {
-        let asked = jiff::Timestamp::now().to_string();
-        let patch = json!({"metadata": {"annotations": {REQUESTED_AT: asked}}});
+        let requested = jiff::Timestamp::now().to_string();
+        let patch = json!({"metadata": {"annotations": {REQUESTED_AT: requested}}});
         let api: Api<Cluster> = Api::namespaced(self.fleet().hub().clone(), self.namespace);
         api.patch(name, &PatchParams::default(), &Patch::Merge(patch))
             .await?;
-        wait::until(TIMEOUT, format!("a look at Cluster {name}"), async || {
+        wait::until(TIMEOUT, format!("a reconcile of Cluster {name}"), async || {
             let cluster = self.cluster(name).await.map_err(|e| format!("{e:#}"))?;
             let handled = cluster.status.unwrap_or_default().last_handled_reconcile_at;
-            if handled == asked { Ok(()) } else { Err(handled) }
+            if handled == requested {
+                Ok(())
+            } else {
+                Err(handled)
+            }
         })
         .await?;
         Ok(())

@@ -339,7 +339,7 @@ async fn t67_floods_are_cut_off_and_use_little_memory() -> Result<()> {
             sync_ready(sync).0 == "True"
         })
         .await?;
-    let reconcile_request = json!({"metadata": {"annotations": {REQUESTED_AT: "look"}}});
+    let reconcile_request = json!({"metadata": {"annotations": {REQUESTED_AT: "now"}}});
     scene
         .fleet
         .patch::<SyncResource>("g-app-pages", reconcile_request)
@@ -402,7 +402,7 @@ async fn t68_nothing_is_deleted_on_a_lying_cluster_and_its_state_is_detected() -
             .count()
     };
     assert_eq!(patched(&scene), OBJECTS);
-    let reconcile_request = json!({"metadata": {"annotations": {REQUESTED_AT: "look"}}});
+    let reconcile_request = json!({"metadata": {"annotations": {REQUESTED_AT: "now"}}});
     scene
         .fleet
         .patch::<SyncResource>("g-app-liar", reconcile_request)

@@ -230,17 +230,17 @@ fn of_retry(world: &World, written: &Written) -> Option<Violation> {
 
 /// Checks a write of a Sync: the newest entry of the journal is of its rollout, and contains this decision.
 pub(crate) fn of_journal(written: &Written, journal: Option<&(i64, RecordedPlan)>) -> Option<Violation> {
-    let found = journal.is_some_and(|(rollout, look)| {
-        let release = match look.plan.decisions.get(&written.cluster) {
+    let found = journal.is_some_and(|(rollout, recorded)| {
+        let release = match recorded.plan.decisions.get(&written.cluster) {
             Some(Decision::Start { to: To::Release, .. }) if written.retried_for.is_none() => {
-                Some(&look.input.rollout.release)
+                Some(&recorded.input.rollout.release)
             }
             Some(Decision::Start {
                 to: To::LastKnownGood,
                 ..
-            }) if written.retried_for.is_none() => known_good(look, &written.cluster),
+            }) if written.retried_for.is_none() => known_good(recorded, &written.cluster),
             Some(Decision::Retry { requested_at, .. }) if written.retried_for == Some(*requested_at) => {
-                Some(&look.input.rollout.release)
+                Some(&recorded.input.rollout.release)
             }
             _ => None,
         };
@@ -251,8 +251,8 @@ pub(crate) fn of_journal(written: &Written, journal: Option<&(i64, RecordedPlan)
     })
 }
 
-fn known_good<'l>(look: &'l RecordedPlan, cluster: &str) -> Option<&'l String> {
-    let entries = &look.input.clusters.get(cluster)?.entries;
+fn known_good<'a>(recorded: &'a RecordedPlan, cluster: &str) -> Option<&'a String> {
+    let entries = &recorded.input.clusters.get(cluster)?.entries;
     entries.get(ENTRY)?.known_good.as_ref()
 }
 
@@ -282,9 +282,9 @@ pub(crate) fn of_removal(
             violations.push(Violation::RemovedUnsettled { cluster: cluster() });
         }
     }
-    let found = journal.is_some_and(|(rollout, look)| {
+    let found = journal.is_some_and(|(rollout, recorded)| {
         let rolls = world.rollout().is_some_and(|current| current.id == *rollout);
-        rolls && look.plan.removals.get(&removal.sync) == Some(&RemovalDecision::Remove)
+        rolls && recorded.plan.removals.get(&removal.sync) == Some(&RemovalDecision::Remove)
     });
     if !found {
         violations.push(Violation::RemovalNotInJournal { cluster: cluster() });

@@ -13,8 +13,8 @@ async fn newest(ledger: &Ledger) -> Option<(i64, RecordedPlan)> {
     let mut newest: Option<(i64, RecordedPlan)> = None;
     for entry in ledger.journal_tail(UID).await.unwrap() {
         let body = Body::read(&entry.body).unwrap();
-        let look = RecordedPlan::after(newest.map(|(_, look)| look), body).unwrap();
-        newest = Some((entry.rollout, look));
+        let recorded = RecordedPlan::after(newest.map(|(_, recorded)| recorded), body).unwrap();
+        newest = Some((entry.rollout, recorded));
     }
     newest
 }
