@@ -43,12 +43,12 @@ pub struct RolloutStrategy {
     /// every release in order. Defaults to Replace.
     #[serde(default)]
     pub on_new_revision: OnNewRevision,
-    /// What to do when more than `maxFailures` clusters have failed or a gate has failed. Pause starts no
-    /// more clusters; Rollback rolls back to the last known good release; Continue goes on and counts a
-    /// failed gate as passed. Defaults to Pause.
+    /// What to do when more than `maxFailures` clusters have failed or a gate has failed. Pause stops starting
+    /// clusters; Rollback rolls back to the last known good release; Continue continues the rollout and counts
+    /// a failed gate as passed. Defaults to Pause.
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// What to do with a cluster that is unreachable before its admission. Skip passes over it and admits it
+    /// What to do with a cluster that is unreachable before its admission. Skip skips the cluster and admits it
     /// once it is reachable again; Wait blocks its stage. Defaults to Skip.
     #[serde(default)]
     pub on_unreachable: OnUnreachable,
@@ -82,19 +82,19 @@ pub enum OnNewRevision {
 /// Reaction to more failed clusters than `maxFailures`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnFailure {
-    /// Start no more clusters.
+    /// Stop starting clusters.
     #[default]
     Pause,
     /// Roll back to the last release that succeeded on the whole group.
     Rollback,
-    /// Go on.
+    /// Continue the rollout; a failed gate counts as passed.
     Continue,
 }
 
 /// Reaction to an unreachable cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnUnreachable {
-    /// Pass over the cluster, and admit it to the latest release once it is reachable again.
+    /// Skip the cluster, and admit it to the latest release once it is reachable again.
     #[default]
     Skip,
     /// Block the stage until the cluster is reachable.

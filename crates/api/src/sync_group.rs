@@ -289,7 +289,7 @@ pub enum RolloutPhase {
     Pending,
     /// The rollout is in progress.
     Progressing,
-    /// An operator, a failure limit or a cluster on hold keeps the rollout from going on.
+    /// An operator, a failure limit or a cluster on hold blocks the rollout.
     Paused,
     /// A rollback is in progress.
     RollingBack,
