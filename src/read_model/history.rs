@@ -294,30 +294,47 @@ fn describe(spec: &starling_api::RolloutActionSpec) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use starling_api::{EntryRevision, SyncEntry};
+    use starling_core::rollout::ReleaseSnapshot;
+    use starling_core::target;
 
     use super::*;
 
+    /// Returns a release of one entry at a revision.
+    fn release(revision: &str) -> ReleaseSnapshot {
+        let entry = json!({"name": "app", "sourceRef": {"name": "shop"}, "path": "./app"});
+        let entry: SyncEntry = serde_json::from_value(entry).unwrap();
+        ReleaseSnapshot {
+            digest: target::of_release(&[("app", revision, &entry.template)]),
+            revisions: vec![EntryRevision {
+                sync: "app".into(),
+                revision: revision.into(),
+            }],
+            entries: vec![entry],
+        }
+    }
+
     #[test]
     fn queued_releases_are_not_part_of_the_history() {
-        let release =
-            |digest: &str| json!({"release": digest, "revisions": [{"sync": "app", "revision": digest}]});
+        let queued = release("queued");
+        let queued = json!({"release": queued.digest, "revisions": queued.revisions});
         let group: SyncGroup = serde_json::from_value(json!({
             "apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup",
             "metadata": {"name": "shop", "uid": "u"}, "spec": {"clusterSelector": {}},
-            "status": {"queue": [release("queued")], "rollout": {
+            "status": {"queue": [queued], "rollout": {
                 "id": 3, "phase": "RollingBack", "direction": "BackAtOnce", "startTime": "2026-11-21T11:00:00Z",
                 "revisions": [{"sync": "app", "revision": "good"}],
             }},
         }))
         .unwrap();
-        let kept = |digest: &str, rollout: i64, minute: i64, uid: &str| -> ControllerRevision {
+        let kept = |revision: &str, rollout: i64, minute: i64, uid: &str| -> ControllerRevision {
             serde_json::from_value(json!({
                 "metadata": {
-                    "name": digest, "creationTimestamp": format!("2026-11-21T10:0{minute}:00Z"),
+                    "name": revision, "creationTimestamp": format!("2026-11-21T10:0{minute}:00Z"),
                     "ownerReferences": [{"apiVersion": "v1", "kind": "SyncGroup", "name": "shop", "uid": uid}],
                 },
                 "revision": rollout,
-                "data": {"digest": digest, "revisions": [{"sync": "app", "revision": digest}], "entries": []},
+                "data": release(revision),
             }))
             .unwrap()
         };
