@@ -268,7 +268,7 @@ const NOT_REASONS: [&str; 11] = [
 ];
 
 fn reasons_in(code: &str) -> BTreeSet<String> {
-    let code = code.split("#[cfg(test)]").next().unwrap_or_default();
+    let code = code.split("[cfg(test)]").next().unwrap_or_default();
     code.lines()
         // The name of a type in a `Debug` implementation is not a reason either.
         .filter(|line| !line.trim_start().starts_with("//") && !line.contains("debug_struct("))

@@ -217,6 +217,13 @@ fn group_cases() -> Vec<Case> {
         ),
         ("SyncGroup", twice, "Duplicate value: {\"name\":\"app\"}"),
         ("SyncGroup", json!({"syncs": many}), "must have at most 50 items"),
+        // Without an entry, a group removes what all its entries applied.
+        (
+            "SyncGroup",
+            json!({"syncs": []}),
+            "spec.syncs: Invalid value: 0: spec.syncs in body should have at least 1 items",
+        ),
+        ("SyncGroup", json!({"syncs": null}), "spec.syncs: Required value"),
         (
             "SyncGroup",
             json!({"syncs": [{"name": "app"}]}),

@@ -72,9 +72,9 @@ pub struct SyncGroupSpec {
     /// selects all of them.
     #[schemars(with = "schema::LabelSelector")]
     pub cluster_selector: LabelSelector,
-    /// Entries of the group. The controller creates one Sync for each entry and selected cluster.
+    /// Entries of the group, at least one. The controller creates one Sync for each entry and selected cluster.
     #[serde(default)]
-    #[schemars(length(max = 50), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[schemars(!default, length(min = 1, max = 50), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub syncs: Vec<SyncEntry>,
     /// What to do with the objects on a cluster that is no longer selected. Orphan leaves them; Delete
     /// deletes them. Defaults to Orphan.

@@ -2,7 +2,6 @@
 
 mod error;
 mod installation;
-#[cfg(test)]
 pub mod testing;
 
 use std::collections::BTreeMap;

@@ -1,5 +1,7 @@
 //! A management cluster that tests answer for.
 
+#![cfg(test)]
+
 use http::request::Parts;
 use kube::client::Body;
 use serde_json::{Value, json};
