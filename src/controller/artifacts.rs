@@ -109,7 +109,7 @@ impl ArtifactError {
     }
 }
 
-type Answer<'a, T> = BoxFuture<'a, Result<T, ArtifactError>>;
+type ArtifactFuture<'a, T> = BoxFuture<'a, Result<T, ArtifactError>>;
 
 /// The port: artifacts of every kind of origin.
 pub trait Artifacts: Send + Sync {
@@ -119,22 +119,26 @@ pub trait Artifacts: Send + Sync {
         origin: &'a Origin,
         policy: &'a RefPolicy,
         timeout: Duration,
-    ) -> Answer<'a, Artifact>;
+    ) -> ArtifactFuture<'a, Artifact>;
 
     /// Makes sure that the content is at hand.
-    fn fetch<'a>(&'a self, artifact: &'a Artifact, timeout: Duration) -> Answer<'a, ()>;
+    fn fetch<'a>(&'a self, artifact: &'a Artifact, timeout: Duration) -> ArtifactFuture<'a, ()>;
 
     /// Whether an artifact continues an older revision of its origin; `None`: that is not known.
-    fn is_descendant<'a>(&'a self, older: &'a Revision, artifact: &'a Artifact) -> Answer<'a, Option<bool>>;
+    fn is_descendant<'a>(
+        &'a self,
+        older: &'a Revision,
+        artifact: &'a Artifact,
+    ) -> ArtifactFuture<'a, Option<bool>>;
 
     /// Keeps the content, also when the origin no longer has it, until [`Self::release`].
-    fn keep<'a>(&'a self, artifact: &'a Artifact) -> Answer<'a, ()>;
+    fn keep<'a>(&'a self, artifact: &'a Artifact) -> ArtifactFuture<'a, ()>;
 
     /// Ends that. `digest`: as [`Self::kept`] lists it.
-    fn release<'a>(&'a self, origin: &'a Origin, digest: &'a str) -> Answer<'a, ()>;
+    fn release<'a>(&'a self, origin: &'a Origin, digest: &'a str) -> ArtifactFuture<'a, ()>;
 
     /// Digests of what is kept of an origin.
-    fn kept<'a>(&'a self, origin: &'a Origin) -> Answer<'a, BTreeSet<String>>;
+    fn kept<'a>(&'a self, origin: &'a Origin) -> ArtifactFuture<'a, BTreeSet<String>>;
 
     /// Deletes what is at hand of all origins but these ([`Origin::fingerprint`]). Returns how many were deleted.
     fn retain<'a>(&'a self, origins: BTreeSet<String>) -> BoxFuture<'a, io::Result<usize>>;
@@ -189,7 +193,7 @@ impl Artifacts for ArtifactStores {
         origin: &'a Origin,
         policy: &'a RefPolicy,
         timeout: Duration,
-    ) -> Answer<'a, Artifact> {
+    ) -> ArtifactFuture<'a, Artifact> {
         async move {
             let Origin::Git(access) = origin;
             let refs = match policy {
@@ -204,7 +208,7 @@ impl Artifacts for ArtifactStores {
         .boxed()
     }
 
-    fn fetch<'a>(&'a self, artifact: &'a Artifact, timeout: Duration) -> Answer<'a, ()> {
+    fn fetch<'a>(&'a self, artifact: &'a Artifact, timeout: Duration) -> ArtifactFuture<'a, ()> {
         async move {
             let Origin::Git(access) = &artifact.origin;
             let reference = artifact.reference.as_deref();
@@ -216,7 +220,11 @@ impl Artifacts for ArtifactStores {
         .boxed()
     }
 
-    fn is_descendant<'a>(&'a self, older: &'a Revision, artifact: &'a Artifact) -> Answer<'a, Option<bool>> {
+    fn is_descendant<'a>(
+        &'a self,
+        older: &'a Revision,
+        artifact: &'a Artifact,
+    ) -> ArtifactFuture<'a, Option<bool>> {
         async move {
             let Origin::Git(access) = &artifact.origin;
             Ok(self
@@ -227,7 +235,7 @@ impl Artifacts for ArtifactStores {
         .boxed()
     }
 
-    fn keep<'a>(&'a self, artifact: &'a Artifact) -> Answer<'a, ()> {
+    fn keep<'a>(&'a self, artifact: &'a Artifact) -> ArtifactFuture<'a, ()> {
         async move {
             let Origin::Git(access) = &artifact.origin;
             Ok(self.git.pin(access, artifact.digest(), artifact.digest()).await?)
@@ -235,7 +243,7 @@ impl Artifacts for ArtifactStores {
         .boxed()
     }
 
-    fn release<'a>(&'a self, origin: &'a Origin, digest: &'a str) -> Answer<'a, ()> {
+    fn release<'a>(&'a self, origin: &'a Origin, digest: &'a str) -> ArtifactFuture<'a, ()> {
         async move {
             let Origin::Git(access) = origin;
             Ok(self.git.unpin(access, digest).await?)
@@ -243,7 +251,7 @@ impl Artifacts for ArtifactStores {
         .boxed()
     }
 
-    fn kept<'a>(&'a self, origin: &'a Origin) -> Answer<'a, BTreeSet<String>> {
+    fn kept<'a>(&'a self, origin: &'a Origin) -> ArtifactFuture<'a, BTreeSet<String>> {
         async move {
             let Origin::Git(access) = origin;
             Ok(self.git.list_pins(access).await?.into_keys().collect())

@@ -9,11 +9,11 @@ use starling_core::ignore::{IgnoreError, IgnoreRules};
 use starling_core::revision::{Revision, RevisionError};
 
 use super::artifacts::Artifact;
+use super::caches::origins::{OriginCache, OriginError};
 use super::caches::renders::RenderCache;
 use super::decryption::{Keys, KeysError};
 use super::hub::Hub;
 use super::manifests::{RenderFailure, RenderJob, Rendered};
-use super::origins::{OriginError, Origins};
 
 /// Why an entry cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub struct Builder<'a> {
     /// Where Secrets are.
     pub hub: &'a Hub,
     /// Where artifacts come from.
-    pub origins: &'a Origins,
+    pub origins: &'a OriginCache,
     /// What builds and keeps them.
     pub renders: &'a RenderCache,
     /// Whether http:// and file:// are accepted.

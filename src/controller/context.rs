@@ -4,19 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::artifacts::Artifacts;
+use super::caches::availability::AvailabilityCache;
 use super::caches::cache::Cache;
 use super::caches::connections::Connections;
+use super::caches::origins::OriginCache;
 use super::caches::pins::Pins;
 use super::caches::renders::RenderCache;
 use super::caches::{Caches, ClusterCaches, GroupCaches, ObjectCaches, SyncCaches, Times};
+use super::event_handlers::EventHandlers;
 use super::events::Events;
 use super::hub::Hub;
-use super::lanes::Lanes;
-use super::origins::Origins;
-use super::pace::Pace;
 use super::ports::{Ledger, Web};
 use super::queues::Queues;
-use super::wake::Wake;
+use super::start_rates::StartRates;
 use super::workqueue::Workqueue;
 use jiff::Timestamp;
 use starling_api::{Cluster, Source};
@@ -43,7 +43,7 @@ pub struct Context {
     /// What the reconcilers ask and write to besides the management cluster.
     pub adapters: Adapters,
     /// How fast work may start.
-    pub pace: Pace,
+    pub start_rates: StartRates,
     /// Part of every owner label.
     pub installation: String,
     /// Whether `http://` and `file://` are accepted.
@@ -71,8 +71,8 @@ impl Context {
 
     /// The queues of all loops, to wake what an event concerns.
     #[must_use]
-    pub fn wake(&self) -> Wake<'_> {
-        Wake {
+    pub fn event_handlers(&self) -> EventHandlers<'_> {
+        EventHandlers {
             objects: &self.objects,
             queues: &self.queues,
             waiting: &self.caches.sync.waiting,
@@ -85,12 +85,12 @@ impl Context {
         SourceContext {
             hub: &self.hub,
             clock: &self.clock,
-            wake: self.wake(),
+            handlers: self.event_handlers(),
             sources: &self.objects.sources,
             origins: &self.caches.source.origins,
             pins: &self.caches.source.pins,
             artifacts: &*self.adapters.artifacts,
-            pace: &self.pace,
+            start_rates: &self.start_rates,
             allow_insecure_sources: self.allow_insecure_sources,
         }
     }
@@ -100,16 +100,16 @@ impl Context {
     pub fn of_cluster(&self) -> ClusterContext<'_> {
         let ClusterCaches {
             connections,
-            lanes,
+            availability,
             token_renewals,
         } = &self.caches.cluster;
         ClusterContext {
             hub: &self.hub,
             clock: &self.clock,
-            wake: self.wake(),
+            handlers: self.event_handlers(),
             clusters: &self.objects.clusters,
             connections,
-            lanes,
+            availability,
             token_renewals,
             network: &self.adapters.network,
         }
@@ -121,16 +121,16 @@ impl Context {
         SyncContext {
             hub: &self.hub,
             clock: &self.clock,
-            wake: self.wake(),
+            handlers: self.event_handlers(),
             events: &self.events,
             objects: &self.objects,
             caches: &self.caches.sync,
             connections: &self.caches.cluster.connections,
-            lanes: &self.caches.cluster.lanes,
+            availability: &self.caches.cluster.availability,
             origins: &self.caches.source.origins,
             renders: &self.renders,
             ledger: &*self.adapters.ledger,
-            pace: &self.pace,
+            start_rates: &self.start_rates,
             installation: &self.installation,
             allow_insecure_sources: self.allow_insecure_sources,
         }
@@ -142,7 +142,7 @@ impl Context {
         GroupContext {
             hub: &self.hub,
             clock: &self.clock,
-            wake: self.wake(),
+            handlers: self.event_handlers(),
             events: &self.events,
             objects: &self.objects,
             caches: &self.caches.group,
@@ -164,17 +164,17 @@ pub struct SourceContext<'a> {
     /// What time it is.
     pub clock: &'a Clock,
     /// Wakes what a change of a Source concerns.
-    pub wake: Wake<'a>,
+    pub handlers: EventHandlers<'a>,
     /// The Sources.
     pub sources: &'a Cache<Source>,
     /// Where their artifacts come from.
-    pub origins: &'a Origins,
+    pub origins: &'a OriginCache,
     /// The artifacts that stay at hand.
     pub pins: &'a Pins,
     /// The artifacts.
     pub artifacts: &'a dyn Artifacts,
     /// How fast an origin is asked.
-    pub pace: &'a Pace,
+    pub start_rates: &'a StartRates,
     /// Whether `http://` and `file://` are accepted.
     pub allow_insecure_sources: bool,
 }
@@ -187,13 +187,13 @@ pub struct ClusterContext<'a> {
     /// What time it is.
     pub clock: &'a Clock,
     /// Wakes what a change of a Cluster concerns.
-    pub wake: Wake<'a>,
+    pub handlers: EventHandlers<'a>,
     /// The Clusters.
     pub clusters: &'a Cache<Cluster>,
     /// The clients of the members.
     pub connections: &'a Connections,
     /// How the members respond.
-    pub lanes: &'a Lanes,
+    pub availability: &'a AvailabilityCache,
     /// When a renewal of a token that failed is tried again.
     pub token_renewals: &'a Times,
     /// How members are reached.
@@ -208,7 +208,7 @@ pub struct SyncContext<'a> {
     /// What time it is.
     pub clock: &'a Clock,
     /// Wakes what a change of a Sync concerns.
-    pub wake: Wake<'a>,
+    pub handlers: EventHandlers<'a>,
     /// What is reported as events.
     pub events: &'a Events,
     /// The objects of the management cluster.
@@ -218,15 +218,15 @@ pub struct SyncContext<'a> {
     /// The clients of the members.
     pub connections: &'a Connections,
     /// How the members respond.
-    pub lanes: &'a Lanes,
+    pub availability: &'a AvailabilityCache,
     /// Where the artifacts of Sources come from.
-    pub origins: &'a Origins,
+    pub origins: &'a OriginCache,
     /// Rendered sets, by digest.
     pub renders: &'a RenderCache,
     /// Attempts, admissions and member records.
     pub ledger: &'a dyn Ledger,
     /// How fast attempts may start.
-    pub pace: &'a Pace,
+    pub start_rates: &'a StartRates,
     /// Part of every owner label.
     pub installation: &'a str,
     /// Whether `http://` and `file://` are accepted.
@@ -241,7 +241,7 @@ pub struct GroupContext<'a> {
     /// What time it is.
     pub clock: &'a Clock,
     /// Wakes what a change of a group or its Syncs concerns.
-    pub wake: Wake<'a>,
+    pub handlers: EventHandlers<'a>,
     /// What is reported as events.
     pub events: &'a Events,
     /// The objects of the management cluster.
@@ -251,7 +251,7 @@ pub struct GroupContext<'a> {
     /// The queue of groups. A gate task wakes its group.
     pub queue: &'a Arc<Workqueue>,
     /// Where the artifacts of Sources come from.
-    pub origins: &'a Origins,
+    pub origins: &'a OriginCache,
     /// Rendered sets, by digest.
     pub renders: &'a RenderCache,
     /// Rollouts, admissions and the journal.

@@ -36,14 +36,14 @@ pub async fn pin(
 /// Ends the pins that nothing needs: once after a start, and where commits have come since the last time. Where it is
 /// not known which are needed, none is ended before the next sweep.
 pub async fn end_unneeded(context: &Context) {
-    if !context.caches.source.pins.take_turn() {
+    if !context.caches.source.pins.begin_sweep() {
         return;
     }
     match sweep(context).await {
         Ok(0) => {}
         Ok(count) => tracing::debug!(count, "pins ended"),
         Err(error) => {
-            context.caches.source.pins.give_back_turn();
+            context.caches.source.pins.retry_sweep();
             tracing::warn!(error = %crate::chain(&error), "cannot end unneeded pins");
         }
     }

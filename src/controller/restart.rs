@@ -30,7 +30,7 @@ pub(super) async fn resume(context: &Context) -> Result<(), LedgerError> {
     }
     context.adapters.ledger.close_interrupted(context.now()).await?;
     close_rollouts(context).await?;
-    let remembered = remembered(context).await;
+    let due_times = due_times(context).await;
     let boot = context.now().to_string();
 
     let sources: Vec<_> = context
@@ -65,7 +65,7 @@ pub(super) async fn resume(context: &Context) -> Result<(), LedgerError> {
         let key = ObjectKey::of(&*sync);
         let leaves = sync.metadata.deletion_timestamp.is_some();
         if !leaves && is_in_step(context, &key, &sync) {
-            let check = next_check(&sync, remembered.get(&key).copied(), &boot, context.now());
+            let check = next_check(&sync, due_times.get(&key).copied(), &boot, context.now());
             context.caches.sync.deadlines.set(&key, check);
             let wait = check
                 .duration_since(context.now())
@@ -100,8 +100,8 @@ fn enqueue(context: &Context, of: Loop, keys: Vec<ObjectKey>, boot: &str) {
 
 /// When a Sync that is in step is next checked for drift: as the ledger remembers, otherwise some time within its
 /// interval.
-fn next_check(sync: &SyncResource, remembered: Option<Timestamp>, boot: &str, now: Timestamp) -> Timestamp {
-    remembered.filter(|due| *due > now).unwrap_or_else(|| {
+fn next_check(sync: &SyncResource, recorded: Option<Timestamp>, boot: &str, now: Timestamp) -> Timestamp {
+    recorded.filter(|due| *due > now).unwrap_or_else(|| {
         let wait = spread(
             sync.spec.template.interval.as_std(),
             hash64(&[&sync.uid().unwrap_or_default(), boot]),
@@ -126,7 +126,7 @@ fn is_in_step(context: &Context, key: &ObjectKey, sync: &SyncResource) -> bool {
 }
 
 /// When each Sync was due for the last process. From a ledger that cannot be read nothing is known.
-async fn remembered(context: &Context) -> BTreeMap<ObjectKey, Timestamp> {
+async fn due_times(context: &Context) -> BTreeMap<ObjectKey, Timestamp> {
     match context.adapters.ledger.load_queue().await {
         Ok(queue) => queue
             .into_iter()

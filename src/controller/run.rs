@@ -16,23 +16,23 @@ use tokio_util::sync::CancellationToken;
 
 use super::artifacts::ArtifactStores;
 use super::cache::{Change, ObjectKey};
+use super::caches::availability::AvailabilityCache;
 use super::caches::renders::RenderCache;
 use super::caches::sync_index::SyncCache;
 use super::caches::{Caches, ObjectCaches};
 use super::context::{Adapters, Context};
+use super::event_handlers::ChangedBy;
 use super::events::Events;
-use super::exported_trees::ExportedTrees;
 use super::hub::{Hub, HubError};
-use super::lanes::Lanes;
-use super::pace::Pace;
 use super::pins;
 use super::ports::Ports;
 use super::queues::{Loop, Queues};
 use super::restart;
 use super::shares::Limits;
-use super::wake::By;
+use super::start_rates::StartRates;
+use super::tree_renderer::TreeRenderer;
 use super::watch::follow;
-use super::work::{Crew, Schedule};
+use super::work::{Schedule, Workers};
 use super::workqueue::{LaneRules, Workqueue};
 use crate::controller::waits;
 
@@ -116,12 +116,12 @@ impl Controller {
         let schedule = Arc::new(Schedule::default());
         let mut workers = JoinSet::new();
         for of in Loop::ALL {
-            let crew = Arc::new(Crew::new(of, context.clone(), schedule.clone()));
+            let shared = Arc::new(Workers::new(of, context.clone(), schedule.clone()));
             for _ in 0..workers_of(of, &settings) {
-                workers.spawn(crew.clone().work(stop.clone()));
+                workers.spawn(shared.clone().work(stop.clone()));
             }
         }
-        tasks.spawn(keep(context.clone(), schedule.clone(), stop.clone()));
+        tasks.spawn(housekeep(context.clone(), schedule.clone(), stop.clone()));
         tracing::info!("controller ready");
         Ok(Self {
             context,
@@ -176,7 +176,7 @@ async fn open(settings: &Settings) -> Result<Ports, StartError> {
         clock: Clock::system(),
         network: Network::system(),
         ledger: Arc::new(ledger),
-        manifest_builder: Arc::new(ExportedTrees::new(artifacts.clone(), renderer)),
+        manifest_builder: Arc::new(TreeRenderer::new(artifacts.clone(), renderer)),
         artifacts: Arc::new(artifacts),
         web: Arc::new(Web::default()),
     })
@@ -200,7 +200,7 @@ pub(super) fn assemble(ports: Ports, hub: Hub, installation: String, settings: &
     } = ports;
     let (objects, caches) = (ObjectCaches::default(), Caches::new(clock.clone()));
     let queues = Queues {
-        syncs: Workqueue::with_lanes(lane_rules(settings, &objects.syncs, &caches.cluster.lanes)),
+        syncs: Workqueue::with_lanes(lane_rules(settings, &objects.syncs, &caches.cluster.availability)),
         ..Queues::default()
     };
     Context {
@@ -217,21 +217,25 @@ pub(super) fn assemble(ports: Ports, hub: Hub, installation: String, settings: &
             web,
             ledger,
         },
-        pace: Pace::default(),
+        start_rates: StartRates::default(),
         installation,
         allow_insecure_sources: settings.allow_insecure_sources,
     }
 }
 
 /// One lane per cluster in the queue of Syncs: what one cluster, or all bad ones together, may hold of the workers.
-fn lane_rules(settings: &Settings, syncs: &Arc<SyncCache>, lanes: &Arc<Lanes>) -> LaneRules {
-    let (syncs, lanes) = (syncs.clone(), lanes.clone());
+fn lane_rules(
+    settings: &Settings,
+    syncs: &Arc<SyncCache>,
+    availability: &Arc<AvailabilityCache>,
+) -> LaneRules {
+    let (syncs, availability) = (syncs.clone(), availability.clone());
     LaneRules {
         lane_of: Box::new(move |key| {
             let sync = syncs.get(key)?;
             Some(ObjectKey::new(&key.namespace, &sync.spec.cluster_ref.name))
         }),
-        is_suspect: Box::new(move |cluster| lanes.is_suspect(cluster)),
+        is_suspect: Box::new(move |cluster| availability.is_suspect(cluster)),
         limits: Limits::of(workers_of(Loop::Sync, settings)),
     }
 }
@@ -244,27 +248,27 @@ fn follow_all(
     tasks: &mut JoinSet<()>,
 ) {
     macro_rules! follow_kind {
-        ($cache:ident, $wake:ident) => {{
-            let (wakes, resumed) = (context.clone(), resumed.clone());
+        ($cache:ident, $handler:ident) => {{
+            let (context, resumed) = (context.clone(), resumed.clone());
             tasks.spawn(follow(
                 context.hub.clone(),
                 namespace.cloned(),
                 context.objects.$cache.clone(),
                 move |change: Change<_>| {
                     if resumed.load(Ordering::SeqCst) {
-                        wakes.wake().$wake(&change, By::Others);
+                        context.event_handlers().$handler(&change, ChangedBy::Others);
                     }
                 },
                 stop.clone(),
             ));
         }};
     }
-    follow_kind!(sources, for_source);
-    follow_kind!(clusters, for_cluster);
-    follow_kind!(syncs, for_sync);
-    follow_kind!(groups, for_group);
-    follow_kind!(approvals, for_approval);
-    follow_kind!(actions, for_action);
+    follow_kind!(sources, on_source);
+    follow_kind!(clusters, on_cluster);
+    follow_kind!(syncs, on_sync);
+    follow_kind!(groups, on_group);
+    follow_kind!(approvals, on_approval);
+    follow_kind!(actions, on_action);
 }
 
 /// Deletes the content of Sources that are gone and of credentials that were replaced.
@@ -288,7 +292,7 @@ async fn drop_unused_artifacts(context: &Context) {
 }
 
 /// Housekeeping.
-async fn keep(context: Arc<Context>, schedule: Arc<Schedule>, stop: CancellationToken) {
+async fn housekeep(context: Arc<Context>, schedule: Arc<Schedule>, stop: CancellationToken) {
     let mut save = tokio::time::interval(waits::SAVE_INTERVAL);
     let mut tidy = tokio::time::interval(waits::TIDY_INTERVAL);
     loop {
@@ -297,7 +301,7 @@ async fn keep(context: Arc<Context>, schedule: Arc<Schedule>, stop: Cancellation
             () = stop.cancelled() => return,
             _ = save.tick() => schedule.save(&context).await,
             _ = tidy.tick() => {
-                context.pace.tidy();
+                context.start_rates.tidy();
                 context.caches.forget_gone(&context.objects);
                 drop_unused_artifacts(&context).await;
                 pins::end_unneeded(&context).await;

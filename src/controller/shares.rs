@@ -39,16 +39,16 @@ impl Limits {
     }
 }
 
-/// What a key that is worked on holds; given back by [`Shares::release`].
+/// What a key that is worked on holds; given back by [`WorkerShares::release`].
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct OccupiedWorker {
     lane: ObjectKey,
     suspect: bool,
 }
 
 /// Who holds what, and who waits.
 #[derive(Debug)]
-pub(super) struct Shares {
+pub(super) struct WorkerShares {
     limits: Limits,
     lanes: HashMap<ObjectKey, Lane>,
     /// Workers that suspect lanes hold.
@@ -64,7 +64,7 @@ struct Lane {
     held_back: bool,
 }
 
-impl Shares {
+impl WorkerShares {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -81,7 +81,7 @@ impl Shares {
         suspect: bool,
         place: Place,
         key: &ObjectKey,
-    ) -> Option<Held> {
+    ) -> Option<OccupiedWorker> {
         let share = self.lanes.entry(lane.clone()).or_default();
         if share.active >= self.limits.lane {
             share.waiting.insert(place, key.clone());
@@ -96,15 +96,15 @@ impl Shares {
         }
         share.active += 1;
         self.suspects += usize::from(suspect);
-        Some(Held {
+        Some(OccupiedWorker {
             lane: lane.clone(),
             suspect,
         })
     }
 
     /// Gives a worker back. Returns the keys that may try now, at most two.
-    pub(super) fn release(&mut self, held: Held) -> Vec<(Place, ObjectKey)> {
-        let Held { lane, suspect } = held;
+    pub(super) fn release(&mut self, held: OccupiedWorker) -> Vec<(Place, ObjectKey)> {
+        let OccupiedWorker { lane, suspect } = held;
         if let Some(share) = self.lanes.get_mut(&lane) {
             share.active -= 1;
         }

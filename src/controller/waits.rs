@@ -84,7 +84,7 @@ pub(super) const METRIC_TEST_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) const JOB_DELETION_RETRY: Duration = Duration::from_secs(2);
 
 /// How long a start that had to wait may be put off further, so that those who waited do not start together.
-pub(super) const PACE_JITTER: Duration = Duration::from_millis(50);
+pub(super) const START_JITTER: Duration = Duration::from_millis(50);
 /// How long a stop waits for attempts that have begun.
 pub(super) const STOP_GRACE: Duration = Duration::from_secs(20);
 /// How often the queue's times go into the ledger. They spare work after a restart and nothing else depends on

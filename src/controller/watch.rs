@@ -17,12 +17,12 @@ use super::hub::{Hub, Kind};
 use crate::controller::waits;
 
 /// How long to wait after each failure in a row.
-struct Away {
+struct WatchBackoff {
     kind: String,
     failures: u32,
 }
 
-impl Away {
+impl WatchBackoff {
     fn of(kind: &str) -> Self {
         Self {
             kind: kind.to_owned(),
@@ -31,7 +31,7 @@ impl Away {
     }
 }
 
-impl Iterator for Away {
+impl Iterator for WatchBackoff {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
@@ -40,7 +40,7 @@ impl Iterator for Away {
     }
 }
 
-impl Backoff for Away {
+impl Backoff for WatchBackoff {
     fn reset(&mut self) {
         self.failures = 0;
     }
@@ -68,7 +68,10 @@ pub(super) async fn follow<K, B>(
     // A watch error is not worth ending anything for; the backoff keeps an API server that is away from being
     // asked in a loop.
     let events = watcher(api, watcher::Config::default())
-        .backoff(ResetTimerBackoff::new(Away::of(&kind), waits::WATCH_STEADY))
+        .backoff(ResetTimerBackoff::new(
+            WatchBackoff::of(&kind),
+            waits::WATCH_STEADY,
+        ))
         .take_until(stop.cancelled_owned());
     tokio::pin!(events);
     while let Some(event) = events.next().await {

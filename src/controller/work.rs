@@ -78,14 +78,14 @@ impl Schedule {
 type Failures = Mutex<HashMap<ObjectKey, u32>>;
 
 /// What the workers of one loop share.
-pub(super) struct Crew {
+pub(super) struct Workers {
     of: Loop,
     context: Arc<Context>,
     schedule: Arc<Schedule>,
     failures: Failures,
 }
 
-impl Crew {
+impl Workers {
     pub(super) fn new(of: Loop, context: Arc<Context>, schedule: Arc<Schedule>) -> Self {
         Self {
             of,

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::object_key::ObjectKey;
-use super::shares::{Held, Limits, Place, Shares};
+use super::shares::{Limits, OccupiedWorker, Place, WorkerShares};
 
 /// A set of keys with times.
 #[derive(Debug, Default)]
@@ -57,12 +57,12 @@ struct State {
     /// Where each waiting key stands: in `due`, or in its lane.
     position: HashMap<ObjectKey, Position>,
     /// Keys that are being worked on, and what they hold of their lane.
-    active: HashMap<ObjectKey, Option<Held>>,
+    active: HashMap<ObjectKey, Option<OccupiedWorker>>,
     /// Keys that were added while active, and for when.
     again: HashMap<ObjectKey, Instant>,
     next_number: u64,
     /// Empty: no lanes.
-    lanes: Option<(LaneRules, Shares)>,
+    lanes: Option<(LaneRules, WorkerShares)>,
 }
 
 #[derive(Clone, Debug)]
@@ -134,7 +134,7 @@ impl State {
     ///
     /// # Errors
     /// The lane in which the key waits now.
-    fn hold(&mut self, key: &ObjectKey, place: Place) -> Result<Option<Held>, ObjectKey> {
+    fn hold(&mut self, key: &ObjectKey, place: Place) -> Result<Option<OccupiedWorker>, ObjectKey> {
         let Some((rules, shares)) = &mut self.lanes else {
             return Ok(None);
         };
@@ -168,7 +168,7 @@ impl Workqueue {
     /// A queue with lanes.
     #[must_use]
     pub fn with_lanes(rules: LaneRules) -> Self {
-        let shares = Shares::new(rules.limits);
+        let shares = WorkerShares::new(rules.limits);
         let state = State {
             lanes: Some((rules, shares)),
             ..State::default()
@@ -411,7 +411,7 @@ mod tests {
             Later(usize, u64),
             Take,
             Done(usize),
-            Mood(bool),
+            Suspect(bool),
             Time(u64),
         }
         const NAMES: [&str; 9] = ["a-1", "a-2", "a-3", "b-1", "s1-1", "s1-2", "s2-1", "s3-1", "none"];
@@ -420,7 +420,7 @@ mod tests {
             1 => (0..NAMES.len(), 0..9u64).prop_map(|(n, wait)| Move::Later(n, wait)),
             4 => Just(Move::Take),
             3 => (0..9usize).prop_map(Move::Done),
-            1 => any::<bool>().prop_map(Move::Mood),
+            1 => any::<bool>().prop_map(Move::Suspect),
             1 => (0..9u64).prop_map(Move::Time),
         ];
         let limits = Limits { lane: 2, suspects: 2 };
@@ -431,17 +431,17 @@ mod tests {
             .unwrap();
         proptest!(ProptestConfig::with_cases(256), |(moves in proptest::collection::vec(moves, 0..80))| {
             runtime.block_on(async {
-                let mood = suspicion();
-                let queue = laned(limits, &mood);
+                let suspects = suspicion();
+                let queue = laned(limits, &suspects);
                 // Key, and whether it was suspect when it was taken.
                 let mut active: Vec<(ObjectKey, bool)> = Vec::new();
                 let mut owed = BTreeSet::new();
-                let is_suspect = |key: &ObjectKey, mood: bool| key.name.starts_with('s') && mood;
+                let is_suspect = |key: &ObjectKey, suspects: bool| key.name.starts_with('s') && suspects;
                 let take = |active: &mut Vec<(ObjectKey, bool)>, owed: &mut BTreeSet<ObjectKey>| {
                     let Some(key) = queue.next().now_or_never() else { return false };
                     owed.remove(&key);
                     assert!(active.iter().all(|(other, _)| *other != key), "{key} twice");
-                    active.push((key.clone(), is_suspect(&key, mood.load(Ordering::SeqCst))));
+                    active.push((key.clone(), is_suspect(&key, suspects.load(Ordering::SeqCst))));
                     let lane = |key: &ObjectKey| key.name.split_once('-').map(|(lane, _)| lane.to_owned());
                     let of_lane = active.iter().filter(|(other, _)| lane(other) == lane(&key)).count();
                     assert!(lane(&key).is_none() || of_lane <= limits.lane, "{active:?}");
@@ -464,7 +464,7 @@ mod tests {
                             queue.done(&key);
                         }
                         Move::Done(_) => {}
-                        Move::Mood(suspect) => mood.store(suspect, Ordering::SeqCst),
+                        Move::Suspect(suspect) => suspects.store(suspect, Ordering::SeqCst),
                         Move::Time(seconds) => tokio::time::advance(Duration::from_secs(seconds)).await,
                     }
                 }

@@ -14,10 +14,10 @@ use super::{PreviewOptions, by_source};
 use crate::cli::caller::Caller;
 use crate::controller::artifacts::{ArtifactStores, Origin};
 use crate::controller::builds::{Builder, EntryAt};
+use crate::controller::caches::origins::OriginCache;
 use crate::controller::caches::renders::RenderCache;
-use crate::controller::exported_trees::ExportedTrees;
 use crate::controller::hub::Hub;
-use crate::controller::origins::Origins;
+use crate::controller::tree_renderer::TreeRenderer;
 use starling_git::{GitLimits, GitStore};
 use starling_render::{BuildTool, RenderLimits, Renderer, Sops};
 
@@ -27,7 +27,7 @@ pub(super) struct Workspace {
     pub(super) hub: Hub,
     /// ID of this installation, for owner labels.
     pub(super) installation: String,
-    origins: Origins,
+    origins: OriginCache,
     renders: RenderCache,
     git: GitStore,
     allow_insecure: bool,
@@ -62,7 +62,7 @@ impl Workspace {
         let tool = BuildTool::discover(options.kustomize.clone()).context("--kustomize")?;
         let sops = Sops::discover(options.sops.clone()).context("--sops")?;
         let renderer = Renderer::new(tool, RenderLimits::default()).with_sops(sops);
-        let origins = Origins::default();
+        let origins = OriginCache::default();
         let names: Vec<&str> = scope.sources.keys().map(String::as_str).collect();
         for (name, given) in by_source(&options.path, &names, "--path")? {
             let Some(source) = scope.sources.get(&name) else {
@@ -77,7 +77,7 @@ impl Workspace {
             hub,
             installation,
             origins,
-            renders: RenderCache::new(Arc::new(ExportedTrees::new(artifacts, renderer))),
+            renders: RenderCache::new(Arc::new(TreeRenderer::new(artifacts, renderer))),
             git,
             allow_insecure: options.allow_insecure_sources,
             _folder: folder,

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use super::deletions::Deletions;
 use super::indexed::IndexedObjects;
 pub use super::indexed::{IndexBy, SecondaryIndex};
-use super::versions::{Origin, is_newer, version};
+use super::versions::{VersionOrigin, is_newer, version};
 pub use crate::controller::object_key::ObjectKey;
 
 /// All objects of one kind, and a secondary index of them.
@@ -133,7 +133,7 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
                 changes
             }
             Event::Apply(DeserializeGuard(Ok(object))) => {
-                state.apply(object, Origin::Watch).into_iter().collect()
+                state.apply(object, VersionOrigin::Watch).into_iter().collect()
             }
             Event::Apply(DeserializeGuard(Err(invalid))) => {
                 state.edition += 1;
@@ -157,7 +157,7 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
         if let Some(incoming) = &mut state.incoming {
             incoming.written.insert(ObjectKey::of(&object));
         }
-        state.apply(object, Origin::Answer)
+        state.apply(object, VersionOrigin::Response)
     }
 
     /// Takes in that an object was deleted by us.
@@ -266,7 +266,7 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
 }
 
 impl<K: ResourceExt, B: SecondaryIndex<K>> State<K, B> {
-    fn apply(&mut self, mut object: K, origin: Origin) -> Option<Change<K>> {
+    fn apply(&mut self, mut object: K, origin: VersionOrigin) -> Option<Change<K>> {
         lighten(&mut object);
         let key = ObjectKey::of(&object);
         let known = self.objects.get(&key);
@@ -291,7 +291,7 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> State<K, B> {
         let key = key_of(metadata);
         self.deletions.note(&key, metadata, Some(version(metadata)));
         let known = self.objects.get(&key).map(|known| version(known.meta()));
-        if known.is_some_and(|known| is_newer(known, version(metadata), Origin::Answer)) {
+        if known.is_some_and(|known| is_newer(known, version(metadata), VersionOrigin::Response)) {
             // It was created again, by us: the watch is late.
             return None;
         }
@@ -347,7 +347,7 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> State<K, B> {
         }
         for (key, object) in objects {
             let known = self.objects.get(&key).map(|known| version(known.meta()));
-            if known.is_none_or(|known| is_newer(version(object.meta()), known, Origin::Watch)) {
+            if known.is_none_or(|known| is_newer(version(object.meta()), known, VersionOrigin::Watch)) {
                 self.objects.insert(key, object.clone());
                 changes.push(Change::Applied(object));
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::time::Instant;
 
-use super::versions::{Origin, is_newer, version};
+use super::versions::{VersionOrigin, is_newer, version};
 use crate::controller::object_key::ObjectKey;
 
 /// How long a deletion is remembered. An answer to a write comes within the limit of a request to the management
@@ -35,9 +35,9 @@ struct Deletion {
 
 impl Deletion {
     /// Whether a state is one of before the deletion.
-    fn covers(&self, metadata: &ObjectMeta, origin: Origin) -> bool {
+    fn covers(&self, metadata: &ObjectMeta, origin: VersionOrigin) -> bool {
         // No object comes back under its UID; but the watch knows better what there is.
-        let is_ghost = origin == Origin::Answer && self.uid.is_some() && self.uid == metadata.uid;
+        let is_ghost = origin == VersionOrigin::Response && self.uid.is_some() && self.uid == metadata.uid;
         let mut known = self.version.iter();
         is_ghost || known.any(|known| !is_newer(version(metadata), known, origin))
     }
@@ -63,7 +63,7 @@ impl Deletions {
     }
 
     /// Whether a state of an object is one of before its deletion.
-    pub(super) fn cover(&self, key: &ObjectKey, metadata: &ObjectMeta, origin: Origin) -> bool {
+    pub(super) fn cover(&self, key: &ObjectKey, metadata: &ObjectMeta, origin: VersionOrigin) -> bool {
         let deletion = self.by_key.get(key);
         deletion.is_some_and(|deletion| deletion.covers(metadata, origin))
     }

@@ -2,6 +2,7 @@
 //!
 //! None of it is a truth. What is lost with the process is read or computed again.
 
+pub mod availability;
 pub mod cache;
 pub mod connections;
 mod deletions;
@@ -9,6 +10,7 @@ pub mod drift_states;
 pub mod health;
 pub mod indexed;
 pub mod journal_heads;
+pub mod origins;
 pub mod pending_deselections;
 pub mod pins;
 pub mod plan_memo;
@@ -28,12 +30,14 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, SyncGroup};
 
+use self::availability::AvailabilityCache;
 use self::cache::{Cache, ObjectKey};
 use self::connections::Connections;
 use self::drift_states::DriftStates;
 use self::health::HealthCache;
 use self::indexed::{cluster_of, group_of_action, group_of_approval, identity_of};
 use self::journal_heads::JournalHeads;
+use self::origins::OriginCache;
 use self::pending_deselections::PendingDeselections;
 use self::pins::Pins;
 use self::plan_memo::PlanMemos;
@@ -45,8 +49,6 @@ use self::unconfirmed_writes::UnconfirmedWrites;
 use self::waiting_syncs::WaitingSyncs;
 use super::gates::GateTasks;
 use super::keyed::{Keyed, PerObject};
-use super::lanes::Lanes;
-use super::origins::Origins;
 use super::queues::Loop;
 use starling_net::clock::Clock;
 
@@ -132,7 +134,7 @@ pub struct Caches {
 #[derive(Debug, Default)]
 pub struct SourceCaches {
     /// The address of the origin, and the credentials for it.
-    pub origins: Origins,
+    pub origins: OriginCache,
     /// The commit that was pinned last.
     pub pins: Pins,
 }
@@ -143,7 +145,7 @@ pub struct ClusterCaches {
     /// The client of the member.
     pub connections: Connections,
     /// How the member answers, and until when it is left alone. Shared, as the queue of Syncs has a lane per Cluster.
-    pub lanes: Arc<Lanes>,
+    pub availability: Arc<AvailabilityCache>,
     /// When a renewal of the token that failed is tried again.
     pub token_renewals: Times,
 }
@@ -192,7 +194,7 @@ impl Caches {
             source: SourceCaches::default(),
             cluster: ClusterCaches {
                 connections: Connections::default(),
-                lanes: Arc::new(Lanes::new(clock)),
+                availability: Arc::new(AvailabilityCache::new(clock)),
                 token_renewals: Times::default(),
             },
             sync: SyncCaches::default(),
@@ -224,7 +226,7 @@ impl Caches {
             cluster:
                 ClusterCaches {
                     connections,
-                    lanes,
+                    availability,
                     token_renewals,
                 },
             sync:
@@ -249,7 +251,7 @@ impl Caches {
         } = self;
         match of {
             Loop::Source => vec![origins, pins],
-            Loop::Cluster => vec![connections, &**lanes, token_renewals],
+            Loop::Cluster => vec![connections, &**availability, token_renewals],
             Loop::Sync => vec![deadlines, waiting, health, drift],
             Loop::SyncGroup => vec![
                 &**gate_tasks,

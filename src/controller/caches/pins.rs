@@ -25,12 +25,12 @@ impl Pins {
     }
 
     /// Whether the pins have to be swept now; the next caller need not.
-    pub(in crate::controller) fn take_turn(&self) -> bool {
+    pub(in crate::controller) fn begin_sweep(&self) -> bool {
         !self.swept.swap(true, Ordering::SeqCst)
     }
 
     /// The pins were not swept after all.
-    pub(in crate::controller) fn give_back_turn(&self) {
+    pub(in crate::controller) fn retry_sweep(&self) {
         self.swept.store(false, Ordering::SeqCst);
     }
 

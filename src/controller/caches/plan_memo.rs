@@ -59,13 +59,13 @@ impl<O: PartialEq, T: Clone> Memo<O, T> {
 
     /// What was computed of the same state, or what is computed now.
     pub fn get(&mut self, cluster: &str, entry: &str, of: O, compute: impl FnOnce() -> T) -> T {
-        let slot = (cluster.to_owned(), entry.to_owned());
-        let known = self.now.remove(&slot).or_else(|| self.before.remove(&slot));
+        let key = (cluster.to_owned(), entry.to_owned());
+        let known = self.now.remove(&key).or_else(|| self.before.remove(&key));
         let kept = known
             .filter(|(known, _)| *known == of)
             .unwrap_or_else(|| (of, compute()));
         let value = kept.1.clone();
-        self.now.insert(slot, kept);
+        self.now.insert(key, kept);
         value
     }
 

@@ -33,22 +33,22 @@ const NAME_LIMIT: usize = 253;
 /// What was read or written before, so that a reconcile of a group sends no request.
 #[derive(Debug, Default)]
 pub struct ReleaseSnapshots {
-    known: Keyed<OfGroup>,
+    known: Keyed<GroupSnapshots>,
 }
 
 per_object!(ReleaseSnapshots, known);
 
 /// What is known of one group.
 #[derive(Debug, Default)]
-struct OfGroup {
+struct GroupSnapshots {
     /// Another group of the same name has another UID, and none of these releases.
     uid: String,
-    by_digest: HashMap<String, Stored>,
+    by_digest: HashMap<String, StoredSnapshot>,
 }
 
 /// A release, and when it was last seen to be stored.
 #[derive(Debug)]
-struct Stored {
+struct StoredSnapshot {
     snapshot: Arc<ReleaseSnapshot>,
     at: Instant,
 }
@@ -199,7 +199,7 @@ impl ReleaseSnapshots {
         let mut known = self.known.lock();
         let of_group = known.entry(ObjectKey::of(group)).or_default();
         if of_group.uid != uid(group) {
-            *of_group = OfGroup {
+            *of_group = GroupSnapshots {
                 uid: uid(group),
                 by_digest: HashMap::new(),
             };
@@ -207,7 +207,7 @@ impl ReleaseSnapshots {
         let at = Instant::now();
         of_group
             .by_digest
-            .insert(snapshot.digest.clone(), Stored { snapshot, at });
+            .insert(snapshot.digest.clone(), StoredSnapshot { snapshot, at });
     }
 }
 
@@ -283,7 +283,7 @@ mod tests {
     use starling_api::SyncEntry;
 
     use super::*;
-    use crate::controller::hub::testing::{answering, failure};
+    use crate::controller::hub::testing::{failure, responding};
 
     #[test]
     fn names_are_short_enough_and_tell_releases_apart() {
@@ -377,7 +377,7 @@ mod tests {
 
     fn hub(server: &Server) -> Hub {
         let server = server.clone();
-        answering(move |parts, body| answer(&server, parts, body))
+        responding(move |parts, body| answer(&server, parts, body))
     }
 
     fn answer(server: &Server, parts: &Parts, body: &[u8]) -> (u16, Value) {

@@ -13,14 +13,14 @@ use crate::controller::keyed::{Keyed, per_object};
 /// The settled admissions of each group.
 #[derive(Debug, Default)]
 pub struct SettledAdmissions {
-    known: Keyed<OfGroup>,
+    known: Keyed<GroupAdmissions>,
 }
 
 per_object!(SettledAdmissions, known);
 
 /// The settled admissions of one group.
 #[derive(Debug, Default)]
-struct OfGroup {
+struct GroupAdmissions {
     /// Another group of the same name has another UID, and none of these.
     uid: String,
     /// The newest of each cluster and entry.
@@ -41,7 +41,7 @@ impl SettledAdmissions {
         let mut known = self.known.lock();
         let of_group = known.entry(group.clone()).or_default();
         if of_group.uid != uid {
-            *of_group = OfGroup {
+            *of_group = GroupAdmissions {
                 uid: uid.to_owned(),
                 settled: BTreeMap::new(),
             };

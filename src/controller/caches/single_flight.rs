@@ -23,12 +23,12 @@ pub(super) struct Bounds {
 pub(super) struct SingleFlight<T, E> {
     bounds: Bounds,
     weigh: fn(&T) -> u64,
-    places: Mutex<Places<T, E>>,
+    entries: Mutex<Entries<T, E>>,
 }
 
 #[derive(Debug)]
-struct Places<T, E> {
-    by_key: HashMap<Arc<str>, Place<T, E>>,
+struct Entries<T, E> {
+    by_key: HashMap<Arc<str>, Entry<T, E>>,
     /// Keys by the number of their last use.
     by_use: BTreeMap<u64, Arc<str>>,
     uses: u64,
@@ -36,8 +36,8 @@ struct Places<T, E> {
 }
 
 #[derive(Debug)]
-struct Place<T, E> {
-    slot: Arc<Slot<T, E>>,
+struct Entry<T, E> {
+    flight: Arc<Flight<T, E>>,
     used: Instant,
     number: u64,
     /// Nothing while it is being made.
@@ -46,13 +46,13 @@ struct Place<T, E> {
 
 /// Where one thing is made.
 #[derive(Debug)]
-struct Slot<T, E> {
+struct Flight<T, E> {
     /// Held by who makes it. Who is dropped over it leaves it to the next one.
     turn: tokio::sync::Mutex<()>,
     made: Mutex<Option<Result<T, E>>>,
 }
 
-impl<T, E> Default for Slot<T, E> {
+impl<T, E> Default for Flight<T, E> {
     fn default() -> Self {
         Self {
             turn: tokio::sync::Mutex::default(),
@@ -67,7 +67,7 @@ impl<T: Clone, E: Clone> SingleFlight<T, E> {
         Self {
             bounds,
             weigh,
-            places: Mutex::new(Places {
+            entries: Mutex::new(Entries {
                 by_key: HashMap::new(),
                 by_use: BTreeMap::new(),
                 uses: 0,
@@ -86,72 +86,72 @@ impl<T: Clone, E: Clone> SingleFlight<T, E> {
         key: &str,
         make: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
-        let slot = self.lock().slot(key, self.bounds.idle);
-        let _turn = slot.turn.lock().await;
-        if let Some(made) = slot.made() {
+        let flight = self.lock().flight(key, self.bounds.idle);
+        let _turn = flight.turn.lock().await;
+        if let Some(made) = flight.made() {
             return made;
         }
         let made = make.await;
-        *slot.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(made.clone());
-        self.put(key, &slot, made.as_ref().ok());
+        *flight.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(made.clone());
+        self.put(key, &flight, made.as_ref().ok());
         made
     }
 
     /// Keeps what was made, or forgets that it was tried.
-    fn put(&self, key: &str, slot: &Arc<Slot<T, E>>, made: Option<&T>) {
-        let mut places = self.lock();
-        let Some(place) = places
+    fn put(&self, key: &str, flight: &Arc<Flight<T, E>>, made: Option<&T>) {
+        let mut entries = self.lock();
+        let Some(entry) = entries
             .by_key
             .get_mut(key)
-            .filter(|place| Arc::ptr_eq(&place.slot, slot))
+            .filter(|entry| Arc::ptr_eq(&entry.flight, flight))
         else {
             return;
         };
         let Some(made) = made else {
-            places.remove(key);
+            entries.remove(key);
             return;
         };
-        place.weight = (self.weigh)(made);
-        places.weight += place.weight;
-        while places.weight > self.bounds.weight && places.drop_oldest() {}
+        entry.weight = (self.weigh)(made);
+        entries.weight += entry.weight;
+        while entries.weight > self.bounds.weight && entries.drop_oldest() {}
     }
 
-    fn lock(&self) -> MutexGuard<'_, Places<T, E>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Entries<T, E>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<T: Clone, E: Clone> Slot<T, E> {
+impl<T: Clone, E: Clone> Flight<T, E> {
     fn made(&self) -> Option<Result<T, E>> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl<T, E> Places<T, E> {
-    /// The slot of a key, which is so used.
-    fn slot(&mut self, key: &str, idle: Duration) -> Arc<Slot<T, E>> {
+impl<T, E> Entries<T, E> {
+    /// The flight of a key, which is so used.
+    fn flight(&mut self, key: &str, idle: Duration) -> Arc<Flight<T, E>> {
         let now = Instant::now();
         self.sweep(now, idle);
         self.uses += 1;
         let number = self.uses;
-        if let Some(place) = self.by_key.get_mut(key) {
-            if let Some(key) = self.by_use.remove(&place.number) {
+        if let Some(entry) = self.by_key.get_mut(key) {
+            if let Some(key) = self.by_use.remove(&entry.number) {
                 self.by_use.insert(number, key);
             }
-            (place.number, place.used) = (number, now);
-            return Arc::clone(&place.slot);
+            (entry.number, entry.used) = (number, now);
+            return Arc::clone(&entry.flight);
         }
-        let slot = Arc::new(Slot::default());
+        let flight = Arc::new(Flight::default());
         let key: Arc<str> = key.into();
-        let place = Place {
-            slot: Arc::clone(&slot),
+        let entry = Entry {
+            flight: Arc::clone(&flight),
             used: now,
             number,
             weight: 0,
         };
         self.by_use.insert(number, Arc::clone(&key));
-        self.by_key.insert(key, place);
-        slot
+        self.by_key.insert(key, entry);
+        flight
     }
 
     /// Drops what was not used for a time. What is being made is not waited for longer than that either: who asks then
@@ -162,7 +162,7 @@ impl<T, E> Places<T, E> {
                 .by_use
                 .first_key_value()
                 .and_then(|(_, key)| self.by_key.get(key));
-            if oldest.is_none_or(|place| now - place.used < idle) {
+            if oldest.is_none_or(|entry| now - entry.used < idle) {
                 return;
             }
             self.drop_oldest();
@@ -178,9 +178,9 @@ impl<T, E> Places<T, E> {
     }
 
     fn remove(&mut self, key: &str) {
-        if let Some(place) = self.by_key.remove(key) {
-            self.by_use.remove(&place.number);
-            self.weight -= place.weight;
+        if let Some(entry) = self.by_key.remove(key) {
+            self.by_use.remove(&entry.number);
+            self.weight -= entry.weight;
         }
     }
 }
@@ -234,8 +234,8 @@ mod tests {
         assert!(!ask(&cache, "a", 5).await, "used after b");
         assert!(ask(&cache, "b", 5).await);
         assert!(ask(&cache, "too large", 11).await);
-        let places = cache.lock();
-        assert_eq!((places.weight, places.by_key.len()), (0, 0));
+        let entries = cache.lock();
+        assert_eq!((entries.weight, entries.by_key.len()), (0, 0));
     }
 
     #[tokio::test]

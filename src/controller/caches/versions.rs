@@ -7,11 +7,11 @@ use starling_core::resource_version;
 
 /// Where a state of an object comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum VersionOrigin {
     /// A list or an event, in the order in which the states were written.
     Watch,
     /// The answer to a request of this process, which may have been overtaken by the watch.
-    Answer,
+    Response,
 }
 
 /// The version of a state; empty if it has none.
@@ -24,10 +24,10 @@ pub(super) fn version(metadata: &ObjectMeta) -> &str {
 /// Where the order of two versions is not known, the watch is followed: it delivers states in their order, and what it
 /// says last is so. An answer is not: what the watch brought before may be newer, and an older state would then stand
 /// until the next event.
-pub(super) fn is_newer(version: &str, known: &str, origin: Origin) -> bool {
+pub(super) fn is_newer(version: &str, known: &str, origin: VersionOrigin) -> bool {
     match resource_version::compare(version, known) {
         Some(order) => order == Ordering::Greater,
-        None => origin == Origin::Watch,
+        None => origin == VersionOrigin::Watch,
     }
 }
 
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn numbers_are_ordered_and_otherwise_the_watch_is_followed() {
-        for (version, known, from_watch, from_answer) in [
+        for (version, known, from_watch, from_response) in [
             ("10", "9", true, true),
             ("9", "10", false, false),
             ("10", "10", false, false),
@@ -54,13 +54,13 @@ mod tests {
             ("10", "", true, false),
         ] {
             assert_eq!(
-                is_newer(version, known, Origin::Watch),
+                is_newer(version, known, VersionOrigin::Watch),
                 from_watch,
                 "{version} {known}"
             );
             assert_eq!(
-                is_newer(version, known, Origin::Answer),
-                from_answer,
+                is_newer(version, known, VersionOrigin::Response),
+                from_response,
                 "{version} {known}"
             );
         }

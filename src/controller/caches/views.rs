@@ -86,19 +86,19 @@ impl<O: PartialEq, V> ViewCache<O, V> {
         syncs: &GroupSyncs,
     ) -> (Vec<(&'c str, Stamp)>, Vec<String>) {
         let mut known = self.stamps.iter().peekable();
-        let mut rosters = syncs.clusters().peekable();
+        let mut sync_lists = syncs.clusters().peekable();
         let (mut changed, mut gone) = (Vec::new(), Vec::new());
         for (name, cluster) in clusters {
             // The same objects have the same names: for most clusters no text is compared.
-            if let (Some((_, stamp)), Some((_, on))) = (known.peek(), rosters.peek())
+            if let (Some((_, stamp)), Some((_, on))) = (known.peek(), sync_lists.peek())
                 && stamp.is_of(cluster, Some(on))
             {
                 known.next();
-                rosters.next();
+                sync_lists.next();
                 continue;
             }
-            while rosters.next_if(|(of, _)| *of < name.as_str()).is_some() {}
-            let syncs = rosters.next_if(|(of, _)| of == name).map(|(_, on)| on);
+            while sync_lists.next_if(|(of, _)| *of < name.as_str()).is_some() {}
+            let syncs = sync_lists.next_if(|(of, _)| of == name).map(|(_, on)| on);
             while let Some((before, _)) = known.next_if(|(before, _)| *before < name) {
                 gone.push(before.clone());
             }

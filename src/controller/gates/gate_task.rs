@@ -17,7 +17,7 @@ pub(super) struct GateTask {
     pub(super) group: ObjectKey,
     pub(super) owner: OwnerReference,
     pub(super) task: Arc<Task>,
-    pub(super) question: GateRequest,
+    pub(super) request: GateRequest,
     pub(super) tools: GateTools,
 }
 

@@ -12,15 +12,15 @@ use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
 
 /// Evaluations to delete a Job whose gate is not open any more. A Job that is left is logged, and goes with its group.
-const DELETIONS: u32 = 3;
+const DELETION_ATTEMPTS: u32 = 3;
 
 /// Whether the Job was there before.
 #[derive(Debug, Default)]
-pub(super) struct JobSeen(bool);
+pub(super) struct JobCreated(bool);
 
 /// Creates the Job if it does not exist, and reads its status.
-pub(super) async fn check(gate: &GateTask, template: &Value, seen: &mut JobSeen) -> Evaluation {
-    match try_to_check(gate, template, seen).await {
+pub(super) async fn check(gate: &GateTask, template: &Value, created: &mut JobCreated) -> Evaluation {
+    match try_to_check(gate, template, created).await {
         Ok(evaluation) | Err(evaluation) => evaluation,
     }
 }
@@ -28,14 +28,14 @@ pub(super) async fn check(gate: &GateTask, template: &Value, seen: &mut JobSeen)
 async fn try_to_check(
     gate: &GateTask,
     template: &Value,
-    seen: &mut JobSeen,
+    created: &mut JobCreated,
 ) -> Result<Evaluation, Evaluation> {
     let key = key(gate);
     if let Some(job) = find(gate, &key).await? {
-        seen.0 = true;
+        created.0 = true;
         return Ok(read(&job, &gate.id));
     }
-    if seen.0 {
+    if created.0 {
         return Ok(Evaluation::Failed(deleted_message(&key.name)));
     }
     let owner = JobOwner {
@@ -66,7 +66,7 @@ fn refused(error: &HubError) -> Evaluation {
 /// Deletes the Job, if it is this gate's and has not ended.
 pub(super) async fn end(gate: &GateTask) {
     let key = key(gate);
-    for attempt in 1..=DELETIONS {
+    for attempt in 1..=DELETION_ATTEMPTS {
         match delete(gate, &key).await {
             Ok(()) => return,
             Err(error) => {

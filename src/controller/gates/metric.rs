@@ -11,7 +11,7 @@ use super::secret::{self, Values};
 use crate::controller::waits;
 
 /// What a Prometheus is asked.
-pub(super) struct Question<'a> {
+pub(super) struct MetricQuery<'a> {
     /// Where the Prometheus is.
     pub(super) url: &'a str,
     /// The PromQL.
@@ -23,20 +23,20 @@ pub(super) struct Question<'a> {
 }
 
 /// Asks once.
-pub(super) async fn ask(gate: &GateTask, question: Question<'_>) -> Evaluation {
-    match try_to_ask(gate, question).await {
+pub(super) async fn evaluate(gate: &GateTask, query: MetricQuery<'_>) -> Evaluation {
+    match try_to_evaluate(gate, query).await {
         Ok(evaluation) | Err(evaluation) => evaluation,
     }
 }
 
-async fn try_to_ask(
+async fn try_to_evaluate(
     gate: &GateTask,
-    Question {
+    MetricQuery {
         url,
         query,
         test,
         secret,
-    }: Question<'_>,
+    }: MetricQuery<'_>,
 ) -> Result<Evaluation, Evaluation> {
     let test = Expression::new(test).map_err(|error| Evaluation::Failed(format!("metric.test: {error}")))?;
     let values = match secret {
@@ -58,7 +58,7 @@ async fn try_to_ask(
         ca: values.as_ref().and_then(Values::authorities),
     };
     let reply = gate.post(&post).await?;
-    let evaluation = judge(reply.status, reply.body.clone(), test).await;
+    let evaluation = test_response(reply.status, reply.body.clone(), test).await;
     let evaluation = match &values {
         Some(values) => redacted(evaluation, values),
         None => evaluation,
@@ -67,7 +67,7 @@ async fn try_to_ask(
 }
 
 /// Holds an answer against the test, on a thread that may be kept busy with it.
-async fn judge(status: u16, body: bytes::Bytes, test: Expression) -> Evaluation {
+async fn test_response(status: u16, body: bytes::Bytes, test: Expression) -> Evaluation {
     let reading = tokio::task::spawn_blocking(move || metric::judge(status, &body, &test));
     match tokio::time::timeout(waits::METRIC_TEST_TIMEOUT, reading).await {
         Ok(Ok(evaluation)) => evaluation,

@@ -34,7 +34,7 @@ use starling_net::clock::Clock;
 
 /// Requests of gates at the same time, over all groups. Each takes seconds at most, and there are minutes between two
 /// of one gate.
-const AT_ONCE: usize = 32;
+const MAX_CONCURRENT_REQUESTS: usize = 32;
 
 /// A gate that has begun and has no finding yet.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ pub struct Open {
     /// What the strategy has there.
     pub task: Arc<Task>,
     /// What is sent to a webhook.
-    pub question: GateRequest,
+    pub request: GateRequest,
 }
 
 /// What gate tasks use.
@@ -73,7 +73,7 @@ impl Default for GateTasks {
     fn default() -> Self {
         Self {
             known: Keyed::default(),
-            requests: Semaphore::new(AT_ONCE),
+            requests: Semaphore::new(MAX_CONCURRENT_REQUESTS),
         }
     }
 }
@@ -142,7 +142,7 @@ impl GateTasks {
             }
             stays
         });
-        for Open { id, task, question } in open {
+        for Open { id, task, request } in open {
             match gates.get(&id) {
                 Some(entry) if entry.found.is_some() || entry.task == task => continue,
                 // The new task finds the Job of the former one. The Job is not deleted, as its gate is still open.
@@ -155,7 +155,7 @@ impl GateTasks {
                 group: group.clone(),
                 owner: owner.clone(),
                 task: task.clone(),
-                question,
+                request,
                 tools: tools.clone(),
             };
             tracing::info!(%group, rollout = id.rollout, stage = id.stage, list = id.side.list(), task = id.index, kind = ?task.effect.kind(), "gate task started");

@@ -10,10 +10,10 @@ use super::{job, metric, webhook};
 
 /// Runs the task. `ended`: the gate is not open any more.
 pub(super) async fn run(gate: GateTask, ended: CancellationToken) {
-    let (mut tries, mut seen) = (Evaluations::default(), job::JobSeen::default());
+    let (mut tries, mut created) = (Evaluations::default(), job::JobCreated::default());
     let found = loop {
         // A try is never cut short: it has a time of its own, and a request that was sent has its effect anyway.
-        let evaluation = attempt(&gate, &mut seen).await;
+        let evaluation = attempt(&gate, &mut created).await;
         match starling_core::gate::after(
             &gate.task,
             &gate.id,
@@ -48,26 +48,26 @@ pub(super) async fn run(gate: GateTask, ended: CancellationToken) {
     gate.tools.groups.add(gate.group.clone());
 }
 
-async fn attempt(gate: &GateTask, seen: &mut job::JobSeen) -> Evaluation {
+async fn attempt(gate: &GateTask, created: &mut job::JobCreated) -> Evaluation {
     // It is never closed.
-    let _place = gate.tools.gates.requests.acquire().await;
+    let _permit = gate.tools.gates.requests.acquire().await;
     match &gate.task.effect {
-        Effect::Webhook { url, secret } => webhook::ask(gate, url, secret).await,
+        Effect::Webhook { url, secret } => webhook::evaluate(gate, url, secret).await,
         Effect::Metric {
             url,
-            query,
+            query: promql,
             test,
             secret,
         } => {
-            let question = metric::Question {
+            let query = metric::MetricQuery {
                 url,
-                query,
+                query: promql,
                 test,
                 secret: secret.as_deref(),
             };
-            metric::ask(gate, question).await
+            metric::evaluate(gate, query).await
         }
-        Effect::Job { template } => job::check(gate, template, seen).await,
+        Effect::Job { template } => job::check(gate, template, created).await,
     }
 }
 

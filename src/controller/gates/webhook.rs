@@ -8,15 +8,15 @@ use super::gate_task::GateTask;
 use super::secret;
 
 /// Asks once.
-pub(super) async fn ask(gate: &GateTask, url: &str, secret: &str) -> Evaluation {
-    match try_to_ask(gate, url, secret).await {
+pub(super) async fn evaluate(gate: &GateTask, url: &str, secret: &str) -> Evaluation {
+    match try_to_evaluate(gate, url, secret).await {
         Ok(evaluation) | Err(evaluation) => evaluation,
     }
 }
 
-async fn try_to_ask(gate: &GateTask, url: &str, secret: &str) -> Result<Evaluation, Evaluation> {
+async fn try_to_evaluate(gate: &GateTask, url: &str, secret: &str) -> Result<Evaluation, Evaluation> {
     let values = secret::read(gate, "webhook.secretRef", secret).await?;
-    let body = gate.question.body();
+    let body = gate.request.body();
     let signed_at = gate.tools.clock.now().as_second();
     let signed = signature(values.signing_key()?, signed_at, &body)
         .ok_or_else(|| Evaluation::error("webhook.secretRef: the token can sign nothing"))?;

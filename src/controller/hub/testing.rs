@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::Hub;
 
 /// A management cluster that answers each request with a code and an object.
-pub fn answering(answer: impl Fn(&Parts, &[u8]) -> (u16, Value) + Clone + Send + 'static) -> Hub {
+pub fn responding(answer: impl Fn(&Parts, &[u8]) -> (u16, Value) + Clone + Send + 'static) -> Hub {
     let service = tower::service_fn(move |request: http::Request<Body>| {
         let answer = answer.clone();
         async move {
@@ -26,7 +26,7 @@ pub fn answering(answer: impl Fn(&Parts, &[u8]) -> (u16, Value) + Clone + Send +
 
 /// A management cluster on which nothing is stored.
 pub fn empty() -> Hub {
-    answering(|parts, _| failure(parts, 404, "NotFound"))
+    responding(|parts, _| failure(parts, 404, "NotFound"))
 }
 
 /// The answer to a request that fails.

@@ -25,7 +25,7 @@ pub enum ReconcileError {
 }
 
 /// The value of the annotation that requests a reconcile, if it was not answered yet.
-pub(super) fn unanswered<'a, K: kube::ResourceExt>(object: &'a K, handled: &str) -> Option<&'a str> {
+pub(super) fn unhandled_request<'a, K: kube::ResourceExt>(object: &'a K, handled: &str) -> Option<&'a str> {
     let asked = object.annotations().get(starling_api::REQUESTED_AT)?;
     (asked != handled).then_some(asked.as_str())
 }

@@ -14,11 +14,11 @@ use super::super::caches::connections::Connection;
 use super::super::caches::drift_states::DriftState;
 use super::super::caches::health::SyncHealth;
 use super::super::caches::plan_memo::PlanMemo;
-use super::super::exported_trees::ExportedTrees;
 use super::super::gates::{GateTools, Open};
 use super::super::hub::testing;
 use super::super::ports::Ports;
 use super::super::run::{Settings, assemble};
+use super::super::tree_renderer::TreeRenderer;
 use super::*;
 use starling_core::rollout::{AdmissionRef, ReleaseSnapshot};
 use starling_git::{Credential, GitLimits, GitStore, RepoAccess, RepoUrl};
@@ -47,7 +47,7 @@ async fn context(folder: &Path) -> Context {
         clock: Clock::system(),
         network: Network::system(),
         ledger: Arc::new(Ledger::open(folder).await.unwrap().0),
-        manifest_builder: Arc::new(ExportedTrees::new(artifacts.clone(), renderer)),
+        manifest_builder: Arc::new(TreeRenderer::new(artifacts.clone(), renderer)),
         artifacts: Arc::new(artifacts),
         web: Arc::new(Web::default()),
     };
@@ -120,7 +120,7 @@ fn fill(context: &Context, name: &str) {
         lease: Ok(None),
     };
     context.caches.cluster.connections.put(&key, Arc::new(connection));
-    context.caches.cluster.lanes.lost(&key, Contact::Probe);
+    context.caches.cluster.availability.lost(&key, Contact::Probe);
     context.caches.cluster.token_renewals.set(&key, now);
 
     context.caches.sync.deadlines.set(&key, now);
@@ -151,7 +151,7 @@ fn fill(context: &Context, name: &str) {
             begun_at: now,
         },
         task: Arc::new(task),
-        question: GateRequest {
+        request: GateRequest {
             namespace: "ns".to_owned(),
             group: name.to_owned(),
             rollout: 1,
@@ -259,7 +259,7 @@ async fn what_is_gone_leaves_every_cache() {
     each_has(&context, &["stays"]);
 
     // The last attempt on the cluster has ended only now.
-    context.caches.cluster.lanes.lost(&gone, Contact::Work);
+    context.caches.cluster.availability.lost(&gone, Contact::Work);
     context.caches.forget_gone(&context.objects);
     each_has(&context, &["stays"]);
 }

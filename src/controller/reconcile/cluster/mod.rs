@@ -34,7 +34,7 @@ struct Identity {
 
 /// What a probe of the cluster came to.
 #[derive(Debug)]
-enum Finding {
+enum ProbeResult {
     /// Its Cluster is suspended; the connection is closed.
     Suspended,
     /// It answers, and this is what it is.
@@ -64,32 +64,32 @@ pub async fn reconcile(context: ClusterContext<'_>, key: &ObjectKey) -> Result<N
     let Some(cluster) = context.clusters.get(key) else {
         return Ok(Next::OnEvent);
     };
-    let finding = observe::observe(context, &cluster).await;
-    let next = next(&cluster, &finding);
-    let expiring = renew::renew(context, &cluster, &finding).await;
+    let result = observe::observe(context, &cluster).await;
+    let next = next(&cluster, &result);
+    let expiring = renew::renew(context, &cluster, &result).await;
     // Nothing was learned, so there is nothing to report.
-    if !matches!(finding, Finding::Waiting { .. }) {
-        report::report(context, &cluster, finding, expiring).await?;
+    if !matches!(result, ProbeResult::Waiting { .. }) {
+        report::report(context, &cluster, result, expiring).await?;
     }
     Ok(next)
 }
 
-fn next(cluster: &Cluster, finding: &Finding) -> Next {
+fn next(cluster: &Cluster, result: &ProbeResult) -> Next {
     let uid = Uid::of(cluster);
     let jittered = |wait: Duration| Next::After(waits::at_least(wait, uid.as_str()));
-    match finding {
-        Finding::Suspended => Next::OnEvent,
-        Finding::Ready(_) | Finding::IdentityConflict { .. } => jittered(waits::PROBE_INTERVAL),
-        Finding::Refused => jittered(PROBE_PERIOD),
-        Finding::Busy { pause } => Next::After(*pause),
-        Finding::Waiting { probe_after }
-        | Finding::Unreachable {
+    match result {
+        ProbeResult::Suspended => Next::OnEvent,
+        ProbeResult::Ready(_) | ProbeResult::IdentityConflict { .. } => jittered(waits::PROBE_INTERVAL),
+        ProbeResult::Refused => jittered(PROBE_PERIOD),
+        ProbeResult::Busy { pause } => Next::After(*pause),
+        ProbeResult::Waiting { probe_after }
+        | ProbeResult::Unreachable {
             probe_after: Some(probe_after),
             ..
         } => Next::After(*probe_after + waits::BREAKER_MARGIN),
-        Finding::Unreachable {
+        ProbeResult::Unreachable {
             probe_after: None, ..
         }
-        | Finding::Unusable { .. } => Next::Retry(waits::PROBE_RETRY),
+        | ProbeResult::Unusable { .. } => Next::Retry(waits::PROBE_RETRY),
     }
 }

@@ -11,8 +11,8 @@ use starling_core::token::TokenLease;
 use tokio::time::Instant;
 
 use super::super::names::ClusterId;
-use super::super::unanswered;
-use super::{Finding, Identity, reach};
+use super::super::unhandled_request;
+use super::{Identity, ProbeResult, reach};
 use crate::controller::cache::ObjectKey;
 use crate::controller::caches::connections::Connection;
 use crate::controller::context::ClusterContext;
@@ -20,28 +20,28 @@ use crate::controller::credentials::{Credentials, CredentialsError};
 use crate::controller::waits;
 use starling_member::{MemberError, Probe};
 
-pub(super) async fn observe(context: ClusterContext<'_>, cluster: &Cluster) -> Finding {
+pub(super) async fn observe(context: ClusterContext<'_>, cluster: &Cluster) -> ProbeResult {
     let key = ObjectKey::of(cluster);
     if cluster.spec.suspend {
         context.connections.remove(&key);
-        context.lanes.forget(&key);
-        return Finding::Suspended;
+        context.availability.forget(&key);
+        return ProbeResult::Suspended;
     }
     let connection = match connect(context, cluster).await {
         Ok(connection) => connection,
-        Err(finding) => {
+        Err(result) => {
             context.connections.remove(&key);
-            return finding;
+            return result;
         }
     };
     if connection.member.is_refused() {
-        return Finding::Refused;
+        return ProbeResult::Refused;
     }
     if is_asked_for(cluster) {
-        context.lanes.hurry(&key);
+        context.availability.probe_now(&key);
     }
-    if let Err(probe_after) = context.lanes.begin_probe(&key) {
-        return Finding::Waiting { probe_after };
+    if let Err(probe_after) = context.availability.begin_probe(&key) {
+        return ProbeResult::Waiting { probe_after };
     }
     let answer = connection
         .member
@@ -51,28 +51,28 @@ pub(super) async fn observe(context: ClusterContext<'_>, cluster: &Cluster) -> F
 }
 
 /// What a probe came to, for the circuit breaker and for the status.
-fn probed(context: ClusterContext<'_>, cluster: &Cluster, answer: Result<Probe, MemberError>) -> Finding {
+fn probed(context: ClusterContext<'_>, cluster: &Cluster, answer: Result<Probe, MemberError>) -> ProbeResult {
     let key = ObjectKey::of(cluster);
     let error = match answer {
         Ok(probe) => {
-            context.lanes.answered_probe(&key);
+            context.availability.answered_probe(&key);
             return identified(context, cluster, probe);
         }
         Err(error) => error,
     };
     let message = crate::chain(&error);
     if error.is_connectivity() || matches!(error, MemberError::Deadline { .. }) {
-        context.lanes.lost(&key, Contact::Probe);
-        let probe_after = context.lanes.begin_probe(&key).err();
-        return Finding::Unreachable { message, probe_after };
+        context.availability.lost(&key, Contact::Probe);
+        let probe_after = context.availability.begin_probe(&key).err();
+        return ProbeResult::Unreachable { message, probe_after };
     }
-    context.lanes.answered_probe(&key);
+    context.availability.answered_probe(&key);
     match error {
-        MemberError::Unauthorized { .. } => Finding::Refused,
-        MemberError::Throttled { retry_after, .. } if reach(cluster) == Reach::Ready => Finding::Busy {
+        MemberError::Unauthorized { .. } => ProbeResult::Refused,
+        MemberError::Throttled { retry_after, .. } if reach(cluster) == Reach::Ready => ProbeResult::Busy {
             pause: pause::wait(retry_after, &key.to_string()),
         },
-        error => Finding::Unusable {
+        error => ProbeResult::Unusable {
             reason: reason(&error),
             message,
         },
@@ -82,12 +82,12 @@ fn probed(context: ClusterContext<'_>, cluster: &Cluster, answer: Result<Probe, 
 /// Whether a reconcile was requested, or the Cluster changed: that is worth a request that would not be made otherwise.
 fn is_asked_for(cluster: &Cluster) -> bool {
     let status = cluster.status.clone().unwrap_or_default();
-    unanswered(cluster, &status.last_handled_reconcile_at).is_some()
+    unhandled_request(cluster, &status.last_handled_reconcile_at).is_some()
         || status.observed_generation != cluster.metadata.generation
 }
 
 /// The connection made from the Secret as it is now: a renewed Secret gives a new one.
-async fn connect(context: ClusterContext<'_>, cluster: &Cluster) -> Result<Arc<Connection>, Finding> {
+async fn connect(context: ClusterContext<'_>, cluster: &Cluster) -> Result<Arc<Connection>, ProbeResult> {
     let key = ObjectKey::of(cluster);
     let credentials = match Credentials::read(context.hub, cluster).await {
         Ok(credentials) => credentials,
@@ -116,13 +116,13 @@ async fn connect(context: ClusterContext<'_>, cluster: &Cluster) -> Result<Arc<C
     });
     context.connections.put(&key, connection.clone());
     // Other credentials, or another server: what was learned was learned of the old ones.
-    context.lanes.forget(&key);
+    context.availability.forget(&key);
     // Its Syncs may have been reconciled before there was a connection.
-    context.wake.syncs_of(&key);
+    context.handlers.enqueue_syncs_of(&key);
     Ok(connection)
 }
 
-fn unusable(error: &CredentialsError) -> Finding {
+fn unusable(error: &CredentialsError) -> ProbeResult {
     let reason = match error {
         CredentialsError::Unnamed => "InvalidSpec",
         CredentialsError::Missing { .. } => "SecretNotFound",
@@ -132,14 +132,14 @@ fn unusable(error: &CredentialsError) -> Finding {
         | CredentialsError::Client { .. } => "InvalidKubeconfig",
         CredentialsError::Hub(_) => "ManagementClusterFailed",
     };
-    Finding::Unusable {
+    ProbeResult::Unusable {
         reason,
         message: crate::chain(error),
     }
 }
 
 /// Two Clusters that connect to one member would take turns in owning it; the older one keeps it.
-fn identified(context: ClusterContext<'_>, cluster: &Cluster, probe: Probe) -> Finding {
+fn identified(context: ClusterContext<'_>, cluster: &Cluster, probe: Probe) -> ProbeResult {
     let key = ObjectKey::of(cluster);
     let age = |c: &Cluster| (c.creation_timestamp().map(|time| time.0), ObjectKey::of(c));
     let first = context
@@ -154,8 +154,8 @@ fn identified(context: ClusterContext<'_>, cluster: &Cluster, probe: Probe) -> F
         version: probe.version,
     };
     match first {
-        None => Finding::Ready(identity),
-        Some(other) => Finding::IdentityConflict {
+        None => ProbeResult::Ready(identity),
+        Some(other) => ProbeResult::IdentityConflict {
             identity,
             other: ObjectKey::of(&*other),
         },

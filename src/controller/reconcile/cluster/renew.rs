@@ -11,7 +11,7 @@ use starling_api::conditions::{self, CREDENTIALS_EXPIRING, ConditionStatus, Cond
 use starling_core::token::{Renewal, TokenLease};
 use tokio::time::Instant;
 
-use super::Finding;
+use super::ProbeResult;
 use crate::controller::cache::ObjectKey;
 use crate::controller::caches::connections::Connection;
 use crate::controller::context::ClusterContext;
@@ -40,7 +40,7 @@ enum RenewError {
 pub(super) async fn renew(
     context: ClusterContext<'_>,
     cluster: &Cluster,
-    finding: &Finding,
+    result: &ProbeResult,
 ) -> Option<ConditionUpdate> {
     let key = ObjectKey::of(cluster);
     let connection = context.connections.get(&key)?;
@@ -71,7 +71,7 @@ pub(super) async fn renew(
     }
     let too_early = context.token_renewals.get(&key).is_some_and(|at| now < at);
     // A cluster that does not answer its probe, or is left to another Cluster, is not asked for anything.
-    if too_early || !matches!(finding, Finding::Ready(_)) {
+    if too_early || !matches!(result, ProbeResult::Ready(_)) {
         return as_before(cluster);
     }
     match ask(context, cluster, &connection, lease).await {

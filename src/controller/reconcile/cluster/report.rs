@@ -7,21 +7,21 @@ use starling_api::{Cluster, ClusterStatus};
 
 use super::super::names::ClusterId;
 use super::super::{ReconcileError, ready};
-use super::{Finding, Identity};
+use super::{Identity, ProbeResult};
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::ClusterContext;
+use crate::controller::event_handlers::ChangedBy;
 use crate::controller::waits;
-use crate::controller::wake::By;
 
 pub(super) async fn report(
     context: ClusterContext<'_>,
     cluster: &Cluster,
-    finding: Finding,
+    result: ProbeResult,
     expiring: Option<ConditionUpdate>,
 ) -> Result<(), ReconcileError> {
     let before = cluster.status.clone().unwrap_or_default();
     let now = context.clock.now();
-    let mut after = status(cluster, &before, finding, expiring, now);
+    let mut after = status(cluster, &before, result, expiring, now);
     if after == before && !is_old(&before.last_probe_time, now) {
         return Ok(());
     }
@@ -39,7 +39,9 @@ pub(super) async fn report(
     } != before;
     let written = context.hub.write_status(cluster, &after).await?;
     match context.clusters.observe_write(written) {
-        Some(change) if moved || change.is_edit() => context.wake.for_cluster(&change, By::Us),
+        Some(change) if moved || change.is_edit() => {
+            context.handlers.on_cluster(&change, ChangedBy::Reconciler);
+        }
         Some(_) | None => {}
     }
     Ok(())
@@ -53,7 +55,7 @@ fn is_old(time: &str, now: Timestamp) -> bool {
 fn status(
     cluster: &Cluster,
     before: &ClusterStatus,
-    finding: Finding,
+    result: ProbeResult,
     expiring: Option<ConditionUpdate>,
     now: Timestamp,
 ) -> ClusterStatus {
@@ -61,12 +63,12 @@ fn status(
         cluster_id: ClusterId::new(before.cluster_id.clone()),
         version: before.version.clone(),
     };
-    let (identity, mut updates) = match finding {
-        Finding::Ready(identity) => {
+    let (identity, mut updates) = match result {
+        ProbeResult::Ready(identity) => {
             let message = format!("reachable, Kubernetes {}", identity.version);
             (identity, vec![ready(ConditionStatus::True, "Succeeded", message)])
         }
-        Finding::Suspended => (
+        ProbeResult::Suspended => (
             known(),
             vec![ready(
                 ConditionStatus::Unknown,
@@ -74,22 +76,22 @@ fn status(
                 "suspended: the connection is closed",
             )],
         ),
-        Finding::Unreachable { message, .. } => (
+        ProbeResult::Unreachable { message, .. } => (
             known(),
             vec![ready(ConditionStatus::Unknown, "Unreachable", message)],
         ),
-        Finding::Unusable { reason, message } => {
+        ProbeResult::Unusable { reason, message } => {
             (known(), vec![ready(ConditionStatus::False, reason, message)])
         }
-        Finding::Refused => {
+        ProbeResult::Refused => {
             let message = "credentials refused; retried when the Secret changes or a reconcile is requested";
             (
                 known(),
                 vec![ready(ConditionStatus::False, "AuthFailed", message)],
             )
         }
-        Finding::Waiting { .. } | Finding::Busy { .. } => return before.clone(),
-        Finding::IdentityConflict { identity, other } => (identity, identity_conflict(&other)),
+        ProbeResult::Waiting { .. } | ProbeResult::Busy { .. } => return before.clone(),
+        ProbeResult::IdentityConflict { identity, other } => (identity, identity_conflict(&other)),
     };
     updates.extend(expiring);
     ClusterStatus {

@@ -15,13 +15,13 @@ use super::names::Uid;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Next, SourceContext};
 use crate::controller::waits;
-use validate::{Blocked, validate};
+use validate::{SourceBlocked, validate};
 
 /// What a reconcile of the Source came to.
 #[derive(Debug)]
-enum Finding {
+enum ResolveResult {
     /// The Source is not valid, or suspended: the repository was not asked.
-    Blocked(Blocked),
+    Blocked(SourceBlocked),
     /// The repository cannot be addressed until the Source is edited.
     Stalled { reason: &'static str, message: String },
     /// This is the latest revision, and the mirror has it.
@@ -40,20 +40,20 @@ pub async fn reconcile(context: SourceContext<'_>, key: &ObjectKey) -> Result<Ne
     let Some(source) = context.sources.get(key) else {
         return Ok(Next::OnEvent);
     };
-    let finding = match validate(&source) {
-        Err(blocked) => Finding::Blocked(blocked),
+    let result = match validate(&source) {
+        Err(blocked) => ResolveResult::Blocked(blocked),
         Ok(valid) => observe::observe(context, &valid).await,
     };
-    let next = next(&source, &finding);
-    report::report(context, &source, finding).await?;
+    let next = next(&source, &result);
+    report::report(context, &source, result).await?;
     Ok(next)
 }
 
-fn next(source: &Source, finding: &Finding) -> Next {
-    match finding {
-        Finding::Blocked(_) | Finding::Stalled { .. } => Next::OnEvent,
-        Finding::Failed { .. } => Next::Retry(waits::SOURCE_RETRY.min(source.spec.interval.as_std())),
-        Finding::Latest(_) | Finding::Refused { .. } => {
+fn next(source: &Source, result: &ResolveResult) -> Next {
+    match result {
+        ResolveResult::Blocked(_) | ResolveResult::Stalled { .. } => Next::OnEvent,
+        ResolveResult::Failed { .. } => Next::Retry(waits::SOURCE_RETRY.min(source.spec.interval.as_std())),
+        ResolveResult::Latest(_) | ResolveResult::Refused { .. } => {
             // By Source: those that were created together are not reconciled together for ever.
             let interval = source.spec.interval.as_std().max(waits::SOURCE_MIN_INTERVAL);
             Next::After(waits::around(interval, Uid::of(source).as_str()))

@@ -3,14 +3,14 @@
 use starling_api::Source;
 use starling_core::revision::{AdvanceDecision, Facts, Revision, advance};
 
-use super::Finding;
+use super::ResolveResult;
 use super::validate::ValidSource;
 use crate::controller::artifacts::{Artifact, ArtifactError, Origin};
+use crate::controller::caches::origins::OriginError;
 use crate::controller::context::SourceContext;
-use crate::controller::origins::OriginError;
 use crate::controller::pins;
 
-pub(super) async fn observe(context: SourceContext<'_>, valid: &ValidSource<'_>) -> Finding {
+pub(super) async fn observe(context: SourceContext<'_>, valid: &ValidSource<'_>) -> ResolveResult {
     let source = valid.source;
     let origin = match context
         .origins
@@ -20,10 +20,10 @@ pub(super) async fn observe(context: SourceContext<'_>, valid: &ValidSource<'_>)
         Ok(origin) => origin,
         Err(error) => return unaddressed(&error),
     };
-    context.pace.ask(origin.host()).await;
+    context.start_rates.wait_for_request(origin.host()).await;
     match follow(context, valid, &origin).await {
-        Ok(finding) => finding,
-        Err(error) => Finding::Failed {
+        Ok(result) => result,
+        Err(error) => ResolveResult::Failed {
             reason: error.reason(),
             message: message(source, &error),
         },
@@ -34,14 +34,14 @@ async fn follow(
     context: SourceContext<'_>,
     valid: &ValidSource<'_>,
     origin: &Origin,
-) -> Result<Finding, ArtifactError> {
+) -> Result<ResolveResult, ArtifactError> {
     let (source, artifacts) = (valid.source, context.artifacts);
     let timeout = source.spec.timeout.as_std();
     let artifact = artifacts.resolve(origin, &valid.policy, timeout).await?;
     artifacts.fetch(&artifact, timeout).await?;
     let last = last_revision(source);
     if last.as_ref() == Some(&artifact.revision) {
-        return Ok(Finding::Latest(artifact.revision));
+        return Ok(ResolveResult::Latest(artifact.revision));
     }
     let is_descendant = match &last {
         Some(last) => artifacts.is_descendant(last, &artifact).await?,
@@ -51,13 +51,13 @@ async fn follow(
     let facts = Facts { is_descendant };
     Ok(
         match advance(&valid.policy, last.as_ref(), found, facts, valid.rules) {
-            AdvanceDecision::Unchanged => Finding::Latest(artifact.revision),
+            AdvanceDecision::Unchanged => ResolveResult::Latest(artifact.revision),
             AdvanceDecision::Move(revision) => {
                 let offered = Artifact { revision, ..artifact };
                 pins::pin(context, source, &offered).await?;
-                Finding::Latest(offered.revision)
+                ResolveResult::Latest(offered.revision)
             }
-            AdvanceDecision::Hold { keep, reason, found } => Finding::Refused {
+            AdvanceDecision::Hold { keep, reason, found } => ResolveResult::Refused {
                 reason: reason.as_str(),
                 message: format!("latest revision is {found}; keeping {keep} ({reason})"),
             },
@@ -89,23 +89,23 @@ fn message(source: &Source, error: &ArtifactError) -> String {
     }
 }
 
-fn unaddressed(error: &OriginError) -> Finding {
+fn unaddressed(error: &OriginError) -> ResolveResult {
     let message = crate::chain(error);
     match error {
-        OriginError::Url(_) => Finding::Stalled {
+        OriginError::Url(_) => ResolveResult::Stalled {
             reason: "InvalidURL",
             message,
         },
         // Secrets are not watched: they are read again after a while.
-        OriginError::SecretMissing { .. } => Finding::Failed {
+        OriginError::SecretMissing { .. } => ResolveResult::Failed {
             reason: "SecretNotFound",
             message,
         },
-        OriginError::SecretUnusable { .. } => Finding::Failed {
+        OriginError::SecretUnusable { .. } => ResolveResult::Failed {
             reason: "InvalidSecret",
             message,
         },
-        OriginError::Hub(_) => Finding::Failed {
+        OriginError::Hub(_) => ResolveResult::Failed {
             reason: "ManagementClusterFailed",
             message,
         },

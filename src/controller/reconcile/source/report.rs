@@ -6,18 +6,18 @@ use starling_api::conditions::{self, ConditionStatus, ConditionUpdate};
 use starling_api::{Source, SourceStatus};
 
 use super::super::{ReconcileError, ready, retrying, stalled};
-use super::validate::Blocked;
-use super::{Finding, observe};
+use super::validate::SourceBlocked;
+use super::{ResolveResult, observe};
 use crate::controller::context::SourceContext;
-use crate::controller::wake::By;
+use crate::controller::event_handlers::ChangedBy;
 
 pub(super) async fn report(
     context: SourceContext<'_>,
     source: &Source,
-    finding: Finding,
+    result: ResolveResult,
 ) -> Result<(), ReconcileError> {
     let before = source.status.clone().unwrap_or_default();
-    let after = status(source, &before, finding, context.clock.now());
+    let after = status(source, &before, result, context.clock.now());
     if after == before {
         return Ok(());
     }
@@ -26,27 +26,27 @@ pub(super) async fn report(
     }
     let written = context.hub.write_status(source, &after).await?;
     if let Some(change) = context.sources.observe_write(written) {
-        context.wake.for_source(&change, By::Us);
+        context.handlers.on_source(&change, ChangedBy::Reconciler);
     }
     Ok(())
 }
 
-fn status(source: &Source, before: &SourceStatus, finding: Finding, now: Timestamp) -> SourceStatus {
-    let (revision, updates) = match finding {
-        Finding::Blocked(blocked @ Blocked::Suspended) => {
+fn status(source: &Source, before: &SourceStatus, result: ResolveResult, now: Timestamp) -> SourceStatus {
+    let (revision, updates) = match result {
+        ResolveResult::Blocked(blocked @ SourceBlocked::Suspended) => {
             let message = blocked.to_string();
             (
                 None,
                 vec![ready(ConditionStatus::Unknown, blocked.reason(), message)],
             )
         }
-        Finding::Blocked(blocked @ (Blocked::NotImplemented(_) | Blocked::Policy(_))) => {
+        ResolveResult::Blocked(blocked @ (SourceBlocked::NotImplemented(_) | SourceBlocked::Policy(_))) => {
             (None, stalled(blocked.reason(), &crate::chain(&blocked)))
         }
-        Finding::Stalled { reason, message } => (None, stalled(reason, &message)),
-        Finding::Failed { reason, message } => (None, retrying(reason, &message)),
-        Finding::Refused { reason, message } => (None, refused(reason, message)),
-        Finding::Latest(revision) => {
+        ResolveResult::Stalled { reason, message } => (None, stalled(reason, &message)),
+        ResolveResult::Failed { reason, message } => (None, retrying(reason, &message)),
+        ResolveResult::Refused { reason, message } => (None, refused(reason, message)),
+        ResolveResult::Latest(revision) => {
             let revision = revision.to_string();
             let message = format!("latest revision: {revision}");
             (

@@ -15,7 +15,7 @@ pub(super) struct ValidSource<'a> {
 
 /// Why the repository of a Source is not asked until somebody edits the Source.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Blocked {
+pub(super) enum SourceBlocked {
     /// `suspend`.
     #[error("suspended: the last revision is kept")]
     Suspended,
@@ -27,7 +27,7 @@ pub(super) enum Blocked {
     Policy(#[from] PolicyError),
 }
 
-impl Blocked {
+impl SourceBlocked {
     /// The reason of Ready.
     pub(super) const fn reason(&self) -> &'static str {
         match self {
@@ -41,15 +41,15 @@ impl Blocked {
 /// Validates a Source.
 ///
 /// # Errors
-/// [`Blocked`] with the first reason, in the order of its variants.
-pub(super) fn validate(source: &Source) -> Result<ValidSource<'_>, Blocked> {
+/// [`SourceBlocked`] with the first reason, in the order of its variants.
+pub(super) fn validate(source: &Source) -> Result<ValidSource<'_>, SourceBlocked> {
     let spec = &source.spec;
     if spec.suspend {
-        return Err(Blocked::Suspended);
+        return Err(SourceBlocked::Suspended);
     }
     let promised = unimplemented::of_source(spec);
     if !promised.is_empty() {
-        return Err(Blocked::NotImplemented(promised));
+        return Err(SourceBlocked::NotImplemented(promised));
     }
     let policy = RefPolicy::from_fields(RefFields {
         branch: spec.reference.branch.as_deref(),
@@ -95,7 +95,7 @@ mod tests {
     fn suspension_comes_before_what_is_invalid() {
         let two = json!({"branch": "main", "tag": "v1"});
         let suspended = mk_source(json!({"ref": two, "suspend": true}));
-        assert_eq!(validate(&suspended).err(), Some(Blocked::Suspended));
+        assert_eq!(validate(&suspended).err(), Some(SourceBlocked::Suspended));
         let blocked = validate(&mk_source(json!({"ref": two}))).err().unwrap();
         assert_eq!(blocked.reason(), "InvalidRef");
     }

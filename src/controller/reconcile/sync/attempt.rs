@@ -12,10 +12,10 @@ use starling_core::object::ObjectId;
 use starling_core::step::Wanted;
 
 use super::super::ReconcileError;
-use super::judge::{
-    Remembered, end, enter, failed, failures_before, interrupted, judge, remembered, schedule_check,
+use super::access::ResponseRecorder;
+use super::evaluate::{
+    RecordChanges, end, enter, evaluate, failed, failures_before, interrupted, record_changes, schedule_check,
 };
-use super::lane::Watch;
 use super::outcome::{Cause, Outcome};
 use super::ownership::ownership;
 use super::render::{Render, render};
@@ -64,7 +64,10 @@ pub(super) async fn check(
         Ok(member) => member,
         Err(outcome) => return Ok(outcome),
     };
-    context.pace.attempt(&observed.cluster_key()).await;
+    context
+        .start_rates
+        .wait_for_attempt(&observed.cluster_key())
+        .await;
     schedule_check(context, sync);
     let records = load(context, sync).await;
     // Fewer records than objects: the ledger was lost. An attempt takes them anew, without a write to what is in step.
@@ -108,11 +111,11 @@ async fn find_drift(
     records: &BTreeMap<ObjectId, Record>,
 ) -> Result<Drift, Outcome> {
     let observed = sync.observed;
-    let watch = Watch::begin(member);
+    let recorder = ResponseRecorder::begin(member);
     let report = member
         .find_drift(observed.owner.as_str(), records, observed.deadline())
         .await;
-    watch.end(context, &observed.cluster_key(), report.interrupted.as_ref());
+    recorder.end(context, &observed.cluster_key(), report.interrupted.as_ref());
     if let Some(error) = &report.interrupted {
         return Err(interrupted(context, member, sync, wanted, error).await);
     }
@@ -136,7 +139,10 @@ async fn attempt(
         Ok(member) => member,
         Err(outcome) => return Ok(outcome),
     };
-    context.pace.attempt(&observed.cluster_key()).await;
+    context
+        .start_rates
+        .wait_for_attempt(&observed.cluster_key())
+        .await;
     let job = Render {
         namespace: &observed.key.namespace,
         template,
@@ -161,7 +167,7 @@ async fn attempt(
     let drifted = &drifted | &ownership.handed_over;
     let unconfirmed = unconfirmed_records(&rendered.set, &records, &drifted);
     let id = begin(context, sync, wanted, &unconfirmed).await?;
-    let watch = Watch::begin(&member);
+    let recorder = ResponseRecorder::begin(&member);
     let job = ApplyJob {
         owner: observed.owner.as_str(),
         desired: &rendered.set,
@@ -176,18 +182,18 @@ async fn attempt(
         approved: &deletion_hold::approved(context, observed),
         deadline: observed.deadline(),
     };
-    let answers = member.apply(job).await;
-    watch.end(context, &observed.cluster_key(), answers.interrupted.as_ref());
-    drift::attempted(context, observed, &answers);
-    report::let_go(context, observed, &answers.let_go).await;
-    let outcome = match &answers.interrupted {
+    let responses = member.apply(job).await;
+    recorder.end(context, &observed.cluster_key(), responses.interrupted.as_ref());
+    drift::attempted(context, observed, &responses);
+    report::let_go(context, observed, &responses.let_go).await;
+    let outcome = match &responses.interrupted {
         Some(error) => interrupted(context, &member, sync, wanted, error).await,
-        None => judge(context, sync, wanted, &answers, rendered.plain),
+        None => evaluate(context, sync, wanted, &responses, rendered.plain),
     };
     if matches!(outcome, Outcome::Applied(_)) {
-        health::applied(context, sync, wanted, &rendered.set, &records, &answers);
+        health::applied(context, sync, wanted, &rendered.set, &records, &responses);
     }
-    finish(context, sync, wanted, id, &outcome, &answers).await;
+    finish(context, sync, wanted, id, &outcome, &responses).await;
     Ok(outcome)
 }
 
@@ -226,12 +232,12 @@ async fn finish(
     wanted: &Wanted,
     id: AttemptId,
     outcome: &Outcome,
-    answers: &ApplyOutcome,
+    responses: &ApplyOutcome,
 ) {
     let observed = sync.observed;
     let (cluster_id, owner) = (observed.cluster_id.as_str(), observed.owner.as_str());
-    let end = end(outcome, answers, context.clock.now());
-    let Remembered { upserts, deletes } = remembered(answers);
+    let end = end(outcome, responses, context.clock.now());
+    let RecordChanges { upserts, deletes } = record_changes(responses);
     // One commit: the writer takes all that is queued. Losing this record costs requests, not correctness, so the
     // status is written all the same.
     let (finished, saved, ()) = tokio::join!(

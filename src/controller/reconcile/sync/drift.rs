@@ -33,11 +33,11 @@ pub(super) async fn checked(
     let state = after_check(before, report, records);
     let repair = due(&state, report, sync, context.clock.now());
     context.caches.drift.set(&observed.key, state);
-    let seen = seen(report, records);
+    let changed = observed_records(report, records);
     let (cluster_id, owner) = (observed.cluster_id.as_str(), observed.owner.as_str());
     let saved = context
         .ledger
-        .save_records(cluster_id, owner, &seen, &BTreeSet::new())
+        .save_records(cluster_id, owner, &changed, &BTreeSet::new())
         .await;
     if let Err(error) = saved {
         tracing::error!(sync = %observed.key, error = %crate::chain(&error), "records of objects not saved");
@@ -52,10 +52,11 @@ pub(super) async fn returned(
     observed: &Observed,
     records: &BTreeMap<ObjectId, Record>,
 ) -> BTreeSet<ObjectId> {
-    let away = |(_, record): &(&ObjectId, &Record)| record.terms.left_alone || !record.terms.owner.is_empty();
+    let is_away =
+        |(_, record): &(&ObjectId, &Record)| record.terms.left_alone || !record.terms.owner.is_empty();
     let away: BTreeMap<ObjectId, Record> = records
         .iter()
-        .filter(away)
+        .filter(is_away)
         .map(|(key, record)| (key.clone(), record.clone()))
         .collect();
     if away.is_empty() {
@@ -155,7 +156,10 @@ fn due(state: &DriftState, report: &DriftReport, sync: &ValidSync<'_>, now: Time
 
 /// Records whose terms the check found different. What was left alone or given away stays so until it is applied
 /// again: only then is it in step.
-fn seen(report: &DriftReport, records: &BTreeMap<ObjectId, Record>) -> BTreeMap<ObjectId, Record> {
+fn observed_records(
+    report: &DriftReport,
+    records: &BTreeMap<ObjectId, Record>,
+) -> BTreeMap<ObjectId, Record> {
     let left_alone = report.left_alone.iter().filter_map(|key| {
         let mut record = records
             .get(key)
@@ -275,7 +279,7 @@ mod tests {
             after.left_alone.iter().collect::<Vec<_>>(),
             [&key("in-git"), &key("new")]
         );
-        let seen = seen(&report, &records);
-        assert!(seen.len() == 1 && seen[&key("new")].terms.left_alone);
+        let changed = observed_records(&report, &records);
+        assert!(changed.len() == 1 && changed[&key("new")].terms.left_alone);
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn write(
         .repaired
         .iter()
         .filter(|(_, repaired)| repaired.fight.is_fight())
-        .map(|(key, repaired)| in_message(key, repaired, interval))
+        .map(|(key, repaired)| describe_fight(key, repaired, interval))
         .collect();
     (!fights.is_empty()).then(|| ConditionUpdate {
         type_: CONTESTED,
@@ -52,7 +52,7 @@ pub(super) fn remark(left_alone: &LeftAlone) -> String {
     format!("left alone ({count}): {}", listed(&left_alone.objects, count))
 }
 
-fn in_message(key: &ObjectId, repaired: &Repaired, interval: Duration) -> String {
+fn describe_fight(key: &ObjectId, repaired: &Repaired, interval: Duration) -> String {
     let Repaired {
         fight,
         fields: _,
@@ -61,7 +61,7 @@ fn in_message(key: &ObjectId, repaired: &Repaired, interval: Duration) -> String
     let lost = if lost.is_empty() {
         "changed or deleted".to_owned()
     } else {
-        in_words(lost)
+        describe(lost)
     };
     format!(
         "{key}: {lost} after each of {} repairs in a row; next repair not before {}",
@@ -70,7 +70,7 @@ fn in_message(key: &ObjectId, repaired: &Repaired, interval: Duration) -> String
     )
 }
 
-fn in_words(lost: &LostFields) -> String {
+fn describe(lost: &LostFields) -> String {
     let parts = lost.iter().map(|(holder, fields)| {
         let fields = listed(fields, fields.len());
         match holder {
@@ -166,6 +166,6 @@ mod tests {
         let mut lost = LostFields::default();
         lost.add(".data.a".into(), Holder::Manager(String::new()));
         lost.add(".data.b".into(), Holder::Nobody);
-        assert_eq!(in_words(&lost), ".data.b removed, .data.a owned by \"\"");
+        assert_eq!(describe(&lost), ".data.b removed, .data.a owned by \"\"");
     }
 }

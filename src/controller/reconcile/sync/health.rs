@@ -16,8 +16,8 @@ use starling_core::progress;
 use starling_core::step::{Step, Wanted};
 use tokio::time::Instant;
 
+use super::access::{self, ResponseRecorder};
 use super::admission;
-use super::lane::{self, Watch};
 use super::outcome::Outcome;
 use super::validate::ValidSync;
 use crate::controller::caches::health::SyncHealth;
@@ -106,19 +106,19 @@ pub(super) async fn check(
     let mut watching = known(context, sync, wanted)?;
     // The check for drift has read the version of every object, so those that are not read did not move.
     let together = !matches!(done, Some(Outcome::Unchanged));
-    let found = match lane::enter(context, observed, &sync.spec.template.service_account_name) {
-        Err(closed) => HealthCheck::Lost {
-            message: crate::chain(&closed),
+    let found = match access::enter(context, observed, &sync.spec.template.service_account_name) {
+        Err(error) => HealthCheck::Lost {
+            message: crate::chain(&error),
         },
         Ok(member) => {
-            let watch = Watch::begin(&member);
+            let recorder = ResponseRecorder::begin(&member);
             let reader = Reader {
                 context,
                 sync,
                 member: &member,
             };
             let read = reader.read_all(&mut watching.watched, together).await;
-            watch.end(context, &observed.cluster_key(), read.as_ref().err());
+            recorder.end(context, &observed.cluster_key(), read.as_ref().err());
             match read {
                 Ok(unhealthy) => HealthCheck::Verdict(verdict(sync, wanted, unhealthy, context.clock.now())),
                 Err(error) => lost(context, sync, &error),
@@ -140,10 +140,10 @@ pub(super) async fn check(
 fn lost(context: SyncContext<'_>, sync: &ValidSync<'_>, error: &MemberError) -> HealthCheck {
     let cluster = sync.observed.cluster_key();
     if let MemberError::Throttled { retry_after, .. } = error {
-        context.lanes.throttled(&cluster, *retry_after);
+        context.availability.throttled(&cluster, *retry_after);
     } else {
         // The Cluster loop finds out what is wrong, and wakes its Syncs when that changes.
-        context.wake.cluster(cluster);
+        context.handlers.enqueue_cluster(cluster);
     }
     HealthCheck::Lost {
         message: crate::chain(error),
@@ -221,7 +221,7 @@ impl Reader<'_> {
             ..
         } = report;
         let mut health = |key: &ObjectId| match objects.remove(key) {
-            Some(read) => believed(watched, key, read),
+            Some(read) => current_health(watched, key, read),
             None => unread(key, &failures),
         };
         Ok(asked
@@ -233,7 +233,7 @@ impl Reader<'_> {
 }
 
 /// The health of an object as it was read, unless it was read in a state that is older than our last write (I1).
-fn believed(watched: &mut Watched, key: &ObjectId, read: ObjectHealth) -> Health {
+fn current_health(watched: &mut Watched, key: &ObjectId, read: ObjectHealth) -> Health {
     let healthy = read.health.status == Status::Current;
     match watched.found(key, &read.resource_version, healthy) {
         Read::Fresh => read.health,

@@ -16,8 +16,8 @@ use super::super::{ready, repeated, retrying};
 use super::health::HealthCheck;
 use super::reason::PROBLEMS;
 
-/// What a health condition is about.
-pub(super) struct About<'a> {
+/// What a health condition is subject.
+pub(super) struct HealthSubject<'a> {
     /// `spec.wait`.
     pub(super) wait: bool,
     /// The target that is wanted, where one is.
@@ -32,26 +32,26 @@ pub(super) struct About<'a> {
 pub(super) fn write(
     after: &mut SyncStatus,
     mut updates: Vec<ConditionUpdate>,
-    about: &About<'_>,
+    subject: &HealthSubject<'_>,
     check: Option<&HealthCheck>,
     now: Timestamp,
 ) -> Vec<ConditionUpdate> {
-    if !about.wait {
+    if !subject.wait {
         after.healthy_since.clear();
         after.last_healthy_target.clear();
         after.longest_healthy = None;
         return updates;
     }
     let healthy = match check {
-        None => unseen(after, about),
+        None => unseen(after, subject),
         Some(HealthCheck::Lost { message }) => {
             replace(
                 &mut updates,
                 vec![ready(ConditionStatus::Unknown, step::CLUSTER_NOT_READY, message)],
             );
-            unseen(after, about)
+            unseen(after, subject)
         }
-        Some(HealthCheck::Verdict(HealthVerdict::Healthy)) => Some(found_healthy(after, about, now)),
+        Some(HealthCheck::Verdict(HealthVerdict::Healthy)) => Some(found_healthy(after, subject, now)),
         Some(HealthCheck::Verdict(HealthVerdict::Waiting { until, unhealthy })) => {
             let until = Timestamp::from_second(until.as_second()).unwrap_or(*until);
             let message = format!("waiting until {until} for {}", summary(unhealthy));
@@ -61,7 +61,7 @@ pub(super) fn write(
         Some(HealthCheck::Verdict(HealthVerdict::Failed { unhealthy })) => {
             replace(&mut updates, retrying(HEALTH_CHECK_FAILED, &summary(unhealthy)));
             let update = found_unhealthy(after, HEALTH_CHECK_FAILED, unhealthy, now);
-            after.next_attempt_time = about.next.map(|at| at.to_string()).unwrap_or_default();
+            after.next_attempt_time = subject.next.map(|at| at.to_string()).unwrap_or_default();
             Some(update)
         }
     };
@@ -71,13 +71,13 @@ pub(super) fn write(
 
 /// The condition where nothing was checked. What was found of this target still stands; of another one it says nothing
 /// about what is wanted now.
-fn unseen(after: &SyncStatus, about: &About<'_>) -> Option<ConditionUpdate> {
+fn unseen(after: &SyncStatus, subject: &HealthSubject<'_>) -> Option<ConditionUpdate> {
     if after.last_applied_target.is_empty() {
         return None;
     }
-    let applied = about
+    let applied = subject
         .target
-        .is_some_and(|target| progress::holds(after, target, about.cluster_id.as_str()));
+        .is_some_and(|target| progress::holds(after, target, subject.cluster_id.as_str()));
     let before = conditions::find(&after.conditions, HEALTHY).filter(|_| applied);
     Some(match before {
         Some(before) => repeated(HEALTHY, before),
@@ -90,11 +90,11 @@ fn unseen(after: &SyncStatus, about: &About<'_>) -> Option<ConditionUpdate> {
     })
 }
 
-fn found_healthy(after: &mut SyncStatus, about: &About<'_>, now: Timestamp) -> ConditionUpdate {
+fn found_healthy(after: &mut SyncStatus, subject: &HealthSubject<'_>, now: Timestamp) -> ConditionUpdate {
     if after.healthy_since.is_empty() {
         after.healthy_since = now.to_string();
     }
-    after.last_healthy_target = about.target.unwrap_or_default().to_owned();
+    after.last_healthy_target = subject.target.unwrap_or_default().to_owned();
     after.problems.clear();
     after.next_attempt_time.clear();
     healthy(ConditionStatus::True, "Succeeded", "all objects healthy".into())
@@ -174,9 +174,9 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn about(wait: bool) -> About<'static> {
+    fn subject(wait: bool) -> HealthSubject<'static> {
         static ID: LazyLock<ClusterId> = LazyLock::new(|| ClusterId::new("id"));
-        About {
+        HealthSubject {
             wait,
             target: Some(TARGET),
             cluster_id: &ID,
@@ -219,10 +219,10 @@ mod tests {
     }
 
     /// The status after an attempt or a check that succeeded.
-    fn written(before: SyncStatus, about: &About<'_>, check: Option<&HealthCheck>) -> SyncStatus {
+    fn written(before: SyncStatus, subject: &HealthSubject<'_>, check: Option<&HealthCheck>) -> SyncStatus {
         let mut after = before;
         let updates = vec![ready(ConditionStatus::True, "Succeeded", "applied r")];
-        let updates = write(&mut after, updates, about, check, at(100));
+        let updates = write(&mut after, updates, subject, check, at(100));
         after.conditions = conditions::merge(&after.conditions, updates, None, at(100));
         after
     }
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_healthy_sync_reports_since_when_and_with_which_target() {
-        let after = written(holding(), &about(true), Some(&found(Status::Current, 60)));
+        let after = written(holding(), &subject(true), Some(&found(Status::Current, 60)));
         assert_eq!(
             summary_of(&after.conditions),
             [("Ready", "True", "Succeeded"), ("Healthy", "True", "Succeeded")]
@@ -245,13 +245,13 @@ mod tests {
         assert_eq!(after.healthy_since, at(100).to_string());
         assert_eq!(after.last_healthy_target, TARGET);
         // It stays healthy since then.
-        let again = written(well(), &about(true), Some(&found(Status::Current, 60)));
+        let again = written(well(), &subject(true), Some(&found(Status::Current, 60)));
         assert_eq!(again.healthy_since, at(1).to_string());
     }
 
     #[test]
     fn objects_in_progress_have_time_left_and_failed_objects_have_none() {
-        let waiting = written(well(), &about(true), Some(&found(Status::InProgress, 60)));
+        let waiting = written(well(), &subject(true), Some(&found(Status::InProgress, 60)));
         assert_eq!(
             summary_of(&waiting.conditions),
             [
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(waiting.next_attempt_time, "");
 
         for check in [found(Status::Failed, 60), found(Status::InProgress, 0)] {
-            let failed = written(well(), &about(true), Some(&check));
+            let failed = written(well(), &subject(true), Some(&check));
             assert_eq!(
                 summary_of(&failed.conditions),
                 [
@@ -287,7 +287,7 @@ mod tests {
                 ]
             );
             assert_eq!(failed.next_attempt_time, at(500).to_string());
-            let recovered = written(failed, &about(true), Some(&found(Status::Current, 60)));
+            let recovered = written(failed, &subject(true), Some(&found(Status::Current, 60)));
             assert_eq!(
                 (recovered.problems.len(), recovered.next_attempt_time.as_str()),
                 (0, "")
@@ -297,20 +297,20 @@ mod tests {
 
     #[test]
     fn without_a_check_the_last_finding_counts_for_its_own_target_only() {
-        let kept = written(well(), &about(true), None);
+        let kept = written(well(), &subject(true), None);
         assert_eq!(find(&kept.conditions, HEALTHY).unwrap().status, "True");
-        let other = About {
+        let other = HealthSubject {
             target: Some("sha256:other"),
-            ..about(true)
+            ..subject(true)
         };
         let stale = written(well(), &other, None);
         assert_eq!(find(&stale.conditions, HEALTHY).unwrap().status, "Unknown");
-        let never = written(SyncStatus::default(), &about(true), None);
+        let never = written(SyncStatus::default(), &subject(true), None);
         assert_eq!(find(&never.conditions, HEALTHY), None);
         let lost = HealthCheck::Lost {
             message: "no answer".into(),
         };
-        let lost = written(well(), &about(true), Some(&lost));
+        let lost = written(well(), &subject(true), Some(&lost));
         assert_eq!(
             summary_of(&lost.conditions),
             [
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn without_wait_there_is_no_health() {
-        let after = written(well(), &about(false), None);
+        let after = written(well(), &subject(false), None);
         assert_eq!(summary_of(&after.conditions), [("Ready", "True", "Succeeded")]);
         assert_eq!(
             (after.healthy_since.as_str(), after.last_healthy_target.as_str()),

@@ -4,17 +4,17 @@
 //! report. Most activations end at the step: a Sync that is applied and not due for a check costs a read of the caches.
 //! A Sync that is not valid has a report of its own; attempts take a [`ValidSync`] only.
 
+mod access;
 mod admission;
 mod attempt;
 mod deletion_hold;
 mod dependencies;
 mod drift;
 mod drift_status;
+mod evaluate;
 mod finalize;
 mod health;
 mod health_status;
-mod judge;
-mod lane;
 mod observe;
 mod outcome;
 mod ownership;

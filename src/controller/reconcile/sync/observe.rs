@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::super::cluster::reach;
 use super::super::names::{ClusterId, OwnerLabel, Uid};
-use super::super::unanswered;
+use super::super::unhandled_request;
 use super::dependencies;
 use crate::controller::cache::ObjectKey;
 use crate::controller::caches::connections::Connection;
@@ -72,7 +72,7 @@ impl Observed {
 
     /// Whether a reconcile was asked for by annotation, and not yet answered.
     pub(super) fn requested(&self) -> bool {
-        unanswered(&*self.object, &self.status.last_handled_reconcile_at).is_some()
+        unhandled_request(&*self.object, &self.status.last_handled_reconcile_at).is_some()
     }
 
     pub(super) fn source_revision(&self) -> Option<&str> {

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use starling_api::{Changes, DeletionHold, InventorySummary, ObjectProblem};
 
-use crate::controller::lanes::Pause;
+use crate::controller::caches::availability::Pause;
 
 /// What an attempt or a check came to.
 #[derive(Debug)]

@@ -8,10 +8,10 @@ use starling_core::revision::{Revision, RevisionError};
 
 use super::super::names::OwnerLabel;
 use crate::controller::artifacts::{Artifact, reference};
+use crate::controller::caches::origins::OriginError;
 use crate::controller::context::SyncContext;
 use crate::controller::decryption::{Keys, KeysError};
 use crate::controller::manifests::{RenderFailure, RenderJob, Rendered};
-use crate::controller::origins::OriginError;
 use starling_render::RenderError;
 
 /// The reason of Ready where encrypted manifests cannot be read.
@@ -33,7 +33,7 @@ pub(super) struct Render<'a> {
 
 /// Why a Sync does not render.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum BuildError {
+pub(super) enum SyncRenderError {
     /// The Source that the template names does not exist.
     #[error("there is no Source {name:?}")]
     SourceNotFound { name: String },
@@ -51,7 +51,7 @@ pub(super) enum BuildError {
     Render(#[from] RenderFailure),
 }
 
-impl BuildError {
+impl SyncRenderError {
     /// The reason of Ready.
     pub(super) fn reason(&self) -> &'static str {
         match self {
@@ -71,20 +71,20 @@ impl BuildError {
 /// Renders, or takes what was rendered before.
 ///
 /// # Errors
-/// [`BuildError`].
+/// [`SyncRenderError`].
 pub(super) async fn render(
     context: SyncContext<'_>,
     render: &Render<'_>,
-) -> Result<Arc<Rendered>, BuildError> {
+) -> Result<Arc<Rendered>, SyncRenderError> {
     let template = render.template;
-    let source = render.source.ok_or_else(|| BuildError::SourceNotFound {
+    let source = render.source.ok_or_else(|| SyncRenderError::SourceNotFound {
         name: template.source_ref.name.clone(),
     })?;
     let origin = context
         .origins
         .get(context.hub, source, context.allow_insecure_sources)
         .await?;
-    let revision: Revision = render.revision.parse().map_err(BuildError::Revision)?;
+    let revision: Revision = render.revision.parse().map_err(SyncRenderError::Revision)?;
     let artifact = Artifact {
         origin,
         reference: reference(source, &revision),

@@ -5,14 +5,14 @@ use starling_core::object::ObjectId;
 
 use super::super::ReconcileError;
 use super::deletion_hold;
-use super::health_status::About;
+use super::health_status::HealthSubject;
 use super::observe::Observed;
 use super::outcome::{Applied, Failure, Outcome};
 use super::resolve::resolve;
 use super::status::{self, Pass};
-use super::validate::{Blocked, ValidSync};
+use super::validate::{SyncBlocked, ValidSync};
 use crate::controller::context::SyncContext;
-use crate::controller::wake::By;
+use crate::controller::event_handlers::ChangedBy;
 
 /// Reports what a pass came to.
 ///
@@ -25,9 +25,9 @@ pub(super) async fn report(
 ) -> Result<(), ReconcileError> {
     let observed = sync.observed;
     let target = observed.target_of(&sync.spec);
-    let about = about(context, observed, target.as_deref());
+    let subject = subject(context, observed, target.as_deref());
     let drift = context.caches.drift.get(&observed.key);
-    let after = status::after_pass(sync, pass, &about, drift.as_ref(), context.clock.now());
+    let after = status::after_pass(sync, pass, &subject, drift.as_ref(), context.clock.now());
     if after == observed.status {
         return Ok(());
     }
@@ -44,21 +44,25 @@ pub(super) async fn report(
 pub(super) async fn blocked(
     context: SyncContext<'_>,
     observed: &Observed,
-    blocked: &Blocked,
+    blocked: &SyncBlocked,
 ) -> Result<(), ReconcileError> {
     let spec = resolve(&observed.object.spec, observed.cluster.as_deref());
     let target = spec.ok().and_then(|spec| observed.target_of(&spec));
-    let about = about(context, observed, target.as_deref());
+    let subject = subject(context, observed, target.as_deref());
     let drift = context.caches.drift.get(&observed.key);
-    let after = status::blocked(observed, blocked, &about, drift.as_ref(), context.clock.now());
+    let after = status::blocked(observed, blocked, &subject, drift.as_ref(), context.clock.now());
     if after == observed.status {
         return Ok(());
     }
     write(context, observed, &after).await
 }
 
-fn about<'a>(context: SyncContext<'_>, observed: &'a Observed, target: Option<&'a str>) -> About<'a> {
-    About {
+fn subject<'a>(
+    context: SyncContext<'_>,
+    observed: &'a Observed,
+    target: Option<&'a str>,
+) -> HealthSubject<'a> {
+    HealthSubject {
         wait: observed.object.spec.template.wait,
         target,
         cluster_id: &observed.cluster_id,
@@ -73,7 +77,7 @@ async fn write(
 ) -> Result<(), ReconcileError> {
     let written = context.hub.write_status(&*observed.object, after).await?;
     if let Some(change) = context.objects.syncs.observe_write(written) {
-        context.wake.for_sync(&change, By::Us);
+        context.handlers.on_sync(&change, ChangedBy::Reconciler);
     }
     Ok(())
 }

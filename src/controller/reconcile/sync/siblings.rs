@@ -22,7 +22,7 @@ use starling_core::target::Owner;
 
 use super::super::names::OwnerLabel;
 use super::observe::Observed;
-use super::render::{BuildError, Render, render};
+use super::render::{Render, SyncRenderError, render};
 use super::resolve::resolve;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::SyncContext;
@@ -81,14 +81,14 @@ enum SiblingError {
     Build {
         sibling: SiblingName,
         #[source]
-        source: BuildError,
+        source: SyncRenderError,
     },
 }
 
 impl Siblings for SiblingsOf<'_> {
     fn objects(&self) -> BoxFuture<'_, Elsewhere> {
         async {
-            match self.held_soon().await {
+            match self.upcoming_objects().await {
                 Ok(keys) => Elsewhere::Known(keys),
                 Err(error) => Elsewhere::Unknown(crate::chain(&error)),
             }
@@ -100,11 +100,11 @@ impl Siblings for SiblingsOf<'_> {
 impl SiblingsOf<'_> {
     /// What the siblings hold now, as far as that can be found: for a deletion, which must not wait for the mistakes of
     /// another Sync. What a sibling has taken carries its label and is safe anyway.
-    pub(super) async fn held_now(&self) -> BTreeSet<ObjectId> {
+    pub(super) async fn current_objects(&self) -> BTreeSet<ObjectId> {
         let mut keys = BTreeSet::new();
-        for sibling in self.as_they_are() {
+        for sibling in self.current() {
             match self.keys(&sibling).await {
-                Ok(held) => keys.extend(held),
+                Ok(objects) => keys.extend(objects),
                 Err(error) => {
                     let (sync, error) = (&self.observed.key, crate::chain(&error));
                     tracing::warn!(%sync, sibling = %sibling.name, %error, "cannot render a sibling");
@@ -115,14 +115,14 @@ impl SiblingsOf<'_> {
     }
 
     /// What the siblings hold, or are about to hold.
-    async fn held_soon(&self) -> Result<BTreeSet<ObjectId>, SiblingError> {
+    async fn upcoming_objects(&self) -> Result<BTreeSet<ObjectId>, SiblingError> {
         let mut keys = BTreeSet::new();
-        for sibling in self.about_to_be()? {
+        for sibling in self.upcoming()? {
             match self.keys(&sibling).await {
-                Ok(held) => keys.extend(held),
+                Ok(objects) => keys.extend(objects),
                 // What follows another Source cannot have taken something over in the same commit; one bad Sync must
                 // not keep the others from pruning.
-                Err(_) if self.is_stranger(&sibling) => {}
+                Err(_) if self.is_unrelated(&sibling) => {}
                 Err(source) => {
                     return Err(SiblingError::Build {
                         sibling: sibling.name,
@@ -135,13 +135,13 @@ impl SiblingsOf<'_> {
     }
 
     /// All siblings as the release that this Sync belongs to wants them.
-    fn about_to_be(&self) -> Result<Vec<Sibling>, SiblingError> {
+    fn upcoming(&self) -> Result<Vec<Sibling>, SiblingError> {
         let observed = self.observed;
         let (Some(of), Some(key)) = (&observed.object.spec.group_ref, observed.group_key()) else {
-            return Ok(self.as_they_are());
+            return Ok(self.current());
         };
         let (Some(group), Some(cluster)) = (self.context.objects.groups.get(&key), &observed.cluster) else {
-            return Ok(self.as_they_are());
+            return Ok(self.current());
         };
         let mut siblings = self.wanted(of, &group, cluster)?;
         // Of another release than the group's present one (a newer one is on its way, or this one is): both count.
@@ -151,7 +151,7 @@ impl SiblingsOf<'_> {
             .and_then(|status| status.rollout.as_ref())
             .map(|rollout| rollout.release.as_str());
         if observed.object.annotations().get(RELEASE).map(String::as_str) != release {
-            siblings.extend(self.as_they_are());
+            siblings.extend(self.current());
         }
         Ok(siblings)
     }
@@ -193,7 +193,7 @@ impl SiblingsOf<'_> {
     }
 
     /// The siblings that there are, by their own specs; those that are being deleted hold nothing.
-    fn as_they_are(&self) -> Vec<Sibling> {
+    fn current(&self) -> Vec<Sibling> {
         let own = &self.observed.object.spec;
         let group = |spec: &SyncSpec| spec.group_ref.as_ref().map(|of| of.name.clone());
         self.context
@@ -206,11 +206,11 @@ impl SiblingsOf<'_> {
                     && sync.metadata.deletion_timestamp.is_none()
                     && group(&sync.spec) == group(own)
             })
-            .filter_map(|sync| self.as_it_is(&sync))
+            .filter_map(|sync| self.sibling_of(&sync))
             .collect()
     }
 
-    fn as_it_is(&self, sync: &SyncResource) -> Option<Sibling> {
+    fn sibling_of(&self, sync: &SyncResource) -> Option<Sibling> {
         let name = sync.name_any();
         let owner = match &sync.spec.group_ref {
             Some(GroupRef { name, entry }) => Owner::Entry { group: name, entry },
@@ -243,13 +243,13 @@ impl SiblingsOf<'_> {
         OwnerLabel::new(self.context.installation, &self.observed.key.namespace, owner)
     }
 
-    fn is_stranger(&self, sibling: &Sibling) -> bool {
+    fn is_unrelated(&self, sibling: &Sibling) -> bool {
         let own = &self.observed.object.spec;
         own.group_ref.is_none() && own.template.source_ref != sibling.spec.template.source_ref
     }
 
     /// The objects that a sibling renders.
-    async fn keys(&self, sibling: &Sibling) -> Result<Vec<ObjectId>, BuildError> {
+    async fn keys(&self, sibling: &Sibling) -> Result<Vec<ObjectId>, SyncRenderError> {
         if sibling.spec.revision.is_empty() {
             return Ok(Vec::new());
         }

@@ -9,11 +9,11 @@ use starling_core::step::{self, Step, Wanted};
 
 use super::super::{ready, repeated, retrying, stalled};
 use super::health::HealthCheck;
-use super::health_status::{self, About};
+use super::health_status::{self, HealthSubject};
 use super::observe::Observed;
 use super::outcome::{Applied, Failure, Outcome};
-use super::validate::{Blocked, ValidSync};
-use super::{deletion_hold, drift_status, lane};
+use super::validate::{SyncBlocked, ValidSync};
+use super::{access, deletion_hold, drift_status};
 use crate::controller::caches::drift_states::DriftState;
 
 /// What one pass over a valid Sync came to.
@@ -30,31 +30,31 @@ pub(super) struct Pass<'a> {
 pub(super) fn after_pass(
     sync: &ValidSync<'_>,
     pass: Pass<'_>,
-    about: &About<'_>,
+    subject: &HealthSubject<'_>,
     drift: Option<&DriftState>,
     now: Timestamp,
 ) -> SyncStatus {
     let mut draft = Draft::begin(sync.observed, was_checked(pass), drift);
     let updates = conditions_of(&mut draft.after, sync, pass, now);
-    draft.finish(updates, about, pass.health, now)
+    draft.finish(updates, subject, pass.health, now)
 }
 
 /// The status of a Sync of which nothing is applied.
 pub(super) fn blocked(
     observed: &Observed,
-    why: &Blocked,
-    about: &About<'_>,
+    why: &SyncBlocked,
+    subject: &HealthSubject<'_>,
     drift: Option<&DriftState>,
     now: Timestamp,
 ) -> SyncStatus {
     let message = why.to_string();
     let updates = match why {
-        Blocked::Suspended => vec![ready(ConditionStatus::Unknown, why.reason(), message)],
-        Blocked::NotImplemented(_) | Blocked::Parameter(_) | Blocked::Ignore(_) => {
+        SyncBlocked::Suspended => vec![ready(ConditionStatus::Unknown, why.reason(), message)],
+        SyncBlocked::NotImplemented(_) | SyncBlocked::Parameter(_) | SyncBlocked::Ignore(_) => {
             stalled(why.reason(), &message)
         }
     };
-    Draft::begin(observed, true, drift).finish(updates, about, None, now)
+    Draft::begin(observed, true, drift).finish(updates, subject, None, now)
 }
 
 /// A status that is being written.
@@ -83,12 +83,12 @@ impl Draft {
     fn finish(
         self,
         updates: Vec<ConditionUpdate>,
-        about: &About<'_>,
+        subject: &HealthSubject<'_>,
         health: Option<&HealthCheck>,
         now: Timestamp,
     ) -> SyncStatus {
         let Self { mut after, contested } = self;
-        let mut updates = health_status::write(&mut after, updates, about, health, now);
+        let mut updates = health_status::write(&mut after, updates, subject, health, now);
         updates.extend(contested);
         updates.extend(after.held_deletions.as_ref().map(deletion_hold::condition));
         after.conditions = conditions::merge(&after.conditions, updates, after.observed_generation, now);
@@ -181,7 +181,7 @@ fn attempted(
         Outcome::Busy(pause) => {
             begin_target(after, wanted);
             after.next_attempt_time = pause.until.to_string();
-            vec![ready(ConditionStatus::Unknown, "Throttled", lane::BUSY)]
+            vec![ready(ConditionStatus::Unknown, "Throttled", access::BUSY)]
         }
     }
 }
@@ -334,7 +334,7 @@ mod tests {
 
     /// The message of Ready after each of these passes, all of a Sync without `wait`.
     fn messages(passes: &[(Step, Option<DriftState>)]) -> Vec<String> {
-        let about = About {
+        let subject = HealthSubject {
             wait: false,
             target: Some("t"),
             cluster_id: &ClusterId::new("id"),
@@ -345,7 +345,7 @@ mod tests {
         for (step, drift) in passes {
             let valid = validate(&observed).unwrap_or_else(|blocked| panic!("{blocked}"));
             let now = Timestamp::UNIX_EPOCH;
-            let after = after_pass(&valid, pass(step, None), &about, drift.as_ref(), now);
+            let after = after_pass(&valid, pass(step, None), &subject, drift.as_ref(), now);
             let ready = conditions::find(&after.conditions, conditions::READY);
             messages.push(ready.map(|ready| ready.message.clone()).unwrap_or_default());
             observed.status = after;
@@ -382,13 +382,13 @@ mod tests {
         object.annotations_mut().insert(REQUESTED_AT.into(), "now".into());
         observed.object = std::sync::Arc::new(object);
         let blocked = validate(&observed).err().unwrap();
-        let about = About {
+        let subject = HealthSubject {
             wait: true,
             target: None,
             cluster_id: &ClusterId::new("id"),
             next: None,
         };
-        let after = super::blocked(&observed, &blocked, &about, None, Timestamp::UNIX_EPOCH);
+        let after = super::blocked(&observed, &blocked, &subject, None, Timestamp::UNIX_EPOCH);
         assert_eq!(after.last_handled_reconcile_at, "now");
         let said: Vec<_> = after
             .conditions

@@ -23,7 +23,7 @@ pub(super) struct ValidSync<'a> {
 
 /// Why nothing of a Sync is applied until somebody edits it or its Cluster.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Blocked {
+pub(super) enum SyncBlocked {
     /// `suspend`.
     #[error("suspended: nothing is applied")]
     Suspended,
@@ -38,7 +38,7 @@ pub(super) enum Blocked {
     Ignore(IgnoreError),
 }
 
-impl Blocked {
+impl SyncBlocked {
     /// The reason of Ready.
     pub(super) const fn reason(&self) -> &'static str {
         match self {
@@ -53,18 +53,18 @@ impl Blocked {
 /// Validates what was observed.
 ///
 /// # Errors
-/// [`Blocked`] with the first reason, in the order of its variants.
-pub(super) fn validate(observed: &Observed) -> Result<ValidSync<'_>, Blocked> {
+/// [`SyncBlocked`] with the first reason, in the order of its variants.
+pub(super) fn validate(observed: &Observed) -> Result<ValidSync<'_>, SyncBlocked> {
     let spec = &observed.object.spec;
     if spec.template.suspend {
-        return Err(Blocked::Suspended);
+        return Err(SyncBlocked::Suspended);
     }
     let promised = unimplemented::of_template("spec", &spec.template);
     if !promised.is_empty() {
-        return Err(Blocked::NotImplemented(promised));
+        return Err(SyncBlocked::NotImplemented(promised));
     }
-    let spec = resolve(spec, observed.cluster.as_deref()).map_err(Blocked::Parameter)?;
-    let ignore = IgnoreRules::new(&spec.template.ignore).map_err(Blocked::Ignore)?;
+    let spec = resolve(spec, observed.cluster.as_deref()).map_err(SyncBlocked::Parameter)?;
+    let ignore = IgnoreRules::new(&spec.template.ignore).map_err(SyncBlocked::Ignore)?;
     Ok(ValidSync {
         observed,
         spec,
@@ -116,7 +116,7 @@ pub(super) mod tests {
         }
     }
 
-    fn blocked(spec: Value) -> Option<Blocked> {
+    fn blocked(spec: Value) -> Option<SyncBlocked> {
         validate(&mk_observed(spec)).err()
     }
 
@@ -124,7 +124,7 @@ pub(super) mod tests {
     fn suspension_comes_before_what_is_invalid() {
         let unresolved = json!({"path": "$(cluster.labels.tier)"});
         let suspended = json!({"path": "$(cluster.labels.tier)", "suspend": true});
-        assert_eq!(blocked(suspended), Some(Blocked::Suspended));
+        assert_eq!(blocked(suspended), Some(SyncBlocked::Suspended));
         let found = blocked(unresolved).unwrap();
         assert_eq!(found.reason(), "InvalidParameters");
         assert!(
@@ -137,7 +137,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_field_that_is_not_implemented_is_named() {
-        let blocked = Blocked::NotImplemented(vec!["spec.force".into()]);
+        let blocked = SyncBlocked::NotImplemented(vec!["spec.force".into()]);
         assert_eq!(blocked.reason(), "NotImplemented");
         assert!(blocked.to_string().contains("spec.force"), "{blocked}");
     }

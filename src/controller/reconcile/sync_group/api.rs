@@ -16,9 +16,9 @@ use super::observe::Group;
 use super::{digest, garbage, gates, held, leave, sync};
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::GroupContext;
+use crate::controller::event_handlers::ChangedBy;
 use crate::controller::hub::HubError;
 use crate::controller::interpreter::GroupApi;
-use crate::controller::wake::By;
 
 /// Admissions that are written at the same time. The management API server is asked for little else.
 const WIDTH: usize = 16;
@@ -50,11 +50,11 @@ impl GroupApi for HubOf<'_> {
         let written = context.hub.write_status(&*group.object, &write.status).await?;
         context.caches.status_times.set(&group.key, context.clock.now());
         if let Some(change) = context.objects.groups.observe_write(written) {
-            context.wake.for_group(&change, By::Us);
+            context.handlers.on_group(&change, ChangedBy::Reconciler);
         }
         self.log_phase(&write.status);
         let before = group.object.status.clone().unwrap_or_default();
-        held::tell(context, group, &before, &write.status).await;
+        held::report(context, group, &before, &write.status).await;
         Ok(())
     }
 
@@ -145,7 +145,7 @@ async fn write(context: GroupContext<'_>, group: &ObjectKey, sync: SyncResource)
             tracing::info!(sync = %sync.name_any(), cluster = %sync.spec.cluster_ref.name, revision = %sync.spec.revision, "admitted");
             if let Some(change) = context.objects.syncs.observe_write(written) {
                 // From the Sync's point of view its group is somebody else.
-                context.wake.for_sync(&change, By::Others);
+                context.handlers.on_sync(&change, ChangedBy::Others);
             }
             true
         }

@@ -15,13 +15,13 @@ use starling_core::finalize::{ParentDeletion, dependents_first};
 use super::super::ReconcileError;
 use super::super::parent_deletion::parent_deletion;
 use super::super::sync::depends_on;
-use super::observe::{self, Blocked};
+use super::observe::{self, GroupBlocked};
 use super::{leave, report};
 use crate::controller::cache::ObjectKey;
 use crate::controller::caches::sync_index::GroupSyncs;
 use crate::controller::context::{GroupContext, Next};
+use crate::controller::event_handlers::ChangedBy;
 use crate::controller::waits;
-use crate::controller::wake::By;
 
 /// Puts the finalizer on a group whose deletion may mean work, and takes it off any other.
 ///
@@ -42,7 +42,7 @@ pub(super) async fn ensure(context: GroupContext<'_>, group: &SyncGroup) -> Resu
     if wanted != has_finalizer(group) {
         let written = context.hub.set_finalizer(group, wanted).await?;
         if let Some(change) = context.objects.groups.observe_write(written) {
-            context.wake.for_group(&change, By::Us);
+            context.handlers.on_group(&change, ChangedBy::Reconciler);
         }
     }
     Ok(())
@@ -70,7 +70,7 @@ pub(super) async fn finalize(
         ParentDeletion::None if !keeps_syncs => {}
         ParentDeletion::Unknown(why) if !keeps_syncs => {
             let message = format!("nothing is deleted until it is known what else goes: {why}");
-            tell(context, group, "AwaitingManagementCluster", message).await?;
+            report_waiting(context, group, "AwaitingManagementCluster", message).await?;
             return Ok(Next::Retry(waits::GROUP_DELETION_RETRY));
         }
         // Its Syncs go with the namespace or the definition, find that out by themselves, and leave their objects.
@@ -90,9 +90,9 @@ pub(super) async fn finalize(
         context.events.normal(&*group, "Deleted", note).await;
         return release(context, &group).await;
     }
-    let failed = take_all_away(context, &group, &syncs).await?;
+    let failed = delete_syncs(context, &group, &syncs).await?;
     let left = observe::syncs(context, &key);
-    tell(context, group, "Deleting", what_is_left(&left)).await?;
+    report_waiting(context, group, "Deleting", remaining(&left)).await?;
     // The Syncs that go wake the group, the last of them too.
     Ok(if failed || left.is_empty() {
         Next::Retry(waits::GROUP_DELETION_RETRY)
@@ -102,7 +102,7 @@ pub(super) async fn finalize(
 }
 
 /// Deletes the Syncs that are not being deleted yet, with the group's policy. Returns whether some were not taken.
-async fn take_all_away(
+async fn delete_syncs(
     context: GroupContext<'_>,
     object: &SyncGroup,
     syncs: &GroupSyncs,
@@ -130,7 +130,7 @@ async fn take_all_away(
     Ok(failed)
 }
 
-fn what_is_left(left: &GroupSyncs) -> String {
+fn remaining(left: &GroupSyncs) -> String {
     let first = left.values().find_map(|sync| {
         let status = sync.status.as_ref()?;
         let ready = conditions::find(&status.conditions, READY).filter(|ready| ready.status != "True")?;
@@ -143,19 +143,19 @@ fn what_is_left(left: &GroupSyncs) -> String {
     )
 }
 
-async fn tell(
+async fn report_waiting(
     context: GroupContext<'_>,
     object: Arc<SyncGroup>,
     reason: &'static str,
     message: String,
 ) -> Result<(), ReconcileError> {
-    let finding = Blocked {
+    let blocked = GroupBlocked {
         object,
         reason,
         message,
         stalled: false,
     };
-    report::blocked(context, &finding).await
+    report::blocked(context, &blocked).await
 }
 
 async fn release(context: GroupContext<'_>, group: &SyncGroup) -> Result<Next, ReconcileError> {

@@ -38,7 +38,7 @@ fn of_group(group: &Group, rolling: &Rolling, gate: OpenGate) -> Open {
     } = gate;
     let rollout = &rolling.rollout;
     Open {
-        question: GateRequest {
+        request: GateRequest {
             namespace: group.key.namespace.clone(),
             group: group.key.name.clone(),
             rollout: rollout.id,

@@ -68,7 +68,7 @@ fn membership_held(held: &HeldDeparture) -> ConditionUpdate {
 }
 
 /// Tells people of what waits now and did not before.
-pub(super) async fn tell(
+pub(super) async fn report(
     context: GroupContext<'_>,
     group: &Group,
     before: &SyncGroupStatus,

@@ -20,10 +20,10 @@ use super::observe::Group;
 use super::sync::admission_of;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::GroupContext;
+use crate::controller::event_handlers::ChangedBy;
 use crate::controller::hub::HubError;
 use crate::controller::interpreter::key_of;
 use crate::controller::waits;
-use crate::controller::wake::By;
 
 /// The clusters that are about to leave.
 #[derive(Default)]
@@ -189,7 +189,7 @@ pub(super) async fn remove(
         None => context.objects.syncs.observe_delete(&ObjectKey::of(&*sync)),
         Some(left) => {
             if let Some(change) = context.objects.syncs.observe_write(left) {
-                context.wake.for_sync(&change, By::Others);
+                context.handlers.on_sync(&change, ChangedBy::Others);
             }
         }
     }

@@ -23,7 +23,7 @@ use crate::controller::gates::GateTasks;
 use crate::controller::hub::{Hub, HubError};
 
 /// A group, as the machine observes it.
-pub(super) struct Observed<'a> {
+pub(super) struct GroupObservations<'a> {
     pub(super) group: &'a Group,
     pub(super) gates: &'a GateTasks,
     pub(super) memo: &'a mut PlanMemo,
@@ -32,7 +32,7 @@ pub(super) struct Observed<'a> {
     pub(super) settled: &'a SettledAdmissions,
 }
 
-impl Observations for Observed<'_> {
+impl Observations for GroupObservations<'_> {
     fn operator_actions(&self, rollout: &RolloutStatus) -> OperatorActions {
         let group = self.group;
         let digest = rollout.release_digest.as_str();
@@ -154,7 +154,7 @@ pub(super) async fn drive<T>(
     machine: Machine<T>,
     facts: &Facts<'_>,
     recorder: Option<&Recorder>,
-    observed: &mut Observed<'_>,
+    observed: &mut GroupObservations<'_>,
 ) -> Result<Result<T, serde_json::Error>, HubError> {
     let (object, store) = (observed.group.object.clone(), observed.store);
     let empty = SyncGroupStatus::default();

@@ -29,7 +29,7 @@ use starling_core::rollout::{self, Transition};
 use starling_ledger::LedgerError;
 
 use self::api::HubOf;
-use self::machine::{Observed, Store};
+use self::machine::{GroupObservations, Store};
 use self::observe::{Group, Snapshot};
 pub use self::preview::{PlanPreview, PlanPreviewError, PreviewObjects, preview_plan};
 use super::ReconcileError;
@@ -64,8 +64,8 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
     finalize::ensure(context, &group).await?;
     match observe::observe(Snapshot::by(context), group) {
         Ok(group) => roll(context, &group).await,
-        Err(finding) => {
-            report::blocked(context, &finding).await?;
+        Err(blocked) => {
+            report::blocked(context, &blocked).await?;
             Ok(Next::OnEvent)
         }
     }
@@ -149,7 +149,7 @@ async fn step(
         snapshots: &caches.release_snapshots,
         hub: context.hub,
     };
-    let mut observed = Observed {
+    let mut observed = GroupObservations {
         group,
         gates: &caches.gate_tasks,
         memo: &mut memo,
@@ -191,8 +191,8 @@ impl From<Interrupted<crate::controller::hub::HubError>> for ReconcileError {
     }
 }
 
-fn soonest<const N: usize>(wishes: [Option<Next>; N]) -> Next {
-    let waits = wishes.into_iter().flatten().filter_map(|next| match next {
+fn soonest<const N: usize>(candidates: [Option<Next>; N]) -> Next {
+    let waits = candidates.into_iter().flatten().filter_map(|next| match next {
         Next::After(wait) | Next::Retry(wait) => Some(wait),
         Next::OnEvent => None,
     });

@@ -28,7 +28,7 @@ pub(super) struct Group {
     /// Its Syncs, by cluster and entry, whether they are still wanted or not.
     pub(super) syncs: Arc<GroupSyncs>,
     /// Names of Syncs that belong to others.
-    pub(super) taken: Taken,
+    pub(super) foreign_names: ForeignNames,
     /// Clusters that exist and cannot be read: they are neither selected nor unselected.
     pub(super) unreadable: BTreeSet<String>,
     /// What people approved of it, of whatever rollout.
@@ -38,7 +38,7 @@ pub(super) struct Group {
 }
 
 /// Why a group cannot be rolled.
-pub(super) struct Blocked {
+pub(super) struct GroupBlocked {
     pub(super) object: Arc<SyncGroup>,
     pub(super) reason: &'static str,
     pub(super) message: String,
@@ -71,8 +71,8 @@ impl<'a> Snapshot<'a> {
     }
 }
 
-pub(super) fn observe(snapshot: Snapshot<'_>, object: Arc<SyncGroup>) -> Result<Group, Blocked> {
-    let blocked = |reason, message, stalled| Blocked {
+pub(super) fn observe(snapshot: Snapshot<'_>, object: Arc<SyncGroup>) -> Result<Group, GroupBlocked> {
+    let blocked = |reason, message, stalled| GroupBlocked {
         object: object.clone(),
         reason,
         message,
@@ -108,7 +108,7 @@ pub(super) fn observe(snapshot: Snapshot<'_>, object: Arc<SyncGroup>) -> Result<
     Ok(Group {
         approvals: snapshot.approvals.indexed(&key),
         actions: snapshot.actions.indexed(&key),
-        taken: Taken {
+        foreign_names: ForeignNames {
             all: snapshot.syncs.clone(),
             own: syncs.clone(),
             namespace: key.namespace.clone(),
@@ -179,13 +179,13 @@ pub(super) fn syncs(context: GroupContext<'_>, key: &ObjectKey) -> Arc<GroupSync
 
 /// Names of Syncs of a namespace that are not a group's own. A younger copy of one of its own is somebody's, and is not
 /// either.
-pub(super) struct Taken {
+pub(super) struct ForeignNames {
     all: Arc<SyncCache>,
     own: Arc<GroupSyncs>,
     namespace: String,
 }
 
-impl Taken {
+impl ForeignNames {
     pub(super) fn contains(&self, name: &str) -> bool {
         let Some(sync) = self.all.get(&ObjectKey::new(&self.namespace, name)) else {
             return false;

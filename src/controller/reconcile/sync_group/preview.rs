@@ -11,7 +11,7 @@ use starling_core::plan::PlanInput;
 use starling_core::rollout::{self, PlannerInput, Preview};
 
 use super::leave::Leaving;
-use super::machine::{self, Observed, Store, drive};
+use super::machine::{self, GroupObservations, Store, drive};
 use super::observe::{Snapshot, observe};
 use super::offer::offer;
 use crate::controller::cache::Cache;
@@ -133,7 +133,7 @@ pub async fn preview_plan(
         snapshots: &ReleaseSnapshots::default(),
         hub,
     };
-    let mut observed = Observed {
+    let mut observed = GroupObservations {
         group: &group,
         // Results of gates that are not in status yet are known to the controller alone, and so are clusters about to
         // leave.

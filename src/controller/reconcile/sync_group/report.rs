@@ -5,13 +5,13 @@ use starling_api::conditions::{self, ConditionStatus};
 use starling_api::{REQUESTED_AT, SyncGroupStatus};
 
 use super::super::{ReconcileError, ready, stalled};
-use super::observe::Blocked;
+use super::observe::GroupBlocked;
 use crate::controller::context::GroupContext;
-use crate::controller::wake::By;
+use crate::controller::event_handlers::ChangedBy;
 
 /// Writes why the group cannot be rolled; what has rolled stays as it is.
-pub(super) async fn blocked(context: GroupContext<'_>, blocked: &Blocked) -> Result<(), ReconcileError> {
-    let Blocked {
+pub(super) async fn blocked(context: GroupContext<'_>, blocked: &GroupBlocked) -> Result<(), ReconcileError> {
+    let GroupBlocked {
         object,
         reason,
         message,
@@ -39,7 +39,7 @@ pub(super) async fn blocked(context: GroupContext<'_>, blocked: &Blocked) -> Res
     }
     let written = context.hub.write_status(&**object, &after).await?;
     if let Some(change) = context.objects.groups.observe_write(written) {
-        context.wake.for_group(&change, By::Us);
+        context.handlers.on_group(&change, ChangedBy::Reconciler);
     }
     Ok(())
 }

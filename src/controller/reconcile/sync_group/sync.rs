@@ -15,7 +15,9 @@ use super::observe::Group;
 pub(super) fn name_of(group: &Group, cluster: &str, entry: &str) -> String {
     match group.syncs.get(cluster, entry) {
         Some(known) => known.name_any(),
-        None => expand::sync_name(&group.key.name, entry, cluster, |name| group.taken.contains(name)),
+        None => expand::sync_name(&group.key.name, entry, cluster, |name| {
+            group.foreign_names.contains(name)
+        }),
     }
 }
 

@@ -7,8 +7,8 @@ use starling_api::{SyncGroup, SyncResource};
 use super::super::ReconcileError;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::GroupContext;
+use crate::controller::event_handlers::ChangedBy;
 use crate::controller::interpreter;
-use crate::controller::wake::By;
 
 /// Reads the objects again whose writes by the last pass are unconfirmed, and closes rollouts that status has ended.
 ///
@@ -22,13 +22,13 @@ pub(super) async fn clear_up(context: GroupContext<'_>, key: &ObjectKey) -> Resu
     if let Some(found) = context.hub.find::<SyncGroup>(key).await?
         && let Some(change) = context.objects.groups.observe_write(found)
     {
-        context.wake.for_group(&change, By::Us);
+        context.handlers.on_group(&change, ChangedBy::Reconciler);
     }
     for sync in &syncs {
         if let Some(found) = context.hub.find::<SyncResource>(sync).await?
             && let Some(change) = context.objects.syncs.observe_write(found)
         {
-            context.wake.for_sync(&change, By::Others);
+            context.handlers.on_sync(&change, ChangedBy::Others);
         }
     }
     if let Some(group) = context.objects.groups.get(key)

@@ -4,7 +4,7 @@ use starling_core::backoff;
 use starling_core::finalize::{Orphaned, Waiting};
 
 use super::super::super::ReconcileError;
-use super::super::lane::{self, Closed, Watch};
+use super::super::access::{self, AccessError, ResponseRecorder};
 use super::super::observe::Observed;
 use super::super::report as sync_report;
 use super::super::resolve::resolve;
@@ -24,26 +24,35 @@ pub(super) async fn delete(context: SyncContext<'_>, observed: &Observed) -> Res
     let member = match enter(context, observed) {
         Ok(member) => member,
         // An abandoned cluster that only asks for a pause is there, and is cleaned up like any other.
-        Err(Closed::NoConnection | Closed::BreakerOpen | Closed::Account(_)) if is_abandoned(observed) => {
+        Err(AccessError::NoConnection | AccessError::BreakerOpen | AccessError::Account(_))
+            if is_abandoned(observed) =>
+        {
             return orphan(context, observed, &Orphaned::Abandoned).await;
         }
-        Err(closed) => {
-            let next = match &closed {
-                Closed::Busy(pause) => Next::After(pause.left()),
-                Closed::NoConnection | Closed::BreakerOpen | Closed::Account(_) => retry(observed),
+        Err(error) => {
+            let next = match &error {
+                AccessError::Busy(pause) => Next::After(pause.left()),
+                AccessError::NoConnection | AccessError::BreakerOpen | AccessError::Account(_) => {
+                    retry(observed)
+                }
             };
-            return shut_out(context, observed, crate::chain(&closed), next).await;
+            return shut_out(context, observed, crate::chain(&error), next).await;
         }
     };
-    context.pace.attempt(&observed.cluster_key()).await;
+    context
+        .start_rates
+        .wait_for_attempt(&observed.cluster_key())
+        .await;
     let deleted = pass(context, observed, &member).await;
     if deleted.is_complete() {
         return complete(context, observed, &deleted).await;
     }
     if let Some(MemberError::Throttled { retry_after, .. }) = &deleted.interrupted {
-        let pause = context.lanes.throttled(&observed.cluster_key(), *retry_after);
-        let (closed, next) = (Closed::Busy(pause), Next::After(pause.left()));
-        return shut_out(context, observed, crate::chain(&closed), next).await;
+        let pause = context
+            .availability
+            .throttled(&observed.cluster_key(), *retry_after);
+        let (error, next) = (AccessError::Busy(pause), Next::After(pause.left()));
+        return shut_out(context, observed, crate::chain(&error), next).await;
     }
     if is_abandoned(observed) {
         return orphan(context, observed, &Orphaned::Abandoned).await;
@@ -51,7 +60,7 @@ pub(super) async fn delete(context: SyncContext<'_>, observed: &Observed) -> Res
     match &deleted.interrupted {
         Some(error) if error.is_connectivity() || matches!(error, MemberError::Unauthorized { .. }) => {
             // The Cluster loop finds out what is wrong.
-            context.wake.cluster(observed.cluster_key());
+            context.handlers.enqueue_cluster(observed.cluster_key());
             shut_out(context, observed, crate::chain(error), retry(observed)).await
         }
         Some(_) | None => unfinished(context, observed, &deleted).await,
@@ -59,23 +68,23 @@ pub(super) async fn delete(context: SyncContext<'_>, observed: &Observed) -> Res
 }
 
 /// The account of a Sync whose parameters do not resolve is refused here, unless it has none of them.
-fn enter(context: SyncContext<'_>, observed: &Observed) -> Result<Member, Closed> {
+fn enter(context: SyncContext<'_>, observed: &Observed) -> Result<Member, AccessError> {
     let spec = &observed.object.spec;
     let resolved = resolve(spec, observed.cluster.as_deref());
     let spec = resolved.as_deref().unwrap_or(spec);
-    lane::enter(context, observed, &spec.template.service_account_name)
+    access::enter(context, observed, &spec.template.service_account_name)
 }
 
 async fn pass(context: SyncContext<'_>, observed: &Observed, member: &Member) -> DeleteOutcome {
-    let elsewhere = Box::pin(SiblingsOf { context, observed }.held_now()).await;
+    let elsewhere = Box::pin(SiblingsOf { context, observed }.current_objects()).await;
     let job = DeleteJob {
         owner: observed.owner.as_str(),
         elsewhere: &elsewhere,
         deadline: observed.deadline(),
     };
-    let watch = Watch::begin(member);
+    let recorder = ResponseRecorder::begin(member);
     let deleted = member.delete(job).await;
-    watch.end(context, &observed.cluster_key(), deleted.interrupted.as_ref());
+    recorder.end(context, &observed.cluster_key(), deleted.interrupted.as_ref());
     deleted
 }
 

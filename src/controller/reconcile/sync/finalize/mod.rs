@@ -17,8 +17,8 @@ use super::super::ReconcileError;
 use super::super::parent_deletion::parent_deletion;
 use super::observe::Observed;
 use crate::controller::context::{Next, SyncContext};
+use crate::controller::event_handlers::ChangedBy;
 use crate::controller::waits;
-use crate::controller::wake::By;
 use observe::{has_finalizer, is_abandoned};
 use report::LastPass;
 
@@ -42,7 +42,7 @@ pub(super) async fn ensure(context: SyncContext<'_>, observed: &Observed) -> Res
     if wanted != has {
         let written = context.hub.set_finalizer(&**object, wanted).await?;
         if let Some(change) = context.objects.syncs.observe_write(written) {
-            context.wake.for_sync(&change, By::Us);
+            context.handlers.on_sync(&change, ChangedBy::Reconciler);
         }
     }
     Ok(())

@@ -9,7 +9,7 @@ use super::super::super::{ReconcileError, ready};
 use super::super::observe::Observed;
 use super::super::reason::{self, PROBLEMS};
 use crate::controller::context::SyncContext;
-use crate::controller::wake::By;
+use crate::controller::event_handlers::ChangedBy;
 use starling_member::DeleteOutcome;
 
 /// The reason of Ready while objects are being deleted; of Reconciling, while any are left.
@@ -104,7 +104,7 @@ pub(super) async fn unfinished(
         passes,
         until,
     } = unfinished;
-    let message = what_is_left(deleted);
+    let message = remaining(deleted);
     tracing::warn!(sync = %observed.key, cluster = %observed.cluster_name(), %message, "objects not deleted yet");
     let under_way = ConditionUpdate {
         type_: RECONCILING,
@@ -131,7 +131,7 @@ fn terminating(deleted: &DeleteOutcome) -> impl Iterator<Item = ObjectProblem> {
     })
 }
 
-fn what_is_left(deleted: &DeleteOutcome) -> String {
+fn remaining(deleted: &DeleteOutcome) -> String {
     if let Some(error) = &deleted.interrupted {
         return crate::chain(error);
     }
@@ -168,7 +168,7 @@ async fn write(
     }
     let written = context.hub.write_status(&*observed.object, &after).await?;
     if let Some(change) = context.objects.syncs.observe_write(written) {
-        context.wake.for_sync(&change, By::Us);
+        context.handlers.on_sync(&change, ChangedBy::Reconciler);
     }
     Ok(())
 }

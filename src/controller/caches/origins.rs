@@ -6,10 +6,10 @@ use k8s_openapi::api::core::v1::Secret;
 use starling_api::{Source, referenced};
 use starling_git::{Credential, RepoAccess, RepoUrl, UrlError};
 
-use super::artifacts::Origin;
-use super::hub::{Hub, HubError};
-use super::keyed::{Keyed, per_object};
-use super::object_key::ObjectKey;
+use crate::controller::artifacts::Origin;
+use crate::controller::hub::{Hub, HubError};
+use crate::controller::keyed::{Keyed, per_object};
+use crate::controller::object_key::ObjectKey;
 
 /// Why the origin of a Source cannot be addressed.
 #[derive(Debug, thiserror::Error)]
@@ -36,22 +36,22 @@ pub enum OriginError {
     Hub(#[from] HubError),
 }
 
-/// Origins that were addressed before, so that an attempt need not read the Secret again.
+/// OriginCache that were addressed before, so that an attempt need not read the Secret again.
 #[derive(Debug, Default)]
-pub struct Origins {
-    known: Keyed<Addressed>,
+pub struct OriginCache {
+    known: Keyed<CachedOrigin>,
 }
 
 /// An origin, and the generation of the Source that it was addressed for.
 #[derive(Clone, Debug)]
-struct Addressed {
+struct CachedOrigin {
     generation: Option<i64>,
     origin: Origin,
 }
 
-per_object!(Origins, known);
+per_object!(OriginCache, known);
 
-impl Origins {
+impl OriginCache {
     /// Reads the Secret and addresses the origin anew.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl Origins {
     pub fn set(&self, source: &Source, origin: Origin) {
         let generation = source.metadata.generation;
         self.known
-            .set(&ObjectKey::of(source), Addressed { generation, origin });
+            .set(&ObjectKey::of(source), CachedOrigin { generation, origin });
     }
 
     /// Returns the origin as last addressed for this generation of the Source, or addressed now.

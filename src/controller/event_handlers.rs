@@ -13,24 +13,24 @@ use super::queues::Queues;
 
 /// Who changed an object: an event of the watch may be a user's edit, an answer to our own write is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum ChangedBy {
     /// Another writer, as far as is known.
     Others,
     /// The reconciler of the object itself. What others changed before it, and its answer holds, is theirs all the
     /// same.
-    Us,
+    Reconciler,
 }
 
-impl By {
+impl ChangedBy {
     /// Whether an object has to be reconciled because of its own change.
-    fn concerns_itself<K>(self, change: &Change<K>) -> bool {
+    fn requires_reconcile<K>(self, change: &Change<K>) -> bool {
         self == Self::Others || change.is_edit()
     }
 }
 
 /// The queues, and the objects that lead from one key to another.
 #[derive(Clone, Copy)]
-pub struct Wake<'a> {
+pub struct EventHandlers<'a> {
     /// The objects.
     pub objects: &'a ObjectCaches,
     /// The queues.
@@ -39,14 +39,14 @@ pub struct Wake<'a> {
     pub waiting: &'a WaitingSyncs,
 }
 
-impl Wake<'_> {
+impl EventHandlers<'_> {
     /// Wakes a Cluster.
-    pub fn cluster(&self, cluster: ObjectKey) {
+    pub fn enqueue_cluster(&self, cluster: ObjectKey) {
         self.queues.clusters.add(cluster);
     }
 
     /// Wakes a Source (unless it wrote itself), the groups that roll it, and the Syncs that follow it.
-    pub fn for_source(&self, change: &Change<Source>, by: By) {
+    pub fn on_source(&self, change: &Change<Source>, by: ChangedBy) {
         let key = ObjectKey::of(&**change.object());
         for group in self.objects.groups.in_namespace(&key.namespace) {
             if group
@@ -63,51 +63,51 @@ impl Wake<'_> {
                 self.queues.syncs.add(ObjectKey::of(&*sync));
             }
         }
-        if by.concerns_itself(change) {
+        if by.requires_reconcile(change) {
             self.queues.sources.add(key);
         }
     }
 
     /// Wakes a Cluster (unless it wrote itself), its Syncs, and the groups of its namespace: any of them may select
     /// it now, or no longer.
-    pub fn for_cluster(&self, change: &Change<Cluster>, by: By) {
+    pub fn on_cluster(&self, change: &Change<Cluster>, by: ChangedBy) {
         let key = ObjectKey::of(&**change.object());
-        self.syncs_of(&key);
+        self.enqueue_syncs_of(&key);
         for group in self.objects.groups.in_namespace(&key.namespace) {
             self.queues.groups.add(ObjectKey::of(&*group));
         }
-        if by.concerns_itself(change) {
+        if by.requires_reconcile(change) {
             self.queues.clusters.add(key);
         }
     }
 
     /// Wakes the Syncs on a Cluster.
-    pub fn syncs_of(&self, cluster: &ObjectKey) {
+    pub fn enqueue_syncs_of(&self, cluster: &ObjectKey) {
         for sync in self.objects.syncs.indexed(cluster) {
             self.queues.syncs.add(ObjectKey::of(&*sync));
         }
     }
 
     /// Wakes a Sync (unless it wrote itself), its group, and the Syncs that wait for it.
-    pub fn for_sync(&self, change: &Change<SyncResource>, by: By) {
+    pub fn on_sync(&self, change: &Change<SyncResource>, by: ChangedBy) {
         let sync = change.object();
         let key = ObjectKey::of(&**sync);
         for waiting in self.waiting.take(&key) {
             self.queues.syncs.add(waiting);
         }
         if matches!(change, Change::Deleted(_)) || sync.metadata.deletion_timestamp.is_some() {
-            self.what_waits_for(sync);
+            self.enqueue_waiting_for(sync);
         }
         if let Some(group) = &sync.spec.group_ref {
-            self.group_soon(ObjectKey::new(&key.namespace, &group.name));
+            self.enqueue_group_soon(ObjectKey::new(&key.namespace, &group.name));
         }
-        if by.concerns_itself(change) {
+        if by.requires_reconcile(change) {
             self.queues.syncs.add(key);
         }
     }
 
     /// Wakes a group because of one of its Syncs, together with what changes in the next moment.
-    fn group_soon(&self, group: ObjectKey) {
+    fn enqueue_group_soon(&self, group: ObjectKey) {
         let in_flight = self
             .objects
             .groups
@@ -118,7 +118,7 @@ impl Wake<'_> {
     }
 
     /// Wakes the Syncs that wait for this one to be gone.
-    fn what_waits_for(&self, gone: &SyncResource) {
+    fn enqueue_waiting_for(&self, gone: &SyncResource) {
         let namespace = gone.metadata.namespace.clone().unwrap_or_default();
         for on in &gone.spec.template.depends_on {
             let key = ObjectKey::new(&namespace, &on.name);
@@ -130,26 +130,26 @@ impl Wake<'_> {
     }
 
     /// Wakes the group of an approval.
-    pub fn for_approval(&self, change: &Change<RolloutApproval>, _by: By) {
+    pub fn on_approval(&self, change: &Change<RolloutApproval>, _by: ChangedBy) {
         let approval = change.object();
-        self.group_of(&**approval, &approval.spec.group);
+        self.enqueue_group_of(&**approval, &approval.spec.group);
     }
 
     /// Wakes the group of an operator action.
-    pub fn for_action(&self, change: &Change<RolloutAction>, _by: By) {
+    pub fn on_action(&self, change: &Change<RolloutAction>, _by: ChangedBy) {
         let action = change.object();
-        self.group_of(&**action, &action.spec.group);
+        self.enqueue_group_of(&**action, &action.spec.group);
     }
 
-    fn group_of<K: ResourceExt>(&self, about: &K, group: &str) {
+    fn enqueue_group_of<K: ResourceExt>(&self, about: &K, group: &str) {
         let namespace = about.namespace().unwrap_or_default();
         self.queues.groups.add(ObjectKey::new(namespace, group));
     }
 
     /// Wakes a SyncGroup, unless it wrote itself; and those of its Syncs that an edit of it concerns: their deletions
     /// wait for an approval, which may stand on the group now, or their finalizer is no longer as its policy wants it.
-    pub fn for_group(&self, change: &Change<SyncGroup>, by: By) {
-        if !by.concerns_itself(change) {
+    pub fn on_group(&self, change: &Change<SyncGroup>, by: ChangedBy) {
+        if !by.requires_reconcile(change) {
             return;
         }
         let key = ObjectKey::of(&**change.object());

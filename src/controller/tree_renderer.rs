@@ -11,12 +11,12 @@ use super::manifests::ManifestBuilder;
 use super::manifests::{RenderFailure, RenderJob, Rendered};
 
 /// Exports a tree into a private folder and renders it there.
-pub(crate) struct ExportedTrees {
+pub(crate) struct TreeRenderer {
     artifacts: ArtifactStores,
     renderer: Renderer,
 }
 
-impl ExportedTrees {
+impl TreeRenderer {
     /// Renders trees of `artifacts` with `renderer`.
     pub(crate) fn new(artifacts: ArtifactStores, renderer: Renderer) -> Self {
         Self { artifacts, renderer }
@@ -49,7 +49,7 @@ impl ExportedTrees {
     }
 }
 
-impl ManifestBuilder for ExportedTrees {
+impl ManifestBuilder for TreeRenderer {
     fn build<'a>(&'a self, job: RenderJob<'a>) -> BoxFuture<'a, Result<Arc<Manifests>, RenderFailure>> {
         self.render(job).boxed()
     }

@@ -10,23 +10,23 @@ use starling_core::pause;
 use starling_net::clock::Clock;
 use tokio::time::Instant;
 
-use super::keyed::{Keyed, per_object};
-use super::object_key::ObjectKey;
+use crate::controller::keyed::{Keyed, per_object};
+use crate::controller::object_key::ObjectKey;
 
 /// The lanes of all clusters.
 #[derive(Debug)]
-pub struct Lanes {
+pub struct AvailabilityCache {
     /// From where the breakers count time.
     start: Instant,
     /// For the times that are reported.
     clock: Clock,
-    lanes: Keyed<Lane>,
+    by_cluster: Keyed<Availability>,
 }
 
-per_object!(Lanes, lanes);
+per_object!(AvailabilityCache, by_cluster);
 
 #[derive(Debug, Default)]
-struct Lane {
+struct Availability {
     breaker: Breaker,
     /// The last attempt took long because the cluster did.
     slow: bool,
@@ -53,79 +53,79 @@ impl Pause {
     }
 }
 
-impl Lanes {
+impl AvailabilityCache {
     /// No lanes: no cluster has answered yet.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self {
             start: Instant::now(),
             clock,
-            lanes: Keyed::default(),
+            by_cluster: Keyed::default(),
         }
     }
 
     /// Whether nothing but probes may be sent to the cluster.
     #[must_use]
     pub fn is_open(&self, cluster: &ObjectKey) -> bool {
-        self.lanes
+        self.by_cluster
             .lock()
             .get(cluster)
-            .is_some_and(|lane| lane.breaker.is_open())
+            .is_some_and(|availability| availability.breaker.is_open())
     }
 
     /// Whether work on the cluster may hold its worker up: it did not answer lately, or slowly.
     #[must_use]
     pub fn is_suspect(&self, cluster: &ObjectKey) -> bool {
-        self.lanes
+        self.by_cluster
             .lock()
             .get(cluster)
-            .is_some_and(|lane| lane.slow || lane.breaker.is_suspect())
+            .is_some_and(|availability| availability.slow || availability.breaker.is_suspect())
     }
 
     /// The pause that the cluster asked for; `None`: it did not, or that is over.
     #[must_use]
     pub fn pause(&self, cluster: &ObjectKey) -> Option<Pause> {
-        let pause = self.lanes.lock().get(cluster)?.pause?;
+        let pause = self.by_cluster.lock().get(cluster)?.pause?;
         (!pause.left().is_zero()).then_some(pause)
     }
 
     /// Records an attempt that was answered: how long it took, and for how many requests.
     pub fn worked(&self, cluster: &ObjectKey, took: Duration, requests: u64) {
         let slow = is_slow(took, requests);
-        let mut lanes = self.lanes.lock();
-        if !slow && !lanes.contains_key(cluster) {
+        let mut known = self.by_cluster.lock();
+        if !slow && !known.contains_key(cluster) {
             return;
         }
-        let lane = lanes.entry(cluster.clone()).or_default();
-        lane.slow = slow;
-        lane.pauses = 0;
-        lane.breaker.answered(Contact::Work);
-        if !slow && !lane.breaker.is_suspect() {
+        let availability = known.entry(cluster.clone()).or_default();
+        availability.slow = slow;
+        availability.pauses = 0;
+        availability.breaker.answered(Contact::Work);
+        if !slow && !availability.breaker.is_suspect() {
             // Nothing is left to remember.
-            lanes.remove(cluster);
+            known.remove(cluster);
         }
     }
 
     /// Records an attempt that ran out of time although the cluster answers.
     pub fn slow(&self, cluster: &ObjectKey) {
-        self.with(cluster, |lane| lane.slow = true);
+        self.with(cluster, |availability| availability.slow = true);
     }
 
     /// Records that the cluster did not answer.
     pub fn lost(&self, cluster: &ObjectKey, contact: Contact) {
         let now = self.start.elapsed();
-        self.with(cluster, |lane| {
-            lane.breaker.failed(contact, now, &cluster.to_string());
+        self.with(cluster, |availability| {
+            availability.breaker.failed(contact, now, &cluster.to_string());
         });
     }
 
     /// Records that the cluster asked for a pause.
     pub fn throttled(&self, cluster: &ObjectKey, asked: Option<Duration>) -> Pause {
         let seed = format!("{cluster} {}", self.clock.now());
-        self.with(cluster, |lane| {
+        self.with(cluster, |availability| {
             // One that does not say how long is asked less and less often.
-            let usual = pause::USUAL.saturating_mul(2u32.saturating_pow(lane.pauses.min(16)));
-            lane.pauses = lane.pauses.saturating_add(1);
+            let usual = pause::USUAL.saturating_mul(2u32.saturating_pow(availability.pauses.min(16)));
+            availability.pauses = availability.pauses.saturating_add(1);
             let wait = pause::wait(asked.or(Some(usual)), &seed);
             let until = self
                 .clock
@@ -133,7 +133,7 @@ impl Lanes {
                 .checked_add(SignedDuration::try_from(wait).unwrap_or_default())
                 .unwrap_or(Timestamp::MAX);
             let over = Instant::now() + wait;
-            *lane.pause.insert(Pause { over, until })
+            *availability.pause.insert(Pause { over, until })
         })
     }
 
@@ -143,33 +143,36 @@ impl Lanes {
     /// How long to wait.
     pub fn begin_probe(&self, cluster: &ObjectKey) -> Result<(), Duration> {
         let now = self.start.elapsed();
-        match self.lanes.lock().get_mut(cluster) {
+        match self.by_cluster.lock().get_mut(cluster) {
             None => Ok(()),
-            Some(lane) => lane.breaker.begin_probe(now).map_err(|at| at.saturating_sub(now)),
+            Some(availability) => availability
+                .breaker
+                .begin_probe(now)
+                .map_err(|at| at.saturating_sub(now)),
         }
     }
 
     /// Lets the next probe begin at once.
-    pub fn hurry(&self, cluster: &ObjectKey) {
-        if let Some(lane) = self.lanes.lock().get_mut(cluster) {
-            lane.breaker.probe_now();
+    pub fn probe_now(&self, cluster: &ObjectKey) {
+        if let Some(availability) = self.by_cluster.lock().get_mut(cluster) {
+            availability.breaker.probe_now();
         }
     }
 
     /// Records that the cluster answered a probe.
     pub fn answered_probe(&self, cluster: &ObjectKey) {
-        if let Some(lane) = self.lanes.lock().get_mut(cluster) {
-            lane.breaker.answered(Contact::Probe);
+        if let Some(availability) = self.by_cluster.lock().get_mut(cluster) {
+            availability.breaker.answered(Contact::Probe);
         }
     }
 
     /// Forgets a cluster: it is gone, or reached in another way.
     pub fn forget(&self, cluster: &ObjectKey) {
-        self.lanes.forget(cluster);
+        self.by_cluster.forget(cluster);
     }
 
-    fn with<T>(&self, cluster: &ObjectKey, change: impl FnOnce(&mut Lane) -> T) -> T {
-        change(self.lanes.lock().entry(cluster.clone()).or_default())
+    fn with<T>(&self, cluster: &ObjectKey, change: impl FnOnce(&mut Availability) -> T) -> T {
+        change(self.by_cluster.lock().entry(cluster.clone()).or_default())
     }
 }
 
@@ -186,28 +189,28 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_pause_is_kept_for_as_long_as_was_asked_and_no_longer_than_a_minute_and_a_bit() {
-        let lanes = Lanes::new(Clock::system());
+        let cache = AvailabilityCache::new(Clock::system());
         for (asked, least) in [(2, 2), (3600, 60)] {
-            lanes.throttled(&cluster(), Some(Duration::from_secs(asked)));
+            cache.throttled(&cluster(), Some(Duration::from_secs(asked)));
             tokio::time::advance(Duration::from_millis(least * 1000 - 1)).await;
-            assert!(lanes.pause(&cluster()).is_some(), "{asked}");
+            assert!(cache.pause(&cluster()).is_some(), "{asked}");
             tokio::time::advance(Duration::from_millis(least * 200 + 2)).await;
-            assert!(lanes.pause(&cluster()).is_none(), "{asked}");
+            assert!(cache.pause(&cluster()).is_none(), "{asked}");
         }
-        assert!(!lanes.is_suspect(&cluster()), "busy is not lost");
+        assert!(!cache.is_suspect(&cluster()), "busy is not lost");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_cluster_that_does_not_say_how_long_is_asked_less_and_less_often() {
-        let lanes = Lanes::new(Clock::system());
+        let cache = AvailabilityCache::new(Clock::system());
         let mut last = Duration::ZERO;
         for least in [5, 10, 20, 40, 60, 60] {
-            last = lanes.throttled(&cluster(), None).left();
+            last = cache.throttled(&cluster(), None).left();
             assert!(last >= Duration::from_millis(least * 1000 - 100), "{last:?}");
         }
         assert!(last <= Duration::from_secs(72));
-        lanes.worked(&cluster(), Duration::from_secs(1), 10);
-        let left = lanes.throttled(&cluster(), None).left();
+        cache.worked(&cluster(), Duration::from_secs(1), 10);
+        let left = cache.throttled(&cluster(), None).left();
         assert!(left <= Duration::from_secs(6), "counted anew: {left:?}");
     }
 
@@ -215,35 +218,35 @@ mod tests {
     async fn a_clock_that_is_set_forward_leaves_as_much_of_a_pause_as_there_was() {
         let off = Arc::new(AtomicI64::new(0));
         let shown = Arc::clone(&off);
-        let lanes = Lanes::new(Clock::new(move || {
+        let cache = AvailabilityCache::new(Clock::new(move || {
             Timestamp::from_second(1_800_000_000 + shown.load(Ordering::SeqCst)).unwrap()
         }));
-        lanes.throttled(&cluster(), Some(Duration::from_secs(10)));
+        cache.throttled(&cluster(), Some(Duration::from_secs(10)));
         off.store(3600, Ordering::SeqCst);
-        let pause = lanes.pause(&cluster()).unwrap();
-        assert!(pause.until < lanes.clock.now(), "over, by the clock");
+        let pause = cache.pause(&cluster()).unwrap();
+        assert!(pause.until < cache.clock.now(), "over, by the clock");
         assert!(pause.left() >= Duration::from_secs(10), "{:?}", pause.left());
         tokio::time::advance(pause.left()).await;
-        assert!(lanes.pause(&cluster()).is_none());
+        assert!(cache.pause(&cluster()).is_none());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_lane_is_suspect_while_the_cluster_is_slow_or_lost_and_forgotten_when_it_is_well() {
-        let lanes = Lanes::new(Clock::system());
-        lanes.worked(&cluster(), Duration::from_secs(29), 1);
-        assert!(lanes.is_suspect(&cluster()) && !lanes.is_open(&cluster()));
-        lanes.worked(&cluster(), Duration::from_secs(1), 10);
-        assert!(!lanes.is_suspect(&cluster()));
-        lanes.lost(&cluster(), Contact::Work);
-        assert!(lanes.is_suspect(&cluster()) && !lanes.is_open(&cluster()));
-        lanes.lost(&cluster(), Contact::Probe);
-        assert!(lanes.is_open(&cluster()));
-        let wait = lanes.begin_probe(&cluster()).unwrap_err();
+        let cache = AvailabilityCache::new(Clock::system());
+        cache.worked(&cluster(), Duration::from_secs(29), 1);
+        assert!(cache.is_suspect(&cluster()) && !cache.is_open(&cluster()));
+        cache.worked(&cluster(), Duration::from_secs(1), 10);
+        assert!(!cache.is_suspect(&cluster()));
+        cache.lost(&cluster(), Contact::Work);
+        assert!(cache.is_suspect(&cluster()) && !cache.is_open(&cluster()));
+        cache.lost(&cluster(), Contact::Probe);
+        assert!(cache.is_open(&cluster()));
+        let wait = cache.begin_probe(&cluster()).unwrap_err();
         tokio::time::advance(wait).await;
-        assert_eq!(lanes.begin_probe(&cluster()), Ok(()));
-        lanes.answered_probe(&cluster());
-        assert!(!lanes.is_suspect(&cluster()));
-        lanes.worked(&cluster(), Duration::from_secs(1), 10);
-        assert!(lanes.lanes.lock().is_empty());
+        assert_eq!(cache.begin_probe(&cluster()), Ok(()));
+        cache.answered_probe(&cluster());
+        assert!(!cache.is_suspect(&cluster()));
+        cache.worked(&cluster(), Duration::from_secs(1), 10);
+        assert!(cache.by_cluster.lock().is_empty());
     }
 }

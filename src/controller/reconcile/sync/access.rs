@@ -5,8 +5,8 @@ use tokio::time::Instant;
 
 use super::observe::Observed;
 use crate::controller::cache::ObjectKey;
+use crate::controller::caches::availability::Pause;
 use crate::controller::context::SyncContext;
-use crate::controller::lanes::Pause;
 use starling_member::{Member, MemberError};
 
 /// The message of a Sync whose cluster asked for a pause.
@@ -14,7 +14,7 @@ pub(super) const BUSY: &str = "requests throttled by the cluster (429 or 503 wit
 
 /// Why no request may be sent to a cluster now.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Closed {
+pub(super) enum AccessError {
     /// This process has no connection to the cluster.
     #[error("not connected to the cluster")]
     NoConnection,
@@ -32,15 +32,19 @@ pub(super) enum Closed {
 /// The member, impersonating `account` unless that is empty; decided without a request.
 ///
 /// # Errors
-/// [`Closed`].
-pub(super) fn enter(context: SyncContext<'_>, observed: &Observed, account: &str) -> Result<Member, Closed> {
+/// [`AccessError`].
+pub(super) fn enter(
+    context: SyncContext<'_>,
+    observed: &Observed,
+    account: &str,
+) -> Result<Member, AccessError> {
     let cluster = observed.cluster_key();
-    let connection = observed.connection.as_ref().ok_or(Closed::NoConnection)?;
-    if context.lanes.is_open(&cluster) {
-        return Err(Closed::BreakerOpen);
+    let connection = observed.connection.as_ref().ok_or(AccessError::NoConnection)?;
+    if context.availability.is_open(&cluster) {
+        return Err(AccessError::BreakerOpen);
     }
-    if let Some(pause) = context.lanes.pause(&cluster) {
-        return Err(Closed::Busy(pause));
+    if let Some(pause) = context.availability.pause(&cluster) {
+        return Err(AccessError::Busy(pause));
     }
     if account.is_empty() {
         return Ok(connection.member.clone());
@@ -49,17 +53,17 @@ pub(super) fn enter(context: SyncContext<'_>, observed: &Observed, account: &str
     connection
         .member
         .impersonating(namespace, account)
-        .map_err(Closed::Account)
+        .map_err(AccessError::Account)
 }
 
 /// Watches how a cluster answers while an attempt sends requests to it.
-pub(super) struct Watch<'a> {
+pub(super) struct ResponseRecorder<'a> {
     member: &'a Member,
     began: Instant,
     requests: u64,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> ResponseRecorder<'a> {
     pub(super) fn begin(member: &'a Member) -> Self {
         Self {
             member,
@@ -78,13 +82,15 @@ impl<'a> Watch<'a> {
         let requests = self.member.requests().saturating_sub(self.requests);
         match interrupted {
             Some(MemberError::Unreachable { .. }) => {
-                context.lanes.lost(cluster, Contact::Work);
+                context.availability.lost(cluster, Contact::Work);
             }
-            Some(MemberError::Deadline { .. }) => context.lanes.slow(cluster),
+            Some(MemberError::Deadline { .. }) => context.availability.slow(cluster),
             Some(MemberError::Unauthorized { .. } | MemberError::Throttled { .. }) => {}
             // Without a request nothing was learned.
             _ if requests == 0 => {}
-            _ => context.lanes.worked(cluster, self.began.elapsed(), requests),
+            _ => context
+                .availability
+                .worked(cluster, self.began.elapsed(), requests),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a member's answers amount to: the one place that turns them into an [`Outcome`].
+//! What a member's responses amount to: the one place that turns them into an [`Outcome`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,8 +11,8 @@ use starling_core::object::ObjectId;
 use starling_core::step::Wanted;
 use tokio::time::Instant;
 
+use super::access::{self, AccessError};
 use super::deletion_hold;
-use super::lane::{self, Closed};
 use super::outcome::{Applied, Cause, Failure, Outcome};
 use super::reason::{problems, reason};
 use super::validate::ValidSync;
@@ -21,7 +21,7 @@ use crate::controller::waits;
 use starling_ledger::{AttemptEnd, AttemptOutcome, ObjectCounts};
 use starling_member::{ApplyOutcome, Change, Member, MemberError};
 
-/// Whether an attempt may begin; the member as [`lane::enter`] returns it.
+/// Whether an attempt may begin; the member as [`access::enter`] returns it.
 ///
 /// # Errors
 /// Why not, as the outcome of the attempt.
@@ -31,34 +31,34 @@ pub(super) fn enter(
     wanted: &Wanted,
 ) -> Result<Member, Outcome> {
     let account = &sync.spec.template.service_account_name;
-    lane::enter(context, sync.observed, account).map_err(|closed| match closed {
-        Closed::Busy(pause) => Outcome::Busy(pause),
-        Closed::NoConnection | Closed::BreakerOpen => Outcome::Lost {
-            message: closed.to_string(),
+    access::enter(context, sync.observed, account).map_err(|error| match error {
+        AccessError::Busy(pause) => Outcome::Busy(pause),
+        AccessError::NoConnection | AccessError::BreakerOpen => Outcome::Lost {
+            message: error.to_string(),
         },
-        Closed::Account(_) => {
-            let cause = Cause::new("InvalidParameters", crate::chain(&closed));
+        AccessError::Account(_) => {
+            let cause = Cause::new("InvalidParameters", crate::chain(&error));
             failed(context, sync, wanted, cause)
         }
     })
 }
 
-/// What the member's answers amount to.
-pub(super) fn judge(
+/// What the member's responses amount to.
+pub(super) fn evaluate(
     context: SyncContext<'_>,
     sync: &ValidSync<'_>,
     wanted: &Wanted,
-    answers: &ApplyOutcome,
+    responses: &ApplyOutcome,
     plain: bool,
 ) -> Outcome {
-    if answers.prune_blocker == Some(PruneBlocker::EmptyRender) {
+    if responses.prune_blocker == Some(PruneBlocker::EmptyRender) {
         let message = "build produced no objects; prune skipped. Set allowEmpty to prune everything";
         return failed(context, sync, wanted, Cause::new("EmptyRender", message));
     }
-    if let Some(cause) = objects_failed(answers) {
+    if let Some(cause) = objects_failed(responses) {
         return failed(context, sync, wanted, cause);
     }
-    match &answers.prune_blocker {
+    match &responses.prune_blocker {
         Some(PruneBlocker::Budget(deletions)) => {
             return over_budget(context, sync, deletion_hold::of(deletions));
         }
@@ -70,22 +70,22 @@ pub(super) fn judge(
     }
     schedule_check(context, sync);
     Outcome::Applied(Applied {
-        changes: changes(answers),
-        inventory: inventory(answers),
+        changes: changes(responses),
+        inventory: inventory(responses),
         plain,
     })
 }
 
-fn objects_failed(answers: &ApplyOutcome) -> Option<Cause> {
-    let (first, error) = answers.failures.first()?;
-    let others = match answers.failures.len() - 1 {
+fn objects_failed(responses: &ApplyOutcome) -> Option<Cause> {
+    let (first, error) = responses.failures.first()?;
+    let others = match responses.failures.len() - 1 {
         0 => String::new(),
         more => format!(" (and {more} more)"),
     };
     Some(Cause {
         reason: reason(error),
         message: format!("{first}: {}{others}", crate::chain(error)),
-        problems: problems(&answers.failures),
+        problems: problems(&responses.failures),
     })
 }
 
@@ -115,7 +115,7 @@ pub(super) async fn interrupted(
     let cluster = sync.observed.cluster_key();
     match error {
         MemberError::Throttled { retry_after, .. } => {
-            Outcome::Busy(context.lanes.throttled(&cluster, *retry_after))
+            Outcome::Busy(context.availability.throttled(&cluster, *retry_after))
         }
         MemberError::Unreachable { .. } | MemberError::Unauthorized { .. } => lost(context, sync, error),
         MemberError::Deadline { .. } => {
@@ -138,7 +138,7 @@ pub(super) async fn interrupted(
 
 /// The Cluster loop finds out what is wrong, and wakes its Syncs when that changes.
 fn lost(context: SyncContext<'_>, sync: &ValidSync<'_>, error: &MemberError) -> Outcome {
-    context.wake.cluster(sync.observed.cluster_key());
+    context.handlers.enqueue_cluster(sync.observed.cluster_key());
     Outcome::Lost {
         message: crate::chain(error),
     }
@@ -188,32 +188,32 @@ pub(super) fn failures_before(sync: &ValidSync<'_>, wanted: &Wanted) -> u32 {
 }
 
 /// Member records after an attempt.
-pub(super) struct Remembered {
+pub(super) struct RecordChanges {
     /// What is known of objects that were applied.
     pub(super) upserts: BTreeMap<ObjectId, Record>,
     /// Objects that are no longer the Sync's.
     pub(super) deletes: BTreeSet<ObjectId>,
 }
 
-pub(super) fn remembered(answers: &ApplyOutcome) -> Remembered {
-    let applied = answers.applied.iter();
-    let left = answers.deleted.iter().chain(&answers.released);
-    Remembered {
+pub(super) fn record_changes(responses: &ApplyOutcome) -> RecordChanges {
+    let applied = responses.applied.iter();
+    let left = responses.deleted.iter().chain(&responses.released);
+    RecordChanges {
         upserts: applied
             .map(|object| (object.key.clone(), object.record.clone()))
             .collect(),
         deletes: left
-            .chain(&answers.let_go)
-            .chain(&answers.handed_over)
+            .chain(&responses.let_go)
+            .chain(&responses.handed_over)
             .cloned()
             .collect(),
     }
 }
 
-fn changes(answers: &ApplyOutcome) -> Changes {
+fn changes(responses: &ApplyOutcome) -> Changes {
     let count = |change| {
         narrow(
-            answers
+            responses
                 .applied
                 .iter()
                 .filter(|object| object.change == change)
@@ -223,26 +223,26 @@ fn changes(answers: &ApplyOutcome) -> Changes {
     Changes {
         created: count(Change::Created),
         configured: count(Change::Configured),
-        unchanged: count(Change::Unchanged) + narrow(answers.skipped + answers.left_alone.len()),
-        deleted: narrow(answers.deleted.len()),
+        unchanged: count(Change::Unchanged) + narrow(responses.skipped + responses.left_alone.len()),
+        deleted: narrow(responses.deleted.len()),
     }
 }
 
-fn inventory(answers: &ApplyOutcome) -> InventorySummary {
+fn inventory(responses: &ApplyOutcome) -> InventorySummary {
     InventorySummary {
-        objects: narrow(answers.inventory.len()),
-        digest: answers.inventory.digest(),
+        objects: narrow(responses.inventory.len()),
+        digest: responses.inventory.digest(),
     }
 }
 
-pub(super) fn end(outcome: &Outcome, answers: &ApplyOutcome, ended_at: Timestamp) -> AttemptEnd {
-    let changes = changes(answers);
+pub(super) fn end(outcome: &Outcome, responses: &ApplyOutcome, ended_at: Timestamp) -> AttemptEnd {
+    let changes = changes(responses);
     let counts = ObjectCounts {
         created: changes.created,
         configured: changes.configured,
         unchanged: changes.unchanged,
         deleted: changes.deleted,
-        failed: narrow(answers.failures.len()),
+        failed: narrow(responses.failures.len()),
     };
     let (outcome, reason, message) = match outcome {
         Outcome::Applied(_) | Outcome::Unchanged => (AttemptOutcome::Succeeded, "Succeeded", String::new()),
@@ -250,7 +250,7 @@ pub(super) fn end(outcome: &Outcome, answers: &ApplyOutcome, ended_at: Timestamp
             (AttemptOutcome::Failed, cause.reason, cause.message.clone())
         }
         Outcome::Lost { message } => (AttemptOutcome::Failed, "ClusterLost", message.clone()),
-        Outcome::Busy(_) => (AttemptOutcome::Failed, "Throttled", lane::BUSY.to_owned()),
+        Outcome::Busy(_) => (AttemptOutcome::Failed, "Throttled", access::BUSY.to_owned()),
     };
     AttemptEnd {
         outcome,

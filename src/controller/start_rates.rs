@@ -27,7 +27,7 @@ const ATTEMPTS_PER_CLUSTER: NonZeroU32 = NonZeroU32::new(5).unwrap();
 /// Attempts on one cluster that may start at once after a quiet time: a group's entries.
 const CLUSTER_BURST: NonZeroU32 = NonZeroU32::new(20).unwrap();
 /// Requests per second to one git host. Public hosts begin to refuse in the range of a few per second.
-const ASKED_PER_HOST: NonZeroU32 = NonZeroU32::new(5).unwrap();
+const REQUESTS_PER_HOST: NonZeroU32 = NonZeroU32::new(5).unwrap();
 /// Requests to one git host that may start at once after a quiet time.
 const HOST_BURST: NonZeroU32 = NonZeroU32::new(20).unwrap();
 
@@ -37,7 +37,7 @@ type Bucket = RateLimiter<NotKeyed, InMemoryState, RuntimeClock, NoOpMiddleware<
 type Buckets<K> = RateLimiter<K, DefaultKeyedStateStore<K>, RuntimeClock, NoOpMiddleware<Duration>>;
 
 /// The buckets. They and the waits for them go by the runtime's clock.
-pub struct Pace {
+pub struct StartRates {
     operator: Bucket,
     clusters: Buckets<ObjectKey>,
     hosts: Buckets<String>,
@@ -45,12 +45,12 @@ pub struct Pace {
     waits: AtomicU64,
 }
 
-impl Default for Pace {
+impl Default for StartRates {
     fn default() -> Self {
         Self {
             operator: RateLimiter::direct_with_clock(Quota::per_second(ATTEMPTS), RuntimeClock::start()),
             clusters: buckets(Quota::per_second(ATTEMPTS_PER_CLUSTER).allow_burst(CLUSTER_BURST)),
-            hosts: buckets(Quota::per_second(ASKED_PER_HOST).allow_burst(HOST_BURST)),
+            hosts: buckets(Quota::per_second(REQUESTS_PER_HOST).allow_burst(HOST_BURST)),
             waits: AtomicU64::new(0),
         }
     }
@@ -60,9 +60,9 @@ fn buckets<K: Clone + Eq + Hash>(quota: Quota) -> Buckets<K> {
     RateLimiter::new(quota, DefaultKeyedStateStore::default(), RuntimeClock::start())
 }
 
-impl Pace {
+impl StartRates {
     /// Waits until an attempt on this cluster may start.
-    pub async fn attempt(&self, cluster: &ObjectKey) {
+    pub async fn wait_for_attempt(&self, cluster: &ObjectKey) {
         while let Err(early) = self.clusters.check_key(cluster) {
             self.wait(self.clusters.clock(), &early).await;
         }
@@ -72,7 +72,7 @@ impl Pace {
     }
 
     /// Waits until a request to this git host may start; a repository without a host is a local folder.
-    pub async fn ask(&self, host: Option<&str>) {
+    pub async fn wait_for_request(&self, host: Option<&str>) {
         let Some(host) = host.map(str::to_owned) else {
             return;
         };
@@ -84,7 +84,7 @@ impl Pace {
     /// Waits until the bucket has something again, and a little longer.
     async fn wait(&self, clock: &RuntimeClock, early: &NotUntil<Duration>) {
         let number = self.waits.fetch_add(1, Ordering::Relaxed);
-        let jitter = spread(waits::PACE_JITTER, hash64(&[&number.to_string()]));
+        let jitter = spread(waits::START_JITTER, hash64(&[&number.to_string()]));
         tokio::time::sleep(early.wait_time_from(clock.now()) + jitter).await;
     }
 
@@ -101,31 +101,31 @@ mod tests {
 
     #[tokio::test]
     async fn a_cluster_gets_its_burst_at_once_and_then_its_rate_while_others_are_not_held_up() {
-        let pace = Pace::default();
+        let rates = StartRates::default();
         let (busy, quiet) = (ObjectKey::new("ns", "busy"), ObjectKey::new("ns", "quiet"));
         for _ in 0..CLUSTER_BURST.get() {
-            pace.attempt(&busy).await;
+            rates.wait_for_attempt(&busy).await;
         }
-        let asked = pace.clusters.check_key(&busy);
+        let asked = rates.clusters.check_key(&busy);
         assert!(asked.is_err(), "the burst is used up");
-        assert!(pace.clusters.check_key(&quiet).is_ok());
-        pace.tidy();
+        assert!(rates.clusters.check_key(&quiet).is_ok());
+        rates.tidy();
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_follows_the_runtimes_clock_and_is_put_off_a_little_further() {
-        let pace = Pace::default();
+        let rates = StartRates::default();
         for _ in 0..HOST_BURST.get() {
-            pace.ask(Some("git.example.org")).await;
+            rates.wait_for_request(Some("git.example.org")).await;
         }
         let start = tokio::time::Instant::now();
-        pace.ask(None).await;
+        rates.wait_for_request(None).await;
         assert_eq!(start.elapsed(), Duration::ZERO, "no host, no wait");
-        pace.ask(Some("git.example.org")).await;
+        rates.wait_for_request(Some("git.example.org")).await;
         let waited = start.elapsed();
         let least = Duration::from_millis(200);
         assert!(
-            (least..=least + waits::PACE_JITTER + Duration::from_millis(1)).contains(&waited),
+            (least..=least + waits::START_JITTER + Duration::from_millis(1)).contains(&waited),
             "{waited:?}"
         );
     }
