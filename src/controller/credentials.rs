@@ -18,7 +18,7 @@ pub enum CredentialsError {
     #[error("spec.kubeConfig.secretRef.name is empty; name a Secret with a kubeconfig")]
     Unnamed,
     /// The Secret does not exist.
-    #[error("spec.kubeConfig.secretRef: there is no Secret {name:?} in this namespace")]
+    #[error("spec.kubeConfig.secretRef: Secret {name:?} not found")]
     Missing {
         /// Its name.
         name: String,

@@ -18,7 +18,7 @@ pub enum KeysError {
     #[error("spec.decryption.secretRef.name is empty; name a Secret with age identities")]
     Unnamed,
     /// The Secret does not exist.
-    #[error("spec.decryption.secretRef: there is no Secret {name:?} in this namespace")]
+    #[error("spec.decryption.secretRef: Secret {name:?} not found")]
     Missing {
         /// Its name.
         name: String,

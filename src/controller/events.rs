@@ -87,7 +87,7 @@ impl Events {
         let error = match tokio::time::timeout(waits::EVENT_TIMEOUT, self.publish(of, &report)).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => crate::chain(&error),
-            Err(_) => format!("no answer within {:?}", waits::EVENT_TIMEOUT),
+            Err(_) => format!("no response within {:?}", waits::EVENT_TIMEOUT),
         };
         let name = of.meta().name.clone().unwrap_or_default();
         tracing::warn!(object = %name, reason, %note, %error, "event not written");

@@ -29,13 +29,13 @@ pub trait ManifestBuilder: Send + Sync {
 #[derive(Debug, thiserror::Error)]
 pub enum RenderFailure {
     /// The artifact cannot be fetched.
-    #[error("the revision cannot be read")]
+    #[error("cannot read the revision")]
     Tree(#[source] Arc<ArtifactError>),
     /// The folder for the build's private copy failed.
-    #[error("no private copy of the tree can be made")]
+    #[error("cannot copy the tree")]
     Copy(#[source] Arc<std::io::Error>),
     /// It does not render.
-    #[error("the revision does not render")]
+    #[error("build failed")]
     Render(#[source] Arc<RenderError>),
 }
 

@@ -41,10 +41,10 @@ pub async fn end_unneeded(context: &Context) {
     }
     match sweep(context).await {
         Ok(0) => {}
-        Ok(count) => tracing::debug!(count, "pins ended"),
+        Ok(count) => tracing::debug!(count, "unneeded pins deleted"),
         Err(error) => {
             context.caches.source.pins.retry_sweep();
-            tracing::warn!(error = %crate::chain(&error), "cannot end unneeded pins");
+            tracing::warn!(error = %crate::chain(&error), "cannot delete unneeded pins");
         }
     }
 }
@@ -67,7 +67,9 @@ async fn sweep(context: &Context) -> Result<usize, HubError> {
         for digest in pins.digests.difference(&needed) {
             match context.adapters.artifacts.release(&pins.origin, digest).await {
                 Ok(()) => ended += 1,
-                Err(error) => tracing::warn!(pin = digest, error = %crate::chain(&error), "cannot end pin"),
+                Err(error) => {
+                    tracing::warn!(pin = digest, error = %crate::chain(&error), "cannot delete pin")
+                }
             }
         }
     }
@@ -179,7 +181,7 @@ async fn kept(context: &Context) -> Result<KeptReleases, HubError> {
                     .extend(read.into_iter().map(|entry| entry.revision)),
                 None => {
                     let release = ObjectKey::of(release);
-                    tracing::warn!(%release, "release lost; no pin ends in its namespace");
+                    tracing::warn!(%release, "stored release not readable; no pin is deleted in its namespace");
                     kept.unknown.insert(namespace.clone());
                 }
             }

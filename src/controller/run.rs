@@ -64,7 +64,7 @@ pub struct Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The ledger cannot be opened.
-    #[error("the ledger in the data folder")]
+    #[error("cannot open or write the ledger in the data directory")]
     Ledger(#[from] LedgerError),
     /// `--kustomize` names something that is none.
     #[error("--kustomize")]
@@ -73,7 +73,7 @@ pub enum StartError {
     #[error("--sops")]
     Sops(#[source] RenderError),
     /// The management cluster does not take or give what the start needs.
-    #[error("the management cluster")]
+    #[error("cannot read or create the installation ID")]
     Hub(#[from] HubError),
 }
 

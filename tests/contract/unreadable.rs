@@ -124,9 +124,7 @@ async fn unreadable_objects_do_not_affect_others() -> Result<()> {
         .await?;
     assert!(controller.exit_status()?.is_none(), "the program has ended");
     let log = std::fs::read_to_string(fleet.log())?;
-    let unreadable_lines = log
-        .lines()
-        .filter(|line| line.contains("cannot be read as its kind"));
+    let unreadable_lines = log.lines().filter(|line| line.contains("object not readable"));
     assert!(
         unreadable_lines
             .filter(|line| line.contains("fleet/unreadable"))

@@ -256,8 +256,9 @@ fn an_annotated_object_is_not_reconciled_and_reported_until_the_annotation_is_re
             json!({"metadata": {"annotations": {RECONCILE: "disabled"}}, "data": {"value": "mine"}});
         annotate(scene, "a", disabled).await?;
         let reported = |sync: &SyncResource| {
-            message(sync, "Ready")
-                .is_some_and(|message| message.ends_with("left alone (1): ConfigMap default/marked-a"))
+            message(sync, "Ready").is_some_and(|message| {
+                message.ends_with("reconcile disabled (1): ConfigMap default/marked-a")
+            })
         };
         let sync = scene.sync("m1", "said to be left alone", reported).await?;
         assert_eq!(sync_ready(&sync).0, "True", "nothing has failed");
@@ -285,7 +286,7 @@ fn an_annotated_object_is_not_reconciled_and_reported_until_the_annotation_is_re
         .await?;
         scene.until_value("m1", "a", Some("two")).await?;
         let unchanged_map = |sync: &SyncResource| {
-            message(sync, "Ready").is_some_and(|message| !message.contains("left alone"))
+            message(sync, "Ready").is_some_and(|message| !message.contains("reconcile disabled"))
         };
         scene.sync("m1", "no longer said", unchanged_map).await?;
         Ok(())

@@ -135,7 +135,7 @@ fn an_encrypted_secret_is_decrypted_on_five_members_only() -> Result<()> {
             "{none}"
         );
         let missing = refused(scene, "missing", named("nowhere")).await?;
-        assert!(missing.contains("there is no Secret \"nowhere\""), "{missing}");
+        assert!(missing.contains("Secret \"nowhere\" not found"), "{missing}");
 
         // New keys in the same Secret.
         put_keys(scene, "age", &[other.identity(), tools.key()?.identity()]).await?;

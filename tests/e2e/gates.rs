@@ -157,7 +157,7 @@ fn a_webhook_blocks_a_stage_until_its_response_is_passed() -> Result<()> {
         // Nothing is sent before the signing key exists, and the status reports it.
         scene
             .status("the Secret is missing", |status| {
-                last_task(status).is_some_and(|task| task.message.contains("there is no Secret"))
+                last_task(status).is_some_and(|task| task.message.contains("not found"))
             })
             .await?;
         assert!(server.requests().is_empty());

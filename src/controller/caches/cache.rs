@@ -380,7 +380,7 @@ fn key_of(metadata: &ObjectMeta) -> ObjectKey {
 
 fn report_unreadable(invalid: &InvalidObject) -> ObjectKey {
     let key = key_of(&invalid.metadata);
-    tracing::error!(object = %key, error = %invalid.error, "object cannot be read as its kind; it stays as it was");
+    tracing::error!(object = %key, error = %invalid.error, "object not readable; its cached state is kept");
     key
 }
 

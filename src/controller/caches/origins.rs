@@ -18,7 +18,7 @@ pub enum OriginError {
     #[error("spec.url")]
     Url(#[from] UrlError),
     /// The Secret does not exist.
-    #[error("spec.secretRef: there is no Secret {name:?} in this namespace")]
+    #[error("spec.secretRef: Secret {name:?} not found")]
     SecretMissing {
         /// Its name.
         name: String,

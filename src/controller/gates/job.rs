@@ -50,7 +50,7 @@ async fn try_to_check(
         .await
         .map_err(|error| refused(&error))?;
     tracing::info!(group = %gate.group, job = %key, "Job of a gate created");
-    Ok(Evaluation::Pending(format!("Job {:?} was made", key.name)))
+    Ok(Evaluation::Pending(format!("created Job {:?}", key.name)))
 }
 
 /// What the API server calls invalid stays so. A quota or a right that is missing may be given.

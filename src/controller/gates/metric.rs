@@ -71,7 +71,7 @@ async fn test_response(status: u16, body: bytes::Bytes, test: Expression) -> Eva
     let reading = tokio::task::spawn_blocking(move || metric::judge(status, &body, &test));
     match tokio::time::timeout(waits::METRIC_TEST_TIMEOUT, reading).await {
         Ok(Ok(evaluation)) => evaluation,
-        Ok(Err(_)) => Evaluation::Failed("metric.test could not be run on the answer".to_owned()),
+        Ok(Err(_)) => Evaluation::Failed("cannot evaluate metric.test on the response".to_owned()),
         Err(_) => Evaluation::Failed(format!(
             "metric.test takes longer than {:?}",
             waits::METRIC_TEST_TIMEOUT

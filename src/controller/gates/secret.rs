@@ -27,9 +27,7 @@ pub(super) async fn read(gate: &GateTask, field: &'static str, name: &str) -> Re
             name: name.to_owned(),
             values: secret.data.unwrap_or_default(),
         }),
-        Ok(None) => Err(Evaluation::error(format!(
-            "{field}: there is no Secret {name:?} in this namespace"
-        ))),
+        Ok(None) => Err(Evaluation::error(format!("{field}: Secret {name:?} not found"))),
         Err(error) => Err(Evaluation::error(crate::chain(&error))),
     }
 }

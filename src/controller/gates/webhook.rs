@@ -19,7 +19,7 @@ async fn try_to_evaluate(gate: &GateTask, url: &str, secret: &str) -> Result<Eva
     let body = gate.request.body();
     let signed_at = gate.tools.clock.now().as_second();
     let signed = signature(values.signing_key()?, signed_at, &body)
-        .ok_or_else(|| Evaluation::error("webhook.secretRef: the token can sign nothing"))?;
+        .ok_or_else(|| Evaluation::error("webhook.secretRef: cannot sign with the token"))?;
     let post = Post {
         url: url.to_owned(),
         content_type: "application/json",

@@ -19,7 +19,7 @@ pub enum HubError {
     },
     /// It did not answer in time.
     #[error(
-        "{action} {object} on the management cluster: no answer within {:?}",
+        "{action} {object} on the management cluster: no response within {:?}",
         waits::HUB_TIMEOUT
     )]
     Timeout {
@@ -30,7 +30,7 @@ pub enum HubError {
     },
     /// Somebody else's object has the name of one of ours.
     #[error(
-        "{action} {object}: an object of this name exists and belongs to something else; delete or rename it"
+        "{action} {object}: an object with this name exists and was not created by Starling; delete or rename it"
     )]
     InTheWay {
         /// What was tried.

@@ -32,7 +32,7 @@ impl Hub {
         let mut map = ConfigMap::default();
         map.metadata.name = Some(INSTALLATION.into());
         map.data = Some([("id".to_owned(), namespace.uid().unwrap_or_default())].into());
-        match within("make", key.clone(), api.create(&PostParams::default(), &map)).await {
+        match within("create", key.clone(), api.create(&PostParams::default(), &map)).await {
             // Another replica was faster: its ID counts.
             Err(HubError::Request { source, .. }) if is_conflict(&source) => {}
             other => drop(other?),
@@ -57,7 +57,7 @@ impl Hub {
         namespace.metadata.name = Some(SYSTEM_NAMESPACE.into());
         let key = ObjectKey::new("", SYSTEM_NAMESPACE);
         match within(
-            "make Namespace",
+            "create Namespace",
             key,
             api.create(&PostParams::default(), &namespace),
         )

@@ -229,7 +229,7 @@ impl Hub {
     pub async fn create<K: Kind + Serialize>(&self, object: &K) -> Result<(), HubError> {
         let api: Api<K> = self.namespaced(&object.namespace().unwrap_or_default());
         match within(
-            "make",
+            "create",
             ObjectKey::of(object),
             api.create(&PostParams::default(), object),
         )
@@ -256,7 +256,7 @@ impl Hub {
             let request = request.map_err(kube::Error::HttpError)?;
             self.client.request::<Value>(request).await
         };
-        match within("make Job", key.clone(), made).await {
+        match within("create Job", key.clone(), made).await {
             Err(HubError::Request { source, .. }) if is_conflict(&source) => Ok(()),
             other => other.map(|_| ()),
         }

@@ -30,7 +30,7 @@ enum RenewError {
     Member(#[from] MemberError),
     #[error(transparent)]
     Hub(#[from] HubError),
-    #[error("the kubeconfig in the Secret, or the token from the member")]
+    #[error("the kubeconfig in the Secret or the token from the member is invalid")]
     Kubeconfig(#[from] KubeconfigError),
     #[error("the Secret was deleted or changed during the renewal")]
     Changed,

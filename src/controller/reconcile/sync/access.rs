@@ -19,7 +19,7 @@ pub(super) enum AccessError {
     #[error("not connected to the cluster")]
     NoConnection,
     /// The circuit breaker is open.
-    #[error("circuit breaker open after several requests without an answer; only probes are sent")]
+    #[error("circuit breaker open after several requests without a response; only probes are sent")]
     BreakerOpen,
     /// The cluster asked for a pause.
     #[error("{BUSY}")]

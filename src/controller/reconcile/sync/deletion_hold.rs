@@ -58,7 +58,8 @@ pub(super) fn condition(hold: &DeletionHold) -> ConditionUpdate {
 /// The message of Ready, and the beginning of the condition's.
 pub(super) fn message(hold: &DeletionHold) -> String {
     format!(
-        "{} of {} objects are no longer in git and would be deleted; waiting for {APPROVE_DELETIONS} on the Sync or its SyncGroup to name {}",
+        "{} of {} objects are no longer in git and would be deleted; to approve, annotate the Sync or its SyncGroup with \
+         {APPROVE_DELETIONS}={}",
         hold.deletions, hold.of, hold.digest
     )
 }

@@ -49,7 +49,10 @@ pub(super) fn write(
 /// What the message of Ready says of objects that are left alone.
 pub(super) fn remark(left_alone: &LeftAlone) -> String {
     let count = usize::try_from(left_alone.count).unwrap_or(usize::MAX);
-    format!("left alone ({count}): {}", listed(&left_alone.objects, count))
+    format!(
+        "reconcile disabled ({count}): {}",
+        listed(&left_alone.objects, count)
+    )
 }
 
 fn describe_fight(key: &ObjectId, repaired: &Repaired, interval: Duration) -> String {
@@ -137,7 +140,7 @@ mod tests {
         let left_alone = status.left_alone.clone().unwrap();
         assert_eq!(
             remark(&left_alone),
-            "left alone (4): ConfigMap shop/a, ConfigMap shop/b, ConfigMap shop/c and 1 more"
+            "reconcile disabled (4): ConfigMap shop/a, ConfigMap shop/b, ConfigMap shop/c and 1 more"
         );
         // A process that has just started knows of none, and repeats what was reported.
         write(&mut status, None, INTERVAL);

@@ -35,7 +35,7 @@ pub(super) struct Render<'a> {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SyncRenderError {
     /// The Source that the template names does not exist.
-    #[error("there is no Source {name:?}")]
+    #[error("Source {name:?} not found")]
     SourceNotFound { name: String },
     /// The origin of the Source cannot be addressed.
     #[error(transparent)]

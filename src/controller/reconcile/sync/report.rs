@@ -115,7 +115,7 @@ pub(super) async fn let_go(context: SyncContext<'_>, observed: &Observed, object
     let cluster = observed.cluster_name();
     let names: Vec<String> = objects.iter().map(ToString::to_string).collect();
     let names = names.join(", ");
-    tracing::warn!(sync = %observed.key, %cluster, objects = %names, "objects let go of");
+    tracing::warn!(sync = %observed.key, %cluster, objects = %names, "objects no longer managed");
     let note =
         format!("not deleted on cluster {cluster}, because they existed before the first apply: {names}");
     context

@@ -370,7 +370,7 @@ mod tests {
         let messages = messages(&passes);
         assert_eq!(
             messages[0],
-            "applied main@sha1:a; left alone (1): ConfigMap shop/a"
+            "applied main@sha1:a; reconcile disabled (1): ConfigMap shop/a"
         );
         assert_eq!(messages[2], messages[0]);
     }

@@ -142,7 +142,7 @@ impl HubOf<'_> {
 async fn write(context: GroupContext<'_>, group: &ObjectKey, sync: SyncResource) -> bool {
     match context.hub.apply_sync(&sync).await {
         Ok(written) => {
-            tracing::info!(sync = %sync.name_any(), cluster = %sync.spec.cluster_ref.name, revision = %sync.spec.revision, "admitted");
+            tracing::info!(sync = %sync.name_any(), cluster = %sync.spec.cluster_ref.name, revision = %sync.spec.revision, "Sync admitted");
             if let Some(change) = context.objects.syncs.observe_write(written) {
                 // From the Sync's point of view its group is somebody else.
                 context.handlers.on_sync(&change, ChangedBy::Others);
@@ -150,7 +150,7 @@ async fn write(context: GroupContext<'_>, group: &ObjectKey, sync: SyncResource)
             true
         }
         Err(error) => {
-            tracing::warn!(sync = %sync.name_any(), error = %crate::chain(&error), "not admitted");
+            tracing::warn!(sync = %sync.name_any(), error = %crate::chain(&error), "Sync not admitted");
             let unconfirmed = &context.caches.unconfirmed_writes;
             unconfirmed.add_sync(group, ObjectKey::of(&sync));
             false

@@ -73,7 +73,7 @@ struct DigestError {
 /// Why an entry cannot be built.
 #[derive(Debug, thiserror::Error)]
 enum EntryError {
-    #[error("there is no Source {name:?}")]
+    #[error("Source {name:?} not found")]
     SourceNotFound { name: String },
     #[error(transparent)]
     Revision(#[from] RevisionError),

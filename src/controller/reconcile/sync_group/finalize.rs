@@ -69,7 +69,10 @@ pub(super) async fn finalize(
     match parent_deletion(context.hub, &key).await {
         ParentDeletion::None if !keeps_syncs => {}
         ParentDeletion::Unknown(why) if !keeps_syncs => {
-            let message = format!("nothing is deleted until it is known what else goes: {why}");
+            let message = format!(
+                "no Sync is deleted: cannot determine whether the namespace or a CustomResourceDefinition is being \
+                 deleted: {why}"
+            );
             report_waiting(context, group, "AwaitingManagementCluster", message).await?;
             return Ok(Next::Retry(waits::GROUP_DELETION_RETRY));
         }
@@ -82,11 +85,11 @@ pub(super) async fn finalize(
     if syncs.is_empty() {
         let objects = match group.spec.deletion_policy {
             DeletionPolicy::Delete => {
-                "and their objects with them, except where an event at the Sync says otherwise"
+                "their objects are deleted, except where an event of a Sync says otherwise"
             }
-            DeletionPolicy::Orphan => "and their objects stay where they are",
+            DeletionPolicy::Orphan => "their objects stay on the clusters",
         };
-        let note = format!("all Syncs of the group are gone, {objects}");
+        let note = format!("all Syncs of the group are deleted; {objects}");
         context.events.normal(&*group, "Deleted", note).await;
         return release(context, &group).await;
     }
@@ -137,7 +140,7 @@ fn remaining(left: &GroupSyncs) -> String {
         Some(format!("; {}: {}", sync.name_any(), ready.message))
     });
     format!(
-        "{} Syncs have to go first{}",
+        "waiting for {} Syncs to be deleted{}",
         left.values().count(),
         first.unwrap_or_default()
     )

@@ -35,10 +35,12 @@ fn deletion_held<'a>(holds: impl Iterator<Item = &'a DeletionHold>) -> Option<Co
     let total: u32 = lists.iter().map(|(syncs, _)| syncs).sum();
     let others = match lists.len() - 1 {
         0 => String::new(),
-        more => format!(" ({more} other lists are on other Syncs)"),
+        1 => " (1 other digest on other Syncs)".to_owned(),
+        more => format!(" ({more} other digests on other Syncs)"),
     };
     let message = format!(
-        "{total} Syncs hold deletions back until {APPROVE_DELETIONS} on the group names {}{others}: {}",
+        "{total} Syncs have deletions that require an approval; to approve, annotate the SyncGroup with \
+         {APPROVE_DELETIONS}={}{others}: {}",
         first.digest,
         first.objects.join(", ")
     );
@@ -53,7 +55,8 @@ fn deletion_held<'a>(holds: impl Iterator<Item = &'a DeletionHold>) -> Option<Co
 fn membership_held(held: &HeldDeparture) -> ConditionUpdate {
     let names: Vec<&str> = held.lost.iter().map(String::as_str).collect();
     let message = format!(
-        "{} of {} clusters are no longer selected; none is let go and nothing more starts until they are back or {APPROVE_MEMBERSHIP} on the group names {}: {}",
+        "{} of {} clusters are no longer selected; no cluster leaves and no more clusters start until their labels are \
+         restored, or the group has {APPROVE_MEMBERSHIP}={}: {}",
         held.lost.len(),
         held.of,
         held.digest,
@@ -102,7 +105,7 @@ mod tests {
         let holds = [hold("sha256:a"), hold("sha256:b"), hold("sha256:b")];
         let message = deletion_held(holds.iter()).unwrap().message;
         assert!(
-            message.starts_with("3 Syncs") && message.contains("names sha256:b (1 other lists"),
+            message.starts_with("3 Syncs") && message.contains("deletions=sha256:b (1 other digest on"),
             "{message}"
         );
         assert!(message.ends_with("Namespace shop"), "{message}");

@@ -146,7 +146,7 @@ pub(super) async fn report_orphans(context: GroupContext<'_>, group: &Group, rem
     let (reason, note) = match removal.cause {
         LeavingCause::ClusterUnselected { .. } => (
             "ClusterLeft",
-            format!("cluster {cluster} left the group; the objects of {sync} stay there"),
+            format!("cluster {cluster} left the group; the objects of {sync} stay on the cluster"),
         ),
         LeavingCause::EntryRemoved => (
             "EntryRemoved",
@@ -194,7 +194,7 @@ pub(super) async fn remove(
         }
     }
     let cluster = &sync.spec.cluster_ref.name;
-    tracing::info!(sync = %sync.name_any(), %cluster, ?policy, "left the group");
+    tracing::info!(sync = %sync.name_any(), %cluster, ?policy, "Sync removed from the group");
     Ok(())
 }
 

@@ -177,7 +177,7 @@ async fn recorder(context: GroupContext<'_>, group: &Group, uid: &str) -> Result
     let entries = context.ledger.journal_tail(uid).await?;
     // What cannot be read is not gone on with: the next entry is whole.
     Ok(resume(&entries).unwrap_or_else(|error| {
-        tracing::warn!(group = %group.key, %error, "journal not readable; the next entry is a whole one");
+        tracing::warn!(group = %group.key, %error, "journal not readable; the next entry is whole");
         Recorder::default()
     }))
 }

@@ -150,10 +150,7 @@ fn sources(
     for entry in &group.spec.syncs {
         let name = &entry.template.source_ref.name;
         let source = known.get(&ObjectKey::new(&key.namespace, name)).ok_or_else(|| {
-            let message = format!(
-                "spec.syncs[{}].sourceRef: there is no Source {name:?}",
-                entry.name
-            );
+            let message = format!("spec.syncs[{}].sourceRef: Source {name:?} not found", entry.name);
             ("SourceNotFound", message)
         })?;
         let offers = source
@@ -162,7 +159,7 @@ fn sources(
             .is_some_and(|status| !status.revision.is_empty());
         if !offers {
             let message = format!(
-                "spec.syncs[{}].sourceRef: Source {name:?} offers no revision yet",
+                "spec.syncs[{}].sourceRef: Source {name:?} has no revision yet",
                 entry.name
             );
             return Err(("SourceNotReady", message));

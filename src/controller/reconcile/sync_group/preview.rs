@@ -155,7 +155,7 @@ pub async fn preview_plan(
             });
         }
     };
-    tracing::debug!(group = %group.object.name_any(), clusters = input.clusters.len(), "seen");
+    tracing::debug!(group = %group.object.name_any(), clusters = input.clusters.len(), "planner input built");
     Ok(PlanPreview {
         rollout: rolling.rollout,
         input,

@@ -67,7 +67,7 @@ pub(super) async fn waiting(
         Waiting::ParentUnknown(why) => (
             ConditionStatus::False,
             "AwaitingManagementCluster",
-            format!("cannot tell whether the namespace is being deleted: {why}"),
+            format!("cannot determine whether the namespace is being deleted: {why}"),
         ),
         Waiting::Dependents(names) => (
             ConditionStatus::False,
