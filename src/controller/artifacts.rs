@@ -1,8 +1,8 @@
-//! Artifacts: what Sources offer, behind one port.
+//! The port of artifacts: the content of Sources.
 //!
 //! A Source resolves to an [`Artifact`]: content with an origin, a revision, a digest and a tree. Reconcilers, builds
-//! and pins know artifacts only. What an origin is made of is a variant of [`Origin`], and each variant has its store
-//! in [`ArtifactStores`]; a second kind of Source is a variant and a store, and nothing else has to know of it.
+//! and pins know only artifacts. Each kind of origin is a variant of [`Origin`] and has a store in [`ArtifactStores`].
+//! A second kind of Source needs a variant and a store, and no change elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,7 +15,7 @@ use starling_api::Source;
 use starling_core::revision::{RefPolicy, ResolveError, Revision, resolve};
 use starling_git::{GitError, GitStore, RepoAccess};
 
-/// Where artifacts come from, with what is needed to reach it.
+/// The origin of artifacts, with the address and the credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A git repository.
@@ -23,7 +23,8 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The host that requests go to; `None` for a local folder. Requests to one host are paced together.
+    /// Returns the host that receives the requests; `None` for a local directory. The start rates count all requests to
+    /// one host together.
     #[must_use]
     pub fn host(&self) -> Option<&str> {
         match self {
@@ -31,7 +32,8 @@ impl Origin {
         }
     }
 
-    /// Names the origin and its credentials: content that one credential fetched is not read by another.
+    /// Returns an identifier of the origin and its credentials: content that one credential fetched is not read with
+    /// another.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         match self {
@@ -40,56 +42,57 @@ impl Origin {
     }
 }
 
-/// Content that a Source offers: what an origin has at a revision.
+/// The content of an origin at a revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Artifact {
-    /// Where it comes from.
+    /// The origin of the content.
     pub origin: Origin,
-    /// What `status.revision` says.
+    /// The revision, as in `status.revision`.
     pub revision: Revision,
-    /// The full name that it is fetched by; `None`: by its digest.
+    /// The full name of the ref that the content is fetched by; `None` if it is fetched by its digest.
     pub reference: Option<String>,
 }
 
 impl Artifact {
-    /// Names the content: of git, the commit.
+    /// Returns the identifier of the content: the commit, for git.
     #[must_use]
     pub fn digest(&self) -> &str {
         digest(&self.revision)
     }
 }
 
-/// The digest of the content at a revision, as [`Artifacts::kept`] lists it.
+/// Returns the digest of the content at a revision, as in [`Artifacts::kept`].
 #[must_use]
 pub fn digest(revision: &Revision) -> &str {
     revision.commit().as_str()
 }
 
-/// The full name that a revision of a Source is fetched by; `None` where the Source names the content itself.
+/// Returns the full name of the ref that a revision of a Source is fetched by; `None` if the Source names the content
+/// itself.
 #[must_use]
 pub fn reference(source: &Source, revision: &Revision) -> Option<String> {
     ref_name(source.spec.reference.branch.is_some(), revision)
 }
 
-/// The full name of the ref that a revision was found at. A revision by a commit alone has none.
+/// Returns the full name of the ref that a revision was resolved from. A revision that is only a commit has none.
 fn ref_name(is_branch: bool, revision: &Revision) -> Option<String> {
     let folder = if is_branch { "heads" } else { "tags" };
     (!revision.name().is_empty()).then(|| format!("refs/{folder}/{}", revision.name()))
 }
 
-/// Why an artifact cannot be had.
+/// The error of a request for an artifact.
 #[derive(Debug, thiserror::Error)]
 pub enum ArtifactError {
-    /// The origin answers, and has nothing that the policy selects.
+    /// The origin responds, and no ref matches the policy.
     #[error(transparent)]
     Unresolved(#[from] ResolveError),
-    /// The git repository, or its mirror.
+    /// The git repository or its mirror failed.
     #[error(transparent)]
     Git(#[from] GitError),
 }
 
 impl ArtifactError {
-    /// The reason of Ready. The one mapping from errors of origins.
+    /// Returns the reason of Ready. No other function maps errors of origins to reasons.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -111,9 +114,9 @@ impl ArtifactError {
 
 type ArtifactFuture<'a, T> = BoxFuture<'a, Result<T, ArtifactError>>;
 
-/// The port: artifacts of every kind of origin.
+/// The port of artifacts, for every kind of origin.
 pub trait Artifacts: Send + Sync {
-    /// Finds what a policy selects now. The content is not fetched.
+    /// Resolves a policy to the artifact that it selects now, without fetching the content.
     fn resolve<'a>(
         &'a self,
         origin: &'a Origin,
@@ -121,30 +124,31 @@ pub trait Artifacts: Send + Sync {
         timeout: Duration,
     ) -> ArtifactFuture<'a, Artifact>;
 
-    /// Makes sure that the content is at hand.
+    /// Fetches the content, if the store does not have it.
     fn fetch<'a>(&'a self, artifact: &'a Artifact, timeout: Duration) -> ArtifactFuture<'a, ()>;
 
-    /// Whether an artifact continues an older revision of its origin; `None`: that is not known.
+    /// Returns whether an artifact descends from an older revision of its origin; `None` if this is unknown.
     fn is_descendant<'a>(
         &'a self,
         older: &'a Revision,
         artifact: &'a Artifact,
     ) -> ArtifactFuture<'a, Option<bool>>;
 
-    /// Keeps the content, also when the origin no longer has it, until [`Self::release`].
+    /// Keeps the content until [`Self::release`], even if the origin drops it.
     fn keep<'a>(&'a self, artifact: &'a Artifact) -> ArtifactFuture<'a, ()>;
 
-    /// Ends that. `digest`: as [`Self::kept`] lists it.
+    /// Releases content that [`Self::keep`] keeps. `digest` is an element of [`Self::kept`].
     fn release<'a>(&'a self, origin: &'a Origin, digest: &'a str) -> ArtifactFuture<'a, ()>;
 
-    /// Digests of what is kept of an origin.
+    /// Returns the digests of the content that is kept for an origin.
     fn kept<'a>(&'a self, origin: &'a Origin) -> ArtifactFuture<'a, BTreeSet<String>>;
 
-    /// Deletes what is at hand of all origins but these ([`Origin::fingerprint`]). Returns how many were deleted.
+    /// Deletes the stored content of all origins except these ([`Origin::fingerprint`]). Returns the number of deleted
+    /// origins.
     fn retain<'a>(&'a self, origins: BTreeSet<String>) -> BoxFuture<'a, io::Result<usize>>;
 }
 
-/// Which artifact a policy selects among the refs of a repository.
+/// Returns the artifact that a policy selects among the refs of a repository.
 ///
 /// # Errors
 /// [`ResolveError`].
@@ -169,8 +173,8 @@ pub struct ArtifactStores {
 }
 
 impl ArtifactStores {
-    /// Writes the tree of an artifact that was fetched into a folder that does not exist yet. `ignore`: patterns of
-    /// files that are left out.
+    /// Writes the tree of a fetched artifact into a directory that does not exist yet. Files that match the patterns in
+    /// `ignore` are left out.
     ///
     /// # Errors
     /// [`ArtifactError`].
@@ -197,7 +201,7 @@ impl Artifacts for ArtifactStores {
         async move {
             let Origin::Git(access) = origin;
             let refs = match policy {
-                // A commit is what it is: there is nothing to ask for.
+                // A commit needs no list of refs.
                 RefPolicy::Commit(_) => BTreeMap::new(),
                 RefPolicy::Branch(_) | RefPolicy::Tag(_) | RefPolicy::Semver(_) => {
                     self.git.list_refs(access, timeout).await?

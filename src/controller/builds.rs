@@ -1,4 +1,4 @@
-//! Builds an entry of a release: for the digest that an approval is for, and for previews.
+//! Builds an entry of a release: for previews, and for the digest that an approval names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,54 +15,54 @@ use super::decryption::{Keys, KeysError};
 use super::hub::Hub;
 use super::manifests::{RenderFailure, RenderJob, Rendered};
 
-/// Why an entry cannot be built.
+/// The error of the build of an entry.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// The origin of its Source cannot be addressed.
+    /// The origin of the Source cannot be addressed.
     #[error(transparent)]
     Origin(#[from] OriginError),
-    /// There are no keys to its encrypted manifests.
+    /// The keys of the encrypted manifests are not available.
     #[error(transparent)]
     Keys(#[from] KeysError),
-    /// The revision names no commit.
+    /// The revision contains no commit.
     #[error(transparent)]
     Revision(#[from] RevisionError),
-    /// The template ignores what cannot be ignored. The text holds all there is to say.
+    /// The template ignores a field that cannot be ignored. The text of the source is complete, so it is not repeated.
     #[error("{0}")]
     Ignore(IgnoreError),
-    /// The commit does not build.
+    /// The build of the commit failed.
     #[error(transparent)]
     Render(#[from] RenderFailure),
 }
 
-/// Builds entries.
+/// The builder of entries.
 #[derive(Clone, Copy)]
 pub struct Builder<'a> {
-    /// Where Secrets are.
+    /// The client for Secrets.
     pub hub: &'a Hub,
-    /// Where artifacts come from.
+    /// The origins of Sources.
     pub origins: &'a OriginCache,
-    /// What builds and keeps them.
+    /// The cache that builds and keeps rendered sets.
     pub renders: &'a RenderCache,
-    /// Whether http:// and file:// are accepted.
+    /// Accepts http:// and file:// URLs.
     pub allow_insecure: bool,
 }
 
 /// An entry at a revision.
 #[derive(Clone)]
 pub struct EntryAt<'a> {
-    /// Its name.
+    /// The name of the entry.
     pub name: &'a str,
-    /// Its Source.
+    /// The Source of the entry.
     pub source: &'a Source,
-    /// `main@sha1:…`.
+    /// The revision, such as `main@sha1:…`.
     pub revision: &'a str,
-    /// The full name that the artifact is fetched by; `None`: by its digest.
+    /// The full name of the ref that the artifact is fetched by; `None` if it is fetched by its digest.
     pub reference: Option<String>,
 }
 
 impl Builder<'_> {
-    /// Builds an entry, in a form to be digested. `folders` are the paths and namespaces that it is built from and for.
+    /// Builds an entry in a form that can be digested. `folders` contains the path and target namespace of each build.
     ///
     /// # Errors
     /// [`BuildError`].
@@ -75,7 +75,8 @@ impl Builder<'_> {
         let keys = self.keys(at.source, template).await?;
         let mut builds = BTreeSet::new();
         for (path, target_namespace) in folders {
-            // Before values are put in, and fields left out: both are in the template, which is digested too.
+            // The build excludes substituted values and ignored fields: both are in the template, and the digest covers
+            // the template.
             let template = SyncTemplate {
                 path,
                 target_namespace,
@@ -109,7 +110,7 @@ impl Builder<'_> {
         })
     }
 
-    /// Renders an entry for one cluster: `template` has its parameters resolved.
+    /// Renders an entry for one cluster. The parameters of `template` are resolved.
     ///
     /// # Errors
     /// [`BuildError`].

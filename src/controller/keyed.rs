@@ -1,4 +1,4 @@
-//! What is kept for each object of a kind, and how it goes with the object.
+//! Values for each object of a kind, and their removal with the object.
 
 #[cfg(test)]
 use std::collections::BTreeSet;
@@ -14,11 +14,11 @@ pub(in crate::controller) trait PerObject {
     /// Drops the entry of an object.
     fn forget(&self, key: &ObjectKey);
 
-    /// Drops the entries of all objects but those that are to be kept. `keep` is asked under the lock of the cache:
-    /// what is added for an object that exists stays, whenever it is added.
+    /// Drops the entries of all objects except those to keep. `keep` is called under the lock of the cache: an entry
+    /// that is added for an existing object stays, whenever it is added.
     fn retain(&self, keep: &dyn Fn(&ObjectKey) -> bool);
 
-    /// The objects that have an entry.
+    /// Returns the objects with an entry.
     #[cfg(test)]
     fn keys(&self) -> BTreeSet<ObjectKey>;
 }
@@ -39,7 +39,7 @@ impl<V: fmt::Debug> fmt::Debug for Keyed<V> {
 }
 
 impl<V> Keyed<V> {
-    /// The value of an object; `None`: this process has set none.
+    /// Returns the value of an object; `None` if this process has set none.
     #[must_use]
     pub fn get(&self, key: &ObjectKey) -> Option<V>
     where
@@ -53,7 +53,7 @@ impl<V> Keyed<V> {
         self.lock().insert(key.clone(), value);
     }
 
-    /// Takes the value of an object out.
+    /// Removes and returns the value of an object.
     pub fn take(&self, key: &ObjectKey) -> Option<V> {
         self.lock().remove(key)
     }
@@ -63,7 +63,7 @@ impl<V> Keyed<V> {
         self.lock().remove(key);
     }
 
-    /// All values.
+    /// Locks all values.
     pub(in crate::controller) fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, V>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -84,7 +84,7 @@ impl<V> PerObject for Keyed<V> {
     }
 }
 
-/// Declares that a cache keeps what it has for each object in one of its fields.
+/// Implements [`PerObject`] for a cache by one of its fields.
 macro_rules! per_object {
     ($cache:ty, $field:tt) => {
         impl $crate::controller::keyed::PerObject for $cache {

@@ -1,6 +1,6 @@
-//! The lane of each cluster: its circuit breaker, whether it is slow, and the pause that it asked for.
+//! The availability cache: circuit breaker, slowness and requested pause of each member.
 //!
-//! All of it is of this process: after a start every cluster is probed, and no lane is suspect.
+//! The cache is not stored: after a start every member is probed, and no member is suspect.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use tokio::time::Instant;
 use crate::controller::keyed::{Keyed, per_object};
 use crate::controller::object_key::ObjectKey;
 
-/// The lanes of all clusters.
+/// The availability of all members, by Cluster.
 #[derive(Debug)]
 pub struct AvailabilityCache {
-    /// From where the breakers count time.
+    /// The start of the time that the circuit breakers count.
     start: Instant,
-    /// For the times that are reported.
+    /// The clock for reported times.
     clock: Clock,
     by_cluster: Keyed<Availability>,
 }
@@ -28,25 +28,25 @@ per_object!(AvailabilityCache, by_cluster);
 #[derive(Debug, Default)]
 struct Availability {
     breaker: Breaker,
-    /// The last attempt took long because the cluster did.
+    /// The last attempt was slow because the member responded slowly.
     slow: bool,
     pause: Option<Pause>,
-    /// Requests for a pause in a row.
+    /// The number of consecutive requests for a pause.
     pauses: u32,
 }
 
-/// A pause that a cluster asked for.
+/// A pause that a member requested.
 #[derive(Clone, Copy, Debug)]
 pub struct Pause {
-    /// What is waited for: a clock that is set forward neither ends the pause nor has the same be asked over and over
-    /// until its end.
+    /// The end of the pause by the monotonic clock: if the wall clock is set forward, the pause does not end early, and
+    /// no request is repeated in a loop until its end.
     over: Instant,
-    /// When it ends, for status.
+    /// The end of the pause by the wall clock, for status.
     pub until: Timestamp,
 }
 
 impl Pause {
-    /// How much of it is left.
+    /// Returns the rest of the pause.
     #[must_use]
     pub fn left(&self) -> Duration {
         self.over.saturating_duration_since(Instant::now())
@@ -54,7 +54,7 @@ impl Pause {
 }
 
 impl AvailabilityCache {
-    /// No lanes: no cluster has answered yet.
+    /// Creates an empty cache.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self {
@@ -64,7 +64,7 @@ impl AvailabilityCache {
         }
     }
 
-    /// Whether nothing but probes may be sent to the cluster.
+    /// Returns whether the circuit breaker is open: only probes may be sent.
     #[must_use]
     pub fn is_open(&self, cluster: &ObjectKey) -> bool {
         self.by_cluster
@@ -73,7 +73,8 @@ impl AvailabilityCache {
             .is_some_and(|availability| availability.breaker.is_open())
     }
 
-    /// Whether work on the cluster may hold its worker up: it did not answer lately, or slowly.
+    /// Returns whether work on the member may block a worker for long: the member did not respond lately, or responded
+    /// slowly.
     #[must_use]
     pub fn is_suspect(&self, cluster: &ObjectKey) -> bool {
         self.by_cluster
@@ -82,14 +83,14 @@ impl AvailabilityCache {
             .is_some_and(|availability| availability.slow || availability.breaker.is_suspect())
     }
 
-    /// The pause that the cluster asked for; `None`: it did not, or that is over.
+    /// Returns the pause that the member requested; `None` if it requested none or the pause has ended.
     #[must_use]
     pub fn pause(&self, cluster: &ObjectKey) -> Option<Pause> {
         let pause = self.by_cluster.lock().get(cluster)?.pause?;
         (!pause.left().is_zero()).then_some(pause)
     }
 
-    /// Records an attempt that was answered: how long it took, and for how many requests.
+    /// Records an attempt with responses: its duration and the number of its requests.
     pub fn worked(&self, cluster: &ObjectKey, took: Duration, requests: u64) {
         let slow = is_slow(took, requests);
         let mut known = self.by_cluster.lock();
@@ -101,17 +102,17 @@ impl AvailabilityCache {
         availability.pauses = 0;
         availability.breaker.answered(Contact::Work);
         if !slow && !availability.breaker.is_suspect() {
-            // Nothing is left to remember.
+            // A healthy member needs no entry.
             known.remove(cluster);
         }
     }
 
-    /// Records an attempt that ran out of time although the cluster answers.
+    /// Records an attempt that timed out although the member responds.
     pub fn slow(&self, cluster: &ObjectKey) {
         self.with(cluster, |availability| availability.slow = true);
     }
 
-    /// Records that the cluster did not answer.
+    /// Records that the member did not respond.
     pub fn lost(&self, cluster: &ObjectKey, contact: Contact) {
         let now = self.start.elapsed();
         self.with(cluster, |availability| {
@@ -119,11 +120,11 @@ impl AvailabilityCache {
         });
     }
 
-    /// Records that the cluster asked for a pause.
+    /// Records that the member requested a pause.
     pub fn throttled(&self, cluster: &ObjectKey, asked: Option<Duration>) -> Pause {
         let seed = format!("{cluster} {}", self.clock.now());
         self.with(cluster, |availability| {
-            // One that does not say how long is asked less and less often.
+            // If the member names no duration, each consecutive pause is longer.
             let usual = pause::USUAL.saturating_mul(2u32.saturating_pow(availability.pauses.min(16)));
             availability.pauses = availability.pauses.saturating_add(1);
             let wait = pause::wait(asked.or(Some(usual)), &seed);
@@ -137,10 +138,10 @@ impl AvailabilityCache {
         })
     }
 
-    /// Begins a probe, if it is time for one.
+    /// Begins a probe, if one is due.
     ///
     /// # Errors
-    /// How long to wait.
+    /// The time until the next probe is due.
     pub fn begin_probe(&self, cluster: &ObjectKey) -> Result<(), Duration> {
         let now = self.start.elapsed();
         match self.by_cluster.lock().get_mut(cluster) {
@@ -152,21 +153,21 @@ impl AvailabilityCache {
         }
     }
 
-    /// Lets the next probe begin at once.
+    /// Makes the next probe due now.
     pub fn probe_now(&self, cluster: &ObjectKey) {
         if let Some(availability) = self.by_cluster.lock().get_mut(cluster) {
             availability.breaker.probe_now();
         }
     }
 
-    /// Records that the cluster answered a probe.
+    /// Records that the member responded to a probe.
     pub fn answered_probe(&self, cluster: &ObjectKey) {
         if let Some(availability) = self.by_cluster.lock().get_mut(cluster) {
             availability.breaker.answered(Contact::Probe);
         }
     }
 
-    /// Forgets a cluster: it is gone, or reached in another way.
+    /// Removes the entry of a Cluster that was deleted, or whose connection changed.
     pub fn forget(&self, cluster: &ObjectKey) {
         self.by_cluster.forget(cluster);
     }

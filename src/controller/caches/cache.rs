@@ -1,9 +1,9 @@
-//! What the management API holds, as far as this process knows.
+//! The cache of one kind of objects of the management cluster.
 //!
-//! One cache per kind, fed by its watch *and* by the answers to our own writes: the newer resourceVersion wins. So a
-//! plan never starts from a state older than what this process itself wrote, which is what keeps `maxConcurrency` when
-//! the watch lags (I4). Resource versions are ordered as KEP-5504 has it (`versions`). Of a server whose
-//! versions cannot be ordered the cache is as new as its watch.
+//! The watch *and* the responses to writes of this process update the cache; the newer resourceVersion wins. So no plan
+//! starts from a state that is older than a write of this process, which keeps `maxConcurrency` even if the watch lags
+//! (I4). Resource versions are ordered as in KEP-5504 (`versions`). If a server has versions without an order, the
+//! cache is as new as its watch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, RwLock};
@@ -21,7 +21,7 @@ pub use super::indexed::{IndexBy, SecondaryIndex};
 use super::versions::{VersionOrigin, is_newer, version};
 pub use crate::controller::object_key::ObjectKey;
 
-/// All objects of one kind, and a secondary index of them.
+/// All objects of one kind, with a secondary index.
 #[derive(Debug)]
 pub struct Cache<K, B = ()> {
     state: RwLock<State<K, B>>,
@@ -31,13 +31,13 @@ pub struct Cache<K, B = ()> {
 #[derive(Debug)]
 struct State<K, B> {
     objects: IndexedObjects<K, B>,
-    /// Objects that were deleted a short time ago: a late answer to a write of ours must not bring one back.
+    /// Recently deleted objects: a late response to a write must not bring one back.
     deletions: Deletions,
-    /// The list that is being received, if one is.
+    /// The list that is being received; `None` if none is.
     incoming: Option<Incoming<K>>,
-    /// Objects that are there but cannot be read as their kind. Absence from `objects` means nothing for them.
+    /// Objects that exist and cannot be decoded. Their absence from `objects` means nothing.
     unreadable: BTreeSet<ObjectKey>,
-    /// Moves with each change of the objects, and of which are unreadable.
+    /// A counter of the changes of `objects` and `unreadable`.
     edition: u64,
 }
 
@@ -46,7 +46,7 @@ struct State<K, B> {
 struct Incoming<K> {
     objects: BTreeMap<ObjectKey, Arc<K>>,
     unreadable: BTreeSet<ObjectKey>,
-    /// What we wrote since the list began: it may be missing from the list and is there all the same.
+    /// Objects that this process wrote after the list began: they exist even if the list lacks them.
     written: BTreeSet<ObjectKey>,
 }
 
@@ -57,7 +57,7 @@ impl<K: ResourceExt> Default for Cache<K> {
 }
 
 impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
-    /// An empty cache whose objects are found by something besides their key too.
+    /// Creates an empty cache with an index in addition to the keys.
     #[must_use]
     pub fn indexed_by(index: IndexBy<K>) -> Self {
         Self::new(Some(index))
@@ -78,19 +78,19 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
     }
 }
 
-/// What became different.
+/// A change of an object.
 #[derive(Clone, Debug)]
 pub enum Change<K> {
-    /// An object is new or newer.
+    /// The object is new, or newer.
     Applied(Arc<K>),
-    /// An object is newer in nothing but its status.
+    /// The object is newer, and only its status differs.
     Reported(Arc<K>),
-    /// An object is gone; this is how it was last seen.
+    /// The object was deleted; this is its last known state.
     Deleted(Arc<K>),
 }
 
 impl<K> Change<K> {
-    /// The object, as it is or was.
+    /// Returns the current or last known object.
     #[must_use]
     pub fn object(&self) -> &Arc<K> {
         match self {
@@ -98,10 +98,11 @@ impl<K> Change<K> {
         }
     }
 
-    /// Whether there is more to it than a status.
+    /// Returns whether more than the status changed.
     ///
-    /// The answer to a write of a status holds what others changed just before, too. Where it arrives before the event
-    /// of that change, the event is dropped as older and wakes nobody, so the answer has to.
+    /// The response to a write of a status also contains changes that others made just before. If the response arrives
+    /// before the event of such a change, the cache drops the event as older and the event enqueues no key, so the
+    /// response has to.
     #[must_use]
     pub fn is_edit(&self) -> bool {
         !matches!(self, Self::Reported(_))
@@ -109,8 +110,8 @@ impl<K> Change<K> {
 }
 
 impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
-    /// Takes in an event of the watch and returns the changes. An object that cannot be read as
-    /// its kind stays as it was last read.
+    /// Applies an event of the watch and returns the changes. An object that cannot be decoded keeps its last known
+    /// state.
     pub fn observe_event(&self, event: Event<DeserializeGuard<K>>) -> Vec<Change<K>> {
         let mut state = self.write();
         match event {
@@ -150,8 +151,8 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
         }
     }
 
-    /// Takes in the answer to a write of ours. `None`: something newer is known already, or the object is known and the
-    /// two versions cannot be ordered. Then the watch brings what was written.
+    /// Applies the response to a write of this process. Returns `None` if a newer state is known, or if the versions of
+    /// the known state and of the response have no order; then the watch delivers the written state.
     pub fn observe_write(&self, object: K) -> Option<Change<K>> {
         let mut state = self.write();
         if let Some(incoming) = &mut state.incoming {
@@ -160,7 +161,7 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
         state.apply(object, VersionOrigin::Response)
     }
 
-    /// Takes in that an object was deleted by us.
+    /// Applies a deletion by this process.
     pub fn observe_delete(&self, key: &ObjectKey) {
         let mut state = self.write();
         if let Some(object) = state.objects.remove(key) {
@@ -171,19 +172,19 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
         }
     }
 
-    /// One object.
+    /// Returns an object.
     #[must_use]
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
         self.read().objects.get(key).cloned()
     }
 
-    /// Whether there is an object of this name that cannot be read.
+    /// Returns whether an object with this name exists and cannot be decoded.
     #[must_use]
     pub fn is_unreadable(&self, key: &ObjectKey) -> bool {
         self.read().unreadable.contains(key)
     }
 
-    /// The names of the objects of a namespace that cannot be read.
+    /// Returns the names of the objects of a namespace that cannot be decoded.
     #[must_use]
     pub fn unreadable_in(&self, namespace: &str) -> BTreeSet<String> {
         let state = self.read();
@@ -194,7 +195,7 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
             .collect()
     }
 
-    /// A number that moves with each change: what was read at the same one is the same.
+    /// Returns a counter of the changes: two reads at the same count returned the same objects.
     #[must_use]
     pub fn edition(&self) -> u64 {
         self.read().edition
@@ -205,19 +206,19 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
         read(self.read().objects.secondary())
     }
 
-    /// How many objects there are.
+    /// Returns the number of objects.
     #[must_use]
     pub fn len(&self) -> usize {
         self.read().objects.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether the cache has no objects.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Objects that satisfy `filter`, in the order of their keys.
+    /// Returns the objects that satisfy `filter`, in the order of their keys.
     #[must_use]
     pub fn select(&self, filter: impl Fn(&K) -> bool) -> Vec<Arc<K>> {
         self.read()
@@ -228,19 +229,19 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
             .collect()
     }
 
-    /// Objects of one namespace, in the order of their names.
+    /// Returns the objects of a namespace, in the order of their names.
     #[must_use]
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
         self.read().objects.in_namespace(namespace).cloned().collect()
     }
 
-    /// Objects that the index has under a key, in the order of their own.
+    /// Returns the objects that the index has for a key, in the order of their own keys.
     #[must_use]
     pub fn indexed(&self, by: &ObjectKey) -> Vec<Arc<K>> {
         self.read().objects.indexed(by).cloned().collect()
     }
 
-    /// Whether a complete list was received at least once. Until then nothing may be concluded from absence.
+    /// Returns whether a complete list was received. Before that, the absence of an object means nothing.
     #[must_use]
     pub fn is_synced(&self) -> bool {
         *self.synced.borrow()
@@ -248,7 +249,7 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
 
     /// Waits for the first complete list.
     pub async fn synced(&self) {
-        // The sender lives as long as `self`, so this cannot fail.
+        // This cannot fail: the sender lives as long as `self`.
         let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
     }
 
@@ -292,7 +293,7 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> State<K, B> {
         self.deletions.note(&key, metadata, Some(version(metadata)));
         let known = self.objects.get(&key).map(|known| version(known.meta()));
         if known.is_some_and(|known| is_newer(known, version(metadata), VersionOrigin::Response)) {
-            // It was created again, by us: the watch is late.
+            // This process has created the object again; the watch lags.
             return None;
         }
         self.edition += 1;
@@ -319,7 +320,8 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> State<K, B> {
         }
     }
 
-    /// Puts the received list in place of what was known, but keeps what we wrote since it was begun.
+    /// Replaces the known objects with the received list, and keeps objects that this process wrote after the list
+    /// began.
     fn replace(&mut self) -> Vec<Change<K>> {
         let Some(Incoming {
             objects,
@@ -356,13 +358,13 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> State<K, B> {
     }
 }
 
-/// Nothing here asks who wrote which field, and of a small object that would be most of what is kept.
+/// Removes `managedFields`: nothing reads them from a cache, and they would be the largest part of a small object.
 fn lighten<K: ResourceExt>(object: &mut K) {
     object.meta_mut().managed_fields = None;
 }
 
-/// Whether two states of an object differ in their status at most: `metadata.generation` moves with the spec of a kind
-/// that has a status of its own, which all kinds of this cache do that are reported on.
+/// Returns whether two states of an object differ at most in their status. `metadata.generation` changes with the spec
+/// of every kind that has a status subresource, as all kinds of this cache do whose status is written.
 fn differ_in_status_at_most(before: &ObjectMeta, after: &ObjectMeta) -> bool {
     let before = ObjectMeta {
         resource_version: after.resource_version.clone(),

@@ -1,4 +1,4 @@
-//! The connections to member clusters: one client each, made when its Cluster is first reconciled.
+//! Connections to members: one client for each Cluster, created when the Cluster is first reconciled.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use starling_member::Member;
 use super::cache::ObjectKey;
 use crate::controller::keyed::{Keyed, per_object};
 
-/// A member that can be talked to.
+/// A connection to a member.
 #[derive(Debug)]
 pub struct Connection {
-    /// The client.
+    /// The client of the member.
     pub member: Member,
-    /// UID and resourceVersion of the Secret it was made from: another one means another client.
+    /// UID and resourceVersion of the Secret that the client was created from. If they change, a new client is created.
     pub made_from: String,
-    /// The token that the Secret holds, if it is one that Starling renews.
+    /// The lease of the token in the Secret, if Starling renews the token.
     pub lease: Result<Option<TokenLease>, LeaseError>,
 }
 
@@ -28,19 +28,19 @@ pub struct Connections {
 per_object!(Connections, by_cluster);
 
 impl Connections {
-    /// The connection of a Cluster; `None` until its first reconcile, and while it is suspended or its credentials
-    /// cannot be used.
+    /// Returns the connection of a Cluster; `None` before the first reconcile, while the Cluster is suspended, and
+    /// while its credentials cannot be used.
     #[must_use]
     pub fn get(&self, cluster: &ObjectKey) -> Option<Arc<Connection>> {
         self.by_cluster.get(cluster)
     }
 
-    /// Replaces the connection of a Cluster. Requests under way on the old one end as they would have.
+    /// Replaces the connection of a Cluster. Pending requests on the old connection are not affected.
     pub fn put(&self, cluster: &ObjectKey, connection: Arc<Connection>) {
         self.by_cluster.set(cluster, connection);
     }
 
-    /// Drops the connection of a Cluster.
+    /// Removes the connection of a Cluster.
     pub fn remove(&self, cluster: &ObjectKey) {
         self.by_cluster.forget(cluster);
     }

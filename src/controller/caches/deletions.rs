@@ -1,4 +1,4 @@
-//! Objects that were deleted a short time ago: an answer to a write of before the deletion must not bring one back.
+//! Recently deleted objects: the response to a write before a deletion must not bring the object back.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -9,34 +9,34 @@ use tokio::time::Instant;
 use super::versions::{VersionOrigin, is_newer, version};
 use crate::controller::object_key::ObjectKey;
 
-/// How long a deletion is remembered. An answer to a write comes within the limit of a request to the management
-/// cluster, which is a tenth of this; without an end every object that ever was would be remembered, since a watch that
-/// is never cut lists only once.
+/// Time for which a deletion is kept. The response to a write arrives within the timeout of a request to the management
+/// cluster, which is a tenth of this time. The time is bounded because a watch that is never interrupted lists only
+/// once, so that all deleted objects would be kept forever.
 pub(super) const DELETION_KEPT: Duration = Duration::from_mins(5);
 
-/// The deletions that are remembered.
+/// The recent deletions.
 #[derive(Debug, Default)]
 pub(super) struct Deletions {
     by_key: HashMap<ObjectKey, Deletion>,
-    /// In the order of time. An object that is deleted twice is in it twice.
+    /// Keys in the order of time. An object that was deleted twice has two elements.
     by_time: VecDeque<(Instant, ObjectKey)>,
 }
 
-/// An object that was deleted.
+/// A deletion of an object.
 #[derive(Debug)]
 struct Deletion {
-    /// Which of the objects of this name.
+    /// UID of the deleted object.
     uid: Option<String>,
-    /// In which version. `None`: the object was missing in a list, or deleted before one. A server that was restored
-    /// from a backup counts its versions anew, and its list says so.
+    /// Version at the deletion; `None` if a list lacked the object, or if a list came after the deletion: a server that
+    /// was restored from a backup restarts its versions, and its list shows that.
     version: Option<String>,
     at: Instant,
 }
 
 impl Deletion {
-    /// Whether a state is one of before the deletion.
+    /// Returns whether a state is from before the deletion.
     fn covers(&self, metadata: &ObjectMeta, origin: VersionOrigin) -> bool {
-        // No object comes back under its UID; but the watch knows better what there is.
+        // A UID never comes back, but the watch overrules this: it delivers the state of the server.
         let is_ghost = origin == VersionOrigin::Response && self.uid.is_some() && self.uid == metadata.uid;
         let mut known = self.version.iter();
         is_ghost || known.any(|known| !is_newer(version(metadata), known, origin))
@@ -44,7 +44,7 @@ impl Deletion {
 }
 
 impl Deletions {
-    /// Remembers that an object was deleted. `version`: see [`Deletion::version`].
+    /// Records the deletion of an object; see [`Deletion::version`] for `version`.
     pub(super) fn note(&mut self, key: &ObjectKey, metadata: &ObjectMeta, version: Option<&str>) {
         let now = Instant::now();
         let is_over = |at: Instant| now.duration_since(at) >= DELETION_KEPT;
@@ -62,20 +62,20 @@ impl Deletions {
         self.by_key.insert(key.clone(), deletion);
     }
 
-    /// Whether a state of an object is one of before its deletion.
+    /// Returns whether a state of an object is from before its deletion.
     pub(super) fn cover(&self, key: &ObjectKey, metadata: &ObjectMeta, origin: VersionOrigin) -> bool {
         let deletion = self.by_key.get(key);
         deletion.is_some_and(|deletion| deletion.covers(metadata, origin))
     }
 
-    /// Forgets in which versions objects were deleted: a complete list has come.
+    /// Clears the versions of all deletions after a complete list.
     pub(super) fn forget_versions(&mut self) {
         for deletion in self.by_key.values_mut() {
             deletion.version = None;
         }
     }
 
-    /// How many are remembered.
+    /// Returns the number of recorded deletions.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.by_key.len().max(self.by_time.len())

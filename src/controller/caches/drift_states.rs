@@ -1,7 +1,7 @@
-//! What checks for drift found of each Sync's objects: which are left alone, and which were repaired.
+//! Drift states: per Sync, the objects with reconcile disabled and the objects that were repaired.
 //!
-//! Kept in memory: what is lost with the process is found again by the next check for drift, at the price of one more
-//! repair in a drift fight. What was reported stays in the status.
+//! The states are kept only in memory. After a restart the next drift check finds them again, at the cost of one more
+//! repair in a drift fight. The reported state remains in status.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,36 +11,36 @@ use starling_core::object::ObjectId;
 
 use crate::controller::keyed::Keyed;
 
-/// What the checks for drift of one Sync found.
+/// The results of the drift checks of one Sync.
 #[derive(Clone, Debug, Default)]
 pub struct DriftState {
-    /// Objects that git or somebody on the member asks to leave alone.
+    /// Objects whose reconcile is disabled, in git or on the member.
     pub left_alone: BTreeSet<ObjectId>,
-    /// Objects that were repaired, and have not been found in step since.
+    /// Objects that were repaired and have not been in sync since.
     pub repaired: BTreeMap<ObjectId, Repaired>,
 }
 
-/// An object that was repaired.
+/// A repaired object.
 #[derive(Clone, Debug)]
 pub struct Repaired {
-    /// How often in a row, and when.
+    /// The number and the time of consecutive repairs.
     pub fight: DriftFight,
-    /// Our fields as the last repair left them; `None` if this process made none.
+    /// Fields that Starling applied with the last repair; `None` if this process has not repaired the object.
     pub fields: Option<FieldSet>,
-    /// Which fields were lost since, and to whom; empty while that is not known.
+    /// Fields that were lost after the repair, with their new managers; empty while they are unknown.
     pub lost: LostFields,
 }
 
-/// Fields that were lost since the last repair, by who holds them now.
+/// Fields that were lost after the last repair, by the current holder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LostFields(BTreeMap<Holder, Vec<String>>);
 
-/// Who holds a field.
+/// The holder of a field.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Holder {
     /// No field manager: the field was removed.
     Nobody,
-    /// The field manager of this name, which its client chose and may have left empty.
+    /// The field manager with this name. Clients choose the name, and it may be empty.
     Manager(String),
 }
 
@@ -50,17 +50,17 @@ impl LostFields {
         self.0.entry(holder).or_default().push(field);
     }
 
-    /// Whether it is not known which fields were lost.
+    /// Returns whether no lost fields are known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The fields of each holder.
+    /// Returns the fields of each holder.
     pub fn iter(&self) -> impl Iterator<Item = (&Holder, &[String])> {
         self.0.iter().map(|(holder, fields)| (holder, fields.as_slice()))
     }
 }
 
-/// What the checks for drift of all Syncs found, as far as this process has made any.
+/// The drift states of all Syncs that this process has checked.
 pub type DriftStates = Keyed<DriftState>;

@@ -1,4 +1,4 @@
-//! What this process knows of the health of each Sync's objects. No truth: after a start everything is read once.
+//! The health cache: the known health of each Sync's objects. It is rebuilt after a start.
 
 use jiff::Timestamp;
 use starling_core::health::{Cadence, Watched};
@@ -6,45 +6,46 @@ use starling_core::health::{Cadence, Watched};
 use super::cache::ObjectKey;
 use crate::controller::keyed::{Keyed, per_object};
 
-/// One Sync's objects, and when they are read next.
+/// The health of one Sync's objects, and the time of the next read.
 #[derive(Clone, Debug, Default)]
 pub struct SyncHealth {
-    /// The target that they belong to.
+    /// The target of the objects.
     pub target: String,
-    /// The cluster that they are on, by identity.
+    /// The identity of the cluster of the objects.
     pub cluster_id: String,
     /// The objects.
     pub watched: Watched,
-    /// When they are read next.
+    /// The time of the next read.
     pub cadence: Cadence,
 }
 
-/// [`SyncHealth`] of each Sync with `wait`. A Sync is worked on by one worker at a time, so an entry has one writer.
+/// The [`SyncHealth`] of each Sync with `wait`. At most one worker reconciles a Sync at a time, so each entry has one
+/// writer.
 #[derive(Debug, Default)]
 pub struct HealthCache(Keyed<SyncHealth>);
 
 per_object!(HealthCache, 0);
 
 impl HealthCache {
-    /// What is known of a Sync's objects for this target on this cluster.
+    /// Returns the known health of a Sync's objects for a target on a cluster.
     #[must_use]
     pub fn get(&self, sync: &ObjectKey, target: &str, cluster_id: &str) -> Option<SyncHealth> {
         let found = self.0.get(sync);
         found.filter(|known| known.target == target && known.cluster_id == cluster_id)
     }
 
-    /// When a Sync's objects are read next.
+    /// Returns the time at which a Sync's objects are read next.
     #[must_use]
     pub fn next(&self, sync: &ObjectKey) -> Option<Timestamp> {
         self.0.lock().get(sync)?.cadence.next()
     }
 
-    /// Replaces what is known.
+    /// Replaces the health of a Sync's objects.
     pub fn set(&self, sync: &ObjectKey, health: SyncHealth) {
         self.0.set(sync, health);
     }
 
-    /// Forgets a Sync.
+    /// Removes the entry of a Sync.
     pub fn forget(&self, sync: &ObjectKey) {
         self.0.forget(sync);
     }

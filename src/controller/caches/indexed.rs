@@ -1,5 +1,4 @@
-//! The objects of a cache, and an index of them: a question about one cluster of thousands must not cost a walk over
-//! all.
+//! Indexed objects: a query for one cluster among thousands must not scan all objects.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -9,13 +8,12 @@ use kube::ResourceExt;
 
 use crate::controller::object_key::ObjectKey;
 
-/// What an object is found by, besides its own key.
+/// The function that returns the key of an object in the index.
 pub type IndexBy<K> = fn(&K) -> Option<ObjectKey>;
 
-/// An index of the objects of a cache beyond [`IndexBy`]: it follows each of their changes.
+/// A secondary index that follows every change of the objects of a cache.
 pub trait SecondaryIndex<K>: Default {
-    /// Takes in that an object is no longer as it was `before`, or was not there; and that it is as it is `after`, or
-    /// gone.
+    /// Applies a change of an object from the state `before`, or from absence, to the state `after`, or to absence.
     fn change(&mut self, before: Option<&Arc<K>>, after: Option<&Arc<K>>);
 }
 
@@ -23,7 +21,7 @@ impl<K> SecondaryIndex<K> for () {
     fn change(&mut self, _: Option<&Arc<K>>, _: Option<&Arc<K>>) {}
 }
 
-/// Objects by key. `by_index` names the same objects.
+/// Objects by key. `by_index` contains the same objects.
 pub(super) struct IndexedObjects<K, B> {
     by_key: BTreeMap<ObjectKey, Arc<K>>,
     by_index: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
@@ -80,7 +78,7 @@ impl<K, B: SecondaryIndex<K>> IndexedObjects<K, B> {
         self.by_key.len()
     }
 
-    /// All, in the order of their keys.
+    /// Returns all objects, in the order of their keys.
     pub(super) fn values(&self) -> impl Iterator<Item = &Arc<K>> {
         self.by_key.values()
     }
@@ -89,7 +87,7 @@ impl<K, B: SecondaryIndex<K>> IndexedObjects<K, B> {
         self.by_key.keys()
     }
 
-    /// Those of one namespace, in the order of their names.
+    /// Returns the objects of a namespace, in the order of their names.
     pub(super) fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<K>> {
         let first = ObjectKey::new(namespace, "");
         self.by_key
@@ -98,7 +96,8 @@ impl<K, B: SecondaryIndex<K>> IndexedObjects<K, B> {
             .map(|(_, object)| object)
     }
 
-    /// Those that the index has under a key, in the order of their own; none in a cache without an index.
+    /// Returns the objects that the index has for a key, in the order of their own keys; none if the cache has no
+    /// index.
     pub(super) fn indexed(&self, by: &ObjectKey) -> impl Iterator<Item = &Arc<K>> {
         self.by_index
             .get(by)
@@ -122,19 +121,20 @@ impl<K, B: SecondaryIndex<K>> IndexedObjects<K, B> {
     }
 }
 
-/// A Sync is found by the Cluster that it is about.
+/// Returns the key of the Cluster that a Sync is for.
 pub(in crate::controller) fn cluster_of(sync: &starling_api::SyncResource) -> Option<ObjectKey> {
     let namespace = sync.namespace().unwrap_or_default();
     Some(ObjectKey::new(namespace, &sync.spec.cluster_ref.name))
 }
 
-/// A Cluster is found by the identity that it was found to have; the namespace is none, as two may share it.
+/// Returns the identity of a Cluster as a key. Its namespace is empty, since Clusters of two namespaces may share a
+/// member.
 pub(in crate::controller) fn identity_of(cluster: &starling_api::Cluster) -> Option<ObjectKey> {
     let id = &cluster.status.as_ref()?.cluster_id;
     (!id.is_empty()).then(|| ObjectKey::new("", id))
 }
 
-/// An approval is found by the group that it is about.
+/// Returns the key of the group that an approval is for.
 pub(in crate::controller) fn group_of_approval(
     approval: &starling_api::RolloutApproval,
 ) -> Option<ObjectKey> {
@@ -142,7 +142,7 @@ pub(in crate::controller) fn group_of_approval(
     Some(ObjectKey::new(namespace, &approval.spec.group))
 }
 
-/// So is an action.
+/// Returns the key of the group that an operator action is for.
 pub(in crate::controller) fn group_of_action(action: &starling_api::RolloutAction) -> Option<ObjectKey> {
     let namespace = action.namespace().unwrap_or_default();
     Some(ObjectKey::new(namespace, &action.spec.group))

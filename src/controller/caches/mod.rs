@@ -1,6 +1,7 @@
-//! What the controller keeps in memory: caches of objects, indexes of them, and what was computed or read for each.
+//! Caches of the controller: objects of the management cluster, indexes of them, and values that were computed or read
+//! for each object.
 //!
-//! None of it is a truth. What is lost with the process is read or computed again.
+//! No cache is a source of truth. After a restart the values are read or computed again.
 
 pub mod availability;
 pub mod cache;
@@ -52,20 +53,20 @@ use super::keyed::{Keyed, PerObject};
 use super::queues::Loop;
 use starling_net::clock::Clock;
 
-/// The objects of the management cluster, as far as they are known.
+/// The known objects of the management cluster.
 #[derive(Debug)]
 pub struct ObjectCaches {
     /// Sources.
     pub sources: Arc<Cache<Source>>,
-    /// Clusters, by identity too.
+    /// Clusters, also by identity.
     pub clusters: Arc<Cache<Cluster>>,
-    /// Syncs, by Cluster and by group too.
+    /// Syncs, also by Cluster and by group.
     pub syncs: Arc<SyncCache>,
     /// SyncGroups.
     pub groups: Arc<Cache<SyncGroup>>,
-    /// Approvals, by group too.
+    /// Approvals, also by group.
     pub approvals: Arc<Cache<RolloutApproval>>,
-    /// Operator actions, by group too.
+    /// Operator actions, also by group.
     pub actions: Arc<Cache<RolloutAction>>,
 }
 
@@ -103,7 +104,7 @@ impl ObjectCaches {
         );
     }
 
-    /// Whether the management cluster has this object, as far as is known.
+    /// Returns whether the cache has an object.
     pub(super) fn contains(&self, of: Loop, key: &ObjectKey) -> bool {
         match of {
             Loop::Source => self.sources.get(key).is_some(),
@@ -117,45 +118,45 @@ impl ObjectCaches {
 /// A time for each object.
 pub type Times = Keyed<Timestamp>;
 
-/// What is kept for each object, by kind. An object that is gone leaves all of it by [`Self::forget`].
+/// The caches of all kinds. [`Self::forget`] removes a deleted object from all of them.
 #[derive(Debug)]
 pub struct Caches {
-    /// For each Source.
+    /// Caches for each Source.
     pub source: SourceCaches,
-    /// For each Cluster.
+    /// Caches for each Cluster.
     pub cluster: ClusterCaches,
-    /// For each Sync.
+    /// Caches for each Sync.
     pub sync: SyncCaches,
-    /// For each SyncGroup.
+    /// Caches for each SyncGroup.
     pub group: GroupCaches,
 }
 
-/// What is kept for each Source.
+/// Caches for each Source.
 #[derive(Debug, Default)]
 pub struct SourceCaches {
-    /// The address of the origin, and the credentials for it.
+    /// Address and credentials of the origin.
     pub origins: OriginCache,
-    /// The commit that was pinned last.
+    /// The artifact that was pinned last.
     pub pins: Pins,
 }
 
-/// What is kept for each Cluster.
+/// Caches for each Cluster.
 #[derive(Debug)]
 pub struct ClusterCaches {
     /// The client of the member.
     pub connections: Connections,
-    /// How the member answers, and until when it is left alone. Shared, as the queue of Syncs has a lane per Cluster.
+    /// The availability of the member. Shared, since the work queue of Syncs has a lane for each Cluster.
     pub availability: Arc<AvailabilityCache>,
-    /// When a renewal of the token that failed is tried again.
+    /// The time at which a failed renewal of the token is retried.
     pub token_renewals: Times,
 }
 
-/// What is kept for each Sync.
+/// Caches for each Sync.
 #[derive(Debug, Default)]
 pub struct SyncCaches {
-    /// When the next check for drift, or the next attempt after a failure, is due.
+    /// The time of the next drift check, or of the next attempt after a failure.
     pub deadlines: Times,
-    /// Which Syncs wait for which.
+    /// The Syncs that wait for other Syncs.
     pub waiting: WaitingSyncs,
     /// The health of the objects.
     pub health: HealthCache,
@@ -163,31 +164,31 @@ pub struct SyncCaches {
     pub drift: DriftStates,
 }
 
-/// What is kept for each SyncGroup.
+/// Caches for each SyncGroup.
 #[derive(Debug, Default)]
 pub struct GroupCaches {
-    /// The gate tasks that are being carried out. Shared, as each of them keeps what it finds there.
+    /// The running gate tasks. Shared, since each task stores its result here.
     pub gate_tasks: Arc<GateTasks>,
-    /// Releases as they were formed.
+    /// Release snapshots.
     pub release_snapshots: ReleaseSnapshots,
-    /// When the status was last written, so that a rollout does not write it for every cluster.
+    /// The time of the last write of status, so that a rollout does not write status for every cluster.
     pub status_times: Times,
     /// The clusters that the group selects.
     pub selections: SelectionCache,
-    /// What the last plan computed and the next one needs.
+    /// Results of the last plan for the next one.
     pub plan_memos: PlanMemos,
     /// The newest entry of the journal.
     pub journal_heads: JournalHeads,
-    /// The clusters that are about to leave.
+    /// Clusters that are about to leave.
     pub pending_deselections: PendingDeselections,
-    /// Writes without an answer.
+    /// Writes without a response.
     pub unconfirmed_writes: UnconfirmedWrites,
-    /// Admissions that were settled since they were made.
+    /// Admissions that were settled.
     pub settled_admissions: SettledAdmissions,
 }
 
 impl Caches {
-    /// Empty caches.
+    /// Creates empty caches.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self {
@@ -202,15 +203,15 @@ impl Caches {
         }
     }
 
-    /// Drops all that is kept for an object that is gone.
+    /// Removes the entries of a deleted object.
     pub(super) fn forget(&self, of: Loop, key: &ObjectKey) {
         for cache in self.of(of) {
             cache.forget(key);
         }
     }
 
-    /// Drops what is kept for objects that are gone, and was added after [`Self::forget`]: the last attempt on a
-    /// Cluster that is deleted may end after the Cluster has gone.
+    /// Removes entries of deleted objects that were added after [`Self::forget`]: the last attempt on a member may end
+    /// after its Cluster was deleted.
     pub(super) fn forget_gone(&self, objects: &ObjectCaches) {
         for of in Loop::ALL {
             for cache in self.of(of) {
@@ -219,7 +220,8 @@ impl Caches {
         }
     }
 
-    /// Every cache with an entry for each object of a kind. A new field does not compile until it is named here.
+    /// Returns every cache with an entry for each object of a kind. A new field does not compile until this function
+    /// lists it.
     pub(super) fn of(&self, of: Loop) -> Vec<&dyn PerObject> {
         let Self {
             source: SourceCaches { origins, pins },

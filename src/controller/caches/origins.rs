@@ -1,4 +1,4 @@
-//! The origin of each Source: its address and credentials, from spec and Secret.
+//! The cache of origins: the address and credentials of each Source, from its spec and Secret.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::controller::hub::{Hub, HubError};
 use crate::controller::keyed::{Keyed, per_object};
 use crate::controller::object_key::ObjectKey;
 
-/// Why the origin of a Source cannot be addressed.
+/// The error of the address or the credentials of a Source.
 #[derive(Debug, thiserror::Error)]
 pub enum OriginError {
     /// The URL is not acceptable.
@@ -20,29 +20,29 @@ pub enum OriginError {
     /// The Secret does not exist.
     #[error("spec.secretRef: Secret {name:?} not found")]
     SecretMissing {
-        /// Its name.
+        /// Name of the Secret.
         name: String,
     },
-    /// The Secret has none of the keys that are understood, or half of a pair.
+    /// The Secret has no supported keys, or only one key of a pair.
     #[error("spec.secretRef: Secret {name:?} {problem}")]
     SecretUnusable {
-        /// Its name.
+        /// Name of the Secret.
         name: String,
-        /// What is wrong with its keys.
+        /// The problem with the keys of the Secret.
         problem: &'static str,
     },
-    /// The Secret could not be read.
+    /// The Secret cannot be read.
     #[error(transparent)]
     Hub(#[from] HubError),
 }
 
-/// OriginCache that were addressed before, so that an attempt need not read the Secret again.
+/// The known origins, so that an attempt does not read the Secret again.
 #[derive(Debug, Default)]
 pub struct OriginCache {
     known: Keyed<CachedOrigin>,
 }
 
-/// An origin, and the generation of the Source that it was addressed for.
+/// An origin, and the generation of the Source that it is for.
 #[derive(Clone, Debug)]
 struct CachedOrigin {
     generation: Option<i64>,
@@ -52,7 +52,7 @@ struct CachedOrigin {
 per_object!(OriginCache, known);
 
 impl OriginCache {
-    /// Reads the Secret and addresses the origin anew.
+    /// Reads the Secret and replaces the origin of a Source.
     ///
     /// # Errors
     /// [`OriginError`].
@@ -79,14 +79,14 @@ impl OriginCache {
         Ok(origin)
     }
 
-    /// Sets the origin of a Source, whatever its spec says.
+    /// Sets the origin of a Source, independent of its spec.
     pub fn set(&self, source: &Source, origin: Origin) {
         let generation = source.metadata.generation;
         self.known
             .set(&ObjectKey::of(source), CachedOrigin { generation, origin });
     }
 
-    /// Returns the origin as last addressed for this generation of the Source, or addressed now.
+    /// Returns the known origin for this generation of the Source, or reads the Secret.
     ///
     /// # Errors
     /// [`OriginError`].
@@ -98,7 +98,7 @@ impl OriginCache {
         }
     }
 
-    /// Returns the fingerprints of the origins of all these Sources; `None` while one of them was not addressed yet.
+    /// Returns the fingerprints of the origins of all these Sources; `None` while an origin is unknown.
     #[must_use]
     pub fn fingerprints(&self, sources: &[ObjectKey]) -> Option<BTreeSet<String>> {
         let known = self.known.lock();
@@ -118,7 +118,7 @@ fn with_secret(url: RepoUrl, name: &str, secret: &Secret) -> Result<RepoAccess, 
         let Some(bytes) = secret.data.as_ref().and_then(|data| data.get(key)) else {
             return Ok(None);
         };
-        // A line break at the end is what `echo` leaves behind; no credential ends in one.
+        // `echo` appends a line break; no credential ends in one.
         String::from_utf8(bytes.0.clone())
             .map(|text| Some(text.trim_end_matches(['\r', '\n']).to_owned()))
             .map_err(|_| unusable("has a value that is not text"))

@@ -1,4 +1,4 @@
-//! Clusters that a group is about to deselect.
+//! Pending deselections: clusters that are about to leave a group.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use super::cache::ObjectKey;
 use crate::controller::keyed::{Keyed, per_object};
 
-/// Since when the same clusters are about to leave each group. They leave a moment later: labels that are changed one
-/// by one by a script, and a list that is not complete, are so seen as what they are.
+/// The time since which the same clusters are about to leave each group. They leave after a short wait, so that labels
+/// that a script changes one by one count together, and an incomplete list has no effect.
 #[derive(Debug, Default)]
 pub struct PendingDeselections(Keyed<Pending>);
 
@@ -21,7 +21,7 @@ struct Pending {
 }
 
 impl PendingDeselections {
-    /// Since when just these clusters are about to leave.
+    /// Returns the time since which exactly these clusters are about to leave.
     #[must_use]
     pub fn since(&self, group: &ObjectKey, leaving: &BTreeSet<String>, now: Timestamp) -> Timestamp {
         let mut known = self.0.lock();

@@ -1,4 +1,4 @@
-//! The artifacts that were pinned last: no status may name them yet.
+//! The artifacts that were pinned last; status may not name them yet.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,10 +7,10 @@ use starling_core::revision::Revision;
 use super::cache::ObjectKey;
 use crate::controller::keyed::{Keyed, per_object};
 
-/// What was pinned last for each Source, and whether unneeded pins were ended since.
+/// The artifact that was pinned last for each Source, and whether unneeded pins were deleted since then.
 #[derive(Debug, Default)]
 pub struct Pins {
-    /// Not yet in any status, perhaps.
+    /// Revisions that may not be in a status yet.
     newest: Keyed<Revision>,
     swept: AtomicBool,
 }
@@ -18,23 +18,23 @@ pub struct Pins {
 per_object!(Pins, newest);
 
 impl Pins {
-    /// A revision is about to be offered, and its artifact to be pinned.
+    /// Records that a revision is about to be reported, and that its artifact is about to be pinned.
     pub fn offer(&self, source: &ObjectKey, revision: Revision) {
         self.newest.set(source, revision);
         self.swept.store(false, Ordering::SeqCst);
     }
 
-    /// Whether the pins have to be swept now; the next caller need not.
+    /// Returns whether the pins have to be swept now. Until the next pin, further calls return false.
     pub(in crate::controller) fn begin_sweep(&self) -> bool {
         !self.swept.swap(true, Ordering::SeqCst)
     }
 
-    /// The pins were not swept after all.
+    /// Requests another sweep after a sweep that failed.
     pub(in crate::controller) fn retry_sweep(&self) {
         self.swept.store(false, Ordering::SeqCst);
     }
 
-    /// The revisions that were offered last.
+    /// Returns the revisions that were pinned last.
     pub(in crate::controller) fn newest(&self) -> Vec<Revision> {
         self.newest.lock().values().cloned().collect()
     }

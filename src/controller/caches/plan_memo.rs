@@ -1,8 +1,9 @@
-//! What a plan of a group needs, kept from one reconcile to the next: above all the targets of its clusters.
+//! The memo of a group's plans: values that the next plan reuses, above all the targets of the clusters.
 //!
-//! A target is a digest of a whole template. A plan needs two for each cluster and entry, and during a rollout plans
-//! follow each other, while hardly any of the specs behind them changes. What is kept names the state that it is of, so
-//! it is as good as what is computed; what a plan of all clusters has not used is not kept any longer.
+//! A target is a digest of a whole template. A plan needs two targets for each cluster and entry. During a rollout
+//! plans follow each other closely, and few specs change between two plans. Each value carries the state of the objects
+//! that it was computed from, so it is as good as a new computation. Values that a plan of all clusters does not use
+//! are dropped.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,18 +16,18 @@ use super::cache::ObjectKey;
 use super::views::ViewCache;
 use crate::controller::keyed::{Keyed, per_object};
 
-/// The state of an object that something was computed from: a UID, and a generation or resource version.
+/// The state of an object that a value was computed from: a UID, and a generation or a resource version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectState(String, String);
 
 impl ObjectState {
-    /// The spec of an object, whatever its status is.
+    /// Returns the state of the spec; the status does not count.
     pub fn spec<K: ResourceExt>(object: &K) -> Self {
         let generation = object.meta().generation.unwrap_or_default();
         Self(object.uid().unwrap_or_default(), generation.to_string())
     }
 
-    /// The whole object.
+    /// Returns the state of the whole object.
     pub fn whole<K: ResourceExt>(object: &K) -> Self {
         Self(
             object.uid().unwrap_or_default(),
@@ -35,7 +36,7 @@ impl ObjectState {
     }
 }
 
-/// What was computed for each cluster and entry, and of what.
+/// Computed values for each cluster and entry, with the state that each was computed from.
 #[derive(Debug)]
 pub struct Memo<O, T> {
     before: HashMap<(String, String), (O, T)>,
@@ -57,7 +58,7 @@ impl<O: PartialEq, T: Clone> Memo<O, T> {
         self.before.extend(std::mem::take(&mut self.now));
     }
 
-    /// What was computed of the same state, or what is computed now.
+    /// Returns the value for a state, and computes it if necessary.
     pub fn get(&mut self, cluster: &str, entry: &str, of: O, compute: impl FnOnce() -> T) -> T {
         let key = (cluster.to_owned(), entry.to_owned());
         let known = self.now.remove(&key).or_else(|| self.before.remove(&key));
@@ -69,62 +70,62 @@ impl<O: PartialEq, T: Clone> Memo<O, T> {
         value
     }
 
-    /// Ends a plan. What a plan of all clusters did not use is dropped; others leave nothing unused.
+    /// Ends a plan. Values that a plan of all clusters did not use are dropped; other plans leave none unused.
     fn end(&mut self) {
         self.before = HashMap::new();
     }
 }
 
-/// Targets of the Cluster, the group and the digest of the release: the digest covers the templates, but a release that
-/// was not kept is read with the group's templates of today.
+/// Targets by the state of the Cluster, the state of the group, and the digest of the release. The digest covers the
+/// templates, but a release that was not stored is read with the group's current templates.
 pub type Wanted = Memo<(ObjectState, ObjectState, String), Result<Expanded, ParameterError>>;
 
 /// An entry on one cluster.
 #[derive(Clone, Debug)]
 pub struct Expanded {
-    /// Its target.
+    /// The target of the entry.
     pub target: String,
-    /// What it is built from and for.
+    /// The folder and namespace of the build.
     pub folder: Folder,
 }
 
-/// What is kept for the plans of one group.
+/// The memo for the plans of one group.
 #[derive(Debug, Default)]
 pub struct PlanMemo {
-    /// What each entry of the release that rolls wants on each cluster.
+    /// The target of each entry of the current release on each cluster.
     pub wanted: Wanted,
-    /// The same of the release that succeeded last.
+    /// The target of each entry of the last known good release on each cluster.
     pub good: Wanted,
-    /// The target that the spec of each Sync names.
+    /// The target in the spec of each Sync.
     pub admitted: Memo<ObjectState, Option<String>>,
-    /// The view of each cluster that the planner gets: of the group, the release that rolls, and the one that was good.
+    /// The planner's view of each cluster, by the group, the current release and the last known good release.
     pub views: ViewCache<(ObjectState, String, String), ClusterView>,
-    /// Where those clusters belong that several stages select: as the views are, of the clusters that there are.
+    /// The places of clusters that several stages select. Valid for the same clusters as the views.
     pub overlaps: BTreeMap<String, Place>,
-    /// The folders of each entry on each cluster that lacks no parameter, where they need an approval: as the views
-    /// are, of the clusters that there are.
+    /// The folders of each entry on each cluster without missing parameters, if an approval needs them. Valid for the
+    /// same clusters as the views.
     pub folders: BTreeMap<String, BTreeMap<String, Folder>>,
-    /// What the rollout renders to, where an approval needs it.
+    /// The release digest of the rollout, if an approval needs it.
     pub digested: Option<Digested>,
 }
 
-/// What a rollout renders to.
+/// The release digest of a rollout.
 #[derive(Clone, Debug)]
 pub struct Digested {
-    /// UID of the group: another one of its name has other rollouts of the same numbers.
+    /// UID of the group: another group with the same name has other rollouts with the same numbers.
     pub group_uid: String,
     /// The digest of the release.
     pub release: String,
     /// The number of the rollout.
     pub rollout: i64,
-    /// The folders of each entry that it was computed over. Clusters bring folders with them, and take them away.
+    /// The folders of each entry that the digest covers. A cluster that joins or leaves may change them.
     pub over: Vec<Folders>,
     /// The digest.
     pub digest: String,
 }
 
 impl Digested {
-    /// Whether it is about this rollout of this group.
+    /// Returns whether the digest is of this rollout of this group.
     #[must_use]
     pub fn is_of(&self, group: &SyncGroup, rollout: i64, release: &str) -> bool {
         group.uid().is_some_and(|uid| uid == self.group_uid)
@@ -133,10 +134,10 @@ impl Digested {
     }
 }
 
-/// The folder and namespace that an entry is built from and for.
+/// The path and the target namespace of an entry.
 pub type Folder = (String, String);
 
-/// Those of an entry on all clusters.
+/// The folders of an entry on all clusters.
 pub type Folders = BTreeSet<Folder>;
 
 impl PlanMemo {
@@ -147,7 +148,7 @@ impl PlanMemo {
         self.admitted.begin();
     }
 
-    /// The folders of an entry on all clusters. A cluster that lacks a parameter gets nothing.
+    /// Returns the folders of an entry on all clusters. A cluster without a parameter has none.
     #[must_use]
     pub fn folders_of(&self, entry: &str) -> Folders {
         let folders: BTreeSet<&Folder> = self.folders.values().filter_map(|of| of.get(entry)).collect();
@@ -155,20 +156,20 @@ impl PlanMemo {
     }
 }
 
-/// What is kept for all groups. A group is worked on by one worker at a time, so each has one user.
+/// The memos of all groups. At most one worker reconciles a group at a time, so each memo has one user.
 #[derive(Debug, Default)]
 pub struct PlanMemos(Keyed<PlanMemo>);
 
 per_object!(PlanMemos, 0);
 
 impl PlanMemos {
-    /// Takes what is kept for a group.
+    /// Takes the memo of a group.
     #[must_use]
     pub fn take(&self, group: &ObjectKey) -> PlanMemo {
         self.0.take(group).unwrap_or_default()
     }
 
-    /// Keeps it for the next reconcile.
+    /// Keeps the memo for the next reconcile.
     pub fn put(&self, group: &ObjectKey, mut known: PlanMemo) {
         known.wanted.end();
         known.good.end();

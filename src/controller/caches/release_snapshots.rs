@@ -1,8 +1,9 @@
-//! Releases as they were when they were formed: the revision and the template of each entry.
+//! Release snapshots: the revision and the template of each entry when the release was formed.
 //!
-//! A group's spec says only what is wanted now. What rolls under `Finish`, waits in a queue or is rolled back to may be
-//! of an older spec, so each release is kept as a ControllerRevision of the group (what StatefulSets and DaemonSets
-//! do), which survives the ledger and a move of the hub, and goes with the group.
+//! The spec of a group contains only the current templates. A release that rolls out under `Finish`, waits in the
+//! queue, or is the target of a rollback may have older templates. So each release is stored as a ControllerRevision of
+//! the group, as StatefulSets and DaemonSets do. It survives the loss of the ledger and a move of the management
+//! cluster, and is deleted with the group.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,16 +22,16 @@ use super::cache::ObjectKey;
 use crate::controller::hub::{Hub, HubError};
 use crate::controller::keyed::{Keyed, per_object};
 
-/// Releases that a group keeps beside those that it names in its status.
+/// Number of releases that are stored in addition to those in the status of the group.
 const KEPT: usize = 10;
-/// How long a release counts as stored that was read or written. ControllerRevisions are not watched: they are many,
-/// they hold whole templates, and nearly all of them belong to other controllers. One that was deleted is noticed after
-/// this time, and a group at work costs one request a minute for each release that it needs.
+/// Time for which a release that was read or written counts as stored. ControllerRevisions are not watched: there are
+/// many, they contain whole templates, and nearly all of them belong to other controllers. A deleted release is noticed
+/// after this time, and a group in a rollout costs one request per minute for each release that it needs.
 const TRUSTED: Duration = Duration::from_secs(60);
-/// Longest name of an object.
+/// Maximum length of an object's name.
 const NAME_LIMIT: usize = 253;
 
-/// What was read or written before, so that a reconcile of a group sends no request.
+/// The known release snapshots, so that a reconcile of a group sends no request.
 #[derive(Debug, Default)]
 pub struct ReleaseSnapshots {
     known: Keyed<GroupSnapshots>,
@@ -38,15 +39,15 @@ pub struct ReleaseSnapshots {
 
 per_object!(ReleaseSnapshots, known);
 
-/// What is known of one group.
+/// The known releases of one group.
 #[derive(Debug, Default)]
 struct GroupSnapshots {
-    /// Another group of the same name has another UID, and none of these releases.
+    /// UID of the group: another group with the same name has none of these releases.
     uid: String,
     by_digest: HashMap<String, StoredSnapshot>,
 }
 
-/// A release, and when it was last seen to be stored.
+/// A release, and the last time at which it was known to be stored.
 #[derive(Debug)]
 struct StoredSnapshot {
     snapshot: Arc<ReleaseSnapshot>,
@@ -54,8 +55,8 @@ struct StoredSnapshot {
 }
 
 impl ReleaseSnapshots {
-    /// Keeps a release. One that is kept already is left as it is, unless its content is not what its digest names:
-    /// equal digests are equal releases, and somebody may have put another object in its place.
+    /// Stores a release. A stored release is left as it is, because equal digests mean equal releases; it is replaced
+    /// if its content does not match its digest, since anybody may have replaced the object.
     ///
     /// # Errors
     /// [`HubError`].
@@ -77,13 +78,14 @@ impl ReleaseSnapshots {
         if !found.as_ref().is_some_and(is_kept) {
             let in_the_way = || HubError::in_the_way("store a release as", &key);
             if let Some(other) = &found {
-                // The content of a ControllerRevision cannot be changed. What has finalizers stays.
+                // The content of a ControllerRevision is immutable, so the object is replaced. An object with
+                // finalizers stays.
                 if !is_replaceable(other, group) || hub.delete(other).await?.is_some() {
                     return Err(in_the_way());
                 }
             }
             hub.create(&object).await?;
-            // Another object may have been faster, which `create` takes for ours.
+            // `create` also succeeds if another object with this name was created in the meantime.
             let stored: Option<ControllerRevision> = hub.find(&key).await?;
             if !stored.as_ref().is_some_and(is_kept) {
                 return Err(in_the_way());
@@ -93,7 +95,7 @@ impl ReleaseSnapshots {
         Ok(())
     }
 
-    /// A release that was kept; `None`: it is not there any more, cannot be read, or is not what its digest names.
+    /// Returns a stored release; `None` if it does not exist, cannot be read, or does not match its digest.
     ///
     /// # Errors
     /// [`HubError`].
@@ -121,8 +123,8 @@ impl ReleaseSnapshots {
         Ok(snapshot)
     }
 
-    /// The newest release that is kept in which an entry has this revision: the whole of it, or its commit, or the
-    /// beginning of that, or the name of its tag.
+    /// Returns the newest stored release in which an entry has this revision: the whole revision, its commit, a prefix
+    /// of the commit, or the name of its tag.
     ///
     /// # Errors
     /// [`HubError`].
@@ -145,7 +147,7 @@ impl ReleaseSnapshots {
         }))
     }
 
-    /// The objects that hold a group's releases, the newest first.
+    /// Returns the objects that store a group's releases, the newest first.
     async fn kept(&self, hub: &Hub, group: &SyncGroup) -> Result<Vec<ControllerRevision>, HubError> {
         let selector = format!("{GROUP_LABEL}={}", group.name_any());
         let params = ListParams::default().labels(&selector);
@@ -159,7 +161,7 @@ impl ReleaseSnapshots {
         Ok(kept)
     }
 
-    /// Forgets what a group does not name any more, but for the newest.
+    /// Deletes the releases that the group does not name, except for the newest.
     ///
     /// # Errors
     /// [`HubError`].
@@ -182,7 +184,7 @@ impl ReleaseSnapshots {
         Ok(())
     }
 
-    /// Whether this process has stored or loaded a release within the last minute.
+    /// Returns whether this process has stored or loaded a release within the last minute.
     #[must_use]
     pub fn is_known(&self, group: &SyncGroup, digest: &str) -> bool {
         self.known_of(group, digest).is_some()
@@ -216,34 +218,34 @@ fn is_of(found: &ControllerRevision, group: &SyncGroup) -> bool {
     owners.any(|owner| owner.uid == uid(group))
 }
 
-/// Whether an object of this name may be replaced: a release of a former group of the name, or what somebody has put in
-/// its place. An object of another controller may not.
+/// Returns whether an object with this name may be replaced: a release of an earlier group with the same name, or an
+/// edited release. An object of another controller may not.
 fn is_replaceable(found: &ControllerRevision, group: &SyncGroup) -> bool {
     let is_labelled = found.labels().get(GROUP_LABEL) == Some(&group.name_any());
     is_of_a_group(found) || (found.owner_references().is_empty() && is_labelled)
 }
 
-/// The revisions of the release that an object keeps; `None` where the release is lost: the object cannot be read, or is
-/// not what its digest names.
+/// Returns the revisions of a stored release; `None` if the release is lost: the object cannot be read, or does not
+/// match its digest.
 #[must_use]
 pub fn revisions_of(kept: &ControllerRevision) -> Option<Vec<EntryRevision>> {
     Some(read_intact(kept.clone())?.revisions)
 }
 
-/// Whether an object keeps a release of some group; StatefulSets and DaemonSets keep theirs in the same kind.
+/// Returns whether an object stores a release of a group. StatefulSets and DaemonSets use the same kind.
 #[must_use]
 pub fn is_of_a_group(found: &ControllerRevision) -> bool {
     let mut owners = found.owner_references().iter();
     owners.any(|owner| owner.kind == SyncGroup::kind(&()) && owner.api_version == SyncGroup::api_version(&()))
 }
 
-/// The release that an object says it keeps.
+/// Returns the release in an object, without checking its digest.
 fn read(kept: ControllerRevision) -> Option<ReleaseSnapshot> {
     serde_json::from_value(kept.data?.0).ok()
 }
 
-/// The release that an object keeps. What is not what its digest names is not believed: whoever may write
-/// ControllerRevisions could put any template under the name of a release that was approved.
+/// Returns the release in an object, if it matches its digest: anybody who may write ControllerRevisions could
+/// otherwise put any template under the name of an approved release.
 fn read_intact(kept: ControllerRevision) -> Option<ReleaseSnapshot> {
     read(kept).filter(ReleaseSnapshot::is_intact)
 }
@@ -252,7 +254,7 @@ fn uid(group: &SyncGroup) -> String {
     group.uid().unwrap_or_default()
 }
 
-/// `<group>-<first ten hex digits of the digest>`.
+/// Returns `<group>-<first ten hex digits of the digest>`.
 fn object_name(group: &str, digest: &str) -> String {
     let hex: String = digest.trim_start_matches("sha256:").chars().take(10).collect();
     let stem: String = group.chars().take(NAME_LIMIT - hex.len() - 1).collect();
@@ -268,7 +270,8 @@ fn object(group: &SyncGroup, rollout: i64, snapshot: &ReleaseSnapshot) -> Contro
     object.metadata.name = Some(object_name(&group.name_any(), &snapshot.digest));
     object.metadata.namespace = group.namespace();
     object.metadata.owner_references = group.controller_owner_ref(&()).map(|owner| vec![owner]);
-    // A label holds 63 characters; a group with a longer name is found by its owner reference alone and never tidied.
+    // A label has at most 63 characters. A group with a longer name is found only by its owner reference, and its
+    // releases are never tidied.
     let name = group.name_any();
     object.metadata.labels = (name.len() <= 63).then(|| [(GROUP_LABEL.to_owned(), name)].into());
     object
@@ -335,7 +338,7 @@ mod tests {
         };
         let ours = object(&group, 7, &snapshot);
         assert!(is_replaceable(&ours, &group));
-        // Its group was deleted with `--cascade=orphan`.
+        // The group was deleted with `--cascade=orphan`.
         let mut orphan = ours.clone();
         orphan.metadata.owner_references = None;
         assert!(is_replaceable(&orphan, &group));
@@ -392,7 +395,7 @@ mod tests {
             ("POST", Some(_)) => failure(parts, 409, "AlreadyExists"),
             ("GET" | "DELETE", None) => failure(parts, 404, "NotFound"),
             ("GET", Some(object)) => (200, object.clone()),
-            // It waits for its finalizers.
+            // The object waits for its finalizers.
             ("DELETE", Some(object)) if object["metadata"]["finalizers"].is_array() => {
                 object["metadata"]["deletionTimestamp"] = json!("2026-11-01T00:00:00Z");
                 (200, object.clone())
@@ -429,7 +432,8 @@ mod tests {
         })
     }
 
-    /// It would not be stored again while it is offered, and could not be rolled back to after a restart.
+    /// Otherwise the release would not be stored again while its Sources still select it, and no rollback to it would
+    /// be possible after a restart.
     #[tokio::test(start_paused = true)]
     async fn a_release_that_somebody_deleted_is_not_known_to_be_stored() {
         let (server, group, release) = (Server::default(), shop(), intact());
@@ -443,8 +447,8 @@ mod tests {
         assert_eq!((known, loaded), (false, None), "nothing is stored");
     }
 
-    /// Somebody edited a stored release and gave it a finalizer. It is deleted, stays, and the one that is to take its
-    /// place is answered with AlreadyExists, which counts as stored.
+    /// A stored release was edited and got a finalizer. The deletion waits for the finalizer, and the server answers
+    /// the creation of the replacement with AlreadyExists, which counts as stored.
     #[tokio::test]
     async fn a_release_is_not_stored_as_long_as_another_object_has_its_place() {
         let (server, group, release) = (Server::default(), shop(), intact());
@@ -456,7 +460,7 @@ mod tests {
         let (hub, releases) = (hub(&server), ReleaseSnapshots::default());
         assert_eq!(releases.load(&hub, &group, &release.digest).await.unwrap(), None);
         let kept = releases.keep(&hub, &group, 1, &release).await;
-        // What the next process finds.
+        // The view of the next process.
         let later = ReleaseSnapshots::default()
             .load(&hub, &group, &release.digest)
             .await;

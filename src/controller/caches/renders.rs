@@ -1,4 +1,4 @@
-//! Rendered sets: built once per content, shared by all clusters that get the same bytes.
+//! The render cache: a set is built once per content, and all clusters with the same bytes share it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use starling_render::Manifests;
 use super::single_flight::{Bounds, SingleFlight};
 use crate::controller::manifests::{ManifestBuilder, RenderFailure, RenderJob, Rendered};
 
-/// How long a build's parsed documents are kept after their last use: while a rollout goes through clusters with
-/// different values, not longer, since parsed documents are many times the size of their text.
+/// Time for which the parsed documents of a build are kept after their last use. They are needed while a rollout
+/// reaches clusters with different values, and are many times the size of their text.
 const BUILD_IDLE: Duration = Duration::from_secs(30);
-/// How long finished sets are kept after their last use.
+/// Time for which rendered sets are kept after their last use.
 const SET_IDLE: Duration = Duration::from_secs(300);
-/// Bytes of finished sets that are kept.
+/// Maximum size of all rendered sets, in bytes.
 const SET_BYTES: u64 = 64 * 1024 * 1024;
-/// Builds that are kept at most.
+/// Maximum number of builds.
 const BUILDS: u64 = 32;
 
-/// Builds and keeps rendered sets. Equal jobs that are asked for at the same time are done once.
+/// The cache of rendered sets. Equal jobs at the same time share one build.
 pub struct RenderCache {
     builder: Arc<dyn ManifestBuilder>,
     builds: SingleFlight<Arc<Manifests>, RenderFailure>,
@@ -28,7 +28,7 @@ pub struct RenderCache {
 }
 
 impl RenderCache {
-    /// Keeps what `builder` makes.
+    /// Creates a cache of the results of `builder`.
     #[must_use]
     pub fn new(builder: Arc<dyn ManifestBuilder>) -> Self {
         let (few, small) = (
@@ -48,7 +48,7 @@ impl RenderCache {
         }
     }
 
-    /// What the folder of a job is built to, before a cluster's values are put in.
+    /// Returns the build of a job's folder, before the values of a cluster are substituted.
     ///
     /// # Errors
     /// [`RenderFailure`].
@@ -57,7 +57,7 @@ impl RenderCache {
         self.builds.get_or_make(&build_key(&job), build).await
     }
 
-    /// The rendered set of a job. Failures are not kept: the next who asks tries again.
+    /// Returns the rendered set of a job. A failure is not kept: the next call tries again.
     ///
     /// # Errors
     /// [`RenderFailure`].
@@ -89,19 +89,19 @@ fn build_key(job: &RenderJob<'_>) -> String {
         job.artifact.digest(),
         job.path,
         job.target_namespace,
-        // Plaintext is for those who have the keys to it.
+        // Decrypted content is only for jobs with the same keys.
         job.keys.map(|keys| keys.made_from.as_str()),
     ))
 }
 
-/// Bytes of a set, and of what is kept about its objects.
+/// Returns the bytes of a set, with an estimate for the data about each object.
 fn bytes(rendered: &Rendered) -> u64 {
     let each = rendered.set.objects.iter();
     let all: usize = each.map(|object| object.body.len() + whole(object) + 256).sum();
     u64::try_from(all).unwrap_or(u64::MAX)
 }
 
-/// Bytes of the second body that an object with ignored fields has.
+/// Returns the bytes of the second body of an object with ignored fields.
 fn whole(object: &RenderedObject) -> usize {
     let ignored = object.directives.ignored.as_ref();
     ignored.map_or(0, |ignored| ignored.whole.len())

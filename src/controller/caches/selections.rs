@@ -1,5 +1,4 @@
-//! Which clusters each group selects, kept from one reconcile to the next: labels hardly change while a rollout goes
-//! on.
+//! The selection cache: the clusters that each group selects. Labels rarely change during a rollout.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use crate::controller::keyed::{Keyed, per_object};
 /// Clusters by name.
 pub type Selected = Arc<BTreeMap<String, Arc<Cluster>>>;
 
-/// What each group selects.
+/// The selection of each group.
 #[derive(Debug, Default)]
 pub struct SelectionCache(Keyed<Selection>);
 
@@ -23,18 +22,18 @@ per_object!(SelectionCache, 0);
 
 #[derive(Debug)]
 struct Selection {
-    /// Of the group, whose selector it is.
+    /// The state of the group, which has the selector.
     of: ObjectState,
-    /// Of the cache of Clusters.
+    /// The change counter of the cache of Clusters.
     edition: u64,
     selected: Selected,
 }
 
 impl SelectionCache {
-    /// The clusters of a group's namespace that are not about to go and whose labels fit its selector.
+    /// Returns the clusters in a group's namespace that are not being deleted and match its selector.
     pub fn get(&self, clusters: &Cache<Cluster>, group: &SyncGroup, selector: &Selector) -> Selected {
         let (key, of) = (ObjectKey::of(group), ObjectState::spec(group));
-        // Before the clusters: what changes in between is selected once more.
+        // The counter is read before the clusters: after a change in between, the clusters are selected again.
         let edition = clusters.edition();
         let known =
             self.0.lock().get(&key).and_then(|known| {

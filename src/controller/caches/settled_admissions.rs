@@ -1,7 +1,7 @@
-//! Admissions that this process has settled as failed by time, so that a pass does not settle them again.
+//! Admissions that this process has settled as failed by time, so that no pass settles them again.
 //!
-//! Nothing depends on it: of an admission only the first end counts in the ledger. Without it every pass over a group
-//! with a thousand failed clusters would be a thousand commits.
+//! The cache only saves commits: for each admission only the first end counts in the ledger. Without the cache every
+//! pass over a group with a thousand failed clusters would make a thousand commits.
 
 use std::collections::BTreeMap;
 
@@ -21,14 +21,14 @@ per_object!(SettledAdmissions, known);
 /// The settled admissions of one group.
 #[derive(Debug, Default)]
 struct GroupAdmissions {
-    /// Another group of the same name has another UID, and none of these.
+    /// UID of the group: another group with the same name has none of these admissions.
     uid: String,
-    /// The newest of each cluster and entry.
+    /// The newest settled admission of each cluster and entry.
     settled: BTreeMap<(String, String), AdmissionRef>,
 }
 
 impl SettledAdmissions {
-    /// Whether an admission was settled since it was made.
+    /// Returns whether an admission is settled.
     #[must_use]
     pub fn contains(&self, group: &ObjectKey, uid: &str, admission: &AdmissionRef) -> bool {
         let known = self.known.lock();
@@ -36,7 +36,7 @@ impl SettledAdmissions {
         settled.and_then(|of_group| of_group.settled.get(&place(admission))) == Some(admission)
     }
 
-    /// An admission is settled.
+    /// Records that an admission is settled.
     pub fn add(&self, group: &ObjectKey, uid: &str, admission: &AdmissionRef) {
         let mut known = self.known.lock();
         let of_group = known.entry(group.clone()).or_default();
@@ -49,7 +49,7 @@ impl SettledAdmissions {
         of_group.settled.insert(place(admission), admission.clone());
     }
 
-    /// Admissions are made: what was settled in their place is open again.
+    /// Removes the settled admissions that new admissions replace.
     pub fn reopen(&self, group: &ObjectKey, admissions: &[Admission]) {
         let mut known = self.known.lock();
         let Some(of_group) = known.get_mut(group) else {

@@ -1,7 +1,7 @@
-//! A cache of what took work to make: kept while it is used, and made once for all who ask at the same time.
+//! A single-flight cache: concurrent calls for a key share one computation, and values are kept while they are used.
 //!
-//! Its own, because what goes on in a cache decides in which order tasks run, and the ones that there are go by the
-//! system's clock: here idle means idle by the runtime's, simulated or not.
+//! Existing caches use the clock of the system, and their background work affects the order of tasks. This cache uses
+//! the clock of the runtime, so that a simulation is deterministic.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How much is kept, and for how long.
+/// The bounds of a cache.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// After its last use.
+    /// Maximum time since the last use of a value.
     pub(super) idle: Duration,
-    /// All weights together.
+    /// Maximum weight of all values together.
     pub(super) weight: u64,
 }
 
-/// Things by name. What exceeds the bounds goes in the order of last use.
+/// Values by key. Values beyond the bounds are dropped in the order of their last use.
 #[derive(Debug)]
 pub(super) struct SingleFlight<T, E> {
     bounds: Bounds,
@@ -29,7 +29,7 @@ pub(super) struct SingleFlight<T, E> {
 #[derive(Debug)]
 struct Entries<T, E> {
     by_key: HashMap<Arc<str>, Entry<T, E>>,
-    /// Keys by the number of their last use.
+    /// Keys by the sequence number of their last use.
     by_use: BTreeMap<u64, Arc<str>>,
     uses: u64,
     weight: u64,
@@ -40,14 +40,14 @@ struct Entry<T, E> {
     flight: Arc<Flight<T, E>>,
     used: Instant,
     number: u64,
-    /// Nothing while it is being made.
+    /// Zero while the value is being computed.
     weight: u64,
 }
 
-/// Where one thing is made.
+/// The computation of one value.
 #[derive(Debug)]
 struct Flight<T, E> {
-    /// Held by who makes it. Who is dropped over it leaves it to the next one.
+    /// Locked by the call that computes the value. If that call is dropped, the next one computes it.
     turn: tokio::sync::Mutex<()>,
     made: Mutex<Option<Result<T, E>>>,
 }
@@ -62,7 +62,7 @@ impl<T, E> Default for Flight<T, E> {
 }
 
 impl<T: Clone, E: Clone> SingleFlight<T, E> {
-    /// An empty cache.
+    /// Creates an empty cache.
     pub(super) fn new(bounds: Bounds, weigh: fn(&T) -> u64) -> Self {
         Self {
             bounds,
@@ -76,11 +76,11 @@ impl<T: Clone, E: Clone> SingleFlight<T, E> {
         }
     }
 
-    /// The thing of this name, made by `make` if it is not there. A failure goes to all who wait for it, and is not
-    /// kept: the next who asks tries again.
+    /// Returns the value of a key, computed by `make` if it is missing. All waiting calls get a failure, and it is not
+    /// kept: the next call tries again.
     ///
     /// # Errors
-    /// That of `make`.
+    /// The error of `make`.
     pub(super) async fn get_or_make(
         &self,
         key: &str,
@@ -97,7 +97,7 @@ impl<T: Clone, E: Clone> SingleFlight<T, E> {
         made
     }
 
-    /// Keeps what was made, or forgets that it was tried.
+    /// Keeps a computed value, or removes the entry after a failure.
     fn put(&self, key: &str, flight: &Arc<Flight<T, E>>, made: Option<&T>) {
         let mut entries = self.lock();
         let Some(entry) = entries
@@ -128,7 +128,7 @@ impl<T: Clone, E: Clone> Flight<T, E> {
 }
 
 impl<T, E> Entries<T, E> {
-    /// The flight of a key, which is so used.
+    /// Returns the flight of a key and marks the key as used.
     fn flight(&mut self, key: &str, idle: Duration) -> Arc<Flight<T, E>> {
         let now = Instant::now();
         self.sweep(now, idle);
@@ -154,8 +154,8 @@ impl<T, E> Entries<T, E> {
         flight
     }
 
-    /// Drops what was not used for a time. What is being made is not waited for longer than that either: who asks then
-    /// begins anew.
+    /// Drops values that were idle for too long. A computation that takes longer than that is no longer shared: the
+    /// next call begins another one.
     fn sweep(&mut self, now: Instant, idle: Duration) {
         loop {
             let oldest = self
@@ -199,7 +199,7 @@ mod tests {
         SingleFlight::new(Bounds { idle: IDLE, weight }, |thing| *thing)
     }
 
-    /// Asks for a thing of some weight and returns whether it had to be made.
+    /// Gets a value of a weight and returns whether it had to be computed.
     async fn ask(cache: &SingleFlight<u64, &'static str>, key: &str, weight: u64) -> bool {
         let made = Cell::new(false);
         let make = async {

@@ -1,5 +1,5 @@
-//! The Syncs of each group, by cluster and entry: kept in step with the cache of Syncs and under its lock, so that a
-//! reconcile of a group does not begin with a walk over all Syncs of its namespace.
+//! The index of Syncs by group, cluster and entry. It changes with the cache of Syncs under the same lock, so that a
+//! reconcile of a group does not scan all Syncs of its namespace.
 
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::collections::{BTreeSet, HashMap};
@@ -23,15 +23,15 @@ pub struct SyncIndex {
     dependents: HashMap<ObjectKey, BTreeSet<String>>,
 }
 
-/// The Syncs of one group, whether they are still wanted or not. A reconcile holds one as it was: what changes
-/// meanwhile changes a copy, of which the clusters that do not change are shared.
+/// The Syncs of one group, including those that are no longer wanted. A reconcile keeps an immutable state: later
+/// changes modify a copy that shares the unchanged clusters.
 #[derive(Clone, Debug, Default)]
 pub struct GroupSyncs {
     by_cluster: BTreeMap<Arc<str>, Arc<ClusterSyncs>>,
 }
 
-/// The Syncs of one group on one cluster; never none. By entry, the oldest first: of two with one identity the older
-/// counts; the younger is a copy.
+/// The Syncs of one group on one cluster; never empty. Ordered by entry, then by age: of two Syncs with one identity
+/// the older one counts, and the younger one is a copy.
 #[derive(Clone, Debug)]
 pub struct ClusterSyncs(Vec<Arc<SyncResource>>);
 
@@ -87,14 +87,14 @@ impl SyncIndex {
 }
 
 impl SyncCache {
-    /// The Syncs of a group as they are now.
+    /// Returns the current Syncs of a group.
     #[must_use]
     pub fn of_group(&self, group: &ObjectKey) -> Arc<GroupSyncs> {
         self.index(|index| index.by_group.get(group).cloned())
             .unwrap_or_default()
     }
 
-    /// The names of the Syncs that say that they depend on a Sync of their namespace.
+    /// Returns the names of the Syncs in the same namespace that depend on a Sync.
     #[must_use]
     pub fn dependents(&self, on: &ObjectKey) -> BTreeSet<String> {
         self.index(|index| index.dependents.get(on).cloned())
@@ -103,39 +103,39 @@ impl SyncCache {
 }
 
 impl GroupSyncs {
-    /// The Sync of an entry on a cluster.
+    /// Returns the Sync of an entry on a cluster.
     #[must_use]
     pub fn get(&self, cluster: &str, entry: &str) -> Option<&Arc<SyncResource>> {
         self.by_cluster.get(cluster)?.get(entry)
     }
 
-    /// The clusters on which the group has Syncs, in the order of their names, and those Syncs.
+    /// Returns the clusters on which the group has Syncs, in the order of their names, with these Syncs.
     pub fn clusters(&self) -> impl Iterator<Item = (&str, &Arc<ClusterSyncs>)> {
         self.by_cluster.iter().map(|(name, on)| (&**name, on))
     }
 
-    /// The Syncs with their cluster and entry.
+    /// Returns the Syncs with cluster and entry.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str, &Arc<SyncResource>)> {
         self.clusters()
             .flat_map(|(cluster, on)| on.iter().map(move |sync| (cluster, entry_of(sync), sync)))
     }
 
-    /// The Syncs on one cluster.
+    /// Returns the Syncs on a cluster.
     pub fn on(&self, cluster: &str) -> impl Iterator<Item = &Arc<SyncResource>> {
         self.by_cluster.get(cluster).into_iter().flat_map(|on| on.iter())
     }
 
-    /// The Syncs.
+    /// Returns the Syncs.
     pub fn values(&self) -> impl Iterator<Item = &Arc<SyncResource>> {
         self.by_cluster.values().flat_map(|on| on.iter())
     }
 
-    /// The Syncs, and the younger copies of some.
+    /// Returns the Syncs, including younger copies.
     pub fn with_copies(&self) -> impl Iterator<Item = &Arc<SyncResource>> {
         self.by_cluster.values().flat_map(|on| &on.0)
     }
 
-    /// Whether there is none.
+    /// Returns whether the group has no Syncs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_cluster.is_empty()
@@ -163,13 +163,13 @@ impl GroupSyncs {
 }
 
 impl ClusterSyncs {
-    /// The Sync of an entry.
+    /// Returns the Sync of an entry.
     #[must_use]
     pub fn get(&self, entry: &str) -> Option<&Arc<SyncResource>> {
         self.0.iter().find(|sync| entry_of(sync) == entry)
     }
 
-    /// The Syncs, one for each entry.
+    /// Returns the Syncs, one for each entry.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<SyncResource>> {
         let mut last = None;
         self.0.iter().filter(move |sync| {
@@ -185,7 +185,7 @@ impl ClusterSyncs {
     }
 }
 
-/// The group and the cluster of a Sync of a group.
+/// Returns the group and the cluster of a Sync, if it is of a group.
 fn place(sync: &SyncResource) -> Option<(ObjectKey, &str)> {
     let group = sync.spec.group_ref.as_ref()?;
     let namespace = sync.metadata.namespace.clone().unwrap_or_default();

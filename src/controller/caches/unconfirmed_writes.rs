@@ -1,7 +1,7 @@
-//! Unconfirmed writes of groups: an error came back, or no answer at all.
+//! Unconfirmed writes of groups: the response was an error, or none arrived.
 //!
-//! The next reconcile would plan from a cache that may lack a write of our own, and give its slot, or the number of its
-//! rollout, away once more. So what may have been written is read anew first.
+//! The cache may lack such a write, and the next reconcile would assign its slot, or the number of its rollout, a
+//! second time. So the objects of unconfirmed writes are read again first.
 
 use std::collections::BTreeSet;
 
@@ -15,23 +15,24 @@ pub struct UnconfirmedWrites(Keyed<BTreeSet<ObjectKey>>);
 per_object!(UnconfirmedWrites, 0);
 
 impl UnconfirmedWrites {
-    /// Something of a group may have been written.
+    /// Adds an unconfirmed write of the group itself.
     pub fn add_group(&self, group: &ObjectKey) {
         self.0.lock().entry(group.clone()).or_default();
     }
 
-    /// A Sync of a group may have been written.
+    /// Adds an unconfirmed write of a Sync of a group.
     pub fn add_sync(&self, group: &ObjectKey, sync: ObjectKey) {
         self.0.lock().entry(group.clone()).or_default().insert(sync);
     }
 
-    /// The Syncs of a group that have to be read again, and the group with them; `None`: every write is confirmed.
+    /// Returns the Syncs of a group that have to be read again together with the group; `None` if every write is
+    /// confirmed.
     #[must_use]
     pub fn of(&self, group: &ObjectKey) -> Option<BTreeSet<ObjectKey>> {
         self.0.get(group)
     }
 
-    /// The writes of a group are confirmed, or known not to have been carried out.
+    /// Removes the writes of a group, after they were confirmed or known not to have happened.
     pub fn forget(&self, group: &ObjectKey) {
         self.0.forget(group);
     }

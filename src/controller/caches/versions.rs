@@ -1,29 +1,29 @@
-//! Which of two states of an object is the newer one.
+//! Compares two states of an object.
 
 use std::cmp::Ordering;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use starling_core::resource_version;
 
-/// Where a state of an object comes from.
+/// The origin of a state of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum VersionOrigin {
-    /// A list or an event, in the order in which the states were written.
+    /// A list or an event. States arrive in the order of their writes.
     Watch,
-    /// The answer to a request of this process, which may have been overtaken by the watch.
+    /// The response to a request of this process. The watch may already have delivered a newer state.
     Response,
 }
 
-/// The version of a state; empty if it has none.
+/// Returns the version of a state; empty if it has none.
 pub(super) fn version(metadata: &ObjectMeta) -> &str {
     metadata.resource_version.as_deref().unwrap_or_default()
 }
 
-/// Whether a state of an object takes the place of one that is known.
+/// Returns whether a state of an object replaces the known state.
 ///
-/// Where the order of two versions is not known, the watch is followed: it delivers states in their order, and what it
-/// says last is so. An answer is not: what the watch brought before may be newer, and an older state would then stand
-/// until the next event.
+/// If the order of two versions is unknown, a state from the watch wins: the watch delivers states in order, and its
+/// last state is current. A response does not win: the known state may be newer, and an older state would stay until
+/// the next event.
 pub(super) fn is_newer(version: &str, known: &str, origin: VersionOrigin) -> bool {
     match resource_version::compare(version, known) {
         Some(order) => order == Ordering::Greater,
@@ -43,7 +43,7 @@ mod tests {
             ("10", "10", false, false),
             ("18446744073709551617", "18446744073709551616", true, true),
             ("18446744073709551616", "18446744073709551617", false, false),
-            // The same state, whatever the order is.
+            // Equal states, whatever the order is.
             ("a1", "a1", false, false),
             ("", "", false, false),
             ("a9", "a1", true, false),

@@ -1,8 +1,8 @@
-//! The planner's views of a group's clusters, kept from one reconcile to the next.
+//! The view cache: the planner's views of a group's clusters.
 //!
-//! A plan is about all clusters, and hardly any of them has changed since the last plan. A view is a function of its
-//! Cluster, of the group's Syncs on it, and of what is the same for all of them; so it is good for as long as those
-//! are. Objects are compared by their place in the caches, where another state is another object.
+//! A plan covers all clusters, and few of them have changed since the last plan. A view depends on its Cluster, on the
+//! group's Syncs on that cluster, and on values that all views share, and remains valid while none of them changes.
+//! Objects are compared by address: the caches hold a changed object at a new address.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,17 +11,18 @@ use starling_api::Cluster;
 
 use super::sync_index::{ClusterSyncs, GroupSyncs};
 
-/// ViewCache `V` of clusters, made for `O`.
+/// Views `V` of clusters, valid for `O`.
 #[derive(Debug)]
 pub struct ViewCache<O, V> {
-    /// What they were made for; `None` while they are lent, so that those that do not come back are made anew.
+    /// The value that the views are valid for; `None` while the views are lent, so that views that are not put back are
+    /// computed again.
     of: Option<O>,
     next: Option<O>,
     stamps: BTreeMap<String, Stamp>,
     views: BTreeMap<String, V>,
 }
 
-/// What a view is of. What is held here cannot give its place to something else.
+/// The objects that a view was computed from. The stamp holds them, so no other object can get their address.
 #[derive(Debug)]
 struct Stamp {
     cluster: Arc<Cluster>,
@@ -30,14 +31,14 @@ struct Stamp {
     lasting: bool,
 }
 
-/// Clusters that have to be viewed.
+/// Clusters that need a new view.
 #[derive(Debug)]
 pub struct Changed {
-    /// By name.
+    /// The clusters, by name.
     pub clusters: Vec<(String, Arc<Cluster>)>,
-    /// Clusters that are not selected any more.
+    /// Clusters that are no longer selected.
     pub gone: Vec<String>,
-    /// They are all that there are: nothing was kept.
+    /// All clusters need a new view: none was kept.
     pub all: bool,
 }
 
@@ -53,8 +54,8 @@ impl<O, V> Default for ViewCache<O, V> {
 }
 
 impl<O: PartialEq, V> ViewCache<O, V> {
-    /// Drops the views of clusters that are not selected any more, and returns the clusters that have no view for `of`.
-    /// Each of those has to be [`set`](Self::set).
+    /// Drops the views of clusters that are no longer selected, and returns the clusters without a view for `of`. The
+    /// caller has to [`set`](Self::set) each of them.
     pub fn renew(&mut self, of: O, clusters: &BTreeMap<String, Arc<Cluster>>, syncs: &GroupSyncs) -> Changed {
         let all = self.of.take().as_ref() != Some(&of);
         self.next = Some(of);
@@ -79,7 +80,7 @@ impl<O: PartialEq, V> ViewCache<O, V> {
         }
     }
 
-    /// Three lists in the order of names, side by side: most of the time nothing but pointers is compared.
+    /// Merges three lists that are ordered by name. In most cases only pointers are compared.
     fn compare<'c>(
         &self,
         clusters: &'c BTreeMap<String, Arc<Cluster>>,
@@ -89,7 +90,7 @@ impl<O: PartialEq, V> ViewCache<O, V> {
         let mut sync_lists = syncs.clusters().peekable();
         let (mut changed, mut gone) = (Vec::new(), Vec::new());
         for (name, cluster) in clusters {
-            // The same objects have the same names: for most clusters no text is compared.
+            // Equal objects have equal names: for most clusters no text is compared.
             if let (Some((_, stamp)), Some((_, on))) = (known.peek(), sync_lists.peek())
                 && stamp.is_of(cluster, Some(on))
             {
@@ -116,7 +117,8 @@ impl<O: PartialEq, V> ViewCache<O, V> {
         (changed, gone)
     }
 
-    /// The view of a cluster. One that depends on more than its stamp is not `lasting`, and is made anew by each plan.
+    /// Sets the view of a cluster. A view that depends on more than its stamp is not `lasting`: each plan computes it
+    /// again.
     pub fn set(&mut self, name: String, view: V, lasting: bool) {
         if let Some(stamp) = self.stamps.get_mut(&name) {
             stamp.lasting = lasting;
@@ -124,13 +126,13 @@ impl<O: PartialEq, V> ViewCache<O, V> {
         self.views.insert(name, view);
     }
 
-    /// Hands all views out.
+    /// Returns all views.
     #[must_use]
     pub fn lend(&mut self) -> BTreeMap<String, V> {
         std::mem::take(&mut self.views)
     }
 
-    /// Takes them back as they were.
+    /// Takes the views back, unchanged.
     pub fn put_back(&mut self, views: BTreeMap<String, V>) {
         self.views = views;
         self.of = self.next.take();
@@ -156,7 +158,7 @@ mod tests {
     use super::super::sync_index::SyncCache;
     use super::*;
 
-    /// A group `g` on clusters, of which every plan counts what it has to view.
+    /// A group `g` on clusters; counts the clusters that every plan views.
     struct World {
         clusters: BTreeMap<String, Arc<Cluster>>,
         syncs: SyncCache,
@@ -192,7 +194,7 @@ mod tests {
             self.syncs.observe_write(serde_json::from_value(sync).unwrap());
         }
 
-        /// The clusters that a plan viewed, compared with a plan that keeps nothing.
+        /// Returns the clusters that a plan views, and compares the views with those of a plan without a cache.
         fn plan(&mut self, of: &'static str, volatile: &str) -> String {
             self.plan += 1;
             let of_group = self.syncs.of_group(&ObjectKey::new("ns", "g"));
@@ -223,7 +225,7 @@ mod tests {
         assert_eq!(world.plan("r1", ""), "b c");
         world.change("a");
         assert_eq!(world.plan("r1", ""), "a");
-        // A Sync of a cluster that is not selected, before, between and after those that are.
+        // Syncs of clusters that are not selected, before, between and after the selected ones by name.
         for (version, other) in [(4, "A"), (5, "bb"), (6, "z")] {
             world.write(version, other);
         }
@@ -268,7 +270,7 @@ mod tests {
         assert_eq!(world.plan("r", "b"), "-b");
     }
 
-    /// Guards against a plan over half of a fleet: a reconcile that ends in an error keeps the views that it took.
+    /// Guards against a plan over half of the clusters: a reconcile that failed kept the views that it had taken.
     #[test]
     fn views_that_do_not_come_back_are_made_anew() {
         let mut world = World::new(&["a", "b"]);

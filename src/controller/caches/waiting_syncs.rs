@@ -1,4 +1,4 @@
-//! The Syncs that wait for another Sync.
+//! The index of Syncs that wait for another Sync.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,21 +6,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::cache::ObjectKey;
 use crate::controller::keyed::PerObject;
 
-/// Which Sync waits for which: an index of what the caches say, so that a Sync that is done need not be compared with
-/// all others.
+/// The waiting Syncs of each dependency. The index avoids a scan of all Syncs when one is done.
 #[derive(Debug, Default)]
 pub struct WaitingSyncs(Mutex<Waits>);
 
 #[derive(Debug, Default)]
 struct Waits {
-    /// Those who wait for a Sync, which may not exist.
+    /// The Syncs that wait for a Sync, which may not exist.
     by_dependency: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
-    /// What each of them waits for.
+    /// The dependencies of each waiting Sync.
     by_waiting: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
 
 impl WaitingSyncs {
-    /// `waiting` is reconciled when `on` changes.
+    /// Records that `waiting` is reconciled when `on` changes.
     pub fn wait(&self, on: &ObjectKey, waiting: &ObjectKey) {
         let mut waits = self.lock();
         let dependency = waits.by_dependency.entry(on.clone()).or_default();
@@ -29,7 +28,7 @@ impl WaitingSyncs {
         waits_for.insert(on.clone());
     }
 
-    /// Those who wait for `on`, taken: a Sync that still waits adds itself again.
+    /// Removes and returns the Syncs that wait for `on`. A Sync that still waits adds itself again.
     #[must_use]
     pub fn take(&self, on: &ObjectKey) -> BTreeSet<ObjectKey> {
         let mut waits = self.lock();
@@ -45,7 +44,7 @@ impl WaitingSyncs {
     }
 }
 
-/// An entry is of the one who waits. What is waited for may be gone, and is waited for all the same.
+/// Entries belong to the waiting Sync. The dependency may be deleted while Syncs wait for it.
 impl PerObject for WaitingSyncs {
     fn forget(&self, waiting: &ObjectKey) {
         let mut waits = self.lock();
@@ -105,7 +104,7 @@ mod tests {
         assert!(waiting.take(&key("db")).is_empty());
         assert_eq!(waiting.keys(), BTreeSet::from([key("a"), key("c")]));
         waiting.retain(&|key| key.name == "a");
-        // A dependency that is gone is still waited for: it may be created again.
+        // Syncs still wait for a deleted dependency: it may be created again.
         waiting.forget(&key("base"));
         assert_eq!(waiting.take(&key("base")), BTreeSet::from([key("a")]));
         let waits = waiting.lock();

@@ -105,8 +105,8 @@ fn what_was_written_during_a_list_stays_and_a_ghost_does_not() {
     assert_eq!(version_of(&cache, "new").as_deref(), Some("31"));
 }
 
-/// Guards against a hole in the cache: an object that was deleted and created again was gone from it until the watch
-/// had caught up.
+/// Guards against a gap in the cache: an object that was deleted and created again was missing until the watch caught
+/// up.
 #[test]
 fn a_lagging_deletion_does_not_remove_the_object_that_was_created_since() {
     let cache = Cache::default();
@@ -119,7 +119,7 @@ fn a_lagging_deletion_does_not_remove_the_object_that_was_created_since() {
     assert_eq!(version_of(&cache, "a"), None);
 }
 
-/// Guards against a leak of the name of every object that ever was: a watch that is not cut lists once.
+/// Guards against a leak of the names of all deleted objects: a watch that is never interrupted lists only once.
 #[tokio::test(start_paused = true)]
 async fn a_deletion_is_remembered_for_as_long_as_an_answer_may_take() {
     let cache = Cache::default();
@@ -143,8 +143,8 @@ fn with_uid(version: u64, uid: &str) -> ConfigMap {
     object
 }
 
-/// Guards against a ghost: the answer to a write of before a deletion arrived after the list that lacks the object, and
-/// no event would ever have removed it again.
+/// Guards against a deleted object in the cache: the response to a write before the deletion arrived after the list
+/// without the object, and no event would have removed the object.
 #[test]
 fn a_late_answer_does_not_bring_back_what_a_list_lacks() {
     let cache = Cache::default();
@@ -155,7 +155,7 @@ fn a_late_answer_does_not_bring_back_what_a_list_lacks() {
     cache.observe_event(Event::Apply(DeserializeGuard(Ok(with_uid(4, "u1")))));
     assert_eq!(relist().len(), 1);
     assert!(cache.observe_write(with_uid(5, "u1")).is_none());
-    // Another object of its name is no ghost, though a restored server counts anew.
+    // A new object with the same name is accepted, even if a restored server restarts its versions.
     assert!(cache.observe_write(with_uid(3, "u2")).is_some());
     cache.observe_event(Event::Delete(DeserializeGuard(Ok(with_uid(8, "u2")))));
     relist();
@@ -172,11 +172,11 @@ fn a_late_answer_does_not_bring_back_what_a_list_lacks() {
     );
 }
 
-/// Two versions of an object: numbers beyond 64 bits, and what is no number at all.
+/// Pairs of versions: numbers beyond 64 bits, and text that is not a number.
 const BEYOND_64_BITS: [&str; 2] = ["18446744073709551616", "18446744073709551617"];
 const UNORDERED: [[&str; 2]; 4] = [["a9", "a1"], ["a1", "a9"], ["9", "a1"], ["a1", "9"]];
 
-/// Guards against a cache that freezes: of two versions that it could not read it took the second for no newer one.
+/// Guards against a cache that no longer changes: of two versions without an order, the second was never newer.
 #[test]
 fn the_watch_is_followed_whatever_the_versions_look_like() {
     for [first, second] in UNORDERED.into_iter().chain([BEYOND_64_BITS]) {
@@ -213,7 +213,7 @@ fn the_watch_is_followed_whatever_the_versions_look_like() {
     }
 }
 
-/// The answer may be older than what the watch has brought, and would then stand until the next event.
+/// The response may be older than the state from the watch, and would stay until the next event.
 #[test]
 fn an_answer_that_cannot_be_ordered_does_not_replace_what_is_known() {
     for [first, second] in UNORDERED {
@@ -235,7 +235,7 @@ fn an_answer_that_cannot_be_ordered_does_not_replace_what_is_known() {
     assert_eq!(version_of(&cache, "a").as_deref(), Some(newer));
 }
 
-/// An object that became unreadable must not look like one that was deleted.
+/// An object that becomes unreadable must not appear to be deleted.
 #[test]
 fn an_unreadable_object_stays_as_it_was() {
     let cache = Cache::default();
@@ -249,22 +249,22 @@ fn an_unreadable_object_stays_as_it_was() {
     assert!(cache.is_unreadable(&ObjectKey::new("ns", "b")));
 }
 
-/// Any history, seen through a watch that is cut, goes on a little too early (so that it repeats events), and begins
-/// anew with a list now and then: what is known in the end is what there is.
+/// For any history, and a watch that is interrupted, resumes a little early (so that events repeat) and sometimes lists
+/// again: the final state of the cache is the final state of the server.
 #[test]
 fn t19_events_that_are_repeated_and_lists_in_between_end_in_the_same_state() {
     use proptest::prelude::*;
 
     #[derive(Clone, Debug)]
     enum Move {
-        /// Something happens: an object is written, or deleted.
+        /// A change on the server: an object is written or deleted.
         Put(usize),
         Delete(usize),
-        /// The next event arrives.
+        /// The next event is delivered.
         Deliver,
-        /// The watch is cut and goes on from so many events before, back to the last list at most.
+        /// The watch is interrupted and resumes this number of events earlier, at most at the last list.
         Cut(usize),
-        /// The watch is cut and everything is listed.
+        /// The watch is interrupted and lists all objects.
         Relist,
     }
     const NAMES: [&str; 3] = ["a", "b", "c"];

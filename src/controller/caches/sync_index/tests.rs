@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-/// A Sync of group `of.0`, entry `of.1`, on a cluster.
+/// Returns a Sync of group `of.0` and entry `of.1` on a cluster.
 fn sync(name: &str, version: u64, of: (&str, &str), cluster: &str, depends_on: &[&str]) -> SyncResource {
     let depends_on: Vec<_> = depends_on.iter().map(|name| json!({"name": name})).collect();
     let mut sync = json!({
@@ -32,7 +32,7 @@ fn read(sync: SyncResource) -> DeserializeGuard<SyncResource> {
     DeserializeGuard(Ok(sync))
 }
 
-/// `cluster/entry=name@version` of each Sync of a group.
+/// Returns `cluster/entry=name@version` for each Sync of a group.
 fn listed(syncs: &SyncCache, group: &str) -> Vec<String> {
     let of_group = syncs.of_group(&ObjectKey::new("ns", group));
     let list = of_group.iter().map(|(cluster, entry, sync)| {
@@ -95,7 +95,7 @@ fn of_two_with_one_identity_the_older_counts_until_it_goes() {
     assert_eq!(listed(&syncs, "g"), ["c1/app=z@1"]);
     syncs.observe_write(plain("z", 10, "c1"));
     assert_eq!(listed(&syncs, "g"), ["c1/app=z@10"]);
-    // Of the same age: the first by name.
+    // Syncs of the same age are ordered by name.
     syncs.observe_write(plain("b", 11, "c1"));
     assert_eq!(listed(&syncs, "g"), ["c1/app=b@11"]);
     let of_group = syncs.of_group(&ObjectKey::new("ns", "g"));
@@ -116,7 +116,7 @@ fn a_sync_that_changes_its_place_stands_in_one() {
     syncs.observe_write(plain("b", 2, "c1"));
     syncs.observe_write(plain("a", 3, "c2"));
     assert_eq!(listed(&syncs, "g"), ["c1/app=b@2", "c2/app=a@3"]);
-    // A renamed group is another group; the Syncs of the first are made anew under it.
+    // A renamed group is another group, and gets new Syncs.
     syncs.observe_write(sync("a", 4, ("renamed", "app"), "c2", &[]));
     syncs.observe_write(sync("b", 5, ("", ""), "c1", &[]));
     assert!(listed(&syncs, "g").is_empty());
