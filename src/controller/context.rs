@@ -1,4 +1,4 @@
-//! What the loops are given: [`Context`] is everything, and each loop gets what it needs of it.
+//! The context of the loops: [`Context`] has everything, and each loop gets the part that it needs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,53 +23,53 @@ use starling_api::{Cluster, Source};
 use starling_member::Network;
 use starling_net::clock::Clock;
 
-/// Everything that the loops share. Nothing in it is a truth: it is adapters, caches, and work queues. A loop takes its
-/// own context ([`Self::of_source`] and the others); only wiring and housekeeping take this one.
+/// Everything that the loops share: adapters, caches and work queues. No field is a source of truth. Each loop takes a
+/// context of its own ([`Self::of_source`] and the others); only wiring and housekeeping take this one.
 pub struct Context {
-    /// The management cluster.
+    /// The client of the management cluster.
     pub hub: Hub,
-    /// What time it is.
+    /// The clock.
     pub clock: Clock,
-    /// What is reported as events.
+    /// The recorder of events.
     pub events: Events,
     /// The keys that wait for a reconcile.
     pub queues: Queues,
     /// The objects of the management cluster.
     pub objects: ObjectCaches,
-    /// What is kept for each of them.
+    /// Caches of values for each object.
     pub caches: Caches,
     /// Rendered sets, by digest.
     pub renders: RenderCache,
-    /// What the reconcilers ask and write to besides the management cluster.
+    /// Adapters other than the management cluster.
     pub adapters: Adapters,
-    /// How fast work may start.
+    /// Rate limits of starts.
     pub start_rates: StartRates,
-    /// Part of every owner label.
+    /// The installation ID, which is part of every owner label.
     pub installation: String,
-    /// Whether `http://` and `file://` are accepted.
+    /// Accepts `http://` and `file://` URLs.
     pub allow_insecure_sources: bool,
 }
 
-/// What the reconcilers ask and write to besides the management cluster.
+/// Adapters other than the management cluster.
 pub struct Adapters {
-    /// What Sources offer.
+    /// The artifacts of Sources.
     pub artifacts: Arc<dyn Artifacts>,
-    /// How members are reached.
+    /// The network that connects to members.
     pub network: Network,
-    /// How the servers of gates are asked.
+    /// The HTTP client for gates.
     pub web: Arc<dyn Web>,
-    /// What is remembered over restarts.
+    /// The ledger: state that survives a restart.
     pub ledger: Arc<dyn Ledger>,
 }
 
 impl Context {
-    /// Returns the present, to the millisecond.
+    /// Returns the current time, to the millisecond.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// The queues of all loops, to wake what an event concerns.
+    /// Returns the event handlers, which enqueue the keys that a change affects.
     #[must_use]
     pub fn event_handlers(&self) -> EventHandlers<'_> {
         EventHandlers {
@@ -79,7 +79,7 @@ impl Context {
         }
     }
 
-    /// Returns what the loop of Sources needs.
+    /// Returns the context of the Source loop.
     #[must_use]
     pub fn of_source(&self) -> SourceContext<'_> {
         SourceContext {
@@ -95,7 +95,7 @@ impl Context {
         }
     }
 
-    /// Returns what the loop of Clusters needs.
+    /// Returns the context of the Cluster loop.
     #[must_use]
     pub fn of_cluster(&self) -> ClusterContext<'_> {
         let ClusterCaches {
@@ -115,7 +115,7 @@ impl Context {
         }
     }
 
-    /// Returns what the loop of Syncs needs.
+    /// Returns the context of the Sync loop.
     #[must_use]
     pub fn of_sync(&self) -> SyncContext<'_> {
         SyncContext {
@@ -136,7 +136,7 @@ impl Context {
         }
     }
 
-    /// Returns what the loop of SyncGroups needs.
+    /// Returns the context of the SyncGroup loop.
     #[must_use]
     pub fn of_group(&self) -> GroupContext<'_> {
         GroupContext {
@@ -156,126 +156,126 @@ impl Context {
     }
 }
 
-/// What the loop of Sources needs.
+/// The context of the Source loop.
 #[derive(Clone, Copy)]
 pub struct SourceContext<'a> {
-    /// The management cluster.
+    /// The client of the management cluster.
     pub hub: &'a Hub,
-    /// What time it is.
+    /// The clock.
     pub clock: &'a Clock,
-    /// Wakes what a change of a Source concerns.
+    /// The event handlers.
     pub handlers: EventHandlers<'a>,
     /// The Sources.
     pub sources: &'a Cache<Source>,
-    /// Where their artifacts come from.
+    /// The origins of the Sources.
     pub origins: &'a OriginCache,
-    /// The artifacts that stay at hand.
+    /// The artifacts that were pinned last.
     pub pins: &'a Pins,
-    /// The artifacts.
+    /// The artifacts of Sources.
     pub artifacts: &'a dyn Artifacts,
-    /// How fast an origin is asked.
+    /// Rate limits of requests to git hosts.
     pub start_rates: &'a StartRates,
-    /// Whether `http://` and `file://` are accepted.
+    /// Accepts `http://` and `file://` URLs.
     pub allow_insecure_sources: bool,
 }
 
-/// What the loop of Clusters needs.
+/// The context of the Cluster loop.
 #[derive(Clone, Copy)]
 pub struct ClusterContext<'a> {
-    /// The management cluster.
+    /// The client of the management cluster.
     pub hub: &'a Hub,
-    /// What time it is.
+    /// The clock.
     pub clock: &'a Clock,
-    /// Wakes what a change of a Cluster concerns.
+    /// The event handlers.
     pub handlers: EventHandlers<'a>,
     /// The Clusters.
     pub clusters: &'a Cache<Cluster>,
     /// The clients of the members.
     pub connections: &'a Connections,
-    /// How the members respond.
+    /// The availability of the members.
     pub availability: &'a AvailabilityCache,
-    /// When a renewal of a token that failed is tried again.
+    /// The times at which failed renewals of tokens are retried.
     pub token_renewals: &'a Times,
-    /// How members are reached.
+    /// The network that connects to members.
     pub network: &'a Network,
 }
 
-/// What the loop of Syncs needs.
+/// The context of the Sync loop.
 #[derive(Clone, Copy)]
 pub struct SyncContext<'a> {
-    /// The management cluster.
+    /// The client of the management cluster.
     pub hub: &'a Hub,
-    /// What time it is.
+    /// The clock.
     pub clock: &'a Clock,
-    /// Wakes what a change of a Sync concerns.
+    /// The event handlers.
     pub handlers: EventHandlers<'a>,
-    /// What is reported as events.
+    /// The recorder of events.
     pub events: &'a Events,
     /// The objects of the management cluster.
     pub objects: &'a ObjectCaches,
-    /// What is kept for each Sync.
+    /// Caches for each Sync.
     pub caches: &'a SyncCaches,
     /// The clients of the members.
     pub connections: &'a Connections,
-    /// How the members respond.
+    /// The availability of the members.
     pub availability: &'a AvailabilityCache,
-    /// Where the artifacts of Sources come from.
+    /// The origins of the Sources.
     pub origins: &'a OriginCache,
     /// Rendered sets, by digest.
     pub renders: &'a RenderCache,
-    /// Attempts, admissions and member records.
+    /// The ledger: attempts, admissions and member records.
     pub ledger: &'a dyn Ledger,
-    /// How fast attempts may start.
+    /// Rate limits of attempts.
     pub start_rates: &'a StartRates,
-    /// Part of every owner label.
+    /// The installation ID, which is part of every owner label.
     pub installation: &'a str,
-    /// Whether `http://` and `file://` are accepted.
+    /// Accepts `http://` and `file://` URLs.
     pub allow_insecure_sources: bool,
 }
 
-/// What the loop of SyncGroups needs.
+/// The context of the SyncGroup loop.
 #[derive(Clone, Copy)]
 pub struct GroupContext<'a> {
-    /// The management cluster.
+    /// The client of the management cluster.
     pub hub: &'a Hub,
-    /// What time it is.
+    /// The clock.
     pub clock: &'a Clock,
-    /// Wakes what a change of a group or its Syncs concerns.
+    /// The event handlers.
     pub handlers: EventHandlers<'a>,
-    /// What is reported as events.
+    /// The recorder of events.
     pub events: &'a Events,
     /// The objects of the management cluster.
     pub objects: &'a ObjectCaches,
-    /// What is kept for each group.
+    /// Caches for each group.
     pub caches: &'a GroupCaches,
-    /// The queue of groups. A gate task wakes its group.
+    /// The work queue of groups. Gate tasks add their group to it.
     pub queue: &'a Arc<Workqueue>,
-    /// Where the artifacts of Sources come from.
+    /// The origins of the Sources.
     pub origins: &'a OriginCache,
     /// Rendered sets, by digest.
     pub renders: &'a RenderCache,
-    /// Rollouts, admissions and the journal.
+    /// The ledger: rollouts, admissions and the journal.
     pub ledger: &'a dyn Ledger,
-    /// How the servers of gates are asked. Shared with gate tasks.
+    /// The HTTP client for gates. Shared with gate tasks.
     pub web: &'a Arc<dyn Web>,
-    /// Whether `http://` and `file://` are accepted.
+    /// Accepts `http://` and `file://` URLs.
     pub allow_insecure_sources: bool,
 }
 
-/// When a reconciler wants to be called again, if nothing happens before.
+/// The time of the next reconcile, if no event comes before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Next {
-    /// Not at all: an event will come.
+    /// No requeue: an event enqueues the key.
     OnEvent,
-    /// After this time.
+    /// Requeue after this time.
     After(Duration),
-    /// After a wait that starts here and doubles with each time in a row that this is returned.
+    /// Requeue with a backoff that starts with this wait and doubles with each consecutive retry.
     Retry(Duration),
 }
 
 impl Next {
-    /// At a time of the clock; one that is past means at once.
+    /// Requeues at a time of the clock; at once if the time has passed.
     pub fn at(time: Timestamp, now: Timestamp) -> Self {
         Self::After(time.duration_since(now).try_into().unwrap_or(Duration::ZERO))
     }

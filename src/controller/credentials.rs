@@ -1,4 +1,4 @@
-//! Clients of members, from the Secrets that their Clusters name.
+//! Creates clients of members from the Secrets that their Clusters name.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
@@ -8,10 +8,10 @@ use starling_member::{KubeconfigError, Member, MemberConfig, MemberError, Member
 use super::cache::ObjectKey;
 use super::hub::{Hub, HubError};
 
-/// Keys of the Secret that are tried where the Cluster names none, as Flux and Cluster API have them.
+/// Keys that are tried if the Cluster names none. Flux and Cluster API use the same keys.
 const KEYS: [&str; 3] = ["value", "value.yaml", "kubeconfig"];
 
-/// Why there is no client.
+/// The error of the creation of a client.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
     /// The Cluster names no Secret.
@@ -20,18 +20,18 @@ pub enum CredentialsError {
     /// The Secret does not exist.
     #[error("spec.kubeConfig.secretRef: Secret {name:?} not found")]
     Missing {
-        /// Its name.
+        /// Name of the Secret.
         name: String,
     },
     /// The Secret has none of the keys.
     #[error("Secret {name:?} has no key {tried}")]
     NoKey {
-        /// Its name.
+        /// Name of the Secret.
         name: String,
         /// The keys that were tried.
         tried: String,
     },
-    /// What the key holds is not text.
+    /// The value of the key is not text.
     #[error("Secret {name:?}, key {key:?}: the kubeconfig is not text")]
     NotText {
         /// Name of the Secret.
@@ -39,34 +39,34 @@ pub enum CredentialsError {
         /// The key.
         key: String,
     },
-    /// What the key holds is not acceptable.
+    /// The value of the key is not a valid kubeconfig.
     #[error("Secret {name:?}, key {key:?}")]
     Kubeconfig {
         /// Name of the Secret.
         name: String,
         /// The key.
         key: String,
-        /// What is wrong with it.
+        /// The problem with the kubeconfig.
         #[source]
         source: KubeconfigError,
     },
-    /// No client can be made of it.
+    /// No client can be created from the kubeconfig.
     #[error("Secret {name:?}, key {key:?}")]
     Client {
         /// Name of the Secret.
         name: String,
         /// The key.
         key: String,
-        /// Why.
+        /// The error of the client.
         #[source]
         source: MemberError,
     },
-    /// The Secret could not be read.
+    /// The Secret cannot be read.
     #[error(transparent)]
     Hub(#[from] HubError),
 }
 
-/// The Secret of a Cluster, and the key of it that holds the kubeconfig.
+/// The Secret of a Cluster, and its key with the kubeconfig.
 pub struct Credentials {
     secret: Secret,
     key: String,
@@ -91,19 +91,20 @@ impl Credentials {
         Ok(Self { secret, key })
     }
 
-    /// The Secret.
+    /// Returns the Secret.
     #[must_use]
     pub fn secret(&self) -> &Secret {
         &self.secret
     }
 
-    /// What a client of these is made from: another Secret, another version of it or another key give another one.
+    /// Returns the identity of the credentials. It changes with the Secret, its version and the key, and the client is
+    /// then replaced.
     #[must_use]
     pub fn made_from(&self) -> String {
         made_from(&self.secret, &self.key)
     }
 
-    /// A client of the member.
+    /// Creates a client of the member.
     ///
     /// # Errors
     /// [`CredentialsError`].
@@ -123,7 +124,7 @@ impl Credentials {
     }
 }
 
-/// As [`Credentials::made_from`], of a Secret that was read otherwise.
+/// Returns [`Credentials::made_from`] for a Secret that was read in another way.
 #[must_use]
 pub fn made_from(secret: &Secret, key: &str) -> String {
     format!(

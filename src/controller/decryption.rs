@@ -1,4 +1,4 @@
-//! The keys of a Sync's encrypted manifests, from the Secret that it names.
+//! Reads the keys of a Sync's encrypted manifests from the Secret that the Sync names.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
@@ -8,10 +8,10 @@ use starling_render::{Identities, IdentityError};
 use super::hub::{Hub, HubError};
 use super::object_key::ObjectKey;
 
-/// What the keys of a Secret that hold age identities end in, as Flux has them.
+/// The suffix of the Secret's keys with age identities, as in Flux.
 const SUFFIX: &str = ".agekey";
 
-/// Why there are no keys.
+/// The error of the read of the keys.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
     /// No Secret is named.
@@ -20,40 +20,40 @@ pub enum KeysError {
     /// The Secret does not exist.
     #[error("spec.decryption.secretRef: Secret {name:?} not found")]
     Missing {
-        /// Its name.
+        /// Name of the Secret.
         name: String,
     },
-    /// The Secret has no key of the right name.
+    /// The Secret has no key with this suffix.
     #[error(
         "spec.decryption.secretRef: Secret {name:?} has no key that ends in {SUFFIX} and holds an age identity"
     )]
     Empty {
-        /// Its name.
+        /// Name of the Secret.
         name: String,
     },
-    /// One of the keys holds something else.
+    /// The value of a key is not an age identity.
     #[error("spec.decryption.secretRef: Secret {name:?}, key {key:?}")]
     Malformed {
-        /// Its name.
+        /// Name of the Secret.
         name: String,
         /// The key.
         key: String,
-        /// Which line.
+        /// The error, with the line.
         #[source]
         source: IdentityError,
     },
-    /// The Secret could not be read.
+    /// The Secret cannot be read.
     #[error(transparent)]
     Hub(#[from] HubError),
 }
 
-/// Keys, and which version of which Secret they are from.
+/// The keys, and the version of the Secret that has them.
 #[derive(Debug)]
 pub struct Keys {
-    /// What opens manifests.
+    /// The identities that decrypt manifests.
     pub identities: Identities,
-    /// UID and resourceVersion of the Secret: what was opened with other keys is not shown to whom has these. No digest
-    /// of the keys, which would be something to try guesses on.
+    /// UID and resourceVersion of the Secret: content that was decrypted with other keys must not be returned for these
+    /// keys. A digest of the keys would allow guesses.
     pub made_from: String,
 }
 
@@ -63,7 +63,7 @@ impl Keys {
     /// # Errors
     /// [`KeysError`].
     pub async fn read(hub: &Hub, namespace: &str, decryption: &Decryption) -> Result<Self, KeysError> {
-        // One so far; another one is a decision here.
+        // The only provider. A second one does not compile without a decision here.
         let DecryptionProvider::Sops = decryption.provider;
         let name = decryption.secret_ref.name.as_str();
         if name.is_empty() {

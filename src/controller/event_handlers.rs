@@ -1,4 +1,4 @@
-//! Which objects are reconciled when another one changed.
+//! Maps a changed object to the keys that are reconciled.
 
 use kube::ResourceExt;
 use starling_api::{
@@ -11,41 +11,43 @@ use super::caches::ObjectCaches;
 use super::caches::waiting_syncs::WaitingSyncs;
 use super::queues::Queues;
 
-/// Who changed an object: an event of the watch may be a user's edit, an answer to our own write is not.
+/// The writer of a change. A change from the watch may be an edit by a user; the response to a write of a reconciler is
+/// none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangedBy {
     /// Another writer, as far as is known.
     Others,
-    /// The reconciler of the object itself. What others changed before it, and its answer holds, is theirs all the
-    /// same.
+    /// The reconciler of the object itself. The response may also contain earlier changes by others, and these count as
+    /// edits.
     Reconciler,
 }
 
 impl ChangedBy {
-    /// Whether an object has to be reconciled because of its own change.
+    /// Returns whether a change of an object requires a reconcile of the object.
     fn requires_reconcile<K>(self, change: &Change<K>) -> bool {
         self == Self::Others || change.is_edit()
     }
 }
 
-/// The queues, and the objects that lead from one key to another.
+/// The work queues, and the caches that relate keys to each other.
 #[derive(Clone, Copy)]
 pub struct EventHandlers<'a> {
     /// The objects.
     pub objects: &'a ObjectCaches,
-    /// The queues.
+    /// The work queues.
     pub queues: &'a Queues,
-    /// The Syncs that wait for others.
+    /// The Syncs that wait for other Syncs.
     pub waiting: &'a WaitingSyncs,
 }
 
 impl EventHandlers<'_> {
-    /// Wakes a Cluster.
+    /// Enqueues a Cluster.
     pub fn enqueue_cluster(&self, cluster: ObjectKey) {
         self.queues.clusters.add(cluster);
     }
 
-    /// Wakes a Source (unless it wrote itself), the groups that roll it, and the Syncs that follow it.
+    /// Enqueues a Source (except after a write by its reconciler), the groups that roll it out, and the Syncs without a
+    /// group that follow it.
     pub fn on_source(&self, change: &Change<Source>, by: ChangedBy) {
         let key = ObjectKey::of(&**change.object());
         for group in self.objects.groups.in_namespace(&key.namespace) {
@@ -68,8 +70,8 @@ impl EventHandlers<'_> {
         }
     }
 
-    /// Wakes a Cluster (unless it wrote itself), its Syncs, and the groups of its namespace: any of them may select
-    /// it now, or no longer.
+    /// Enqueues a Cluster (except after a write by its reconciler), its Syncs, and all groups of its namespace: each of
+    /// them may now select the Cluster, or no longer select it.
     pub fn on_cluster(&self, change: &Change<Cluster>, by: ChangedBy) {
         let key = ObjectKey::of(&**change.object());
         self.enqueue_syncs_of(&key);
@@ -81,14 +83,14 @@ impl EventHandlers<'_> {
         }
     }
 
-    /// Wakes the Syncs on a Cluster.
+    /// Enqueues the Syncs on a Cluster.
     pub fn enqueue_syncs_of(&self, cluster: &ObjectKey) {
         for sync in self.objects.syncs.indexed(cluster) {
             self.queues.syncs.add(ObjectKey::of(&*sync));
         }
     }
 
-    /// Wakes a Sync (unless it wrote itself), its group, and the Syncs that wait for it.
+    /// Enqueues a Sync (except after a write by its reconciler), its group, and the Syncs that wait for it.
     pub fn on_sync(&self, change: &Change<SyncResource>, by: ChangedBy) {
         let sync = change.object();
         let key = ObjectKey::of(&**sync);
@@ -106,7 +108,8 @@ impl EventHandlers<'_> {
         }
     }
 
-    /// Wakes a group because of one of its Syncs, together with what changes in the next moment.
+    /// Enqueues a group because of one of its Syncs, after a short delay, so that one reconcile covers the changes of
+    /// the next moment.
     fn enqueue_group_soon(&self, group: ObjectKey) {
         let in_flight = self
             .objects
@@ -117,7 +120,7 @@ impl EventHandlers<'_> {
         self.queues.groups.add_after(group, delay);
     }
 
-    /// Wakes the Syncs that wait for this one to be gone.
+    /// Enqueues the Syncs that wait until a Sync is deleted.
     fn enqueue_waiting_for(&self, gone: &SyncResource) {
         let namespace = gone.metadata.namespace.clone().unwrap_or_default();
         for on in &gone.spec.template.depends_on {
@@ -129,13 +132,13 @@ impl EventHandlers<'_> {
         }
     }
 
-    /// Wakes the group of an approval.
+    /// Enqueues the group of an approval.
     pub fn on_approval(&self, change: &Change<RolloutApproval>, _by: ChangedBy) {
         let approval = change.object();
         self.enqueue_group_of(&**approval, &approval.spec.group);
     }
 
-    /// Wakes the group of an operator action.
+    /// Enqueues the group of an operator action.
     pub fn on_action(&self, change: &Change<RolloutAction>, _by: ChangedBy) {
         let action = change.object();
         self.enqueue_group_of(&**action, &action.spec.group);
@@ -146,8 +149,9 @@ impl EventHandlers<'_> {
         self.queues.groups.add(ObjectKey::new(namespace, group));
     }
 
-    /// Wakes a SyncGroup, unless it wrote itself; and those of its Syncs that an edit of it concerns: their deletions
-    /// wait for an approval, which may stand on the group now, or their finalizer is no longer as its policy wants it.
+    /// Enqueues a SyncGroup (except after a write by its reconciler), and the Syncs that an edit of the group affects:
+    /// those with deletions that wait for an approval, which the group may now have, and those whose finalizer no
+    /// longer matches the policy.
     pub fn on_group(&self, change: &Change<SyncGroup>, by: ChangedBy) {
         if !by.requires_reconcile(change) {
             return;

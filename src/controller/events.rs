@@ -1,7 +1,7 @@
 //! Writes Kubernetes events.
 //!
-//! An event is written on a change, never by every reconcile. An event that cannot be written is logged, and nothing
-//! depends on it: what must be known is in conditions.
+//! An event is written after a change, never by every reconcile. A failed write is logged, and nothing depends on it:
+//! conditions contain everything that must be known.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -21,19 +21,19 @@ use starling_net::clock::Clock;
 const REPORTER: &str = "starling.dev/controller";
 /// The action of each event.
 const ACTION: &str = "Reconcile";
-/// Longest note that the API takes is 1 kB.
+/// Maximum length of a note. The API accepts 1 kB.
 const NOTE_LIMIT: usize = 1000;
-/// An event that is repeated within this time is counted as a series, as in client-go.
+/// Time within which a repeated event is counted as a series, as in client-go.
 const SERIES: SignedDuration = SignedDuration::from_mins(6);
 
-/// Writes events. kube's recorder is not used: it reads the system's clock.
+/// The recorder of events. kube's recorder is not used because it reads the clock of the system.
 pub struct Events {
     client: Client,
     clock: Clock,
     reported: Mutex<HashMap<Report, Series>>,
 }
 
-/// What was reported, of which object.
+/// The identity of an event: the object and the reported text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Report {
     uid: String,
@@ -42,7 +42,7 @@ struct Report {
     note: String,
 }
 
-/// An event, and how often it was repeated.
+/// An event, with the number and the time of its repetitions.
 #[derive(Clone, Debug)]
 struct Series {
     name: String,
@@ -51,7 +51,7 @@ struct Series {
 }
 
 impl Events {
-    /// Events of this process on the management cluster behind `client`.
+    /// Creates a recorder for the management cluster behind `client`.
     #[must_use]
     pub fn new(client: Client, clock: Clock) -> Self {
         Self {
@@ -61,12 +61,12 @@ impl Events {
         }
     }
 
-    /// Something went as it should.
+    /// Records that an operation succeeded.
     pub async fn normal<K: Resource<DynamicType = ()>>(&self, of: &K, reason: &str, note: String) {
         self.write(of, "Normal", reason, note).await;
     }
 
-    /// Something that a person may want to act on.
+    /// Records a condition that may require an action of a person.
     pub async fn warning<K: Resource<DynamicType = ()>>(&self, of: &K, reason: &str, note: String) {
         self.write(of, "Warning", reason, note).await;
     }
@@ -152,7 +152,7 @@ impl Events {
         Ok(())
     }
 
-    /// The series of the same event, if it was reported a short time ago.
+    /// Returns the series of the same event, if the event was reported recently.
     fn before(&self, report: &Report, now: Timestamp) -> Option<Series> {
         let mut known = self.lock();
         known.retain(|_, series| now.duration_since(series.last) < SERIES);

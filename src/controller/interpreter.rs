@@ -1,9 +1,9 @@
 //! Carries out the effects of the rollout machine, in their order.
 //!
-//! The machine decides ([`starling_core::rollout`]), the interpreter writes: to the ledger, and to the management
-//! cluster through [`GroupApi`]. It decides nothing but what an error means: an effect that others build on ends the
-//! pass, one of many that stand beside each other does not keep the rest from being written. The next pass steps from
-//! what is known then.
+//! The machine decides ([`starling_core::rollout`]); the interpreter writes to the ledger, and to the management
+//! cluster through [`GroupApi`]. The interpreter decides only what an error means: an effect that later effects depend
+//! on ends the pass, and one of several independent effects does not prevent the others. The next pass steps from the
+//! state that is known then.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -23,12 +23,12 @@ use starling_ledger::{
 
 use super::ports::Ledger;
 
-/// The management cluster, as far as the effects of one group's pass need it.
+/// The operations on the management cluster that the effects of one pass over a group need.
 pub trait GroupApi: Send {
-    /// Why a write failed.
+    /// The error of a write.
     type Error: Send;
 
-    /// The name of the Sync of an entry on a cluster.
+    /// Returns the name of the Sync of an entry on a cluster.
     fn sync_name(&self, cluster: &str, entry: &str) -> String;
 
     /// Stores a release.
@@ -41,19 +41,19 @@ pub trait GroupApi: Send {
     /// Writes the status of the group.
     fn write_status(&mut self, write: &StatusWrite) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Remembers that an admission is settled, so that later passes do not settle it again.
+    /// Records that an admission is settled, so that later passes do not settle it again.
     fn settled(&mut self, admission: &AdmissionRef);
 
-    /// Forgets what was settled in the place of admissions that are recorded now.
+    /// Removes the settled admissions that newly recorded admissions replace.
     fn reopened(&mut self, admissions: &[Admission]);
 
-    /// Evaluates the gates that are open, and ends the others.
+    /// Evaluates the open gates, and ends all others.
     fn evaluate_gates(&mut self, open: Vec<OpenGate>);
 
-    /// Writes Syncs, each whatever becomes of the others. Returns whether all were written.
+    /// Writes Syncs, each independently of the others. Returns whether all were written.
     fn admit(&mut self, admissions: &[Admission]) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 
-    /// Confirms that a Sync is to be removed: that its cluster is not selected may be a gap of the cache.
+    /// Returns whether a Sync is really to be removed: its cluster may only be missing in the cache.
     fn confirm_removal(
         &mut self,
         removal: &Removal,
@@ -62,22 +62,22 @@ pub trait GroupApi: Send {
     /// Removes a Sync.
     fn remove_sync(&mut self, removal: &Removal) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Logs why a removal was not made; the next pass tries again.
+    /// Logs the error of a removal. The next pass tries again.
     fn removal_failed(&mut self, removal: &Removal, error: Self::Error);
 
-    /// Forgets what nothing refers to any more. What stays is taken along by the next rollout that ends.
+    /// Deletes objects that nothing refers to. The next rollout that ends deletes the rest.
     fn collect_garbage(&mut self, rollout: i64, named: &BTreeSet<String>) -> impl Future<Output = ()> + Send;
 
-    /// Computes what the rollout renders to. Returns when another pass has to follow.
+    /// Computes the release digest of the rollout. Returns the time until the next pass, if one is required.
     fn digest_release(&mut self) -> impl Future<Output = Option<Duration>> + Send;
 }
 
-/// Why a pass ended before all of its effects were carried out.
+/// The reason why a pass ended before all effects were carried out.
 #[derive(Debug)]
 pub enum Interrupted<E> {
-    /// The management cluster did not take something.
+    /// A request to the management cluster failed.
     Api(E),
-    /// The ledger did not take something.
+    /// A write to the ledger failed.
     Ledger(LedgerError),
 }
 
@@ -87,19 +87,19 @@ impl<E> From<LedgerError> for Interrupted<E> {
     }
 }
 
-/// What the effects came to.
+/// The results of the effects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct CarriedOut {
-    /// Every Sync was written that was to be admitted.
+    /// All admitted Syncs were written.
     pub all_admitted: bool,
-    /// Every Sync was removed that was to be removed.
+    /// All removed Syncs were deleted.
     pub all_removed: bool,
-    /// When another pass has to follow though nothing happens.
+    /// The time until the next pass, if one is required without an event.
     pub again: Option<Duration>,
 }
 
-/// The group whose effects are carried out.
+/// The group of the effects.
 #[derive(Clone, Debug)]
 pub struct GroupIdentity {
     /// `metadata.uid`.
@@ -110,23 +110,23 @@ pub struct GroupIdentity {
     pub name: String,
 }
 
-/// Carries out effects of one pass over one group.
+/// The interpreter of the effects of one pass over one group.
 pub struct Interpreter<'a, A> {
     /// The group.
     pub group: &'a GroupIdentity,
-    /// What time it is in this pass.
+    /// The time of the pass.
     pub now: Timestamp,
-    /// Intents, outcomes and the journal.
+    /// The ledger: intents, outcomes and the journal.
     pub ledger: &'a dyn Ledger,
     /// The management cluster.
     pub api: A,
 }
 
 impl<A: GroupApi> Interpreter<'_, A> {
-    /// Carries effects out. `recorder` follows what is appended to the journal.
+    /// Carries effects out. `recorder` follows the appended entries of the journal.
     ///
     /// # Errors
-    /// [`Interrupted`]: the effects behind the one that failed were not carried out.
+    /// [`Interrupted`]: the effects after the failed one were not carried out.
     pub async fn carry_out(
         &mut self,
         effects: Vec<Effect>,
@@ -137,7 +137,7 @@ impl<A: GroupApi> Interpreter<'_, A> {
             all_removed: true,
             again: None,
         };
-        // The epoch is for a later check against the Lease: without elected leaders every effect has the same.
+        // The epoch is for a later check against the Lease: without elected leaders all effects have the same epoch.
         for Effect { epoch: _, action } in effects {
             match action {
                 Action::AppendJournal { rollout, draft } => {
@@ -160,7 +160,7 @@ impl<A: GroupApi> Interpreter<'_, A> {
                     self.api.settled(&admission);
                 }
                 Action::RecordAdmissions(admissions) => {
-                    // First, because the answer may be lost: to forget too much costs a commit.
+                    // Reopening comes first because the response may be lost. A needless removal only costs a commit.
                     self.api.reopened(&admissions);
                     self.record_admissions(&admissions).await?;
                 }
@@ -274,7 +274,7 @@ impl<A: GroupApi> Interpreter<'_, A> {
         }
     }
 
-    /// Removes Syncs, each whatever becomes of the others. Returns whether all were removed that are to be.
+    /// Removes Syncs, each independently of the others. Returns whether all of them were removed.
     async fn remove(&mut self, removals: Vec<Removal>) -> Result<bool, LedgerError> {
         let mut all = true;
         for removal in removals {
@@ -287,7 +287,7 @@ impl<A: GroupApi> Interpreter<'_, A> {
                 }
             };
             if !confirmed {
-                // The cache will have the Cluster; until then the next pass decides once more.
+                // The cache will receive the Cluster. Until then the next pass decides again.
                 all = false;
                 continue;
             }
@@ -303,7 +303,7 @@ impl<A: GroupApi> Interpreter<'_, A> {
     }
 }
 
-/// How the ledger names an admission of a group.
+/// Returns the key of an admission in the ledger.
 #[must_use]
 pub fn key_of(group_uid: &str, admission: &AdmissionRef) -> AdmissionKey {
     let AdmissionRef {
@@ -321,7 +321,7 @@ pub fn key_of(group_uid: &str, admission: &AdmissionRef) -> AdmissionKey {
     }
 }
 
-/// How the ledger stores the end of a rollout.
+/// Returns the outcome of a rollout in the ledger.
 #[must_use]
 pub fn stored(outcome: Outcome) -> RolloutOutcome {
     match outcome {
@@ -331,7 +331,8 @@ pub fn stored(outcome: Outcome) -> RolloutOutcome {
     }
 }
 
-/// The end of a rollout as the machine names it; `None`: it was called off, which no machine does.
+/// Returns the outcome of a rollout for the machine; `None` for an abandoned rollout, which the machine does not
+/// produce.
 #[must_use]
 pub fn outcome(stored: RolloutOutcome) -> Option<Outcome> {
     match stored {
@@ -350,11 +351,11 @@ fn list(revisions: &[EntryRevision]) -> String {
     texts.join(" ")
 }
 
-/// Ends in the ledger the rollouts of a group that status has ended, and that could not be recorded at the time: the
-/// pass was interrupted, or the process ended.
+/// Ends in the ledger the rollouts of a group that status has ended, but whose end was not recorded because the pass or
+/// the process was interrupted.
 ///
 /// # Errors
-/// [`LedgerError`] where an end could not be read or recorded.
+/// [`LedgerError`] if an end cannot be read or recorded.
 pub async fn close_rollouts(
     ledger: &dyn Ledger,
     group_uid: &str,

@@ -1,4 +1,4 @@
-//! The port that builds manifests: what is asked of it, and what it answers.
+//! The port that builds manifests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use starling_render::{Manifests, RenderError};
 use super::artifacts::{Artifact, ArtifactError};
 use super::decryption::Keys;
 
-/// Builds the manifests of an artifact, and what a cluster gets of them.
+/// The builder of manifests from artifacts.
 pub trait ManifestBuilder: Send + Sync {
-    /// The objects of a folder of an artifact, before values are put in.
+    /// Builds the objects of a folder of an artifact, without substituted values.
     fn build<'a>(&'a self, job: RenderJob<'a>) -> BoxFuture<'a, Result<Arc<Manifests>, RenderFailure>>;
 
-    /// What a cluster with the values and owner of `job` gets of these manifests.
+    /// Returns the rendered set of a cluster with the values and the owner of `job`.
     fn finish<'a>(
         &'a self,
         manifests: Arc<Manifests>,
@@ -25,16 +25,16 @@ pub trait ManifestBuilder: Send + Sync {
     ) -> BoxFuture<'a, Result<Rendered, RenderFailure>>;
 }
 
-/// Why there is no rendered set.
+/// The error of a build.
 #[derive(Debug, thiserror::Error)]
 pub enum RenderFailure {
     /// The artifact cannot be fetched.
     #[error("cannot read the revision")]
     Tree(#[source] Arc<ArtifactError>),
-    /// The folder for the build's private copy failed.
+    /// The private copy of the tree cannot be created.
     #[error("cannot copy the tree")]
     Copy(#[source] Arc<std::io::Error>),
-    /// It does not render.
+    /// The build failed.
     #[error("build failed")]
     Render(#[source] Arc<RenderError>),
 }
@@ -49,34 +49,34 @@ impl Clone for RenderFailure {
     }
 }
 
-/// What is rendered.
+/// The inputs of a build.
 #[derive(Clone, Copy, Debug)]
 pub struct RenderJob<'a> {
-    /// What is built.
+    /// The artifact.
     pub artifact: &'a Artifact,
-    /// The Source's own ignore lines.
+    /// The ignore patterns of the Source.
     pub ignore: &'a str,
-    /// Limit of a fetch, if one is needed.
+    /// Timeout of a fetch, if one is necessary.
     pub timeout: Duration,
-    /// The folder.
+    /// The folder in the artifact.
     pub path: &'a str,
-    /// The namespace for namespaced objects; empty for none.
+    /// The namespace of namespaced objects; empty to keep their namespaces.
     pub target_namespace: &'a str,
     /// Values for `${NAME}`.
     pub values: &'a BTreeMap<String, String>,
-    /// The owner label's value.
+    /// The value of the owner label.
     pub owner: &'a str,
-    /// What opens encrypted manifests; `None`: there must not be any.
+    /// The keys of encrypted manifests; `None` if encrypted manifests are an error.
     pub keys: Option<&'a Keys>,
-    /// Fields that are left out of what is applied.
+    /// The fields that are not applied.
     pub left_to_others: &'a IgnoreRules,
 }
 
-/// A rendered set, and whether kustomize had a hand in it.
+/// A rendered set, and the kind of its build.
 #[derive(Debug)]
 pub struct Rendered {
     /// The objects.
     pub set: RenderedSet,
-    /// A plain folder was read directly, because no kustomize is at hand.
+    /// True if a plain directory was read without kustomize, because kustomize is not installed.
     pub plain: bool,
 }

@@ -1,7 +1,7 @@
-//! The controller: four loops around core, and what they share.
+//! The controller: four loops around core, and everything that they share.
 //!
-//! `run` wires, through `ports` where a simulation has a twin; `watch` feeds the cache of each kind in `caches`; a
-//! change adds the keys of the objects that depend on it (`wake`) to a `workqueue`; workers (`work`) hand each key to
+//! `run` wires, through `ports` where a simulation has another adapter. `watch` feeds the cache of each kind in
+//! `caches`. `event_handlers` adds the keys that a change affects to a `workqueue`. Workers (`work`) pass each key to
 //! its loop in `reconcile`.
 
 pub mod artifacts;

@@ -1,20 +1,20 @@
-//! Names of objects of the management cluster.
+//! Keys of objects of the management cluster.
 
 use std::fmt;
 
 use kube::ResourceExt;
 
-/// Names an object of the management cluster within its kind.
+/// The key of an object of the management cluster within its kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
-    /// Its namespace.
+    /// Namespace of the object.
     pub namespace: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
 }
 
 impl ObjectKey {
-    /// The object `name` of `namespace`.
+    /// Creates the key of the object `name` in `namespace`.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self {
             namespace: namespace.into(),
@@ -22,7 +22,7 @@ impl ObjectKey {
         }
     }
 
-    /// The key of an object.
+    /// Returns the key of an object.
     #[must_use]
     pub fn of<K: ResourceExt>(object: &K) -> Self {
         Self::new(object.namespace().unwrap_or_default(), object.name_any())

@@ -1,8 +1,8 @@
-//! Pins: the artifacts that stay at hand whatever happens at their origin.
+//! Pins: artifacts that stay available even if their origin drops them.
 //!
-//! A rollout may need an artifact long after its origin has dropped it: the last known good release, queued releases,
-//! and every release that a rollback may name. An artifact is pinned before it is offered; pins that nothing needs any
-//! more are ended by the housekeeping, away from everything that waits for an artifact.
+//! A rollout may need an artifact long after its origin has dropped it: for the last known good release, queued
+//! releases, and every release that a rollback may name. An artifact is pinned before its revision is reported.
+//! Housekeeping deletes unneeded pins, so that nothing that waits for an artifact waits for the deletion.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use super::caches::release_snapshots;
 use super::context::{Context, SourceContext};
 use super::hub::HubError;
 
-/// Pins an artifact that a Source is about to offer.
+/// Pins an artifact whose revision a Source is about to report.
 ///
 /// # Errors
 /// [`ArtifactError`]
@@ -26,15 +26,15 @@ pub async fn pin(
     source: &Source,
     artifact: &Artifact,
 ) -> Result<(), ArtifactError> {
-    // Before the pin: a sweep that sees the pin finds that it is needed.
+    // The revision is recorded before the pin: a sweep that reads the pin finds that it is needed.
     context
         .pins
         .offer(&ObjectKey::of(source), artifact.revision.clone());
     context.artifacts.keep(artifact).await
 }
 
-/// Ends the pins that nothing needs: once after a start, and where commits have come since the last time. Where it is
-/// not known which are needed, none is ended before the next sweep.
+/// Deletes unneeded pins: once after a start, and after new commits. Pins whose need is unknown are kept until the next
+/// sweep.
 pub async fn end_unneeded(context: &Context) {
     if !context.caches.source.pins.begin_sweep() {
         return;
@@ -49,9 +49,9 @@ pub async fn end_unneeded(context: &Context) {
     }
 }
 
-/// Returns how many pins were ended.
+/// Deletes unneeded pins and returns their number.
 async fn sweep(context: &Context) -> Result<usize, HubError> {
-    // The pins first: what is pinned later is none of them, and what is named later was pinned before.
+    // The pins are read first: a later pin is not among them, and a revision that is named later was pinned before.
     let pinned = pinned(context).await;
     let kept = kept(context).await?;
     let mut needed = named(context);
@@ -85,14 +85,14 @@ struct Pins {
 }
 
 impl Pins {
-    /// Whether it is known in all namespaces which pins are needed.
+    /// Returns whether the needed pins are known in all namespaces.
     fn is_known(&self, unknown: &BTreeSet<String>) -> bool {
         self.namespaces.is_disjoint(unknown)
     }
 }
 
-/// The pins of each origin; several Sources may have one. An origin that cannot be opened, or whose Source has lost its
-/// Secret, does not keep the others from being swept.
+/// Returns the pins of each origin; several Sources may share an origin. An origin that cannot be read, or whose Source
+/// has no Secret, does not prevent the sweep of the others.
 async fn pinned(context: &Context) -> Vec<Pins> {
     let mut origins: BTreeMap<String, (Origin, BTreeSet<String>)> = BTreeMap::new();
     for source in context.objects.sources.select(|_| true) {
@@ -122,7 +122,7 @@ async fn pinned(context: &Context) -> Vec<Pins> {
     pinned
 }
 
-/// The revisions that objects name.
+/// Returns the revisions that objects name.
 fn named(context: &Context) -> BTreeSet<String> {
     // Thousands of Syncs name few revisions.
     let mut revisions: BTreeSet<String> = BTreeSet::new();
@@ -145,8 +145,8 @@ fn named(context: &Context) -> BTreeSet<String> {
     revisions
 }
 
-/// The revisions that a group rolls or may roll: of the rollout, the last known good release, queued releases and the
-/// held release.
+/// Returns the revisions that a group rolls out or may roll out: those of the rollout, the last known good release,
+/// queued releases and the held release.
 fn rolled(status: &SyncGroupStatus) -> impl Iterator<Item = &String> {
     let rolls = status.rollout.iter().flat_map(|rollout| &rollout.revisions);
     let good = status.last_known_good.iter().chain(&status.queue);
@@ -155,16 +155,16 @@ fn rolled(status: &SyncGroupStatus) -> impl Iterator<Item = &String> {
     rolls.chain(later).chain(held).map(|entry| &entry.revision)
 }
 
-/// What the releases need that groups keep.
+/// The needs of the stored releases.
 #[derive(Default)]
 struct KeptReleases {
     revisions: BTreeSet<String>,
-    /// Namespaces with a release that is lost. Somebody may restore it, and what it needs is not known.
+    /// Namespaces with a lost release. Somebody may restore it, and its revisions are unknown.
     unknown: BTreeSet<String>,
 }
 
-/// The revisions of all releases that groups keep, whatever their spec says today: `starling rollback --revision` may
-/// name each.
+/// Returns the revisions of all stored releases, independent of current specs: `starling rollback --revision` may name
+/// each.
 async fn kept(context: &Context) -> Result<KeptReleases, HubError> {
     let groups = context.objects.groups.select(|_| true);
     let namespaces: BTreeSet<String> = groups.iter().filter_map(|group| group.namespace()).collect();
@@ -215,7 +215,7 @@ mod tests {
         }
     }
 
-    /// A queued or held release was the newest once, and nothing else may name its revisions by the time it rolls.
+    /// A queued or held release was once the newest, and nothing else may name its revisions when it rolls out.
     #[test]
     fn revisions_that_a_group_may_roll_are_needed() {
         let release =

@@ -1,7 +1,7 @@
-//! The ports of the controller: everything that reads a clock, opens a connection, starts a thread or a process.
+//! The ports of the controller: everything that reads a clock, opens a connection, or starts a thread or a process.
 //!
-//! Outside simulations these are the adapters of this crate. A simulation hands in others that keep to simulated time
-//! and draw nothing from the machine, so that the same seed gives the same history (ADR 27).
+//! Outside simulations the adapters of this workspace implement the ports. A simulation passes others, which use
+//! simulated time and no randomness of the machine, so that the same seed gives the same history (ADR 27).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,23 +23,23 @@ use starling_net::web::{Post, Reply, WebError};
 use super::artifacts::Artifacts;
 use super::manifests::ManifestBuilder;
 
-/// The adapters that a controller is started with.
+/// The adapters of a controller.
 pub struct Ports {
-    /// What time it is.
+    /// The clock.
     pub clock: Clock,
-    /// How members are reached. The management cluster's client is handed in on its own.
+    /// The network that connects to members. The client of the management cluster is passed separately.
     pub network: Network,
-    /// What is remembered over restarts.
+    /// The ledger: state that survives a restart.
     pub ledger: Arc<dyn Ledger>,
-    /// What Sources offer.
+    /// The artifacts of Sources.
     pub artifacts: Arc<dyn Artifacts>,
-    /// Builds manifests from artifacts.
+    /// The builder of manifests.
     pub manifest_builder: Arc<dyn ManifestBuilder>,
-    /// How the servers of gates are asked.
+    /// The HTTP client for gates.
     pub web: Arc<dyn Web>,
 }
 
-/// Declares a port, and that an adapter is one: each method is the adapter's of the same name, behind a pointer.
+/// Declares a port and implements it for an adapter: each method calls the method of the adapter with the same name.
 macro_rules! port {
     (
         $(#[$about:meta])*
@@ -76,19 +76,19 @@ macro_rules! port {
 }
 
 port! {
-    /// Servers that users name, as [`starling_net::web::Web`] describes it.
+    /// Requests to servers that users name; see [`starling_net::web::Web`].
     Web is starling_net::web::Web, failing with WebError {
-        /// Sends a request and reads its answer.
+        /// Sends a request and reads the response.
         fn post(post: &'a Post) -> Reply;
     }
 }
 
 port! {
-    /// What is remembered, as [`starling_ledger::Ledger`] describes each call.
+    /// The ledger; see [`starling_ledger::Ledger`] for each method.
     Ledger is starling_ledger::Ledger, failing with LedgerError {
         /// Records that targets are admitted.
         fn record_admissions(admissions: &'a [Admission]) -> ();
-        /// Records how an admission ended.
+        /// Records the end of an admission.
         fn settle_admission(
             key: &'a AdmissionKey,
             outcome: AdmissionOutcome,
@@ -97,51 +97,51 @@ port! {
         ) -> bool;
         /// Records that an attempt starts.
         fn begin_attempt(attempt: &'a Attempt) -> AttemptId;
-        /// Records how an attempt ended.
+        /// Records the end of an attempt.
         fn finish_attempt(id: AttemptId, end: &'a AttemptEnd) -> bool;
-        /// Attempts that a former process did not end.
+        /// Returns the attempts that an earlier process did not end.
         fn interrupted_attempts() -> Vec<AttemptRecord>;
-        /// Ends those.
+        /// Ends the attempts that an earlier process did not end.
         fn close_interrupted(ended_at: Timestamp) -> u64;
         /// Records that a rollout begins.
         fn begin_rollout(rollout: &'a Rollout) -> bool;
-        /// Records how a rollout ended.
+        /// Records the end of a rollout.
         fn end_rollout(
             group_uid: &'a str,
             id: &'a str,
             outcome: RolloutOutcome,
             ended_at: Timestamp
         ) -> bool;
-        /// The rollouts of a group.
+        /// Returns the rollouts of a group.
         fn rollouts(group_uid: &'a str) -> Vec<RolloutRecord>;
         /// Appends to the journal of a group.
         fn append_journal(entry: &'a NewEntry) -> ();
-        /// The journal of a group, from its newest whole entry on.
+        /// Returns the journal of a group from its newest whole entry on.
         fn journal_tail(group_uid: &'a str) -> Vec<Entry>;
-        /// What is remembered of objects on a cluster.
+        /// Returns the member records of an owner's objects on a cluster.
         fn load_records(cluster_id: &'a str, owner: &'a str) -> BTreeMap<ObjectId, Record>;
-        /// Who else has objects on a cluster.
+        /// Returns the other owners of objects on a cluster.
         fn other_owners(
             cluster_id: &'a str,
             owner: &'a str,
             objects: &'a BTreeSet<ObjectId>
         ) -> BTreeMap<ObjectId, Vec<String>>;
-        /// Forgets and remembers objects.
+        /// Writes and deletes member records.
         fn save_records(
             cluster_id: &'a str,
             owner: &'a str,
             upserts: &'a BTreeMap<ObjectId, Record>,
             deletes: &'a BTreeSet<ObjectId>
         ) -> ();
-        /// Forgets an owner's objects on a cluster.
+        /// Deletes the member records of an owner on a cluster.
         fn drop_owner_records(cluster_id: &'a str, owner: &'a str) -> ();
-        /// Sets when objects are due.
+        /// Writes the times at which keys are due.
         fn save_due(entries: &'a [Due]) -> ();
-        /// Forgets when they are.
+        /// Deletes the times at which keys are due.
         fn remove_due(keys: &'a [QueueKey]) -> ();
-        /// When everything is due.
+        /// Returns the times at which keys are due.
         fn load_queue() -> Vec<Due>;
     }
-    /// Ends it.
+    /// Closes the ledger.
     fn close() => ();
 }

@@ -13,11 +13,11 @@ pub struct Queues {
     pub clusters: Workqueue,
     /// Syncs.
     pub syncs: Workqueue,
-    /// SyncGroups. Shared, as a gate task wakes its group.
+    /// SyncGroups. Shared, since gate tasks add their group.
     pub groups: Arc<Workqueue>,
 }
 
-/// The four kinds, as the ledger names them.
+/// The four kinds, with the names that the ledger uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Loop {
     Source,

@@ -1,8 +1,8 @@
-//! Resumes after a start: continues where the last process stopped, and not everywhere at once.
+//! Resumes after a start: continues the work of the last process, spread over time.
 //!
-//! What the ledger says is due in the future waits until then. Everything else is due now and is spread by full
-//! jitter over a time that grows with the number of objects, so that neither the members nor the git hosts see a
-//! herd. What is not in step goes first: its spread is short.
+//! Keys with a due time in the ledger wait until then. All other keys are due now, and are spread by full jitter over a
+//! time that grows with the number of objects, so that members and git hosts do not get all requests at once. Syncs
+//! that are not in sync come first: their spread is short.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use super::context::Context;
 use super::interpreter;
 use super::queues::Loop;
 
-/// Puts every known object into its queue.
+/// Enqueues every known object.
 ///
 /// # Errors
-/// [`LedgerError`] where what was interrupted could not be written down.
+/// [`LedgerError`] if interrupted attempts cannot be recorded.
 pub(super) async fn resume(context: &Context) -> Result<(), LedgerError> {
     for interrupted in context.adapters.ledger.interrupted_attempts().await? {
         let attempt = &interrupted.attempt;
@@ -54,8 +54,8 @@ pub(super) async fn resume(context: &Context) -> Result<(), LedgerError> {
         .iter()
         .map(|object| ObjectKey::of(&**object))
         .collect();
-    // A Source is listed once at the start whatever the ledger says: a push may have come while no process ran. The
-    // same for clusters, whose connections live in this process, and groups, which cost no request.
+    // Each Source is listed once after a start, independent of the ledger: a push may have happened while no process
+    // ran. Clusters are probed because connections exist only in this process, and groups cost no request.
     enqueue(context, Loop::Source, sources, &boot);
     enqueue(context, Loop::Cluster, clusters, &boot);
     enqueue(context, Loop::SyncGroup, groups, &boot);
@@ -80,7 +80,7 @@ pub(super) async fn resume(context: &Context) -> Result<(), LedgerError> {
     Ok(())
 }
 
-/// Ends in the ledger what the last process ended in a group's status and could no longer write down.
+/// Ends in the ledger the rollouts that the last process ended in the status of a group without recording it.
 async fn close_rollouts(context: &Context) -> Result<(), LedgerError> {
     for group in context.objects.groups.select(|_| true) {
         let Some(status) = &group.status else { continue };
@@ -98,7 +98,7 @@ fn enqueue(context: &Context, of: Loop, keys: Vec<ObjectKey>, boot: &str) {
     }
 }
 
-/// When a Sync that is in step is next checked for drift: as the ledger remembers, otherwise some time within its
+/// Returns the time of the next drift check of a Sync that is in sync: the recorded time, or a time within its
 /// interval.
 fn next_check(sync: &SyncResource, recorded: Option<Timestamp>, boot: &str, now: Timestamp) -> Timestamp {
     recorded.filter(|due| *due > now).unwrap_or_else(|| {
@@ -125,7 +125,7 @@ fn is_in_step(context: &Context, key: &ObjectKey, sync: &SyncResource) -> bool {
     progress::is_settled(status, sync.spec.template.wait, &target, &id)
 }
 
-/// When each Sync was due for the last process. From a ledger that cannot be read nothing is known.
+/// Returns the recorded due time of each Sync; nothing if the ledger cannot be read.
 async fn due_times(context: &Context) -> BTreeMap<ObjectKey, Timestamp> {
     match context.adapters.ledger.load_queue().await {
         Ok(queue) => queue

@@ -1,4 +1,4 @@
-//! Wiring: opens what the loops need, starts them, and ends them in order.
+//! Wiring: opens the adapters, starts the loops, and stops them in order.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,48 +36,48 @@ use super::work::{Schedule, Workers};
 use super::workqueue::{LaneRules, Workqueue};
 use crate::controller::waits;
 
-/// Workers of the Source loop: they mostly wait for git hosts.
+/// Number of workers of the Source loop. They mostly wait for git hosts.
 const SOURCE_WORKERS: usize = 8;
-/// Workers of the Cluster loop: they mostly wait for members, some of which do not answer before a timeout.
+/// Number of workers of the Cluster loop. They mostly wait for members, some of which do not respond before a timeout.
 const CLUSTER_WORKERS: usize = 32;
-/// Workers of the SyncGroup loop: they read caches, compute, and write a little.
+/// Number of workers of the SyncGroup loop. They read caches, compute, and write little.
 const GROUP_WORKERS: usize = 4;
 
 /// The settings of a controller.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The one namespace that is watched; `None`: all.
+    /// The watched namespace; `None` for all namespaces.
     pub namespace: Option<String>,
-    /// Where ledger and mirrors are.
+    /// The directory of the ledger and the git mirrors.
     pub data_dir: PathBuf,
-    /// Whether http:// and file:// are accepted.
+    /// Accepts http:// and file:// URLs.
     pub allow_insecure_sources: bool,
-    /// Syncs that are worked on at the same time, over all groups.
+    /// Number of Syncs that are reconciled concurrently, over all groups.
     pub concurrency: usize,
-    /// The kustomize to use; `None`: from PATH.
+    /// Path of kustomize; `None` to search PATH.
     pub kustomize: Option<PathBuf>,
-    /// The sops to use; `None`: from PATH.
+    /// Path of sops; `None` to search PATH.
     pub sops: Option<PathBuf>,
 }
 
-/// Why the controller does not start.
+/// The error of the start of the controller.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The ledger cannot be opened.
+    /// The ledger cannot be opened or written.
     #[error("cannot open or write the ledger in the data directory")]
     Ledger(#[from] LedgerError),
-    /// `--kustomize` names something that is none.
+    /// `--kustomize` does not name a kustomize.
     #[error("--kustomize")]
     Kustomize(#[source] RenderError),
-    /// `--sops` names something that is none.
+    /// `--sops` does not name a sops.
     #[error("--sops")]
     Sops(#[source] RenderError),
-    /// The management cluster does not take or give what the start needs.
+    /// The installation ID cannot be read or created.
     #[error("cannot read or create the installation ID")]
     Hub(#[from] HubError),
 }
 
-/// A controller that runs.
+/// A running controller.
 pub struct Controller {
     context: Arc<Context>,
     schedule: Arc<Schedule>,
@@ -87,8 +87,8 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Opens what is needed, reads the management cluster once, and starts the loops. Returns when all caches hold a
-    /// complete list and work has begun.
+    /// Opens the adapters, lists the objects of the management cluster, and starts the loops. Returns when all caches
+    /// have a complete list and the workers run.
     ///
     /// # Errors
     /// [`StartError`].
@@ -97,7 +97,7 @@ impl Controller {
         Self::start_on(ports, client, settings).await
     }
 
-    /// As [`Self::start`], on what is handed in.
+    /// Starts a controller with the given adapters; see [`Self::start`].
     ///
     /// # Errors
     /// [`StartError::Hub`] and [`StartError::Ledger`].
@@ -108,7 +108,7 @@ impl Controller {
         let resumed = Arc::new(AtomicBool::new(false));
         follow_all(&context, settings.namespace.as_ref(), &resumed, &stop, &mut tasks);
         context.objects.synced().await;
-        // From here on changes wake. One that comes between the list and this line is in the caches, which `resume`
+        // From here on, changes enqueue keys. A change between the list and this line is in the caches, which `resume`
         // reads afterwards.
         resumed.store(true, Ordering::SeqCst);
         restart::resume(&context).await?;
@@ -132,8 +132,8 @@ impl Controller {
         })
     }
 
-    /// Starts nothing more, waits a while for what has begun, and closes the ledger. An attempt that takes longer is
-    /// cut, which is what a crash would have done to it.
+    /// Starts no more work, waits for running attempts, and closes the ledger. An attempt that takes longer than the
+    /// grace period is aborted, as a crash would do.
     pub async fn stop(mut self) {
         self.stop.cancel();
         let drained = tokio::time::timeout(waits::STOP_GRACE, async {
@@ -151,7 +151,7 @@ impl Controller {
     }
 }
 
-/// How many workers a loop has.
+/// Returns the number of workers of a loop.
 fn workers_of(of: Loop, settings: &Settings) -> usize {
     match of {
         Loop::Source => SOURCE_WORKERS,
@@ -161,7 +161,7 @@ fn workers_of(of: Loop, settings: &Settings) -> usize {
     }
 }
 
-/// What the controller stands on outside simulations.
+/// Opens the adapters that are used outside simulations.
 async fn open(settings: &Settings) -> Result<Ports, StartError> {
     let (ledger, opened) = Ledger::open(&settings.data_dir).await?;
     tracing::info!(?opened, "ledger open");
@@ -188,7 +188,7 @@ async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Co
     Ok(assemble(ports, hub, installation, settings))
 }
 
-/// What the loops share, with empty caches.
+/// Creates the context of the loops, with empty caches.
 pub(super) fn assemble(ports: Ports, hub: Hub, installation: String, settings: &Settings) -> Context {
     let Ports {
         clock,
@@ -223,7 +223,8 @@ pub(super) fn assemble(ports: Ports, hub: Hub, installation: String, settings: &
     }
 }
 
-/// One lane per cluster in the queue of Syncs: what one cluster, or all bad ones together, may hold of the workers.
+/// Returns the lanes of the work queue of Syncs: one for each cluster. They limit the workers that one cluster, or all
+/// suspect clusters together, may occupy.
 fn lane_rules(
     settings: &Settings,
     syncs: &Arc<SyncCache>,
@@ -271,7 +272,7 @@ fn follow_all(
     follow_kind!(actions, on_action);
 }
 
-/// Deletes the content of Sources that are gone and of credentials that were replaced.
+/// Deletes the content of deleted Sources and of replaced credentials.
 async fn drop_unused_artifacts(context: &Context) {
     let sources: Vec<_> = context
         .objects
@@ -280,7 +281,7 @@ async fn drop_unused_artifacts(context: &Context) {
         .iter()
         .map(|source| ObjectKey::of(&**source))
         .collect();
-    // A Source that was not addressed yet may need what is there.
+    // A Source whose origin is unknown may need any content.
     let Some(keep) = context.caches.source.origins.fingerprints(&sources) else {
         return;
     };
@@ -291,7 +292,7 @@ async fn drop_unused_artifacts(context: &Context) {
     }
 }
 
-/// Housekeeping.
+/// Saves the due times and drops unused state, in intervals.
 async fn housekeep(context: Arc<Context>, schedule: Arc<Schedule>, stop: CancellationToken) {
     let mut save = tokio::time::interval(waits::SAVE_INTERVAL);
     let mut tidy = tokio::time::interval(waits::TIDY_INTERVAL);

@@ -1,8 +1,8 @@
-//! How many workers a lane may hold, and all suspect lanes together.
+//! Worker shares: the number of workers that a lane, and all suspect lanes together, may occupy.
 //!
-//! A key whose lane has its share waits here, outside the queue, so that neither a worker nor the keys behind it wait
-//! with it. It goes back to the queue, with its place in line, as soon as its lane has room. Each key is moved once
-//! into a lane and once out of it for each reconcile, whatever waits beside it.
+//! A key whose lane has no free worker waits outside the queue, so that it blocks neither a worker nor the keys behind
+//! it. It returns to the queue, at its old position, as soon as its lane has a free worker. For each reconcile a key
+//! moves into its lane at most once and out of it once, independent of other waiting keys.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -10,26 +10,26 @@ use tokio::time::Instant;
 
 use super::object_key::ObjectKey;
 
-/// One cluster may hold one worker in so many, which is one of the default `--concurrency`: so many clusters are worked
-/// on at once.
+/// Divisor of the workers of one lane. With the default `--concurrency`, one lane gets one worker, so that this number
+/// of clusters are reconciled concurrently.
 const WORKERS_PER_LANE: usize = 20;
-/// All suspect clusters together may hold one worker in so many. The other half is left for the clusters that answer.
+/// Divisor of the workers of all suspect lanes together. The other half remains for clusters that respond.
 const WORKERS_PER_SUSPECT: usize = 2;
 
-/// A place in line: the time that a key is due, and a number for the order among equal times.
+/// A position in the queue: the due time of a key, and a number that orders equal times.
 pub(super) type Place = (Instant, u64);
 
-/// The most workers at once.
+/// The maximum numbers of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// For one lane.
+    /// Workers of one lane.
     pub lane: usize,
-    /// For all suspect lanes together.
+    /// Workers of all suspect lanes together.
     pub suspects: usize,
 }
 
 impl Limits {
-    /// The limits where there are so many workers: a twentieth for a lane, half for the suspects.
+    /// Returns the limits for a number of workers: a twentieth for each lane, half for the suspect lanes.
     #[must_use]
     pub fn of(workers: usize) -> Self {
         Self {
@@ -39,21 +39,21 @@ impl Limits {
     }
 }
 
-/// What a key that is worked on holds; given back by [`WorkerShares::release`].
+/// A worker that a key occupies. [`WorkerShares::release`] returns it.
 #[derive(Debug)]
 pub(super) struct OccupiedWorker {
     lane: ObjectKey,
     suspect: bool,
 }
 
-/// Who holds what, and who waits.
+/// The occupied workers and the waiting keys of all lanes.
 #[derive(Debug)]
 pub(super) struct WorkerShares {
     limits: Limits,
     lanes: HashMap<ObjectKey, Lane>,
-    /// Workers that suspect lanes hold.
+    /// Number of workers that suspect lanes occupy.
     suspects: usize,
-    /// Lanes with a key that waits because the suspects hold all that they may; each once.
+    /// Lanes with a key that waits because the suspect lanes occupy all their workers; each lane once.
     held_back: VecDeque<ObjectKey>,
 }
 
@@ -74,7 +74,7 @@ impl WorkerShares {
         }
     }
 
-    /// Takes a worker for a key of `lane`, or lets the key wait.
+    /// Takes a worker for a key of `lane`, or adds the key to the waiting keys of the lane.
     pub(super) fn take(
         &mut self,
         lane: &ObjectKey,
@@ -102,7 +102,7 @@ impl WorkerShares {
         })
     }
 
-    /// Gives a worker back. Returns the keys that may try now, at most two.
+    /// Returns a worker. Returns the keys that may try again, at most two.
     pub(super) fn release(&mut self, held: OccupiedWorker) -> Vec<(Place, ObjectKey)> {
         let OccupiedWorker { lane, suspect } = held;
         if let Some(share) = self.lanes.get_mut(&lane) {
@@ -110,7 +110,8 @@ impl WorkerShares {
         }
         self.suspects -= usize::from(suspect);
         let mut free: Vec<_> = self.first_of(&lane).into_iter().collect();
-        // Whichever lane gives it back: the last one may have been suspect no longer when it began.
+        // Any lane that returns a worker may let a held-back lane continue: the last suspect lane may not have been
+        // suspect when it took its worker.
         if self.suspects < self.limits.suspects {
             free.extend(self.first_held_back());
         }
@@ -118,12 +119,12 @@ impl WorkerShares {
         free
     }
 
-    /// Takes a key out of those that wait: its lane may be as good as any by now.
+    /// Removes a key from the waiting keys: its lane may no longer be suspect.
     pub(super) fn unpark(&mut self, lane: &ObjectKey, place: Place) -> Option<ObjectKey> {
         self.lanes.get_mut(lane)?.waiting.remove(&place)
     }
 
-    /// The first that waits in a lane that has room.
+    /// Returns the first waiting key of a lane with a free worker.
     fn first_of(&mut self, lane: &ObjectKey) -> Option<(Place, ObjectKey)> {
         let share = self.lanes.get_mut(lane)?;
         if share.active >= self.limits.lane {
@@ -132,15 +133,15 @@ impl WorkerShares {
         share.waiting.pop_first()
     }
 
-    /// The first of the lane that was held back first. A lane that has none left, or no room, is passed over: its own
-    /// worker lets its keys go on.
+    /// Returns the first waiting key of the lane that was held back first. A lane without waiting keys or without a
+    /// free worker is skipped: its own workers let its keys continue.
     fn first_held_back(&mut self) -> Option<(Place, ObjectKey)> {
         while let Some(lane) = self.held_back.pop_front() {
             if let Some(share) = self.lanes.get_mut(&lane) {
                 share.held_back = false;
             }
             if let Some(found) = self.first_of(&lane) {
-                // More of this lane wait for the suspects: behind the other lanes.
+                // The other waiting keys of this lane come after the other lanes.
                 if let Some(share) = self.lanes.get_mut(&lane)
                     && !share.waiting.is_empty()
                 {

@@ -1,7 +1,7 @@
-//! How fast work may start: one bucket for the operator, one per cluster, one per git host.
+//! Rate limits of starts: one token bucket for the controller, one for each cluster, and one for each git host.
 //!
-//! These are rates of *starts*. How much is under way at once is bounded elsewhere: by the number of Sync
-//! workers (`--concurrency`), by each group's `maxConcurrency`, and by each member's own request limits.
+//! The buckets limit how often work *starts*. Concurrency is limited elsewhere: by the number of Sync workers
+//! (`--concurrency`), by `maxConcurrency` of each group, and by the request limits of each member.
 
 use std::hash::Hash;
 use std::num::NonZeroU32;
@@ -19,36 +19,37 @@ use starling_net::clock::RuntimeClock;
 use super::cache::ObjectKey;
 use crate::controller::waits;
 
-/// Attempts that may start per second, over all clusters. An attempt is tens of requests, so this is far above
-/// what one controller carries out; it keeps a mistake (a thousand Syncs asked for at once) from being a storm.
+/// Attempts that may start per second over all clusters. An attempt has tens of requests, so this is far above the
+/// throughput of one controller. The limit protects against mistakes, such as a thousand Syncs that are requested at
+/// once.
 const ATTEMPTS: NonZeroU32 = NonZeroU32::new(200).unwrap();
 /// Attempts that may start per second on one cluster.
 const ATTEMPTS_PER_CLUSTER: NonZeroU32 = NonZeroU32::new(5).unwrap();
-/// Attempts on one cluster that may start at once after a quiet time: a group's entries.
+/// Attempts on one cluster that may start at once after an idle time: one for each entry of a group.
 const CLUSTER_BURST: NonZeroU32 = NonZeroU32::new(20).unwrap();
-/// Requests per second to one git host. Public hosts begin to refuse in the range of a few per second.
+/// Requests per second to one git host. Public hosts begin to reject requests at a few per second.
 const REQUESTS_PER_HOST: NonZeroU32 = NonZeroU32::new(5).unwrap();
-/// Requests to one git host that may start at once after a quiet time.
+/// Requests to one git host that may start at once after an idle time.
 const HOST_BURST: NonZeroU32 = NonZeroU32::new(20).unwrap();
 
-/// A bucket.
+/// A token bucket.
 type Bucket = RateLimiter<NotKeyed, InMemoryState, RuntimeClock, NoOpMiddleware<Duration>>;
-/// A bucket per key.
+/// A token bucket for each key.
 type Buckets<K> = RateLimiter<K, DefaultKeyedStateStore<K>, RuntimeClock, NoOpMiddleware<Duration>>;
 
-/// The buckets. They and the waits for them go by the runtime's clock.
+/// The token buckets. They use the clock of the runtime.
 pub struct StartRates {
-    operator: Bucket,
+    controller: Bucket,
     clusters: Buckets<ObjectKey>,
     hosts: Buckets<String>,
-    /// Waits so far: what one is put off by follows from its number, so that no generator is needed.
+    /// Number of waits so far. It seeds the jitter of a wait, so that no random generator is needed.
     waits: AtomicU64,
 }
 
 impl Default for StartRates {
     fn default() -> Self {
         Self {
-            operator: RateLimiter::direct_with_clock(Quota::per_second(ATTEMPTS), RuntimeClock::start()),
+            controller: RateLimiter::direct_with_clock(Quota::per_second(ATTEMPTS), RuntimeClock::start()),
             clusters: buckets(Quota::per_second(ATTEMPTS_PER_CLUSTER).allow_burst(CLUSTER_BURST)),
             hosts: buckets(Quota::per_second(REQUESTS_PER_HOST).allow_burst(HOST_BURST)),
             waits: AtomicU64::new(0),
@@ -66,12 +67,13 @@ impl StartRates {
         while let Err(early) = self.clusters.check_key(cluster) {
             self.wait(self.clusters.clock(), &early).await;
         }
-        while let Err(early) = self.operator.check() {
-            self.wait(self.operator.clock(), &early).await;
+        while let Err(early) = self.controller.check() {
+            self.wait(self.controller.clock(), &early).await;
         }
     }
 
-    /// Waits until a request to this git host may start; a repository without a host is a local folder.
+    /// Waits until a request to this git host may start. A repository without a host is a local directory and needs no
+    /// wait.
     pub async fn wait_for_request(&self, host: Option<&str>) {
         let Some(host) = host.map(str::to_owned) else {
             return;
@@ -81,14 +83,14 @@ impl StartRates {
         }
     }
 
-    /// Waits until the bucket has something again, and a little longer.
+    /// Waits until the bucket has a token, plus jitter.
     async fn wait(&self, clock: &RuntimeClock, early: &NotUntil<Duration>) {
         let number = self.waits.fetch_add(1, Ordering::Relaxed);
         let jitter = spread(waits::START_JITTER, hash64(&[&number.to_string()]));
         tokio::time::sleep(early.wait_time_from(clock.now()) + jitter).await;
     }
 
-    /// Drops buckets that are full again; otherwise every cluster that ever existed would keep one.
+    /// Drops full buckets; otherwise every Cluster that ever existed would keep one.
     pub fn tidy(&self) {
         self.clusters.retain_recent();
         self.hosts.retain_recent();

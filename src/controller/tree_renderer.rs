@@ -1,4 +1,4 @@
-//! Manifests from the trees of artifacts: what [`RenderCache`](super::renders::RenderCache) keeps is made here.
+//! Renders the trees of artifacts. [`RenderCache`](super::caches::renders::RenderCache) keeps the results.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use super::artifacts::{ArtifactStores, Artifacts as _};
 use super::manifests::ManifestBuilder;
 use super::manifests::{RenderFailure, RenderJob, Rendered};
 
-/// Exports a tree into a private folder and renders it there.
+/// A builder that exports a tree into a private directory and renders it there.
 pub(crate) struct TreeRenderer {
     artifacts: ArtifactStores,
     renderer: Renderer,
 }
 
 impl TreeRenderer {
-    /// Renders trees of `artifacts` with `renderer`.
+    /// Creates a builder that renders trees of `artifacts` with `renderer`.
     pub(crate) fn new(artifacts: ArtifactStores, renderer: Renderer) -> Self {
         Self { artifacts, renderer }
     }
@@ -61,7 +61,7 @@ impl ManifestBuilder for TreeRenderer {
     ) -> BoxFuture<'a, Result<Rendered, RenderFailure>> {
         let (values, owner) = (job.values.clone(), job.owner.to_owned());
         let left_to_others = job.left_to_others.clone();
-        // Serialising thousands of objects is work; it must not hold up the reactor.
+        // Serialization of thousands of objects takes time and must not block the runtime.
         let finished = tokio::task::spawn_blocking(move || {
             finish(&manifests, &values, &owner).map(|set| Rendered {
                 set: left_to_others.apply_to(set),

@@ -1,109 +1,107 @@
-//! How long the controller waits: every wait and limit of its loops, its gates and its requests to the management
-//! cluster, with where its number comes from, and the jitter that keeps what began together from being done together
-//! for ever. Waits that a decision of `starling_core` contains stand beside the decision, and the times for which
-//! a cache keeps something beside the cache.
+//! Waits and timeouts of the controller: of its loops, its gates and its requests to the management cluster, each with
+//! the source of its number; and the jitter that prevents that objects with the same start are handled at the same time
+//! forever. Waits that belong to a decision of `starling_core` are beside the decision, and the times for which a cache
+//! keeps values are beside the cache.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use starling_core::digest::{hash64, spread};
 
-/// Wait after the first failure to read a repository; doubles. A git host that restarts is back
-/// within seconds.
+/// Wait after the first failure to read a repository; doubles. A git host that restarts is back within seconds.
 pub(super) const SOURCE_RETRY: Duration = Duration::from_secs(5);
-/// Shortest interval of a Source. Below it a mirror would be asked again before the answer of a distant host is there.
+/// Shortest interval of a Source. With a shorter one the next request would start before a distant host has responded.
 pub(super) const SOURCE_MIN_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often a cluster is probed while no other request is sent to it: at a thousand clusters, 17 requests a second.
+/// Interval of the probes of a cluster without other requests: with a thousand clusters, 17 requests per second.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(60);
-/// Limit of one probe. Shorter than a request of an attempt: a cluster that takes longer to say who it is cannot be
-/// worked on either.
+/// Timeout of a probe. It is shorter than that of a request of an attempt: a cluster that takes longer to identify
+/// itself cannot be worked on.
 pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Wait after the first failed probe; doubles up to [`PROBE_INTERVAL`]. An API server that restarts needs a few
 /// seconds.
 pub(super) const PROBE_RETRY: Duration = Duration::from_secs(2);
-/// Added to the wait for an open circuit breaker, so that the wait is over when the cluster is reconciled: ten times
-/// the resolution of tokio's timer (1 ms).
+/// Addition to the wait for an open circuit breaker, so that the wait has ended when the cluster is reconciled: ten
+/// times the resolution of tokio's timer (1 ms).
 pub(super) const BREAKER_MARGIN: Duration = Duration::from_millis(10);
-/// How old `lastProbeTime` may get while nothing else changes: at a thousand clusters, three writes a second.
+/// Maximum age of `lastProbeTime` while nothing else changes: with a thousand clusters, three writes per second.
 pub(super) const PROBE_TIME_AGE: SignedDuration = SignedDuration::from_mins(5);
-/// Limit of the request for a token: as for a probe, a token is one small request.
+/// Timeout of a request for a token, which is one small request, as a probe is.
 pub(super) const TOKEN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Shortest `interval`, `timeout` and wait for a dependency of a Sync. Zero would make a Sync wake itself without end.
+/// Shortest `interval`, `timeout` and wait for a dependency of a Sync. With zero a Sync would requeue itself in a loop.
 pub(super) const SYNC_MIN: Duration = Duration::from_secs(1);
-/// Limit of one health check. It ends on time however slow the member is, and the next one goes on where it ended. As
-/// long as a request to the management cluster may take.
+/// Timeout of one health check. The check ends in time however slow the member is, and the next check continues. As
+/// long as the timeout of a request to the management cluster.
 pub(super) const HEALTH_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a member may take to show that it is reachable after an attempt ran out of time: half a probe, since the
-/// attempt itself has waited already.
+/// Timeout of the probe after an attempt that timed out: half of a probe's timeout, since the attempt has already
+/// waited.
 pub(super) const REACHABLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// First wait for objects that are being deleted; doubles. Most are gone within seconds.
+/// Wait after the first check of objects that are being deleted; doubles. Most objects are deleted within seconds.
 pub(super) const DELETING_RETRY: Duration = Duration::from_secs(2);
-/// Wait after the management cluster did not answer whether the parent of a Sync is being deleted. It is one request to
-/// a server that every other loop needs too.
+/// Wait after the management cluster could not report whether the parent of a Sync is being deleted. The request is
+/// small, and every other loop needs the server too.
 pub(super) const PARENT_RETRY: Duration = Duration::from_secs(5);
 
-/// How long the same clusters have to be about to leave a group before they do. Labels that a script removes one by one
-/// come faster than this, and count together.
+/// Time for which the same clusters must be about to leave a group before they leave. A script that removes labels one
+/// by one is faster than this, so that its changes count together.
 pub(super) const DESELECTION_SETTLE: Duration = Duration::from_secs(3);
-/// Wait after an admission that the management cluster did not take: its slot is idle until then.
+/// Wait after an admission that was not written: the slot is idle until then.
 pub(super) const ADMISSION_RETRY: Duration = Duration::from_secs(1);
-/// Wait after a removal that the management cluster did not take.
+/// Wait after a removal that was not written.
 pub(super) const REMOVAL_RETRY: Duration = Duration::from_secs(2);
-/// Wait after a release digest could not be computed: the clusters report why, and so does the log.
+/// Wait after a release digest could not be computed. The clusters and the log report the error.
 pub(super) const BUILD_RETRY: Duration = Duration::from_secs(30);
-/// Wait after the management cluster did not answer, or did not take something, while a group is being deleted;
-/// doubles.
+/// Wait after a failed request to the management cluster while a group is being deleted; doubles.
 pub(super) const GROUP_DELETION_RETRY: Duration = Duration::from_secs(5);
 
-/// Wait after a reconcile that could not even report, or that panicked; doubles.
+/// Wait after a reconcile that could not report its error, or that panicked; doubles.
 pub(super) const RECONCILE_RETRY: Duration = Duration::from_secs(1);
-/// The longest of those waits. A failure of this kind is about what is wrong around an object, not about its own backoff, so an object that
-/// is well again is reconciled within a minute.
+/// Maximum of these waits. Such an error is in the surroundings of an object and not in the object, so that the object
+/// is reconciled within a minute after the error ends.
 pub(super) const RECONCILE_LONGEST_RETRY: Duration = Duration::from_secs(60);
 
-/// Limit of one request to the management cluster. kube has none of its own.
+/// Timeout of a request to the management cluster. kube has no default.
 pub(super) const HUB_TIMEOUT: Duration = Duration::from_secs(30);
-/// Limit of one event: a slow management cluster must not hold up what the event is about.
+/// Timeout of the write of an event: a slow management cluster must not delay the reconcile that writes the event.
 pub(super) const EVENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Wait after the first failure of a watch; doubles.
 pub(super) const WATCH_RETRY: Duration = Duration::from_millis(800);
-/// The longest wait. client-go's is three times as long; but a cache that learns late that the management cluster is
-/// back, or has compacted its history, is out of date for as long.
+/// Maximum wait of a watch. client-go waits three times as long, but the cache is out of date until the watch learns
+/// that the management cluster is back or has compacted its history.
 pub(super) const WATCH_LONGEST_RETRY: Duration = Duration::from_secs(10);
-/// The least wait after a failure, whatever the backoff says: it keeps the loop from spinning.
+/// Minimum wait after a failure of a watch, whatever the backoff is. It prevents a busy loop.
 pub(super) const WATCH_LEAST_RETRY: Duration = Duration::from_millis(10);
-/// How long a watch must go without a failure for its waits to begin anew: one that lists and then fails, again and
-/// again, would list in a loop.
+/// Time without a failure after which the backoff of a watch is reset. Otherwise a watch that lists and then fails
+/// would list in a loop.
 pub(super) const WATCH_STEADY: Duration = Duration::from_secs(60);
 
-/// How long the test of an answer may take: an expression may go through the series of an answer several times over.
+/// Timeout of the test of a response: an expression may read all series of a response several times.
 pub(super) const METRIC_TEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Wait between two attempts to delete a Job whose gate is not open any more.
+/// Wait between two attempts to delete a Job whose gate is no longer open.
 pub(super) const JOB_DELETION_RETRY: Duration = Duration::from_secs(2);
 
-/// How long a start that had to wait may be put off further, so that those who waited do not start together.
+/// Maximum jitter of a start that had to wait, so that waiting starts do not happen at the same time.
 pub(super) const START_JITTER: Duration = Duration::from_millis(50);
-/// How long a stop waits for attempts that have begun.
+/// Time that a stop waits for running attempts.
 pub(super) const STOP_GRACE: Duration = Duration::from_secs(20);
-/// How often the queue's times go into the ledger. They spare work after a restart and nothing else depends on
-/// them, so a second of them may be lost.
+/// Interval of the writes of due times to the ledger. They only save work after a restart, so that the loss of one
+/// second is acceptable.
 pub(super) const SAVE_INTERVAL: Duration = Duration::from_secs(1);
-/// How often what is no longer used is dropped.
+/// Interval of the housekeeping.
 pub(super) const TIDY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// `interval`, a tenth more or less by `seed`.
+/// Returns `interval` plus or minus up to a tenth, by `seed`.
 pub(super) fn around(interval: Duration, seed: &str) -> Duration {
     interval - interval / 10 + spread(interval / 5, hash64(&[seed]))
 }
 
-/// `wait`, up to a tenth more by `seed`: for waits that must not be cut short.
+/// Returns `wait` plus up to a tenth, by `seed`, for waits that must not be shortened.
 pub(super) fn at_least(wait: Duration, seed: &str) -> Duration {
     wait + spread(wait / 10, hash64(&[seed]))
 }
 
-/// The time `wait` after `now`; the end of time where that is further than a timestamp goes.
+/// Returns the time `wait` after `now`; the maximum if the time exceeds the range of a timestamp.
 pub(super) fn from(now: Timestamp, wait: Duration) -> Timestamp {
     let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
     now.checked_add(wait).unwrap_or(Timestamp::MAX)

@@ -1,4 +1,4 @@
-//! One watch per kind: it feeds the cache, and what changed wakes who depends on it.
+//! Watches: one for each kind. A watch updates the cache of its kind and reports the changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::cache::{Cache, Change, SecondaryIndex};
 use super::hub::{Hub, Kind};
 use crate::controller::waits;
 
-/// How long to wait after each failure in a row.
+/// The backoff of a watch after consecutive failures.
 struct WatchBackoff {
     kind: String,
     failures: u32,
@@ -46,10 +46,10 @@ impl Backoff for WatchBackoff {
     }
 }
 
-/// Follows all objects of one kind until `stop`, in one namespace or in all.
+/// Watches all objects of one kind until `stop`, in one namespace or in all.
 ///
-/// The list is a consistent read (kube's default): a controller that was killed right after an admission must
-/// not start from a list that lacks it.
+/// The list is a consistent read (kube's default): a controller that was killed right after an admission must not start
+/// from a list without it.
 pub(super) async fn follow<K, B>(
     hub: Hub,
     namespace: Option<String>,
@@ -65,8 +65,7 @@ pub(super) async fn follow<K, B>(
         None => Api::all(hub.client()),
     };
     let kind = K::kind(&());
-    // A watch error is not worth ending anything for; the backoff keeps an API server that is away from being
-    // asked in a loop.
+    // An error of a watch ends nothing. The backoff prevents requests in a loop while the API server is not available.
     let events = watcher(api, watcher::Config::default())
         .backoff(ResetTimerBackoff::new(
             WatchBackoff::of(&kind),
@@ -77,8 +76,8 @@ pub(super) async fn follow<K, B>(
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
-                // What the first list brings wakes nobody: a start reconciles all of it, at its own pace. The cache
-                // counts as complete before its changes are reported, so `on_change` need not know of the start.
+                // The first list enqueues no keys: a start enqueues all objects, spread over time. The cache counts as
+                // complete before its changes are reported, so `on_change` does not handle the start.
                 let is_news = cache.is_synced();
                 let changes = cache.observe_event(event);
                 if is_news {
@@ -116,8 +115,8 @@ mod tests {
         api.patch(name, &params, &Patch::Apply(&source)).await.unwrap();
     }
 
-    /// Guards against a herd at a start: the changes of the first list woke everything that there is, where telling
-    /// them took longer than the rest of the start.
+    /// Guards against all keys being enqueued at once after a start: the changes of the first list enqueued every
+    /// object if their report took longer than the rest of the start.
     #[tokio::test(flavor = "multi_thread")]
     async fn what_the_first_list_brings_wakes_nobody() {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();

@@ -1,4 +1,4 @@
-//! Workers: take a key, hand it to its loop, note when it is due again.
+//! Workers: take a key, pass it to its loop, and requeue it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::panic::AssertUnwindSafe;
@@ -17,10 +17,10 @@ use super::queues::Loop;
 use super::reconcile::{self, ReconcileError};
 use crate::controller::waits;
 
-/// Hands a key to its loop.
+/// Passes a key to its loop.
 async fn reconcile(of: Loop, context: &Context, key: &ObjectKey) -> Result<Next, ReconcileError> {
-    // Absence means something only in a complete list, and no worker starts before there is one. No other worker
-    // has this key, so nothing of the object is under way.
+    // Absence is conclusive only in a complete list, and no worker starts before the lists are complete. No other
+    // worker has this key, so no other reconcile of the object runs.
     if !context.objects.contains(of, key) {
         context.caches.forget(of, key);
         return Ok(Next::OnEvent);
@@ -33,7 +33,7 @@ async fn reconcile(of: Loop, context: &Context, key: &ObjectKey) -> Result<Next,
     }
 }
 
-/// Times that are not in the ledger yet; `None`: the key waits for no time.
+/// Due times that are not in the ledger yet; `None` if the key waits for no time.
 #[derive(Default)]
 pub(super) struct Schedule(Mutex<BTreeMap<(Loop, ObjectKey), Option<Timestamp>>>);
 
@@ -45,7 +45,7 @@ impl Schedule {
             .insert((of, key.clone()), due);
     }
 
-    /// Writes what changed since the last call into the ledger, in one commit.
+    /// Writes the changes since the last call to the ledger, in one commit.
     pub(super) async fn save(&self, context: &Context) {
         let changed = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let (mut set, mut gone) = (Vec::new(), Vec::new());
@@ -74,10 +74,10 @@ impl Schedule {
     }
 }
 
-/// Failures in a row, by key.
+/// Consecutive failures by key.
 type Failures = Mutex<HashMap<ObjectKey, u32>>;
 
-/// What the workers of one loop share.
+/// The shared state of the workers of one loop.
 pub(super) struct Workers {
     of: Loop,
     context: Arc<Context>,
@@ -95,7 +95,7 @@ impl Workers {
         }
     }
 
-    /// One worker, until `stop`; what it has begun it finishes.
+    /// Runs one worker until `stop`. The worker finishes its current key.
     pub(super) async fn work(self: Arc<Self>, stop: CancellationToken) {
         let queue = self.of.queue(&self.context.queues);
         loop {
@@ -120,7 +120,7 @@ impl Workers {
         }
     }
 
-    /// Reconciles an object. One bad object must end neither the process nor a worker.
+    /// Reconciles an object. A faulty object must end neither the process nor a worker.
     async fn reconcile(&self, key: &ObjectKey) -> Next {
         let kind = self.of.as_str();
         let result = AssertUnwindSafe(reconcile(self.of, &self.context, key))

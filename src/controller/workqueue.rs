@@ -1,15 +1,14 @@
-//! The work queue: which objects are reconciled next, and when.
+//! The work queue: the keys to reconcile, and their times.
 //!
-//! The rules are those of client-go's workqueue, which controllers of this field are written against: a key
-//! waits once however often it is added; the earlier of two times wins; a key that is added while it is being
-//! worked on is worked on again afterwards, never twice at a time. An activation carries no data, so adding a
-//! key once too often costs one reconcile and nothing else.
+//! The rules are those of client-go's workqueue, which Kubernetes controllers rely on: a key waits once however often
+//! it is added; the earlier of two times wins; a key that is added while a worker has it is taken again afterwards,
+//! never twice at a time. A key carries no data, so a needless addition only costs one reconcile.
 //!
-//! A queue may have lanes: a key whose lane holds its share of the workers waits without holding one, and without
-//! holding up the keys behind it ([`super::shares`]). Its time and its place in line stay as they were.
+//! A queue may have lanes: a key whose lane occupies its share of the workers waits without a worker, and does not
+//! block the keys behind it ([`super::shares`]). Its time and its position stay the same.
 //!
-//! kube's own `Controller` is not used: it opens a watch per trigger and hides deletions from shared streams,
-//! and here one watch per kind serves all reconcilers (ADR 0006).
+//! kube's own `Controller` is not used: it opens a watch for each trigger and hides deletions from shared streams,
+//! while here one watch for each kind serves all reconcilers (ADR 0006).
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -32,13 +31,13 @@ pub struct Workqueue {
 /// The lane of a key.
 pub type LaneOf = Box<dyn Fn(&ObjectKey) -> Option<ObjectKey> + Send + Sync>;
 
-/// Which lane a key belongs to, and how much of the workers each may hold.
+/// The lanes of a queue, and the workers that they may occupy.
 pub struct LaneRules {
-    /// The lane of a key; `None`: it belongs to none.
+    /// The lane of a key; `None` if the key has no lane.
     pub lane_of: LaneOf,
-    /// Whether a lane may hold its workers up.
+    /// Returns whether a lane may block its workers for long.
     pub is_suspect: Box<dyn Fn(&ObjectKey) -> bool + Send + Sync>,
-    /// The most workers at once.
+    /// The maximum numbers of workers.
     pub limits: Limits,
 }
 
@@ -52,23 +51,24 @@ impl fmt::Debug for LaneRules {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What waits for its time or a worker, by time; the number keeps keys of one time apart, in the order they came.
+    /// Keys that wait for their time or for a worker, by time. The number orders keys with equal times by their
+    /// addition.
     due: BTreeMap<Place, ObjectKey>,
-    /// Where each waiting key stands: in `due`, or in its lane.
+    /// The position of each waiting key: in `due` or in its lane.
     position: HashMap<ObjectKey, Position>,
-    /// Keys that are being worked on, and what they hold of their lane.
+    /// Keys that workers have, with the worker that each occupies.
     active: HashMap<ObjectKey, Option<OccupiedWorker>>,
-    /// Keys that were added while active, and for when.
+    /// Keys that were added while active, with their times.
     again: HashMap<ObjectKey, Instant>,
     next_number: u64,
-    /// Empty: no lanes.
+    /// The lanes; `None` for a queue without lanes.
     lanes: Option<(LaneRules, WorkerShares)>,
 }
 
 #[derive(Clone, Debug)]
 struct Position {
     place: Place,
-    /// The lane in which it waits for a worker; `None`: it is in `due`.
+    /// The lane in which the key waits for a worker; `None` if the key is in `due`.
     parked: Option<ObjectKey>,
 }
 
@@ -80,7 +80,7 @@ impl State {
             return;
         }
         match self.position.get(&key).cloned() {
-            // What waits for its lane is due already. Something has changed, so the lane may be another one by now.
+            // A key that waits in its lane is already due. The object has changed, so that its lane may be another one.
             Some(Position {
                 place,
                 parked: Some(lane),
@@ -106,7 +106,10 @@ impl State {
         self.position.insert(key, Position { place, parked: None });
     }
 
-    /// The first key that is due and whose lane has room, taken; or when one will be due.
+    /// Takes the first key that is due and whose lane has a free worker.
+    ///
+    /// # Errors
+    /// The time at which the next key is due, if any.
     fn take(&mut self, now: Instant) -> Result<ObjectKey, Option<Instant>> {
         while let Some(((at, _), _)) = self.due.first_key_value() {
             if *at > now {
@@ -130,10 +133,10 @@ impl State {
         Err(None)
     }
 
-    /// Takes a worker of the key's lane.
+    /// Takes a worker for a key.
     ///
     /// # Errors
-    /// The lane in which the key waits now.
+    /// The lane in which the key now waits.
     fn hold(&mut self, key: &ObjectKey, place: Place) -> Result<Option<OccupiedWorker>, ObjectKey> {
         let Some((rules, shares)) = &mut self.lanes else {
             return Ok(None);
@@ -145,7 +148,7 @@ impl State {
         shares.take(&lane, suspect, place, key).map(Some).ok_or(lane)
     }
 
-    /// Ends the work on a key. Returns whether there is something to take now that was not there before.
+    /// Ends the work on a key. Returns whether a further key can be taken now.
     fn done(&mut self, key: &ObjectKey) -> bool {
         let held = self.active.remove(key).flatten();
         let free = match (held, &mut self.lanes) {
@@ -165,7 +168,7 @@ impl State {
 }
 
 impl Workqueue {
-    /// A queue with lanes.
+    /// Creates a queue with lanes.
     #[must_use]
     pub fn with_lanes(rules: LaneRules) -> Self {
         let shares = WorkerShares::new(rules.limits);
@@ -179,12 +182,12 @@ impl Workqueue {
         }
     }
 
-    /// Adds `key`: it is reconciled as soon as a worker is free.
+    /// Adds `key`, which is reconciled as soon as a worker is free.
     pub fn add(&self, key: ObjectKey) {
         self.add_at(key, Instant::now());
     }
 
-    /// Adds `key` for after `delay`, or earlier if it was added for earlier.
+    /// Adds `key` with a delay. An earlier time of the key stays.
     pub fn add_after(&self, key: ObjectKey, delay: Duration) {
         self.add_at(key, Instant::now() + delay);
     }
@@ -194,14 +197,14 @@ impl Workqueue {
         self.changed.notify_one();
     }
 
-    /// The next key, once it is due; it is active until [`Self::done`].
+    /// Waits for the next due key and returns it. The key is active until [`Self::done`].
     pub async fn next(&self) -> ObjectKey {
         loop {
             let changed = self.changed.notified();
             let taken = self.lock().take(Instant::now());
             match taken {
                 Ok(key) => {
-                    // Another worker may be asleep until a time that is no longer the first.
+                    // Another worker may sleep until a time that is no longer the first.
                     self.changed.notify_one();
                     return key;
                 }
@@ -217,7 +220,7 @@ impl Workqueue {
         }
     }
 
-    /// Work on `key` is over; what was asked for meanwhile waits from now on.
+    /// Ends the work on `key`. Keys that were added in the meantime wait from now on.
     pub fn done(&self, key: &ObjectKey) {
         let changed = self.lock().done(key);
         if changed {
@@ -225,7 +228,7 @@ impl Workqueue {
         }
     }
 
-    /// How many keys wait, and how many are worked on.
+    /// Returns the numbers of waiting and of active keys.
     #[must_use]
     pub fn len(&self) -> (usize, usize) {
         let state = self.lock();
@@ -233,7 +236,7 @@ impl Workqueue {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        // Nothing panics while holding it; if something did, the table itself is still sound.
+        // Nothing panics while holding the lock; if something did, the state would still be consistent.
         self.state
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -305,7 +308,8 @@ mod tests {
         assert_eq!(seen, ["b", "c", "late"]);
     }
 
-    /// Keys read `CLUSTER-N`; lanes named `s…` are suspect while `suspects` says so.
+    /// Returns a queue whose keys are `CLUSTER-N`. Lanes with names that begin with `s` are suspect while `suspects` is
+    /// true.
     fn laned(limits: Limits, suspects: &Arc<AtomicBool>) -> Workqueue {
         let suspects = suspects.clone();
         Workqueue::with_lanes(LaneRules {
@@ -322,7 +326,7 @@ mod tests {
         Arc::new(AtomicBool::new(true))
     }
 
-    /// All that can be taken now.
+    /// Takes all keys that can be taken now.
     fn taken(queue: &Workqueue) -> Vec<String> {
         std::iter::from_fn(|| queue.next().now_or_never())
             .map(|key| key.name)
@@ -344,7 +348,7 @@ mod tests {
         }
         assert_eq!(taken(&queue), ["a-1", "a-2", "b-1", "none"]);
         assert_eq!(queue.len(), (2, 4));
-        // Asked for again, it keeps its place, and there is still no room.
+        // A key that is added again keeps its position, and its lane still has no free worker.
         queue.add(key("a-4"));
         assert!(taken(&queue).is_empty());
         queue.done(&key("b-1"));
@@ -370,7 +374,7 @@ mod tests {
         assert!(taken(&queue).is_empty());
         queue.done(&key("s2-1"));
         assert_eq!(taken(&queue), ["s3-1"]);
-        // It is not suspect any more: the next time that it is added, it is taken.
+        // The lane is no longer suspect: the next addition of the key takes it.
         suspects.store(false, Ordering::SeqCst);
         queue.add(key("s4-1"));
         assert_eq!(taken(&queue), ["s4-1"]);
@@ -380,7 +384,7 @@ mod tests {
         assert_eq!((taken(&queue), queue.len()), (vec![], (0, 0)));
     }
 
-    /// Guards against a key that waits for suspects which are none any more: it would never get a worker.
+    /// Guards against a key that waits for suspect lanes that no longer exist: it would never get a worker.
     #[tokio::test(start_paused = true)]
     async fn who_waited_for_suspects_goes_on_when_they_are_well() {
         let suspects = suspicion();
@@ -399,8 +403,8 @@ mod tests {
         assert_eq!(seen, ["s2-1", "s3-1", "s4-1"]);
     }
 
-    /// Any sequence of adds, takes, ends and changes of mood: no share is exceeded, no key is worked on twice at a
-    /// time, and when all work ends every key that was added was taken after it.
+    /// Checks any sequence of additions, takes, ends and changes of suspects: no share is exceeded, no key is active
+    /// twice at a time, and after all work every added key was taken after its addition.
     #[test]
     fn no_key_is_lost_and_no_share_exceeded_whatever_happens() {
         use proptest::prelude::*;
@@ -433,7 +437,7 @@ mod tests {
             runtime.block_on(async {
                 let suspects = suspicion();
                 let queue = laned(limits, &suspects);
-                // Key, and whether it was suspect when it was taken.
+                // The key, and whether its lane was suspect when the key was taken.
                 let mut active: Vec<(ObjectKey, bool)> = Vec::new();
                 let mut owed = BTreeSet::new();
                 let is_suspect = |key: &ObjectKey, suspects: bool| key.name.starts_with('s') && suspects;

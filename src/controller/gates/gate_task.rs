@@ -1,4 +1,4 @@
-//! A gate that is evaluated, and what every kind of gate needs for that.
+//! A gate that is evaluated, with everything that its evaluation needs.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use starling_net::web::{Post, Reply};
 use super::GateTools;
 use crate::controller::object_key::ObjectKey;
 
-/// A gate, and what its task needs.
+/// A gate, and the inputs of its task.
 pub(super) struct GateTask {
     pub(super) id: GateId,
     pub(super) group: ObjectKey,
@@ -34,7 +34,7 @@ impl GateTask {
         })
     }
 
-    /// Adds the time after which the server wants to be asked again.
+    /// Adds the time after which the server asks for the next request.
     pub(super) fn with_time(&self, evaluation: Evaluation, reply: &Reply) -> Evaluation {
         let now = self.tools.clock.now();
         evaluation.with_retry_after(

@@ -11,10 +11,11 @@ use crate::controller::hub::HubError;
 use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
 
-/// Evaluations to delete a Job whose gate is not open any more. A Job that is left is logged, and goes with its group.
+/// Attempts to delete a Job whose gate is no longer open. After that the Job is logged and left; it is deleted with its
+/// group.
 const DELETION_ATTEMPTS: u32 = 3;
 
-/// Whether the Job was there before.
+/// True once the Job has existed.
 #[derive(Debug, Default)]
 pub(super) struct JobCreated(bool);
 
@@ -53,7 +54,7 @@ async fn try_to_check(
     Ok(Evaluation::Pending(format!("created Job {:?}", key.name)))
 }
 
-/// What the API server calls invalid stays so. A quota or a right that is missing may be given.
+/// A request that the API server rejects as invalid fails for good. A missing quota or permission may be granted later.
 fn refused(error: &HubError) -> Evaluation {
     let text = crate::chain(error);
     if error.is_invalid() {
@@ -63,7 +64,7 @@ fn refused(error: &HubError) -> Evaluation {
     }
 }
 
-/// Deletes the Job, if it is this gate's and has not ended.
+/// Deletes the Job, if it belongs to this gate and has not finished.
 pub(super) async fn end(gate: &GateTask) {
     let key = key(gate);
     for attempt in 1..=DELETION_ATTEMPTS {
@@ -82,7 +83,7 @@ async fn delete(gate: &GateTask, key: &ObjectKey) -> Result<(), HubError> {
     let Some(job) = job.filter(|job| is_of(job, &gate.id)) else {
         return Ok(());
     };
-    // One that has ended is kept for those who read its log.
+    // A finished Job is kept for its log.
     if matches!(read(&job, &gate.id), Evaluation::Pending(_)) {
         gate.tools.hub.delete(&job).await?;
         tracing::info!(group = %gate.group, job = %job.name_any(), "unfinished Job of a gate deleted");

@@ -1,4 +1,4 @@
-//! Asks a Prometheus.
+//! Queries a Prometheus server.
 
 use starling_core::gate::Evaluation;
 use starling_core::gate::metric::PATH;
@@ -10,19 +10,19 @@ use super::gate_task::GateTask;
 use super::secret::{self, Values};
 use crate::controller::waits;
 
-/// What a Prometheus is asked.
+/// A query of a Prometheus server.
 pub(super) struct MetricQuery<'a> {
-    /// Where the Prometheus is.
+    /// The URL of the server.
     pub(super) url: &'a str,
     /// The PromQL.
     pub(super) query: &'a str,
-    /// What the answer has to satisfy.
+    /// The test of the response.
     pub(super) test: &'a str,
-    /// The Secret that signs in; `None`: nothing does.
+    /// The Secret with credentials; `None` for requests without authentication.
     pub(super) secret: Option<&'a str>,
 }
 
-/// Asks once.
+/// Sends the query once and evaluates the response.
 pub(super) async fn evaluate(gate: &GateTask, query: MetricQuery<'_>) -> Evaluation {
     match try_to_evaluate(gate, query).await {
         Ok(evaluation) | Err(evaluation) => evaluation,
@@ -66,7 +66,7 @@ async fn try_to_evaluate(
     Ok(gate.with_time(evaluation, &reply))
 }
 
-/// Holds an answer against the test, on a thread that may be kept busy with it.
+/// Evaluates the test on a response, on a thread for blocking work.
 async fn test_response(status: u16, body: bytes::Bytes, test: Expression) -> Evaluation {
     let reading = tokio::task::spawn_blocking(move || metric::judge(status, &body, &test));
     match tokio::time::timeout(waits::METRIC_TEST_TIMEOUT, reading).await {
@@ -79,7 +79,7 @@ async fn test_response(status: u16, body: bytes::Bytes, test: Expression) -> Eva
     }
 }
 
-/// The answer of a server may repeat the credentials of the request.
+/// Removes secret values from the evaluation: the response of a server may repeat the credentials of the request.
 fn redacted(evaluation: Evaluation, values: &Values) -> Evaluation {
     match evaluation {
         Evaluation::Passed => Evaluation::Passed,

@@ -1,8 +1,8 @@
 //! Gate tasks: webhooks, metrics and Jobs that a stage waits for.
 //!
-//! A reconcile of a group (`reconcile::sync_group::gates`) names its gates that have begun and are open. Each has one
-//! task here, which tries until there is a finding, keeps it, and wakes the group. The next reconcile takes the finding
-//! into the plan and writes it to status; only then it is dropped here. After a crash before that the task runs again,
+//! A reconcile of a group (`reconcile::sync_group::gates`) passes the open gates. Each open gate has one task, which
+//! tries until it has a result, stores the result, and enqueues the group. The next reconcile adds the result to the
+//! plan and writes it to status; only then the result is dropped here. After a crash before that, the task runs again
 //! with the same `Idempotency-Key` and the same name of the Job.
 
 mod gate_task;
@@ -32,37 +32,37 @@ use super::ports::Web;
 use super::workqueue::Workqueue;
 use starling_net::clock::Clock;
 
-/// Requests of gates at the same time, over all groups. Each takes seconds at most, and there are minutes between two
-/// of one gate.
+/// Maximum number of concurrent requests of gates over all groups. A request takes seconds at most, and minutes pass
+/// between two requests of one gate.
 const MAX_CONCURRENT_REQUESTS: usize = 32;
 
-/// A gate that has begun and has no finding yet.
+/// A gate that has begun and has no result.
 #[derive(Clone, Debug)]
 pub struct Open {
-    /// Which.
+    /// The identity of the gate.
     pub id: GateId,
-    /// What the strategy has there.
+    /// The task in the strategy.
     pub task: Arc<Task>,
-    /// What is sent to a webhook.
+    /// The body of a request to a webhook.
     pub request: GateRequest,
 }
 
-/// What gate tasks use.
+/// The adapters that gate tasks use.
 #[derive(Clone)]
 pub struct GateTools {
     /// The management cluster, for Secrets and Jobs.
     pub hub: Hub,
-    /// How the servers of gates are asked.
+    /// The HTTP client.
     pub web: Arc<dyn Web>,
-    /// What time it is.
+    /// The clock.
     pub clock: Clock,
-    /// Where findings are kept.
+    /// The store of results.
     pub gates: Arc<GateTasks>,
-    /// Where groups are woken.
+    /// The work queue of groups.
     pub groups: Arc<Workqueue>,
 }
 
-/// The gate tasks that run, and the findings that are not in status yet.
+/// The running gate tasks, and the results that are not in status yet.
 #[derive(Debug)]
 pub struct GateTasks {
     known: Keyed<BTreeMap<GateId, Entry>>,
@@ -81,16 +81,16 @@ impl Default for GateTasks {
 #[derive(Debug)]
 struct Entry {
     task: Arc<Task>,
-    /// The outcome of the last try.
+    /// The message of the last try.
     message: String,
     found: Option<Finding>,
-    /// The gate is no longer open.
+    /// Cancelled when the gate is no longer open.
     ended: CancellationToken,
     handle: AbortHandle,
 }
 
 impl GateTasks {
-    /// Adds the findings to what was read from status.
+    /// Adds the stored results to the records that were read from status.
     pub fn add_findings(
         &self,
         group: &ObjectKey,
@@ -113,7 +113,7 @@ impl GateTasks {
         }
     }
 
-    /// Writes the outcome of the last try of each open task into its status.
+    /// Writes the message of the last try of each open task into its status.
     pub fn report(&self, group: &ObjectKey, uid: &str, rollout: i64, stages: &mut [StageStatus]) {
         let known = self.lock();
         let Some(gates) = known.get(group) else { return };
@@ -129,8 +129,8 @@ impl GateTasks {
         }
     }
 
-    /// Runs a task for each gate in `open` of a group, and no other: what is new begins, what was edited begins anew,
-    /// and what is not open any more ends.
+    /// Runs a task for each gate in `open` of a group, and no other: starts tasks of new gates, restarts tasks of
+    /// edited gates, and ends tasks of gates that are no longer open.
     pub fn run(&self, tools: &GateTools, group: &ObjectKey, owner: &OwnerReference, open: Vec<Open>) {
         let mut known = self.lock();
         let wanted: BTreeSet<&GateId> = open.iter().map(|open| &open.id).collect();
@@ -145,7 +145,8 @@ impl GateTasks {
         for Open { id, task, request } in open {
             match gates.get(&id) {
                 Some(entry) if entry.found.is_some() || entry.task == task => continue,
-                // The new task finds the Job of the former one. The Job is not deleted, as its gate is still open.
+                // The new task finds the Job of the earlier task. The Job is not deleted because its gate is still
+                // open.
                 Some(entry) => entry.handle.abort(),
                 None => {}
             }
@@ -174,7 +175,7 @@ impl GateTasks {
         }
     }
 
-    /// Ends the tasks of a group that is gone.
+    /// Ends the tasks of a deleted group.
     pub fn forget(&self, group: &ObjectKey) {
         let gates = self.known.take(group);
         gates
@@ -183,7 +184,7 @@ impl GateTasks {
             .for_each(|(_, entry)| entry.ended.cancel());
     }
 
-    /// Aborts every task, as a crash would: the next start continues.
+    /// Aborts every task, as a crash would. The next start runs them again.
     pub fn stop(&self) {
         for (_, gates) in self.lock().drain() {
             for entry in gates.into_values() {
@@ -192,7 +193,7 @@ impl GateTasks {
         }
     }
 
-    /// Keeps the outcome of the last try of a gate. Returns whether it is a new one.
+    /// Stores the message of the last try of a gate. Returns whether the message is new.
     fn keep_message(&self, group: &ObjectKey, id: &GateId, message: &str) -> bool {
         let mut known = self.lock();
         let entry = known.get_mut(group).and_then(|gates| gates.get_mut(id));
@@ -203,7 +204,7 @@ impl GateTasks {
         })
     }
 
-    /// Keeps the finding of a gate.
+    /// Stores the result of a gate.
     fn keep_finding(&self, group: &ObjectKey, id: &GateId, found: Finding) {
         let mut known = self.lock();
         if let Some(entry) = known.get_mut(group).and_then(|gates| gates.get_mut(id)) {

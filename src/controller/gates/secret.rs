@@ -10,15 +10,15 @@ use starling_core::gate::Evaluation;
 use super::gate_task::GateTask;
 use crate::controller::object_key::ObjectKey;
 
-/// What a Secret holds. Has no `Debug`.
+/// The values of a Secret. Has no `Debug`.
 pub(super) struct Values {
     field: &'static str,
     name: String,
     values: BTreeMap<String, ByteString>,
 }
 
-/// Reads the Secret that `field` names, for each try: it may be replaced while a gate waits. A missing Secret is an
-/// error that ends when it is created.
+/// Reads the Secret that `field` names. The Secret is read for each try, because it may be replaced while a gate waits.
+/// A missing Secret is an error that ends when the Secret is created.
 pub(super) async fn read(gate: &GateTask, field: &'static str, name: &str) -> Result<Values, Evaluation> {
     let key = ObjectKey::new(&gate.group.namespace, name);
     match gate.tools.hub.secret(&key).await {
@@ -33,7 +33,7 @@ pub(super) async fn read(gate: &GateTask, field: &'static str, name: &str) -> Re
 }
 
 impl Values {
-    /// The key that signs requests.
+    /// Returns the key that signs requests.
     pub(super) fn signing_key(&self) -> Result<&[u8], Evaluation> {
         match self.bytes("token") {
             Some(key) if !key.is_empty() => Ok(key),
@@ -41,7 +41,7 @@ impl Values {
         }
     }
 
-    /// The header that signs in; none where the Secret has only an authority.
+    /// Returns the value of the `Authorization` header; `None` if the Secret contains no credentials.
     pub(super) fn authorization(&self) -> Result<Option<String>, Evaluation> {
         match (
             self.text("username")?,
@@ -61,12 +61,12 @@ impl Values {
         }
     }
 
-    /// The certificate authorities to trust.
+    /// Returns the trusted certificate authorities.
     pub(super) fn authorities(&self) -> Option<Vec<u8>> {
         self.values.get("ca.crt").map(|pem| pem.0.clone())
     }
 
-    /// A text without the secret values.
+    /// Replaces secret values in a text.
     pub(super) fn redact(&self, text: &str) -> String {
         let mut redacted = text.to_owned();
         for key in ["token", "password", "bearerToken"] {
@@ -87,7 +87,7 @@ impl Values {
         Ok(Some(text))
     }
 
-    /// A line break at the end is what `echo` leaves behind; no credential ends in one.
+    /// Returns a value without trailing line breaks: `echo` appends one, and no credential ends in one.
     fn bytes(&self, key: &str) -> Option<&[u8]> {
         let mut bytes: &[u8] = &self.values.get(key)?.0;
         while let [rest @ .., b'\r' | b'\n'] = bytes {

@@ -1,4 +1,4 @@
-//! One gate task: it tries until there is a finding, or until its gate is not open any more.
+//! One gate task: tries until it has a result, or until its gate is no longer open.
 
 use starling_api::conditions::{MESSAGE_LIMIT, cut};
 use starling_core::gate::{Effect, Evaluation, Evaluations, NextStep};
@@ -8,11 +8,11 @@ use tokio_util::sync::CancellationToken;
 use super::gate_task::GateTask;
 use super::{job, metric, webhook};
 
-/// Runs the task. `ended`: the gate is not open any more.
+/// Runs the task until `ended`, which is cancelled when the gate is no longer open.
 pub(super) async fn run(gate: GateTask, ended: CancellationToken) {
     let (mut tries, mut created) = (Evaluations::default(), job::JobCreated::default());
     let found = loop {
-        // A try is never cut short: it has a time of its own, and a request that was sent has its effect anyway.
+        // A try is never aborted: it has its own timeout, and a request that was sent takes effect anyway.
         let evaluation = attempt(&gate, &mut created).await;
         match starling_core::gate::after(
             &gate.task,
@@ -49,7 +49,7 @@ pub(super) async fn run(gate: GateTask, ended: CancellationToken) {
 }
 
 async fn attempt(gate: &GateTask, created: &mut job::JobCreated) -> Evaluation {
-    // It is never closed.
+    // The semaphore is never closed.
     let _permit = gate.tools.gates.requests.acquire().await;
     match &gate.task.effect {
         Effect::Webhook { url, secret } => webhook::evaluate(gate, url, secret).await,

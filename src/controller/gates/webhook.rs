@@ -1,4 +1,4 @@
-//! Asks a webhook.
+//! Calls a webhook.
 
 use starling_core::gate::Evaluation;
 use starling_core::gate::webhook::{IDEMPOTENCY_KEY, SIGNATURE, TIMESTAMP, read, signature};
@@ -7,7 +7,7 @@ use starling_net::web::Post;
 use super::gate_task::GateTask;
 use super::secret;
 
-/// Asks once.
+/// Sends the request once and evaluates the response.
 pub(super) async fn evaluate(gate: &GateTask, url: &str, secret: &str) -> Evaluation {
     match try_to_evaluate(gate, url, secret).await {
         Ok(evaluation) | Err(evaluation) => evaluation,

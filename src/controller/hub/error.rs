@@ -1,47 +1,47 @@
-//! Why a request to the management cluster fails, and the limit of each.
+//! Errors of requests to the management cluster, and the timeout of each request.
 
 use super::super::object_key::ObjectKey;
 use crate::controller::waits;
 
-/// Why a request to the management cluster failed.
+/// The error of a request to the management cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// It answered with an error, or not in a way that can be read.
+    /// The management cluster returned an error or an invalid response.
     #[error("{action} {object} on the management cluster")]
     Request {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
-        /// On what.
+        /// The object of the action.
         object: String,
-        /// What came back.
+        /// The error.
         #[source]
         source: Box<kube::Error>,
     },
-    /// It did not answer in time.
+    /// The management cluster did not respond in time.
     #[error(
         "{action} {object} on the management cluster: no response within {:?}",
         waits::HUB_TIMEOUT
     )]
     Timeout {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
-        /// On what.
+        /// The object of the action.
         object: String,
     },
-    /// Somebody else's object has the name of one of ours.
+    /// An object of another owner has the name of an object that Starling has to create.
     #[error(
         "{action} {object}: an object with this name exists and was not created by Starling; delete or rename it"
     )]
     InTheWay {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
-        /// On what.
+        /// The object of the action.
         object: String,
     },
 }
 
 impl HubError {
-    /// Somebody else's object has the name of one of ours.
+    /// Creates [`Self::InTheWay`].
     #[must_use]
     pub fn in_the_way(action: &'static str, object: &ObjectKey) -> Self {
         Self::InTheWay {
@@ -50,7 +50,7 @@ impl HubError {
         }
     }
 
-    /// Whether the management cluster understood the request and will not do it as it is.
+    /// Returns whether the management cluster rejected the request as invalid, so that a retry cannot succeed.
     #[must_use]
     pub fn is_invalid(&self) -> bool {
         match self {
@@ -62,7 +62,7 @@ impl HubError {
     }
 }
 
-/// Sends a request within the limit.
+/// Sends a request with the timeout.
 pub(super) async fn within<T>(
     action: &'static str,
     object: ObjectKey,
@@ -82,8 +82,8 @@ pub(super) async fn within<T>(
     }
 }
 
-/// `None` only where the API server names the object that it does not have. Where a kind is not served, the answer is a
-/// 404 too, and it is not about the object.
+/// Returns `None` only if the API server names the missing object. If a kind is not served, the response is also a 404,
+/// and it says nothing about the object.
 pub(super) fn present<K>(found: Result<K, HubError>, name: &str) -> Result<Option<K>, HubError> {
     match found {
         Ok(object) => Ok(Some(object)),

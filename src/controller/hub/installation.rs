@@ -1,4 +1,4 @@
-//! The ID of this installation.
+//! The installation ID.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::PostParams;
@@ -10,8 +10,9 @@ use super::error::{is_conflict, within};
 use super::{Hub, HubError};
 
 impl Hub {
-    /// The installation ID, made at the first start. It goes into every owner label, so it must survive the
-    /// loss of the ledger and a move of the hub: it lives in the management API and in backups of it.
+    /// Returns the installation ID, and creates it at the first start. The ID is part of every owner label, so it must
+    /// survive the loss of the ledger and a move of the management cluster: it is stored in the management cluster, and
+    /// its backups contain it.
     ///
     /// # Errors
     /// [`HubError`].
@@ -26,14 +27,14 @@ impl Hub {
             return Ok(id);
         }
         self.ensure_system_namespace().await?;
-        // The namespace's UID is random and was given by the API server: unique, and no generator needed here.
+        // The UID of the namespace serves as ID: it is unique and random, so no generator is needed.
         let namespaces: Api<Namespace> = Api::all(self.client());
         let namespace = within("read Namespace", key.clone(), namespaces.get(SYSTEM_NAMESPACE)).await?;
         let mut map = ConfigMap::default();
         map.metadata.name = Some(INSTALLATION.into());
         map.data = Some([("id".to_owned(), namespace.uid().unwrap_or_default())].into());
         match within("create", key.clone(), api.create(&PostParams::default(), &map)).await {
-            // Another replica was faster: its ID counts.
+            // Another replica was faster, and its ID counts.
             Err(HubError::Request { source, .. }) if is_conflict(&source) => {}
             other => drop(other?),
         }
@@ -41,7 +42,7 @@ impl Hub {
         Ok(id(map).unwrap_or_default())
     }
 
-    /// The installation ID, if there is one: nothing is made.
+    /// Returns the installation ID, if it exists. Creates nothing.
     ///
     /// # Errors
     /// [`HubError`].

@@ -1,4 +1,4 @@
-//! The management cluster: the writes that the reconcilers make there.
+//! The client of the management cluster, with the writes of the reconcilers.
 
 mod error;
 mod installation;
@@ -32,11 +32,11 @@ pub struct SecretValue<'a> {
     pub key: &'a str,
     /// The value, not encoded.
     pub value: &'a str,
-    /// Annotations that go with it.
+    /// Annotations that are written with the value.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// A kind of ours: namespaced, with default dynamic type.
+/// A kind of namespaced objects with a static type.
 pub trait Kind:
     Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned
 {
@@ -47,34 +47,35 @@ impl<K> Kind for K where
 {
 }
 
-/// The management cluster.
+/// The client of the management cluster.
 #[derive(Clone)]
 pub struct Hub {
     client: Client,
 }
 
 impl Hub {
-    /// The management cluster behind `client`.
+    /// Creates a client of the management cluster behind `client`.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self { client }
     }
 
-    /// The client, for watches.
+    /// Returns the client, for watches.
     #[must_use]
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// Writes the status of one object: our fields of it, all of them, and nothing else.
+    /// Writes the status of an object: all fields of status that Starling owns, and no others.
     ///
     /// # Errors
-    /// [`HubError`]; a conflict where the object was deleted and made anew meanwhile.
+    /// [`HubError`]; a conflict if the object was deleted and created again.
     pub async fn write_status<K: Kind>(&self, of: &K, status: &impl Serialize) -> Result<K, HubError> {
         let body = serde_json::json!({
             "apiVersion": format!("{GROUP}/{VERSION}"),
             "kind": K::kind(&()),
-            // The UID makes the answer a conflict, and not a new object, where this one is gone.
+            // The UID turns the response into a conflict if the object was deleted. Without it the apply would create
+            // an object.
             "metadata": {"name": of.name_any(), "uid": of.uid()},
             "status": status,
         });
@@ -90,8 +91,8 @@ impl Hub {
         .await
     }
 
-    /// Admits a Sync of a group: the whole spec in one apply. `suspend` goes along only where the group's entry sets
-    /// it: otherwise users own the field, and an apply that names it would take it from them.
+    /// Admits a Sync of a group: applies the whole spec. `suspend` is only applied if the entry of the group sets it:
+    /// otherwise users own the field, and an apply that contains the field would take the ownership.
     ///
     /// # Errors
     /// [`HubError`].
@@ -111,11 +112,11 @@ impl Hub {
         .await
     }
 
-    /// Puts our finalizer on an object, or takes it off. That the object is gone already is no error where it was to be
-    /// taken off: then it is returned as it was.
+    /// Adds the finalizer of Starling to an object, or removes it. A removal from a deleted object succeeds and returns
+    /// the object unchanged.
     ///
     /// # Errors
-    /// [`HubError`]; a conflict where the object is not the one, or not as, it was seen.
+    /// [`HubError`]; a conflict if the object was replaced or changed after it was read.
     pub async fn set_finalizer<K: Kind>(&self, of: &K, wanted: bool) -> Result<K, HubError> {
         let patch = json!({"metadata": finalizers(of, wanted)});
         match self
@@ -127,7 +128,7 @@ impl Hub {
         }
     }
 
-    /// Sets what becomes of the objects of a Sync of a group, before the Sync is deleted.
+    /// Sets the deletion policy of a Sync of a group, before the Sync is deleted.
     ///
     /// # Errors
     /// As for [`Self::set_finalizer`].
@@ -163,20 +164,21 @@ impl Hub {
         .await
     }
 
-    /// An object as it is now, past the caches; `None` only if the API server says that it has none of this name.
+    /// Reads an object from the API server, not from a cache. Returns `None` only if the API server reports that no
+    /// object has this name.
     ///
     /// # Errors
-    /// [`HubError`]; also where the kind itself is not served.
+    /// [`HubError`]; also if the kind is not served.
     pub async fn find<K: Kind>(&self, key: &ObjectKey) -> Result<Option<K>, HubError> {
         let api: Api<K> = self.namespaced(&key.namespace);
         present(within("read", key.clone(), api.get(&key.name)).await, &key.name)
     }
 
-    /// What is being deleted on the management cluster and deletes our objects in this namespace with it: the
-    /// namespace, or the definition of one of our kinds. `None`: nothing is.
+    /// Returns the namespace or the CustomResourceDefinition of Starling that is being deleted, which also deletes the
+    /// objects of Starling in this namespace; `None` if none is being deleted.
     ///
     /// # Errors
-    /// [`HubError`]: then it is not known.
+    /// [`HubError`]: the answer is unknown.
     pub async fn leaving(&self, namespace: &str) -> Result<Option<String>, HubError> {
         let namespaces: Api<Namespace> = Api::all(self.client());
         let key = ObjectKey::new("", namespace);
@@ -199,11 +201,11 @@ impl Hub {
         Ok(None)
     }
 
-    /// Deletes an object if it is still the one that was observed. That it is gone is no error. `Some`: it waits for
-    /// its finalizers.
+    /// Deletes an object, if it is still the one that was observed. Succeeds if the object is already deleted. Returns
+    /// the object if it waits for its finalizers.
     ///
     /// # Errors
-    /// [`HubError`]; a conflict where another object has its name now.
+    /// [`HubError`]; a conflict if another object has the name.
     pub async fn delete<K: Kind>(&self, object: &K) -> Result<Option<K>, HubError> {
         let params = DeleteParams {
             preconditions: Some(Preconditions {
@@ -222,7 +224,7 @@ impl Hub {
         }
     }
 
-    /// Creates an object. That it exists is no error.
+    /// Creates an object. Succeeds if the object exists.
     ///
     /// # Errors
     /// [`HubError`].
@@ -240,7 +242,7 @@ impl Hub {
         }
     }
 
-    /// Creates a Job, and refuses fields that the API server does not know. That a Job of its name exists is no error.
+    /// Creates a Job, and rejects fields that the API server does not know. Succeeds if a Job with this name exists.
     ///
     /// # Errors
     /// [`HubError`].
@@ -262,7 +264,7 @@ impl Hub {
         }
     }
 
-    /// The objects of a namespace that match.
+    /// Lists the objects of a namespace that match.
     ///
     /// # Errors
     /// [`HubError`].
@@ -272,7 +274,7 @@ impl Hub {
         Ok(within("list", key, api.list(params)).await?.items)
     }
 
-    /// A Secret; `None` if there is none.
+    /// Returns a Secret; `None` if it does not exist.
     ///
     /// # Errors
     /// [`HubError`].
@@ -281,10 +283,10 @@ impl Hub {
         within("read Secret", key.clone(), api.get_opt(&key.name)).await
     }
 
-    /// Writes one value of a Secret, if it is still the one that was read.
+    /// Writes one value of a Secret, if the Secret has not changed since it was read.
     ///
     /// # Errors
-    /// [`HubError`]; a conflict where it was changed or made anew meanwhile.
+    /// [`HubError`]; a conflict if the Secret was changed or created again.
     pub async fn write_secret(
         &self,
         read: &Secret,
@@ -322,7 +324,8 @@ impl Hub {
     }
 }
 
-/// The finalizers of an object with or without ours, and the version that this is true of.
+/// Returns metadata with the finalizers of an object, with or without the finalizer of Starling, and with the version
+/// that was read.
 fn finalizers<K: Kind>(of: &K, wanted: bool) -> Value {
     let mut finalizers: Vec<&str> = of
         .finalizers()
@@ -336,7 +339,7 @@ fn finalizers<K: Kind>(of: &K, wanted: bool) -> Value {
     json!({"uid": of.uid(), "resourceVersion": of.resource_version(), "finalizers": finalizers})
 }
 
-/// Whether an object is gone or being deleted.
+/// Returns whether an object is deleted or being deleted.
 fn goes<K: Resource>(object: Option<&K>) -> bool {
     object.is_none_or(|object| object.meta().deletion_timestamp.is_some())
 }

@@ -1,4 +1,4 @@
-//! A management cluster that tests answer for.
+//! Management clusters with responses that a test defines.
 
 #![cfg(test)]
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Hub;
 
-/// A management cluster that answers each request with a code and an object.
+/// Returns a management cluster that responds to each request with a code and an object.
 pub fn responding(answer: impl Fn(&Parts, &[u8]) -> (u16, Value) + Clone + Send + 'static) -> Hub {
     let service = tower::service_fn(move |request: http::Request<Body>| {
         let answer = answer.clone();
@@ -24,19 +24,19 @@ pub fn responding(answer: impl Fn(&Parts, &[u8]) -> (u16, Value) + Clone + Send 
     Hub::new(kube::Client::new(service, "default"))
 }
 
-/// A management cluster on which nothing is stored.
+/// Returns a management cluster without objects.
 pub fn empty() -> Hub {
     responding(|parts, _| failure(parts, 404, "NotFound"))
 }
 
-/// The answer to a request that fails.
+/// Returns the response to a request that fails.
 pub fn failure(parts: &Parts, code: u16, reason: &str) -> (u16, Value) {
     let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
         "reason": reason, "message": reason, "details": {"name": name(parts)}});
     (code, status)
 }
 
-/// The name that a request is about.
+/// Returns the name in the path of a request.
 pub fn name(parts: &Parts) -> &str {
     parts.uri.path().rsplit('/').next().unwrap_or_default()
 }

@@ -37,7 +37,7 @@ clusters: [{name: edge, cluster: {server: 'https://edge.example:6443'}}]
 users: [{name: admin, user: {token: t}}]
 ";
 
-/// What the loops share, on a management cluster that has nothing.
+/// Returns the context of the loops, on a management cluster without objects.
 async fn context(folder: &Path) -> Context {
     let artifacts = ArtifactStores {
         git: GitStore::new(folder.join("git"), GitLimits::default()),
@@ -70,7 +70,7 @@ fn object<K: serde::de::DeserializeOwned>(kind: &str, name: &str, spec: &Value) 
     serde_json::from_value(object).unwrap()
 }
 
-/// Hands an object of each kind to its cache in an event of the watch.
+/// Passes an event of the watch to the caches, with an object of each kind.
 fn observe(context: &Context, name: &str, gone: bool) {
     macro_rules! observe {
         ($cache:ident, $kind:literal, $spec:expr) => {
@@ -99,7 +99,7 @@ fn observe(context: &Context, name: &str, gone: bool) {
     observe!(groups, "SyncGroup", json!({"clusterSelector": {}}));
 }
 
-/// Puts something about the objects of this name into every cache.
+/// Adds an entry for the objects with this name to every cache.
 fn fill(context: &Context, name: &str) {
     let (key, now) = (ObjectKey::new("ns", name), context.now());
 
@@ -218,7 +218,7 @@ fn fill(context: &Context, name: &str) {
         .add(&key, "uid", &admission);
 }
 
-/// The objects that each cache has an entry of, cache by cache.
+/// Returns the objects with an entry, for each cache.
 fn kept(context: &Context) -> Vec<(Loop, BTreeSet<String>)> {
     let names = |keys: BTreeSet<ObjectKey>| keys.into_iter().map(|key| key.name).collect();
     let caches = |of| {
@@ -238,8 +238,8 @@ fn each_has(context: &Context, expected: &[&str]) {
     }
 }
 
-/// Guards against a process that grows with every object that ever was: releases, departures, renewals and waits were
-/// never dropped.
+/// Guards against a process that grows with every object that ever existed: releases, deselections, renewals and waits
+/// were never dropped.
 #[tokio::test]
 async fn what_is_gone_leaves_every_cache() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
@@ -258,7 +258,7 @@ async fn what_is_gone_leaves_every_cache() {
     }
     each_has(&context, &["stays"]);
 
-    // The last attempt on the cluster has ended only now.
+    // The last attempt on the cluster ends only now.
     context.caches.cluster.availability.lost(&gone, Contact::Work);
     context.caches.forget_gone(&context.objects);
     each_has(&context, &["stays"]);
