@@ -91,9 +91,9 @@ impl<E> From<LedgerError> for Interrupted<E> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct CarriedOut {
-    /// All admitted Syncs were written.
+    /// Every admission was written.
     pub all_admitted: bool,
-    /// All removed Syncs were deleted.
+    /// Every removal was carried out.
     pub all_removed: bool,
     /// The time until the next pass, if one is required without an event.
     pub again: Option<Duration>,

@@ -29,7 +29,7 @@ pub async fn pin(
     // The revision is recorded before the pin: a sweep that reads the pin finds that it is needed.
     context
         .pins
-        .offer(&ObjectKey::of(source), artifact.revision.clone());
+        .record(&ObjectKey::of(source), artifact.revision.clone());
     context.artifacts.keep(artifact).await
 }
 
@@ -68,7 +68,7 @@ async fn sweep(context: &Context) -> Result<usize, HubError> {
             match context.adapters.artifacts.release(&pins.origin, digest).await {
                 Ok(()) => ended += 1,
                 Err(error) => {
-                    tracing::warn!(pin = digest, error = %crate::chain(&error), "cannot delete pin")
+                    tracing::warn!(pin = digest, error = %crate::chain(&error), "cannot delete pin");
                 }
             }
         }

@@ -19,7 +19,7 @@ per_object!(Pins, newest);
 
 impl Pins {
     /// Records that a revision is about to be reported, and that its artifact is about to be pinned.
-    pub fn offer(&self, source: &ObjectKey, revision: Revision) {
+    pub fn record(&self, source: &ObjectKey, revision: Revision) {
         self.newest.set(source, revision);
         self.swept.store(false, Ordering::SeqCst);
     }

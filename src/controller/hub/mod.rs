@@ -179,11 +179,11 @@ impl Hub {
     ///
     /// # Errors
     /// [`HubError`]: the answer is unknown.
-    pub async fn leaving(&self, namespace: &str) -> Result<Option<String>, HubError> {
+    pub async fn deleting_parent(&self, namespace: &str) -> Result<Option<String>, HubError> {
         let namespaces: Api<Namespace> = Api::all(self.client());
         let key = ObjectKey::new("", namespace);
         let found = within("read Namespace", key, namespaces.get(namespace)).await;
-        if goes(present(found, namespace)?.as_ref()) {
+        if is_deleting(present(found, namespace)?.as_ref()) {
             return Ok(Some(format!("namespace {namespace}")));
         }
         let definitions: Api<CustomResourceDefinition> = Api::all(self.client());
@@ -194,7 +194,7 @@ impl Hub {
         ] {
             let key = ObjectKey::new("", name);
             let found = within("read CustomResourceDefinition", key, definitions.get(name)).await;
-            if goes(present(found, name)?.as_ref()) {
+            if is_deleting(present(found, name)?.as_ref()) {
                 return Ok(Some(format!("CustomResourceDefinition {name}")));
             }
         }
@@ -340,6 +340,6 @@ fn finalizers<K: Kind>(of: &K, wanted: bool) -> Value {
 }
 
 /// Returns whether an object is deleted or being deleted.
-fn goes<K: Resource>(object: Option<&K>) -> bool {
+fn is_deleting<K: Resource>(object: Option<&K>) -> bool {
     object.is_none_or(|object| object.meta().deletion_timestamp.is_some())
 }

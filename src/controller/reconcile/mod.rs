@@ -1,4 +1,4 @@
-//! The four loops. Each is a folder with the same story: *observe* (IO), *validate* (pure), ask core (pure),
+//! The four loops. Each one is a directory with the same steps: *observe* (IO), *validate* (pure), ask core (pure),
 //! *apply* (IO), *report* (IO).
 
 pub mod cluster;
@@ -13,24 +13,24 @@ use starling_api::conditions::{Condition, ConditionStatus, ConditionUpdate, READ
 use super::hub::HubError;
 use starling_ledger::LedgerError;
 
-/// Why a reconcile could not even report. Everything else ends in a condition.
+/// The error of a reconcile that could not report its result. All other errors become conditions.
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
-    /// The management cluster does not take or give something.
+    /// A request to the management cluster failed.
     #[error(transparent)]
     Hub(#[from] HubError),
-    /// The ledger does not take something; without its record no effect may begin.
+    /// A read or write of the ledger failed. No effect begins without its record.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
 }
 
-/// The value of the annotation that requests a reconcile, if it was not answered yet.
+/// Returns the value of the annotation that requests a reconcile, unless status shows that the request was handled.
 pub(super) fn unhandled_request<'a, K: kube::ResourceExt>(object: &'a K, handled: &str) -> Option<&'a str> {
-    let asked = object.annotations().get(starling_api::REQUESTED_AT)?;
-    (asked != handled).then_some(asked.as_str())
+    let requested = object.annotations().get(starling_api::REQUESTED_AT)?;
+    (requested != handled).then_some(requested.as_str())
 }
 
-/// `Ready` alone, with what goes with its kind.
+/// Returns an update of `Ready`.
 pub(super) fn ready(
     status: ConditionStatus,
     reason: impl Into<String>,
@@ -44,7 +44,7 @@ pub(super) fn ready(
     }
 }
 
-/// `Ready=False` and `Stalled=True`: nothing changes until somebody edits something.
+/// Returns `Ready=False` and `Stalled=True`: an edit is required.
 pub(super) fn stalled(reason: &str, message: &str) -> Vec<ConditionUpdate> {
     let stalled = ConditionUpdate {
         type_: STALLED,
@@ -55,7 +55,7 @@ pub(super) fn stalled(reason: &str, message: &str) -> Vec<ConditionUpdate> {
     vec![ready(ConditionStatus::False, reason, message), stalled]
 }
 
-/// `Ready=False` and `Reconciling=True`: it is tried again.
+/// Returns `Ready=False` and `Reconciling=True`: a retry follows.
 pub(super) fn retrying(reason: &str, message: &str) -> Vec<ConditionUpdate> {
     let reconciling = ConditionUpdate {
         type_: RECONCILING,
@@ -66,7 +66,7 @@ pub(super) fn retrying(reason: &str, message: &str) -> Vec<ConditionUpdate> {
     vec![ready(ConditionStatus::False, reason, message), reconciling]
 }
 
-/// A condition once more, as it was reported.
+/// Returns an update that repeats a reported condition.
 pub(super) fn repeated(type_: &'static str, condition: &Condition) -> ConditionUpdate {
     ConditionUpdate {
         type_,
@@ -80,7 +80,7 @@ pub(super) fn repeated(type_: &'static str, condition: &Condition) -> ConditionU
     }
 }
 
-/// The message of `NotImplemented`.
+/// Returns the message of the reason `NotImplemented`.
 pub(super) fn not_implemented(fields: &[String]) -> String {
     format!(
         "not implemented yet: {}; remove it to continue",

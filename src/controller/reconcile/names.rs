@@ -1,4 +1,4 @@
-//! Names that cross functions, each of a type of its own, so that none is passed for another.
+//! Names that cross functions. Each one has a type, so that none is passed for another.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ use kube::ResourceExt;
 pub(in crate::controller) struct Uid(String);
 
 impl Uid {
-    /// The UID of an object.
+    /// Returns the UID of an object.
     pub(in crate::controller) fn of<K: ResourceExt>(object: &K) -> Self {
         Self(object.uid().unwrap_or_default())
     }
 
-    /// As the API writes it.
+    /// Returns the UID as the API writes it.
     pub(in crate::controller) fn as_str(&self) -> &str {
         &self.0
     }
@@ -25,12 +25,12 @@ impl Uid {
 pub(in crate::controller) struct ClusterId(String);
 
 impl ClusterId {
-    /// The identity as a probe read it, or as a status says it.
+    /// Creates the identity from a probe or a status.
     pub(in crate::controller) fn new(id: impl Into<String>) -> Self {
         Self(id.into())
     }
 
-    /// As it stands in a status.
+    /// Returns the identity as status contains it.
     pub(in crate::controller) fn as_str(&self) -> &str {
         &self.0
     }
@@ -41,7 +41,7 @@ impl ClusterId {
 pub(in crate::controller) struct OwnerLabel(String);
 
 impl OwnerLabel {
-    /// The owner label of a group's entry, or of a Sync alone.
+    /// Creates the owner label of a group's entry, or of a Sync without a group.
     pub(in crate::controller) fn new(
         installation: &str,
         namespace: &str,
@@ -50,12 +50,12 @@ impl OwnerLabel {
         Self(starling_core::target::owner(installation, namespace, owner))
     }
 
-    /// As it stands on the objects.
+    /// Returns the label as objects carry it.
     pub(in crate::controller) fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// As core and the ledger take it.
+    /// Returns the label as core and the ledger take it.
     pub(in crate::controller) fn into_string(self) -> String {
         self.0
     }

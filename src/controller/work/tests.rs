@@ -111,7 +111,7 @@ fn fill(context: &Context, name: &str) {
         .origins
         .set(&source, Origin::Git(RepoAccess::new(url, Credential::None)));
     let revision = format!("main@sha1:{}", "1".repeat(40));
-    context.caches.source.pins.offer(&key, revision.parse().unwrap());
+    context.caches.source.pins.record(&key, revision.parse().unwrap());
 
     let config = MemberConfig::from_kubeconfig(KUBECONFIG).unwrap();
     let connection = Connection {

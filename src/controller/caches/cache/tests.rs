@@ -38,12 +38,12 @@ fn an_answer_that_holds_an_edit_of_somebody_else_is_no_mere_report() {
     assert_eq!(with(1, &generation(1)), Some(true), "it is new");
     assert_eq!(with(2, &generation(1)), Some(false));
     assert_eq!(with(3, &generation(2)), Some(true), "an edited spec");
-    let asked = |meta: &mut ObjectMeta| {
+    let requested = |meta: &mut ObjectMeta| {
         meta.generation = Some(2);
-        meta.annotations = Some(BTreeMap::from([("asked".to_owned(), "now".to_owned())]));
+        meta.annotations = Some(BTreeMap::from([("requested".to_owned(), "now".to_owned())]));
     };
-    assert_eq!(with(4, &asked), Some(true), "an annotation");
-    assert_eq!(with(5, &asked), Some(false));
+    assert_eq!(with(4, &requested), Some(true), "an annotation");
+    assert_eq!(with(5, &requested), Some(false));
     assert_eq!(with(4, &generation(3)), None, "old news");
 }
 

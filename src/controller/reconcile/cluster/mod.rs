@@ -1,9 +1,9 @@
-//! The Cluster loop: whether a cluster can be reached, and which one it is.
+//! The Cluster loop: reachability and identity of a member.
 //!
-//! observe (Secret, connection, probe) → renew (the token, where that is due) → report. While the cluster's circuit
-//! breaker is open, probes are the only requests to it, at most one in [`PROBE_PERIOD`]; credentials that it has
-//! refused are not sent again at all, and only the Secret is read. The connection that a probe succeeded on is the one
-//! that the cluster's Syncs use. An unreachable cluster is neither healthy nor failed: its Ready is `Unknown` (I5).
+//! observe (Secret, connection, probe) → renew (the token, if due) → report. While the circuit breaker of the cluster
+//! is open, probes are the only requests to the member, at most one in [`PROBE_PERIOD`]. Rejected credentials are not
+//! sent again; only the Secret is read. The cluster's Syncs use the connection of the last successful probe. An
+//! unreachable cluster is neither healthy nor failed: its Ready is `Unknown` (I5).
 
 mod observe;
 mod reach;
@@ -24,42 +24,42 @@ use crate::controller::cache::ObjectKey;
 use crate::controller::context::{ClusterContext, Next};
 use crate::controller::waits;
 
-/// What a cluster says it is.
+/// The identity of a member.
 #[derive(Debug)]
 struct Identity {
     cluster_id: ClusterId,
-    /// Version of its API server.
+    /// Version of the API server.
     version: String,
 }
 
-/// What a probe of the cluster came to.
+/// The result of a probe.
 #[derive(Debug)]
 enum ProbeResult {
-    /// Its Cluster is suspended; the connection is closed.
+    /// The Cluster is suspended, and the connection is closed.
     Suspended,
-    /// It answers, and this is what it is.
+    /// The member responded with its identity.
     Ready(Identity),
     /// An older Cluster connects to the same member.
     IdentityConflict { identity: Identity, other: ObjectKey },
-    /// It does not answer. With an open circuit breaker it is probed again after this time.
+    /// The member did not respond. With an open circuit breaker the next probe is due after this time.
     Unreachable {
         message: String,
         probe_after: Option<Duration>,
     },
-    /// It was not asked: its circuit breaker is open, and it is not yet time for the next probe.
+    /// No probe was sent: the circuit breaker is open, and the next probe is not due.
     Waiting { probe_after: Duration },
-    /// It throttles requests. It is reachable, and its last status stands.
+    /// The member throttles requests. It is reachable, and its last status stays.
     Busy { pause: Duration },
-    /// It does not accept the credentials. They are not sent again; the Secret is read now and then.
+    /// The member rejected the credentials. They are not sent again; the Secret is read in intervals.
     Refused,
-    /// It answers, and cannot be worked on.
+    /// The member responded, and cannot be used.
     Unusable { reason: &'static str, message: String },
 }
 
 /// Reconciles one Cluster.
 ///
 /// # Errors
-/// [`ReconcileError`] where its status could not be written.
+/// [`ReconcileError`] if status cannot be written.
 pub async fn reconcile(context: ClusterContext<'_>, key: &ObjectKey) -> Result<Next, ReconcileError> {
     let Some(cluster) = context.clusters.get(key) else {
         return Ok(Next::OnEvent);
@@ -67,7 +67,7 @@ pub async fn reconcile(context: ClusterContext<'_>, key: &ObjectKey) -> Result<N
     let result = observe::observe(context, &cluster).await;
     let next = next(&cluster, &result);
     let expiring = renew::renew(context, &cluster, &result).await;
-    // Nothing was learned, so there is nothing to report.
+    // No new information, so nothing to report.
     if !matches!(result, ProbeResult::Waiting { .. }) {
         report::report(context, &cluster, result, expiring).await?;
     }

@@ -1,4 +1,4 @@
-//! Reads the Secret, keeps the connection, probes.
+//! Reads the Secret, keeps the connection, and probes the member.
 
 use std::sync::Arc;
 
@@ -37,23 +37,27 @@ pub(super) async fn observe(context: ClusterContext<'_>, cluster: &Cluster) -> P
     if connection.member.is_refused() {
         return ProbeResult::Refused;
     }
-    if is_asked_for(cluster) {
+    if is_requested(cluster) {
         context.availability.probe_now(&key);
     }
     if let Err(probe_after) = context.availability.begin_probe(&key) {
         return ProbeResult::Waiting { probe_after };
     }
-    let answer = connection
+    let response = connection
         .member
         .probe(Instant::now() + waits::PROBE_TIMEOUT)
         .await;
-    probed(context, cluster, answer)
+    probed(context, cluster, response)
 }
 
-/// What a probe came to, for the circuit breaker and for the status.
-fn probed(context: ClusterContext<'_>, cluster: &Cluster, answer: Result<Probe, MemberError>) -> ProbeResult {
+/// Applies the response to a probe to the circuit breaker, and returns the result for status.
+fn probed(
+    context: ClusterContext<'_>,
+    cluster: &Cluster,
+    response: Result<Probe, MemberError>,
+) -> ProbeResult {
     let key = ObjectKey::of(cluster);
-    let error = match answer {
+    let error = match response {
         Ok(probe) => {
             context.availability.answered_probe(&key);
             return identified(context, cluster, probe);
@@ -79,19 +83,20 @@ fn probed(context: ClusterContext<'_>, cluster: &Cluster, answer: Result<Probe, 
     }
 }
 
-/// Whether a reconcile was requested, or the Cluster changed: that is worth a request that would not be made otherwise.
-fn is_asked_for(cluster: &Cluster) -> bool {
+/// Returns whether a reconcile was requested or the Cluster changed. Both justify a request that would otherwise not be
+/// sent.
+fn is_requested(cluster: &Cluster) -> bool {
     let status = cluster.status.clone().unwrap_or_default();
     unhandled_request(cluster, &status.last_handled_reconcile_at).is_some()
         || status.observed_generation != cluster.metadata.generation
 }
 
-/// The connection made from the Secret as it is now: a renewed Secret gives a new one.
+/// Returns the connection for the current Secret. A changed Secret gets a new connection.
 async fn connect(context: ClusterContext<'_>, cluster: &Cluster) -> Result<Arc<Connection>, ProbeResult> {
     let key = ObjectKey::of(cluster);
     let credentials = match Credentials::read(context.hub, cluster).await {
         Ok(credentials) => credentials,
-        // Not the cluster's fault: what is known of it stays usable.
+        // The member is not at fault: its last connection remains usable.
         Err(error @ CredentialsError::Hub(_)) => {
             return context.connections.get(&key).ok_or_else(|| unusable(&error));
         }
@@ -102,7 +107,7 @@ async fn connect(context: ClusterContext<'_>, cluster: &Cluster) -> Result<Arc<C
         .connections
         .get(&key)
         .filter(|known| known.made_from == made_from)
-        .filter(|known| !(known.member.is_refused() && is_asked_for(cluster)))
+        .filter(|known| !(known.member.is_refused() && is_requested(cluster)))
     {
         return Ok(known);
     }
@@ -115,9 +120,9 @@ async fn connect(context: ClusterContext<'_>, cluster: &Cluster) -> Result<Arc<C
         lease: TokenLease::of(credentials.secret().annotations()),
     });
     context.connections.put(&key, connection.clone());
-    // Other credentials, or another server: what was learned was learned of the old ones.
+    // The availability was observed with the old credentials or the old server.
     context.availability.forget(&key);
-    // Its Syncs may have been reconciled before there was a connection.
+    // The Syncs of the Cluster may have been reconciled before the connection existed.
     context.handlers.enqueue_syncs_of(&key);
     Ok(connection)
 }
@@ -138,7 +143,8 @@ fn unusable(error: &CredentialsError) -> ProbeResult {
     }
 }
 
-/// Two Clusters that connect to one member would take turns in owning it; the older one keeps it.
+/// Returns the result for an identity. Two Clusters that connect to one member would own it in turns, so the older
+/// Cluster keeps it.
 fn identified(context: ClusterContext<'_>, cluster: &Cluster, probe: Probe) -> ProbeResult {
     let key = ObjectKey::of(cluster);
     let age = |c: &Cluster| (c.creation_timestamp().map(|time| time.0), ObjectKey::of(c));
@@ -162,7 +168,7 @@ fn identified(context: ClusterContext<'_>, cluster: &Cluster, probe: Probe) -> P
     }
 }
 
-/// The one mapping from what a member answers to a reason of Ready.
+/// Returns the reason of Ready. No other function maps errors of members to this reason.
 fn reason(error: &MemberError) -> &'static str {
     match error {
         MemberError::Unauthorized { .. } | MemberError::Forbidden { .. } => "AuthFailed",

@@ -1,10 +1,10 @@
-//! What a Cluster's status means to the loops that work on it.
+//! Maps the status of a Cluster to its reachability.
 
 use starling_api::Cluster;
 use starling_api::conditions::{self, READY};
 use starling_core::plan::Reach;
 
-/// Whether a Cluster can be worked on, as its status says for its present generation.
+/// Returns the reachability of a Cluster, from a status of its current generation.
 #[must_use]
 pub fn reach(cluster: &Cluster) -> Reach {
     if cluster.spec.suspend {

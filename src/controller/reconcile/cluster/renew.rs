@@ -1,9 +1,10 @@
 //! Renews the token of a cluster that `starling cluster add` has added.
 //!
-//! Such a Secret says by its annotations whose token it holds and how long it lasts. In the second half of that time
-//! the token itself asks the member for the next one, and the Secret is written anew, if it is still the one that was
-//! read. Nothing else is changed: the next probe finds another Secret and makes a connection from it, as it would
-//! after an edit by hand. The old token goes on working until its own end, so a renewal that fails does no harm yet.
+//! Annotations of the Secret name the account of the token and its lifetime. In the second half of the lifetime, a
+//! request with the token itself gets the next token from the member, and the Secret is written if it has not changed
+//! since it was read. Nothing else changes: the next probe finds a new version of the Secret and creates a connection
+//! from it, as after a manual edit. The old token remains valid until it expires, so a failed renewal has no effect
+//! yet.
 
 use kube::ResourceExt;
 use starling_api::Cluster;
@@ -20,10 +21,10 @@ use crate::controller::hub::{HubError, SecretValue};
 use crate::controller::waits;
 use starling_member::{KubeconfigError, MemberConfig, MemberError};
 
-/// What a person can do about a token that is not renewed.
+/// The remedy for a token that cannot be renewed.
 const REMEDY: &str = "run `starling cluster add` again";
 
-/// Why a token was not renewed.
+/// The error of a renewal.
 #[derive(Debug, thiserror::Error)]
 enum RenewError {
     #[error(transparent)]
@@ -36,7 +37,7 @@ enum RenewError {
     Changed,
 }
 
-/// Renews the token of a Cluster if that is due. What is returned goes into its status.
+/// Renews the token of a Cluster, if due. Returns the condition for status.
 pub(super) async fn renew(
     context: ClusterContext<'_>,
     cluster: &Cluster,
@@ -70,17 +71,17 @@ pub(super) async fn renew(
         Renewal::Due => {}
     }
     let too_early = context.token_renewals.get(&key).is_some_and(|at| now < at);
-    // A cluster that does not answer its probe, or is left to another Cluster, is not asked for anything.
+    // A cluster that is not Ready, or that another Cluster owns, gets no further request.
     if too_early || !matches!(result, ProbeResult::Ready(_)) {
         return as_before(cluster);
     }
-    match ask(context, cluster, &connection, lease).await {
+    match renew_token(context, cluster, &connection, lease).await {
         Ok(expires_at) => {
             context.token_renewals.forget(&key);
             tracing::info!(cluster = %key, %expires_at, "token renewed");
             None
         }
-        // The next probe reads the Secret as it is then.
+        // The next probe reads the current Secret.
         Err(RenewError::Changed) => as_before(cluster),
         Err(error) => {
             context.token_renewals.set(&key, lease.retry_at(now));
@@ -96,8 +97,8 @@ pub(super) async fn renew(
     }
 }
 
-/// Asks for the next token and writes it down. Returns its end.
-async fn ask(
+/// Requests the next token and writes it to the Secret. Returns its expiry.
+async fn renew_token(
     context: ClusterContext<'_>,
     cluster: &Cluster,
     connection: &Connection,
@@ -148,7 +149,7 @@ fn expiring(reason: &str, message: String) -> ConditionUpdate {
     }
 }
 
-/// What the last attempt to renew left in the status is still true.
+/// Repeats the condition of the last renewal, which still holds.
 fn as_before(cluster: &Cluster) -> Option<ConditionUpdate> {
     let status = cluster.status.as_ref()?;
     let before = conditions::find(&status.conditions, CREDENTIALS_EXPIRING)?;

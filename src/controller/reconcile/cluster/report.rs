@@ -1,4 +1,4 @@
-//! Writes what was found into the Cluster's status, if it says something new.
+//! Writes the result to the status of the Cluster, if status changes.
 
 use jiff::Timestamp;
 use kube::ResourceExt;

@@ -1,7 +1,7 @@
-//! The Source loop: which revision the policy selects.
+//! The Source loop: resolves the policy to a revision.
 //!
-//! validate → observe (list refs, decide with core, fetch what moved) → report.
-//! A ref that vanished, a moved tag or a server that is away leave the last good revision where it is and report it.
+//! validate → observe (list refs, decide with core, fetch a new revision) → report. If a ref vanished, a tag moved, or
+//! the server is not available, the last good revision stays and the problem is reported.
 
 mod observe;
 mod report;
@@ -17,25 +17,25 @@ use crate::controller::context::{Next, SourceContext};
 use crate::controller::waits;
 use validate::{SourceBlocked, validate};
 
-/// What a reconcile of the Source came to.
+/// The result of a reconcile of the Source.
 #[derive(Debug)]
 enum ResolveResult {
-    /// The Source is not valid, or suspended: the repository was not asked.
+    /// The Source is invalid or suspended, and no request was sent to the repository.
     Blocked(SourceBlocked),
     /// The repository cannot be addressed until the Source is edited.
     Stalled { reason: &'static str, message: String },
-    /// This is the latest revision, and the mirror has it.
+    /// The latest revision; the mirror contains it.
     Latest(Revision),
-    /// The latest revision is refused by `onRewrite` or `allowDowngrade`; the last one is kept.
+    /// `onRewrite` or `allowDowngrade` refuses the latest revision, and the last revision stays.
     Refused { reason: &'static str, message: String },
-    /// The latest revision is not known.
+    /// The latest revision is unknown.
     Failed { reason: &'static str, message: String },
 }
 
 /// Reconciles one Source.
 ///
 /// # Errors
-/// [`ReconcileError`] where its status could not be written.
+/// [`ReconcileError`] if status cannot be written.
 pub async fn reconcile(context: SourceContext<'_>, key: &ObjectKey) -> Result<Next, ReconcileError> {
     let Some(source) = context.sources.get(key) else {
         return Ok(Next::OnEvent);
@@ -54,7 +54,8 @@ fn next(source: &Source, result: &ResolveResult) -> Next {
         ResolveResult::Blocked(_) | ResolveResult::Stalled { .. } => Next::OnEvent,
         ResolveResult::Failed { .. } => Next::Retry(waits::SOURCE_RETRY.min(source.spec.interval.as_std())),
         ResolveResult::Latest(_) | ResolveResult::Refused { .. } => {
-            // By Source: those that were created together are not reconciled together for ever.
+            // The jitter depends on the Source, so that Sources that were created together are not reconciled together
+            // forever.
             let interval = source.spec.interval.as_std().max(waits::SOURCE_MIN_INTERVAL);
             Next::After(waits::around(interval, Uid::of(source).as_str()))
         }

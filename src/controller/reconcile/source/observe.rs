@@ -1,4 +1,4 @@
-//! Resolves the policy at the origin, and makes sure that the artifact is at hand.
+//! Resolves the policy at the origin, and fetches the artifact.
 
 use starling_api::Source;
 use starling_core::revision::{AdvanceDecision, Facts, Revision, advance};
@@ -53,9 +53,9 @@ async fn follow(
         match advance(&valid.policy, last.as_ref(), found, facts, valid.rules) {
             AdvanceDecision::Unchanged => ResolveResult::Latest(artifact.revision),
             AdvanceDecision::Move(revision) => {
-                let offered = Artifact { revision, ..artifact };
-                pins::pin(context, source, &offered).await?;
-                ResolveResult::Latest(offered.revision)
+                let latest = Artifact { revision, ..artifact };
+                pins::pin(context, source, &latest).await?;
+                ResolveResult::Latest(latest.revision)
             }
             AdvanceDecision::Hold { keep, reason, found } => ResolveResult::Refused {
                 reason: reason.as_str(),
@@ -65,18 +65,18 @@ async fn follow(
     )
 }
 
-/// The revision in status, if it is of this origin: another repository's history is no rewrite of this one.
+/// Returns the revision in status, if it is of this origin: a revision of another repository is not rewritten history.
 fn last_revision(source: &Source) -> Option<Revision> {
     let status = source.status.as_ref()?;
     (status.revision_origin == origin(source)).then(|| status.revision.parse().ok())?
 }
 
-/// Digest of the address, by which the revision in status is recognised as one of this origin.
+/// Returns the digest of the address, which shows whether the revision in status is of this origin.
 pub(super) fn origin(source: &Source) -> String {
     starling_core::digest::of(&source.spec.url)
 }
 
-/// Where the origin lacks what the policy selects, the message says which revision is kept.
+/// Returns the message of an error. If the origin lacks a matching ref, the message names the revision that is kept.
 fn message(source: &Source, error: &ArtifactError) -> String {
     let chain = crate::chain(error);
     let status = source.status.as_ref();
@@ -96,7 +96,7 @@ fn unaddressed(error: &OriginError) -> ResolveResult {
             reason: "InvalidURL",
             message,
         },
-        // Secrets are not watched: they are read again after a while.
+        // Secrets are not watched, so the Secret is read again later.
         OriginError::SecretMissing { .. } => ResolveResult::Failed {
             reason: "SecretNotFound",
             message,

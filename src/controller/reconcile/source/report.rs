@@ -1,4 +1,4 @@
-//! Writes what was found into the Source's status, if it says something new.
+//! Writes the result to the status of the Source, if status changes.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -79,7 +79,7 @@ fn status(source: &Source, before: &SourceStatus, result: ResolveResult, now: Ti
     }
 }
 
-/// Not stalled: the next push may resolve it without an edit of the Source.
+/// Returns `Ready=False` without `Stalled=True`: the next push may resolve it without an edit of the Source.
 fn refused(reason: &'static str, message: String) -> Vec<ConditionUpdate> {
     vec![ready(ConditionStatus::False, reason, message)]
 }

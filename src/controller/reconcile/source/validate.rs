@@ -1,4 +1,4 @@
-//! Whether a Source may be asked for at all. Pure: what asks the repository takes a [`ValidSource`].
+//! Validates Sources. Pure: code that accesses the repository takes a [`ValidSource`].
 
 use starling_api::Source;
 use starling_core::revision::{OnRewrite, PolicyError, RefFields, RefPolicy, Rules};
@@ -6,14 +6,14 @@ use starling_core::unimplemented;
 
 use super::super::not_implemented;
 
-/// A Source that may be asked for: not suspended, without unknown promises, with one policy.
+/// A Source that can be reconciled: not suspended, no unimplemented fields, one policy.
 pub(super) struct ValidSource<'a> {
     pub(super) source: &'a Source,
     pub(super) policy: RefPolicy,
     pub(super) rules: Rules,
 }
 
-/// Why the repository of a Source is not asked until somebody edits the Source.
+/// The reason why a Source is not reconciled until it is edited.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SourceBlocked {
     /// `suspend`.
@@ -22,13 +22,13 @@ pub(super) enum SourceBlocked {
     /// Fields of the contract that are not implemented (I10).
     #[error("{}", not_implemented(.0))]
     NotImplemented(Vec<String>),
-    /// `ref` is no policy.
+    /// `ref` is not a policy.
     #[error(transparent)]
     Policy(#[from] PolicyError),
 }
 
 impl SourceBlocked {
-    /// The reason of Ready.
+    /// Returns the reason of Ready.
     pub(super) const fn reason(&self) -> &'static str {
         match self {
             Self::Suspended => "Suspended",
@@ -41,7 +41,7 @@ impl SourceBlocked {
 /// Validates a Source.
 ///
 /// # Errors
-/// [`SourceBlocked`] with the first reason, in the order of its variants.
+/// The first [`SourceBlocked`], in the order of the variants.
 pub(super) fn validate(source: &Source) -> Result<ValidSource<'_>, SourceBlocked> {
     let spec = &source.spec;
     if spec.suspend {

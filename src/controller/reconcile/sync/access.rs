@@ -1,4 +1,5 @@
-//! The lane of the Sync's cluster: whether requests may be sent, as whom, and what an attempt shows of the cluster.
+//! Access to the member of a Sync: whether requests may be sent, the account that sends them, and the availability that
+//! the responses show.
 
 use starling_core::breaker::Contact;
 use tokio::time::Instant;
@@ -9,10 +10,10 @@ use crate::controller::caches::availability::Pause;
 use crate::controller::context::SyncContext;
 use starling_member::{Member, MemberError};
 
-/// The message of a Sync whose cluster asked for a pause.
+/// The message of a Sync while its cluster throttles requests.
 pub(super) const BUSY: &str = "requests throttled by the cluster (429 or 503 with Retry-After)";
 
-/// Why no request may be sent to a cluster now.
+/// The reason why no request may be sent to a cluster.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AccessError {
     /// This process has no connection to the cluster.
@@ -21,7 +22,7 @@ pub(super) enum AccessError {
     /// The circuit breaker is open.
     #[error("circuit breaker open after several requests without a response; only probes are sent")]
     BreakerOpen,
-    /// The cluster asked for a pause.
+    /// The cluster requested a pause.
     #[error("{BUSY}")]
     Busy(Pause),
     /// The account that the Sync names cannot be impersonated.
@@ -29,7 +30,7 @@ pub(super) enum AccessError {
     Account(#[source] MemberError),
 }
 
-/// The member, impersonating `account` unless that is empty; decided without a request.
+/// Returns the member, which impersonates `account` unless `account` is empty. Sends no request.
 ///
 /// # Errors
 /// [`AccessError`].
@@ -56,7 +57,7 @@ pub(super) fn enter(
         .map_err(AccessError::Account)
 }
 
-/// Watches how a cluster answers while an attempt sends requests to it.
+/// Records how a cluster responds during an attempt.
 pub(super) struct ResponseRecorder<'a> {
     member: &'a Member,
     began: Instant,
@@ -72,7 +73,7 @@ impl<'a> ResponseRecorder<'a> {
         }
     }
 
-    /// Records how the cluster answered; `interrupted` is what ended the attempt early.
+    /// Records the responses in the availability cache. `interrupted` is the error that ended the attempt early.
     pub(super) fn end(
         self,
         context: SyncContext<'_>,
@@ -86,7 +87,7 @@ impl<'a> ResponseRecorder<'a> {
             }
             Some(MemberError::Deadline { .. }) => context.availability.slow(cluster),
             Some(MemberError::Unauthorized { .. } | MemberError::Throttled { .. }) => {}
-            // Without a request nothing was learned.
+            // Without a request there is no new information.
             _ if requests == 0 => {}
             _ => context
                 .availability

@@ -1,4 +1,4 @@
-//! Ends the admission of a Sync in the ledger, once its target is done.
+//! Settles the admission of a Sync in the ledger when its target is done.
 
 use kube::ResourceExt;
 use starling_api::ROLLOUT;
@@ -8,7 +8,7 @@ use super::validate::ValidSync;
 use crate::controller::context::SyncContext;
 use starling_ledger::{AdmissionKey, AdmissionOutcome};
 
-/// Ends the admission in the ledger: the target is done.
+/// Settles the admission in the ledger as done.
 pub(super) async fn settle(context: SyncContext<'_>, sync: &ValidSync<'_>, wanted: &Wanted) {
     let observed = sync.observed;
     let object = &observed.object;

@@ -1,8 +1,9 @@
-//! The effects: one attempt at a target, one drift check.
+//! Effects on a member: one attempt to apply a target, or one drift check.
 //!
-//! The intent, and which records are unconfirmed from then on, are in the ledger before the first request that writes
-//! to the member, the outcome after the last one. Whatever happens in between, the next attempt finds the inventory
-//! claimed on the member and sends again what it has no record of, which is a no-op there.
+//! The ledger contains the intent, and the records that are unconfirmed from then on, before the first request that
+//! writes to the member; it contains the outcome after the last request. If the attempt is interrupted, the next one
+//! finds the inventory on the member with all claimed objects, and sends again every object without a record, which
+//! does not change an applied object.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,10 +27,10 @@ use crate::controller::context::SyncContext;
 use starling_ledger::{Attempt, AttemptId};
 use starling_member::{ApplyJob, ApplyOutcome, DriftReport, Member};
 
-/// Makes the member hold `wanted`.
+/// Applies `wanted` to the member.
 ///
 /// # Errors
-/// [`ReconcileError`] where the intent could not be recorded: then nothing was begun.
+/// [`ReconcileError`] if the intent cannot be recorded; then no request was sent.
 pub(super) async fn apply(
     context: SyncContext<'_>,
     sync: &ValidSync<'_>,
@@ -38,7 +39,7 @@ pub(super) async fn apply(
     if !deletion_hold::waits(sync.observed, wanted) {
         return attempt(context, sync, wanted, None).await;
     }
-    // Deletions may wait for days. What is rendered is kept in step meanwhile.
+    // Deletions may wait for days. The rendered objects are kept in sync in the meantime.
     let member = match enter(context, sync, wanted) {
         Ok(member) => member,
         Err(outcome) => return Ok(outcome),
@@ -50,7 +51,7 @@ pub(super) async fn apply(
     }
 }
 
-/// Checks whether somebody changed what the member holds, and repairs it.
+/// Checks for drift and repairs it.
 ///
 /// # Errors
 /// As [`apply`].
@@ -70,7 +71,8 @@ pub(super) async fn check(
         .await;
     schedule_check(context, sync);
     let records = load(context, sync).await;
-    // Fewer records than objects: the ledger was lost. An attempt takes them anew, without a write to what is in step.
+    // Fewer records than objects mean that the ledger was lost. An attempt reads the objects again and writes only
+    // those that are not in sync.
     let expected = usize::try_from(observed.status.inventory.objects).unwrap_or(usize::MAX);
     if records.len() < expected {
         return attempt(context, sync, wanted, None).await;
@@ -95,14 +97,14 @@ pub(super) async fn check(
     Ok(Outcome::Unchanged)
 }
 
-/// What a check for drift found.
+/// The results of a drift check.
 struct Drift {
     report: DriftReport,
-    /// Objects that are to be repaired now.
+    /// Objects to repair now.
     repair: BTreeSet<ObjectId>,
 }
 
-/// Finds drift, and records what was found.
+/// Runs a drift check and records the results.
 async fn find_drift(
     context: SyncContext<'_>,
     member: &Member,
@@ -126,7 +128,7 @@ async fn find_drift(
     Ok(Drift { report, repair })
 }
 
-/// `drifted` is what a check for drift has just found to be repaired; `None` if there was no check.
+/// Runs one attempt. `drifted` contains the objects to repair from a drift check just before; `None` if there was none.
 async fn attempt(
     context: SyncContext<'_>,
     sync: &ValidSync<'_>,
@@ -197,8 +199,8 @@ async fn attempt(
     Ok(outcome)
 }
 
-/// Records that an attempt begins, and what is not known of the member from then on: one commit, as the writer takes
-/// all that is queued.
+/// Records the intent of an attempt, and the records that are unconfirmed from then on, in one commit: the writer of
+/// the ledger takes all queued writes.
 async fn begin(
     context: SyncContext<'_>,
     sync: &ValidSync<'_>,
@@ -225,7 +227,7 @@ async fn begin(
     Ok(id)
 }
 
-/// Records how an attempt ended and what is known of the member again.
+/// Records the outcome of an attempt, and the member records.
 async fn finish(
     context: SyncContext<'_>,
     sync: &ValidSync<'_>,
@@ -238,8 +240,8 @@ async fn finish(
     let (cluster_id, owner) = (observed.cluster_id.as_str(), observed.owner.as_str());
     let end = end(outcome, responses, context.clock.now());
     let RecordChanges { upserts, deletes } = record_changes(responses);
-    // One commit: the writer takes all that is queued. Losing this record costs requests, not correctness, so the
-    // status is written all the same.
+    // Both writes are one commit: the writer of the ledger takes all queued writes. The status is written even if this
+    // fails, because lost records only cost requests.
     let (finished, saved, ()) = tokio::join!(
         context.ledger.finish_attempt(id, &end),
         context.ledger.save_records(cluster_id, owner, &upserts, &deletes),
@@ -250,18 +252,18 @@ async fn finish(
     }
 }
 
-/// Ends the admission in the ledger with the attempt, where nothing has to be waited for: without `wait`, and with
-/// objects that are healthy by being there. A failed attempt does not end it: it is tried again; the group ends it at
-/// `progressDeadline`.
+/// Settles the admission in the ledger together with the attempt if nothing has to be awaited: without `wait`, or if
+/// all objects are healthy once they exist. A failed attempt does not settle the admission, since it is retried; the
+/// group settles it at `progressDeadline`.
 async fn settle_at_once(context: SyncContext<'_>, sync: &ValidSync<'_>, wanted: &Wanted, outcome: &Outcome) {
     if matches!(outcome, Outcome::Applied(_)) && !health::is_awaited(context, sync, wanted) {
         admission::settle(context, sync, wanted).await;
     }
 }
 
-/// Reads what is known of the objects on the member. A ledger that cannot be read is as good as a lost one: everything
-/// is checked, nothing in step is written. The same where this Sync is new: records of an earlier one (the cluster left
-/// the group and came back) say nothing about what happened meanwhile.
+/// Reads the member records of the Sync's objects. A ledger that cannot be read counts as lost: every object is
+/// checked, and objects in sync are not written. A new Sync also starts without records: those of an earlier Sync (the
+/// cluster left the group and came back) do not cover the time in between.
 async fn load(context: SyncContext<'_>, sync: &ValidSync<'_>) -> BTreeMap<ObjectId, Record> {
     let observed = sync.observed;
     if observed.status.last_attempted_target.is_empty() {

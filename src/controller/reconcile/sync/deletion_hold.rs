@@ -1,4 +1,4 @@
-//! Deletions that wait for an approval: how they are reported, and when they no longer wait.
+//! Deletions that wait for an approval: their report and their release.
 
 use kube::ResourceExt;
 use starling_api::conditions::{ConditionStatus, ConditionUpdate, DELETION_HELD};
@@ -13,7 +13,8 @@ use crate::controller::context::SyncContext;
 /// The reason of Ready while deletions wait.
 pub(super) const REASON: &str = "DeletionHeld";
 
-/// The digests that are approved for this Sync: on itself, and on its group for all of its Syncs.
+/// Returns the approved digests of this Sync: those on the Sync, and those on its group, which apply to all Syncs of
+/// the group.
 pub(super) fn approved(context: SyncContext<'_>, observed: &Observed) -> String {
     let own = observed.object.annotations().get(APPROVE_DELETIONS).cloned();
     let group = observed
@@ -23,18 +24,19 @@ pub(super) fn approved(context: SyncContext<'_>, observed: &Observed) -> String 
     own.into_iter().chain(group).collect::<Vec<_>>().join(",")
 }
 
-/// Whether what waits was approved since, so that it is tried now and not at the next interval.
+/// Returns whether the held deletions have been approved, so that the next attempt starts now and not at the next
+/// interval.
 pub(super) fn is_released(context: SyncContext<'_>, observed: &Observed) -> bool {
     let hold = observed.status.held_deletions.as_ref();
     hold.is_some_and(|hold| is_approved(&approved(context, observed), &hold.digest))
 }
 
-/// Whether the last attempt at this very target left deletions waiting.
+/// Returns whether the last attempt at this target left held deletions.
 pub(super) fn waits(observed: &Observed, wanted: &Wanted) -> bool {
     observed.status.held_deletions.is_some() && observed.status.last_attempted_target == wanted.target
 }
 
-/// As it stands in status.
+/// Returns held deletions for status.
 pub(super) fn of(deletions: &HeldDeletions) -> DeletionHold {
     let narrow = |count| u32::try_from(count).unwrap_or(u32::MAX);
     DeletionHold {
@@ -45,7 +47,7 @@ pub(super) fn of(deletions: &HeldDeletions) -> DeletionHold {
     }
 }
 
-/// The condition, while deletions wait. The objects are last, where the message is cut.
+/// Returns the condition while deletions wait. The objects come last because long messages are truncated.
 pub(super) fn condition(hold: &DeletionHold) -> ConditionUpdate {
     ConditionUpdate {
         type_: DELETION_HELD,
@@ -55,11 +57,11 @@ pub(super) fn condition(hold: &DeletionHold) -> ConditionUpdate {
     }
 }
 
-/// The message of Ready, and the beginning of the condition's.
+/// Returns the message of Ready, which is also the beginning of the condition's message.
 pub(super) fn message(hold: &DeletionHold) -> String {
     format!(
-        "{} of {} objects are no longer in git and would be deleted; to approve, annotate the Sync or its SyncGroup with \
-         {APPROVE_DELETIONS}={}",
+        "{} of {} objects are no longer in git and would be deleted; to approve, annotate the Sync or its SyncGroup \
+         with {APPROVE_DELETIONS}={}",
         hold.deletions, hold.of, hold.digest
     )
 }

@@ -1,4 +1,4 @@
-//! Whether the Syncs that a Sync depends on are done, from the caches alone.
+//! Observes whether the dependencies of a Sync are done, from the caches alone.
 
 use kube::ResourceExt;
 use starling_api::conditions::{self, READY};
@@ -17,7 +17,7 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey, sync: &SyncReso
     if names.is_empty() {
         return Dependencies::Done;
     }
-    // Before the caches are read, so that a change in between is not missed.
+    // The waits are recorded before the caches are read, so that no change in between is missed.
     for name in &names {
         context
             .caches
@@ -40,7 +40,7 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey, sync: &SyncReso
     Dependencies::Done
 }
 
-/// The names of the Syncs that a Sync depends on.
+/// Returns the names of the Syncs that a Sync depends on.
 pub(in super::super) fn depends_on(sync: &SyncResource) -> Vec<String> {
     let on = sync.spec.template.depends_on.iter();
     on.map(|on| on.name.clone()).collect()
@@ -52,7 +52,7 @@ fn named(sync: &SyncResource) -> Vec<&str> {
 }
 
 fn cycle(context: SyncContext<'_>, key: &ObjectKey) -> Option<Vec<String>> {
-    // The names live as long as the Syncs that they stand in, so those are kept while the graph is walked.
+    // The graph borrows names from the Syncs, so that the Syncs are kept while the graph is searched.
     let mut known = std::collections::BTreeMap::new();
     let mut todo = vec![key.name.clone()];
     while let Some(name) = todo.pop() {
@@ -70,7 +70,7 @@ fn cycle(context: SyncContext<'_>, key: &ObjectKey) -> Option<Vec<String>> {
     })
 }
 
-/// What is missing until `on` is done with what `sync` needs; `None` if nothing is.
+/// Returns the reason why `on` is not done for `sync`; `None` if it is done.
 fn unfinished(context: SyncContext<'_>, sync: &SyncResource, on: &SyncResource) -> Option<String> {
     let name = on.name_any();
     if on.metadata.deletion_timestamp.is_some() {

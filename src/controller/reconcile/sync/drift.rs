@@ -1,4 +1,4 @@
-//! Keeps the drift state of a Sync: what a check or an attempt found, and what is repaired when.
+//! Maintains the drift state of a Sync after checks and attempts, and selects the objects to repair.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::controller::caches::drift_states::{DriftState, Holder, LostFields, Re
 use crate::controller::context::SyncContext;
 use starling_member::{ApplyOutcome, DriftReport, Manager, Member};
 
-/// Records what a check for drift found, and returns what is to be repaired now.
+/// Records the results of a drift check, and returns the objects to repair now.
 pub(super) async fn checked(
     context: SyncContext<'_>,
     sync: &ValidSync<'_>,
@@ -25,7 +25,7 @@ pub(super) async fn checked(
     let observed = sync.observed;
     let state = context.caches.drift.get(&observed.key).unwrap_or_default();
     let before = if state.repaired.is_empty() && was_fought_over(observed) {
-        // The program has just started, or a person asked for a reconcile right after it.
+        // The process has just started, or a reconcile was requested right after the start.
         resumed(state, report)
     } else {
         state
@@ -45,8 +45,8 @@ pub(super) async fn checked(
     repair
 }
 
-/// Objects that were left alone, or had another owner, and are neither any more. An attempt without a check before it
-/// reads them: where it fails because of them it is made again and again, and no check for drift comes between.
+/// Returns the objects that had reconcile disabled or another owner, and no longer have. An attempt without a check
+/// before it reads them: an attempt that fails because of these objects is retried without a drift check in between.
 pub(super) async fn returned(
     member: &Member,
     observed: &Observed,
@@ -62,14 +62,14 @@ pub(super) async fn returned(
     if away.is_empty() {
         return BTreeSet::new();
     }
-    // What could not be asked stays as it was; the attempt itself will meet what is wrong with the cluster.
+    // Objects that cannot be read stay as they are; the attempt reports the problem with the cluster.
     member
         .find_drift(observed.owner.as_str(), &away, observed.deadline())
         .await
         .drifted
 }
 
-/// Takes in an attempt: what it repaired may be undone again.
+/// Applies the results of an attempt: others may undo its repairs again.
 pub(super) fn attempted(context: SyncContext<'_>, observed: &Observed, applied: &ApplyOutcome) {
     let mut state = context.caches.drift.get(&observed.key).unwrap_or_default();
     let now = context.clock.now();
@@ -126,24 +126,24 @@ fn after_check(
     report: &DriftReport,
     records: &BTreeMap<ObjectId, Record>,
 ) -> DriftState {
-    let unseen = |key: &ObjectId| report.failures.iter().any(|(kind, _)| key.is_of(kind));
-    // In step again: the drift fight is over.
+    let unread = |key: &ObjectId| report.failures.iter().any(|(kind, _)| key.is_of(kind));
+    // An object that is in sync again ends its drift fight.
     state
         .repaired
-        .retain(|key, _| report.drifted.contains(key) || unseen(key));
+        .retain(|key, _| report.drifted.contains(key) || unread(key));
     for (key, repaired) in &mut state.repaired {
         if let (Some(before), Some((ours, managers))) = (&repaired.fields, report.managers.get(key)) {
             repaired.lost = lost(before, ours, managers);
         }
     }
-    // A check sees annotations on the member; those in git are known from the last attempt.
+    // A check reads the annotations on the member. The annotations in git are known from the last attempt.
     let in_git = |key: &ObjectId| records.get(key).is_none_or(|record| !record.terms.left_alone);
-    state.left_alone.retain(|key| in_git(key) || unseen(key));
+    state.left_alone.retain(|key| in_git(key) || unread(key));
     state.left_alone.extend(report.left_alone.iter().cloned());
     state
 }
 
-/// The drifted objects whose repair is due. A requested reconcile repairs at once.
+/// Returns the drifted objects whose repair is due. A requested reconcile makes all of them due.
 fn due(state: &DriftState, report: &DriftReport, sync: &ValidSync<'_>, now: Timestamp) -> BTreeSet<ObjectId> {
     let interval = sync.spec.template.interval.as_std();
     let is_due = |key: &&ObjectId| {
@@ -154,8 +154,8 @@ fn due(state: &DriftState, report: &DriftReport, sync: &ValidSync<'_>, now: Time
     report.drifted.iter().filter(is_due).cloned().collect()
 }
 
-/// Records whose terms the check found different. What was left alone or given away stays so until it is applied
-/// again: only then is it in step.
+/// Returns the records whose management state differs from the observed one. An object with reconcile disabled, or with
+/// another owner, keeps that state until it is applied again, since only then it is in sync.
 fn observed_records(
     report: &DriftReport,
     records: &BTreeMap<ObjectId, Record>,
@@ -179,7 +179,7 @@ fn observed_records(
     left_alone.chain(foreign).collect()
 }
 
-/// Which fields somebody took since the last repair, and who holds them now.
+/// Returns the fields that others took after the last repair, with their current holders.
 fn lost(before: &FieldSet, ours: &FieldSet, managers: &[Manager]) -> LostFields {
     let mut lost = LostFields::default();
     for path in &before.lost(ours) {

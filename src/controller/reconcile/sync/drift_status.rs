@@ -1,4 +1,4 @@
-//! What the status of a Sync says of drift: `leftAlone`, and the condition Contested.
+//! Reports drift in the status of a Sync: `leftAlone` and the condition Contested.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use starling_core::object::ObjectId;
 use super::super::repeated;
 use crate::controller::caches::drift_states::{DriftState, Holder, LostFields, Repaired};
 
-/// Objects and fields that a message names at most: the message of a condition holds three long names.
+/// Maximum number of objects and fields in a message: the message of a condition has space for three long names.
 const NAMED: usize = 3;
 
-/// Writes what is known of drift, and returns the condition while there is a drift fight. Without a `state`, before the
-/// first check of this process, what was reported stays.
+/// Writes the drift state to status, and returns the condition during a drift fight. Without a `state`, before the
+/// first check of this process, the reported values stay.
 pub(super) fn write(
     after: &mut SyncStatus,
     state: Option<&DriftState>,
@@ -46,7 +46,7 @@ pub(super) fn write(
     })
 }
 
-/// What the message of Ready says of objects that are left alone.
+/// Returns the part of the message of Ready about objects with reconcile disabled.
 pub(super) fn remark(left_alone: &LeftAlone) -> String {
     let count = usize::try_from(left_alone.count).unwrap_or(usize::MAX);
     format!(
@@ -84,7 +84,7 @@ fn describe(lost: &LostFields) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// The first of `count` names.
+/// Returns the first of `count` names.
 fn listed(names: &[String], count: usize) -> String {
     let named = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>();
     match count.saturating_sub(named.len()) {
@@ -142,7 +142,7 @@ mod tests {
             remark(&left_alone),
             "reconcile disabled (4): ConfigMap shop/a, ConfigMap shop/b, ConfigMap shop/c and 1 more"
         );
-        // A process that has just started knows of none, and repeats what was reported.
+        // A process that has just started has no drift state and repeats the reported one.
         write(&mut status, None, INTERVAL);
         assert_eq!(status.left_alone, Some(left_alone));
         write(&mut status, Some(&state(&[])), INTERVAL);
@@ -163,7 +163,8 @@ mod tests {
         assert_eq!(write(&mut status, Some(&DriftState::default()), INTERVAL), None);
     }
 
-    /// Guards against taking an empty manager name, which a client may choose, for a field without a manager.
+    /// Guards against the interpretation of an empty manager name, which clients may choose, as a field without a
+    /// manager.
     #[test]
     fn a_manager_without_a_name_holds_fields_all_the_same() {
         let mut lost = LostFields::default();

@@ -1,4 +1,4 @@
-//! What a member's responses amount to: the one place that turns them into an [`Outcome`].
+//! Converts the responses of a member to an [`Outcome`]; the only place that does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,10 +21,10 @@ use crate::controller::waits;
 use starling_ledger::{AttemptEnd, AttemptOutcome, ObjectCounts};
 use starling_member::{ApplyOutcome, Change, Member, MemberError};
 
-/// Whether an attempt may begin; the member as [`access::enter`] returns it.
+/// Returns the member if an attempt may begin; see [`access::enter`].
 ///
 /// # Errors
-/// Why not, as the outcome of the attempt.
+/// The outcome of the attempt that may not begin.
 pub(super) fn enter(
     context: SyncContext<'_>,
     sync: &ValidSync<'_>,
@@ -43,7 +43,7 @@ pub(super) fn enter(
     })
 }
 
-/// What the member's responses amount to.
+/// Converts the responses of a member to the outcome of an attempt.
 pub(super) fn evaluate(
     context: SyncContext<'_>,
     sync: &ValidSync<'_>,
@@ -89,8 +89,8 @@ fn objects_failed(responses: &ApplyOutcome) -> Option<Cause> {
     })
 }
 
-/// All is applied, and deletions wait for an approval. That is no reason to try more and more rarely, or more often
-/// than drift is checked: an approval wakes the Sync.
+/// Returns the outcome if all objects are applied and deletions wait for an approval. The interval is that of drift
+/// checks, without a backoff, since an approval enqueues the Sync.
 fn over_budget(context: SyncContext<'_>, sync: &ValidSync<'_>, hold: DeletionHold) -> Outcome {
     schedule_check(context, sync);
     let next_check = context.caches.deadlines.get(&sync.observed.key);
@@ -102,9 +102,8 @@ fn over_budget(context: SyncContext<'_>, sync: &ValidSync<'_>, hold: DeletionHol
     })
 }
 
-/// What an attempt that ended early amounts to. One that ran into its `timeout` may have met a slow cluster, which is a
-/// failure, or one that became unreachable, which is no failure of the revision until `progressDeadline`: a probe
-/// decides.
+/// Returns the outcome of an attempt that ended early. After its `timeout` a probe decides: if the cluster is only
+/// slow, the attempt failed; if the cluster is unreachable, the revision has not failed before `progressDeadline`.
 pub(super) async fn interrupted(
     context: SyncContext<'_>,
     member: &Member,
@@ -136,7 +135,8 @@ pub(super) async fn interrupted(
     }
 }
 
-/// The Cluster loop finds out what is wrong, and wakes its Syncs when that changes.
+/// Enqueues the Cluster and returns the outcome: the Cluster loop finds the cause, and enqueues the Syncs when the
+/// Cluster changes.
 fn lost(context: SyncContext<'_>, sync: &ValidSync<'_>, error: &MemberError) -> Outcome {
     context.handlers.enqueue_cluster(sync.observed.cluster_key());
     Outcome::Lost {
@@ -144,7 +144,7 @@ fn lost(context: SyncContext<'_>, sync: &ValidSync<'_>, error: &MemberError) -> 
     }
 }
 
-/// One more failure in a row at this target: tried again after a backoff.
+/// Returns the outcome of one more consecutive failure at this target, which is retried after a backoff.
 pub(super) fn failed(
     context: SyncContext<'_>,
     sync: &ValidSync<'_>,
@@ -164,8 +164,8 @@ pub(super) fn failed(
     })
 }
 
-/// The next check for drift: after `interval`, give or take a tenth, so that what was applied together is not checked
-/// together for ever.
+/// Schedules the next drift check: after `interval`, plus or minus a tenth, so that Syncs that were applied together
+/// are not checked together forever.
 pub(super) fn schedule_check(context: SyncContext<'_>, sync: &ValidSync<'_>) {
     let observed = sync.observed;
     let interval: Duration = sync.spec.template.interval.as_std().max(waits::SYNC_MIN);
@@ -187,11 +187,11 @@ pub(super) fn failures_before(sync: &ValidSync<'_>, wanted: &Wanted) -> u32 {
     }
 }
 
-/// Member records after an attempt.
+/// Changes of the member records after an attempt.
 pub(super) struct RecordChanges {
-    /// What is known of objects that were applied.
+    /// Records of the applied objects.
     pub(super) upserts: BTreeMap<ObjectId, Record>,
-    /// Objects that are no longer the Sync's.
+    /// Objects that no longer belong to the Sync.
     pub(super) deletes: BTreeSet<ObjectId>,
 }
 

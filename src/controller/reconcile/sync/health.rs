@@ -1,8 +1,9 @@
-//! With `wait`: whether what the member holds is healthy too.
+//! Health checks of Syncs with `wait`.
 //!
-//! A check takes its requests and ends; the wait between two checks is in the work queue, so a Sync that waits for an
-//! hour keeps no worker. After an attempt and while it waits, everything that was not found healthy is read, and once
-//! all of it is, all objects together. At rest the check for drift finds what moved, and only that is read.
+//! A check sends its requests and ends. The wait between two checks is in the work queue, so that a Sync that waits for
+//! an hour occupies no worker. After an attempt and while the Sync waits, every object that was not healthy is read,
+//! and once all were healthy, all objects are read together. Afterwards drift checks find the objects that changed, and
+//! only these are read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,20 +26,20 @@ use crate::controller::context::SyncContext;
 use crate::controller::waits;
 use starling_member::{ApplyOutcome, HealthReport, Member, MemberError, ObjectHealth};
 
-/// What a health check found.
+/// The result of a health check.
 #[derive(Debug)]
 pub(super) enum HealthCheck {
-    /// Whether the objects are healthy.
+    /// The health of the objects.
     Verdict(HealthVerdict),
-    /// The member could not be asked.
+    /// The member did not respond.
     Lost {
-        /// What happened.
+        /// The error.
         message: String,
     },
 }
 
-/// After an attempt that got everything there: these objects are watched from now on. Nothing is known of them where
-/// the target is new, for health that was observed with another one says nothing (I1).
+/// Starts to watch the health of the objects after an attempt that applied all of them. If the target is new, no health
+/// is known: health that was observed with another target does not count (I1).
 pub(super) fn applied(
     context: SyncContext<'_>,
     sync: &ValidSync<'_>,
@@ -62,7 +63,7 @@ pub(super) fn applied(
     context.caches.health.set(&sync.observed.key, watching);
 }
 
-/// After a check that found no drift: what moved since it was healthy is in question.
+/// Marks the objects that changed since they were healthy, after a drift check that found no drift.
 pub(super) fn checked(
     context: SyncContext<'_>,
     sync: &ValidSync<'_>,
@@ -75,13 +76,13 @@ pub(super) fn checked(
     context.caches.health.set(&sync.observed.key, watching);
 }
 
-/// Whether objects have to be read before this target is done.
+/// Returns whether objects have to be read before this target is done.
 pub(super) fn is_awaited(context: SyncContext<'_>, sync: &ValidSync<'_>, wanted: &Wanted) -> bool {
     let awaited = |watching: SyncHealth| !watching.watched.is_empty();
     sync.spec.template.wait && known(context, sync, wanted).is_none_or(awaited)
 }
 
-/// Checks the health of what the member holds; `None` where it does not hold the target, or `wait` is off.
+/// Checks the health of the applied objects; `None` if the target is not applied or `wait` is off.
 pub(super) async fn check(
     context: SyncContext<'_>,
     sync: &ValidSync<'_>,
@@ -104,7 +105,7 @@ pub(super) async fn check(
         return None;
     }
     let mut watching = known(context, sync, wanted)?;
-    // The check for drift has read the version of every object, so those that are not read did not move.
+    // The drift check has read the version of every object, so that objects that are not read have not changed.
     let together = !matches!(done, Some(Outcome::Unchanged));
     let found = match access::enter(context, observed, &sync.spec.template.service_account_name) {
         Err(error) => HealthCheck::Lost {
@@ -128,7 +129,7 @@ pub(super) async fn check(
     schedule(sync, &mut watching, &found, context.clock.now());
     context.caches.health.set(&observed.key, watching);
     log(sync, &found);
-    // The record comes before the status that says so: a crash in between is made good by the next check.
+    // The admission is settled before status reports it. After a crash in between, the next check settles it.
     let cluster_id = observed.cluster_id.as_str();
     let settled = progress::is_settled(&observed.status, true, &wanted.target, cluster_id);
     if matches!(found, HealthCheck::Verdict(HealthVerdict::Healthy)) && !settled {
@@ -142,7 +143,7 @@ fn lost(context: SyncContext<'_>, sync: &ValidSync<'_>, error: &MemberError) -> 
     if let MemberError::Throttled { retry_after, .. } = error {
         context.availability.throttled(&cluster, *retry_after);
     } else {
-        // The Cluster loop finds out what is wrong, and wakes its Syncs when that changes.
+        // The Cluster loop finds the cause, and enqueues the Syncs when the Cluster changes.
         context.handlers.enqueue_cluster(cluster);
     }
     HealthCheck::Lost {
@@ -150,7 +151,7 @@ fn lost(context: SyncContext<'_>, sync: &ValidSync<'_>, error: &MemberError) -> 
     }
 }
 
-/// Whether this process knows which objects there are to be read.
+/// Returns whether this process knows the objects to read.
 pub(super) fn is_known(context: SyncContext<'_>, sync: &ValidSync<'_>, wanted: &Wanted) -> bool {
     known(context, sync, wanted).is_some()
 }
@@ -177,7 +178,7 @@ fn fresh<'a>(
     }
 }
 
-/// Reads the health of objects of one Sync.
+/// A reader of the health of one Sync's objects.
 struct Reader<'a> {
     context: SyncContext<'a>,
     sync: &'a ValidSync<'a>,
@@ -185,17 +186,17 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads what is in question. With `together` nothing counts as healthy but what was healthy in one check of all of
-    /// it: what was found so a minute ago may have broken since.
+    /// Reads the objects with unknown or bad health. With `together`, the objects are healthy only if one check of all
+    /// objects found them healthy: an object that was healthy a minute ago may have failed since.
     async fn read_all(
         &self,
         watched: &mut Watched,
         together: bool,
     ) -> Result<BTreeMap<ObjectId, Health>, MemberError> {
-        let asked = watched.to_read();
-        let unhealthy = self.read(watched, &asked).await?;
+        let to_read = watched.to_read();
+        let unhealthy = self.read(watched, &to_read).await?;
         let all = watched.all();
-        if !unhealthy.is_empty() || !together || asked.len() == all.len() {
+        if !unhealthy.is_empty() || !together || to_read.len() == all.len() {
             return Ok(unhealthy);
         }
         self.read(watched, &all).await
@@ -204,14 +205,14 @@ impl Reader<'_> {
     async fn read(
         &self,
         watched: &mut Watched,
-        asked: &BTreeSet<ObjectId>,
+        to_read: &BTreeSet<ObjectId>,
     ) -> Result<BTreeMap<ObjectId, Health>, MemberError> {
-        if asked.is_empty() {
+        if to_read.is_empty() {
             return Ok(BTreeMap::new());
         }
         let (owner, now) = (self.sync.observed.owner.as_str(), self.context.clock.now());
         let deadline = Instant::now() + waits::HEALTH_TIMEOUT;
-        let report = self.member.read_health(owner, asked, now, deadline).await;
+        let report = self.member.read_health(owner, to_read, now, deadline).await;
         if let Some(error) = report.interrupted.filter(|error| !is_too_slow(error)) {
             return Err(error);
         }
@@ -224,7 +225,7 @@ impl Reader<'_> {
             Some(read) => current_health(watched, key, read),
             None => unread(key, &failures),
         };
-        Ok(asked
+        Ok(to_read
             .iter()
             .map(|key| (key.clone(), health(key)))
             .filter(|(_, health)| health.status != Status::Current)
@@ -232,7 +233,7 @@ impl Reader<'_> {
     }
 }
 
-/// The health of an object as it was read, unless it was read in a state that is older than our last write (I1).
+/// Returns the health of an object, unless the read state is older than the last write of Starling (I1).
 fn current_health(watched: &mut Watched, key: &ObjectId, read: ObjectHealth) -> Health {
     let healthy = read.health.status == Status::Current;
     match watched.found(key, &read.resource_version, healthy) {
@@ -244,12 +245,12 @@ fn current_health(watched: &mut Watched, key: &ObjectId, read: ObjectHealth) -> 
     }
 }
 
-/// A check that ran out of time met a slow member, not a lost one.
+/// Returns whether a check timed out, which shows a slow member and not an unreachable one.
 fn is_too_slow(error: &MemberError) -> bool {
     matches!(error, MemberError::Deadline { .. })
 }
 
-/// The health of an object that was not read.
+/// Returns the health of an object that was not read.
 fn unread(key: &ObjectId, failures: &[(GroupKind, MemberError)]) -> Health {
     let failure = failures.iter().find(|(kind, _)| key.is_of(kind));
     let message = failure.map_or_else(
@@ -283,7 +284,7 @@ fn schedule(sync: &ValidSync<'_>, watching: &mut SyncHealth, found: &HealthCheck
     }
 }
 
-/// Logs what is new.
+/// Logs changes of health.
 fn log(sync: &ValidSync<'_>, found: &HealthCheck) {
     let observed = sync.observed;
     let before = reported_reason(&observed.status);
@@ -308,7 +309,7 @@ fn log(sync: &ValidSync<'_>, found: &HealthCheck) {
     }
 }
 
-/// The reason of Healthy as last written; empty without one.
+/// Returns the reason of Healthy as last written; empty without the condition.
 fn reported_reason(status: &SyncStatus) -> &str {
     conditions::find(&status.conditions, conditions::HEALTHY).map_or("", |healthy| healthy.reason.as_str())
 }

@@ -1,4 +1,4 @@
-//! What a health check makes of a Sync's status. The one place that writes Healthy, `healthySince` and
+//! Writes the result of a health check to the status of a Sync: the only place that writes Healthy, `healthySince` and
 //! `lastHealthyTarget`.
 
 use jiff::Timestamp;
@@ -16,15 +16,15 @@ use super::super::{ready, repeated, retrying};
 use super::health::HealthCheck;
 use super::reason::PROBLEMS;
 
-/// What a health condition is subject.
+/// The subject of a health condition.
 pub(super) struct HealthSubject<'a> {
     /// `spec.wait`.
     pub(super) wait: bool,
-    /// The target that is wanted, where one is.
+    /// The target that the Sync has to apply; `None` while it is unknown.
     pub(super) target: Option<&'a str>,
-    /// The cluster's identity.
+    /// The identity of the cluster.
     pub(super) cluster_id: &'a ClusterId,
-    /// When the next health check is.
+    /// The time of the next health check.
     pub(super) next: Option<Timestamp>,
 }
 
@@ -43,13 +43,13 @@ pub(super) fn write(
         return updates;
     }
     let healthy = match check {
-        None => unseen(after, subject),
+        None => unchecked(after, subject),
         Some(HealthCheck::Lost { message }) => {
             replace(
                 &mut updates,
                 vec![ready(ConditionStatus::Unknown, step::CLUSTER_NOT_READY, message)],
             );
-            unseen(after, subject)
+            unchecked(after, subject)
         }
         Some(HealthCheck::Verdict(HealthVerdict::Healthy)) => Some(found_healthy(after, subject, now)),
         Some(HealthCheck::Verdict(HealthVerdict::Waiting { until, unhealthy })) => {
@@ -69,9 +69,8 @@ pub(super) fn write(
     updates
 }
 
-/// The condition where nothing was checked. What was found of this target still stands; of another one it says nothing
-/// about what is wanted now.
-fn unseen(after: &SyncStatus, subject: &HealthSubject<'_>) -> Option<ConditionUpdate> {
+/// Returns the condition without a check. A result for this target still holds; a result for another target does not.
+fn unchecked(after: &SyncStatus, subject: &HealthSubject<'_>) -> Option<ConditionUpdate> {
     if after.last_applied_target.is_empty() {
         return None;
     }
@@ -106,7 +105,7 @@ fn found_unhealthy(
     unhealthy: &[(ObjectId, Health)],
     now: Timestamp,
 ) -> ConditionUpdate {
-    // A target that was healthy for long enough has proven itself, whatever breaks later.
+    // A target that was healthy for long enough remains proven, even if it fails later.
     let span = after
         .healthy_since
         .parse()
@@ -151,7 +150,7 @@ fn progressing(message: &str) -> Vec<ConditionUpdate> {
     vec![ready(ConditionStatus::False, PROGRESSING, message), reconciling]
 }
 
-/// Puts a verdict in the place of the one that did not know of health.
+/// Replaces the conditions that were determined without the health.
 fn replace(updates: &mut Vec<ConditionUpdate>, verdict: Vec<ConditionUpdate>) {
     updates.retain(|update| update.type_ != READY && update.type_ != RECONCILING);
     updates.splice(0..0, verdict);
@@ -184,7 +183,7 @@ mod tests {
         }
     }
 
-    /// A Sync whose cluster holds the target.
+    /// Returns the status of a Sync that has applied the target.
     fn holding() -> SyncStatus {
         SyncStatus {
             last_attempted_target: TARGET.into(),
@@ -218,7 +217,7 @@ mod tests {
         HealthCheck::Verdict(judge(unhealthy, at(100), Duration::from_secs(timeout), at(100)))
     }
 
-    /// The status after an attempt or a check that succeeded.
+    /// Returns the status after an attempt or a check that succeeded.
     fn written(before: SyncStatus, subject: &HealthSubject<'_>, check: Option<&HealthCheck>) -> SyncStatus {
         let mut after = before;
         let updates = vec![ready(ConditionStatus::True, "Succeeded", "applied r")];
@@ -227,7 +226,7 @@ mod tests {
         after
     }
 
-    /// Types, statuses and reasons.
+    /// Returns types, statuses and reasons.
     fn summary_of(conditions: &[Condition]) -> Vec<(&str, &str, &str)> {
         conditions
             .iter()
@@ -244,7 +243,7 @@ mod tests {
         );
         assert_eq!(after.healthy_since, at(100).to_string());
         assert_eq!(after.last_healthy_target, TARGET);
-        // It stays healthy since then.
+        // The time does not change while the Sync stays healthy.
         let again = written(well(), &subject(true), Some(&found(Status::Current, 60)));
         assert_eq!(again.healthy_since, at(1).to_string());
     }

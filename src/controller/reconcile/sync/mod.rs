@@ -1,8 +1,8 @@
-//! The Sync loop: makes one cluster hold what one Sync says.
+//! The Sync loop: applies one Sync to one cluster.
 //!
 //! observe (caches) → [`validate`] (pure) → core's [`next_step`] → attempt or check (IO, `attempt`) → health (IO) →
-//! report. Most activations end at the step: a Sync that is applied and not due for a check costs a read of the caches.
-//! A Sync that is not valid has a report of its own; attempts take a [`ValidSync`] only.
+//! report. Most reconciles end at the step: a Sync that is applied and not due for a check costs only reads of caches.
+//! An invalid Sync has its own report; attempts take only a [`ValidSync`].
 
 mod access;
 mod admission;
@@ -40,7 +40,7 @@ use validate::{ValidSync, validate};
 /// Reconciles one Sync.
 ///
 /// # Errors
-/// [`ReconcileError`] where an intent could not be recorded or the status not be written.
+/// [`ReconcileError`] if an intent cannot be recorded or status cannot be written.
 pub async fn reconcile(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next, ReconcileError> {
     let Some(observed) = observe::observe(context, key) else {
         return Ok(Next::OnEvent);
@@ -61,13 +61,13 @@ pub async fn reconcile(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next
     }
 }
 
-/// Takes the next step of a valid Sync.
+/// Executes the next step of a valid Sync.
 async fn advance(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Result<Next, ReconcileError> {
     let step = decide(context, sync);
     let outcome = match &step {
         Step::Apply(wanted) => Some(attempt::apply(context, sync, wanted).await?),
         Step::CheckDrift(wanted) => Some(attempt::check(context, sync, wanted).await?),
-        // Where it is not known which objects there are, a check for drift finds them.
+        // If the objects are unknown, a drift check finds them.
         Step::CheckHealth(wanted) if !health::is_known(context, sync, wanted) => {
             Some(attempt::check(context, sync, wanted).await?)
         }
@@ -121,7 +121,7 @@ fn next(context: SyncContext<'_>, sync: &ValidSync<'_>, step: &Step, outcome: Op
             soonest.map_or(Next::OnEvent, |at| Next::at(at, context.clock.now()))
         }
         (Step::Backoff { until } | Step::Idle { until, .. }, None) => Next::at(*until, context.clock.now()),
-        // The dependency wakes the Sync when it is done; the time is for a message that is up to date.
+        // The dependency enqueues the Sync when it is done. The requeue keeps the message up to date.
         (Step::DependencyNotReady { .. }, None) => {
             Next::After(observed.retry_interval().max(waits::SYNC_MIN))
         }

@@ -1,4 +1,4 @@
-//! What one pass over a Sync knows, from the caches alone. Nothing of it is validated.
+//! The observations of one pass over a Sync, from the caches alone. Nothing is validated.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +19,12 @@ use crate::controller::caches::connections::Connection;
 use crate::controller::context::SyncContext;
 use crate::controller::waits;
 
-/// A Sync and what it depends on.
+/// A Sync and the objects that it depends on.
 pub(super) struct Observed {
     pub(super) key: ObjectKey,
-    /// As the API server has it: parameters are not resolved, and fields may make no sense.
+    /// The Sync as stored: parameters are not resolved, and fields may be invalid.
     pub(super) object: Arc<SyncResource>,
-    /// As last written; the default if never.
+    /// The last written status; the default if none was written.
     pub(super) status: SyncStatus,
     pub(super) source: Option<Arc<Source>>,
     pub(super) cluster: Option<Arc<Cluster>>,
@@ -70,7 +70,7 @@ impl Observed {
         Uid::of(&*self.object)
     }
 
-    /// Whether a reconcile was asked for by annotation, and not yet answered.
+    /// Returns whether a reconcile was requested by annotation and not handled yet.
     pub(super) fn requested(&self) -> bool {
         unhandled_request(&*self.object, &self.status.last_handled_reconcile_at).is_some()
     }
@@ -80,7 +80,7 @@ impl Observed {
         Some(status.revision.as_str()).filter(|revision| !revision.is_empty())
     }
 
-    /// Digest of the target of a spec of this Sync; `None` while there is no revision.
+    /// Returns the digest of the target for a spec of this Sync; `None` while there is no revision.
     pub(super) fn target_of(&self, spec: &SyncSpec) -> Option<String> {
         let revision = match (&spec.group_ref, spec.revision.as_str()) {
             (None, "") => self.source_revision()?,
@@ -90,8 +90,9 @@ impl Observed {
         Some(target::of_sync(revision, &spec.template))
     }
 
-    /// Reach and identity of the cluster. Without a connection of this process it counts as not probed, whatever an
-    /// earlier process wrote into its status: the Cluster loop makes one and wakes this Sync.
+    /// Returns reachability and identity of the cluster. Without a connection of this process the cluster counts as not
+    /// probed, whatever an earlier process wrote to status: the Cluster loop creates a connection and enqueues this
+    /// Sync.
     pub(super) fn cluster_state(&self) -> Option<SyncCluster<'_>> {
         let reach = match reach(self.cluster.as_ref()?) {
             Reach::Ready if self.connection.is_none() => Reach::Unprobed,
@@ -103,7 +104,7 @@ impl Observed {
         })
     }
 
-    /// Name of the Cluster.
+    /// Returns the name of the Cluster.
     pub(super) fn cluster_name(&self) -> &str {
         &self.object.spec.cluster_ref.name
     }
@@ -112,23 +113,24 @@ impl Observed {
         ObjectKey::new(&self.key.namespace, self.cluster_name())
     }
 
-    /// The key of the SyncGroup, for a Sync of a group.
+    /// Returns the key of the SyncGroup; `None` without a group.
     pub(super) fn group_key(&self) -> Option<ObjectKey> {
         let group = self.object.spec.group_ref.as_ref()?;
         Some(ObjectKey::new(&self.key.namespace, &group.name))
     }
 
-    /// `retryInterval`.
+    /// Returns `retryInterval`.
     pub(super) fn retry_interval(&self) -> Duration {
         self.object.spec.template.retry_interval.as_std()
     }
 
-    /// When an attempt that begins now has to be over.
+    /// Returns the deadline of an attempt that begins now.
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.object.spec.template.timeout.as_std().max(waits::SYNC_MIN)
     }
 
-    /// Whether a Sync of a group is no longer one of its entries: nothing is done until the group deletes it.
+    /// Returns whether the Sync's entry was removed from its group. Such a Sync is not reconciled until the group
+    /// deletes it.
     pub(super) fn is_retired(&self, context: SyncContext<'_>) -> bool {
         let Some(of) = &self.object.spec.group_ref else {
             return false;

@@ -1,60 +1,60 @@
-//! What an attempt or a check comes to.
+//! Outcomes of attempts and checks.
 
 use jiff::Timestamp;
 use starling_api::{Changes, DeletionHold, InventorySummary, ObjectProblem};
 
 use crate::controller::caches::availability::Pause;
 
-/// What an attempt or a check came to.
+/// The outcome of an attempt or a drift check.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// The member holds the target.
+    /// The target is applied.
     Applied(Applied),
-    /// A check found nothing changed.
+    /// A drift check found no changes.
     Unchanged,
-    /// It did not get there; the member answered.
+    /// The attempt failed, and the member responded.
     Failed(Failure),
-    /// The member asked for a pause: no failure of the revision either.
+    /// The member requested a pause. The revision has not failed.
     Busy(Pause),
-    /// The member could not be worked on: no failure of the revision.
+    /// The member is not available. The revision has not failed.
     Lost {
-        /// What happened.
+        /// The error.
         message: String,
     },
 }
 
-/// What an attempt did that applied the target.
+/// The results of an attempt that applied the target.
 #[derive(Debug)]
 pub(super) struct Applied {
     pub(super) changes: Changes,
     pub(super) inventory: InventorySummary,
-    /// Rendered without kustomize.
+    /// True if the set was rendered without kustomize.
     pub(super) plain: bool,
 }
 
-/// Why the member does not hold the target.
+/// The failure of an attempt.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) cause: Cause,
-    /// Failures in a row at this target, this one included.
+    /// Number of consecutive failures at this target, including this one.
     pub(super) attempts: u32,
     pub(super) retry_at: Timestamp,
-    /// Deletions that wait for an approval, if that is why.
+    /// The held deletions, if they are the reason.
     pub(super) deletion_hold: Option<DeletionHold>,
 }
 
-/// What an attempt failed for.
+/// The cause of a failure.
 #[derive(Clone, Debug)]
 pub(super) struct Cause {
     /// The reason of Ready.
     pub(super) reason: &'static str,
     pub(super) message: String,
-    /// Objects in trouble, if it is about objects.
+    /// Problems of objects, if the cause concerns objects.
     pub(super) problems: Vec<ObjectProblem>,
 }
 
 impl Cause {
-    /// A cause that is about the Sync as a whole.
+    /// Creates a cause that concerns the Sync as a whole.
     pub(super) fn new(reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             reason,

@@ -1,7 +1,8 @@
-//! Whose the objects are that this Sync wants and has not, or that carry another owner's label.
+//! Determines the owners of objects that the Sync renders and has not applied, or that carry the label of another
+//! owner.
 //!
-//! Asked of the ledger and the caches alone, and only about objects that are new to the Sync: the normal apply costs
-//! nothing here. A ledger that was lost knows no owner; then the labels do, at the next check for drift.
+//! The decision uses only the ledger and the caches, and only for objects that are new to the Sync, so that a usual
+//! apply has no cost. After a loss of the ledger the owners are unknown; the next drift check finds the labels.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,16 +17,17 @@ use super::resolve::resolve;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::SyncContext;
 
-/// What is to be known of ownership before an attempt writes.
+/// The ownership of objects before an attempt writes.
 #[derive(Debug, Default)]
 pub(super) struct Ownership {
-    /// Objects that stay with others, and with whom.
+    /// Objects that stay with other owners, with these owners.
     pub(super) kept: BTreeMap<ObjectId, String>,
-    /// Objects that another owner had and hands over: they are applied whatever the records say.
+    /// Objects that another owner hands over: they are applied, whatever the records contain.
     pub(super) handed_over: BTreeSet<ObjectId>,
 }
 
-/// `drifted` are objects that were checked just now: another owner's label that is still remembered of them is gone.
+/// Determines the ownership. `drifted` contains objects that were checked just now: another owner's label in their
+/// records no longer exists.
 pub(super) async fn ownership(
     context: SyncContext<'_>,
     observed: &Observed,
@@ -72,8 +74,8 @@ pub(super) async fn ownership(
     ownership
 }
 
-/// The other Syncs on the same cluster, by owner. The cluster is known by its identity: another namespace may have a
-/// Cluster of its own for it.
+/// Returns the other Syncs on the same member, by owner. The member is known by its identity, because a Cluster in
+/// another namespace may connect to it.
 fn claimants(context: SyncContext<'_>, observed: &Observed) -> BTreeMap<String, Claimant> {
     let id = &observed.cluster_id;
     let mut clusters: BTreeSet<ObjectKey> = context
@@ -91,8 +93,8 @@ fn claimants(context: SyncContext<'_>, observed: &Observed) -> BTreeMap<String, 
         .filter(|key| *key != observed.key)
         .filter_map(|key| observe(context, &key))
         .filter(|other| other.cluster_id == *id && other.object.metadata.deletion_timestamp.is_none())
-        // The objects of a Sync that is about to be deleted go to the Sync that wants them: an entry that was renamed
-        // finds its own objects there.
+        // The objects of a Sync that is about to be deleted belong to the Sync that renders them, so that a renamed
+        // entry finds its own objects.
         .filter(|other| !other.is_retired(context))
         .map(|other| {
             let claimant = Claimant {
@@ -104,8 +106,8 @@ fn claimants(context: SyncContext<'_>, observed: &Observed) -> BTreeMap<String, 
         .collect()
 }
 
-/// Whether another Sync of the same group is at the same release. Until it is, what it will want is not known: in one
-/// commit an object may leave it and come to us, and the two are not admitted at the same instant.
+/// Returns whether another Sync of the same group is at the same release. Until then the objects that it will render
+/// are unknown: one commit may move an object to this Sync, and the two Syncs are not admitted at the same time.
 fn is_admitted_alike(observed: &Observed, other: &Observed) -> bool {
     let release = |sync: &Observed| sync.object.annotations().get(RELEASE).cloned();
     let group = observed.group_key();
@@ -113,8 +115,8 @@ fn is_admitted_alike(observed: &Observed, other: &Observed) -> bool {
     !same_group || release(observed) == release(other)
 }
 
-/// Whether the cluster holds what the Sync wants now. A suspended Sync may; one whose parameters do not resolve has no
-/// target.
+/// Returns whether the current target of a Sync is applied. That may be true of a suspended Sync. A Sync with
+/// unresolved parameters has no target.
 fn is_settled(other: &Observed) -> bool {
     let spec = resolve(&other.object.spec, other.cluster.as_deref());
     let wanted = spec.ok().and_then(|spec| other.target_of(&spec));

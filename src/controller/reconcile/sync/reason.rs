@@ -1,4 +1,4 @@
-//! What a member's answers about objects are called in conditions and problems.
+//! Maps errors of members to reasons in conditions and problems.
 
 use starling_api::ObjectProblem;
 use starling_api::conditions::{MESSAGE_LIMIT, cut};
@@ -6,7 +6,7 @@ use starling_core::object::ObjectId;
 
 use starling_member::MemberError;
 
-/// Problems that a status names at most.
+/// Maximum number of problems in a status.
 pub(super) const PROBLEMS: usize = 10;
 
 pub(super) fn problems(failures: &[(ObjectId, MemberError)]) -> Vec<ObjectProblem> {
@@ -21,7 +21,7 @@ pub(super) fn problems(failures: &[(ObjectId, MemberError)]) -> Vec<ObjectProble
         .collect()
 }
 
-/// The one mapping from what a member answers about an object to a reason.
+/// Returns the reason of an error of an object. No other function maps these errors.
 pub(super) fn reason(error: &MemberError) -> &'static str {
     match error {
         MemberError::Unreachable { .. } => "Unreachable",

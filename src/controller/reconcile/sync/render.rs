@@ -1,4 +1,4 @@
-//! What a Sync renders to: the objects of its path at a revision.
+//! Renders a Sync: builds the objects of its path at a revision.
 
 use std::sync::Arc;
 
@@ -14,24 +14,24 @@ use crate::controller::decryption::{Keys, KeysError};
 use crate::controller::manifests::{RenderFailure, RenderJob, Rendered};
 use starling_render::RenderError;
 
-/// The reason of Ready where encrypted manifests cannot be read.
+/// The reason of Ready if encrypted manifests cannot be decrypted.
 const DECRYPTION_FAILED: &str = "DecryptionFailed";
 
-/// What is rendered, for whom.
+/// The inputs of a render.
 pub(super) struct Render<'a> {
     /// Namespace of the Sync, for the Secrets that it names.
     pub(super) namespace: &'a str,
-    /// The template, parameters resolved.
+    /// The template with resolved parameters.
     pub(super) template: &'a SyncTemplate,
-    /// The Source that the template names, if there is one.
+    /// The Source that the template names, if it exists.
     pub(super) source: Option<&'a Source>,
     pub(super) revision: &'a str,
     pub(super) owner: &'a OwnerLabel,
-    /// Fields that are left to others.
+    /// Rules for fields that are not applied.
     pub(super) ignore: &'a IgnoreRules,
 }
 
-/// Why a Sync does not render.
+/// The error of a render.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SyncRenderError {
     /// The Source that the template names does not exist.
@@ -40,19 +40,19 @@ pub(super) enum SyncRenderError {
     /// The origin of the Source cannot be addressed.
     #[error(transparent)]
     Origin(#[from] OriginError),
-    /// The revision does not parse.
+    /// The revision cannot be parsed.
     #[error("spec.revision")]
     Revision(#[source] RevisionError),
     /// The keys of encrypted manifests cannot be read.
     #[error(transparent)]
     Keys(#[from] KeysError),
-    /// The artifact cannot be had, or does not render.
+    /// The artifact cannot be fetched, or its build failed.
     #[error(transparent)]
     Render(#[from] RenderFailure),
 }
 
 impl SyncRenderError {
-    /// The reason of Ready.
+    /// Returns the reason of Ready.
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::SourceNotFound { .. } => "SourceNotFound",
@@ -68,7 +68,7 @@ impl SyncRenderError {
     }
 }
 
-/// Renders, or takes what was rendered before.
+/// Returns the rendered set from the cache, or renders it.
 ///
 /// # Errors
 /// [`SyncRenderError`].

@@ -1,4 +1,4 @@
-//! Writes the status after a pass, if that says something new, with the events and the log that go with it.
+//! Writes status after a pass, if it changes, with its events and log messages.
 
 use starling_api::SyncStatus;
 use starling_core::object::ObjectId;
@@ -14,10 +14,10 @@ use super::validate::{SyncBlocked, ValidSync};
 use crate::controller::context::SyncContext;
 use crate::controller::event_handlers::ChangedBy;
 
-/// Reports what a pass came to.
+/// Reports the results of a pass.
 ///
 /// # Errors
-/// [`ReconcileError`] if the status could not be written.
+/// [`ReconcileError`] if status cannot be written.
 pub(super) async fn report(
     context: SyncContext<'_>,
     sync: &ValidSync<'_>,
@@ -37,7 +37,7 @@ pub(super) async fn report(
     Ok(())
 }
 
-/// Reports why nothing is applied.
+/// Reports the reason why the Sync is not applied.
 ///
 /// # Errors
 /// As [`report`].
@@ -82,7 +82,7 @@ async fn write(
     Ok(())
 }
 
-/// Records events for deletions: those that wait, and those that were made.
+/// Records events for held deletions and for deletions.
 async fn record_events(
     context: SyncContext<'_>,
     observed: &Observed,
@@ -107,7 +107,7 @@ async fn record_events(
     }
 }
 
-/// Reports objects that Starling no longer manages and that stay on the member: no inventory lists them any more.
+/// Reports objects that Starling no longer manages and that stay on the member. After that no inventory contains them.
 pub(super) async fn let_go(context: SyncContext<'_>, observed: &Observed, objects: &[ObjectId]) {
     if objects.is_empty() {
         return;

@@ -1,11 +1,12 @@
-//! The spec of a Sync with its parameters resolved.
+//! Resolves the parameters in the spec of a Sync.
 
 use std::borrow::Cow;
 
 use starling_api::{Cluster, SyncSpec};
 use starling_core::expand::{self, ClusterFacts, ParameterError};
 
-/// Resolves the `$(cluster.*)` of a Sync alone; a group resolved its Syncs' when it admitted them.
+/// Resolves the `$(cluster.*)` parameters of a Sync without a group; a group resolves those of its Syncs when it admits
+/// them.
 ///
 /// # Errors
 /// [`ParameterError`] for the first field that cannot be resolved.

@@ -1,9 +1,8 @@
-//! What the other Syncs of the same owner hold, or are about to hold, on the same cluster: an object that moves from
-//! one to another is handed over and not deleted.
+//! The objects that siblings render on the same cluster: an object that moves from one Sync to another is handed over
+//! and not deleted.
 //!
-//! The Syncs of one group on one cluster are siblings, and so are the Syncs of one namespace that have no group. What
-//! they hold is what they render: the sets are shared with their own attempts, and are asked for only where something
-//! left a render.
+//! The Syncs of one group on one cluster are siblings, and so are the Syncs of one namespace without a group. Their
+//! rendered sets are shared with their own attempts, and are requested only if an object left a render.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -40,15 +39,15 @@ impl fmt::Debug for SiblingsOf<'_> {
     }
 }
 
-/// A Sync as it is, or as it is about to be.
+/// A sibling with its current or its upcoming spec.
 struct Sibling {
     name: SiblingName,
-    /// Parameters resolved.
+    /// The spec with resolved parameters.
     spec: SyncSpec,
     owner: OwnerLabel,
 }
 
-/// A sibling, for people.
+/// The name of a sibling in messages.
 #[derive(Clone, Debug)]
 enum SiblingName {
     /// An entry of the same group.
@@ -66,17 +65,17 @@ impl fmt::Display for SiblingName {
     }
 }
 
-/// Why the objects of a sibling are not known.
+/// The error of a render of a sibling.
 #[derive(Debug, thiserror::Error)]
 enum SiblingError {
-    /// A parameter of the entry does not resolve on this cluster.
+    /// A parameter of the entry cannot be resolved for this cluster.
     #[error("entry {entry}")]
     Parameter {
         entry: String,
         #[source]
         source: ParameterError,
     },
-    /// It does not render.
+    /// The sibling cannot be rendered.
     #[error("cannot render {sibling}")]
     Build {
         sibling: SiblingName,
@@ -98,8 +97,8 @@ impl Siblings for SiblingsOf<'_> {
 }
 
 impl SiblingsOf<'_> {
-    /// What the siblings hold now, as far as that can be found: for a deletion, which must not wait for the mistakes of
-    /// another Sync. What a sibling has taken carries its label and is safe anyway.
+    /// Returns the objects of the current siblings. Siblings that cannot be rendered are skipped: a deletion must not
+    /// wait for the mistakes of another Sync, and objects that a sibling has applied carry its label and are safe.
     pub(super) async fn current_objects(&self) -> BTreeSet<ObjectId> {
         let mut keys = BTreeSet::new();
         for sibling in self.current() {
@@ -114,14 +113,14 @@ impl SiblingsOf<'_> {
         keys
     }
 
-    /// What the siblings hold, or are about to hold.
+    /// Returns the objects of the current and the upcoming siblings.
     async fn upcoming_objects(&self) -> Result<BTreeSet<ObjectId>, SiblingError> {
         let mut keys = BTreeSet::new();
         for sibling in self.upcoming()? {
             match self.keys(&sibling).await {
                 Ok(objects) => keys.extend(objects),
-                // What follows another Source cannot have taken something over in the same commit; one bad Sync must
-                // not keep the others from pruning.
+                // A Sync of another Source cannot have taken over an object in the same commit. One faulty Sync must
+                // not prevent the others from pruning.
                 Err(_) if self.is_unrelated(&sibling) => {}
                 Err(source) => {
                     return Err(SiblingError::Build {
@@ -134,7 +133,7 @@ impl SiblingsOf<'_> {
         Ok(keys)
     }
 
-    /// All siblings as the release that this Sync belongs to wants them.
+    /// Returns all siblings with their specs in the release of this Sync.
     fn upcoming(&self) -> Result<Vec<Sibling>, SiblingError> {
         let observed = self.observed;
         let (Some(of), Some(key)) = (&observed.object.spec.group_ref, observed.group_key()) else {
@@ -144,7 +143,8 @@ impl SiblingsOf<'_> {
             return Ok(self.current());
         };
         let mut siblings = self.wanted(of, &group, cluster)?;
-        // Of another release than the group's present one (a newer one is on its way, or this one is): both count.
+        // If this Sync is at another release than the group (a newer one, or an older one while it waits), the current
+        // specs count too.
         let release = group
             .status
             .as_ref()
@@ -192,7 +192,7 @@ impl SiblingsOf<'_> {
         Ok(siblings)
     }
 
-    /// The siblings that there are, by their own specs; those that are being deleted hold nothing.
+    /// Returns the existing siblings with their own specs. Siblings that are being deleted have no objects.
     fn current(&self) -> Vec<Sibling> {
         let own = &self.observed.object.spec;
         let group = |spec: &SyncSpec| spec.group_ref.as_ref().map(|of| of.name.clone());
@@ -248,7 +248,7 @@ impl SiblingsOf<'_> {
         own.group_ref.is_none() && own.template.source_ref != sibling.spec.template.source_ref
     }
 
-    /// The objects that a sibling renders.
+    /// Returns the objects that a sibling renders.
     async fn keys(&self, sibling: &Sibling) -> Result<Vec<ObjectId>, SyncRenderError> {
         if sibling.spec.revision.is_empty() {
             return Ok(Vec::new());
@@ -263,7 +263,7 @@ impl SiblingsOf<'_> {
             source: source.as_deref(),
             revision: &sibling.spec.revision,
             owner: &sibling.owner,
-            // Rules that do not parse leave out no field. Which objects there are does not depend on them.
+            // Rules that cannot be parsed ignore no field. The set of objects does not depend on them.
             ignore: &IgnoreRules::new(&template.ignore).unwrap_or_default(),
         };
         let rendered = Box::pin(render(self.context, &job)).await?;

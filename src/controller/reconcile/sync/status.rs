@@ -1,4 +1,4 @@
-//! The status of a Sync after a pass. Pure: [`super::report`] writes it.
+//! Computes the status of a Sync after a pass. Pure: [`super::report`] writes it.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -16,17 +16,17 @@ use super::validate::{SyncBlocked, ValidSync};
 use super::{access, deletion_hold, drift_status};
 use crate::controller::caches::drift_states::DriftState;
 
-/// What one pass over a valid Sync came to.
+/// The results of one pass over a valid Sync.
 #[derive(Clone, Copy)]
 pub(super) struct Pass<'a> {
     pub(super) step: &'a Step,
-    /// What the attempt or the check for drift came to, if there was one.
+    /// The outcome of the attempt or the drift check, if there was one.
     pub(super) outcome: Option<&'a Outcome>,
-    /// What the health check found, if there was one.
+    /// The result of the health check, if there was one.
     pub(super) health: Option<&'a HealthCheck>,
 }
 
-/// The status after a pass over a valid Sync.
+/// Returns the status after a pass over a valid Sync.
 pub(super) fn after_pass(
     sync: &ValidSync<'_>,
     pass: Pass<'_>,
@@ -39,7 +39,7 @@ pub(super) fn after_pass(
     draft.finish(updates, subject, pass.health, now)
 }
 
-/// The status of a Sync of which nothing is applied.
+/// Returns the status of a Sync that is not applied.
 pub(super) fn blocked(
     observed: &Observed,
     why: &SyncBlocked,
@@ -57,22 +57,22 @@ pub(super) fn blocked(
     Draft::begin(observed, true, drift).finish(updates, subject, None, now)
 }
 
-/// A status that is being written.
+/// A status in progress.
 struct Draft {
     after: SyncStatus,
-    /// The condition Contested, while there is a drift fight.
+    /// The condition Contested during a drift fight.
     contested: Option<ConditionUpdate>,
 }
 
 impl Draft {
-    /// Starts from the status as last written; `answered`: a reconcile that was asked for is done.
+    /// Starts from the last written status. `answered` marks a requested reconcile as handled.
     fn begin(observed: &Observed, answered: bool, drift: Option<&DriftState>) -> Self {
         let mut after = observed.status.clone();
         after.observed_generation = observed.object.metadata.generation;
-        if let Some(asked) = observed.object.annotations().get(REQUESTED_AT)
+        if let Some(requested) = observed.object.annotations().get(REQUESTED_AT)
             && answered
         {
-            after.last_handled_reconcile_at.clone_from(asked);
+            after.last_handled_reconcile_at.clone_from(requested);
         }
         let interval = observed.object.spec.template.interval.as_std();
         let contested = drift_status::write(&mut after, drift, interval);
@@ -96,7 +96,7 @@ impl Draft {
     }
 }
 
-/// The conditions without those of health and drift.
+/// Returns the conditions except those of health and drift.
 fn conditions_of(
     after: &mut SyncStatus,
     sync: &ValidSync<'_>,
@@ -113,7 +113,7 @@ fn conditions_of(
         (Step::CheckHealth(wanted), None) if pass.health.is_some() => {
             applied(after, wanted, was_plain(before))
         }
-        // The condition that the failed attempt left is still true, for a new generation of the same target too.
+        // The condition of the failed attempt still holds, also for a new generation with the same target.
         (Step::Backoff { .. }, _) | (Step::Apply(_) | Step::CheckDrift(_) | Step::CheckHealth(_), None) => {
             kept(before)
         }
@@ -140,15 +140,15 @@ fn conditions_of(
     }
 }
 
-/// Whether a reconcile that was asked for is done. A cluster that could not be asked leaves it open: it is done once
-/// the cluster can be.
+/// Returns whether a requested reconcile is handled. If the cluster is not available, the request stays open until it
+/// is.
 fn was_checked(pass: Pass<'_>) -> bool {
     !matches!(pass.step, Step::ClusterNotReady { .. })
         && !matches!(pass.outcome, Some(Outcome::Lost { .. } | Outcome::Busy(_)))
         && !matches!(pass.health, Some(HealthCheck::Lost { .. }))
 }
 
-/// What an attempt or a check makes of the status; the conditions are the answer.
+/// Applies the outcome of an attempt or a check to status, and returns the conditions.
 fn attempted(
     after: &mut SyncStatus,
     observed: &Observed,
@@ -158,7 +158,7 @@ fn attempted(
 ) -> Vec<ConditionUpdate> {
     match outcome {
         Outcome::Unchanged => {
-            // A repair that had failed is no longer needed.
+            // The repair that failed is no longer needed.
             if after.attempts > 0 {
                 after.attempts = 0;
                 after.next_attempt_time.clear();
@@ -186,7 +186,7 @@ fn attempted(
     }
 }
 
-/// The last attempt was at this target, and did not apply it.
+/// Records a last attempt at this target that did not apply it.
 fn begin_target(after: &mut SyncStatus, wanted: &Wanted) {
     if after.last_attempted_target != wanted.target {
         after.attempts = 0;
@@ -229,7 +229,7 @@ fn succeed(after: &mut SyncStatus, observed: &Observed, wanted: &Wanted, done: &
     after.last_applied_cluster_id = cluster_id.to_owned();
     if new {
         after.last_applied_time = now.to_string();
-        // Whatever was healthy was so with another target, or on another cluster.
+        // The health was observed with another target or on another cluster.
         after.healthy_since.clear();
         after.last_healthy_target.clear();
         after.longest_healthy = None;
@@ -248,7 +248,7 @@ fn was_plain(before: &SyncStatus) -> bool {
     conditions::find(&before.conditions, RENDERED_PLAIN).is_some()
 }
 
-/// The conditions of a Sync whose target is applied; `plain`: it was rendered without kustomize.
+/// Returns the conditions of a Sync with an applied target. `plain` is true if the set was rendered without kustomize.
 fn applied(after: &SyncStatus, wanted: &Wanted, plain: bool) -> Vec<ConditionUpdate> {
     let mut message = format!("applied {}", wanted.revision);
     if let Some(left_alone) = &after.left_alone {
@@ -319,7 +319,7 @@ mod tests {
         }
     }
 
-    /// Guards against the loss of a request that came while the program had just started and was not connected yet.
+    /// Guards against the loss of a request that came while the process had just started and was not connected yet.
     #[test]
     fn a_requested_reconcile_stays_open_while_the_cluster_cannot_be_asked() {
         let check = Step::CheckDrift(wanted());
@@ -332,7 +332,7 @@ mod tests {
         assert!(was_checked(pass(&Step::AwaitingSource, None)));
     }
 
-    /// The message of Ready after each of these passes, all of a Sync without `wait`.
+    /// Returns the message of Ready after each of these passes over a Sync without `wait`.
     fn messages(passes: &[(Step, Option<DriftState>)]) -> Vec<String> {
         let subject = HealthSubject {
             wait: false,
@@ -353,7 +353,7 @@ mod tests {
         messages
     }
 
-    /// Guards against reading what is left alone back out of the message of Ready, which says something else meanwhile.
+    /// Guards against a drift state that is read from the message of Ready, which may have changed.
     #[test]
     fn what_is_left_alone_is_still_known_after_a_restart_and_a_lost_cluster() {
         let object = ObjectId {

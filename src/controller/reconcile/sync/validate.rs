@@ -1,5 +1,4 @@
-//! Whether a Sync may be applied at all. Pure: what attempts and checks take is a [`ValidSync`], and nothing else makes
-//! one.
+//! Validates Syncs. Pure: attempts and checks take a [`ValidSync`], and only this module creates one.
 
 use std::borrow::Cow;
 
@@ -12,16 +11,16 @@ use super::super::not_implemented;
 use super::observe::Observed;
 use super::resolve::resolve;
 
-/// A Sync that may be applied: not suspended, without unknown promises, its parameters resolved.
+/// A Sync that can be applied: not suspended, no unimplemented fields, all parameters resolved.
 pub(super) struct ValidSync<'a> {
     pub(super) observed: &'a Observed,
-    /// The spec, `$(cluster.*)` resolved.
+    /// The spec with resolved `$(cluster.*)` parameters.
     pub(super) spec: Cow<'a, SyncSpec>,
-    /// Fields that are left to others.
+    /// Rules for fields that are not applied.
     pub(super) ignore: IgnoreRules,
 }
 
-/// Why nothing of a Sync is applied until somebody edits it or its Cluster.
+/// The reason why a Sync is not applied until the Sync or its Cluster is edited.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SyncBlocked {
     /// `suspend`.
@@ -30,16 +29,16 @@ pub(super) enum SyncBlocked {
     /// Fields of the contract that are not implemented (I10).
     #[error("{}", not_implemented(.0))]
     NotImplemented(Vec<String>),
-    /// A parameter that this cluster does not resolve.
+    /// A parameter that cannot be resolved for this cluster.
     #[error("spec.{0}")]
     Parameter(ParameterError),
-    /// An element of `ignore` that does not parse.
+    /// An element of `ignore` that cannot be parsed.
     #[error("spec.{0}")]
     Ignore(IgnoreError),
 }
 
 impl SyncBlocked {
-    /// The reason of Ready.
+    /// Returns the reason of Ready.
     pub(super) const fn reason(&self) -> &'static str {
         match self {
             Self::Suspended => "Suspended",
@@ -50,10 +49,10 @@ impl SyncBlocked {
     }
 }
 
-/// Validates what was observed.
+/// Validates the observations.
 ///
 /// # Errors
-/// [`SyncBlocked`] with the first reason, in the order of its variants.
+/// The first [`SyncBlocked`], in the order of the variants.
 pub(super) fn validate(observed: &Observed) -> Result<ValidSync<'_>, SyncBlocked> {
     let spec = &observed.object.spec;
     if spec.template.suspend {
@@ -85,7 +84,7 @@ pub(super) mod tests {
     use super::*;
     use crate::controller::cache::ObjectKey;
 
-    /// The Sync `shop/web` with these fields of its spec, on the Cluster `eu` with the label `region=eu`.
+    /// Returns the Sync `shop/web` with these fields of spec, on the Cluster `eu` with the label `region=eu`.
     #[expect(clippy::needless_pass_by_value, reason = "reads like the literal it is given")]
     pub(in super::super) fn mk_observed(spec: Value) -> Observed {
         let mut base = json!({"clusterRef": {"name": "eu"}, "sourceRef": {"name": "s"}});

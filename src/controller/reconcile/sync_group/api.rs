@@ -1,4 +1,4 @@
-//! The management cluster, as the interpreter writes to it in one pass over one group.
+//! The operations of the interpreter on the management cluster in one pass over one group.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::controller::event_handlers::ChangedBy;
 use crate::controller::hub::HubError;
 use crate::controller::interpreter::GroupApi;
 
-/// Admissions that are written at the same time. The management API server is asked for little else.
+/// Maximum number of concurrent admissions. The management cluster has few other requests.
 const WIDTH: usize = 16;
 
-/// The management cluster during a pass.
+/// The management cluster in one pass over a group.
 pub(super) struct HubOf<'a> {
     pub(super) context: GroupContext<'a>,
     pub(super) group: &'a Group,
-    /// The plan that is carried out.
+    /// The plan of the pass.
     pub(super) decided: Option<&'a Decided>,
 }
 
@@ -89,7 +89,7 @@ impl GroupApi for HubOf<'_> {
         Ok(written.into_iter().all(|written| written))
     }
 
-    /// That the cache lacks a Cluster may be a list that was not complete.
+    /// Returns whether the removal is confirmed. The cache may lack the Cluster because of an incomplete list.
     async fn confirm_removal(&mut self, removal: &Removal) -> Result<bool, HubError> {
         if removal.cause == LeavingCause::EntryRemoved {
             return Ok(true);
@@ -138,13 +138,13 @@ impl HubOf<'_> {
     }
 }
 
-/// Writes a Sync of a group. Returns whether it is known to be written.
+/// Writes a Sync of a group. Returns whether the write is confirmed.
 async fn write(context: GroupContext<'_>, group: &ObjectKey, sync: SyncResource) -> bool {
     match context.hub.apply_sync(&sync).await {
         Ok(written) => {
             tracing::info!(sync = %sync.name_any(), cluster = %sync.spec.cluster_ref.name, revision = %sync.spec.revision, "Sync admitted");
             if let Some(change) = context.objects.syncs.observe_write(written) {
-                // From the Sync's point of view its group is somebody else.
+                // For the Sync its group is another writer.
                 context.handlers.on_sync(&change, ChangedBy::Others);
             }
             true

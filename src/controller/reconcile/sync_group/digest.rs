@@ -1,8 +1,8 @@
-//! What a rollout renders to: the digest that an approval is for.
+//! Computes the release digest of a rollout.
 //!
-//! Worked out for each rollout whose strategy has an Approval task, after its first clusters were admitted: they need
-//! the same builds, which are kept for both. And once more when clusters bring folders with them, or take them away: an
-//! approval is for what was shown.
+//! The digest is computed for each rollout whose strategy has an Approval task, after the admission of its first
+//! clusters: they need the same builds, which are cached. The digest is computed again when clusters add or remove
+//! folders: an approval is for the content that was shown.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use crate::controller::caches::plan_memo::{Digested, Folders};
 use crate::controller::context::GroupContext;
 use crate::controller::waits;
 
-/// Computes the digest where it is not known. The next pass, which has to follow at once, writes it to status. Returns
-/// when that is.
+/// Computes the digest if it is unknown. Returns the time until the next pass, if one is required: a pass that follows
+/// at once writes a new digest to status.
 pub(super) async fn ensure(context: GroupContext<'_>, group: &Group, rolling: &Rolling) -> Option<Duration> {
     let (id, memos) = (rolling.rollout.id, &context.caches.plan_memos);
     let mut memo = memos.take(&group.key);
@@ -48,7 +48,7 @@ pub(super) async fn ensure(context: GroupContext<'_>, group: &Group, rolling: &R
                 over,
                 digest,
             });
-            // An approval may be there already.
+            // An approval may already exist.
             is_new.then_some(Duration::ZERO)
         }
         Err(error) => {
@@ -60,7 +60,7 @@ pub(super) async fn ensure(context: GroupContext<'_>, group: &Group, rolling: &R
     again
 }
 
-/// Why there is no release digest.
+/// The error of the computation.
 #[derive(Debug, thiserror::Error)]
 #[error("entry {entry}")]
 struct DigestError {
@@ -70,7 +70,7 @@ struct DigestError {
     source: EntryError,
 }
 
-/// Why an entry cannot be built.
+/// The error of the build of an entry.
 #[derive(Debug, thiserror::Error)]
 enum EntryError {
     #[error("Source {name:?} not found")]
@@ -81,7 +81,7 @@ enum EntryError {
     Build(#[from] BuildError),
 }
 
-/// Whether somebody is to approve what a rollout of the group renders to.
+/// Returns whether a rollout of the group needs an approval of its content.
 pub(super) fn is_needed(group: &Group) -> bool {
     let mut stages = group.object.spec.rollout_strategy.stages.iter();
     stages.any(|stage| {

@@ -1,8 +1,8 @@
-//! The end of a group: its Syncs go first, and its own policy decides over theirs.
+//! The deletion of a group: its Syncs are deleted first, with the deletion policy of the group.
 //!
-//! A group carries the finalizer while its deletion may mean work: it, an entry, or one of its Syncs says
-//! `deletionPolicy: Delete`. Without it the garbage collector would delete the Syncs each by its own policy, and a
-//! group that says `Orphan` could not keep them from deleting.
+//! A group has the finalizer if its deletion may require work, because the `deletionPolicy` of the group, of an entry,
+//! or of one of its Syncs is `Delete`. Without the finalizer the garbage collector would delete each Sync with its own
+//! policy, and a group with `Orphan` could not prevent deletions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use crate::controller::context::{GroupContext, Next};
 use crate::controller::event_handlers::ChangedBy;
 use crate::controller::waits;
 
-/// Puts the finalizer on a group whose deletion may mean work, and takes it off any other.
+/// Adds the finalizer to a group whose deletion may require work, and removes it from any other.
 ///
 /// # Errors
-/// [`ReconcileError`] if it could not be put on.
+/// [`ReconcileError`] if the finalizer cannot be written.
 pub(super) async fn ensure(context: GroupContext<'_>, group: &SyncGroup) -> Result<(), ReconcileError> {
     let deletes = |policy: DeletionPolicy| policy == DeletionPolicy::Delete;
     let syncs = observe::syncs(context, &ObjectKey::of(group));
@@ -52,10 +52,10 @@ fn has_finalizer(group: &SyncGroup) -> bool {
     group.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
 }
 
-/// One pass over a group that is being deleted.
+/// Runs one pass over a group that is being deleted.
 ///
 /// # Errors
-/// [`ReconcileError`] where the management cluster or the ledger did not take something.
+/// [`ReconcileError`] if a write to the management cluster or the ledger failed.
 pub(super) async fn finalize(
     context: GroupContext<'_>,
     group: Arc<SyncGroup>,
@@ -64,7 +64,7 @@ pub(super) async fn finalize(
         return Ok(Next::OnEvent);
     }
     let key = ObjectKey::of(&*group);
-    // `kubectl delete --cascade=orphan`: the Syncs are meant to stay.
+    // `kubectl delete --cascade=orphan` keeps the Syncs.
     let keeps_syncs = group.finalizers().iter().any(|finalizer| finalizer == "orphan");
     match parent_deletion(context.hub, &key).await {
         ParentDeletion::None if !keeps_syncs => {}
@@ -76,7 +76,8 @@ pub(super) async fn finalize(
             report_waiting(context, group, "AwaitingManagementCluster", message).await?;
             return Ok(Next::Retry(waits::GROUP_DELETION_RETRY));
         }
-        // Its Syncs go with the namespace or the definition, find that out by themselves, and leave their objects.
+        // The Syncs are deleted with the namespace or the CustomResourceDefinition, detect that themselves, and leave
+        // their objects.
         ParentDeletion::None | ParentDeletion::Unknown(_) | ParentDeletion::Deleting(_) => {
             return release(context, &group).await;
         }
@@ -96,7 +97,7 @@ pub(super) async fn finalize(
     let failed = delete_syncs(context, &group, &syncs).await?;
     let left = observe::syncs(context, &key);
     report_waiting(context, group, "Deleting", remaining(&left)).await?;
-    // The Syncs that go wake the group, the last of them too.
+    // The deletion of each Sync enqueues the group, including the last one.
     Ok(if failed || left.is_empty() {
         Next::Retry(waits::GROUP_DELETION_RETRY)
     } else {
@@ -104,7 +105,7 @@ pub(super) async fn finalize(
     })
 }
 
-/// Deletes the Syncs that are not being deleted yet, with the group's policy. Returns whether some were not taken.
+/// Deletes the remaining Syncs with the policy of the group. Returns whether the deletion of some failed.
 async fn delete_syncs(
     context: GroupContext<'_>,
     object: &SyncGroup,

@@ -1,5 +1,5 @@
-//! What is forgotten when a rollout ends: releases that nothing names any more, but for the newest, and operator
-//! actions and approvals of rollouts that the ledger has forgotten.
+//! Collects garbage at the end of a rollout: releases that nothing names, except for the newest, and operator actions
+//! and approvals of rollouts that the ledger no longer has.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::observe::Group;
 use crate::controller::context::GroupContext;
 use crate::controller::hub::HubError;
 
-/// Collects garbage. That something stays is no reason to stop a rollout: the next one that ends takes it along.
+/// Collects garbage. A failure does not stop the rollout: the next rollout that ends collects the rest.
 pub(super) async fn collect(
     context: GroupContext<'_>,
     group: &Group,
@@ -47,8 +47,8 @@ async fn forget(
     Ok(())
 }
 
-/// Whether a rollout is not among the last ones by the number of the one that rolls. What comes later than that one was
-/// meant for a group that is no more, or for a restored one, and is left alone.
+/// Returns whether a rollout is older than those that the ledger keeps, counted from the current one. Later numbers
+/// belong to a deleted or restored group, and are kept.
 fn is_forgotten(rollout: i64, current: i64) -> bool {
     rollout <= current - ROLLOUTS_KEPT
 }

@@ -1,4 +1,4 @@
-//! Starts the tasks of the gates that are open, and ends the others. That a gate has begun is in status already.
+//! Starts the tasks of open gates and ends all others. Status already contains the start of each gate.
 
 use kube::{Resource as _, ResourceExt as _};
 use starling_core::gate::GateId;
@@ -12,7 +12,7 @@ use crate::controller::gates::{GateTools, Open};
 /// Runs a task for each open gate of a group, and no other.
 pub(super) fn run(context: GroupContext<'_>, group: &Group, rolling: &Rolling, open: Vec<OpenGate>) {
     let Some(owner) = group.object.controller_owner_ref(&()) else {
-        // It has no UID: it never was at an API server.
+        // Without a UID the group was never stored by an API server.
         return;
     };
     let tools = GateTools {

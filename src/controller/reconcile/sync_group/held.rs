@@ -1,4 +1,4 @@
-//! What waits for a person: deletions on clusters of the group, and clusters that left it at once.
+//! Conditions that wait for an approval: held deletions and held deselections.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use starling_core::membership::HeldDeparture;
 use super::observe::Group;
 use crate::controller::context::GroupContext;
 
-/// The conditions for what waits; none where nothing does.
+/// Returns the conditions for held deletions and held deselections.
 pub(super) fn conditions(group: &Group, departure: Option<&HeldDeparture>) -> Vec<ConditionUpdate> {
     let deletions = group.syncs.values().filter_map(|sync| {
         sync.status
@@ -22,8 +22,8 @@ pub(super) fn conditions(group: &Group, departure: Option<&HeldDeparture>) -> Ve
         .collect()
 }
 
-/// One condition for all Syncs. Those that would lose the same objects have the same digest, so one approval is mostly
-/// enough; where there are several, the annotation takes several.
+/// Returns one condition for all Syncs. Syncs that would lose the same objects have the same digest, so that one
+/// approval is usually enough; otherwise the annotation takes several digests.
 fn deletion_held<'a>(holds: impl Iterator<Item = &'a DeletionHold>) -> Option<ConditionUpdate> {
     let mut by_digest: BTreeMap<&str, (u32, &DeletionHold)> = BTreeMap::new();
     for hold in holds {
@@ -70,7 +70,7 @@ fn membership_held(held: &HeldDeparture) -> ConditionUpdate {
     }
 }
 
-/// Tells people of what waits now and did not before.
+/// Records events for new conditions.
 pub(super) async fn report(
     context: GroupContext<'_>,
     group: &Group,
@@ -111,7 +111,7 @@ mod tests {
         assert!(message.ends_with("Namespace shop"), "{message}");
     }
 
-    /// However many clusters there are, the digest is not what is cut off.
+    /// The digest is never truncated, however many clusters there are.
     #[test]
     fn a_digest_survives_the_cut() {
         let digest = format!("sha256:{}", "a".repeat(64));

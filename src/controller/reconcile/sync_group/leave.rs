@@ -1,8 +1,8 @@
 //! Syncs that the group no longer wants, and their removal.
 //!
-//! A cluster leaves when its labels no longer match, or its Cluster is gone; an entry when it is taken out of the
-//! group. The plan decides when a Sync is removed. What happens to its objects is written to the Sync before it is
-//! deleted: the Sync then carries that out by itself.
+//! A cluster leaves if its labels no longer match or its Cluster is deleted; an entry leaves if it is removed from the
+//! group. The plan decides when a Sync is removed. The policy for its objects is written to the Sync before the Sync is
+//! deleted, and the Sync then carries it out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,17 +29,17 @@ use crate::controller::waits;
 #[derive(Default)]
 pub(super) struct Leaving {
     clusters: BTreeSet<String>,
-    /// Too many at once: none leaves, and nothing more starts.
+    /// Too many clusters at once: no cluster leaves, and no more clusters start.
     pub(super) held: Option<HeldDeparture>,
-    /// When they leave, if none comes back before.
+    /// The time at which the clusters leave, unless they return before.
     settles_at: Timestamp,
-    /// Whether the list of Clusters is complete: absence from an incomplete one means nothing.
+    /// True if the list of Clusters is complete: absence from an incomplete list means nothing.
     is_known: bool,
 }
 
 impl Leaving {
-    /// Finds the clusters that are about to leave in complete lists. When they settle only the controller knows, which
-    /// has seen them leave; it is a matter of seconds.
+    /// Finds the clusters that are about to leave, in complete lists. Only the controller has observed since when they
+    /// are about to leave; the time is a few seconds.
     pub(super) fn in_lists(group: &Group, now: Timestamp) -> Self {
         Self {
             settles_at: now,
@@ -76,7 +76,7 @@ pub(super) fn observe(context: GroupContext<'_>, group: &Group, now: Timestamp) 
 }
 
 fn departing(group: &Group) -> Departure {
-    // Most of the time no cluster leaves, and none has to be counted.
+    // In most cases no cluster leaves, and no set has to be built.
     let mut selected = group.clusters.keys().map(String::as_str).peekable();
     let all_selected = group.syncs.clusters().all(|(cluster, _)| {
         while selected.next_if(|name| *name < cluster).is_some() {}
@@ -102,7 +102,7 @@ fn departing(group: &Group) -> Departure {
     })
 }
 
-/// The Syncs that the group no longer wants while `rolling` rolls, by name.
+/// Returns the Syncs that the group no longer wants during `rolling`, by name.
 pub(super) fn leaving(group: &Group, leaving: &Leaving, rolling: &Rolling) -> BTreeMap<String, LeavingSync> {
     if !leaving.is_known {
         return BTreeMap::new();
@@ -138,7 +138,7 @@ pub(super) fn leaving(group: &Group, leaving: &Leaving, rolling: &Rolling) -> BT
         .collect()
 }
 
-/// Reports that objects stay on a member: no Sync is left that would.
+/// Records an event for objects that stay on a member, since the Sync that would report them is deleted.
 pub(super) async fn report_orphans(context: GroupContext<'_>, group: &Group, removal: &Removal) {
     let Removal {
         sync, cluster, entry, ..
@@ -158,7 +158,7 @@ pub(super) async fn report_orphans(context: GroupContext<'_>, group: &Group, rem
     context.events.normal(&*group.object, reason, note).await;
 }
 
-/// Ends the admission of a Sync in the ledger: its cluster has left.
+/// Settles the admission of a Sync in the ledger: its cluster has left.
 ///
 /// # Errors
 /// [`LedgerError`].
@@ -175,7 +175,7 @@ pub(super) async fn settle_left(
     Ok(())
 }
 
-/// Writes to a Sync what happens to its objects, and deletes it.
+/// Writes the deletion policy to a Sync, and deletes the Sync.
 ///
 /// # Errors
 /// [`HubError`].
@@ -198,7 +198,7 @@ pub(super) async fn remove(
     Ok(())
 }
 
-/// Writes to the Sync what happens to its objects, unless it says so already.
+/// Writes the deletion policy to a Sync, unless the Sync has it already.
 async fn set_policy(
     context: GroupContext<'_>,
     sync: &Arc<SyncResource>,

@@ -1,4 +1,4 @@
-//! One pass of the rollout machine over a group: what it is given, and what it asks for until it can step.
+//! One pass of the rollout machine over a group: its inputs, and the releases that it loads on demand.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use crate::controller::caches::settled_admissions::SettledAdmissions;
 use crate::controller::gates::GateTasks;
 use crate::controller::hub::{Hub, HubError};
 
-/// A group, as the machine observes it.
+/// The observations of a group for the machine.
 pub(super) struct GroupObservations<'a> {
     pub(super) group: &'a Group,
     pub(super) gates: &'a GateTasks,
@@ -112,7 +112,7 @@ impl Observations for GroupObservations<'_> {
     }
 }
 
-/// What is fixed during a pass.
+/// Returns the facts that do not change during a pass.
 pub(super) fn facts<'a>(
     group: &'a Group,
     offer: &'a Offer,
@@ -136,7 +136,7 @@ pub(super) fn facts<'a>(
     }
 }
 
-/// Where stored releases are loaded from.
+/// The store of releases.
 #[derive(Clone, Copy)]
 pub(super) struct Store<'a> {
     pub(super) snapshots: &'a ReleaseSnapshots,
@@ -146,10 +146,11 @@ pub(super) struct Store<'a> {
 /// A step of the machine: [`starling_core::rollout::step`] or [`starling_core::rollout::preview`].
 type Machine<T> = fn(Known<'_>, &Facts<'_>, &mut dyn Observations) -> Result<T, StepError>;
 
-/// Runs the machine, and loads what it needs until it can step.
+/// Runs the machine, and loads releases until it can step.
 ///
 /// # Errors
-/// [`HubError`] where a stored release cannot be read. The inner error is of a plan that cannot be journalled.
+/// [`HubError`] if a stored release cannot be read. The inner error is that of a plan that cannot be encoded for the
+/// journal.
 pub(super) async fn drive<T>(
     machine: Machine<T>,
     facts: &Facts<'_>,

@@ -1,8 +1,8 @@
-//! The SyncGroup loop: one Sync per entry and selected cluster, rolled out at the pace that the group declares.
+//! The SyncGroup loop: one Sync for each entry and selected cluster, rolled out by the strategy of the group.
 //!
-//! *observe* (caches) → *validate* → the rollout machine (core) → the interpreter carries its effects out. The state of all
-//! Syncs and of this status *is* the state of the rollout: an activation carries no data, and the first activation after a
-//! crash goes on from there.
+//! *observe* (caches) → *validate* → the rollout machine (core) → the interpreter carries its effects out. The Syncs
+//! and the status of the group *are* the state of the rollout: a key carries no data, and the first reconcile after a
+//! crash continues from there.
 
 mod api;
 mod digest;
@@ -41,11 +41,11 @@ use crate::controller::waits;
 /// Reconciles one SyncGroup.
 ///
 /// # Errors
-/// [`ReconcileError`] where an intent could not be recorded or the status not be written.
+/// [`ReconcileError`] if an intent cannot be recorded or status cannot be written.
 pub async fn reconcile(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, ReconcileError> {
     unconfirmed::clear_up(context, key).await?;
     let passed = pass(context, key).await;
-    // A pass that did not come to its end may have written a status, and not the end of the rollout that it reports.
+    // A pass that failed may have written status, but not the end of the rollout that status reports.
     if passed.is_err() {
         context.caches.unconfirmed_writes.add_group(key);
     }
@@ -53,7 +53,7 @@ pub async fn reconcile(context: GroupContext<'_>, key: &ObjectKey) -> Result<Nex
 }
 
 async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, ReconcileError> {
-    // Absence means something only in a complete list: nothing is concluded before there is one.
+    // Absence is conclusive only in a complete list. No worker starts before the lists are complete.
     let Some(group) = context.objects.groups.get(key) else {
         return Ok(Next::OnEvent);
     };
@@ -71,7 +71,7 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
     }
 }
 
-/// One step of the machine, carried out.
+/// Runs one step of the machine and carries its effects out.
 async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, ReconcileError> {
     let identity = GroupIdentity {
         uid: group.object.uid().unwrap_or_default(),
@@ -79,7 +79,7 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
         name: group.key.name.clone(),
     };
     let mut recorder = recorder(context, group, &identity.uid).await?;
-    // One time for all of the pass: what is written is dated as it was decided.
+    // The pass has one time, so that records carry the time of their decision.
     let now = context.clock.now();
     let transition = match step(context, group, &recorder, now).await {
         Ok(transition) => transition,
@@ -113,7 +113,7 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
             decided: decided.as_ref(),
         },
     };
-    // Where a pass does not come to its end, the ledger is asked what the journal says last.
+    // If the pass fails, the head of the journal is dropped, and the next pass reads it from the ledger.
     let done = interpreter.carry_out(effects, &mut recorder).await?;
     context
         .caches
@@ -169,13 +169,13 @@ async fn step(
     })
 }
 
-/// What the journal of a group says last.
+/// Returns the recorder of a group, which continues its journal.
 async fn recorder(context: GroupContext<'_>, group: &Group, uid: &str) -> Result<Recorder, LedgerError> {
     if let Some(recorder) = context.caches.journal_heads.take(&group.key, uid) {
         return Ok(recorder);
     }
     let entries = context.ledger.journal_tail(uid).await?;
-    // What cannot be read is not gone on with: the next entry is whole.
+    // An entry that cannot be read is not continued: the next entry is whole.
     Ok(resume(&entries).unwrap_or_else(|error| {
         tracing::warn!(group = %group.key, %error, "journal not readable; the next entry is whole");
         Recorder::default()

@@ -1,4 +1,4 @@
-//! What one pass over a SyncGroup observes, from the caches alone, and whether it is valid.
+//! Observes and validates a SyncGroup, from the caches alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,34 +15,34 @@ use crate::controller::caches::selections::{Selected, SelectionCache};
 use crate::controller::caches::sync_index::{GroupSyncs, SyncCache};
 use crate::controller::context::GroupContext;
 
-/// A group that makes sense, and all that its plan depends on.
+/// A valid group, and all inputs of its plan.
 pub(super) struct Group {
     pub(super) object: Arc<SyncGroup>,
     pub(super) key: ObjectKey,
-    /// Its strategy, read.
+    /// The parsed strategy.
     pub(super) strategy: ReadStrategy,
-    /// The Sources of its entries, by name; all of them offer a revision.
+    /// The Sources of the entries, by name. All of them have a revision.
     pub(super) sources: BTreeMap<String, Arc<Source>>,
     /// The selected clusters, by name.
     pub(super) clusters: Selected,
-    /// Its Syncs, by cluster and entry, whether they are still wanted or not.
+    /// The Syncs of the group, by cluster and entry, including those that are no longer wanted.
     pub(super) syncs: Arc<GroupSyncs>,
-    /// Names of Syncs that belong to others.
+    /// Names of Syncs that do not belong to the group.
     pub(super) foreign_names: ForeignNames,
-    /// Clusters that exist and cannot be read: they are neither selected nor unselected.
+    /// Clusters that exist and cannot be decoded: they are neither selected nor unselected.
     pub(super) unreadable: BTreeSet<String>,
-    /// What people approved of it, of whatever rollout.
+    /// The approvals of all rollouts of the group.
     pub(super) approvals: Vec<Arc<RolloutApproval>>,
-    /// What people asked of it, of whatever rollout.
+    /// The operator actions of all rollouts of the group.
     pub(super) actions: Vec<Arc<RolloutAction>>,
 }
 
-/// Why a group cannot be rolled.
+/// The reason why a group cannot roll out.
 pub(super) struct GroupBlocked {
     pub(super) object: Arc<SyncGroup>,
     pub(super) reason: &'static str,
     pub(super) message: String,
-    /// Nothing will change until it is edited.
+    /// True if an edit is required.
     pub(super) stalled: bool,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Snapshot<'a> {
 }
 
 impl<'a> Snapshot<'a> {
-    /// What the controller has in its caches.
+    /// Creates a snapshot of the caches of the controller.
     pub(super) fn by(context: GroupContext<'a>) -> Self {
         Self {
             sources: &context.objects.sources,
@@ -123,7 +123,7 @@ pub(super) fn observe(snapshot: Snapshot<'_>, object: Arc<SyncGroup>) -> Result<
     })
 }
 
-/// Which `ignore` of an entry makes no sense, and why.
+/// Returns the first invalid `ignore` of an entry, with the error.
 fn invalid_ignore(group: &SyncGroup) -> Option<String> {
     group.spec.syncs.iter().find_map(|entry| {
         let error = IgnoreRules::new(&entry.template.ignore).err()?;
@@ -169,13 +169,13 @@ fn sources(
     Ok(sources)
 }
 
-/// The group's own Syncs, as they are now.
+/// Returns the current Syncs of a group.
 pub(super) fn syncs(context: GroupContext<'_>, key: &ObjectKey) -> Arc<GroupSyncs> {
     context.objects.syncs.of_group(key)
 }
 
-/// Names of Syncs of a namespace that are not a group's own. A younger copy of one of its own is somebody's, and is not
-/// either.
+/// Names of Syncs in a namespace that do not belong to a group. The name of a younger copy of one of its Syncs does not
+/// belong to the group either.
 pub(super) struct ForeignNames {
     all: Arc<SyncCache>,
     own: Arc<GroupSyncs>,

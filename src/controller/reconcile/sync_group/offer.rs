@@ -1,4 +1,4 @@
-//! What the Sources offer with the group's templates.
+//! Forms a release from the revisions of the Sources and the templates of the group.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use starling_core::rollout::{Offer, ReleaseSnapshot};
 
 use super::observe::Group;
 
-/// Forms the release that is offered now. While one settles, what rolls is offered.
+/// Forms the release that the latest revisions make. While a new revision settles, the current release stays.
 pub(super) fn offer(now: Timestamp, group: &Group) -> Offer {
     let status = group.object.status.as_ref();
     let current = status.and_then(|status| status.rollout.as_ref());

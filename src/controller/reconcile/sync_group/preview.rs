@@ -1,5 +1,5 @@
-//! The input of the planner for a group, built from listed objects by a caller other than the controller. Nothing is
-//! written.
+//! Builds the input of the planner for a group from listed objects, for callers other than the controller. Writes
+//! nothing.
 
 use std::sync::Arc;
 
@@ -38,13 +38,13 @@ pub struct PreviewObjects {
 /// The current rollout of a group, and the input of its next plan.
 #[derive(Debug)]
 pub struct PlanPreview {
-    /// As in status.
+    /// The rollout, as in status.
     pub rollout: RolloutStatus,
     /// The input of the planner.
     pub input: PlanInput,
 }
 
-/// Why there is no input for the planner.
+/// The error of a preview.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanPreviewError {
     /// The group cannot roll out.
@@ -123,7 +123,7 @@ pub async fn preview_plan(
         message: blocked.message,
     })?;
     let offer = offer(now, &group);
-    // Only the controller observes that clusters leave; the condition reports it.
+    // Only the controller observes when clusters begin to leave; the condition reports it.
     let conditions = group.object.status.iter().flat_map(|status| &status.conditions);
     let held = conditions
         .filter(|condition| condition.type_ == MEMBERSHIP_HELD)
@@ -135,7 +135,7 @@ pub async fn preview_plan(
     };
     let mut observed = GroupObservations {
         group: &group,
-        // Results of gates that are not in status yet are known to the controller alone, and so are clusters about to
+        // Only the controller knows the gate results that are not in status yet, and the clusters that are about to
         // leave.
         gates: &GateTasks::default(),
         memo: &mut PlanMemo::default(),
@@ -187,7 +187,7 @@ mod tests {
         source
     }
 
-    /// A group in whose status a release is the one of rollout 3.
+    /// Returns a group with a release as rollout 3 in status.
     fn rolling(release: impl FnOnce(&SyncGroup) -> String) -> SyncGroup {
         let entry = json!({"name": "app", "sourceRef": {"name": "s"}, "path": "./x"});
         let mut group: SyncGroup = object(
@@ -207,7 +207,8 @@ mod tests {
         group
     }
 
-    /// Rollout 3 is blocked with `ReleaseNotFound` by status. `starling why` says that no rollout has begun.
+    /// Rollout 3 is blocked with `ReleaseNotFound` in status. `starling why` must not report that no rollout has
+    /// started.
     #[tokio::test]
     async fn why_tells_of_a_rollout_whose_release_is_lost() {
         let group = rolling(|_| "sha256:11".into());
@@ -215,12 +216,12 @@ mod tests {
         let why = preview_plan(&empty(), &objects, group, Timestamp::now())
             .await
             .unwrap_err();
-        let told = why.to_string();
-        assert!(!told.contains("no rollout has begun"), "{told}");
+        let message = why.to_string();
+        assert!(!message.contains("no rollout has started"), "{message}");
     }
 
-    /// "The independent checker, the journal, `verify` and `why` know both": the entry `old` was taken out of the
-    /// group, and its Sync on `c1` waits to be removed.
+    /// The checker, the journal, `verify` and `why` all cover removals. The entry `old` was removed from the group, and
+    /// its Sync on `c1` waits to be removed.
     #[tokio::test]
     async fn why_is_told_which_syncs_leave() {
         let cluster = object(

@@ -1,4 +1,4 @@
-//! Writes why a group cannot be rolled.
+//! Reports that a group cannot roll out.
 
 use kube::ResourceExt;
 use starling_api::conditions::{self, ConditionStatus};
@@ -9,7 +9,7 @@ use super::observe::GroupBlocked;
 use crate::controller::context::GroupContext;
 use crate::controller::event_handlers::ChangedBy;
 
-/// Writes why the group cannot be rolled; what has rolled stays as it is.
+/// Writes the reason why the group cannot roll out. The rest of status stays.
 pub(super) async fn blocked(context: GroupContext<'_>, blocked: &GroupBlocked) -> Result<(), ReconcileError> {
     let GroupBlocked {
         object,
@@ -44,8 +44,8 @@ pub(super) async fn blocked(context: GroupContext<'_>, blocked: &GroupBlocked) -
     Ok(())
 }
 
-fn handled(asked: Option<&String>, before: &SyncGroupStatus) -> String {
-    asked
+fn handled(requested: Option<&String>, before: &SyncGroupStatus) -> String {
+    requested
         .cloned()
         .unwrap_or_else(|| before.last_handled_reconcile_at.clone())
 }

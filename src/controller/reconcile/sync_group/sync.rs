@@ -1,4 +1,4 @@
-//! The Sync of an entry on a cluster: its name, its template, and the whole of it as it is admitted.
+//! The Sync of an entry on a cluster: its name, its template, and the whole object that is admitted.
 
 use kube::{Resource, ResourceExt};
 use starling_api::{
@@ -11,7 +11,7 @@ use starling_core::target;
 
 use super::observe::Group;
 
-/// The name of the Sync of an entry on a cluster: the one it has, or the one it will get.
+/// Returns the name of the Sync of an entry on a cluster: its current name, or the name that it will get.
 pub(super) fn name_of(group: &Group, cluster: &str, entry: &str) -> String {
     match group.syncs.get(cluster, entry) {
         Some(known) => known.name_any(),
@@ -21,7 +21,7 @@ pub(super) fn name_of(group: &Group, cluster: &str, entry: &str) -> String {
     }
 }
 
-/// The admission that a Sync stands for.
+/// Returns the admission that a Sync carries.
 pub(super) fn admission_of(sync: &SyncResource) -> AdmissionRef {
     let group_ref = sync.spec.group_ref.as_ref();
     AdmissionRef {
@@ -32,11 +32,11 @@ pub(super) fn admission_of(sync: &SyncResource) -> AdmissionRef {
     }
 }
 
-/// An entry's template on one cluster: parameters resolved, and the entries that it depends on named as the Syncs that
-/// they are on this cluster.
+/// Returns the template of an entry for one cluster, with resolved parameters and with the names of Syncs as
+/// dependencies.
 ///
 /// # Errors
-/// [`ParameterError`] with what this cluster lacks.
+/// [`ParameterError`] if this cluster lacks a parameter.
 pub(super) fn template_for(
     group: &Group,
     entry: &SyncEntry,
@@ -50,7 +50,8 @@ pub(super) fn template_for(
     Ok(template)
 }
 
-/// The whole Sync as it is admitted; `None` for a cluster or entry that is not there, which the planner excludes.
+/// Returns the whole Sync for an admission; `None` for a cluster or an entry that does not exist, which the planner
+/// excludes.
 pub(super) fn mk_sync(group: &Group, decided: &Decided, admission: &Admission) -> Option<SyncResource> {
     let rolling = &decided.rolling;
     let snapshots = [Some(&rolling.snapshot), rolling.known_good.as_ref()];
@@ -82,7 +83,7 @@ pub(super) fn mk_sync(group: &Group, decided: &Decided, admission: &Admission) -
     sync.metadata.labels = Some(
         labels
             .into_iter()
-            // A label holds 63 characters; longer names are found by spec.
+            // A label has at most 63 characters. Syncs with longer names are found by spec.
             .filter(|(_, value)| value.len() <= 63)
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .collect(),
@@ -93,7 +94,7 @@ pub(super) fn mk_sync(group: &Group, decided: &Decided, admission: &Admission) -
         (ADMITTED_AT.to_owned(), admission.at.to_string()),
     ]);
     if let Some(requested_at) = admission.retried_for {
-        // The first one has the Sync reconciled at once. Anybody may write it, so it is no record of the retry.
+        // The first annotation requests a reconcile. Anybody may write it, so that it is not a record of the retry.
         annotations.extend([REQUESTED_AT, RETRIED_FOR].map(|key| (key.to_owned(), requested_at.to_string())));
     }
     sync.metadata.annotations = Some(annotations);

@@ -1,5 +1,5 @@
-//! Clears up after a pass that did not come to its end, before anything is concluded from the caches: reads anew what
-//! may have been written, and ends rollouts in the ledger that status has ended.
+//! Confirms the writes of a pass that failed, before the caches are used: reads the written objects again, and ends in
+//! the ledger the rollouts that status has ended.
 
 use kube::ResourceExt as _;
 use starling_api::{SyncGroup, SyncResource};
@@ -10,15 +10,15 @@ use crate::controller::context::GroupContext;
 use crate::controller::event_handlers::ChangedBy;
 use crate::controller::interpreter;
 
-/// Reads the objects again whose writes by the last pass are unconfirmed, and closes rollouts that status has ended.
+/// Reads the objects of unconfirmed writes again, and ends the rollouts that status has ended.
 ///
 /// # Errors
-/// [`ReconcileError`] where the management cluster does not tell: then nothing can be planned yet.
+/// [`ReconcileError`] if the management cluster does not respond; then no plan is possible yet.
 pub(super) async fn clear_up(context: GroupContext<'_>, key: &ObjectKey) -> Result<(), ReconcileError> {
     let Some(syncs) = context.caches.unconfirmed_writes.of(key) else {
         return Ok(());
     };
-    // What is not there was not written, and what was deleted the watch tells.
+    // A missing object was not written, and the watch reports deletions.
     if let Some(found) = context.hub.find::<SyncGroup>(key).await?
         && let Some(change) = context.objects.groups.observe_write(found)
     {

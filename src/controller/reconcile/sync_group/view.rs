@@ -1,4 +1,4 @@
-//! The selected clusters, as the planner is given them.
+//! Builds the planner's views of the selected clusters.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::observe::Group;
 use super::sync::template_for;
 use crate::controller::caches::plan_memo::{Expanded, ObjectState, PlanMemo, Wanted};
 
-/// Views of all clusters: of those that changed, new ones.
+/// Returns the views of all clusters, and computes those of changed clusters.
 pub(super) fn clusters(
     group: &Group,
     rolling: &Rolling,
@@ -45,7 +45,7 @@ pub(super) fn clusters(
     }
     for (name, cluster) in changed.clusters {
         let view = cluster_view(group, rolling, known, &name, &cluster);
-        // The name of a Sync that is not there yet depends on those of others.
+        // The name of a Sync that does not exist yet depends on the names of other Syncs.
         let lasting = !any_depends || view.entries.values().all(|entry| entry.observed.is_some());
         known.views.set(name, view, lasting);
     }
@@ -115,10 +115,10 @@ fn cluster_view(
     }
 }
 
-/// An entry of a release on one cluster.
+/// Returns the target of an entry of a release on one cluster.
 ///
 /// # Errors
-/// [`ParameterError`] with what this cluster lacks.
+/// [`ParameterError`] if this cluster lacks a parameter.
 fn wanted(
     group: &Group,
     snapshot: &ReleaseSnapshot,
@@ -134,7 +134,7 @@ fn wanted(
             folder: (template.path, template.target_namespace),
         })
     };
-    // The names of what it depends on are those of Syncs, which come and go.
+    // The names of dependencies are those of Syncs, which may change.
     if !entry.template.depends_on.is_empty() {
         return compute();
     }
@@ -158,7 +158,7 @@ fn observed(sync: &SyncResource, target: Option<String>, cluster_id: &str) -> Ob
         retried_for: annotation(RETRIED_FOR).and_then(|text| text.parse().ok()),
         target,
         release: annotation(RELEASE).cloned().unwrap_or_default(),
-        // Somebody may have taken the annotation away; the Sync's own age is then the best that is known.
+        // The annotation may have been removed; the creation time of the Sync is then the best estimate.
         admitted_at: annotation(ADMITTED_AT)
             .and_then(|text| text.parse().ok())
             .or_else(|| sync.creation_timestamp().map(|time| time.0)),

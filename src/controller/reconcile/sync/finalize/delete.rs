@@ -16,14 +16,14 @@ use crate::controller::context::{Next, SyncContext};
 use crate::controller::waits;
 use starling_member::{DeleteJob, DeleteOutcome, Member, MemberError};
 
-/// Deletes the objects, and lets the Sync go once they are gone.
+/// Deletes the objects, and releases the Sync when none is left.
 ///
 /// # Errors
-/// [`ReconcileError`] where the management cluster or the ledger did not take something.
+/// [`ReconcileError`] if a write to the management cluster or the ledger failed.
 pub(super) async fn delete(context: SyncContext<'_>, observed: &Observed) -> Result<Next, ReconcileError> {
     let member = match enter(context, observed) {
         Ok(member) => member,
-        // An abandoned cluster that only asks for a pause is there, and is cleaned up like any other.
+        // An abandoned cluster that only throttles requests is available, and its objects are deleted.
         Err(AccessError::NoConnection | AccessError::BreakerOpen | AccessError::Account(_))
             if is_abandoned(observed) =>
         {
@@ -36,7 +36,7 @@ pub(super) async fn delete(context: SyncContext<'_>, observed: &Observed) -> Res
                     retry(observed)
                 }
             };
-            return shut_out(context, observed, crate::chain(&error), next).await;
+            return report_no_access(context, observed, crate::chain(&error), next).await;
         }
     };
     context
@@ -52,22 +52,23 @@ pub(super) async fn delete(context: SyncContext<'_>, observed: &Observed) -> Res
             .availability
             .throttled(&observed.cluster_key(), *retry_after);
         let (error, next) = (AccessError::Busy(pause), Next::After(pause.left()));
-        return shut_out(context, observed, crate::chain(&error), next).await;
+        return report_no_access(context, observed, crate::chain(&error), next).await;
     }
     if is_abandoned(observed) {
         return orphan(context, observed, &Orphaned::Abandoned).await;
     }
     match &deleted.interrupted {
         Some(error) if error.is_connectivity() || matches!(error, MemberError::Unauthorized { .. }) => {
-            // The Cluster loop finds out what is wrong.
+            // The Cluster loop finds the cause.
             context.handlers.enqueue_cluster(observed.cluster_key());
-            shut_out(context, observed, crate::chain(error), retry(observed)).await
+            report_no_access(context, observed, crate::chain(error), retry(observed)).await
         }
         Some(_) | None => unfinished(context, observed, &deleted).await,
     }
 }
 
-/// The account of a Sync whose parameters do not resolve is refused here, unless it has none of them.
+/// Returns the member. An account with unresolved parameters is rejected here; the account of a Sync whose other
+/// parameters do not resolve is accepted.
 fn enter(context: SyncContext<'_>, observed: &Observed) -> Result<Member, AccessError> {
     let spec = &observed.object.spec;
     let resolved = resolve(spec, observed.cluster.as_deref());
@@ -105,14 +106,14 @@ async fn complete(
     release(context, observed).await
 }
 
-/// A change of its Cluster wakes the Sync; the time is for a cluster that was unreachable so shortly that its status
-/// never changed.
+/// Returns the requeue while the cluster is not available. A change of the Cluster enqueues the Sync; the retry is for
+/// a cluster that was unreachable for such a short time that its status did not change.
 fn retry(observed: &Observed) -> Next {
     Next::Retry(observed.retry_interval())
 }
 
-/// No request may be sent to the cluster now.
-async fn shut_out(
+/// Reports that no request may be sent to the cluster.
+async fn report_no_access(
     context: SyncContext<'_>,
     observed: &Observed,
     why: String,
@@ -122,7 +123,7 @@ async fn shut_out(
     Ok(next)
 }
 
-/// Some objects are still there: reports which, and tries again after a backoff.
+/// Reports the remaining objects, and retries after a backoff.
 async fn unfinished(
     context: SyncContext<'_>,
     observed: &Observed,

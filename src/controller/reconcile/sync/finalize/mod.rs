@@ -1,9 +1,9 @@
-//! The end of a Sync: its objects go or stay, as core decides, and then its finalizer goes.
+//! The deletion of a Sync: its objects are deleted or stay, as core decides, and then its finalizer is removed.
 //!
-//! A Sync carries the finalizer while its deletion may mean work: it, or its group, says `deletionPolicy: Delete`. The
-//! finalizer is there before anything is applied. Every pass reads the member anew and goes on from the inventory
-//! there, so a crash between any two requests costs a pass. A Sync that is not valid is finalized all the same:
-//! deleting needs its owner label, not what it renders to.
+//! A Sync has the finalizer if its deletion may require work, because its `deletionPolicy` or that of its group is
+//! `Delete`. The finalizer is added before anything is applied. Every pass reads the inventory on the member and
+//! continues from there, so that a crash between two requests costs one pass. An invalid Sync is finalized too: the
+//! deletion needs the owner label of the objects, and no build.
 
 mod delete;
 mod observe;
@@ -22,16 +22,16 @@ use crate::controller::waits;
 use observe::{has_finalizer, is_abandoned};
 use report::LastPass;
 
-/// Puts the finalizer on a Sync whose deletion may mean work, and takes it off any other.
+/// Adds the finalizer to a Sync whose deletion may require work, and removes it from any other.
 ///
 /// # Errors
-/// [`ReconcileError`] if it could not be put on: then nothing may be applied.
+/// [`ReconcileError`] if the finalizer cannot be added; then nothing may be applied.
 pub(super) async fn ensure(context: SyncContext<'_>, observed: &Observed) -> Result<(), ReconcileError> {
     let object = &observed.object;
     let has = has_finalizer(object);
     let group = match observed.group_key() {
         None => false,
-        // Without its group the policy is not known; the finalizer stays as it is.
+        // Without its group the policy is unknown, and the finalizer stays as it is.
         Some(key) => context
             .objects
             .groups
@@ -48,10 +48,10 @@ pub(super) async fn ensure(context: SyncContext<'_>, observed: &Observed) -> Res
     Ok(())
 }
 
-/// One pass over a Sync that is being deleted.
+/// Runs one pass over a Sync that is being deleted.
 ///
 /// # Errors
-/// [`ReconcileError`] where the management cluster or the ledger did not take something.
+/// [`ReconcileError`] if a write to the management cluster or the ledger failed.
 pub(super) async fn finalize(context: SyncContext<'_>, observed: &Observed) -> Result<Next, ReconcileError> {
     if !has_finalizer(&observed.object) {
         return Ok(Next::OnEvent);
@@ -80,7 +80,7 @@ pub(super) async fn finalize(context: SyncContext<'_>, observed: &Observed) -> R
             report::waiting(context, observed, &waiting).await?;
             Ok(match waiting {
                 Waiting::ParentUnknown(_) => Next::Retry(waits::PARENT_RETRY),
-                // What is waited for wakes the Sync.
+                // A change of the dependents or the Cluster enqueues the Sync.
                 Waiting::Dependents(_) | Waiting::Cluster(_) => Next::OnEvent,
             })
         }
@@ -88,7 +88,8 @@ pub(super) async fn finalize(context: SyncContext<'_>, observed: &Observed) -> R
     }
 }
 
-/// The wait that the last pass asked for. A requested reconcile, or an abandoned cluster, does not wait.
+/// Returns the requeue during the backoff of the last pass. A requested reconcile and an abandoned cluster have no
+/// backoff.
 fn backing_off(context: SyncContext<'_>, observed: &Observed) -> Option<Next> {
     let until = context.caches.deadlines.get(&observed.key)?;
     let waits = LastPass::of(&observed.status).is_some()

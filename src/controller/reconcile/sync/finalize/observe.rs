@@ -1,4 +1,4 @@
-//! What the end of a Sync depends on: past the caches where a cache could be behind.
+//! Observes the inputs of the deletion of a Sync. Reads the API server where a cache may lag.
 
 use std::collections::BTreeMap;
 
@@ -20,17 +20,18 @@ pub(super) fn is_abandoned(observed: &Observed) -> bool {
     observed.object.annotations().get(ABANDON).map(String::as_str) == Some("true")
 }
 
-/// What is to become of the objects, as the Sync or its group says.
+/// The deletion policy, from the Sync or its group.
 pub(super) struct Policy {
     pub(super) policy: DeletionPolicy,
     /// The group was deleted without deleting this Sync.
     pub(super) group_lost: bool,
-    /// Unknown where the group could not be read.
+    /// `Unknown` if the group cannot be read.
     pub(super) parent: ParentDeletion,
 }
 
-/// Reads the policy. That of a group that is being deleted goes before that of its Syncs. It is read past the cache:
-/// the garbage collector may delete a Sync before the group's watch says that the group goes.
+/// Reads the deletion policy. The policy of a group that is being deleted overrides that of its Syncs. The group is
+/// read from the API server: the garbage collector may delete a Sync before the watch reports the deletion of the
+/// group.
 pub(super) async fn policy(context: SyncContext<'_>, observed: &Observed) -> Policy {
     let mut policy = Policy {
         policy: observed.object.spec.template.deletion_policy,
@@ -63,7 +64,7 @@ pub(super) async fn target(context: SyncContext<'_>, observed: &Observed) -> Tar
         None if context.objects.clusters.is_unreadable(&key) => {
             Target::Unavailable("the Cluster cannot be read".into())
         }
-        // That the cache has no such Cluster may be a list that was not complete.
+        // The cache may lack the Cluster because of an incomplete list.
         None => match context.hub.find::<Cluster>(&key).await {
             Ok(None) => Target::Gone,
             Ok(Some(_)) => Target::Unavailable("the Cluster is not in the cache yet".into()),
@@ -72,7 +73,7 @@ pub(super) async fn target(context: SyncContext<'_>, observed: &Observed) -> Tar
     }
 }
 
-/// The names of the Syncs that have to go first.
+/// Returns the names of the Syncs that have to be deleted first.
 pub(super) fn dependents(context: SyncContext<'_>, observed: &Observed) -> Vec<String> {
     let namespace = &observed.key.namespace;
     let group_goes = |sync: &SyncResource| {
@@ -85,7 +86,7 @@ pub(super) fn dependents(context: SyncContext<'_>, observed: &Observed) -> Vec<S
         });
         group.is_some_and(|group| group.metadata.deletion_timestamp.is_some())
     };
-    // Those that depend on it, and all that it depends on: with one of those it may be in a cycle.
+    // The dependents, and all their dependencies, since a dependent may be in a cycle with one of these.
     let mut names: Vec<String> = context
         .objects
         .syncs

@@ -1,4 +1,4 @@
-//! Lets a Sync go: its finalizer goes, and what the ledger knows of it.
+//! Releases a Sync: removes its finalizer and its member records.
 
 use starling_api::ABANDON;
 use starling_core::finalize::Orphaned;
@@ -7,7 +7,7 @@ use super::super::super::ReconcileError;
 use super::super::observe::Observed;
 use crate::controller::context::{Next, SyncContext};
 
-/// Lets the Sync go; its objects stay.
+/// Releases the Sync and leaves its objects on the member.
 ///
 /// # Errors
 /// As [`release`].
@@ -35,10 +35,11 @@ pub(super) async fn orphan(
     release(context, observed).await
 }
 
-/// Lets the Sync go. A later Sync of the same name starts without its records: they are dropped first.
+/// Releases the Sync. The member records are deleted first, so that a later Sync with the same name starts without
+/// them.
 ///
 /// # Errors
-/// [`ReconcileError`] where the ledger or the management cluster did not take it.
+/// [`ReconcileError`] if a write to the ledger or the management cluster failed.
 pub(super) async fn release(context: SyncContext<'_>, observed: &Observed) -> Result<Next, ReconcileError> {
     context
         .ledger

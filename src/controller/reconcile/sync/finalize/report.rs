@@ -1,4 +1,4 @@
-//! Writes what the end of a Sync waits for into its status, if that says something new.
+//! Writes the progress of the deletion to the status of the Sync, if status changes.
 
 use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, READY, RECONCILING};
 use starling_api::{ABANDON, ObjectProblem, SyncStatus};
@@ -12,12 +12,12 @@ use crate::controller::context::SyncContext;
 use crate::controller::event_handlers::ChangedBy;
 use starling_member::DeleteOutcome;
 
-/// The reason of Ready while objects are being deleted; of Reconciling, while any are left.
+/// The reason of Ready while objects are being deleted, and of Reconciling while any object is left.
 const DELETING: &str = "Deleting";
 /// The reason of Ready after a pass in which objects could not be deleted.
 const DELETION_FAILED: &str = "DeletionFailed";
 
-/// What the last pass over the objects left, as the reason of Ready says: exact, and kept over a restart.
+/// The result of the last pass over the objects. The reason of Ready contains it, so that it survives a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LastPass {
     /// Objects were being deleted.
@@ -27,7 +27,7 @@ pub(super) enum LastPass {
 }
 
 impl LastPass {
-    /// The last pass, if there was one and nothing else is waited for since.
+    /// Returns the last pass; `None` if there was none, or if the Sync has waited for something else since.
     pub(super) fn of(status: &SyncStatus) -> Option<Self> {
         match conditions::find(&status.conditions, READY)?.reason.as_str() {
             DELETING => Some(Self::Deleting),
@@ -48,16 +48,16 @@ impl LastPass {
 pub(super) struct Unfinished<'a> {
     pub(super) pass: LastPass,
     pub(super) deleted: &'a DeleteOutcome,
-    /// Passes in a row, this one included.
+    /// Number of consecutive passes, including this one.
     pub(super) passes: u32,
-    /// When the next pass is due.
+    /// The time of the next pass.
     pub(super) until: jiff::Timestamp,
 }
 
-/// Reports what is waited for.
+/// Reports the reason for the wait.
 ///
 /// # Errors
-/// [`ReconcileError`] if the status could not be written.
+/// [`ReconcileError`] if status cannot be written.
 pub(super) async fn waiting(
     context: SyncContext<'_>,
     observed: &Observed,
@@ -89,7 +89,7 @@ pub(super) async fn waiting(
     write(context, observed, vec![ready(status, reason, message)], |_| {}).await
 }
 
-/// Reports which objects are still there.
+/// Reports the remaining objects.
 ///
 /// # Errors
 /// As [`waiting`].
@@ -192,7 +192,7 @@ mod tests {
         for pass in [LastPass::Deleting, LastPass::Failed] {
             assert_eq!(LastPass::of(&status(pass.reason(), "")), Some(pass));
         }
-        // The words of an API server are not a state.
+        // Texts of an API server are not a state.
         for message in [DELETING, DELETION_FAILED] {
             assert_eq!(LastPass::of(&status("Forbidden", message)), None);
         }
