@@ -39,7 +39,7 @@ impl Limits {
     }
 }
 
-/// A worker that a key occupies. [`WorkerShares::release`] returns it.
+/// A worker that a key occupies. [`WorkerShares::release`] frees it.
 #[derive(Debug)]
 pub(super) struct OccupiedWorker {
     lane: ObjectKey,
@@ -102,7 +102,7 @@ impl WorkerShares {
         })
     }
 
-    /// Returns a worker. Returns the keys that may try again, at most two.
+    /// Frees a worker. Returns the keys that may try again, at most two.
     pub(super) fn release(&mut self, held: OccupiedWorker) -> Vec<(Place, ObjectKey)> {
         let OccupiedWorker { lane, suspect } = held;
         if let Some(share) = self.lanes.get_mut(&lane) {
@@ -110,7 +110,7 @@ impl WorkerShares {
         }
         self.suspects -= usize::from(suspect);
         let mut free: Vec<_> = self.first_of(&lane).into_iter().collect();
-        // Any lane that returns a worker may let a held-back lane continue: the last suspect lane may not have been
+        // Any lane that frees a worker may let a held-back lane continue: the last suspect lane may not have been
         // suspect when it took its worker.
         if self.suspects < self.limits.suspects {
             free.extend(self.first_held_back());

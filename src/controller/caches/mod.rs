@@ -118,7 +118,7 @@ impl ObjectCaches {
 /// A time for each object.
 pub type Times = Keyed<Timestamp>;
 
-/// The caches of all kinds. [`Self::forget`] removes a deleted object from all of them.
+/// The caches of all kinds. `Self::forget` removes a deleted object from all of them.
 #[derive(Debug)]
 pub struct Caches {
     /// Caches for each Source.

@@ -132,8 +132,8 @@ fn after_check(
         .repaired
         .retain(|key, _| report.drifted.contains(key) || unread(key));
     for (key, repaired) in &mut state.repaired {
-        if let (Some(before), Some((ours, managers))) = (&repaired.fields, report.managers.get(key)) {
-            repaired.lost = lost(before, ours, managers);
+        if let (Some(before), Some((own, managers))) = (&repaired.fields, report.managers.get(key)) {
+            repaired.lost = lost(before, own, managers);
         }
     }
     // A check reads the annotations on the member. The annotations in git are known from the last attempt.
@@ -180,9 +180,9 @@ fn observed_records(
 }
 
 /// Returns the fields that others took after the last repair, with their current holders.
-fn lost(before: &FieldSet, ours: &FieldSet, managers: &[Manager]) -> LostFields {
+fn lost(before: &FieldSet, own: &FieldSet, managers: &[Manager]) -> LostFields {
     let mut lost = LostFields::default();
-    for path in &before.lost(ours) {
+    for path in &before.lost(own) {
         let holder = managers.iter().find(|manager| manager.fields.contains(path));
         let holder = holder.map_or(Holder::Nobody, |manager| Holder::Manager(manager.name.clone()));
         lost.add(path.to_string(), holder);
@@ -243,8 +243,8 @@ mod tests {
             name: "writer".into(),
             fields: FieldSet::new(json!({"f:data": {"f:a": {}}})),
         };
-        let ours = FieldSet::new(json!({"f:data": {"f:c": {}}}));
-        report.managers.insert(key("a"), (ours, vec![manager]));
+        let own = FieldSet::new(json!({"f:data": {"f:c": {}}}));
+        report.managers.insert(key("a"), (own, vec![manager]));
         let after = after_check(before.clone(), &report, &BTreeMap::new());
         assert_eq!(after.repaired.keys().collect::<Vec<_>>(), [&key("a")]);
         let lost: Vec<_> = after.repaired[&key("a")].lost.iter().collect();

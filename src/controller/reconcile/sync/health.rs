@@ -31,7 +31,7 @@ use starling_member::{ApplyOutcome, HealthReport, Member, MemberError, ObjectHea
 pub(super) enum HealthCheck {
     /// The health of the objects.
     Verdict(HealthVerdict),
-    /// The member did not respond.
+    /// No request could be sent, or the member did not respond.
     Lost {
         /// The error.
         message: String,

@@ -1,8 +1,8 @@
 //! The Sync loop: applies one Sync to one cluster.
 //!
-//! observe (caches) → [`validate`] (pure) → core's [`next_step`] → attempt or check (IO, `attempt`) → health (IO) →
+//! observe (caches) → `validate` (pure) → core's [`next_step`] → attempt or check (IO, `attempt`) → health (IO) →
 //! report. Most reconciles end at the step: a Sync that is applied and not due for a check costs only reads of caches.
-//! An invalid Sync has its own report; attempts take only a [`ValidSync`].
+//! An invalid Sync has its own report; attempts take only a `ValidSync`.
 
 mod access;
 mod admission;

@@ -2,7 +2,8 @@
 //! and not deleted.
 //!
 //! The Syncs of one group on one cluster are siblings, and so are the Syncs of one namespace without a group. Their
-//! rendered sets are shared with their own attempts, and are requested only if an object left a render.
+//! objects are those that they render. The rendered sets are shared with their own attempts, and
+//! are requested only if an object left a render.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
