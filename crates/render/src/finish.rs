@@ -32,8 +32,8 @@ const SERVER_FIELDS: [&str; 6] = [
 /// without any values the text is unchanged. `owner` is the value of the label [`OWNER_LABEL`] of every object.
 ///
 /// # Errors
-/// An object without a name after substitution, an object that Starling itself keeps on a cluster, two objects with the same identity, `metadata` or labels that are not a
-/// mapping, or a text that becomes too large.
+/// An object without a name after substitution, an object that Starling itself keeps on a cluster, two objects with the
+/// same identity, `metadata` or labels that are not a mapping, or a text that becomes too large.
 pub fn finish(
     manifests: &Manifests,
     values: &BTreeMap<String, String>,
