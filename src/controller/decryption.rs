@@ -151,7 +151,10 @@ mod tests {
         assert!(none.to_string().contains("no key that ends in .agekey"));
         let wrong = of_secret("age", &secret(&[("a.agekey", "hunter2")])).unwrap_err();
         let text = crate::chain(&wrong);
-        assert!(text.contains("\"a.agekey\": line 1 is no age identity"), "{text}");
+        assert!(
+            text.contains("\"a.agekey\": line 1 is not an age identity"),
+            "{text}"
+        );
         assert!(!text.contains("hunter2"));
     }
 }

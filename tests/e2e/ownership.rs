@@ -52,7 +52,7 @@ fn t65_a_conflict_is_reported_by_object_field_and_manager_and_overridden_only_on
         let (object, reason, message) = problem(&sync);
         assert_eq!(object, "ConfigMap default/conflicted-taken");
         assert_eq!(reason, "Conflict");
-        assert!(message.contains(".data.value is held by somebody"), "{message}");
+        assert!(message.contains(".data.value is owned by somebody"), "{message}");
         scene.until_value("m1", "free", Some("ours")).await?;
         assert_eq!(scene.value("m1", "taken").await?.as_deref(), Some("theirs"));
 

@@ -1,7 +1,7 @@
 //! Runs the controller without further faults until the group is idle.
 
 use jiff::SignedDuration;
-use starling_core::membership::Departure;
+use starling_core::membership::Deselection;
 use starling_core::plan::{
     Decision, Gate, HoldReason, Plan, RemovalDecision, RemovalHold, RolloutVerdict, StagePhase, StageWait,
 };
@@ -125,12 +125,12 @@ fn release_not_stored(machine: &Machine) -> Result<End, String> {
     ))
 }
 
-/// Checks that clusters that left the group have no Sync any more, unless their departure needs an approval.
+/// Checks that clusters that left the group have no Sync any more, unless their deselection needs an approval.
 fn check_removed_clusters(machine: &Machine) -> Result<(), String> {
     let api = &machine.world.api;
-    let leaving = match api.departure(machine.world.spec.max_unselected) {
-        Departure::Free(leaving) => leaving,
-        Departure::Held(_) => return Ok(()),
+    let leaving = match api.deselection(machine.world.spec.max_unselected) {
+        Deselection::Free(leaving) => leaving,
+        Deselection::Held(_) => return Ok(()),
     };
     if leaving.is_empty() {
         return Ok(());

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use starling_api::{ActionType, RolloutDirection, RolloutStatus, SyncGroupStatus};
 use starling_core::journal::RecordedPlan;
-use starling_core::plan::{Decision, Progress, Reach, RemovalDecision, StageRecord, To, record};
+use starling_core::plan::{AdmittedRelease, Decision, Progress, Reach, RemovalDecision, StageRecord, record};
 use starling_core::rollout::Removal;
 use starling_ledger::{AdmissionOutcome, AdmissionRecord};
 
@@ -236,7 +236,11 @@ pub(crate) fn of_journal(written: &Written, journal: Option<&(i64, RecordedPlan)
                 Some(&recorded.input.rollout.release)
             }
             Some(Decision::Start {
-                to: To::LastKnownGood,
+                to: AdmittedRelease::Release,
+                ..
+            }) if written.retried_for.is_none() => Some(&look.input.rollout.release),
+            Some(Decision::Start {
+                to: AdmittedRelease::LastKnownGood,
                 ..
             }) if written.retried_for.is_none() => known_good(recorded, &written.cluster),
             Some(Decision::Retry { requested_at, .. }) if written.retried_for == Some(*requested_at) => {
@@ -305,7 +309,7 @@ fn is_held(world: &World, cache: &Api) -> bool {
         .filter(with_sync)
         .filter(|cluster| !cluster.is_selected);
     let allowed = world.spec.max_unselected.of_rounded_down(syncs).max(1);
-    gone.count() > allowed && cache.approved_departure.is_empty()
+    gone.count() > allowed && cache.approved_deselection.is_empty()
 }
 
 /// Checks the deletion of releases that are not named: the status names none of them.

@@ -106,7 +106,9 @@ impl Machine {
         }
         if updates.group {
             self.cache.status.clone_from(&api.status);
-            self.cache.approved_departure.clone_from(&api.approved_departure);
+            self.cache
+                .approved_deselection
+                .clone_from(&api.approved_deselection);
         }
         if updates.clusters {
             self.cache.take_clusters(api);

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use starling::controller::cache::ObjectKey;
 use starling_api::conditions::ConditionUpdate;
 use starling_api::{DeletionPolicy, IntOrPercent, RolloutStatus, StageStatus};
-use starling_core::membership::{Departure, HeldDeparture};
+use starling_core::membership::{Deselection, HeldDeselection};
 use starling_core::plan::{ClusterView, EntryView, LeavingCause, LeavingSync, PlanInput, StageRecord};
 use starling_core::rollout::operator::{OperatorActions, Subject, operator_actions};
 use starling_core::rollout::{AdmissionRef, Observations, Rolling};
@@ -22,15 +22,15 @@ const SETTLE_TIME: Duration = Duration::from_secs(3);
 /// The clusters that are about to leave, as far as the controller knows.
 pub(crate) struct Leaving {
     clusters: BTreeSet<String>,
-    pub(crate) held: Option<HeldDeparture>,
+    pub(crate) held: Option<HeldDeselection>,
     settles_at: Timestamp,
 }
 
 impl Leaving {
     pub(crate) fn observe(cache: &Api, memory: &Memory, allowed: IntOrPercent, now: Timestamp) -> Self {
-        let (clusters, held) = match cache.departure(allowed) {
-            Departure::Free(clusters) => (clusters, None),
-            Departure::Held(held) => (BTreeSet::new(), Some(held)),
+        let (clusters, held) = match cache.deselection(allowed) {
+            Deselection::Free(clusters) => (clusters, None),
+            Deselection::Held(held) => (BTreeSet::new(), Some(held)),
         };
         let group = ObjectKey::new("fleet", GROUP);
         let since = memory.deselections.since(&group, &clusters, now);

@@ -42,7 +42,7 @@ enum Event {
     Mend(u8),
     Leave(u8),
     Join(u8),
-    ApproveDeparture,
+    ApproveDeselection,
     /// The stored release of the rollout is deleted.
     LoseRelease,
 }
@@ -74,7 +74,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<u8>().prop_map(Event::Mend),
         1 => any::<u8>().prop_map(Event::Leave),
         1 => any::<u8>().prop_map(Event::Join),
-        1 => Just(Event::ApproveDeparture),
+        1 => Just(Event::ApproveDeselection),
         1 => Just(Event::LoseRelease),
     ]
 }
@@ -208,7 +208,7 @@ fn happen(machine: &mut Machine, event: &Event) {
             let cluster = cluster(machine, *pick);
             machine.world.select(&cluster, matches!(event, Event::Join(_)));
         }
-        Event::ApproveDeparture => machine.world.approve_departure(),
+        Event::ApproveDeselection => machine.world.approve_deselection(),
         Event::LoseRelease => {
             if let Some(release) = machine.world.rollout().map(|rollout| rollout.release.clone()) {
                 machine.world.delete_release(&release);

@@ -108,7 +108,7 @@ async fn two_leave(machine: &mut Machine) -> Result<Vec<End>, String> {
     if syncs_stay != [true; 2] {
         return Err(format!("{syncs_stay:?}"));
     }
-    machine.world.approve_departure();
+    machine.world.approve_deselection();
     let third = run_until_idle(machine, true).await?;
     Ok(vec![first, second, third])
 }

@@ -10,7 +10,7 @@ use starling_api::{
     RolloutApproval, RolloutApprovalSpec, RolloutPhase, RolloutStatus, SyncEntry, SyncGroupStatus,
 };
 use starling_core::journal::RecordedPlan;
-use starling_core::membership::{Departure, Members, departure};
+use starling_core::membership::{Deselection, Members, deselection};
 use starling_core::plan::{Progress, Strategy};
 use starling_core::rollout::{ReleaseSnapshot, Removal};
 use starling_core::simulate::Member;
@@ -89,8 +89,8 @@ pub(crate) struct Api {
     /// The revision of the Source.
     pub(crate) offered: String,
     pub(crate) status: SyncGroupStatus,
-    /// The approved departure, an annotation of the group.
-    pub(crate) approved_departure: String,
+    /// The approved deselection, an annotation of the group.
+    pub(crate) approved_deselection: String,
     /// Releases that are stored.
     pub(crate) stored: BTreeSet<String>,
     pub(crate) clusters: BTreeMap<String, Cluster>,
@@ -105,17 +105,17 @@ impl Api {
     }
 
     /// The clusters that leave the group.
-    pub(crate) fn departure(&self, allowed: IntOrPercent) -> Departure {
+    pub(crate) fn deselection(&self, allowed: IntOrPercent) -> Deselection {
         let with_sync = self
             .clusters
             .iter()
             .filter(|(_, cluster)| cluster.member.observed.is_some());
-        departure(Members {
+        deselection(Members {
             previous: &with_sync.map(|(name, _)| name.clone()).collect(),
             selected: &self.selected().map(|(name, _)| name.clone()).collect(),
             unknown: &BTreeSet::new(),
             allowed,
-            approved: &self.approved_departure,
+            approved: &self.approved_deselection,
         })
     }
 
@@ -178,7 +178,7 @@ impl World {
             api: Api {
                 offered: "r0".to_owned(),
                 status: SyncGroupStatus::default(),
-                approved_departure: String::new(),
+                approved_deselection: String::new(),
                 stored: BTreeSet::new(),
                 clusters,
                 actions: Vec::new(),
@@ -312,10 +312,10 @@ impl World {
         }
     }
 
-    /// Approves the departure of the deselected clusters.
-    pub(crate) fn approve_departure(&mut self) {
-        if let Departure::Held(held) = self.api.departure(self.spec.max_unselected) {
-            self.api.approved_departure = held.digest;
+    /// Approves the deselection of the deselected clusters.
+    pub(crate) fn approve_deselection(&mut self) {
+        if let Deselection::Held(held) = self.api.deselection(self.spec.max_unselected) {
+            self.api.approved_deselection = held.digest;
         }
     }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Connection};
 use starling_core::journal::{Body, Entry, RecordedPlan, Whole, hash};
-use starling_core::plan::{Decision, HoldReason, To};
+use starling_core::plan::{AdmittedRelease, Decision, HoldReason};
 use starling_ledger::LedgerView;
 use starling_testkit::{GitRepo, program, wait};
 use tokio::process::Command;
@@ -209,7 +209,7 @@ async fn a_rollout_is_explained_recorded_and_verified() -> Result<()> {
     let why = stdout(&world, &ask(&["why", "cluster/us-2", "-o", "json"])).await?;
     let why: Value = serde_json::from_str(&why)?;
     assert_eq!(
-        why[0]["explanation"]["chain"][0]["reason"], "WindowClosed",
+        why[0]["explanation"]["blockers"][0]["reason"], "WindowClosed",
         "{why:#}"
     );
     let sync = world
@@ -405,7 +405,7 @@ async fn forge_plan(file: &mut SqliteConnection, entries: &[Entry]) -> Result<()
             let mut recorded = recorded.clone();
             let start = Decision::Start {
                 entries: vec!["app".to_owned()],
-                to: To::Release,
+                to: AdmittedRelease::Release,
             };
             recorded.plan.decisions.insert(name.clone(), start);
             let beginning_lost = false;

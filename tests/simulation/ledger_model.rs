@@ -142,7 +142,7 @@ impl Generator {
             resource_version: self.below(100).to_string(),
             fields_digest: self.name("f"),
             uid: self.name("u"),
-            terms: ManagementState {
+            management: ManagementState {
                 left_alone: self.below(2) == 0,
                 owner: self.one(&[String::new(), "o1".to_owned()]),
                 released: String::new(),

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use starling_core::plan::{
-    ClusterView, Direction, EntryView, Gate, GateRecord, ObservedSync, Plan, PlanInput, Progress, Reach,
-    ReadStrategy, RolloutVerdict, RolloutView, StageRecord, Steering, plan,
+    ClusterView, Direction, EntryView, Gate, GateRecord, ObservedSync, OperatorInput, Plan, PlanInput,
+    Progress, Reach, ReadStrategy, RolloutVerdict, RolloutView, StageRecord, plan,
 };
 
 const STAGES: [&str; 4] = ["canary", "eu", "us", "*"];
@@ -199,7 +199,7 @@ fn passed(minutes: i64) -> StageRecord {
     let gate = |gate| GateRecord {
         gate,
         begun_at: at - SignedDuration::from_hours(1),
-        found: None,
+        result: None,
     };
     StageRecord {
         opened_at: Some(at - SignedDuration::from_hours(2)),
@@ -291,7 +291,7 @@ fn input(
                 .collect(),
             approvals: BTreeMap::new(),
         },
-        steering: Steering::default(),
+        operator: OperatorInput::default(),
         suspended: false,
         membership_held: false,
         clusters: (0..clusters).map(cluster).collect(),

@@ -25,22 +25,22 @@ pub struct Members<'a> {
     pub unknown: &'a BTreeSet<String>,
     /// How many of the previous clusters may leave at once: `spec.maxUnselected`.
     pub allowed: IntOrPercent,
-    /// The digests of approved departures: see [`is_approved`].
+    /// The digests of approved deselections: see [`is_approved`].
     pub approved: &'a str,
 }
 
 /// Clusters that leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Departure {
+pub enum Deselection {
     /// These clusters may leave; usually none.
     Free(BTreeSet<String>),
     /// Too many clusters leave at once.
-    Held(HeldDeparture),
+    Held(HeldDeselection),
 }
 
 /// Clusters that left at once and require an approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeldDeparture {
+pub struct HeldDeselection {
     /// The names of the clusters.
     pub lost: BTreeSet<String>,
     /// The number of clusters of the group before.
@@ -51,7 +51,7 @@ pub struct HeldDeparture {
 
 /// Decides which clusters leave.
 #[must_use]
-pub fn departure(members: Members<'_>) -> Departure {
+pub fn deselection(members: Members<'_>) -> Deselection {
     let Members {
         previous,
         selected,
@@ -65,11 +65,11 @@ pub fn departure(members: Members<'_>) -> Departure {
         .cloned()
         .collect();
     let many = lost.len() > allowed.of_rounded_down(previous.len()).max(LEAST);
-    let digest = digest::of(&("departure", &lost));
+    let digest = digest::of(&("deselection", &lost));
     if !many || is_approved(approved, &digest) {
-        return Departure::Free(lost);
+        return Deselection::Free(lost);
     }
-    Departure::Held(HeldDeparture {
+    Deselection::Held(HeldDeselection {
         lost,
         of: previous.len(),
         digest,
@@ -84,8 +84,8 @@ mod tests {
         range.map(|number| format!("c{number:03}")).collect()
     }
 
-    fn leave(of: usize, lost: usize, unknown: &BTreeSet<String>, approved: &str) -> Departure {
-        departure(Members {
+    fn leave(of: usize, lost: usize, unknown: &BTreeSet<String>, approved: &str) -> Deselection {
+        deselection(Members {
             previous: &names(0..of),
             selected: &names(lost..of + 5),
             unknown,
@@ -113,8 +113,8 @@ mod tests {
             (0, 0, false),
         ] {
             match leave(of, lost, &none, "") {
-                Departure::Free(free) => assert!(!held && free == names(0..lost), "{lost} of {of}"),
-                Departure::Held(hold) => {
+                Deselection::Free(free) => assert!(!held && free == names(0..lost), "{lost} of {of}"),
+                Deselection::Held(hold) => {
                     assert!(held, "{lost} of {of}");
                     assert_eq!((hold.lost.len(), hold.of), (lost, of));
                 }
@@ -132,7 +132,7 @@ mod tests {
             (IntOrPercent::Percent(100), 5, 5, false),
             (IntOrPercent::Percent(50), 5, 3, true),
         ] {
-            let found = departure(Members {
+            let found = deselection(Members {
                 previous: &names(0..of),
                 selected: &names(lost..of),
                 unknown: &BTreeSet::new(),
@@ -140,7 +140,7 @@ mod tests {
                 approved: "",
             });
             assert_eq!(
-                matches!(found, Departure::Held(_)),
+                matches!(found, Deselection::Held(_)),
                 held,
                 "{lost} of {of}, {allowed}"
             );
@@ -149,18 +149,18 @@ mod tests {
 
     #[test]
     fn t33_an_unknown_cluster_has_not_left() {
-        assert_eq!(leave(5, 5, &names(0..5), ""), Departure::Free(BTreeSet::new()));
-        assert_eq!(leave(5, 5, &names(1..5), ""), Departure::Free(names(0..1)));
+        assert_eq!(leave(5, 5, &names(0..5), ""), Deselection::Free(BTreeSet::new()));
+        assert_eq!(leave(5, 5, &names(1..5), ""), Deselection::Free(names(0..1)));
     }
 
     #[test]
     fn t33_an_approval_is_for_these_clusters() {
         let none = BTreeSet::new();
-        let Departure::Held(held) = leave(10, 5, &none, "") else {
+        let Deselection::Held(held) = leave(10, 5, &none, "") else {
             panic!("not held")
         };
-        assert_eq!(leave(10, 5, &none, &held.digest), Departure::Free(names(0..5)));
-        assert!(matches!(leave(10, 6, &none, &held.digest), Departure::Held(_)));
-        assert!(matches!(leave(10, 4, &none, &held.digest), Departure::Held(_)));
+        assert_eq!(leave(10, 5, &none, &held.digest), Deselection::Free(names(0..5)));
+        assert!(matches!(leave(10, 6, &none, &held.digest), Deselection::Held(_)));
+        assert!(matches!(leave(10, 4, &none, &held.digest), Deselection::Held(_)));
     }
 }

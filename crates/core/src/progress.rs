@@ -7,7 +7,7 @@ use kube_core::ResourceExt as _;
 use starling_api::conditions::{self, HEALTHY, READY, STALLED};
 use starling_api::{REQUESTED_AT, RETRIED_FOR, SyncResource, SyncStatus};
 
-use crate::plan::{Applied, Progress, Trouble};
+use crate::plan::{Applied, HealthProblem, Progress};
 
 /// The reason of Ready and Healthy while applied objects are not healthy yet and the timeout is not over.
 pub const PROGRESSING: &str = "Progressing";
@@ -117,12 +117,12 @@ fn applied(status: &SyncStatus, target: &str) -> Progress {
             retry_at: status.next_attempt_time.parse().ok(),
         },
         None if !was_healthy => Progress::Working,
-        trouble => Progress::Applied(Applied {
+        problem => Progress::Applied(Applied {
             since: status.healthy_since.parse().ok(),
             longest: status
                 .longest_healthy
                 .map_or(Duration::ZERO, starling_api::Duration::as_std),
-            trouble: trouble.map(|failed| Trouble {
+            problem: problem.map(|failed| HealthProblem {
                 reason: failed.reason.clone(),
                 message: failed.message.clone(),
             }),
@@ -287,13 +287,13 @@ pub(crate) mod tests {
             progress_of(broken(), waiting()),
             Progress::Applied(Applied {
                 since: None,
-                trouble: None,
+                problem: None,
                 ..
             })
         ));
         assert!(matches!(
             progress_of(broken(), failed()),
-            Progress::Applied(Applied { trouble: Some(_), .. })
+            Progress::Applied(Applied { problem: Some(_), .. })
         ));
         // Without wait, health does not matter.
         assert!(matches!(

@@ -62,16 +62,16 @@ pub enum WindowError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
     /// Neither times, nor days and times.
-    #[error("{0:?} is not days and times")]
+    #[error("{0:?} is not a list of days and a time range")]
     NotDaysAndTimes(String),
     /// An unknown day.
-    #[error("{0:?} is no day (Mon, Tue, Wed, Thu, Fri, Sat, Sun)")]
+    #[error("{0:?} is not a day (Mon, Tue, Wed, Thu, Fri, Sat, Sun)")]
     NotDay(String),
     /// No range of times.
-    #[error("{0:?} is no time to a time")]
+    #[error("{0:?} is not a time range such as 09:00-16:00")]
     NotRange(String),
     /// No time of the day.
-    #[error("{0:?} is no time of the day such as 09:00")]
+    #[error("{0:?} is not a time of day such as 09:00")]
     NotTime(String),
     /// A range that begins at the end of the day.
     #[error("24:00 can only be the end")]

@@ -32,7 +32,7 @@ pub struct SyntaxError(String);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EvaluationError {
     /// The result is neither true nor false; this is its type, with an article.
-    #[error("gives {0}; it has to be true or false")]
+    #[error("returns {0}; it must return true or false")]
     NotBool(String),
     /// The expression names a variable or function that does not exist.
     #[error("there is no {0:?}")]

@@ -1,24 +1,24 @@
-//! The test of a Metric: an expression over the series that a Prometheus answered with.
+//! The test of a Metric: an expression over the series in the response of a Prometheus.
 
 use starling_core::gate::Evaluation;
-use starling_core::gate::metric::{self as answer, Problem, Sample, TestError};
+use starling_core::gate::metric::{self as response, Problem, Sample, TestError};
 
 use crate::{EvaluationError, Expression, Variables};
 
-/// Checks a test before there is an answer: compiles it, and runs it once on [`Sample::example`].
+/// Checks a test before there is a response: compiles it, and runs it once on [`Sample::example`].
 ///
 /// # Errors
 /// What is wrong with it.
 pub fn check(test: &str) -> Result<(), TestError> {
     let expression = Expression::new(test).map_err(|error| TestError::syntax(error.to_string()))?;
-    answer::check(&run(&expression, &[Sample::example()]))
+    response::check(&run(&expression, &[Sample::example()]))
 }
 
-/// Reads an answer and holds it against a test.
+/// Evaluates a test on a response.
 #[must_use]
 pub fn judge(status: u16, body: &[u8], test: &Expression) -> Evaluation {
-    match answer::read(status, body) {
-        Ok(samples) => answer::judge(&samples, run(test, &samples)),
+    match response::read(status, body) {
+        Ok(samples) => response::judge(&samples, run(test, &samples)),
         Err(evaluation) => evaluation,
     }
 }
@@ -46,7 +46,7 @@ mod tests {
         Expression::new(source).unwrap()
     }
 
-    /// As the page "HTTP API" of Prometheus' documentation shows an answer.
+    /// As the page "HTTP API" of Prometheus' documentation shows a response.
     fn vector(values: &[(&str, &str)]) -> Vec<u8> {
         let series: Vec<Json> = values
             .iter()
@@ -82,7 +82,7 @@ mod tests {
             (
                 &two,
                 "result.all(s, s.value == 1.0)",
-                not_yet("the query gives 2 series, and metric.test is false"),
+                not_yet("the query returned 2 series, and metric.test is false"),
             ),
             (
                 &two,
@@ -92,12 +92,12 @@ mod tests {
             (
                 &two,
                 "value == 1.0",
-                not_yet("the query gives 2 series, and metric.test asks for the value of one"),
+                not_yet("the query returned 2 series, and metric.test needs the value of exactly one"),
             ),
             (
                 &none,
                 "value == 1.0",
-                not_yet("the query gives no series, and metric.test asks for the value of one"),
+                not_yet("the query returned no series, and metric.test needs the value of exactly one"),
             ),
             (&none, "size(result) == 0", Evaluation::Passed),
             (&none, "size(result) == 0 || value < 1.0", Evaluation::Passed),
@@ -130,11 +130,11 @@ mod tests {
     fn a_broken_expression_is_found_before_there_is_an_answer() {
         for (source, words) in [
             ("value <", "yntax"),
-            ("value", "gives a double; it has to be true or false"),
-            ("size(result)", "gives a int"),
+            ("value", "returns a double; it must return true or false"),
+            ("size(result)", "returns a int"),
             ("valu < 1.0", "there is no \"valu\" here"),
             ("frobnicate(value)", "frobnicate"),
-            ("result.size() + 1", "gives a int"),
+            ("result.size() + 1", "returns a int"),
         ] {
             let problem = check(source).unwrap_err().to_string();
             assert!(problem.contains(words), "{source}: {problem}");

@@ -140,7 +140,7 @@ pub enum Refusal {
         id: String,
     },
     /// The folder to export into is not empty, or not a folder.
-    #[error("an export needs an empty folder of its own")]
+    #[error("an export requires an empty directory")]
     Destination,
     /// Too many entries in all trees.
     #[error("the tree has more than {limit} entries")]
@@ -165,7 +165,7 @@ pub enum Refusal {
         limit: u64,
     },
     /// Folders within folders.
-    #[error("{path} lies deeper than {limit} folders")]
+    #[error("{path} is nested more than {limit} directories deep")]
     Depth {
         /// The folder.
         path: String,

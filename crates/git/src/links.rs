@@ -24,7 +24,7 @@ pub enum LinkProblem {
     #[error("it leads to itself")]
     Loop,
     /// The target is a folder that contains the link; a walk through the tree would never end.
-    #[error("its target is a folder that contains it")]
+    #[error("its target is a directory that contains it")]
     Ancestor,
 }
 

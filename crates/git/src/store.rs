@@ -39,7 +39,7 @@ pub struct GitStore {
 struct Inner {
     root: PathBuf,
     limits: GitLimits,
-    slots: Mutex<HashMap<String, Arc<Slot>>>,
+    handles: Mutex<HashMap<String, Arc<MirrorHandle>>>,
     network: Arc<Semaphore>,
     local: Arc<Semaphore>,
     /// The system's certificate authorities, read at the first https call.
@@ -48,7 +48,7 @@ struct Inner {
 
 /// The state of one mirror in this process.
 #[derive(Debug)]
-struct Slot {
+struct MirrorHandle {
     path: PathBuf,
     condition: AtomicU8,
     /// Locked shared by calls that read or add objects, and exclusively by calls that replace the mirror or delete
@@ -60,7 +60,7 @@ struct Slot {
     pins_lock: tokio::sync::Mutex<()>,
 }
 
-impl Slot {
+impl MirrorHandle {
     /// Records that a mirror is damaged. Called while `content` is locked, so that a replaced mirror is never marked.
     fn record_damage<T>(&self, outcome: Result<T, GitError>) -> Result<T, GitError> {
         if matches!(outcome, Err(GitError::Corrupt { .. })) {
@@ -81,7 +81,7 @@ type ServerLock = Arc<OwnedMutexGuard<()>>;
 /// One call of the public interface, with its repository and deadline.
 struct Call {
     access: RepoAccess,
-    slot: Arc<Slot>,
+    handle: Arc<MirrorHandle>,
     interrupt: Arc<Interrupt>,
     _stop: StopOnDrop,
 }
@@ -94,7 +94,7 @@ impl GitStore {
         let inner = Inner {
             root,
             limits,
-            slots: Mutex::default(),
+            handles: Mutex::default(),
             network,
             local,
             roots: OnceCell::new(),
@@ -190,7 +190,7 @@ impl GitStore {
         let id = commit_id(access, commit)?;
         let call = self.local_call(access);
         let pin = name.to_owned();
-        let _pins_lock = self.within(&call, call.slot.pins_lock.lock()).await?;
+        let _pins_lock = self.within(&call, call.handle.pins_lock.lock()).await?;
         let done = self.read(&call, move |mirror| mirror.pin(&pin, id)).await?;
         done.ok_or_else(|| GitError::not_found(access, format!("commit {commit}")))
     }
@@ -202,7 +202,7 @@ impl GitStore {
     pub async fn unpin(&self, access: &RepoAccess, name: &str) -> Result<(), GitError> {
         let call = self.local_call(access);
         let name = name.to_owned();
-        let _pins_lock = self.within(&call, call.slot.pins_lock.lock()).await?;
+        let _pins_lock = self.within(&call, call.handle.pins_lock.lock()).await?;
         self.read(&call, move |mirror| mirror.unpin(&name))
             .await
             .map(|_| ())
@@ -282,7 +282,7 @@ impl GitStore {
             return Ok(false);
         }
         let alone = self
-            .within(&call, Arc::clone(&call.slot.content).write_owned())
+            .within(&call, Arc::clone(&call.handle.content).write_owned())
             .await?;
         let owned = access.clone();
         let permit = self.permit(&call, &self.inner.local).await?;
@@ -308,12 +308,12 @@ impl GitStore {
             if keep.contains(&fingerprint) && path.extension().is_none() {
                 continue;
             }
-            let slot = self.slot(&fingerprint);
-            let alone = Arc::clone(&slot.content).write_owned().await;
+            let handle = self.handle(&fingerprint);
+            let alone = Arc::clone(&handle.content).write_owned().await;
             tokio::task::spawn_blocking(move || {
                 let _alone = alone;
                 let done = fs::remove_dir_all(path);
-                slot.condition.store(UNKNOWN, Ordering::SeqCst);
+                handle.condition.store(UNKNOWN, Ordering::SeqCst);
                 done
             })
             .await
@@ -327,7 +327,7 @@ impl GitStore {
         let interrupt = Interrupt::new(timeout);
         Call {
             access: access.clone(),
-            slot: self.slot(&access.fingerprint()),
+            handle: self.handle(&access.fingerprint()),
             _stop: StopOnDrop(Arc::clone(&interrupt)),
             interrupt,
         }
@@ -337,10 +337,10 @@ impl GitStore {
         self.call(access, self.inner.limits.local_timeout)
     }
 
-    fn slot(&self, fingerprint: &str) -> Arc<Slot> {
-        let mut slots = self.inner.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(slots.entry(fingerprint.to_owned()).or_insert_with(|| {
-            Arc::new(Slot {
+    fn handle(&self, fingerprint: &str) -> Arc<MirrorHandle> {
+        let mut handles = self.inner.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(handles.entry(fingerprint.to_owned()).or_insert_with(|| {
+            Arc::new(MirrorHandle {
                 path: self.inner.root.join(fingerprint),
                 condition: AtomicU8::new(UNKNOWN),
                 content: Arc::default(),
@@ -359,32 +359,32 @@ impl GitStore {
     }
 
     async fn lock_server(&self, call: &Call) -> Result<ServerLock, GitError> {
-        self.within(call, Arc::clone(&call.slot.server).lock_owned())
+        self.within(call, Arc::clone(&call.handle.server).lock_owned())
             .await
             .map(Arc::new)
     }
 
     /// Creates the mirror, or replaces a damaged one.
     async fn prepare(&self, call: &Call) -> Result<(), GitError> {
-        if call.slot.condition.load(Ordering::SeqCst) == USABLE {
+        if call.handle.condition.load(Ordering::SeqCst) == USABLE {
             return Ok(());
         }
         let alone = self
-            .within(call, Arc::clone(&call.slot.content).write_owned())
+            .within(call, Arc::clone(&call.handle.content).write_owned())
             .await?;
-        let (slot, access, root) = (
-            Arc::clone(&call.slot),
+        let (handle, access, root) = (
+            Arc::clone(&call.handle),
             call.access.clone(),
             self.inner.root.clone(),
         );
         let permit = self.permit(call, &self.inner.local).await?;
         self.job(call, (alone, permit), move || {
-            let condition = slot.condition.load(Ordering::SeqCst);
+            let condition = handle.condition.load(Ordering::SeqCst);
             if condition != USABLE {
                 let created = DirBuilder::new().recursive(true).mode(0o700).create(&root);
-                created.map_err(|error| GitError::disk(&access, "the folder of mirrors", error))?;
-                mirror::prepare(&slot.path, &access, condition == DAMAGED)?;
-                slot.condition.store(USABLE, Ordering::SeqCst);
+                created.map_err(|error| GitError::disk(&access, "the directory of mirrors", error))?;
+                mirror::prepare(&handle.path, &access, condition == DAMAGED)?;
+                handle.condition.store(USABLE, Ordering::SeqCst);
             }
             Ok(())
         })
@@ -407,17 +407,17 @@ impl GitStore {
         work: impl FnOnce(&Mirror<'_>) -> Result<T, GitError> + Send + 'static,
     ) -> Result<Option<T>, GitError> {
         let shared = self
-            .within(call, Arc::clone(&call.slot.content).read_owned())
+            .within(call, Arc::clone(&call.handle.content).read_owned())
             .await?;
         let permit = self.permit(call, &self.inner.local).await?;
-        let (path, access) = (call.slot.path.clone(), call.access.clone());
-        let slot = Arc::clone(&call.slot);
+        let (path, access) = (call.handle.path.clone(), call.access.clone());
+        let handle = Arc::clone(&call.handle);
         self.job(call, (permit, shared), move || {
             if !path.exists() {
                 return Ok(None);
             }
             let outcome = Mirror::open(&path, &access).and_then(|mirror| work(&mirror));
-            slot.record_damage(outcome).map(Some)
+            handle.record_damage(outcome).map(Some)
         })
         .await
     }

@@ -26,6 +26,11 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             "rollout previous",
             include_str!("../../../migrations/0004_rollout_previous.sql"),
         ),
+        migration(
+            5,
+            "management",
+            include_str!("../../../migrations/0005_management.sql"),
+        ),
     ])
 });
 
@@ -284,6 +289,36 @@ mod tests {
             assert_eq!(*row, (version, description.to_owned(), checksum.to_owned()));
         }
         assert!(rows.len() >= released.len(), "{rows:?}");
+    }
+
+    /// Guards against the loss of management states: an object that Starling must not write would be written.
+    #[tokio::test]
+    async fn management_states_survive_the_new_name_of_their_column() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let (files, _lock) = Files::claim(folder.path()).unwrap();
+        let mut before = SqliteConnectOptions::new()
+            .filename(files.database())
+            .create_if_missing(true)
+            .connect()
+            .await
+            .unwrap();
+        let old = MIGRATIONS.iter().filter(|migration| migration.version < 5);
+        Migrator::with_migrations(old.cloned().collect())
+            .run(&mut before)
+            .await
+            .unwrap();
+        sqlx::query("INSERT INTO applied_objects VALUES ('c', 'o', '', 'ConfigMap', 'n', 'a', 'd', '1', 'f', 'u', ?1)")
+            .bind(r#"{"leftAlone":true}"#)
+            .execute(&mut before)
+            .await
+            .unwrap();
+        close(before).await;
+        let mut after = connect(&files).await.ok().unwrap();
+        let state: String = sqlx::query_scalar("SELECT management FROM applied_objects")
+            .fetch_one(&mut after)
+            .await
+            .unwrap();
+        assert_eq!(state, r#"{"leftAlone":true}"#);
     }
 
     /// Returns all fields of a migration.

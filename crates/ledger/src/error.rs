@@ -24,7 +24,7 @@ pub enum LedgerError {
         folder: PathBuf,
     },
     /// There is no ledger to read.
-    #[error("there is no ledger in {}: --data-dir is the folder of the controller", folder.display())]
+    #[error("no ledger in {}: --data-dir must be the data directory of the controller", folder.display())]
     NoLedger {
         /// The data folder.
         folder: PathBuf,

@@ -50,7 +50,7 @@ impl Files {
             .map_err(failed("create"))?;
         if let Err(error) = std::fs::set_permissions(folder, Permissions::from_mode(0o700)) {
             // The root of a volume often has another owner; the files inside are still readable by their owner only.
-            warn!(folder = %folder.display(), %error, "cannot restrict the ledger's folder to its owner");
+            warn!(folder = %folder.display(), %error, "cannot restrict the data directory to its owner");
         }
         let files = Self {
             folder: folder.to_owned(),

@@ -23,7 +23,7 @@ impl Ledger {
         owner: &str,
     ) -> Result<BTreeMap<ObjectId, Record>, LedgerError> {
         let rows = sqlx::query(
-            "SELECT obj_group, kind, namespace, name, digest, resource_version, fields_digest, uid, terms
+            "SELECT obj_group, kind, namespace, name, digest, resource_version, fields_digest, uid, management
              FROM applied_objects WHERE cluster_id = ?1 AND owner = ?2",
         )
         .bind(cluster_id)
@@ -98,13 +98,13 @@ impl Ledger {
                 .await?;
                 sqlx::query(
                     "INSERT INTO applied_objects (cluster_id, owner, obj_group, kind, namespace, name,
-                                                  digest, resource_version, fields_digest, uid, terms)
+                                                  digest, resource_version, fields_digest, uid, management)
                      SELECT ?1, ?2, value ->> 0, value ->> 1, value ->> 2, value ->> 3,
                             value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8
                      FROM json_each(?3) WHERE true
                      ON CONFLICT (cluster_id, owner, obj_group, kind, namespace, name) DO UPDATE SET
                          digest = excluded.digest, resource_version = excluded.resource_version,
-                         fields_digest = excluded.fields_digest, uid = excluded.uid, terms = excluded.terms",
+                         fields_digest = excluded.fields_digest, uid = excluded.uid, management = excluded.management",
                 )
                 .bind(&cluster_id)
                 .bind(&owner)
@@ -177,12 +177,12 @@ fn encode_records(records: &BTreeMap<ObjectId, Record>) -> Result<String, Ledger
                 resource_version,
                 fields_digest,
                 uid,
-                terms,
+                management,
             } = record;
-            let terms = if *terms == ManagementState::default() {
+            let management = if *management == ManagementState::default() {
                 String::new()
             } else {
-                serde_json::to_string(terms)?
+                serde_json::to_string(management)?
             };
             let texts = [
                 group,
@@ -194,7 +194,7 @@ fn encode_records(records: &BTreeMap<ObjectId, Record>) -> Result<String, Ledger
                 fields_digest,
                 uid,
             ];
-            Ok(texts.into_iter().cloned().chain([terms]).collect())
+            Ok(texts.into_iter().cloned().chain([management]).collect())
         })
         .collect::<Result<Vec<Vec<String>>, serde_json::Error>>()
         .map_err(encode)?;
@@ -219,7 +219,7 @@ fn encode_keys(keys: &BTreeSet<ObjectId>) -> Result<String, LedgerError> {
     })
 }
 
-fn terms(text: &str) -> Result<ManagementState, sqlx::Error> {
+fn management(text: &str) -> Result<ManagementState, sqlx::Error> {
     if text.is_empty() {
         return Ok(ManagementState::default());
     }
@@ -233,7 +233,7 @@ fn read(row: &SqliteRow) -> Result<(ObjectId, Record), sqlx::Error> {
         resource_version: row.try_get(5)?,
         fields_digest: row.try_get(6)?,
         uid: row.try_get(7)?,
-        terms: terms(row.try_get(8)?)?,
+        management: management(row.try_get(8)?)?,
     };
     Ok((key, record))
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::FutureExt as _;
 use starling_core::apply::{
-    Elsewhere, Guard, Observed, Options, Plan, Record, Step, left_over, never_prunes, plan,
+    ApplyInput, ApplyPlan, Guard, Options, Record, SiblingObjects, Step, left_over, never_prunes, plan,
 };
 use starling_core::inventory::{Entry, Inventory};
 use starling_core::object::{ObjectId, RenderedSet};
@@ -76,8 +76,8 @@ impl Member {
         let mut stored = self.read_stored(job.owner, attempt).await?;
         let before = stored.inventory.clone();
         outcome.inventory.clone_from(&before);
-        let elsewhere = siblings_objects(job, &before).await;
-        let plan = plan_of(job, &before, &elsewhere);
+        let siblings = siblings_objects(job, &before).await;
+        let plan = plan_of(job, &before, &siblings);
         outcome.skipped = plan.skipped.len();
         outcome.prune_blocker.clone_from(&plan.prune_blocker);
         outcome.left_alone = plan.left_alone.iter().map(|key| (*key).clone()).collect();
@@ -102,7 +102,7 @@ impl Member {
     async fn write_objects(
         &self,
         job: ApplyJob<'_>,
-        plan: &Plan<'_>,
+        plan: &ApplyPlan<'_>,
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
     ) -> Result<(), MemberError> {
@@ -232,10 +232,10 @@ fn owned_by_other(key: &ObjectId, by: &str) -> (ObjectId, MemberError) {
 }
 
 /// Reads which objects siblings keep. Only if there is something to prune, because the siblings have to be rendered.
-async fn siblings_objects(job: ApplyJob<'_>, inventory: &Inventory) -> Elsewhere {
+async fn siblings_objects(job: ApplyJob<'_>, inventory: &Inventory) -> SiblingObjects {
     let left = left_over(inventory, job.desired);
     if left.is_empty() || never_prunes(job.desired, options_of(job)).is_some() {
-        return Elsewhere::nothing();
+        return SiblingObjects::nothing();
     }
     job.siblings.objects().await
 }
@@ -248,15 +248,15 @@ fn options_of(job: ApplyJob<'_>) -> Options {
     }
 }
 
-fn plan_of<'a>(job: ApplyJob<'a>, inventory: &'a Inventory, elsewhere: &'a Elsewhere) -> Plan<'a> {
-    let observed = Observed {
+fn plan_of<'a>(job: ApplyJob<'a>, inventory: &'a Inventory, siblings: &'a SiblingObjects) -> ApplyPlan<'a> {
+    let observed = ApplyInput {
         inventory,
         desired: job.desired,
         records: job.records,
         drifted: job.drifted,
         kept: job.kept,
         guard: Guard {
-            elsewhere,
+            siblings,
             approved: job.approved,
         },
     };

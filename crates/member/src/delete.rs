@@ -25,7 +25,7 @@ pub struct DeleteJob<'a> {
     /// The value of the owner label.
     pub owner: &'a str,
     /// Objects that siblings have applied or are about to apply: they are not deleted.
-    pub elsewhere: &'a BTreeSet<ObjectId>,
+    pub siblings: &'a BTreeSet<ObjectId>,
     /// No request starts or waits beyond this.
     pub deadline: Instant,
 }
@@ -109,7 +109,7 @@ impl Member {
     ) -> Result<(), MemberError> {
         let mut batch = Batch::new(self.limits().concurrency);
         for entry in entries {
-            let hand_over = job.elsewhere.contains(&entry.key);
+            let hand_over = job.siblings.contains(&entry.key);
             let removal = self.remove_object(job.owner, entry, hand_over, attempt);
             batch.begin(&entry.key, removal.boxed()).await;
         }

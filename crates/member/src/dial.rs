@@ -18,7 +18,7 @@ use super::limits::MemberLimits;
 use super::network::{Dial, Network, Stream};
 
 /// TLS sessions that may be resumed. A member is one server, for which rustls keeps eight tickets with any value up to
-/// this one. The default of rustls is room for 32 servers, 17 KiB for each member.
+/// this one. The default of rustls is a cache for 32 servers, 17 KiB for each member.
 const SESSIONS: usize = 8;
 
 /// The default port of `https`.
@@ -28,7 +28,7 @@ const PORT: u16 = 443;
 pub(super) struct Clients {
     /// For all requests but probes.
     pub(super) work: Connections,
-    /// For probes, so that a full lane does not delay them.
+    /// For probes, so that exhausted request limits do not delay them.
     pub(super) probes: Connections,
 }
 

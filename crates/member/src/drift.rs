@@ -319,7 +319,7 @@ fn finding(owner: &str, metadata: &Metadata<'_>, record: &Record) -> Option<Find
     }
     // The object was excluded from reconciliation, or owned by another owner, until now: what changed meanwhile is not
     // known.
-    let returned = record.terms.left_alone || !record.terms.owner.is_empty();
+    let returned = record.management.left_alone || !record.management.owner.is_empty();
     (returned || differs(metadata, record)).then(|| drifted(metadata))
 }
 

@@ -240,7 +240,7 @@ pub struct FieldConflict {
 
 impl fmt::Display for FieldConflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is held by {}", self.field, self.manager)
+        write!(f, "{} is owned by {}", self.field, self.manager)
     }
 }
 

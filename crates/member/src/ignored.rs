@@ -7,7 +7,7 @@
 
 use serde_json::{Value, json};
 use starling_api::FIELD_MANAGER;
-use starling_core::apply::{Record, Step, Why};
+use starling_core::apply::{ApplyReason, Record, Step};
 use starling_core::fields::FieldSet;
 use starling_core::object::{Ignored, RenderedObject};
 
@@ -36,8 +36,8 @@ impl Member {
         attempt: &Attempt,
     ) -> Result<Applied, MemberError> {
         let object = step.object;
-        let released = record.filter(|record| record.terms.released == ignored.digest);
-        if let (Why::Changed, Some(record)) = (step.why, released) {
+        let released = record.filter(|record| record.management.released == ignored.digest);
+        if let (ApplyReason::Changed, Some(record)) = (step.reason, released) {
             let body = with_uid(&object.body, &record.uid);
             match self.patch(object, path, body, step.force, attempt).await {
                 // The object is gone or was replaced. It must be created with all its fields.
@@ -57,10 +57,10 @@ impl Member {
         }
         let live = self.release_fields(object, ignored, path, live, attempt).await?;
         let before = live.parse::<Partial<'_>>(get)?.metadata.resource_version;
-        if step.why == Why::Unknown {
+        if step.reason == ApplyReason::Unknown {
             match self.adopt(owner, object, path, attempt).await? {
                 Adoption::InStep(mut record) => {
-                    record.terms.released.clone_from(&ignored.digest);
+                    record.management.released.clone_from(&ignored.digest);
                     return Ok(unchanged(object, record));
                 }
                 Adoption::Absent => return self.create_complete(step, ignored, path, attempt).await,
@@ -152,7 +152,7 @@ fn applied_and_released(
     response: &ApiResponse,
 ) -> Result<Applied, MemberError> {
     let mut applied = applied(step, before, response)?;
-    applied.record.terms.released.clone_from(&ignored.digest);
+    applied.record.management.released.clone_from(&ignored.digest);
     Ok(applied)
 }
 

@@ -94,7 +94,7 @@ impl Member {
     /// Fetches the kinds of a group-version, unless this attempt has already done so.
     async fn fetch_kinds(&self, group_version: &str, attempt: &Attempt) -> Result<(), MemberError> {
         #[derive(Deserialize)]
-        struct List {
+        struct ResourceList {
             resources: Vec<Item>,
         }
         #[derive(Deserialize)]
@@ -112,7 +112,7 @@ impl Member {
             .send(Call::get(operation, paths::version(group_version), JSON), attempt)
             .await
         {
-            Ok(response) => response.parse::<List>(operation)?.resources,
+            Ok(response) => response.parse::<ResourceList>(operation)?.resources,
             // A group whose last definition was deleted is not served at all.
             Err(MemberError::NotFound { .. } | MemberError::NotServed { .. }) => Vec::new(),
             Err(error) => return Err(error),
@@ -130,7 +130,7 @@ impl Member {
 
     async fn fetch_groups(&self, attempt: &Attempt) -> Result<Groups, MemberError> {
         #[derive(Deserialize)]
-        struct List {
+        struct GroupList {
             groups: Vec<Group>,
         }
         #[derive(Deserialize)]
@@ -150,7 +150,7 @@ impl Member {
             .send(Call::get(operation, "/apis".into(), JSON), attempt)
             .await?;
         let groups = response
-            .parse::<List>(operation)?
+            .parse::<GroupList>(operation)?
             .groups
             .into_iter()
             .map(|group| {

@@ -133,7 +133,7 @@ impl Metadata<'_> {
             resource_version: self.resource_version.clone(),
             fields_digest: self.fields_digest(),
             uid: self.uid.clone(),
-            terms: ManagementState {
+            management: ManagementState {
                 left_alone: self.is_left_alone(),
                 ..ManagementState::default()
             },

@@ -1,7 +1,7 @@
 //! The result of an apply, for one object and for a whole render.
 
 use http::StatusCode;
-use starling_core::apply::{Claim, PruneBlocker, Record, Step, Why};
+use starling_core::apply::{ApplyReason, Claim, PruneBlocker, Record, Step};
 use starling_core::fields::FieldSet;
 use starling_core::inventory::{Inventory, Origin};
 use starling_core::object::{ObjectId, RenderedObject};
@@ -118,7 +118,7 @@ pub(super) fn applied(
         record: metadata.record(&step.object.digest),
         change,
         origin: origin(step, response.status, &metadata),
-        fields: (step.why == Why::Drifted).then(|| metadata.our_fields()),
+        fields: (step.reason == ApplyReason::Drifted).then(|| metadata.our_fields()),
     })
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::FutureExt as _;
 use serde_json::Value;
 use starling_core::apply::{
-    Guard, Observed, Options, Plan, PruneBlocker, Recreation, Step, plan, recreation,
+    ApplyInput, ApplyPlan, Guard, Options, PruneBlocker, Recreation, Step, plan, recreation,
 };
 use starling_core::fields::remove;
 use starling_core::inventory::Entry;
@@ -85,16 +85,16 @@ impl Member {
     async fn run_preview(&self, job: PreviewJob<'_>, preview: &mut Preview) -> Result<(), MemberError> {
         let attempt = Attempt::until(job.deadline);
         let stored = self.read_stored(job.owner, &attempt).await?;
-        let elsewhere = job.siblings.objects().await;
+        let siblings = job.siblings.objects().await;
         let (none, nothing, no_owners) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        let observed = Observed {
+        let observed = ApplyInput {
             inventory: &stored.inventory,
             desired: job.desired,
             records: &none,
             drifted: &nothing,
             kept: &no_owners,
             guard: Guard {
-                elsewhere: &elsewhere,
+                siblings: &siblings,
                 approved: job.approved,
             },
         };
@@ -116,7 +116,7 @@ impl Member {
     async fn preview_applies(
         &self,
         job: PreviewJob<'_>,
-        plan: &Plan<'_>,
+        plan: &ApplyPlan<'_>,
         attempt: &Attempt,
         preview: &mut Preview,
     ) -> Result<(), MemberError> {

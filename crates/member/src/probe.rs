@@ -26,8 +26,8 @@ struct Version {
 }
 
 impl Member {
-    /// Reads the version and identity of the member: two requests, outside of the lane and as the user of the
-    /// kubeconfig.
+    /// Reads the version and identity of the member: two requests, outside of the request limits and as the user
+    /// of the kubeconfig.
     ///
     /// # Errors
     /// [`MemberError`], including connectivity and credentials.

@@ -20,7 +20,7 @@ use super::wait::Pauses;
 const ALLOCATED_TO_ITSELF: &str = "already allocated";
 
 /// The identity of a live object that is to be deleted.
-struct DeletionTarget {
+struct RecreationTarget {
     uid: String,
     version: String,
     /// Whether the object is already being deleted.
@@ -59,7 +59,7 @@ impl Member {
         if let Err(advice) = may_recreate(&object.key, requested) {
             return Err(refuse(advice));
         }
-        match self.deletion_target(job, step, path, attempt).await? {
+        match self.recreation_target(job, step, path, attempt).await? {
             None => {}
             Some(Err(advice)) => return Err(refuse(advice)),
             Some(Ok(target)) => {
@@ -77,13 +77,13 @@ impl Member {
     }
 
     /// Reads the object. Returns `None` if it is gone, or the reason why it is not deleted.
-    async fn deletion_target(
+    async fn recreation_target(
         &self,
         job: ApplyJob<'_>,
         step: &Step<'_>,
         path: &str,
         attempt: &Attempt,
-    ) -> Result<Option<Result<DeletionTarget, &'static str>>, MemberError> {
+    ) -> Result<Option<Result<RecreationTarget, &'static str>>, MemberError> {
         let object = step.object;
         let Some(response) = self.get_metadata(object, path, attempt).await? else {
             return Ok(None);
@@ -95,7 +95,7 @@ impl Member {
         Ok(Some(
             match recreation(&object.key, requested, step.claim, job.owner, live.live()) {
                 Recreation::Refuse(advice) => Err(advice),
-                Recreation::Do { uid } => Ok(DeletionTarget {
+                Recreation::Do { uid } => Ok(RecreationTarget {
                     uid,
                     version: live.resource_version.clone(),
                     terminating: live.is_terminating(),
@@ -138,7 +138,7 @@ impl Member {
         &self,
         object: &RenderedObject,
         path: &str,
-        target: &DeletionTarget,
+        target: &RecreationTarget,
         attempt: &Attempt,
     ) -> Result<(), MemberError> {
         if !target.terminating {

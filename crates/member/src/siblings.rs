@@ -4,13 +4,13 @@ use std::fmt::Debug;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use starling_core::apply::Elsewhere;
+use starling_core::apply::SiblingObjects;
 
 /// The other Syncs of the same owner on the same member. An object that moves from one Sync to another is handed over:
 /// the first must not delete an object that the other has applied or is about to apply.
 pub trait Siblings: Debug + Send + Sync {
     /// Returns the objects that siblings have applied or are about to apply.
-    fn objects(&self) -> BoxFuture<'_, Elsewhere>;
+    fn objects(&self) -> BoxFuture<'_, SiblingObjects>;
 }
 
 /// No siblings.
@@ -18,7 +18,7 @@ pub trait Siblings: Debug + Send + Sync {
 pub struct NoSiblings;
 
 impl Siblings for NoSiblings {
-    fn objects(&self) -> BoxFuture<'_, Elsewhere> {
-        async { Elsewhere::nothing() }.boxed()
+    fn objects(&self) -> BoxFuture<'_, SiblingObjects> {
+        async { SiblingObjects::nothing() }.boxed()
     }
 }

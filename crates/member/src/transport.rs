@@ -65,9 +65,9 @@ struct Shared {
 /// Which limits and connections a request uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Channel {
-    /// The lane of the member, within its limits.
+    /// The connections of all other requests, within the request limits of the member.
     Batch,
-    /// The connections of probes, which must not wait for the lane.
+    /// The connections of probes, which must not wait for the request limits.
     Probe,
 }
 
@@ -211,7 +211,7 @@ impl Member {
         }
     }
 
-    /// Sends a request within the lane. Any status but 2xx is an error.
+    /// Sends a request within the request limits of the member. Any status but 2xx is an error.
     pub(super) async fn send(&self, call: Call<'_>, attempt: &Attempt) -> Result<ApiResponse, MemberError> {
         let operation = call.operation;
         let Ok(Some(_permit)) = timeout_at(attempt.deadline, self.shared.limiter.acquire()).await else {
@@ -222,7 +222,7 @@ impl Member {
         self.send_on(Channel::Batch, call, attempt).await
     }
 
-    /// Sends a request on a channel, without waiting for the limits of the lane.
+    /// Sends a request on a channel, without waiting for the request limits.
     pub(super) async fn send_on(
         &self,
         channel: Channel,
@@ -236,7 +236,7 @@ impl Member {
                 request: operation.to_string(),
             });
         }
-        // Checked after the wait for the lane, so that waiting requests are not sent either.
+        // Checked after the wait for the request limits, so that waiting requests are not sent either.
         if self.is_refused() {
             return Err(MemberError::Unauthorized {
                 request: operation.to_string(),

@@ -1,7 +1,7 @@
 //! Writes one object.
 
 use bytes::Bytes;
-use starling_core::apply::{Claim, Record, Step, Why};
+use starling_core::apply::{ApplyReason, Claim, Record, Step};
 use starling_core::object::RenderedObject;
 
 use super::adopt::Adoption;
@@ -63,13 +63,15 @@ impl Member {
                 .write_ignoring(owner, step, ignored, record, path, attempt)
                 .await;
         }
-        let before = match step.why {
-            Why::Unknown => match self.adopt(owner, object, path, attempt).await? {
+        let before = match step.reason {
+            ApplyReason::Unknown => match self.adopt(owner, object, path, attempt).await? {
                 Adoption::InStep(record) => return Ok(unchanged(object, record)),
                 Adoption::Differs(version) => Some(version),
                 Adoption::Absent => None,
             },
-            Why::New | Why::Changed | Why::Drifted => record.map(|record| record.resource_version.clone()),
+            ApplyReason::New | ApplyReason::Changed | ApplyReason::Drifted => {
+                record.map(|record| record.resource_version.clone())
+            }
         };
         let response = self
             .patch(object, path, object.body.clone(), step.force, attempt)

@@ -64,7 +64,7 @@ pub enum DialError {
     #[error("tcp connect error")]
     Connect(#[source] io::Error),
     /// The name has only addresses that may not be connected to; this is the first.
-    #[error("the server resolves to {0}, which is link-local, a metadata server or no host's address")]
+    #[error("the server resolves to {0}, which is link-local, a metadata server or not a host address")]
     ForbiddenAddress(IpAddr),
 }
 

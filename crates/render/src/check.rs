@@ -96,7 +96,7 @@ pub(super) fn check(tree: &Tree, folder: &Path) -> Result<SecretLiterals, Render
     while let Some(visit) = walk.ahead.pop() {
         if walk.seen.len() > MAX_FOLDERS {
             return Err(RenderError::TooLarge {
-                what: "the folders of one build",
+                what: "the directories of one build",
                 limit: MAX_FOLDERS,
             });
         }
@@ -139,7 +139,7 @@ impl Walk<'_> {
             let entry_path = EntryPath {
                 file: &visit.folder,
                 folder: &visit.folder,
-                field: "folder",
+                field: "directory",
             };
             return Err(self.refused(entry_path, ".", Refusal::NoKustomization));
         };

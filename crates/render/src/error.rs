@@ -29,8 +29,8 @@ pub enum RenderError {
         /// As given.
         path: String,
     },
-    /// The path of the Sync is not in this revision, or is not a folder.
-    #[error("there is no folder {path:?} in this revision")]
+    /// The path of the Sync is not in this revision, or is not a directory.
+    #[error("directory {path:?} not found in this revision")]
     PathMissing {
         /// As given.
         path: String,
@@ -53,10 +53,10 @@ pub enum RenderError {
         /// The reason.
         refusal: Refusal,
     },
-    /// A folder contains more than one kustomization file.
+    /// A directory contains more than one kustomization file.
     #[error("{folder} contains more than one kustomization file")]
     Ambiguous {
-        /// The folder, relative to the tree.
+        /// The directory, relative to the tree.
         folder: String,
     },
     /// A file or the output is not the expected YAML.
@@ -174,7 +174,7 @@ pub enum Refusal {
     /// The entry does not exist.
     #[error("does not exist in the repository")]
     Missing,
-    /// Neither a regular file nor a folder, or a folder where a file is expected.
+    /// Neither a regular file nor a directory, or a directory where a file is expected.
     #[error("is not a file of the expected type")]
     WrongType,
     /// Helm charts, functions and plugins run programs or fetch.
@@ -186,8 +186,8 @@ pub enum Refusal {
     /// Not of the type that kustomize expects.
     #[error("has the wrong type")]
     Malformed,
-    /// A folder without a kustomization.
-    #[error("is a folder without a kustomization")]
+    /// A directory without a kustomization.
+    #[error("is a directory without a kustomization")]
     NoKustomization,
 }
 
@@ -197,7 +197,8 @@ pub enum Refusal {
 pub enum DecryptProblem {
     /// The Sync has no keys.
     #[error(
-        "is encrypted with SOPS, and the Sync has no decryption: name the Secret with the age keys there"
+        "is encrypted with SOPS, but spec.decryption is not set; \
+         set spec.decryption.secretRef to the Secret with the age keys"
     )]
     NoDecryption,
     /// Encrypted values without metadata of SOPS: a list or a patch was encrypted as a whole.
@@ -224,6 +225,6 @@ pub enum DecryptProblem {
     #[error("cannot be decrypted: sops failed")]
     Failed,
     /// The output of sops does not have the expected form.
-    #[error("is not what it should be once decrypted")]
+    #[error("sops returned an unexpected document")]
     Unexpected,
 }

@@ -39,11 +39,11 @@ pub fn finish(
     values: &BTreeMap<String, String>,
     owner: &str,
 ) -> Result<RenderedSet, RenderError> {
-    let mut room = SUBSTITUTED_BYTES;
+    let mut remaining = SUBSTITUTED_BYTES;
     let mut objects = Vec::with_capacity(manifests.objects.len());
     for (index, object) in manifests.objects.iter().enumerate() {
         let mut object = object.clone();
-        substitute(&mut object, values, &mut room).map_err(|_| RenderError::TooLarge {
+        substitute(&mut object, values, &mut remaining).map_err(|_| RenderError::TooLarge {
             what: "the substituted text in bytes",
             limit: SUBSTITUTED_BYTES,
         })?;

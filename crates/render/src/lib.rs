@@ -162,7 +162,7 @@ impl Renderer {
     async fn run(&self, workspace: Workspace) -> Result<Vec<Value>, RenderError> {
         let Some((program, arguments)) = self.tool.command() else {
             return Err(RenderError::NoKustomize {
-                what: "this folder".to_owned(),
+                what: "this directory".to_owned(),
             });
         };
         let arguments: Vec<&str> = arguments.iter().copied().chain([workspace.target()]).collect();

@@ -135,7 +135,7 @@ impl Scan<'_> {
             self.count += 1;
             if self.count > MAX_ENTRIES {
                 return Err(RenderError::TooLarge {
-                    what: "the files of a plain folder",
+                    what: "the files of a plain directory",
                     limit: MAX_ENTRIES,
                 });
             }
@@ -160,7 +160,7 @@ impl Scan<'_> {
         let link = fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_symlink());
         let refused = |refusal| RenderError::Refused {
             file: self.tree.name(folder),
-            field: "folder".to_owned(),
+            field: "directory".to_owned(),
             entry: name.to_owned(),
             refusal,
         };
@@ -184,7 +184,7 @@ impl Scan<'_> {
         self.bytes += content.len();
         if self.bytes > limit {
             return Err(RenderError::TooLarge {
-                what: "a plain folder in bytes",
+                what: "the bytes of a plain directory",
                 limit,
             });
         }

@@ -45,23 +45,23 @@ const DATA_FIELDS: [&str; 3] = ["data", "stringData", "binaryData"];
 
 /// The substituted text exceeds the remaining limit.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct NoRoom;
+pub(super) struct TooLarge;
 
 /// Substitutes in one object. Without values, nothing changes, not even `$${NAME}`, so that substitution never affects
 /// a Sync that does not use it.
 ///
-/// `room` is the number of bytes that may still be produced; it is reduced by the bytes of this object.
+/// `remaining` is the number of bytes that may still be produced; it is reduced by the bytes of this object.
 pub(super) fn substitute(
     object: &mut Value,
     values: &BTreeMap<String, String>,
-    room: &mut usize,
-) -> Result<(), NoRoom> {
+    remaining: &mut usize,
+) -> Result<(), TooLarge> {
     if values.is_empty() {
         return Ok(());
     }
     let has_data =
         object["apiVersion"] == "v1" && (object["kind"] == "ConfigMap" || object["kind"] == "Secret");
-    let mut run = Run { values, room };
+    let mut run = Run { values, remaining };
     let Value::Object(fields) = object else {
         return Ok(());
     };
@@ -74,11 +74,11 @@ pub(super) fn substitute(
 
 struct Run<'a> {
     values: &'a BTreeMap<String, String>,
-    room: &'a mut usize,
+    remaining: &'a mut usize,
 }
 
 impl Run<'_> {
-    fn field(&mut self, key: &str, value: &mut Value, text: bool) -> Result<(), NoRoom> {
+    fn field(&mut self, key: &str, value: &mut Value, text: bool) -> Result<(), TooLarge> {
         let rule = FIXED_TEXT
             .iter()
             .find(|(name, _)| *name == key)
@@ -99,7 +99,7 @@ impl Run<'_> {
         }
     }
 
-    fn item_value(&mut self, item: &mut Value, text: bool) -> Result<(), NoRoom> {
+    fn item_value(&mut self, item: &mut Value, text: bool) -> Result<(), TooLarge> {
         let Value::Object(fields) = item else {
             return self.value(item, text);
         };
@@ -113,7 +113,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn value(&mut self, value: &mut Value, text: bool) -> Result<(), NoRoom> {
+    fn value(&mut self, value: &mut Value, text: bool) -> Result<(), TooLarge> {
         match value {
             Value::String(scalar) => {
                 if let Some(replaced) = self.scalar(scalar, text)? {
@@ -127,14 +127,14 @@ impl Run<'_> {
         }
     }
 
-    fn fields(&mut self, fields: &mut Map<String, Value>, text: bool) -> Result<(), NoRoom> {
+    fn fields(&mut self, fields: &mut Map<String, Value>, text: bool) -> Result<(), TooLarge> {
         fields
             .iter_mut()
             .try_for_each(|(key, value)| self.field(key, value, text))
     }
 
     /// Returns the replacement of a scalar; none if it contains nothing to replace.
-    fn scalar(&mut self, scalar: &str, text: bool) -> Result<Option<Value>, NoRoom> {
+    fn scalar(&mut self, scalar: &str, text: bool) -> Result<Option<Value>, TooLarge> {
         if !scalar.contains("${") {
             return Ok(None);
         }
@@ -152,7 +152,7 @@ impl Run<'_> {
     }
 
     /// Replaces every expression in a longer text. Values are not substituted again.
-    fn inside(&mut self, scalar: &str) -> Result<String, NoRoom> {
+    fn inside(&mut self, scalar: &str) -> Result<String, TooLarge> {
         let mut result = String::with_capacity(scalar.len());
         let mut rest = scalar;
         while let Some(at) = rest.find('$') {
@@ -179,8 +179,8 @@ impl Run<'_> {
         Ok(result)
     }
 
-    fn take(&mut self, text: &str) -> Result<(), NoRoom> {
-        *self.room = self.room.checked_sub(text.len()).ok_or(NoRoom)?;
+    fn take(&mut self, text: &str) -> Result<(), TooLarge> {
+        *self.remaining = self.remaining.checked_sub(text.len()).ok_or(TooLarge)?;
         Ok(())
     }
 }
@@ -258,7 +258,7 @@ mod tests {
     }
 
     fn replaced(mut object: Value, pairs: &[(&str, &str)]) -> Value {
-        substitute(&mut object, &values(pairs), &mut 100_000).expect("room");
+        substitute(&mut object, &values(pairs), &mut 100_000).expect("within the limit");
         object
     }
 
@@ -421,10 +421,10 @@ mod tests {
     #[test]
     fn the_room_limits_substituted_text() {
         let mut object = json!({"v": "${A}${A}${A}"});
-        let mut room = 25;
+        let mut remaining = 25;
         assert_eq!(
-            substitute(&mut object, &values(&[("A", "0123456789")]), &mut room),
-            Err(NoRoom)
+            substitute(&mut object, &values(&[("A", "0123456789")]), &mut remaining),
+            Err(TooLarge)
         );
     }
 

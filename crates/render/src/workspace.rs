@@ -87,7 +87,7 @@ pub(super) fn prepare(
     }
     let secret_literals = check(&tree, &folder)?;
     let (home, target) = create_folder(&folder, namespace).map_err(|source| RenderError::File {
-        file: "the folder of the build".to_owned(),
+        file: "the directory of the build".to_owned(),
         source,
     })?;
     let root = tree.root().to_owned();

@@ -9,7 +9,7 @@ use futures::{FutureExt as _, StreamExt as _};
 use indicatif::{ProgressBar, ProgressStyle};
 use kube::ResourceExt;
 use starling_api::{APPROVE_DELETIONS, Cluster, ConflictPolicy, SyncEntry, SyncTemplate};
-use starling_core::apply::{Elsewhere, HeldDeletions, PruneBlocker};
+use starling_core::apply::{HeldDeletions, PruneBlocker, SiblingObjects};
 use starling_core::expand::{self, ClusterFacts};
 use starling_core::object::ObjectId;
 use starling_core::preview::{ClusterPreview, ObjectChange};
@@ -269,9 +269,9 @@ fn held_deletions(held: &HeldDeletions) -> String {
 struct Others(BTreeSet<ObjectId>);
 
 impl Siblings for Others {
-    fn objects(&self) -> BoxFuture<'_, Elsewhere> {
+    fn objects(&self) -> BoxFuture<'_, SiblingObjects> {
         let keys = self.0.clone();
-        async { Elsewhere::Known(keys) }.boxed()
+        async { SiblingObjects::Known(keys) }.boxed()
     }
 }
 

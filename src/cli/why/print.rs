@@ -19,14 +19,18 @@ pub(super) fn print(explanations: &[SubjectExplanation], form: Form) -> anyhow::
 
 fn text_of(explained: &SubjectExplanation) -> String {
     let mut text = headline(explained);
-    let links = explained.explanation.chain.iter().enumerate();
-    for (place, link) in links {
+    let blockers = explained.explanation.blockers.iter().enumerate();
+    for (place, blocker) in blockers {
         let then = if place == 0 { "" } else { "then " };
-        let message = link.text.strip_prefix("then ").unwrap_or(&link.text);
-        text.push_str(&format!("  {}. {then}{message} [{}]\n", place + 1, link.reason));
-        text.push_str(&format!("     until {}\n", link.ends_with));
+        let message = blocker.text.strip_prefix("then ").unwrap_or(&blocker.text);
+        text.push_str(&format!(
+            "  {}. {then}{message} [{}]\n",
+            place + 1,
+            blocker.reason
+        ));
+        text.push_str(&format!("     until {}\n", blocker.ends_with));
     }
-    if explained.explanation.chain.is_empty() && !explained.explanation.next.is_empty() {
+    if explained.explanation.blockers.is_empty() && !explained.explanation.next.is_empty() {
         text.push_str(&format!("Next: {}\n", explained.explanation.next));
     }
     if let Some(at) = explained.explanation.next_at {
@@ -107,7 +111,7 @@ fn cluster_table(clusters: &[ClusterState]) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use starling_core::explain::{Explanation, Link};
+    use starling_core::explain::{Blocker, Explanation};
     use starling_core::journal::past::RecordedAction;
     use starling_core::plan::Attribution;
 
@@ -120,7 +124,7 @@ mod tests {
 
     #[test]
     fn an_explanation_is_a_state_its_blockers_and_an_eta() {
-        let link = |reason: &str, text: &str, ends_with: &str| Link {
+        let blocker = |reason: &str, text: &str, ends_with: &str| Blocker {
             reason: reason.into(),
             text: text.into(),
             until: None,
@@ -134,9 +138,9 @@ mod tests {
             entry: None,
             explanation: Explanation {
                 state: "waits to start".into(),
-                chain: vec![
-                    link("WindowClosed", "the window is closed", "the window opens"),
-                    link("NoSlot", "then a slot: 1 of 1 in use now", "a slot is free"),
+                blockers: vec![
+                    blocker("WindowClosed", "the window is closed", "the window opens"),
+                    blocker("NoSlot", "then a slot: 1 of 1 in use now", "a slot is free"),
                 ],
                 next: "the window opens".into(),
                 next_at: Some(time("2026-11-20T15:00:00Z")),
@@ -164,7 +168,7 @@ mod tests {
             written_at: time("2026-11-20T09:59:00Z"),
         });
         (
-            explained.explanation.chain,
+            explained.explanation.blockers,
             explained.explanation.next,
             explained.explanation.next_at,
         ) = (Vec::new(), "the soak ends".into(), None);

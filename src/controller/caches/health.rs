@@ -1,7 +1,7 @@
 //! The health cache: the known health of each Sync's objects. It is rebuilt after a start.
 
 use jiff::Timestamp;
-use starling_core::health::{Cadence, Watched};
+use starling_core::health::{Cadence, HealthRecords};
 
 use super::cache::ObjectKey;
 use crate::controller::keyed::{Keyed, per_object};
@@ -14,7 +14,7 @@ pub struct SyncHealth {
     /// The identity of the cluster of the objects.
     pub cluster_id: String,
     /// The objects.
-    pub watched: Watched,
+    pub records: HealthRecords,
     /// The time of the next read.
     pub cadence: Cadence,
 }

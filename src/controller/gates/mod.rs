@@ -19,7 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use starling_api::{StageStatus, TaskStatus};
 use starling_core::gate::webhook::GateRequest;
 use starling_core::gate::{GateId, Side, Task};
-use starling_core::plan::{Finding, Gate, GateRecord, StageRecord};
+use starling_core::plan::{Gate, GateRecord, GateResult, StageRecord};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
@@ -83,7 +83,7 @@ struct Entry {
     task: Arc<Task>,
     /// The message of the last try.
     message: String,
-    found: Option<Finding>,
+    result: Option<GateResult>,
     /// Cancelled when the gate is no longer open.
     ended: CancellationToken,
     handle: AbortHandle,
@@ -91,7 +91,7 @@ struct Entry {
 
 impl GateTasks {
     /// Adds the stored results to the records that were read from status.
-    pub fn add_findings(
+    pub fn add_results(
         &self,
         group: &ObjectKey,
         uid: &str,
@@ -101,14 +101,14 @@ impl GateTasks {
         let known = self.lock();
         let Some(gates) = known.get(group) else { return };
         for (id, entry) in gates {
-            let (Some(found), true) = (&entry.found, id.group_uid == uid && id.rollout == rollout) else {
+            let (Some(result), true) = (&entry.result, id.group_uid == uid && id.rollout == rollout) else {
                 continue;
             };
             let Some(record) = stages.get_mut(&id.stage) else {
                 continue;
             };
             if let Some(record) = record_of(record, id) {
-                record.found.get_or_insert_with(|| found.clone());
+                record.result.get_or_insert_with(|| result.clone());
             }
         }
     }
@@ -144,7 +144,7 @@ impl GateTasks {
         });
         for Open { id, task, request } in open {
             match gates.get(&id) {
-                Some(entry) if entry.found.is_some() || entry.task == task => continue,
+                Some(entry) if entry.result.is_some() || entry.task == task => continue,
                 // The new task finds the Job of the earlier task. The Job is not deleted because its gate is still
                 // open.
                 Some(entry) => entry.handle.abort(),
@@ -164,7 +164,7 @@ impl GateTasks {
             let entry = Entry {
                 task,
                 message: String::new(),
-                found: None,
+                result: None,
                 ended,
                 handle,
             };
@@ -205,10 +205,10 @@ impl GateTasks {
     }
 
     /// Stores the result of a gate.
-    fn keep_finding(&self, group: &ObjectKey, id: &GateId, found: Finding) {
+    fn keep_result(&self, group: &ObjectKey, id: &GateId, result: GateResult) {
         let mut known = self.lock();
         if let Some(entry) = known.get_mut(group).and_then(|gates| gates.get_mut(id)) {
-            entry.found = Some(found);
+            entry.result = Some(result);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use starling_api::conditions::{MESSAGE_LIMIT, cut};
 use starling_core::gate::{Effect, Evaluation, Evaluations, NextStep};
-use starling_core::plan::Finding;
+use starling_core::plan::GateResult;
 use tokio_util::sync::CancellationToken;
 
 use super::gate_task::GateTask;
@@ -11,7 +11,7 @@ use super::{job, metric, webhook};
 /// Runs the task until `ended`, which is cancelled when the gate is no longer open.
 pub(super) async fn run(gate: GateTask, ended: CancellationToken) {
     let (mut tries, mut created) = (Evaluations::default(), job::JobCreated::default());
-    let found = loop {
+    let result = loop {
         // A try is never aborted: it has its own timeout, and a request that was sent takes effect anyway.
         let evaluation = attempt(&gate, &mut created).await;
         match starling_core::gate::after(
@@ -21,7 +21,7 @@ pub(super) async fn run(gate: GateTask, ended: CancellationToken) {
             evaluation,
             gate.tools.clock.now(),
         ) {
-            NextStep::Found(found) => break Some(found),
+            NextStep::Finished(result) => break Some(result),
             NextStep::Wait { wait, why } => {
                 report(&gate, &why);
                 tokio::select! {
@@ -35,16 +35,16 @@ pub(super) async fn run(gate: GateTask, ended: CancellationToken) {
             break None;
         }
     };
-    if found != Some(Finding::Passed) && matches!(gate.task.effect, Effect::Job { .. }) {
+    if result != Some(GateResult::Passed) && matches!(gate.task.effect, Effect::Job { .. }) {
         job::end(&gate).await;
     }
-    let Some(found) = found else {
+    let Some(result) = result else {
         tracing::info!(group = %gate.group, rollout = gate.id.rollout, stage = gate.id.stage, "gate task cancelled");
         return;
     };
-    let found = bounded(found);
-    tracing::info!(group = %gate.group, rollout = gate.id.rollout, stage = gate.id.stage, list = gate.id.side.list(), task = gate.id.index, ?found, "gate task finished");
-    gate.tools.gates.keep_finding(&gate.group, &gate.id, found);
+    let result = bounded(result);
+    tracing::info!(group = %gate.group, rollout = gate.id.rollout, stage = gate.id.stage, list = gate.id.side.list(), task = gate.id.index, ?result, "gate task finished");
+    gate.tools.gates.keep_result(&gate.group, &gate.id, result);
     gate.tools.groups.add(gate.group.clone());
 }
 
@@ -81,10 +81,10 @@ fn report(gate: &GateTask, why: &str) {
     }
 }
 
-fn bounded(found: Finding) -> Finding {
-    match found {
-        Finding::Passed => Finding::Passed,
-        Finding::Failed { message } => Finding::Failed {
+fn bounded(result: GateResult) -> GateResult {
+    match result {
+        GateResult::Passed => GateResult::Passed,
+        GateResult::Failed { message } => GateResult::Failed {
             message: cut(&message, MESSAGE_LIMIT),
         },
     }

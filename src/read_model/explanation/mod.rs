@@ -241,7 +241,7 @@ mod tests {
             }),
             explanation: Explanation {
                 state: "Succeeded".into(),
-                chain: Vec::new(),
+                blockers: Vec::new(),
                 next: String::new(),
                 next_at: None,
             },
@@ -251,7 +251,7 @@ mod tests {
         };
         assert_eq!(
             serde_json::to_string(&explanation).unwrap(),
-            r#"{"subject":"syncgroup/web","group":"shop/web","at":"2026-11-20T10:00:00Z","rollout":3,"entry":[7,"2026-11-20T10:00:00Z"],"explanation":{"state":"Succeeded","chain":[],"next":""}}"#
+            r#"{"subject":"syncgroup/web","group":"shop/web","at":"2026-11-20T10:00:00Z","rollout":3,"entry":[7,"2026-11-20T10:00:00Z"],"explanation":{"state":"Succeeded","blockers":[],"next":""}}"#
         );
     }
 }

@@ -193,9 +193,9 @@ fn progress_text(progress: &Progress) -> String {
     match progress {
         Progress::Working => "in progress".to_owned(),
         Progress::Failing { reason, .. } => format!("failed: {reason}"),
-        Progress::Applied(applied) => match (applied.healthy_since(), &applied.trouble) {
+        Progress::Applied(applied) => match (applied.healthy_since(), &applied.problem) {
             (Some(since), _) => format!("healthy since {since}"),
-            (None, Some(trouble)) => format!("applied, not healthy: {}", trouble.reason),
+            (None, Some(problem)) => format!("applied, not healthy: {}", problem.reason),
             (None, None) => "applied, not healthy".to_owned(),
         },
     }

@@ -9,7 +9,7 @@ use kube::core::SelectorExt as _;
 use starling_api::conditions::{self, READY};
 use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource};
 use starling_core::expand;
-use starling_core::explain::{self, Durations, Explanation, Link};
+use starling_core::explain::{self, Blocker, Durations, Explanation};
 use starling_core::journal::past;
 use starling_core::plan::{ClusterView, plan};
 
@@ -127,7 +127,7 @@ impl Present {
         }
         let mut explained = self.explain(group.clone(), Some(cluster)).await?;
         explained.explanation.state = format!("cluster {cluster} {}", explained.explanation.state);
-        explained.explanation.chain.extend(own.explanation.chain);
+        explained.explanation.blockers.extend(own.explanation.blockers);
         explained.subject = own.subject;
         Ok(explained)
     }
@@ -205,7 +205,7 @@ impl Present {
             Some(ready) if ready.status == "True" => format!("is ready: {}", ready.message),
             Some(ready) => {
                 explanation.next = "a retry succeeds".to_owned();
-                explanation.chain.push(Link {
+                explanation.blockers.push(Blocker {
                     reason: ready.reason.clone(),
                     text: ready.message.clone(),
                     until: None,
@@ -226,7 +226,7 @@ impl Present {
             entry: None,
             explanation: Explanation {
                 state: String::new(),
-                chain: Vec::new(),
+                blockers: Vec::new(),
                 next: String::new(),
                 next_at: None,
             },

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use self::budget::HeldDeletions;
 pub use self::claim::{Claim, Claimant, kept_by};
 pub use self::prune::{
-    Elsewhere, Guard, Live, PruneVerdict, in_reverse, is_let_go, left_over, never_prunes, prune_verdict,
+    Guard, Live, PruneVerdict, SiblingObjects, in_reverse, is_let_go, left_over, never_prunes, prune_verdict,
 };
 pub use self::recreate::{Recreation, may_recreate, recreation};
 pub use self::unconfirmed::unconfirmed_records;
@@ -28,7 +28,7 @@ use crate::object::{ObjectId, Phase, RenderedObject, RenderedSet};
 
 /// The record of one object that was applied to one member.
 ///
-/// Losing records costs requests, never a write: see [`Why::Unknown`].
+/// Losing records costs requests, never a write: see [`ApplyReason::Unknown`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// [`RenderedObject::digest`] of the body that was sent; empty while it is unknown what the member holds: see
@@ -41,7 +41,7 @@ pub struct Record {
     /// `metadata.uid` of the response.
     pub uid: String,
     /// How the object was managed when it was last observed.
-    pub terms: ManagementState,
+    pub management: ManagementState,
 }
 
 /// How an object on the member is managed.
@@ -64,7 +64,7 @@ pub struct ManagementState {
 
 /// The input of a plan.
 #[derive(Clone, Copy, Debug)]
-pub struct Observed<'a> {
+pub struct ApplyInput<'a> {
     /// Our objects on the member, as read from there.
     pub inventory: &'a Inventory,
     /// What the Sync wants: a complete render.
@@ -79,7 +79,7 @@ pub struct Observed<'a> {
     pub guard: Guard<'a>,
 }
 
-impl<'a> Observed<'a> {
+impl<'a> ApplyInput<'a> {
     /// Returns the record of an object, unless the object was replaced since: the inventory, which all writers to the
     /// member share, then has another UID.
     fn record(&self, key: &ObjectId) -> Option<&'a Record> {
@@ -103,7 +103,7 @@ pub struct Options {
 
 /// Why an object is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum ApplyReason {
     /// It is not known to be ours: it does not exist, or another owner created it.
     New,
     /// The rendered object differs from the body that was last sent.
@@ -121,7 +121,7 @@ pub struct Step<'a> {
     /// The object.
     pub object: &'a RenderedObject,
     /// Why it is applied.
-    pub why: Why,
+    pub reason: ApplyReason,
     /// Whether fields are taken from other managers.
     pub force: bool,
     /// What is known of the ownership.
@@ -143,7 +143,7 @@ pub enum PruneBlocker {
 
 /// What to do on one member, in this order.
 #[derive(Clone, Debug, Default)]
-pub struct Plan<'a> {
+pub struct ApplyPlan<'a> {
     /// The inventory to store before the first write: all entries that it has, and everything that may be written.
     pub claim: Inventory,
     /// The objects to apply by phase, first phase first; phases without a step are left out.
@@ -168,10 +168,10 @@ pub struct Plan<'a> {
 
 /// Decides what to write.
 #[must_use]
-pub fn plan<'a>(observed: Observed<'a>, options: Options) -> Plan<'a> {
-    let mut plan = Plan {
+pub fn plan<'a>(observed: ApplyInput<'a>, options: Options) -> ApplyPlan<'a> {
+    let mut plan = ApplyPlan {
         claim: observed.inventory.clone(),
-        ..Plan::default()
+        ..ApplyPlan::default()
     };
     let mut phases: BTreeMap<Phase, Vec<Step<'a>>> = BTreeMap::new();
     for object in &observed.desired.objects {
@@ -218,31 +218,31 @@ pub fn plan<'a>(observed: Observed<'a>, options: Options) -> Plan<'a> {
 
 /// Whether git or the live object excludes the object from reconciliation. An object that is gone is created again,
 /// unless git excludes it.
-fn is_left_alone(object: &RenderedObject, observed: &Observed<'_>) -> bool {
+fn is_left_alone(object: &RenderedObject, observed: &ApplyInput<'_>) -> bool {
     let asked_there = observed
         .record(&object.key)
-        .is_some_and(|record| record.terms.left_alone);
+        .is_some_and(|record| record.management.left_alone);
     object.directives.left_alone || (asked_there && !observed.drifted.contains(&object.key))
 }
 
 /// Returns the step for one object; `None`: it needs no request.
-fn step<'a>(object: &'a RenderedObject, observed: &Observed<'a>, options: Options) -> Option<Step<'a>> {
+fn step<'a>(object: &'a RenderedObject, observed: &ApplyInput<'a>, options: Options) -> Option<Step<'a>> {
     let record = observed.record(&object.key);
     let known_uid = observed.inventory.uid(&object.key);
-    let why = match record {
-        Some(record) if record.digest != object.digest => Why::Changed,
-        Some(_) if observed.drifted.contains(&object.key) => Why::Drifted,
+    let reason = match record {
+        Some(record) if record.digest != object.digest => ApplyReason::Changed,
+        Some(_) if observed.drifted.contains(&object.key) => ApplyReason::Drifted,
         Some(_) => return None,
         // A claim without a UID has no response: the object may not exist, or may belong to another owner.
-        None if known_uid.is_some_and(|uid| !uid.is_empty()) => Why::Unknown,
-        None => Why::New,
+        None if known_uid.is_some_and(|uid| !uid.is_empty()) => ApplyReason::Unknown,
+        None => ApplyReason::New,
     };
     // A claimed object is ours only after a response, which the UID or the record shows. Otherwise a conflict that is
     // reported today would be overridden tomorrow.
     let ours = known_uid.is_some_and(|uid| !uid.is_empty() || record.is_some());
     Some(Step {
         object,
-        why,
+        reason,
         force: ours || options.conflicts_override,
         claim: match (record, known_uid) {
             (Some(record), _) => Claim::Confirmed(&record.uid),

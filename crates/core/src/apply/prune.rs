@@ -87,14 +87,14 @@ pub fn prune_verdict(entry: &Entry, live: Option<Live<'_>>, owner: &str) -> Prun
 
 /// What the other Syncs want of the objects that left this render.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Elsewhere {
+pub enum SiblingObjects {
     /// The objects that other Syncs of the same owner hold, or are about to hold, on this member.
     Known(BTreeSet<ObjectId>),
     /// It is unknown, for this reason: nothing may be pruned.
     Unknown(String),
 }
 
-impl Elsewhere {
+impl SiblingObjects {
     /// Returns that no other Sync holds anything.
     #[must_use]
     pub const fn nothing() -> Self {
@@ -106,7 +106,7 @@ impl Elsewhere {
 #[derive(Clone, Copy, Debug)]
 pub struct Guard<'a> {
     /// What other Syncs hold.
-    pub elsewhere: &'a Elsewhere,
+    pub siblings: &'a SiblingObjects,
     /// The digests of approved deletions: see [`budget::is_approved`].
     pub approved: &'a str,
 }
@@ -173,12 +173,12 @@ pub(super) fn plan_prune(
     if let Some(blocker) = never_prunes(desired, options) {
         return blocked(blocker);
     }
-    let elsewhere = match guard.elsewhere {
-        Elsewhere::Known(keys) => keys,
-        Elsewhere::Unknown(why) => return blocked(PruneBlocker::HandOverUnknown(why.clone())),
+    let siblings = match guard.siblings {
+        SiblingObjects::Known(keys) => keys,
+        SiblingObjects::Unknown(why) => return blocked(PruneBlocker::HandOverUnknown(why.clone())),
     };
     let (handed_over, left): (Vec<Entry>, Vec<Entry>) =
-        left.into_iter().partition(|entry| elsewhere.contains(&entry.key));
+        left.into_iter().partition(|entry| siblings.contains(&entry.key));
     let (let_go, doomed): (Vec<Entry>, Vec<Entry>) = left.into_iter().partition(is_let_go);
     let mut pruning = Pruning {
         handed_over,

@@ -55,7 +55,7 @@ fn record(content: u8, uid: &str) -> Record {
         resource_version: "7".into(),
         fields_digest: "f".into(),
         uid: uid.into(),
-        terms: ManagementState::default(),
+        management: ManagementState::default(),
     }
 }
 
@@ -71,22 +71,22 @@ struct World {
     records: BTreeMap<ObjectId, Record>,
     drifted: BTreeSet<ObjectId>,
     kept: BTreeMap<ObjectId, String>,
-    elsewhere: Elsewhere,
+    siblings: SiblingObjects,
     /// The approved deletions.
     approved: String,
     options: Options,
 }
 
 impl World {
-    fn plan(&self) -> Plan<'_> {
-        let observed = Observed {
+    fn plan(&self) -> ApplyPlan<'_> {
+        let observed = ApplyInput {
             inventory: &self.inventory,
             desired: &self.desired,
             records: &self.records,
             drifted: &self.drifted,
             kept: &self.kept,
             guard: Guard {
-                elsewhere: &self.elsewhere,
+                siblings: &self.siblings,
                 approved: &self.approved,
             },
         };
@@ -147,26 +147,24 @@ fn worlds() -> impl Strategy<Value = World> {
         option::weighted(0.9, btree_set(0_u8..12, 0..4)),
         options(),
     )
-        .prop_map(
-            |(inventory, wanted, records, drifted, elsewhere, options)| World {
-                inventory: inventory
-                    .into_iter()
-                    .map(|(n, uid)| entry(n, uid.unwrap_or_default()))
-                    .collect(),
-                desired: desired(&wanted),
-                records: records
-                    .into_iter()
-                    .map(|(n, content)| (key(n), record(content, "uid")))
-                    .collect(),
-                drifted: drifted.into_iter().map(key).collect(),
-                kept: BTreeMap::new(),
-                elsewhere: elsewhere.map_or(Elsewhere::Unknown("no answer".into()), |keys| {
-                    Elsewhere::Known(keys.into_iter().map(key).collect())
-                }),
-                approved: String::new(),
-                options,
-            },
-        )
+        .prop_map(|(inventory, wanted, records, drifted, siblings, options)| World {
+            inventory: inventory
+                .into_iter()
+                .map(|(n, uid)| entry(n, uid.unwrap_or_default()))
+                .collect(),
+            desired: desired(&wanted),
+            records: records
+                .into_iter()
+                .map(|(n, content)| (key(n), record(content, "uid")))
+                .collect(),
+            drifted: drifted.into_iter().map(key).collect(),
+            kept: BTreeMap::new(),
+            siblings: siblings.map_or(SiblingObjects::Unknown("no answer".into()), |keys| {
+                SiblingObjects::Known(keys.into_iter().map(key).collect())
+            }),
+            approved: String::new(),
+            options,
+        })
 }
 
 fn approved_worlds() -> impl Strategy<Value = World> {
@@ -192,12 +190,12 @@ proptest! {
     fn objects_of_other_syncs_are_handed_over_and_not_pruned(world in approved_worlds()) {
         let plan = world.plan();
         let pruned = || plan.prune.iter().flat_map(|(_, entries)| entries);
-        match &world.elsewhere {
-            Elsewhere::Known(keys) => {
+        match &world.siblings {
+            SiblingObjects::Known(keys) => {
                 prop_assert!(pruned().all(|entry| !keys.contains(&entry.key)));
                 prop_assert!(plan.handed_over.iter().all(|entry| keys.contains(&entry.key)));
             }
-            Elsewhere::Unknown(_) => {
+            SiblingObjects::Unknown(_) => {
                 prop_assert_eq!(pruned().count(), 0);
                 prop_assert!(plan.handed_over.is_empty());
             }
@@ -342,7 +340,7 @@ fn what_was_there_before_is_let_go_of_where_its_deletion_deletes_others() {
             records: BTreeMap::new(),
             drifted: BTreeSet::new(),
             kept: BTreeMap::new(),
-            elsewhere: Elsewhere::nothing(),
+            siblings: SiblingObjects::nothing(),
             approved: String::new(),
             options: Options {
                 prune: true,
@@ -365,23 +363,23 @@ fn the_reason_follows_from_inventory_record_and_drift() {
     let (same, other) = (Some(record(1, "u")), Some(record(2, "u")));
     // (inventory, record, drifted) and the reason; None is "skipped".
     let cases = [
-        (&none, None, false, Some((Why::New, false))),
-        (&none, None, true, Some((Why::New, false))),
+        (&none, None, false, Some((ApplyReason::New, false))),
+        (&none, None, true, Some((ApplyReason::New, false))),
         (&none, same.clone(), false, None),
-        (&none, same.clone(), true, Some((Why::Drifted, false))),
-        (&none, other.clone(), false, Some((Why::Changed, false))),
-        (&claimed, None, false, Some((Why::New, false))),
+        (&none, same.clone(), true, Some((ApplyReason::Drifted, false))),
+        (&none, other.clone(), false, Some((ApplyReason::Changed, false))),
+        (&claimed, None, false, Some((ApplyReason::New, false))),
         (&claimed, same.clone(), false, None),
-        (&claimed, other.clone(), false, Some((Why::Changed, true))),
-        (&confirmed, None, false, Some((Why::Unknown, true))),
+        (&claimed, other.clone(), false, Some((ApplyReason::Changed, true))),
+        (&confirmed, None, false, Some((ApplyReason::Unknown, true))),
         (&confirmed, same.clone(), false, None),
-        (&confirmed, same, true, Some((Why::Drifted, true))),
-        (&confirmed, other, true, Some((Why::Changed, true))),
+        (&confirmed, same, true, Some((ApplyReason::Drifted, true))),
+        (&confirmed, other, true, Some((ApplyReason::Changed, true))),
         (
             &confirmed,
             Some(record(1, "another")),
             false,
-            Some((Why::Unknown, true)),
+            Some((ApplyReason::Unknown, true)),
         ),
     ];
     for (number, (inventory, record, drifted, expected)) in cases.into_iter().enumerate() {
@@ -391,7 +389,7 @@ fn the_reason_follows_from_inventory_record_and_drift() {
             records: record.into_iter().map(|record| (key(3), record)).collect(),
             drifted: drifted.then(|| key(3)).into_iter().collect(),
             kept: BTreeMap::new(),
-            elsewhere: Elsewhere::nothing(),
+            siblings: SiblingObjects::nothing(),
             approved: String::new(),
             options: Options::default(),
         };
@@ -399,7 +397,7 @@ fn the_reason_follows_from_inventory_record_and_drift() {
         let step = plan
             .apply
             .first()
-            .map(|(_, steps)| (steps[0].why, steps[0].force));
+            .map(|(_, steps)| (steps[0].reason, steps[0].force));
         assert_eq!(step, expected, "case {number}");
         assert_eq!(
             plan.skipped.len(),
@@ -419,7 +417,7 @@ fn a_failed_first_apply_does_not_force_the_second() {
         records: BTreeMap::new(),
         drifted: BTreeSet::new(),
         kept: BTreeMap::new(),
-        elsewhere: Elsewhere::nothing(),
+        siblings: SiblingObjects::nothing(),
         approved: String::new(),
         options: Options::default(),
     };
@@ -429,8 +427,8 @@ fn a_failed_first_apply_does_not_force_the_second() {
     };
     let plan = second.plan();
     assert_eq!(
-        (plan.apply[0].1[0].why, plan.apply[0].1[0].force),
-        (Why::New, false)
+        (plan.apply[0].1[0].reason, plan.apply[0].1[0].force),
+        (ApplyReason::New, false)
     );
 }
 
@@ -442,7 +440,7 @@ fn a_lost_inventory_takes_back_rendered_objects_and_prunes_nothing_else() {
         records: BTreeMap::from([(key(3), record(1, "u3")), (key(8), record(1, "u8"))]),
         drifted: BTreeSet::new(),
         kept: BTreeMap::new(),
-        elsewhere: Elsewhere::nothing(),
+        siblings: SiblingObjects::nothing(),
         approved: String::new(),
         options: Options {
             prune: true,
@@ -464,7 +462,7 @@ fn confirmed(record: Record) -> World {
         records: BTreeMap::from([(key(3), record)]),
         drifted: BTreeSet::new(),
         kept: BTreeMap::new(),
-        elsewhere: Elsewhere::nothing(),
+        siblings: SiblingObjects::nothing(),
         approved: String::new(),
         options: Options {
             prune: true,
@@ -480,7 +478,7 @@ fn an_excluded_object_is_neither_written_nor_pruned_and_stays_in_the_inventory()
         ..ManagementState::default()
     };
     let by_hand = confirmed(Record {
-        terms: there,
+        management: there,
         ..record(2, "u")
     });
     let mut in_git = confirmed(record(2, "u"));

@@ -10,7 +10,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::plan::{
-    Applied, ClusterView, Decision, ObservedSync, Plan, PlanInput, Progress, RolloutVerdict, To, plan,
+    AdmittedRelease, Applied, ClusterView, Decision, ObservedSync, Plan, PlanInput, Progress, RolloutVerdict,
+    plan,
 };
 
 /// Cluster views that an estimate may evaluate: no limit for four clusters; a thousand plans of 5,000 clusters, which
@@ -240,7 +241,7 @@ impl<'a> World<'a> {
                 Decision::Retry {
                     entries,
                     requested_at,
-                } => (entries, To::Release, Some(*requested_at)),
+                } => (entries, AdmittedRelease::Release, Some(*requested_at)),
                 _ => continue,
             };
             let release = self.input.rollout.release.clone();
@@ -288,7 +289,7 @@ impl<'a> World<'a> {
 fn admit(
     view: &mut ClusterView,
     entries: &[String],
-    (to, release): (To, String),
+    (to, release): (AdmittedRelease, String),
     (now, retried_for): (Timestamp, Option<Timestamp>),
 ) {
     for name in entries {
@@ -296,14 +297,14 @@ fn admit(
             continue;
         };
         let target = match to {
-            To::Release => entry.wanted.clone().ok(),
-            To::LastKnownGood => entry.known_good.clone(),
+            AdmittedRelease::Release => entry.wanted.clone().ok(),
+            AdmittedRelease::LastKnownGood => entry.known_good.clone(),
         };
         entry.observed = Some(ObservedSync {
             target,
             release: match to {
-                To::Release => release.clone(),
-                To::LastKnownGood => String::new(),
+                AdmittedRelease::Release => release.clone(),
+                AdmittedRelease::LastKnownGood => String::new(),
             },
             admitted_at: Some(now),
             progress: Progress::Working,

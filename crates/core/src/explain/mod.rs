@@ -29,8 +29,8 @@ const NAMED: usize = 5;
 pub struct Explanation {
     /// The state, as a sentence.
     pub state: String,
-    /// What blocks it, in the order of precedence. Empty: nothing does.
-    pub chain: Vec<Link>,
+    /// The blockers, in the order of precedence. Empty: nothing blocks it.
+    pub blockers: Vec<Blocker>,
     /// The next event, or what has to happen next; empty: nothing is left to do.
     pub next: String,
     /// The time of that event, if it has one.
@@ -41,7 +41,7 @@ pub struct Explanation {
 /// A blocker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Link {
+pub struct Blocker {
     /// The reason, as in status.
     pub reason: String,
     /// The message.
@@ -61,7 +61,7 @@ pub fn cluster(group: &str, input: &PlanInput, plan: &Plan, name: &str) -> Optio
     let explainer = Explainer { group, input, plan };
     let plain = |state: String, next: &str, next_at| Explanation {
         state,
-        chain: Vec::new(),
+        blockers: Vec::new(),
         next: next.to_owned(),
         next_at,
     };
@@ -78,8 +78,8 @@ pub fn cluster(group: &str, input: &PlanInput, plan: &Plan, name: &str) -> Optio
         Decision::Retry { entries, .. } => {
             let entries = entries.join(", ");
             plain(
-                format!("is retried now, with {entries}"),
-                "it is healthy with it",
+                format!("is retried now (entries: {entries})"),
+                "the cluster is healthy on this release",
                 None,
             )
         }
@@ -104,7 +104,7 @@ pub fn cluster(group: &str, input: &PlanInput, plan: &Plan, name: &str) -> Optio
         Decision::Failed { reason, retry_at } => {
             let mut failed = Explanation {
                 state: "failed".to_owned(),
-                chain: vec![Link {
+                blockers: vec![Blocker {
                     reason: reason.as_str().to_owned(),
                     text: reason.to_string(),
                     until: None,
@@ -117,35 +117,35 @@ pub fn cluster(group: &str, input: &PlanInput, plan: &Plan, name: &str) -> Optio
                 next_at: *retry_at,
             };
             if let Some(pending) = pending_retry(input, plan, name) {
-                let link = explainer.link(&pending.reason, None, Some((name, view)));
+                let blocker = explainer.blocker(&pending.reason, None, Some((name, view)));
                 failed.state = format!("failed; a retry is requested since {}", pending.requested_at);
-                failed.next = format!("it is retried: {}", link.ends_with);
+                failed.next = format!("the cluster is retried: {}", blocker.ends_with);
                 failed.next_at = None;
-                failed.chain.push(link);
+                failed.blockers.push(blocker);
             }
             failed
         }
         Decision::Hold { reason, recheck_at } => {
-            let mut chain: Vec<Link> = hold_reasons(input, name)
+            let mut blockers: Vec<Blocker> = hold_reasons(input, name)
                 .iter()
-                .map(|(reason, until)| explainer.link(reason, *until, Some((name, view))))
+                .map(|(reason, until)| explainer.blocker(reason, *until, Some((name, view))))
                 .collect();
-            if chain.is_empty() {
-                chain.push(explainer.link(reason, *recheck_at, Some((name, view))));
+            if blockers.is_empty() {
+                blockers.push(explainer.blocker(reason, *recheck_at, Some((name, view))));
             }
-            chain.extend(explainer.afterwards(reason, view));
-            waiting("waits to start", chain)
+            blockers.extend(explainer.afterwards(reason, view));
+            waiting("waits to start", blockers)
         }
     })
 }
 
-fn waiting(state: &str, chain: Vec<Link>) -> Explanation {
-    let first = chain.first();
+fn waiting(state: &str, blockers: Vec<Blocker>) -> Explanation {
+    let first = blockers.first();
     Explanation {
         state: state.to_owned(),
-        next: first.map(|link| link.ends_with.clone()).unwrap_or_default(),
-        next_at: first.and_then(|link| link.until),
-        chain,
+        next: first.map(|blocker| blocker.ends_with.clone()).unwrap_or_default(),
+        next_at: first.and_then(|blocker| blocker.until),
+        blockers,
     }
 }
 
@@ -180,21 +180,21 @@ pub fn group(group: &str, input: &PlanInput, plan: &Plan) -> Explanation {
         explanation.state = state;
         return explanation;
     }
-    let mut chain = blockers(&explainer);
-    if chain.is_empty() {
-        chain.extend(work_in_progress(&explainer));
+    let mut blockers = blockers(&explainer);
+    if blockers.is_empty() {
+        blockers.extend(work_in_progress(&explainer));
     }
-    if chain.is_empty() && input.membership_held {
-        chain.push(explainer.link(&HoldReason::MembershipHeld, None, None));
+    if blockers.is_empty() && input.membership_held {
+        blockers.push(explainer.blocker(&HoldReason::MembershipHeld, None, None));
     }
-    chain.extend(removals);
-    let mut explanation = waiting("", chain);
+    blockers.extend(removals);
+    let mut explanation = waiting("", blockers);
     explanation.state = state;
     explanation
 }
 
 /// Returns why Syncs that the group no longer wants are not removed yet, each reason once.
-fn held_removals(explainer: &Explainer<'_>) -> Vec<Link> {
+fn held_removals(explainer: &Explainer<'_>) -> Vec<Blocker> {
     let mut held: BTreeMap<RemovalHold, (Vec<&str>, Option<Timestamp>)> = BTreeMap::new();
     for (name, decision) in &explainer.plan.removals {
         if let RemovalDecision::Hold { reason, recheck_at } = decision {
@@ -203,15 +203,15 @@ fn held_removals(explainer: &Explainer<'_>) -> Vec<Link> {
             *until = [*until, *recheck_at].into_iter().flatten().min();
         }
     }
-    let links = held.into_iter().map(|(reason, (syncs, until))| Link {
+    let blockers = held.into_iter().map(|(reason, (syncs, until))| Blocker {
         until,
         ..explainer.held_removal(reason, &names(&syncs))
     });
-    links.collect()
+    blockers.collect()
 }
 
 /// Returns what blocks clusters of the group: each reason once, with its clusters.
-fn blockers(explainer: &Explainer<'_>) -> Vec<Link> {
+fn blockers(explainer: &Explainer<'_>) -> Vec<Blocker> {
     let mut waiting: BTreeMap<usize, (&HoldReason, Vec<&str>, Option<Timestamp>)> = BTreeMap::new();
     for (name, decision) in &explainer.plan.decisions {
         if let Decision::Hold { reason, recheck_at } = decision {
@@ -222,16 +222,16 @@ fn blockers(explainer: &Explainer<'_>) -> Vec<Link> {
     }
     // A reason of a single cluster does not block the group: it comes last.
     let (own, shared): (Vec<_>, Vec<_>) = waiting.into_values().partition(|(reason, ..)| is_own(reason));
-    let links = shared.into_iter().chain(own).map(|(reason, clusters, until)| {
+    let blockers = shared.into_iter().chain(own).map(|(reason, clusters, until)| {
         let example = clusters.first().and_then(|name| {
             let view = explainer.input.clusters.get(*name)?;
             Some((*name, view))
         });
-        let mut link = explainer.link(reason, until, example);
-        link.text = format!("{} ({})", link.text, names(&clusters));
-        link
+        let mut blocker = explainer.blocker(reason, until, example);
+        blocker.text = format!("{} ({})", blocker.text, names(&clusters));
+        blocker
     });
-    links.collect()
+    blockers.collect()
 }
 
 /// Whether a reason blocks one cluster and no other.
@@ -248,7 +248,7 @@ fn is_own(reason: &HoldReason) -> bool {
 }
 
 /// Returns what the group waits for if no cluster waits to start: the gate of the stage, or the clusters in flight.
-fn work_in_progress(explainer: &Explainer<'_>) -> Option<Link> {
+fn work_in_progress(explainer: &Explainer<'_>) -> Option<Blocker> {
     let stage = explainer.plan.current_stage()?;
     if let StagePhase::Waiting(wait) = &stage.phase
         && !matches!(wait, StageWait::Clusters { .. })
@@ -273,7 +273,7 @@ fn work_in_progress(explainer: &Explainer<'_>) -> Option<Link> {
         )
     });
     if !working.is_empty() {
-        return Some(Link {
+        return Some(Blocker {
             reason: "Progressing".to_owned(),
             text: format!("clusters in progress: {}", names(&working)),
             until: None,
@@ -281,7 +281,7 @@ fn work_in_progress(explainer: &Explainer<'_>) -> Option<Link> {
         });
     }
     let failed = of(|decision| matches!(decision, Decision::Failed { .. }));
-    (!failed.is_empty()).then(|| Link {
+    (!failed.is_empty()).then(|| Blocker {
         reason: "Failed".to_owned(),
         text: format!("failed clusters: {}", names(&failed)),
         until: None,

@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 use starling_api::OnUnreachable;
 
-use super::{Link, command, names};
+use super::{Blocker, command, names};
 use crate::plan::{
     Attribution, Bucket, ClusterView, Decision, Direction, Gate, HoldReason, Plan, PlanInput, RemovalHold,
-    StagePlan, StageWait, Tally, bucket, trouble_when_done,
+    StagePlan, StageWait, Tally, bucket, health_problem_when_done,
 };
 use crate::window::{Calendar, Opening, combined};
 
@@ -46,12 +46,12 @@ type ReasonText = (String, String);
 
 impl Explainer<'_> {
     /// Returns the blocker of this reason; `about`: the cluster, or one of the clusters, that it blocks.
-    pub(super) fn link(
+    pub(super) fn blocker(
         &self,
         reason: &HoldReason,
         until: Option<Timestamp>,
         about: Option<(&str, &ClusterView)>,
-    ) -> Link {
+    ) -> Blocker {
         let cluster = about.map_or("the cluster", |(name, _)| name);
         let (text, ends_with) = match reason {
             HoldReason::StageWaits { stage, wait } => match self.plan.stages.get(*stage) {
@@ -79,7 +79,7 @@ impl Explainer<'_> {
             ),
             HoldReason::NoSlot | HoldReason::TooManyUnavailable => self.slots(reason, about),
         };
-        Link {
+        Blocker {
             reason: reason.as_str().to_owned(),
             text,
             until,
@@ -88,7 +88,7 @@ impl Explainer<'_> {
     }
 
     /// Returns why these Syncs, which the group no longer wants, are not removed yet.
-    pub(super) fn held_removal(&self, reason: RemovalHold, syncs: &str) -> Link {
+    pub(super) fn held_removal(&self, reason: RemovalHold, syncs: &str) -> Blocker {
         let (text, ends_with) = match reason {
             RemovalHold::MembershipHeld => (
                 format!("Syncs are not removed, because too many clusters left the group at once: {syncs}"),
@@ -104,7 +104,7 @@ impl Explainer<'_> {
                     .to_owned(),
             ),
         };
-        Link {
+        Blocker {
             reason: reason.as_str().to_owned(),
             text,
             until: None,
@@ -175,7 +175,7 @@ impl Explainer<'_> {
         let mut done = self.counted(Some(stage), |decision| matches!(decision, Decision::Done));
         done.retain(|name| {
             let view = self.input.clusters.get(*name);
-            view.is_some_and(|view| trouble_when_done(view).is_some())
+            view.is_some_and(|view| health_problem_when_done(view).is_some())
         });
         done
     }
@@ -183,7 +183,7 @@ impl Explainer<'_> {
     /// Returns the same as [`Self::clusters`] without skipped clusters, which do not count.
     fn counted(&self, stage: Option<&StagePlan>, is: impl Fn(&Decision) -> bool) -> Vec<&str> {
         let mut counted = self.clusters(stage, is);
-        counted.retain(|name| !self.input.steering.skipped.contains_key(*name));
+        counted.retain(|name| !self.input.operator.skipped.contains_key(*name));
         counted
     }
 
@@ -201,7 +201,7 @@ impl Explainer<'_> {
     }
 
     /// Returns the blocker of an earlier stage.
-    pub(super) fn stage_waits(&self, stage: &StagePlan, wait: &StageWait) -> Link {
+    pub(super) fn stage_waits(&self, stage: &StagePlan, wait: &StageWait) -> Blocker {
         let (name, group) = (&stage.name, self.group);
         let (text, ends_with, until) = match wait {
             StageWait::Clusters { working, soaking } => {
@@ -245,7 +245,7 @@ impl Explainer<'_> {
                 None,
             ),
         };
-        Link {
+        Blocker {
             reason: wait.as_str().to_owned(),
             text,
             until,
@@ -366,29 +366,29 @@ impl Explainer<'_> {
     }
 
     /// Returns what blocks a cluster after `reason` has ended, as far as it is known already.
-    pub(super) fn afterwards(&self, reason: &HoldReason, view: &ClusterView) -> Vec<Link> {
+    pub(super) fn afterwards(&self, reason: &HoldReason, view: &ClusterView) -> Vec<Blocker> {
         let (waits, needs_slot) = match reason {
             HoldReason::StageWaits { .. } => (true, true),
             HoldReason::WindowClosed | HoldReason::Jitter => (false, true),
             _ => (false, false),
         };
-        let mut links = Vec::new();
+        let mut blockers = Vec::new();
         // The windows of a cluster are not evaluated while its stage waits.
         if waits {
             let opening = self.opening(view);
             if !opening.is_open {
-                links.push(self.link(&HoldReason::WindowClosed, opening.changes_at, Some(("", view))));
+                blockers.push(self.blocker(&HoldReason::WindowClosed, opening.changes_at, Some(("", view))));
             }
         }
         if needs_slot && let Some(slots) = self.plan.tally.slots {
-            links.push(Link {
+            blockers.push(Blocker {
                 reason: HoldReason::NoSlot.as_str().to_owned(),
                 text: format!("then a slot: {} of {slots} in use now", self.plan.tally.in_flight),
                 until: None,
                 ends_with: "a slot is free".to_owned(),
             });
         }
-        links
+        blockers
     }
 
     fn opening(&self, view: &ClusterView) -> Opening {

@@ -55,11 +55,11 @@ fn at(world: &mut World, text: &str) {
     world.settle();
 }
 
-/// Returns the reason and text of each link, and what ends the first one.
+/// Returns the reason and text of each blocker, and what ends the first one.
 fn texts(explanation: &Explanation) -> (Vec<(&str, &str)>, &str) {
-    let links = explanation.chain.iter();
-    let links = links.map(|link| (link.reason.as_str(), link.text.as_str()));
-    (links.collect(), &explanation.next)
+    let blockers = explanation.blockers.iter();
+    let blockers = blockers.map(|blocker| (blocker.reason.as_str(), blocker.text.as_str()));
+    (blockers.collect(), &explanation.next)
 }
 
 fn of(world: &World, name: &str) -> Explanation {
@@ -205,7 +205,7 @@ fn a_group_names_its_blockers_and_the_blocked_clusters() {
         )]
     );
     at(&mut world, "2026-11-20T10:05:00Z");
-    world.steering.paused = Some(attribution());
+    world.operator.paused = Some(attribution());
     let paused = group_of(&world);
     assert_eq!(
         texts(&paused),
@@ -217,12 +217,15 @@ fn a_group_names_its_blockers_and_the_blocked_clusters() {
             "the rollout is resumed: starling resume web --reason \"…\""
         )
     );
-    world.steering.paused = None;
+    world.operator.paused = None;
     world.approve("canary", attribution());
     at(&mut world, "2026-11-23T00:00:00Z");
     let through = group_of(&world);
     assert_eq!(through.state, "Succeeded: 4 of 4 clusters are on this release");
-    assert!(through.chain.is_empty() && through.next.is_empty(), "{through:?}");
+    assert!(
+        through.blockers.is_empty() && through.next.is_empty(),
+        "{through:?}"
+    );
 }
 
 #[test]
@@ -236,7 +239,7 @@ fn a_failed_cluster_is_named_with_the_command_to_retry_it() {
     assert_eq!(own.state, "failed");
     assert_eq!(texts(&own).0, [("ApplyFailed", "the release does not apply")]);
     assert!(
-        own.chain[0]
+        own.blockers[0]
             .ends_with
             .ends_with("starling retry web --cluster a --reason \"…\""),
         "{own:?}"
@@ -332,10 +335,10 @@ fn every_reason_has_a_message() {
     let mut texts = std::collections::BTreeSet::new();
     for (place, reason) in reasons.iter().enumerate() {
         assert_eq!(rank(reason), place, "in the order of HoldReason");
-        let link = explainer.link(reason, None, Some(("b", view)));
-        assert_eq!(link.reason, reason.as_str());
+        let blocker = explainer.blocker(reason, None, Some(("b", view)));
+        assert_eq!(blocker.reason, reason.as_str());
         assert!(
-            !link.ends_with.is_empty() && texts.insert(link.text),
+            !blocker.ends_with.is_empty() && texts.insert(blocker.text),
             "{reason:?}"
         );
     }
@@ -352,7 +355,7 @@ fn the_exhausted_limit_is_named() {
         });
         let mut world = World::new(time(BEGIN), strategy, members.into(), "r1");
         world.settle();
-        of(&world, "c").chain[0].text.clone()
+        of(&world, "c").blockers[0].text.clone()
     };
     let slots = |whole: u32, of_stage: Option<u32>| {
         let mut stage = serde_json::json!({"name": "eu", "clusterSelector": {}});
@@ -420,7 +423,7 @@ fn only_a_first_recovery_gives_a_duration() {
     let mended = crate::plan::Progress::Applied(crate::plan::Applied {
         since: Some(healthy),
         longest: Duration::from_secs(5),
-        trouble: None,
+        problem: None,
     });
     assert_eq!(took(Some(admitted), &mended), None);
 }
@@ -438,7 +441,7 @@ fn retried() -> World {
     fates.insert("r1".into(), Fate::Fails);
     world.settle();
     at(&mut world, "2026-11-20T10:01:00Z");
-    world.steering.retries.push(crate::plan::Retry {
+    world.operator.retries.push(crate::plan::Retry {
         cluster: Some("a".into()),
         stage: None,
         attribution: Attribution {
@@ -464,10 +467,10 @@ fn a_requested_retry_says_what_it_waits_for() {
                 ("ApplyFailed", "the release does not apply"),
                 ("NoSlot", "all slots are in use (maxConcurrency 1): b"),
             ],
-            "it is retried: one of these clusters is done or failed"
+            "the cluster is retried: one of these clusters is done or failed"
         )
     );
-    world.steering.paused = Some(attribution());
+    world.operator.paused = Some(attribution());
     let waits = of(&world, "a");
     assert_eq!(
         texts(&waits).0[1],
@@ -476,7 +479,7 @@ fn a_requested_retry_says_what_it_waits_for() {
             "the rollout is paused by jane at 2026-11-20T10:00:00Z (lunch)"
         )
     );
-    world.steering.paused = None;
+    world.operator.paused = None;
     // The slot is free: the cluster is retried.
     world.now = time("2026-11-20T10:02:00Z");
     world
@@ -485,13 +488,13 @@ fn a_requested_retry_says_what_it_waits_for() {
         .unwrap()
         .live(time("2026-11-20T10:02:00Z"));
     let now = of(&world, "a");
-    assert_eq!(now.state, "is retried now, with app");
-    assert_eq!(now.chain, []);
+    assert_eq!(now.state, "is retried now (entries: app)");
+    assert_eq!(now.blockers, []);
     // Failed again, it only waits for its own Sync.
     world.settle();
     at(&mut world, "2026-11-20T10:03:00Z");
     assert_eq!(of(&world, "a").state, "failed");
-    assert_eq!(of(&world, "a").chain.len(), 1);
+    assert_eq!(of(&world, "a").blockers.len(), 1);
 }
 
 #[test]
@@ -544,5 +547,5 @@ fn syncs_that_are_not_removed_yet_have_a_reason_and_a_time() {
     );
     input.leaving.clear();
     input.membership_held = false;
-    assert_eq!(explained(&input).chain, []);
+    assert_eq!(explained(&input).blockers, []);
 }

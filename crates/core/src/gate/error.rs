@@ -23,7 +23,7 @@ pub enum TaskError {
     #[error("metric.test: {0}")]
     Test(#[source] TestError),
     /// The timeout is zero.
-    #[error("timeout is 0s, with which the task always fails")]
+    #[error("timeout is 0s; the task would always fail")]
     ZeroTimeout,
     /// The interval would be a load.
     #[error("interval is less than 1s")]

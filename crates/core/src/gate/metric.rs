@@ -126,7 +126,7 @@ pub fn read(status: u16, body: &[u8]) -> Result<Vec<Sample>, Evaluation> {
 
 /// Returns the meaning of an error response. 422 means that the query cannot be executed, which may depend on the data.
 fn refusal(status: u16, error: &str) -> Evaluation {
-    let code = format!("the Prometheus answered {status}");
+    let code = format!("the Prometheus responded with {status}");
     let message = match error {
         "" => code,
         text => format!("{code}: {}", cut(text)),
@@ -141,13 +141,13 @@ fn refusal(status: u16, error: &str) -> Evaluation {
 /// Why the result of a query cannot be tested.
 #[derive(Debug, thiserror::Error)]
 enum ResultError {
-    #[error("{:?} is no number", cut(.0))]
+    #[error("{:?} is not a number", cut(.0))]
     NotNumber(String),
     #[error("a series of the response has no number; a query of histograms has to convert them to numbers")]
     WithoutNumber(#[source] serde_json::Error),
-    #[error("metric.query gives {count} series (limit {SERIES}); aggregate them")]
+    #[error("metric.query returned {count} series (limit {SERIES}); aggregate them")]
     TooManySeries { count: usize },
-    #[error("metric.query gives a {}; it has to give an instant vector or a scalar", cut(.0))]
+    #[error("metric.query returned a {}; it must return an instant vector or a scalar", cut(.0))]
     UnsupportedType(String),
 }
 
@@ -182,16 +182,16 @@ fn samples(data: Data) -> Result<Vec<Sample>, ResultError> {
 #[must_use]
 pub fn judge(samples: &[Sample], result: Result<bool, Problem>) -> Evaluation {
     let seen = match samples {
-        [] => "the query gives no series".to_owned(),
+        [] => "the query returned no series".to_owned(),
         [only] => format!("value is {}", only.value),
-        more => format!("the query gives {} series", more.len()),
+        more => format!("the query returned {} series", more.len()),
     };
     match result {
         Ok(true) => Evaluation::Passed,
         Ok(false) => Evaluation::Pending(format!("{seen}, and metric.test is false")),
         // Without a series, or with several, `value` does not exist; that may change.
         Err(Problem::Undeclared(name)) if name == "value" && samples.len() != 1 => {
-            Evaluation::Pending(format!("{seen}, and metric.test asks for the value of one"))
+            Evaluation::Pending(format!("{seen}, and metric.test needs the value of exactly one"))
         }
         Err(Problem::Undeclared(name)) => Evaluation::Failed(format!("metric.test: {}", undeclared(&name))),
         Err(Problem::NotBool(kind)) => Evaluation::Failed(format!("metric.test {}", not_bool(&kind))),
@@ -215,7 +215,7 @@ pub fn check(result: &Result<bool, Problem>) -> Result<(), TestError> {
 }
 
 fn not_bool(kind: &str) -> String {
-    format!("gives {kind}; it has to be true or false")
+    format!("returns {kind}; it must return true or false")
 }
 
 fn undeclared(name: &str) -> String {
@@ -250,9 +250,9 @@ mod tests {
         let matrix = r#"{"status":"success","data":{"resultType":"matrix","result":[]}}"#;
         let histogram = r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"histogram":[1435781451.781,{"count":"1","sum":"1"}]}]}}"#;
         for (status, body, fails, expected) in [
-            (400, bad, true, "answered 400: invalid parameter"),
-            (404, "not found", true, "answered 404"),
-            (401, "", true, "answered 401"),
+            (400, bad, true, "responded with 400: invalid parameter"),
+            (404, "not found", true, "responded with 404"),
+            (401, "", true, "responded with 401"),
             (
                 422,
                 r#"{"status":"error","errorType":"execution","error":"many-to-many"}"#,
@@ -266,11 +266,11 @@ mod tests {
                 "query timed out",
             ),
             (200, r#"{"status":"error","error":"odd"}"#, false, "odd"),
-            (500, "<html>", false, "answered 500"),
+            (500, "<html>", false, "responded with 500"),
             (200, "<html>", false, "not that of a Prometheus"),
             (200, "{}", false, "not that of a Prometheus"),
             (200, r#"{"status":"success"}"#, false, "not that of a Prometheus"),
-            (200, matrix, true, "gives a matrix"),
+            (200, matrix, true, "returned a matrix"),
             (200, histogram, true, "has no number"),
         ] {
             let evaluation = read(status, body.as_bytes()).unwrap_err();

@@ -262,7 +262,7 @@ impl Evaluation {
 /// The result of an effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Finding {
+pub enum GateResult {
     /// The stage may proceed.
     Passed,
     /// The stage may not proceed. A retry by an operator removes this record.
@@ -276,7 +276,7 @@ pub enum Finding {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextStep {
     /// The gate has this result.
-    Found(Finding),
+    Finished(GateResult),
     /// Evaluate again after a wait, for this reason.
     Wait {
         /// The wait.
@@ -312,8 +312,8 @@ pub fn after(
     };
     tries.errors = errors;
     let (wait, why) = match evaluation {
-        Evaluation::Passed => return NextStep::Found(Finding::Passed),
-        Evaluation::Failed(message) => return NextStep::Found(Finding::Failed { message }),
+        Evaluation::Passed => return NextStep::Finished(GateResult::Passed),
+        Evaluation::Failed(message) => return NextStep::Finished(GateResult::Failed { message }),
         Evaluation::Pending(message) => (usual_wait(task, id, tries.all), message),
         Evaluation::Error { message, retry_after } => {
             let wait = backoff::delay(ERROR_WAIT, errors, &id.key()).min(task.interval);
@@ -323,7 +323,7 @@ pub fn after(
     let left = left(task, id, now);
     if left.is_zero() {
         let message = format!("not within {}: {why}", starling_api::Duration::from(task.timeout));
-        return NextStep::Found(Finding::Failed { message });
+        return NextStep::Finished(GateResult::Failed { message });
     }
     NextStep::Wait {
         wait: wait.min(left),

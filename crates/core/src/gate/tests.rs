@@ -105,9 +105,12 @@ fn a_result_ends_the_gate_and_anything_else_waits() {
     let task = webhook(&json!({}));
     let mut tries = Evaluations::default();
     let mut after = |evaluation, seconds| super::after(&task, &id(), &mut tries, evaluation, at(seconds));
-    assert_eq!(after(Evaluation::Passed, 0), NextStep::Found(Finding::Passed));
-    let no = Finding::Failed { message: "no".into() };
-    assert_eq!(after(Evaluation::Failed("no".into()), 0), NextStep::Found(no));
+    assert_eq!(
+        after(Evaluation::Passed, 0),
+        NextStep::Finished(GateResult::Passed)
+    );
+    let no = GateResult::Failed { message: "no".into() };
+    assert_eq!(after(Evaluation::Failed("no".into()), 0), NextStep::Finished(no));
     let wait = |seconds, why: &str| NextStep::Wait {
         wait: Duration::from_secs(seconds),
         why: why.to_owned(),
@@ -115,12 +118,12 @@ fn a_result_ends_the_gate_and_anything_else_waits() {
     assert_eq!(after(Evaluation::Pending("half".into()), 10), wait(30, "half"));
     // The last evaluation is made when the timeout is over.
     assert_eq!(after(Evaluation::Pending("half".into()), 295), wait(5, "half"));
-    let late = Finding::Failed {
+    let late = GateResult::Failed {
         message: "not within 5m: half".into(),
     };
     assert_eq!(
         after(Evaluation::Pending("half".into()), 300),
-        NextStep::Found(late)
+        NextStep::Finished(late)
     );
 }
 
@@ -130,7 +133,7 @@ fn an_error_is_retried_with_backoff_or_as_the_response_requests() {
     let mut tries = Evaluations::default();
     let mut wait = |evaluation| match super::after(&task, &id(), &mut tries, evaluation, at(0)) {
         NextStep::Wait { wait, .. } => wait,
-        NextStep::Found(found) => panic!("{found:?}"),
+        NextStep::Finished(result) => panic!("{result:?}"),
     };
     let refused = || Evaluation::error("refused");
     let waits: Vec<Duration> = (0..6).map(|_| wait(refused())).collect();

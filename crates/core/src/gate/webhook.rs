@@ -89,9 +89,7 @@ struct Response {
 #[must_use]
 pub fn read(status: u16, body: &[u8]) -> Evaluation {
     let Ok(Response { result, message }) = parse(body) else {
-        return Evaluation::error(format!(
-            "the webhook answered {status} with JSON that cannot be read"
-        ));
+        return Evaluation::error(format!("the webhook responded with {status} and invalid JSON"));
     };
     let message = message
         .as_ref()
@@ -101,17 +99,17 @@ pub fn read(status: u16, body: &[u8]) -> Evaluation {
     match status {
         200..=299 => match result.as_ref().map(Value::as_str) {
             None | Some(Some("Passed")) => Evaluation::Passed,
-            Some(Some("Failed")) => Evaluation::Failed(text("the webhook answered Failed")),
-            Some(Some("Pending")) => Evaluation::Pending(text("the webhook answered Pending")),
+            Some(Some("Failed")) => Evaluation::Failed(text("the webhook responded with Failed")),
+            Some(Some("Pending")) => Evaluation::Pending(text("the webhook responded with Pending")),
             Some(_) => Evaluation::Failed(
                 "the webhook's response has a result other than Passed, Failed and Pending".to_owned(),
             ),
         },
         300..=399 => Evaluation::Failed(format!(
-            "the webhook answered {status}; redirects are not followed"
+            "the webhook responded with {status}; redirects are not followed"
         )),
         _ => {
-            let code = format!("the webhook answered {status}");
+            let code = format!("the webhook responded with {status}");
             let whole = message.map_or_else(|| code.clone(), |text| format!("{code}: {text}"));
             if is_retryable(status) {
                 Evaluation::error(whole)
@@ -141,7 +139,7 @@ pub(super) fn is_retryable(status: u16) -> bool {
 mod tests {
     use super::*;
 
-    fn trouble(message: &str) -> Evaluation {
+    fn error(message: &str) -> Evaluation {
         Evaluation::error(message)
     }
 
@@ -159,7 +157,7 @@ mod tests {
             (
                 200,
                 r#"{"result": "Failed"}"#,
-                failed("the webhook answered Failed"),
+                failed("the webhook responded with Failed"),
             ),
             (
                 200,
@@ -169,7 +167,7 @@ mod tests {
             (
                 200,
                 r#"{"result": "Pending"}"#,
-                not_yet("the webhook answered Pending"),
+                not_yet("the webhook responded with Pending"),
             ),
             (
                 200,
@@ -189,38 +187,42 @@ mod tests {
             (
                 200,
                 r#"{"result": "Failed", "message": {"tests": 3}}"#,
-                failed("the webhook answered Failed"),
+                failed("the webhook responded with Failed"),
             ),
             (
                 200,
                 r#"{"result": "Fail"#,
-                trouble("the webhook answered 200 with JSON that cannot be read"),
+                error("the webhook responded with 200 and invalid JSON"),
             ),
             (
                 302,
                 "",
-                failed("the webhook answered 302; redirects are not followed"),
+                failed("the webhook responded with 302; redirects are not followed"),
             ),
-            (400, "", failed("the webhook answered 400")),
+            (400, "", failed("the webhook responded with 400")),
             (
                 403,
                 r#"{"message": "who are you"}"#,
-                failed("the webhook answered 403: who are you"),
+                failed("the webhook responded with 403: who are you"),
             ),
             // A result counts only in a successful response.
-            (404, r#"{"result": "Passed"}"#, failed("the webhook answered 404")),
-            (408, "", trouble("the webhook answered 408")),
-            (425, "", trouble("the webhook answered 425")),
-            (429, "", trouble("the webhook answered 429")),
+            (
+                404,
+                r#"{"result": "Passed"}"#,
+                failed("the webhook responded with 404"),
+            ),
+            (408, "", error("the webhook responded with 408")),
+            (425, "", error("the webhook responded with 425")),
+            (429, "", error("the webhook responded with 429")),
             (
                 500,
                 r#"{"result": "Failed"}"#,
-                trouble("the webhook answered 500"),
+                error("the webhook responded with 500"),
             ),
             (
                 503,
                 r#"{"message": "restarting"}"#,
-                trouble("the webhook answered 503: restarting"),
+                error("the webhook responded with 503: restarting"),
             ),
         ] {
             assert_eq!(read(status, body.as_bytes()), expected, "{status} {body}");

@@ -6,15 +6,15 @@
 //! `tests/health_oracle.rs` compares every result. The only deviation: where the library fails or panics because an
 //! object does not have the schema of its kind, the result here is [`Status::Unknown`].
 //!
-//! [`Watched`] records which objects of a Sync were found healthy, and in which version. [`judge`] returns the verdict
-//! on the others, and [`Cadence`] when the next health check is due.
+//! [`HealthRecords`] has the objects of a Sync that were found healthy, with their versions. [`judge`] returns the
+//! verdict on the others, and [`Cadence`] when the next health check is due.
 
 mod builtin;
 mod cadence;
 mod counts;
 mod fields;
+mod records;
 mod verdict;
-mod watched;
 
 use std::fmt;
 
@@ -23,8 +23,8 @@ use serde_json::Value;
 
 pub use self::cadence::Cadence;
 pub use self::counts::counts;
+pub use self::records::{HealthRecords, Read};
 pub use self::verdict::{HealthVerdict, judge, summary, waiting_since};
-pub use self::watched::{Read, Watched};
 use crate::object::ObjectId;
 use fields::{Malformed, conditions, integer, text};
 

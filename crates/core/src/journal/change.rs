@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{RecordedPlan, VERSION};
 use crate::plan::{
-    ClusterView, Decision, LeavingSync, Plan, PlanInput, RemovalDecision, RolloutVerdict, RolloutView,
-    StagePlan, Steering, Strategy, Tally,
+    ClusterView, Decision, LeavingSync, OperatorInput, Plan, PlanInput, RemovalDecision, RolloutVerdict,
+    RolloutView, StagePlan, Strategy, Tally,
 };
 
 /// Why an entry cannot be read.
@@ -37,9 +37,9 @@ pub struct Change {
     /// As [`PlanInput::rollout`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutView>,
-    /// As [`PlanInput::steering`].
+    /// As [`PlanInput::operator`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub steering: Option<Steering>,
+    pub operator: Option<OperatorInput>,
     /// As [`PlanInput::suspended`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<bool>,
@@ -80,7 +80,7 @@ pub struct Change {
 pub(super) struct Head {
     strategy: Strategy,
     rollout: RolloutView,
-    steering: Steering,
+    operator: OperatorInput,
     suspended: bool,
     membership_held: bool,
     leaving: BTreeMap<String, LeavingSync>,
@@ -92,7 +92,7 @@ impl Head {
             now: _,
             strategy,
             rollout,
-            steering,
+            operator,
             suspended,
             membership_held,
             clusters: _,
@@ -101,7 +101,7 @@ impl Head {
         Self {
             strategy: strategy.clone(),
             rollout: rollout.clone(),
-            steering: steering.clone(),
+            operator: operator.clone(),
             suspended: *suspended,
             membership_held: *membership_held,
             leaving: leaving.clone(),
@@ -112,7 +112,7 @@ impl Head {
     pub(super) fn is_of(&self, input: &PlanInput) -> bool {
         self.strategy == input.strategy
             && self.rollout == input.rollout
-            && self.steering == input.steering
+            && self.operator == input.operator
             && self.suspended == input.suspended
             && self.membership_held == input.membership_held
             && self.leaving == input.leaving
@@ -141,7 +141,7 @@ impl Change {
             now: input.now,
             strategy: changed(&head.strategy, &input.strategy),
             rollout: changed(&head.rollout, &input.rollout),
-            steering: changed(&head.steering, &input.steering),
+            operator: changed(&head.operator, &input.operator),
             suspended: changed(&head.suspended, &input.suspended),
             membership_held: changed(&head.membership_held, &input.membership_held),
             clusters,
@@ -166,7 +166,7 @@ impl Change {
             now: _,
             strategy,
             rollout,
-            steering,
+            operator,
             suspended,
             membership_held,
             mut clusters,
@@ -192,7 +192,7 @@ impl Change {
                 now: self.now,
                 strategy: self.strategy.unwrap_or(strategy),
                 rollout: self.rollout.unwrap_or(rollout),
-                steering: self.steering.unwrap_or(steering),
+                operator: self.operator.unwrap_or(operator),
                 suspended: self.suspended.unwrap_or(suspended),
                 membership_held: self.membership_held.unwrap_or(membership_held),
                 clusters,

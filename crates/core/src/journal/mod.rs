@@ -48,7 +48,7 @@ pub struct Entry {
 }
 
 /// The version of the format of entries. A reader rejects another version.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// A body with the version of its format, as it is written.
 #[derive(Serialize)]
@@ -84,7 +84,6 @@ pub struct Whole {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beginning_lost: bool,
     /// The recorded plan.
-    #[serde(rename = "look")]
     pub recorded: RecordedPlan,
 }
 

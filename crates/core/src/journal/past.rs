@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{Body, Entry, RecordedPlan};
 use crate::explain::Durations;
-use crate::plan::{Attribution, Decision, Direction, RolloutVerdict, Steering, Stop};
+use crate::plan::{Attribution, Decision, Direction, OperatorInput, RolloutVerdict, Stop};
 
 /// Returns the recorded plan at a time, and its entry; `None`: nothing was recorded before that time, or the entry
 /// cannot be read.
@@ -60,7 +60,6 @@ pub struct PastRollout {
     /// Clusters that failed at any time, with the first reason of each.
     pub failed: BTreeMap<String, String>,
     /// The operator actions and approvals, oldest first.
-    #[serde(rename = "words")]
     pub actions: Vec<RecordedAction>,
 }
 
@@ -194,14 +193,14 @@ fn why(stop: &Stop) -> String {
 /// Returns the operator actions and approvals that apply, oldest first.
 #[must_use]
 pub fn operator_actions(recorded: &RecordedPlan) -> Vec<(String, &Attribution)> {
-    let Steering {
+    let OperatorInput {
         paused,
         aborted,
         skipped,
         skipped_stages,
         promoted,
         retries,
-    } = &recorded.input.steering;
+    } = &recorded.input.operator;
     let mut actions: Vec<(String, &Attribution)> = Vec::new();
     actions.extend(paused.iter().map(|attribution| ("pause".to_owned(), attribution)));
     actions.extend(
@@ -215,9 +214,9 @@ pub fn operator_actions(recorded: &RecordedPlan) -> Vec<(String, &Attribution)> 
         ("promote stage", promoted),
         ("approve stage", &recorded.input.rollout.approvals),
     ];
-    for (what, words) in named {
+    for (what, attributions) in named {
         actions.extend(
-            words
+            attributions
                 .iter()
                 .map(|(name, attribution)| (format!("{what} {name}"), attribution)),
         );

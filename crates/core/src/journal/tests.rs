@@ -333,7 +333,7 @@ fn an_admission_above_the_limit_is_found_though_all_hashes_match() {
         if let Decision::Hold { .. } = decision {
             *decision = Decision::Start {
                 entries: vec!["app".into()],
-                to: crate::plan::To::Release,
+                to: crate::plan::AdmittedRelease::Release,
             };
         }
     }
@@ -490,15 +490,15 @@ fn an_undone_operator_action_has_an_end() {
     };
     for (seconds, paused) in [(1, Some(attribution)), (2, None)] {
         input.now = t(1_000 + seconds);
-        input.steering.paused = paused;
+        input.operator.paused = paused;
         journal.record(1, &input);
     }
-    let words: BTreeMap<String, Option<Timestamp>> = past::rollouts(&journal.entries)[0]
+    let actions: BTreeMap<String, Option<Timestamp>> = past::rollouts(&journal.entries)[0]
         .actions
         .iter()
         .map(|action| (action.what.clone(), action.until))
         .collect();
-    assert_eq!(words["pause"], Some(t(1_002)));
+    assert_eq!(actions["pause"], Some(t(1_002)));
 }
 
 /// The size of the journal of a rollout over two hundred clusters with long names: the figures of ADR 33.
@@ -565,7 +565,7 @@ fn retried() -> Journal {
     fates(&mut world, crate::simulate::Fate::Fails);
     rolled(&mut world, &mut journal, 1, 300);
     fates(&mut world, crate::simulate::Fate::Healthy);
-    world.steering.retries.push(crate::plan::Retry {
+    world.operator.retries.push(crate::plan::Retry {
         cluster: Some("b".into()),
         stage: None,
         attribution: crate::plan::Attribution {
@@ -599,7 +599,7 @@ fn an_undecided_admission_to_the_same_target_is_found() {
     let expected = "cluster b was admitted again to the same target without a decision in the rollout since";
     let sound = retried();
     // No retry was requested, so no plan decided it.
-    let unrequested = forged(&sound, |_, _, recorded| recorded.input.steering.retries.clear());
+    let unrequested = forged(&sound, |_, _, recorded| recorded.input.operator.retries.clear());
     let flaws = unrequested.flaws(&unrequested.chain());
     assert!(flaws.len() == 1 && flaws[0].contains(expected), "{flaws:#?}");
     // One decision, and two admissions.
@@ -652,25 +652,25 @@ fn a_removed_sync_and_a_removed_entry_are_no_flaw() {
 fn an_entry_of_another_version_is_rejected_whatever_its_body() {
     let mut journal = approved();
     let body = journal.entries[0].body.clone();
-    assert!(body.starts_with("{\"version\":1,"), "{body}");
+    assert!(body.starts_with("{\"version\":2,"), "{body}");
     for other in [
-        body.replacen("\"version\":1", "\"version\":2", 1),
-        r#"{"version": 2, "body": [{"of": "a form to come"}]}"#.to_owned(),
+        body.replacen("\"version\":2", "\"version\":3", 1),
+        r#"{"version": 3, "body": [{"of": "a form to come"}]}"#.to_owned(),
     ] {
-        assert_eq!(Body::read(&other), Err(NotReadable::Version(2)));
+        assert_eq!(Body::read(&other), Err(NotReadable::Version(3)));
     }
     // The format without a version is rejected.
-    let without = body.replacen("\"version\":1,", "", 1);
+    let without = body.replacen("\"version\":2,", "", 1);
     assert!(matches!(Body::read(&without), Err(NotReadable::Form(_))));
-    journal.entries[0].body = body.replacen("\"version\":1", "\"version\":2", 1);
+    journal.entries[0].body = body.replacen("\"version\":2", "\"version\":3", 1);
     let entries = journal.entries.clone();
-    assert_eq!(resume(&entries).err(), Some(NotReadable::Version(2)));
+    assert_eq!(resume(&entries).err(), Some(NotReadable::Version(3)));
     let flaws = journal.flaws(&journal.chain());
-    let named = "1: has format version 2; this program reads version 1";
+    let named = "1: has format version 3; this program reads version 2";
     assert!(flaws.iter().any(|flaw| flaw == named), "{flaws:#?}");
 }
 
-/// Journals on disk have these names: a renamed type, variant or field keeps its serialised name.
+/// Journals on disk have these names: to change one is to change the version.
 #[test]
 fn the_serialised_names_are_those_of_journals_on_disk() {
     let attribution = crate::plan::Attribution {
@@ -687,21 +687,21 @@ fn the_serialised_names_are_those_of_journals_on_disk() {
     for (written, expected) in [
         (
             serde_json::to_value(retry).unwrap(),
-            serde_json::json!({"word": {"by": "jane", "reason": "why", "at": t(0)}}),
+            serde_json::json!({"attribution": {"by": "jane", "reason": "why", "at": t(0)}}),
         ),
         (
             serde_json::to_value(applied).unwrap(),
-            serde_json::json!({"held": {"since": t(0)}}),
+            serde_json::json!({"applied": {"since": t(0)}}),
         ),
         (
             serde_json::to_value([RolloutVerdict::InProgress, RolloutVerdict::Succeeded]).unwrap(),
-            serde_json::json!(["rolls", "through"]),
+            serde_json::json!(["inProgress", "succeeded"]),
         ),
     ] {
         assert_eq!(written, expected);
     }
     let body = &approved().entries[0].body;
     let body: serde_json::Value = serde_json::from_str(body).unwrap();
-    let plan = &body["body"]["whole"]["look"]["plan"];
-    assert_eq!(plan["verdict"], "rolls", "{body}");
+    let plan = &body["body"]["whole"]["recorded"]["plan"];
+    assert_eq!(plan["verdict"], "inProgress", "{body}");
 }

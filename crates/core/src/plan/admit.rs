@@ -11,15 +11,15 @@ use super::retry;
 use super::slots::SlotBudget;
 use super::stages::{Direction, StageWait, Stop, Tally};
 use super::state::{Class, ClusterState, Slot};
-use super::types::{Decision, HoldReason, PlanInput, To};
-use super::walk::{Stage, continues_on_failure, stage_of};
+use super::types::{AdmittedRelease, Decision, HoldReason, PlanInput};
+use super::walk::{StageState, continues_on_failure, stage_of};
 use crate::digest::{hash64, spread};
 use crate::window::Opening;
 
 /// The input of admission, except for the cluster itself.
 pub(super) struct Admitter<'a> {
     input: &'a PlanInput,
-    stages: &'a [Stage],
+    stages: &'a [StageState],
     tally: Tally,
     /// Why nothing starts in the whole group.
     stop: Option<HoldReason>,
@@ -41,7 +41,12 @@ type Hold = (HoldReason, Option<Timestamp>);
 type HoldCheck<'a> = fn(&Admitter<'a>, &ClusterState<'a>, &Candidate) -> Option<Hold>;
 
 impl<'a> Admitter<'a> {
-    pub(super) fn new(input: &'a PlanInput, stages: &'a [Stage], tally: Tally, stop: Option<&Stop>) -> Self {
+    pub(super) fn new(
+        input: &'a PlanInput,
+        stages: &'a [StageState],
+        tally: Tally,
+        stop: Option<&Stop>,
+    ) -> Self {
         Self {
             input,
             stages,
@@ -108,7 +113,7 @@ impl<'a> Admitter<'a> {
     fn candidate(&self, state: &ClusterState<'a>, begun: bool, openings: &mut Openings<'a>) -> Candidate {
         let cluster = state.cluster;
         let stage = self.stages.get(stage_of(self.input, state));
-        let open_since = stage.and_then(Stage::open_since);
+        let open_since = stage.and_then(StageState::open_since);
         let joins = match open_since {
             None if state.lacks_known_good => missing_of_known_good(cluster),
             _ => None,
@@ -116,9 +121,13 @@ impl<'a> Admitter<'a> {
         let (to, begun, since) = match joins {
             Some(missing) => {
                 let begun = missing.len() < cluster.entries.len();
-                (To::LastKnownGood, begun, Some(self.input.rollout.started_at))
+                (
+                    AdmittedRelease::LastKnownGood,
+                    begun,
+                    Some(self.input.rollout.started_at),
+                )
             }
-            None => (To::Release, begun, open_since),
+            None => (AdmittedRelease::Release, begun, open_since),
         };
         Candidate {
             to,
@@ -144,7 +153,7 @@ impl<'a> Admitter<'a> {
                     .then_some((HoldReason::GroupSuspended, None))
             },
             |admitter, _, _| {
-                let attribution = admitter.input.steering.paused.as_ref()?;
+                let attribution = admitter.input.operator.paused.as_ref()?;
                 Some((HoldReason::Paused(attribution.clone()), None))
             },
             |admitter, _, _| match &admitter.stop {
@@ -174,7 +183,7 @@ impl<'a> Admitter<'a> {
             return None;
         }
         let own = stage_of(self.input, state);
-        let waits = |(stage, found): (usize, &Stage)| Some((stage, found.wait.clone()?));
+        let waits = |(stage, found): (usize, &StageState)| Some((stage, found.wait.clone()?));
         let (stage, wait) = self.stages.iter().enumerate().take(own + 1).find_map(waits)?;
         let until = match &wait {
             StageWait::Gate { until, .. } => *until,
@@ -186,7 +195,7 @@ impl<'a> Admitter<'a> {
     /// Checks windows and jitter. A window that closes before the jitter is over also ends that wait. An admission that
     /// has begun is completed even in a closed window, since half a release is worse than either.
     fn time_waits(&self, _: &ClusterState<'a>, candidate: &Candidate) -> Option<Hold> {
-        let has_started = candidate.begun && candidate.to == To::Release;
+        let has_started = candidate.begun && candidate.to == AdmittedRelease::Release;
         if !candidate.opening.is_open && !has_started {
             return Some((HoldReason::WindowClosed, candidate.opening.changes_at));
         }
@@ -251,7 +260,7 @@ impl<'a> Admitter<'a> {
         decisions: &mut [Option<Decision>],
         budget: &mut SlotBudget,
     ) -> bool {
-        if self.input.steering.retries.is_empty() || retry::stop(self.input).is_some() {
+        if self.input.operator.retries.is_empty() || retry::stop(self.input).is_some() {
             return false;
         }
         let mut waits = false;
@@ -305,7 +314,7 @@ fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
 }
 
 /// Returns the hold reason of each cluster when the rollout is stopped.
-fn hold_of(stop: &Stop, stages: &[Stage]) -> HoldReason {
+fn hold_of(stop: &Stop, stages: &[StageState]) -> HoldReason {
     match stop {
         Stop::TooManyFailures { stage, .. } => HoldReason::TooManyFailures { stage: *stage },
         Stop::GateFailed { stage, .. } => HoldReason::StageWaits {
@@ -320,8 +329,8 @@ fn hold_of(stop: &Stop, stages: &[Stage]) -> HoldReason {
 }
 
 /// Returns why the rollout is stopped, if it is: an operator aborted it, too many clusters failed, or a gate failed.
-pub(super) fn stop(input: &PlanInput, stages: &[Stage], tally: Tally) -> Option<Stop> {
-    if let Some(attribution) = &input.steering.aborted {
+pub(super) fn stop(input: &PlanInput, stages: &[StageState], tally: Tally) -> Option<Stop> {
+    if let Some(attribution) = &input.operator.aborted {
         return Some(Stop::Aborted(attribution.clone()));
     }
     if continues_on_failure(input) {

@@ -4,12 +4,12 @@ use jiff::Timestamp;
 
 use super::entry::{missing, missing_of_known_good};
 use super::state::ClusterState;
-use super::types::{Decision, To};
+use super::types::{AdmittedRelease, Decision};
 use crate::window::Opening;
 
 /// A cluster that may start, and the release it would start with.
 pub(super) struct Candidate {
-    pub(super) to: To,
+    pub(super) to: AdmittedRelease,
     /// Whether its admission has begun before.
     pub(super) begun: bool,
     /// When the jitter of the cluster is over; `None`: its stage has not opened.
@@ -24,8 +24,8 @@ impl Candidate {
     /// The decision to start it.
     pub(super) fn start(&self, state: &ClusterState<'_>) -> Decision {
         let entries = match self.to {
-            To::Release => missing(state.cluster).cloned().collect(),
-            To::LastKnownGood => {
+            AdmittedRelease::Release => missing(state.cluster).cloned().collect(),
+            AdmittedRelease::LastKnownGood => {
                 let missing = missing_of_known_good(state.cluster).unwrap_or_default();
                 missing.into_iter().cloned().collect()
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::entry::{
-    Clock, EntryProgress, EntryState, failure, is_at_work, is_healthy, is_in_trouble, soaks_until,
+    Clock, EntryProgress, EntryState, failure, has_health_problem, is_at_work, is_healthy, soaks_until,
 };
 use super::stages::{Attribution, Direction};
 use super::state::{Class, ClusterState, Failed, Slot};
@@ -62,7 +62,7 @@ fn classify<'a>(
         cluster,
         changes_at: classifier.changes_at(&class),
         skipped: skipped.is_some(),
-        broken: matches!(class, Class::Done) && syncs().any(is_in_trouble),
+        broken: matches!(class, Class::Done) && syncs().any(has_health_problem),
         unhealthy: ready && syncs().any(|sync| !is_healthy(sync)),
         lacks_known_good: entries.iter().any(EntryState::lacks_known_good),
         class,
@@ -100,16 +100,16 @@ impl<'a> Classifier<'a, '_> {
     /// Returns who skipped the cluster in this rollout: on its own, or with its stage before this release was admitted
     /// there.
     fn skipped_by(&self, name: &str) -> Option<&'a Attribution> {
-        let steering = &self.input.steering;
+        let operator = &self.input.operator;
         let of_stage = || {
             let stage = self.input.strategy.stages.get(self.cluster.stage)?;
-            let attribution = steering.skipped_stages.get(&stage.name)?;
+            let attribution = operator.skipped_stages.get(&stage.name)?;
             let mut syncs = self.entries.iter().filter_map(|entry| entry.sync);
             // An immediate rollback has no stages.
             let counts = self.input.rollout.direction != Direction::BackAtOnce;
             (counts && !syncs.any(|sync| self.is_ours(sync))).then_some(attribution)
         };
-        steering.skipped.get(name).or_else(of_stage)
+        operator.skipped.get(name).or_else(of_stage)
     }
 
     fn class(&self) -> Class {

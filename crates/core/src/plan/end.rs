@@ -77,7 +77,9 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::plan::{Attribution, FailureReason, Gate, StagePlan, StageRecord, Stop, Tally, To};
+    use crate::plan::{
+        AdmittedRelease, Attribution, FailureReason, Gate, StagePlan, StageRecord, Stop, Tally,
+    };
 
     fn attribution() -> Attribution {
         Attribution {
@@ -145,7 +147,7 @@ mod tests {
         };
         let starts = Decision::Start {
             entries: Vec::new(),
-            to: To::Release,
+            to: AdmittedRelease::Release,
         };
         let soaks = Decision::Soaking {
             until: Timestamp::UNIX_EPOCH,

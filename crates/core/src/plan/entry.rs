@@ -81,7 +81,7 @@ impl Clock {
         };
         if !at_target || self.is_soaked(applied) {
             EntryProgress::Finished
-        } else if applied.trouble.is_some() {
+        } else if applied.problem.is_some() {
             EntryProgress::Failing
         } else {
             let until = applied.healthy_since().map(|since| since.checked_add(self.soak));
@@ -137,9 +137,9 @@ pub(super) fn failure(sync: &ObservedSync) -> Failed {
             retry_at,
         } => (reason.clone(), message.clone(), *retry_at),
         Progress::Applied(Applied {
-            trouble: Some(trouble),
+            problem: Some(problem),
             ..
-        }) => (trouble.reason.clone(), trouble.message.clone(), None),
+        }) => (problem.reason.clone(), problem.message.clone(), None),
         Progress::Working | Progress::Applied(_) => (String::new(), String::new(), None),
     };
     Failed {
@@ -181,6 +181,6 @@ pub(super) fn is_healthy(sync: &ObservedSync) -> bool {
     matches!(&sync.progress, Progress::Applied(applied) if applied.healthy_since().is_some())
 }
 
-pub(super) fn is_in_trouble(sync: &ObservedSync) -> bool {
-    matches!(&sync.progress, Progress::Applied(applied) if applied.trouble.is_some())
+pub(super) fn has_health_problem(sync: &ObservedSync) -> bool {
+    matches!(&sync.progress, Progress::Applied(applied) if applied.problem.is_some())
 }

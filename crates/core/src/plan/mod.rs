@@ -43,7 +43,7 @@ use classify::classify_all;
 use jiff::Timestamp;
 pub use leaving::{LeavingCause, LeavingSync, RemovalDecision, RemovalHold};
 pub use overlap::{left_over, overlap};
-pub(crate) use report::{Bucket, bucket, trouble_when_done};
+pub(crate) use report::{Bucket, bucket, health_problem_when_done};
 pub use report::{Counts, Report};
 pub use retry::{PendingRetry, REQUEST_RESOLUTION, began_before};
 pub use stages::*;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use starling_api::{RolloutStatus, StageStatus, StageTaskType, TaskResult, TaskStatus};
 
-use super::stages::{Finding, Gate, GateRecord, StagePhase, StagePlan, StageRecord, StageWait};
+use super::stages::{Gate, GateRecord, GateResult, StagePhase, StagePlan, StageRecord, StageWait};
 use super::types::Plan;
 
 /// Returns the records of the stages of a rollout in status, by name. What cannot be parsed was not written by Starling
@@ -35,9 +35,9 @@ fn gate_record(task: &TaskStatus) -> Option<GateRecord> {
             (effect, _) => Gate::Effect(effect),
         },
         begun_at: task.start_time.parse().ok()?,
-        found: task.result.map(|result| match result {
-            TaskResult::Passed => Finding::Passed,
-            TaskResult::Failed => Finding::Failed {
+        result: task.result.map(|result| match result {
+            TaskResult::Passed => GateResult::Passed,
+            TaskResult::Failed => GateResult::Failed {
                 message: task.message.clone(),
             },
         }),
@@ -83,10 +83,10 @@ fn task_status(record: &GateRecord) -> TaskStatus {
         Gate::Approval => (StageTaskType::Approval, None),
         Gate::Effect(effect) => (effect, None),
     };
-    let (result, message) = match &record.found {
+    let (result, message) = match &record.result {
         None => (None, ""),
-        Some(Finding::Passed) => (Some(TaskResult::Passed), ""),
-        Some(Finding::Failed { message }) => (Some(TaskResult::Failed), message.as_str()),
+        Some(GateResult::Passed) => (Some(TaskResult::Passed), ""),
+        Some(GateResult::Failed { message }) => (Some(TaskResult::Failed), message.as_str()),
     };
     TaskStatus {
         type_,
@@ -127,12 +127,12 @@ mod tests {
 
     #[test]
     fn records_are_read_as_they_were_written() {
-        let gate = |gate, found| GateRecord {
+        let gate = |gate, result| GateRecord {
             gate,
             begun_at: t(7),
-            found,
+            result,
         };
-        let failed = Finding::Failed {
+        let failed = GateResult::Failed {
             message: "no".to_owned(),
         };
         let record = StageRecord {
@@ -140,7 +140,7 @@ mod tests {
             completed_at: Some(t(2)),
             passed_at: Some(t(3)),
             before: vec![
-                gate(Gate::Effect(StageTaskType::Webhook), Some(Finding::Passed)),
+                gate(Gate::Effect(StageTaskType::Webhook), Some(GateResult::Passed)),
                 gate(Gate::Effect(StageTaskType::Job), Some(failed)),
             ],
             after: vec![

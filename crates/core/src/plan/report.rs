@@ -6,7 +6,9 @@ use jiff::Timestamp;
 use starling_api::RolloutPhase;
 
 use super::stages::{Direction, Gate, RolloutVerdict, StagePhase, StagePlan, StageWait, Stop};
-use super::types::{ClusterView, Decision, FailureReason, HoldReason, Plan, PlanInput, Progress, Trouble};
+use super::types::{
+    ClusterView, Decision, FailureReason, HealthProblem, HoldReason, Plan, PlanInput, Progress,
+};
 
 /// The selected clusters by state; every cluster counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,7 +124,7 @@ impl Plan {
             .iter()
             .filter(|(_, decision)| matches!(decision, Decision::Done));
         done.filter_map(|(name, _)| {
-            let (reason, message) = trouble_when_done(input.clusters.get(name)?)?;
+            let (reason, message) = health_problem_when_done(input.clusters.get(name)?)?;
             Some((name.clone(), reason.to_owned(), message.to_owned(), None))
         })
         .collect()
@@ -132,7 +134,7 @@ impl Plan {
         let mut busy = vec![false; self.stages.len()];
         let mut ends: Vec<Option<Timestamp>> = vec![None; self.stages.len()];
         let decisions = self.decisions.iter();
-        for (name, decision) in decisions.filter(|(name, _)| !input.steering.skipped.contains_key(*name)) {
+        for (name, decision) in decisions.filter(|(name, _)| !input.operator.skipped.contains_key(*name)) {
             let place = input.clusters.get(name).map_or(0, |cluster| cluster.stage);
             let (Some(busy), Some(end)) = (busy.get_mut(place), ends.get_mut(place)) else {
                 continue;
@@ -175,7 +177,7 @@ impl Plan {
     }
 
     fn phase(&self, input: &PlanInput, counts: Counts) -> RolloutPhase {
-        let held_by_people = input.suspended || input.membership_held || input.steering.paused.is_some();
+        let held_by_people = input.suspended || input.membership_held || input.operator.paused.is_some();
         match &self.verdict {
             RolloutVerdict::Succeeded => return RolloutPhase::Succeeded,
             RolloutVerdict::Stopped(Stop::Aborted(_)) => return RolloutPhase::Failed,
@@ -342,7 +344,7 @@ impl Plan {
             .map(|(name, reason, message, since)| (2, name, reason, message, since))
             .collect();
         for (name, decision) in &self.decisions {
-            if let Some((rank, reason, message, since)) = trouble(decision) {
+            if let Some((rank, reason, message, since)) = problem(decision) {
                 problems.push((rank, name.clone(), reason.to_owned(), message, since));
             }
         }
@@ -355,7 +357,7 @@ impl Plan {
 }
 
 /// Returns the problem of a cluster with this decision: severity, reason, message, since.
-fn trouble(decision: &Decision) -> Option<(u8, &str, String, Option<Timestamp>)> {
+fn problem(decision: &Decision) -> Option<(u8, &str, String, Option<Timestamp>)> {
     Some(match decision {
         Decision::Failed { reason, .. } => {
             let rank = u8::from(!matches!(reason, FailureReason::LostAfterAdmission));
@@ -415,14 +417,14 @@ fn trouble(decision: &Decision) -> Option<(u8, &str, String, Option<Timestamp>)>
 }
 
 /// Returns the reason and message of the first entry that broke after it was done.
-pub(crate) fn trouble_when_done(cluster: &ClusterView) -> Option<(&str, &str)> {
+pub(crate) fn health_problem_when_done(cluster: &ClusterView) -> Option<(&str, &str)> {
     cluster
         .entries
         .values()
         .filter_map(|view| view.observed.as_ref())
         .find_map(|sync| match &sync.progress {
             Progress::Applied(applied) => {
-                let Trouble { reason, message } = applied.trouble.as_ref()?;
+                let HealthProblem { reason, message } = applied.problem.as_ref()?;
                 Some((reason.as_str(), message.as_str()))
             }
             Progress::Working | Progress::Failing { .. } => None,

@@ -36,14 +36,14 @@ pub fn began_before(begun_at: Timestamp, requested_at: Timestamp) -> bool {
 
 /// Returns why no cluster may be retried now; `None`: a retry needs nothing but a slot.
 pub(super) fn stop(input: &PlanInput) -> Option<HoldReason> {
-    let steering = &input.steering;
+    let operator = &input.operator;
     if input.suspended {
         return Some(HoldReason::GroupSuspended);
     }
-    if let Some(attribution) = &steering.paused {
+    if let Some(attribution) = &operator.paused {
         return Some(HoldReason::Paused(attribution.clone()));
     }
-    if let Some(attribution) = &steering.aborted {
+    if let Some(attribution) = &operator.aborted {
         return Some(HoldReason::Aborted(attribution.clone()));
     }
     input.membership_held.then_some(HoldReason::MembershipHeld)
@@ -55,7 +55,7 @@ pub(super) fn due(input: &PlanInput, state: &ClusterState<'_>, stage: Option<&st
     if !matches!(state.class, Class::Failed(_)) {
         return None;
     }
-    let retries = input.steering.retries.iter();
+    let retries = input.operator.retries.iter();
     let requested_at = retries
         .filter(|retry| retry.cluster.as_ref().is_none_or(|cluster| cluster == state.name))
         .filter(|retry| retry.stage.as_ref().is_none_or(|of| Some(of.as_str()) == stage))

@@ -4,8 +4,8 @@ use super::candidate::Candidate;
 use super::stages::Direction;
 use super::stages::Tally;
 use super::state::ClusterState;
-use super::types::{HoldReason, PlanInput, To};
-use super::walk::Stage;
+use super::types::{AdmittedRelease, HoldReason, PlanInput};
+use super::walk::StageState;
 
 /// The free slots while they are given to clusters.
 pub(super) struct SlotBudget {
@@ -40,7 +40,8 @@ impl Counter {
             return true;
         };
         let has_slot = state.slot.is_some() || self.in_flight < slots;
-        let may_spread = candidate.begun || candidate.to == To::LastKnownGood || self.reached < slots;
+        let may_spread =
+            candidate.begun || candidate.to == AdmittedRelease::LastKnownGood || self.reached < slots;
         has_slot && may_spread
     }
 
@@ -51,16 +52,16 @@ impl Counter {
 
     fn take(&mut self, state: &ClusterState<'_>, candidate: &Candidate) {
         self.in_flight += usize::from(state.slot.is_none());
-        self.reached += usize::from(!candidate.begun && candidate.to == To::Release);
+        self.reached += usize::from(!candidate.begun && candidate.to == AdmittedRelease::Release);
         self.unavailable += usize::from(!state.is_unavailable(candidate.is_open));
     }
 }
 
 impl SlotBudget {
-    pub(super) fn new(input: &PlanInput, tally: Tally, stages: &[Stage]) -> Self {
+    pub(super) fn new(input: &PlanInput, tally: Tally, stages: &[StageState]) -> Self {
         let direction = input.rollout.direction;
         let reached = stages.iter().map(|stage| stage.reached).sum();
-        let of_stage = |stage: &Stage| Counter::of(stage.plan.tally, stage.reached, direction);
+        let of_stage = |stage: &StageState| Counter::of(stage.plan.tally, stage.reached, direction);
         let group = Counter::of(tally, reached, direction);
         Self {
             counters: std::iter::once(group)

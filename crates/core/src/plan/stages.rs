@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use starling_api::{IntOrPercent, OnFailure, OnUnreachable, RolloutDirection, StageTaskType};
 
-pub use crate::gate::Finding;
+pub use crate::gate::GateResult;
 use crate::window::Window;
 
 /// `rolloutStrategy`, parsed and validated.
@@ -158,13 +158,13 @@ pub struct GateRecord {
     pub begun_at: Timestamp,
     /// The result of an effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub found: Option<Finding>,
+    pub result: Option<GateResult>,
 }
 
 /// What operators requested in this rollout.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Steering {
+pub struct OperatorInput {
     /// Start nothing until the rollout is resumed.
     pub paused: Option<Attribution>,
     /// Start nothing more of this release.
@@ -192,7 +192,6 @@ pub struct Retry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
     /// Who requested it, why and when.
-    #[serde(rename = "word")]
     pub attribution: Attribution,
 }
 
@@ -292,11 +291,9 @@ impl StageWait {
 #[serde(rename_all = "camelCase")]
 pub enum RolloutVerdict {
     /// It continues, by itself or with the events that its decisions name.
-    #[serde(rename = "rolls")]
     InProgress,
     /// Every stage has passed, every reachable cluster holds the release, and no clusters vanished at once. Or the
     /// group has no clusters, and nothing stopped the rollout.
-    #[serde(rename = "through")]
     Succeeded,
     /// Nothing more starts until an operator acts or a failed cluster recovers.
     Stopped(Stop),

@@ -354,7 +354,7 @@ mod tests {
         for (strategy, expected) in [
             (
                 serde_json::json!({"windows": [{"allow": "Mon"}]}),
-                "rolloutStrategy.windows[0].allow: \"Mon\" is not days and times",
+                "rolloutStrategy.windows[0].allow: \"Mon\" is not a list of days and a time range",
             ),
             (
                 serde_json::json!({"windows": [{"allow": "Mon 09:00-10:00", "timeZone": "Berlin"}]}),

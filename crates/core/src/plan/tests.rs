@@ -50,7 +50,7 @@ fn degraded() -> Progress {
     Progress::Applied(Applied {
         since: None,
         longest: Duration::ZERO,
-        trouble: Some(Trouble {
+        problem: Some(HealthProblem {
             reason: "HealthCheckFailed".into(),
             message: "Deployment shop/web: Available: 0/1".into(),
         }),
@@ -138,7 +138,7 @@ pub(super) fn input(script: &str, max_concurrency: u32, max_failures: u32) -> Pl
             stages: BTreeMap::new(),
             approvals: BTreeMap::new(),
         },
-        steering: Steering::default(),
+        operator: OperatorInput::default(),
         suspended: false,
         membership_held: false,
         clusters: fleet(script),
@@ -293,7 +293,7 @@ fn entries_that_a_crash_left_out_are_admitted_in_the_same_slot() {
         plan.decisions["c001"],
         Decision::Start {
             entries: vec!["app".into()],
-            to: To::Release,
+            to: AdmittedRelease::Release,
         }
     );
 }
@@ -350,7 +350,7 @@ fn t33_a_group_whose_membership_is_held_has_not_succeeded() {
         assert_eq!(report.phase, RolloutPhase::Paused);
         assert_eq!(report.blocked_by[0].0, "MembershipHeld");
         let explanation = crate::explain::group("shop", &input, &plan);
-        assert_eq!(explanation.chain[0].reason, "MembershipHeld");
+        assert_eq!(explanation.blockers[0].reason, "MembershipHeld");
     }
 }
 
@@ -465,7 +465,7 @@ fn a_failure_stays_one_when_its_cluster_becomes_unreachable() {
 fn a_failing_entry_does_not_block_missing_entries() {
     let crds = Decision::Start {
         entries: vec!["crds".into()],
-        to: To::Release,
+        to: AdmittedRelease::Release,
     };
     for app in [unchanged(failing()), observed(NEW, 0, failing())] {
         let input = two_entries(app, observed(OLD, -10, held()), 1);
@@ -658,7 +658,7 @@ fn a_failure_in_a_skipped_stage_counts_only_if_this_release_was_admitted() {
             reason: "so".into(),
             at: t(0),
         };
-        input.steering.skipped_stages.insert(REST.into(), attribution);
+        input.operator.skipped_stages.insert(REST.into(), attribution);
         let planned = plan(&input);
         assert_eq!(planned.tally.failed, failed, "{release}");
         assert_eq!(planned.verdict, verdict, "{release}");
@@ -785,7 +785,7 @@ fn last_known_good_entries_are_completed_before_others_start() {
     assert_eq!(picture(&plan), "nS");
     let rest = Decision::Start {
         entries: vec!["crds".into()],
-        to: To::LastKnownGood,
+        to: AdmittedRelease::LastKnownGood,
     };
     assert_eq!(plan.decisions["c001"], rest);
 }
@@ -825,7 +825,7 @@ fn the_next_plan_is_at_the_end_of_a_soak_that_changes_a_state() {
     begun.strategy.limits.min_success_time = Duration::from_secs(100);
     // Paused while its admission was interrupted: it counts as begun until then.
     let mut paused = begun.clone();
-    paused.steering.paused = Some(Attribution {
+    paused.operator.paused = Some(Attribution {
         by: "jane".into(),
         reason: String::new(),
         at: t(0),
@@ -840,7 +840,7 @@ fn the_next_plan_is_at_the_end_of_a_soak_that_changes_a_state() {
     assert_eq!(picture(&plan(&begun)), "h");
     // A cluster that is done or has not begun waits for no soak.
     let mut done = input("o", 1, 0);
-    done.steering = paused.steering;
+    done.operator = paused.operator;
     assert_eq!(plan(&done).recheck_at, None);
 }
 
@@ -852,7 +852,7 @@ fn a_stage_does_not_advance_while_membership_is_held() {
     let begun = |gate| GateRecord {
         gate,
         begun_at: t(10),
-        found: None,
+        result: None,
     };
     let phase = |now, after: Vec<GateRecord>, held| {
         let mut input = input("d", 1, 0);
@@ -896,7 +896,7 @@ fn the_next_plan_is_at_the_end_of_a_timed_wait_once() {
         after: vec![GateRecord {
             gate: wait,
             begun_at: t(10),
-            found: None,
+            result: None,
         }],
         ..StageRecord::default()
     };

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::leaving::{LeavingSync, RemovalDecision};
 use super::stages::{
-    Attribution, RolloutVerdict, RolloutView, StagePlan, StageWait, Steering, Strategy, Tally,
+    Attribution, OperatorInput, RolloutVerdict, RolloutView, StagePlan, StageWait, Strategy, Tally,
 };
 
 /// Everything that a plan depends on.
@@ -23,7 +23,7 @@ pub struct PlanInput {
     /// The current rollout and its recorded state.
     pub rollout: RolloutView,
     /// What operators requested.
-    pub steering: Steering,
+    pub operator: OperatorInput,
     /// Whether the group is suspended: nothing starts.
     pub suspended: bool,
     /// Whether too many clusters left at once and an approval is required: nothing starts.
@@ -116,7 +116,6 @@ pub enum Progress {
     /// Not applied yet, without a failure: queued, in progress, or unreachable.
     Working,
     /// The member holds the target and, with `wait`, was healthy with it at least once.
-    #[serde(rename = "held")]
     Applied(Applied),
     /// The last attempt failed, or the target never became healthy: in backoff, or stalled.
     Failing {
@@ -140,21 +139,21 @@ pub struct Applied {
     pub longest: Duration,
     /// The current problem: an object failed, or was not healthy in time. A short interruption is not a problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trouble: Option<Trouble>,
+    pub problem: Option<HealthProblem>,
 }
 
 impl Applied {
     /// Returns since when the target is healthy; `None` while there is a problem, whatever `since` says.
     #[must_use]
     pub fn healthy_since(&self) -> Option<Timestamp> {
-        self.since.filter(|_| self.trouble.is_none())
+        self.since.filter(|_| self.problem.is_none())
     }
 }
 
 /// The problem of a target that is applied.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Trouble {
+pub struct HealthProblem {
     /// The reason, in CamelCase.
     pub reason: String,
     /// The message.
@@ -168,7 +167,7 @@ impl Progress {
         Self::Applied(Applied {
             since: Some(since),
             longest: Duration::ZERO,
-            trouble: None,
+            problem: None,
         })
     }
 }
@@ -205,7 +204,7 @@ pub enum Decision {
         /// The names of the entries that are not admitted to their target yet.
         entries: Vec<String>,
         /// The release to admit them to.
-        to: To,
+        to: AdmittedRelease,
     },
     /// The cluster failed, and an operator requested a retry: admit these entries again to the same target.
     Retry {
@@ -246,7 +245,7 @@ pub enum Decision {
 /// The release that a cluster is admitted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum To {
+pub enum AdmittedRelease {
     /// The release of the rollout.
     Release,
     /// The last known good release: the cluster is new, and its stage has not opened.

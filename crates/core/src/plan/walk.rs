@@ -6,14 +6,14 @@ use jiff::Timestamp;
 use starling_api::{OnFailure, OnUnreachable};
 
 use super::stages::{
-    Attribution, Direction, Finding, Gate, GateRecord, REST, StagePhase, StagePlan, StageRecord, StageRules,
-    StageWait, Tally,
+    Attribution, Direction, Gate, GateRecord, GateResult, REST, StagePhase, StagePlan, StageRecord,
+    StageRules, StageWait, Tally,
 };
 use super::state::{Class, ClusterState};
 use super::types::{HoldReason, PlanInput};
 
 /// A stage while the plan is computed.
-pub(super) struct Stage {
+pub(super) struct StageState {
     /// The stage as the plan has it.
     pub(super) plan: StagePlan,
     /// What the stage waits for, and with it the next one; `None`: it has passed.
@@ -22,7 +22,7 @@ pub(super) struct Stage {
     pub(super) reached: usize,
 }
 
-impl Stage {
+impl StageState {
     /// Returns since when the clusters of the stage may start.
     pub(super) fn open_since(&self) -> Option<Timestamp> {
         self.plan.record.opened_at.or(self.plan.record.passed_at)
@@ -78,7 +78,7 @@ pub(super) fn stage_of(input: &PlanInput, state: &ClusterState<'_>) -> usize {
 }
 
 /// Evaluates the stages in order. A stage that passes opens the next one within the same plan.
-pub(super) fn walk(input: &PlanInput, rules: &[StageRules], states: &[ClusterState<'_>]) -> Vec<Stage> {
+pub(super) fn walk(input: &PlanInput, rules: &[StageRules], states: &[ClusterState<'_>]) -> Vec<StageState> {
     let mut members: Vec<Vec<&ClusterState<'_>>> = vec![Vec::new(); rules.len()];
     for state in states {
         if let Some(stage) = members.get_mut(stage_of(input, state)) {
@@ -117,11 +117,11 @@ struct StageView<'a> {
 }
 
 impl StageView<'_> {
-    fn evaluate(&self, may_open: bool) -> Stage {
+    fn evaluate(&self, may_open: bool) -> StageState {
         let mut record = self.recorded();
         let tally = self.tally(record.passed_at.is_some());
         let (phase, wait) = self.advance(&mut record, may_open, &tally);
-        Stage {
+        StageState {
             reached: self.members.iter().filter(|member| member.is_reached()).count(),
             plan: StagePlan {
                 name: self.rules.name.clone(),
@@ -145,12 +145,12 @@ impl StageView<'_> {
         may_open: bool,
         tally: &Tally,
     ) -> (StagePhase, Option<StageWait>) {
-        let (now, steering, name) = (self.input.now, &self.input.steering, &self.rules.name);
-        if let Some(attribution) = self.of_stage(&steering.skipped_stages) {
+        let (now, operator, name) = (self.input.now, &self.input.operator, &self.rules.name);
+        if let Some(attribution) = self.of_stage(&operator.skipped_stages) {
             record.passed_at.get_or_insert(now);
             return (StagePhase::Skipped(attribution.clone()), None);
         }
-        if self.of_stage(&steering.promoted).is_some() {
+        if self.of_stage(&operator.promoted).is_some() {
             record.opened_at.get_or_insert(self.opens_at());
             record.passed_at.get_or_insert(now);
         }
@@ -272,7 +272,7 @@ impl StageView<'_> {
             let record = kept.unwrap_or(GateRecord {
                 gate: *gate,
                 begun_at: self.input.now,
-                found: None,
+                result: None,
             });
             let wait = self.wait_for(&record);
             records.push(record);
@@ -286,7 +286,7 @@ impl StageView<'_> {
     fn wait_for(&self, record: &GateRecord) -> Option<StageWait> {
         let gate = record.gate;
         let waits = |until| Some(StageWait::Gate { gate, until });
-        match (gate, &record.found) {
+        match (gate, &record.result) {
             (Gate::TimedWait(wait), _) => match record.begun_at.checked_add(wait) {
                 Ok(until) if until <= self.input.now => None,
                 Ok(until) => waits(Some(until)),
@@ -296,13 +296,12 @@ impl StageView<'_> {
                 Some(_) => None,
                 None => waits(None),
             },
-            (Gate::Effect(_), Some(Finding::Passed)) => None,
-            (Gate::Effect(_), Some(Finding::Failed { message })) => {
-                (!continues_on_failure(self.input)).then(|| StageWait::GateFailed {
+            (Gate::Effect(_), Some(GateResult::Passed)) => None,
+            (Gate::Effect(_), Some(GateResult::Failed { message })) => (!continues_on_failure(self.input))
+                .then(|| StageWait::GateFailed {
                     gate,
                     message: message.clone(),
-                })
-            }
+                }),
             (Gate::Effect(_), None) => waits(None),
         }
     }
@@ -351,7 +350,7 @@ impl StageView<'_> {
 }
 
 /// Returns the counts of the whole group.
-pub(super) fn whole(input: &PlanInput, states: &[ClusterState<'_>], stages: &[Stage]) -> Tally {
+pub(super) fn whole(input: &PlanInput, states: &[ClusterState<'_>], stages: &[StageState]) -> Tally {
     Tally {
         unavailable: stages.iter().map(|stage| stage.plan.tally.unavailable).sum(),
         ..tally(input, states.iter(), states.len())

@@ -26,9 +26,9 @@ impl OnRewrite {
     }
 }
 
-/// The facts about the two commits.
+/// How the two commits are related.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct Ancestry {
     /// Whether the found commit descends from the last one; `None`: unknown, or the history is too shallow. Only a
     /// branch with [`OnRewrite::Hold`] needs it.
     pub is_descendant: Option<bool>,
@@ -45,7 +45,7 @@ pub struct Rules {
 
 /// Why a Source keeps its last revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum HoldReason {
+pub enum KeepReason {
     /// The head of the branch does not descend from the last commit.
     HistoryRewritten,
     /// It is unknown whether the head descends from the last commit, and the Source requires it.
@@ -56,7 +56,7 @@ pub enum HoldReason {
     Downgrade,
 }
 
-impl HoldReason {
+impl KeepReason {
     /// Returns the reason as in status.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -69,7 +69,7 @@ impl HoldReason {
     }
 }
 
-impl fmt::Display for HoldReason {
+impl fmt::Display for KeepReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -87,7 +87,7 @@ pub enum AdvanceDecision {
         /// The last revision.
         keep: Revision,
         /// The reason.
-        reason: HoldReason,
+        reason: KeepReason,
         /// The found revision.
         found: Revision,
     },
@@ -102,7 +102,7 @@ pub fn advance(
     policy: &RefPolicy,
     last: Option<&Revision>,
     found: Revision,
-    facts: Facts,
+    ancestry: Ancestry,
     rules: Rules,
 ) -> AdvanceDecision {
     let Some(last) = last else {
@@ -112,7 +112,7 @@ pub fn advance(
         return AdvanceDecision::Unchanged;
     }
     let objection = match policy {
-        RefPolicy::Branch(_) => branch_objection(last, &found, facts, rules),
+        RefPolicy::Branch(_) => branch_objection(last, &found, ancestry, rules),
         RefPolicy::Tag(_) => tag_objection(last, &found, rules),
         RefPolicy::Semver(range) => semver_objection(range, last, &found, rules),
         RefPolicy::Commit(_) => None,
@@ -127,33 +127,38 @@ pub fn advance(
     }
 }
 
-fn branch_objection(last: &Revision, found: &Revision, facts: Facts, rules: Rules) -> Option<HoldReason> {
+fn branch_objection(
+    last: &Revision,
+    found: &Revision,
+    ancestry: Ancestry,
+    rules: Rules,
+) -> Option<KeepReason> {
     if last.name() != found.name() || rules.on_rewrite == OnRewrite::Follow {
         return None;
     }
-    match facts.is_descendant {
+    match ancestry.is_descendant {
         Some(true) => None,
-        Some(false) => Some(HoldReason::HistoryRewritten),
-        None => Some(HoldReason::AncestryUnknown),
+        Some(false) => Some(KeepReason::HistoryRewritten),
+        None => Some(KeepReason::AncestryUnknown),
     }
 }
 
-fn tag_objection(last: &Revision, found: &Revision, rules: Rules) -> Option<HoldReason> {
+fn tag_objection(last: &Revision, found: &Revision, rules: Rules) -> Option<KeepReason> {
     let moved = last.name() == found.name() && last.commit() != found.commit();
-    (moved && rules.on_rewrite == OnRewrite::Hold).then_some(HoldReason::TagMoved)
+    (moved && rules.on_rewrite == OnRewrite::Hold).then_some(KeepReason::TagMoved)
 }
 
 /// Compares versions, not names: `1.2.3` in addition to `v1.2.3` is the same version, and with another commit it is as
 /// suspicious as a moved tag. Build metadata counts, as in the choice of the highest version.
-fn semver_objection(range: &Range, last: &Revision, found: &Revision, rules: Rules) -> Option<HoldReason> {
+fn semver_objection(range: &Range, last: &Revision, found: &Revision, rules: Rules) -> Option<KeepReason> {
     // Without a version on both sides, the last revision is from another policy.
     let (before, now) = (parse_version(last.name())?, parse_version(found.name())?);
     match precedence(&now, &before).then_with(|| now.build.cmp(&before.build)) {
         Ordering::Greater => None,
         Ordering::Equal => (last.commit() != found.commit() && rules.on_rewrite == OnRewrite::Hold)
-            .then_some(HoldReason::TagMoved),
+            .then_some(KeepReason::TagMoved),
         // The commit may be the same: without the hold, the next lower version would look like an upgrade.
-        Ordering::Less => (range.matches(&before) && !rules.allow_downgrade).then_some(HoldReason::Downgrade),
+        Ordering::Less => (range.matches(&before) && !rules.allow_downgrade).then_some(KeepReason::Downgrade),
     }
 }
 
@@ -184,14 +189,20 @@ mod tests {
         Revision::new(name, CommitId::new(&format!("{n:0>40}")).unwrap())
     }
 
-    fn mk_facts(is_descendant: Option<bool>) -> Facts {
-        Facts { is_descendant }
+    fn ancestry(is_descendant: Option<bool>) -> Ancestry {
+        Ancestry { is_descendant }
     }
 
     /// Returns `move`, `unchanged` or the reason of a hold, and checks the fields of the decision.
-    fn outcome(policy: &RefPolicy, last: &str, found: &str, facts: Facts, rules: Rules) -> &'static str {
+    fn outcome(
+        policy: &RefPolicy,
+        last: &str,
+        found: &str,
+        ancestry: Ancestry,
+        rules: Rules,
+    ) -> &'static str {
         let (last, found) = (mk_revision(last), mk_revision(found));
-        match advance(policy, Some(&last), found.clone(), facts, rules) {
+        match advance(policy, Some(&last), found.clone(), ancestry, rules) {
             AdvanceDecision::Unchanged => {
                 assert_eq!(last, found);
                 "unchanged"
@@ -219,7 +230,7 @@ mod tests {
             RefPolicy::semver("1.x"),
         ] {
             let found = mk_revision("v1@1");
-            let decision = advance(&policy.unwrap(), None, found.clone(), Facts::default(), HOLD);
+            let decision = advance(&policy.unwrap(), None, found.clone(), Ancestry::default(), HOLD);
             assert_eq!(decision, AdvanceDecision::Move(found));
         }
     }
@@ -240,7 +251,7 @@ mod tests {
             ("dev@1", "main@1", None, HOLD, "move"),
             ("@1", "main@2", None, HOLD, "move"),
         ] {
-            let got = outcome(&policy, last, found, mk_facts(is_descendant), rules);
+            let got = outcome(&policy, last, found, ancestry(is_descendant), rules);
             assert_eq!(got, wanted, "{last} -> {found}, {is_descendant:?}, {rules:?}");
         }
     }
@@ -257,7 +268,7 @@ mod tests {
             ("v2@1", "v1@1", HOLD, "move"),
         ] {
             // A tag that moved forward has moved, too.
-            let got = outcome(&policy, last, found, mk_facts(Some(true)), rules);
+            let got = outcome(&policy, last, found, ancestry(Some(true)), rules);
             assert_eq!(got, wanted, "{last} -> {found}, {rules:?}");
         }
     }
@@ -294,7 +305,7 @@ mod tests {
             (range("1.x"), "main@1", "v1.1.0@2", HOLD, "move"),
             (range("1.x"), "@1", "v1.1.0@2", HOLD, "move"),
         ] {
-            let got = outcome(&policy, last, found, Facts::default(), rules);
+            let got = outcome(&policy, last, found, Ancestry::default(), rules);
             assert_eq!(got, wanted, "{policy}: {last} -> {found}, {rules:?}");
         }
     }
@@ -302,9 +313,15 @@ mod tests {
     #[test]
     fn a_commit_is_never_held() {
         let policy = RefPolicy::commit(&"0".repeat(40)).unwrap();
-        assert_eq!(outcome(&policy, "@1", "@0", mk_facts(Some(false)), HOLD), "move");
-        assert_eq!(outcome(&policy, "main@0", "@0", Facts::default(), HOLD), "move");
-        assert_eq!(outcome(&policy, "@0", "@0", Facts::default(), HOLD), "unchanged");
+        assert_eq!(outcome(&policy, "@1", "@0", ancestry(Some(false)), HOLD), "move");
+        assert_eq!(
+            outcome(&policy, "main@0", "@0", Ancestry::default(), HOLD),
+            "move"
+        );
+        assert_eq!(
+            outcome(&policy, "@0", "@0", Ancestry::default(), HOLD),
+            "unchanged"
+        );
     }
 
     #[test]
@@ -339,7 +356,7 @@ mod tests {
             policy in mk_policy(), last in mk_release(), found in mk_release(), is_descendant: Option<bool>,
         ) {
             let wanted = if last == found { AdvanceDecision::Unchanged } else { AdvanceDecision::Move(found.clone()) };
-            prop_assert_eq!(advance(&policy, Some(&last), found, mk_facts(is_descendant), FREE), wanted);
+            prop_assert_eq!(advance(&policy, Some(&last), found, ancestry(is_descendant), FREE), wanted);
         }
 
         #[test]
@@ -348,14 +365,14 @@ mod tests {
             is_descendant: Option<bool>, hold: bool, allow_downgrade: bool,
         ) {
             let on_rewrite = if hold { OnRewrite::Hold } else { OnRewrite::Follow };
-            let (facts, rules) = (mk_facts(is_descendant), Rules { on_rewrite, allow_downgrade });
-            match advance(&policy, Some(&last), found.clone(), facts, rules) {
+            let (ancestry, rules) = (ancestry(is_descendant), Rules { on_rewrite, allow_downgrade });
+            match advance(&policy, Some(&last), found.clone(), ancestry, rules) {
                 AdvanceDecision::Unchanged => prop_assert_eq!(last, found),
                 AdvanceDecision::Move(now) => {
-                    prop_assert_eq!(advance(&policy, Some(&now), found, facts, rules), AdvanceDecision::Unchanged);
+                    prop_assert_eq!(advance(&policy, Some(&now), found, ancestry, rules), AdvanceDecision::Unchanged);
                 }
                 hold @ AdvanceDecision::Hold { .. } => {
-                    prop_assert_eq!(advance(&policy, Some(&last), found, facts, rules), hold);
+                    prop_assert_eq!(advance(&policy, Some(&last), found, ancestry, rules), hold);
                 }
             }
         }
@@ -365,7 +382,7 @@ mod tests {
             let policy = RefPolicy::semver(">=0-0").unwrap();
             let mut last: Option<Revision> = None;
             for found in found {
-                let AdvanceDecision::Move(now) = advance(&policy, last.as_ref(), found, Facts::default(), HOLD) else { continue };
+                let AdvanceDecision::Move(now) = advance(&policy, last.as_ref(), found, Ancestry::default(), HOLD) else { continue };
                 if let Some(last) = &last {
                     let versions = (parse_version(now.name()).unwrap(), parse_version(last.name()).unwrap());
                     prop_assert!(precedence(&versions.0, &versions.1).is_ge(), "{last} -> {now}");

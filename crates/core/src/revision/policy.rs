@@ -35,7 +35,7 @@ pub struct RefFields<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// Not exactly one field is set.
-    #[error("spec.ref wants exactly one of branch, semver, tag and commit; set is {set}")]
+    #[error("spec.ref must set exactly one of branch, semver, tag and commit; set: {set}")]
     Count {
         /// The fields that are set, or `none`.
         set: String,

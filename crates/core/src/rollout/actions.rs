@@ -1,4 +1,4 @@
-//! What operators requested, as the machine takes it: which release, and which gates begin anew.
+//! The requests of operators as the machine takes them: another release, and gates that begin anew.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::next::Request;
 use super::observe::{Loaded, Need};
 use super::operator::OperatorActions;
-use crate::plan::{Finding, GateRecord, REQUEST_RESOLUTION, Retry, StageRecord, began_before};
+use crate::plan::{GateRecord, GateResult, REQUEST_RESOLUTION, Retry, StageRecord, began_before};
 
 /// An operator's request for another release.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,14 +21,14 @@ pub(super) enum ReleaseRequest {
 }
 
 impl ReleaseRequest {
-    /// The request that counts, with the release that its revision stands for: of a rollback and a release the later
-    /// one.
+    /// Returns the request that counts, with the release that its revision stands for: of a rollback and a release, the
+    /// later one.
     pub(super) fn of(actions: &OperatorActions, loaded: &Loaded) -> Result<Option<Self>, Need> {
-        let release = actions.release.as_ref().map(|word| word.at);
-        let Some((revision, word)) = &actions.rollback else {
+        let release = actions.release.as_ref().map(|attribution| attribution.at);
+        let Some((revision, attribution)) = &actions.rollback else {
             return Ok(release.map(|_| Self::ResumeHeld));
         };
-        if release.is_some_and(|at| at > word.at) {
+        if release.is_some_and(|at| at > attribution.at) {
             return Ok(Some(Self::ResumeHeld));
         }
         let Some(revision) = revision else {
@@ -40,7 +40,7 @@ impl ReleaseRequest {
         }))
     }
 
-    /// The request as [`super::next`] takes it; `None` where it cannot be fulfilled.
+    /// Returns the request as [`super::next`] takes it; `None` if it cannot be fulfilled.
     pub(super) fn known(&self) -> Option<Request<'_>> {
         match self {
             Self::RollBack(to) => Some(Request::RollBack(to.as_deref())),
@@ -49,7 +49,7 @@ impl ReleaseRequest {
         }
     }
 
-    /// Why it cannot be fulfilled, for people.
+    /// Returns why the request cannot be fulfilled, for status.
     pub(super) fn impossible(&self) -> Option<String> {
         match self {
             Self::Unknown(revision) => Some(format!("no stored release has revision {revision:?}")),
@@ -58,11 +58,10 @@ impl ReleaseRequest {
     }
 }
 
-/// The records of stages without those of gates that failed and that an operator wants to be retried: such a gate
-/// begins anew.
+/// Returns the records of stages without the failed gates that an operator requested to retry: such a gate begins anew.
 ///
-/// A request counts once its second is over ([`retry_counts_at`]): what begins then began after it, so that a try that
-/// fails at once is not taken for the one that the request is about.
+/// A request counts once its second is over ([`retry_counts_at`]). A gate that begins then began after the request, so
+/// an attempt that fails at once is not mistaken for the attempt that the request is about.
 #[must_use]
 pub fn without_retried(
     mut stages: BTreeMap<String, StageRecord>,
@@ -87,7 +86,7 @@ pub fn without_retried(
     stages
 }
 
-/// When the first of those requests counts whose second is not over.
+/// Returns when the first request counts whose second is not over.
 #[must_use]
 pub fn retry_counts_at(retries: &[Retry], now: Timestamp) -> Option<Timestamp> {
     let young = retries
@@ -100,7 +99,7 @@ pub fn retry_counts_at(retries: &[Retry], now: Timestamp) -> Option<Timestamp> {
 }
 
 fn is_retried(gate: &GateRecord, requested_at: Timestamp) -> bool {
-    matches!(gate.found, Some(Finding::Failed { .. })) && began_before(gate.begun_at, requested_at)
+    matches!(gate.result, Some(GateResult::Failed { .. })) && began_before(gate.begun_at, requested_at)
 }
 
 #[cfg(test)]
@@ -117,16 +116,16 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn gate(begun: i64, found: Option<Finding>) -> GateRecord {
+    fn gate(begun: i64, result: Option<GateResult>) -> GateRecord {
         GateRecord {
             gate: Gate::Effect(StageTaskType::Webhook),
             begun_at: t(begun),
-            found,
+            result,
         }
     }
 
     fn retry(at: i64, stage: Option<&str>, cluster: Option<&str>) -> Retry {
-        let word = Attribution {
+        let attribution = Attribution {
             by: "jane".into(),
             reason: "again".into(),
             at: t(at),
@@ -134,15 +133,15 @@ mod tests {
         Retry {
             cluster: cluster.map(str::to_owned),
             stage: stage.map(str::to_owned),
-            attribution: word,
+            attribution,
         }
     }
 
     #[test]
-    fn a_failed_gate_is_begun_anew_once_for_each_time_that_somebody_asks() {
-        let failed = || Some(Finding::Failed { message: "no".into() });
+    fn a_failed_gate_begins_anew_once_for_each_request() {
+        let failed = || Some(GateResult::Failed { message: "no".into() });
         let record = StageRecord {
-            after: vec![gate(5, Some(Finding::Passed)), gate(6, failed())],
+            after: vec![gate(5, Some(GateResult::Passed)), gate(6, failed())],
             ..StageRecord::default()
         };
         let stages = || BTreeMap::from([("canary".to_owned(), record.clone())]);
@@ -153,13 +152,13 @@ mod tests {
             (vec![retry(7, Some("canary"), None)], 1),
             (vec![retry(7, Some("eu"), None)], 2),
             (vec![retry(7, None, Some("eu-1"))], 2),
-            // The gate began after that: it is the new try, and it failed too.
+            // The gate began after that request: this is the new attempt, and it failed too.
             (vec![retry(5, None, None)], 2),
             (vec![retry(5, None, None), retry(6, None, None)], 1),
         ] {
             assert_eq!(left(&retries), expected, "{retries:?}");
         }
-        // Its second is not over: the new try would seem to have begun before it.
+        // The second of the request is not over: the new attempt would seem to have begun before it.
         let young = [retry(7, None, None)];
         let now = t(8) - SignedDuration::from_millis(1);
         assert_eq!(without_retried(stages(), &young, now)["canary"].after.len(), 2);

@@ -1,4 +1,4 @@
-//! The beginning of a rollout, and of the wait of a release.
+//! The beginning of a rollout, and the queue of releases.
 
 use std::sync::Arc;
 
@@ -13,19 +13,19 @@ use super::snapshot::ReleaseSnapshot;
 use super::status::has_succeeded;
 use crate::plan::{Direction, RolloutVerdict};
 
-/// A rollout that is to begin.
+/// A rollout to begin.
 pub(super) struct Beginning {
     pub(super) snapshot: Arc<ReleaseSnapshot>,
     pub(super) direction: Direction,
     /// The release that is held from now on.
     pub(super) hold: Option<String>,
     pub(super) cause: Cause,
-    /// How the rollout before it ends.
+    /// The outcome of the previous rollout.
     pub(super) previous: Option<Outcome>,
 }
 
 impl Beginning {
-    /// What is written before status names the rollout, and that status.
+    /// Returns the new status, the new rollout, and the writes that come before the status names the rollout.
     pub(super) fn begin(
         self,
         before: &SyncGroupStatus,
@@ -65,7 +65,7 @@ impl Beginning {
         status.held_release = hold.map(|held| hold_of(held, left.as_ref(), facts.offer, cause, facts.now));
         drop_overtaken(&mut status, facts.offer, &rollout.release, direction);
         status.rollout = Some(rollout.clone());
-        // Whoever waits for Ready must not see the condition of the last release while this one rolls.
+        // A client that waits for Ready must not read the condition of the last release during this rollout.
         let ready = ConditionUpdate {
             type_: READY,
             status: ConditionStatus::False,
@@ -82,8 +82,8 @@ impl Beginning {
     }
 }
 
-/// How a rollout ends by another one that begins. One that has succeeded has done so, also where status does not say
-/// it yet.
+/// Returns the outcome of a rollout that another one replaces. A rollout that has succeeded ends so, even if status
+/// does not say so yet.
 pub(super) fn outcome(
     status: &SyncGroupStatus,
     verdict: Option<&RolloutVerdict>,
@@ -99,7 +99,7 @@ pub(super) fn outcome(
     }
 }
 
-/// Puts the offered release into the queue.
+/// Adds the offered release to the queue.
 pub(super) fn enqueue(status: &mut SyncGroupStatus, offered: &ReleaseSnapshot) {
     status.queue.truncate(next::QUEUE - 1);
     status.queue.push(ReleaseStatus {
@@ -108,7 +108,7 @@ pub(super) fn enqueue(status: &mut SyncGroupStatus, offered: &ReleaseSnapshot) {
     });
 }
 
-/// Drops the queued releases that lose their turn by the one that begins.
+/// Removes the queued releases that lose their turn to the release that begins.
 fn drop_overtaken(status: &mut SyncGroupStatus, offer: &Offer, release: &str, direction: Direction) {
     let queue = status.queue.iter().map(|waiting| waiting.release.clone());
     let queue: Vec<String> = queue.collect();
@@ -118,7 +118,7 @@ fn drop_overtaken(status: &mut SyncGroupStatus, offer: &Offer, release: &str, di
     status.queue.drain(..dropped);
 }
 
-/// The release that is held: the one that is left, or what the Sources offer.
+/// Returns the held release: the release of the previous rollout, or the offer.
 fn hold_of(
     held: String,
     left: Option<&RolloutStatus>,
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn above_its_length_the_newest_of_the_queue_is_replaced() {
+    fn a_full_queue_replaces_its_newest_release() {
         let release = |digest: &str| ReleaseSnapshot {
             digest: digest.to_owned(),
             revisions: Vec::new(),

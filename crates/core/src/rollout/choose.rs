@@ -1,4 +1,4 @@
-//! Which release a pass goes on with, among those that are there.
+//! Chooses the release of a pass among the available releases.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use super::planned::Planned;
 use super::snapshot::ReleaseSnapshot;
 use crate::plan::{Direction, RolloutVerdict};
 
-/// What a pass does with the rollout in status.
+/// The choice of a pass.
 pub(super) struct Chosen {
     pub(super) next: Choice,
-    /// Why what is due cannot be done.
+    /// The reason why a due transition cannot be made.
     pub(super) stuck: Option<String>,
 }
 
-/// As [`Next`], with the release that begins.
+/// As [`Next`], with the snapshot of the release.
 pub(super) enum Choice {
-    /// It goes on.
+    /// Keep the current rollout.
     Keep,
-    /// It goes on, and the offered release joins the queue.
+    /// Keep the current rollout and queue the offered release.
     Enqueue,
-    /// Another rollout takes its place.
+    /// Start another rollout.
     Start {
         snapshot: Arc<ReleaseSnapshot>,
         direction: Direction,
@@ -36,8 +36,8 @@ pub(super) enum Choice {
 }
 
 impl Pass<'_, '_> {
-    /// Chooses what rolls next among the releases that are there. One that is not stored any more is passed over, so
-    /// that it does not keep a newer one from beginning.
+    /// Chooses the next release among the available releases. A release that is no longer stored is passed over, so
+    /// that it does not block a newer one.
     pub(super) fn choose(
         &self,
         status: &SyncGroupStatus,
@@ -68,8 +68,8 @@ impl Pass<'_, '_> {
                         cause,
                     },
                     None => {
-                        stuck = Some(format!("release {release} is not stored any more"));
-                        // What was passed over is no candidate any more, so it cannot be chosen again.
+                        stuck = Some(format!("release {release} is no longer stored"));
+                        // An absent release is no longer a candidate, so it cannot be chosen again.
                         if absent.insert(release) {
                             continue;
                         }
@@ -100,7 +100,7 @@ impl Pass<'_, '_> {
                 verdict: &planned.plan.verdict,
                 is_over: planned.plan.is_over(),
             }),
-            // Nothing of it can be admitted any more.
+            // A lost release cannot be admitted any more.
             (None, Some(lost)) => Some(Current {
                 release: &lost.release,
                 verdict: &RolloutVerdict::InProgress,
@@ -123,7 +123,7 @@ impl Pass<'_, '_> {
         })
     }
 
-    /// What rolls next by the plan of a rollout that has just begun, of which nobody requested anything yet.
+    /// Returns the next release by the plan of a rollout that has just begun, for which there are no requests yet.
     pub(super) fn next_by_itself(&self, planned: &Planned) -> Next {
         self.next(&planned.status, Some(planned), false, None, &BTreeSet::new())
     }

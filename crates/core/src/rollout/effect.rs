@@ -1,4 +1,4 @@
-//! What a transition asks to be written, in order.
+//! The effects of a transition, in order.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::gate::{Side, Task};
 use crate::journal::Draft;
 use crate::plan::LeavingCause;
 
-/// The leadership that a decision was made under. Until leaders are elected there is one, [`Epoch::NONE`].
+/// The leadership under which a decision was made. Until leaders are elected there is one, [`Epoch::NONE`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
@@ -21,20 +21,20 @@ impl Epoch {
     pub const NONE: Self = Self(0);
 }
 
-/// One write, and the leadership that asks for it.
+/// A write, and the leadership that decided it.
 #[derive(Clone, Debug)]
 pub struct Effect {
-    /// Whoever carries the effect out refuses it where a higher epoch is known.
+    /// The interpreter refuses the effect if it knows a higher epoch.
     pub epoch: Epoch,
-    /// What is written.
+    /// The write.
     pub action: Action,
 }
 
-/// What an effect writes. The order of the effects of a transition is part of its meaning: an effect is carried out
-/// only after those before it, so each variant says what it has to come before.
+/// The write of an effect. The order of the effects of a transition is part of its meaning: an effect is executed only
+/// after those before it, so each variant names what it precedes.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Appends to the journal of the group. Before anything that the plan decides: nothing is done that the journal
+    /// Appends to the journal of the group. Precedes everything that the plan decides: nothing happens that the journal
     /// does not explain.
     AppendJournal {
         /// `status.rollout.id`.
@@ -42,63 +42,63 @@ pub enum Action {
         /// The entry.
         draft: Box<Draft>,
     },
-    /// Stores a release. Before status names it: what status names can be rolled.
+    /// Stores a release. Precedes the status that names it: a release in status can be rolled out.
     StoreRelease {
         /// The rollout that stores it.
         rollout: i64,
         /// The release.
         snapshot: Arc<ReleaseSnapshot>,
     },
-    /// Records in the ledger that a rollout is about to begin, and how the previous one ends by that. Before status
-    /// names the rollout: an intent that status never reached is taken over by the next rollout of that number.
+    /// Records in the ledger that a rollout is about to begin, and the outcome of the previous one. Precedes the status
+    /// that names the rollout: the next rollout of that number takes over an intent that status never reached.
     RecordRollout(RolloutIntent),
     /// Writes the status of the group.
     WriteStatus(Box<StatusWrite>),
-    /// Records in the ledger how a rollout ended. After status says so; a crash in between is made good at the next
-    /// start.
+    /// Records the outcome of a rollout in the ledger. Follows the status that reports it; after a crash in between,
+    /// the next start records it.
     EndRollout {
         /// `status.rollout.id`.
         rollout: i64,
-        /// How it ended.
+        /// The outcome.
         outcome: Outcome,
     },
-    /// Evaluates these gates, and ends those that nothing waits for any more.
+    /// Evaluates these gates, and cancels the tasks of all others.
     EvaluateGates(Vec<OpenGate>),
-    /// Ends an admission in the ledger whose Sync never will: only the plan knows that its time is over.
+    /// Ends an admission in the ledger that its Sync cannot end: only the plan knows that its time is over.
     SettleAdmission {
-        /// Which one.
+        /// The admission.
         admission: AdmissionRef,
-        /// Why it failed: one CamelCase word.
+        /// The reason of the failure, in CamelCase.
         reason: String,
     },
-    /// Records in the ledger what is about to be admitted, in one transaction. Before any of it is admitted.
+    /// Records admissions in the ledger, in one transaction. Precedes all of them.
     RecordAdmissions(Vec<Admission>),
-    /// Writes Syncs. A Sync that cannot be written does not keep another from being written.
+    /// Writes Syncs. A Sync that cannot be written does not block the others.
     Admit(Vec<Admission>),
-    /// Removes Syncs, in this order. One that cannot be removed does not keep another from being removed.
+    /// Removes Syncs, in this order. A Sync that cannot be removed does not block the others.
     RemoveSyncs(Vec<Removal>),
-    /// Forgets what nothing refers to any more: releases that status does not name, and operator actions and approvals
-    /// of rollouts that the ledger has forgotten.
+    /// Deletes unused objects: releases that status does not name, and operator actions and approvals of rollouts that
+    /// the ledger no longer has.
     CollectGarbage {
         /// `status.rollout.id`.
         rollout: i64,
         /// Digests of the releases that status names.
         named: BTreeSet<String>,
     },
-    /// Computes what the rollout renders to, where an approval needs it and it is not known.
+    /// Computes the release digest of the rollout, if an approval needs it and it is not known.
     DigestRelease,
 }
 
-/// A gate that has begun, that another system decides, and that has no finding.
+/// A gate that has begun, that another system decides, and that has no result.
 #[derive(Clone, Debug)]
 pub struct OpenGate {
     /// The name of its stage.
     pub stage: String,
-    /// Before or after the clusters of the stage.
+    /// The side of the stage.
     pub side: Side,
     /// Its index in the list of that side.
     pub index: usize,
-    /// When it began.
+    /// The time at which it began.
     pub begun_at: Timestamp,
     /// The task of the strategy.
     pub task: Arc<Task>,
@@ -115,20 +115,20 @@ pub struct RolloutIntent {
     pub release: String,
     /// The revision of each entry.
     pub revisions: Vec<EntryRevision>,
-    /// When it begins.
+    /// The time at which it begins.
     pub started_at: Timestamp,
-    /// How the rollout before it ends; `None`: there is none.
+    /// The outcome of the previous rollout; `None`: there is none.
     pub previous: Option<Outcome>,
 }
 
-/// How a rollout ended.
+/// The outcome of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Every cluster that it waits for is done.
+    /// Every cluster that the rollout waits for is done.
     Succeeded,
-    /// Another release took its place first.
+    /// Another release replaced it first.
     Superseded,
-    /// It failed, and was rolled back.
+    /// The rollout failed and was rolled back.
     Failed,
 }
 
@@ -137,22 +137,24 @@ pub enum Outcome {
 pub struct StatusWrite {
     /// The whole status.
     pub status: SyncGroupStatus,
-    /// Why it has to be durable before the effects that follow; `None`: they do not depend on it, and it comes last.
+    /// Why the write must be durable before the effects that follow; `None`: they do not depend on it, and the write
+    /// comes last.
     pub durable: Option<Durable>,
 }
 
-/// Why a status has to be durable before the effects that follow.
+/// Why a status must be durable before the effects that follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durable {
-    /// It names a new rollout: what is admitted refers to that, and its number must not be given to another release.
+    /// Status names a new rollout: admissions refer to the rollout, and its number must not be given to another
+    /// release.
     RolloutBegan,
-    /// It queues a release that the Sources may not offer any more by the next pass.
+    /// Status queues a release that the Sources may no longer offer in the next pass.
     ReleaseQueued,
-    /// Times of stages and results of gates count from it: without it a crash would count them again.
+    /// Status has times of stages and results of gates: without it, a crash would count them from the start again.
     StagesRecorded,
 }
 
-/// One entry on one cluster that is admitted.
+/// The admission of one entry on one cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// Name of the Cluster.
@@ -167,26 +169,26 @@ pub struct Admission {
     pub target: String,
     /// The revision of the entry.
     pub revision: String,
-    /// When it is admitted.
+    /// The time of the admission.
     pub at: Timestamp,
-    /// The request that it is retried for; `None`: it is no retry.
+    /// The request that this is a retry for; `None`: it is not a retry.
     pub retried_for: Option<Timestamp>,
 }
 
-/// An admission that was made before.
+/// A reference to an earlier admission.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AdmissionRef {
     /// Name of the Cluster.
     pub cluster: String,
     /// Name of the entry.
     pub entry: String,
-    /// The rollout that admitted it, as its Sync tells.
+    /// The rollout that admitted it, as the Sync names it.
     pub rollout: String,
     /// Digest of the target.
     pub target: String,
 }
 
-/// A Sync that is removed.
+/// A Sync to remove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removal {
     /// Name of the Sync.
@@ -195,11 +197,11 @@ pub struct Removal {
     pub cluster: String,
     /// Name of its entry.
     pub entry: String,
-    /// The admission that it stands for, which ends with it; `None`: it was never admitted.
+    /// The admission of the Sync, which ends with it; `None`: it was never admitted.
     pub admission: Option<AdmissionRef>,
-    /// What happens to its objects.
+    /// The deletion policy of its objects.
     pub policy: DeletionPolicy,
-    /// Why it is removed. That a cluster is not selected is confirmed with the management cluster first: a cache may
-    /// lack it.
+    /// The cause of the removal. The interpreter asks the management cluster for a deselected cluster first, because a
+    /// cache may lack it.
     pub cause: LeavingCause,
 }

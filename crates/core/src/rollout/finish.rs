@@ -1,4 +1,4 @@
-//! What a plan that stays in force writes.
+//! The effects of a plan that stays in force.
 
 use std::collections::BTreeMap;
 
@@ -11,25 +11,27 @@ use super::observe::{Facts, Observations, Rolling};
 use super::planned::Planned;
 use super::status::has_succeeded;
 use crate::finalize::dependents_first;
-use crate::plan::{Decision, FailureReason, Gate, Plan, PlanInput, RemovalDecision, Report, To, record};
+use crate::plan::{
+    AdmittedRelease, Decision, FailureReason, Gate, Plan, PlanInput, RemovalDecision, Report, record,
+};
 
-/// Least time between two writes that say only that more clusters are done. A rollout over a thousand clusters would
+/// Minimum time between two writes that only report more clusters as done. A rollout over a thousand clusters would
 /// otherwise write its status a thousand times.
 const REPORT_INTERVAL: SignedDuration = SignedDuration::from_millis(250);
 
-/// Whether status has to remember something new of the stages before anything is admitted: time is counted from there.
+/// Whether status has new records of stages, which must be durable before anything is admitted: times count from there.
 pub(super) fn records_stages(before: &SyncGroupStatus, after: &SyncGroupStatus) -> bool {
     let recorded = |status: &SyncGroupStatus| status.rollout.as_ref().map(record::recorded);
     recorded(before) != recorded(after)
 }
 
-/// How long a report has to wait that only counts; `None`: it is due.
+/// Returns when a write is due that changes only counts; `None`: it is due now.
 pub(super) fn too_early(
     before: &SyncGroupStatus,
     after: &SyncGroupStatus,
     facts: &Facts<'_>,
 ) -> Option<Timestamp> {
-    // A rollout through a group without clusters is not over: that it is comes with the first of them.
+    // The rollout of a group without clusters is not over; its end is reported with the first cluster.
     let phase = |status: &SyncGroupStatus| {
         let rollout = status.rollout.as_ref();
         rollout.map(|rollout| (rollout.id, rollout.phase, status.clusters.total == 0))
@@ -38,13 +40,13 @@ pub(super) fn too_early(
         || before.observed_generation != after.observed_generation
         || before.last_known_good != after.last_known_good;
     let last = facts.reported_at.filter(|_| !says_more)?;
-    // A clock that was set back would put every report off until it is where it was.
+    // A clock that was set back would delay every report until it reaches the old time again.
     let due = last.checked_add(REPORT_INTERVAL).ok()?;
     (last <= facts.now && due > facts.now).then_some(due)
 }
 
-/// The actions that carry the plan out, in order: admissions are recorded before they are made, and removals come after
-/// them.
+/// Returns the actions that execute the plan, in order: admissions are recorded before they are made, and removals
+/// follow them.
 pub(super) fn actions(planned: &Planned, facts: &Facts<'_>, observed: &dyn Observations) -> Vec<Action> {
     let Planned {
         rolling, input, plan, ..
@@ -62,8 +64,7 @@ pub(super) fn actions(planned: &Planned, facts: &Facts<'_>, observed: &dyn Obser
     actions
 }
 
-/// Whether the rollout is over by its report. In a group without clusters there is nothing to roll out yet: its rollout
-/// begins with the first of them.
+/// Whether the rollout is over by its report. The rollout of a group without clusters begins with the first cluster.
 fn is_over(report: &Report) -> bool {
     report.phase == RolloutPhase::Succeeded && report.counts.total > 0
 }
@@ -84,26 +85,25 @@ fn succeeded(rollout: i64) -> Action {
     }
 }
 
-/// The success of a rollout that goes on because a cluster joined. It comes before the status that no longer tells of
-/// it: where the answer to the write that did was lost, the ledger does not know yet. Recorded twice, the first end
-/// counts.
+/// Returns the recorded success of a rollout that continues because a cluster joined. It precedes the status that no
+/// longer reports the success: if the response to that status write was lost, the ledger does not have the success yet.
+/// Of two records, the first one counts.
 pub(super) fn resumed(report: &Report, before: &SyncGroupStatus, rollout: i64) -> Option<Action> {
     (was_over(before, rollout) && !is_over(report)).then(|| succeeded(rollout))
 }
 
-/// The success of a rollout that status reports for the first time.
+/// Returns the success of a rollout that status reports for the first time.
 pub(super) fn succeeds(report: &Report, before: &SyncGroupStatus, rollout: i64) -> Option<Action> {
     (is_over(report) && !was_over(before, rollout)).then(|| succeeded(rollout))
 }
 
-/// The digest of what the rollout renders to, where an approval needs it.
+/// Returns the computation of the release digest, if an approval needs it.
 pub(super) fn digest(report: &Report, input: &PlanInput) -> Option<Action> {
     let needed = needs_digest(input) && report.phase != RolloutPhase::Succeeded;
     needed.then_some(Action::DigestRelease)
 }
 
-/// Whether somebody has to approve what the rollout renders to. Without clusters the digest would cover nothing that
-/// comes with them.
+/// Whether the release needs an approval. Without clusters, the digest would not cover the objects of later clusters.
 fn needs_digest(input: &PlanInput) -> bool {
     let mut stages = input.strategy.stages.iter();
     let approved = stages.any(|stage| {
@@ -116,8 +116,8 @@ fn needs_digest(input: &PlanInput) -> bool {
     approved && !input.membership_held && !input.clusters.is_empty()
 }
 
-/// Admissions that failed by time: nobody else notices that. They are settled before status reports them. What another
-/// process has settled is settled once more, which changes nothing: only the first end counts.
+/// Returns the ends of admissions whose time is over, which only the plan notices. They are settled before status
+/// reports them. To settle an admission again changes nothing: only the first end counts.
 pub(super) fn settlements(planned: &Planned, observed: &dyn Observations) -> Vec<Action> {
     let Planned { rolling, plan, .. } = planned;
     let mut actions = Vec::new();
@@ -148,7 +148,7 @@ fn admissions(rolling: &Rolling, input: &PlanInput, plan: &Plan, now: Timestamp)
             Decision::Retry {
                 entries,
                 requested_at,
-            } => (entries, To::Release, Some(*requested_at)),
+            } => (entries, AdmittedRelease::Release, Some(*requested_at)),
             Decision::Done
             | Decision::InFlight { .. }
             | Decision::Soaking { .. }
@@ -161,8 +161,8 @@ fn admissions(rolling: &Rolling, input: &PlanInput, plan: &Plan, now: Timestamp)
         for entry in entries {
             let view = view.entries.get(entry);
             let target = view.and_then(|view| match to {
-                To::Release => view.wanted.as_ref().ok(),
-                To::LastKnownGood => view.known_good.as_ref(),
+                AdmittedRelease::Release => view.wanted.as_ref().ok(),
+                AdmittedRelease::LastKnownGood => view.known_good.as_ref(),
             });
             admissions.extend(target.map(|target| Admission {
                 cluster: cluster.clone(),
@@ -179,7 +179,7 @@ fn admissions(rolling: &Rolling, input: &PlanInput, plan: &Plan, now: Timestamp)
     admissions
 }
 
-/// Syncs that depend on others go before them.
+/// Returns the removals of the plan. Syncs that depend on others come before them.
 fn removals(input: &PlanInput, plan: &Plan, observed: &dyn Observations) -> Vec<Removal> {
     let removed = plan
         .removals

@@ -1,4 +1,4 @@
-//! What a status refers to, and what may be forgotten.
+//! The releases that a status names, and the collection of all others.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use starling_api::SyncGroupStatus;
 
 use super::effect::Action;
 
-/// Forgets what status does not name.
+/// Collects the releases that status does not name.
 pub(super) fn garbage(rollout: i64, status: &SyncGroupStatus) -> Action {
     Action::CollectGarbage {
         rollout,
@@ -14,7 +14,7 @@ pub(super) fn garbage(rollout: i64, status: &SyncGroupStatus) -> Action {
     }
 }
 
-/// The releases that a status names: each may have to be admitted again.
+/// Returns the releases that a status names: each may have to be admitted again.
 pub(super) fn named(status: &SyncGroupStatus) -> BTreeSet<String> {
     let SyncGroupStatus {
         rollout,
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_status_names_is_kept() {
+    fn releases_in_status_are_kept() {
         let release = |digest: &str| ReleaseStatus {
             release: digest.into(),
             revisions: Vec::new(),

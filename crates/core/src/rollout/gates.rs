@@ -21,8 +21,8 @@ pub(super) fn open(planned: &Planned, facts: &Facts<'_>) -> Vec<OpenGate> {
         .collect()
 }
 
-/// Gates pass one after the other, so only the last one that has begun can be open. All gates before a stage that has
-/// opened have passed.
+/// Returns the open gate of a side. Gates pass one after the other, so only the last gate that has begun can be open.
+/// All gates before a stage that has opened have passed.
 fn open_at(strategy: &ReadStrategy, stage: &StagePlan, side: Side) -> Option<OpenGate> {
     let records = match side {
         Side::Before if stage.record.opened_at.is_none() => &stage.record.before,
@@ -32,7 +32,7 @@ fn open_at(strategy: &ReadStrategy, stage: &StagePlan, side: Side) -> Option<Ope
     let GateRecord {
         gate: Gate::Effect(kind),
         begun_at,
-        found: None,
+        result: None,
     } = records.last()?
     else {
         return None;

@@ -1,13 +1,13 @@
-//! The machine that rolls releases through a group, without IO.
+//! The rollout machine of a group, without IO.
 //!
-//! [`step`] takes what is known (status, stored releases, the journal's head) and what one pass observed, and returns a
-//! [`Transition`]: the effects to carry out, in order, and when the next pass is due. Whoever runs a rollout runs this
-//! machine: the controller's interpreter carries the effects out, `simulate` applies them to a model, and the
-//! state-machine test lets each of them fail. So there is one place that decides which release begins, what is stored,
-//! recorded, written, admitted, retried and removed, and in which order.
+//! [`step`] takes the recorded state (status, stored releases, the head of the journal) and the observations of one
+//! pass, and returns a [`Transition`]: the effects to execute, in order, and the time of the next pass. Every runner of
+//! a rollout uses this machine: the interpreter of the controller executes the effects, `simulate` applies them to a
+//! model, and the state-machine test lets each of them fail. So one place decides which release begins, which writes
+//! follow, and in which order.
 //!
-//! A pass begins at most one rollout and writes status at most once. What status names is stored before it, what
-//! status has to outlive is admitted after it ([`Durable`]).
+//! A pass begins at most one rollout and writes status at most once. A release is stored before status names it, and
+//! admissions that depend on a status follow it ([`Durable`]).
 
 mod actions;
 mod begin;

@@ -1,24 +1,25 @@
-//! Which release a group rolls next: what its Sources offer, the last known good release, or what rolls already.
+//! Chooses the next release of a group: the offer of its Sources, the last known good release, or the current release.
 //!
 //! The rules, in order of precedence:
-//! 1. An operator's rollback comes first, then the rollback of a failed rollout. Both *hold* the release that they leave:
-//!    it does not start again until something newer is offered or an operator releases it, so a rollback never loops.
-//!    A request that is fulfilled, or cannot be, does not block newer releases: it stands as long as its rollout, which
-//!    could be for ever.
-//! 2. An offer that already rolls, or is held, changes nothing.
-//! 3. A newer release replaces the rollout at once (`Replace`) or when the rollout is over (`Finish`: the newest release
-//!    then; `Queue`: each release in turn). A rollout is over when failures stop it, when an operator aborts it, and when
-//!    none of it proceeds by itself any more ([`Plan::is_over`](crate::plan::Plan::is_over)): the next release may be the fix.
+//! 1. An operator's rollback comes first, then the rollback of a failed rollout. Both *hold* the release that they
+//!    replace: it does not start again until a newer release is offered or an operator releases it, so a rollback never
+//!    loops. A request that is fulfilled, or cannot be, does not block newer releases: it applies for as long as its
+//!    rollout is the current one, which has no limit.
+//! 2. An offer that is the current release, or is held, changes nothing.
+//! 3. A newer release replaces the rollout at once (`Replace`) or when the rollout is over (`Finish`: the newest
+//!    release then; `Queue`: each release in turn). A rollout is over when failures stop it, when an operator aborts
+//!    it, and when nothing of it proceeds by itself any more ([`Plan::is_over`](crate::plan::Plan::is_over)): the next
+//!    release may be the fix.
 //! 4. A queued release loses its turn when a newer release starts or is rolled back ([`overtaken`]).
 
 use starling_api::{OnNewRevision, RollbackType};
 
 use crate::plan::{Direction, RolloutVerdict};
 
-/// Everything that the choice depends on. Releases are named by their digests.
+/// The input of the choice. Releases are named by their digests.
 #[derive(Clone, Debug)]
 pub struct Candidates<'a> {
-    /// What the Sources offer, with the group's templates.
+    /// The release that the Sources offer, with the templates of the group.
     pub offered: &'a str,
     /// The rollout in status.
     pub current: Option<Current<'a>>,
@@ -26,11 +27,11 @@ pub struct Candidates<'a> {
     pub held: Option<&'a str>,
     /// The last release that succeeded on the whole group.
     pub known_good: Option<&'a str>,
-    /// What an operator requested of the current rollout.
+    /// The request of an operator in the current rollout.
     pub requested: Option<Request<'a>>,
-    /// What happens to a newer release.
+    /// The policy for a newer release.
     pub on_new_revision: OnNewRevision,
-    /// How a rollback proceeds.
+    /// The type of a rollback.
     pub rollback: RollbackType,
     /// Releases that wait for their turn, oldest first.
     pub queue: &'a [String],
@@ -56,18 +57,18 @@ pub enum Request<'a> {
     ResumeHeld,
 }
 
-/// What rolls next.
+/// The choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Next {
-    /// The current rollout.
+    /// Keep the current rollout.
     Keep,
-    /// The current rollout; the offered release joins the queue.
+    /// Keep the current rollout and queue the offered release.
     Enqueue {
-        /// The release that is offered.
+        /// The offered release.
         release: String,
     },
-    /// A new rollout.
+    /// Start another rollout.
     Start {
         /// Its release.
         release: String,
@@ -75,14 +76,14 @@ pub enum Next {
         direction: Direction,
         /// The release that is held from now on.
         hold: Option<String>,
-        /// Why it starts.
+        /// The cause.
         cause: Cause,
     },
-    /// The current rollout: a rollback is due, and there is no release to roll back to.
+    /// Keep the current rollout: a rollback is due, but there is no release to roll back to.
     NothingToRollBackTo,
 }
 
-/// Why a rollout starts.
+/// The cause of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The Sources offer its release.
@@ -97,7 +98,7 @@ pub enum Cause {
 /// the group's status; beyond this length, the newest queued release is replaced.
 pub const QUEUE: usize = 20;
 
-/// Decides what rolls next.
+/// Chooses the next release.
 pub fn next_release(input: &Candidates<'_>) -> Next {
     match input.requested.map(|request| as_requested(input, request)) {
         None | Some(Next::Keep) => by_itself(input),
@@ -110,7 +111,7 @@ pub fn next_release(input: &Candidates<'_>) -> Next {
     }
 }
 
-/// What rolls next without a request.
+/// Returns the choice without a request.
 fn by_itself(input: &Candidates<'_>) -> Next {
     let Some(current) = input.current else {
         return start(input.offered, Cause::Offered);
@@ -133,13 +134,13 @@ fn by_itself(input: &Candidates<'_>) -> Next {
     }
 }
 
-/// What an operator requested; [`Next::Keep`] where nothing is left to do.
+/// Returns the choice by the request of an operator; [`Next::Keep`] if it is fulfilled already.
 fn as_requested(input: &Candidates<'_>, request: Request<'_>) -> Next {
     let current = input.current.map(|current| current.release);
     match request {
         Request::ResumeHeld => match input.held {
             Some(held) if held == input.offered && current != Some(held) => start(held, Cause::Requested),
-            // The Sources offer something newer, which needs no permission.
+            // The Sources offer a newer release, which needs no permission.
             _ => Next::Keep,
         },
         Request::RollBack(to) => match to.or(input.known_good) {
@@ -189,10 +190,10 @@ fn back(input: &Candidates<'_>, to: &str, from: &str, cause: Cause) -> Next {
     }
 }
 
-/// How many releases at the front of the queue lose their turn when a rollout begins: those that were offered before
-/// its release or, in a rollback, before the release that is left. Their turn would start an older release by itself.
-/// `offered`: the release that the Sources offer; `None`: a newer one settles, so that the queued releases are older
-/// than what is offered next, but not older than what is left.
+/// Returns how many releases at the front of the queue lose their turn when a rollout begins: those that were offered
+/// before its release or, in a rollback, before the replaced release. Their turn would start an older release by
+/// itself. `offered`: the release that the Sources offer; `None`: a newer one settles, so the queued releases are older
+/// than the next offer, but not older than the replaced release.
 #[must_use]
 pub fn overtaken(
     queue: &[String],
@@ -211,9 +212,9 @@ pub fn overtaken(
     };
     match place {
         Some(place) => place + 1,
-        // It is newer than every queued release, and was never queued.
+        // The release is newer than every queued one, and was never queued.
         None if Some(newest) == offered => queue.len(),
-        // The release that is left is older than every queued one.
+        // The replaced release is older than every queued one.
         None => 0,
     }
 }
@@ -235,7 +236,7 @@ mod tests {
         offered: &'static str,
         current: &'static str,
         verdict: RolloutVerdict,
-        /// Though it rolls.
+        /// Whether the rollout is over although it is in progress.
         over: bool,
         held: Option<&'static str>,
         known_good: Option<&'static str>,
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_release_takes_over_waits_or_queues() {
+    fn a_newer_release_replaces_the_rollout_waits_or_queues() {
         use OnNewRevision::{Finish, Queue, Replace};
         for (policy, verdict, expected) in [
             (Replace, RolloutVerdict::InProgress, forward("r3")),
@@ -319,10 +320,10 @@ mod tests {
         }
     }
 
-    /// Guards against a group that stands still for ever: one cluster that failed within the budget keeps a rollout
-    /// from being through, and what mends it waited for just that.
+    /// Guards against a deadlock: one cluster that failed within the limit keeps a rollout in progress, and the release
+    /// with the fix waited for the end of that rollout.
     #[test]
-    fn what_is_not_through_and_does_not_go_on_keeps_nothing_back() {
+    fn a_rollout_that_does_not_proceed_does_not_block_newer_releases() {
         use OnNewRevision::{Finish, Queue};
         for policy in [Finish, Queue] {
             let mut case = case("r3", RolloutVerdict::InProgress, policy);
@@ -334,21 +335,21 @@ mod tests {
     }
 
     #[test]
-    fn what_waited_before_something_that_began_or_was_left_has_lost_its_turn() {
+    fn releases_queued_before_a_started_or_replaced_release_lose_their_turn() {
         use Direction::{Back, BackAtOnce, Forward};
         let queue: Vec<String> = ["r3", "r4", "r5"].map(str::to_owned).into();
         for (offered, release, direction, held, left) in [
             // In its turn.
             ("r5", "r3", Forward, None, &queue[1..]),
             ("r5", "r5", Forward, None, &[]),
-            // The policy was another one for a while, or a person let go what was held.
+            // The policy was another one for a while, or an operator released the held release.
             ("r6", "r6", Forward, None, &[]),
-            // A person went back: from what is offered, whether that waited yet or not.
+            // An operator rolled back from the offered release, whether it was queued or not.
             ("r5", "r1", Back, Some("r5"), &[]),
             ("r6", "r1", BackAtOnce, Some("r6"), &[]),
-            // What failed is older than all that waits.
+            // The failed release is older than every queued one.
             ("r5", "r1", Back, Some("r2"), &queue[..]),
-            // The branch was set back to what was good, and a person followed it.
+            // The branch was reset to the last known good release, and an operator rolled back to it.
             ("r1", "r1", Back, None, &[]),
         ] {
             let dropped = overtaken(&queue, Some(offered), release, direction, held);
@@ -358,14 +359,14 @@ mod tests {
                 "{offered} {release} {direction:?} {held:?}"
             );
         }
-        // The branch went to and fro: the first of two is the one whose turn it is, the last the one that is left.
+        // The branch moved back and forth: the first of two entries is the next in turn, the last is the replaced one.
         let queue: Vec<String> = ["r3", "r4", "r3"].map(str::to_owned).into();
         assert_eq!(overtaken(&queue, Some("r3"), "r3", Forward, None), 1);
         assert_eq!(overtaken(&queue, Some("r3"), "r1", Back, Some("r3")), 3);
     }
 
     #[test]
-    fn each_in_the_queue_gets_its_turn_and_none_twice() {
+    fn each_queued_release_gets_one_turn() {
         let mut case = case("r4", RolloutVerdict::InProgress, OnNewRevision::Queue);
         case.queue = &["r3"];
         assert_eq!(case.next(), Next::Enqueue { release: "r4".into() });
@@ -376,23 +377,23 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_rollout_goes_back_holds_what_failed_and_does_not_loop() {
+    fn a_failed_rollout_is_rolled_back_once_and_its_release_is_held() {
         let failing = RolloutVerdict::RollBack(failed());
         let mut case = case("r2", failing.clone(), OnNewRevision::Replace);
         assert_eq!(case.next(), backward("r1", "r2", Cause::Failed));
-        // Rolled back: the branch still offers what failed.
+        // Rolled back: the branch still offers the failed release.
         (case.current, case.held, case.verdict) = ("r1", Some("r2"), RolloutVerdict::Succeeded);
         assert_eq!(case.next(), Next::Keep);
-        // Also while that is under way, and where it fails itself.
+        // Also while the rollback is in progress, and if it fails.
         case.verdict = RolloutVerdict::Stopped(failed());
         assert_eq!(case.next(), Next::Keep);
         // A fix is pushed.
         case.offered = "r3";
         assert_eq!(case.next(), forward("r3"));
-        // The commit is reverted: what rolls is offered again.
+        // The commit is reverted: the current release is offered again.
         case.offered = "r1";
         assert_eq!(case.next(), Next::Keep);
-        // Nothing was good before.
+        // There is no last known good release.
         (case.current, case.offered, case.held, case.verdict) = ("r2", "r2", None, failing);
         case.known_good = None;
         assert_eq!(case.next(), Next::NothingToRollBackTo);
@@ -400,9 +401,9 @@ mod tests {
         assert_eq!(case.next(), Next::NothingToRollBackTo);
     }
 
-    /// A person goes back while the newest waits for its turn: that is held, and its turn does not come by itself.
+    /// An operator rolls back while the newest release is queued: that release is held, and gets no turn by itself.
     #[test]
-    fn what_is_held_has_no_turn() {
+    fn a_held_release_has_no_turn() {
         let mut case = case("r3", RolloutVerdict::InProgress, OnNewRevision::Queue);
         case.queue = &["r3"];
         case.requested = Some(Request::RollBack(None));
@@ -416,20 +417,20 @@ mod tests {
             case.verdict = verdict;
             assert_eq!(case.next(), Next::Keep, "{:?}", case.verdict);
         }
-        // What waits behind it is newer and was never left.
+        // The release queued after it is newer and was never replaced.
         (case.queue, case.offered) = (&["r3", "r4"], "r4");
         assert_eq!(case.next(), forward("r4"));
     }
 
-    /// What waits may be the fix, but the strategy said to go back first.
+    /// The queued release may be the fix, but the strategy requires a rollback first.
     #[test]
-    fn going_back_comes_before_what_waits() {
+    fn a_rollback_comes_before_the_queue() {
         let case = case("r3", RolloutVerdict::RollBack(failed()), OnNewRevision::Finish);
         assert_eq!(case.next(), backward("r1", "r2", Cause::Failed));
     }
 
     #[test]
-    fn people_go_back_and_let_go() {
+    fn operators_roll_back_and_release() {
         let mut case = case("r2", RolloutVerdict::InProgress, OnNewRevision::Replace);
         case.requested = Some(Request::RollBack(None));
         assert_eq!(case.next(), backward("r1", "r2", Cause::Requested));
@@ -442,30 +443,30 @@ mod tests {
         (case.current, case.held, case.requested) = ("r1", Some("r2"), Some(Request::ResumeHeld));
         assert_eq!(case.next(), start("r2", Cause::Requested));
         case.offered = "r3";
-        assert_eq!(case.next(), forward("r3"), "r3 starts without leave");
+        assert_eq!(case.next(), forward("r3"), "r3 starts without permission");
     }
 
-    /// A word stands as long as its rollout is the last one: it must not keep the next one from ever coming.
+    /// A request applies for as long as its rollout is the current one: it must not block the next release for ever.
     #[test]
-    fn what_people_asked_for_in_vain_keeps_nothing_newer_back() {
+    fn a_request_that_cannot_be_fulfilled_does_not_block_newer_releases() {
         let mut case = case("r3", RolloutVerdict::Succeeded, OnNewRevision::Replace);
-        for (known_good, held, asked) in [
-            // The rollout that was to go back has succeeded meanwhile.
+        for (known_good, held, request) in [
+            // The rollout to roll back has succeeded meanwhile.
             (Some("r2"), None, Request::RollBack(None)),
             (Some("r2"), None, Request::RollBack(Some("r2"))),
             (None, None, Request::RollBack(None)),
             (Some("r2"), None, Request::ResumeHeld),
             (Some("r2"), Some("r1"), Request::ResumeHeld),
         ] {
-            (case.known_good, case.held, case.requested) = (known_good, held, Some(asked));
+            (case.known_good, case.held, case.requested) = (known_good, held, Some(request));
             case.offered = "r3";
-            assert_eq!(case.next(), forward("r3"), "{asked:?}");
+            assert_eq!(case.next(), forward("r3"), "{request:?}");
             case.offered = "r2";
             let stays = match known_good {
                 Some(_) => Next::Keep,
                 None => Next::NothingToRollBackTo,
             };
-            assert_eq!(case.next(), stays, "{asked:?}");
+            assert_eq!(case.next(), stays, "{request:?}");
         }
     }
 

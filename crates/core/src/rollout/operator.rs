@@ -1,35 +1,35 @@
-//! What operators requested of a rollout: from RolloutActions and RolloutApprovals to the input of the machine.
+//! Actions and approvals of operators: from RolloutActions and RolloutApprovals to the input of the machine.
 //!
-//! The objects are the state. Nothing is consumed: an action counts as long as its object exists, in the order in
-//! which the objects were created, and to delete the object undoes the action.
+//! The objects are the state. Nothing is consumed: an action applies as long as its object exists, in the order in
+//! which the objects were created. To delete the object undoes the action.
 
 use jiff::Timestamp;
 use kube_core::ResourceExt;
 use starling_api::{ActionType, RolloutAction, RolloutApproval};
 use std::collections::BTreeMap;
 
-use crate::plan::{Attribution, Retry, Steering};
+use crate::plan::{Attribution, OperatorInput, Retry};
 use crate::resource_version::Numbered;
 
-/// The rollout that actions and approvals have to be about.
+/// The rollout that actions and approvals must name.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// Name of the SyncGroup.
     pub group: &'a str,
-    /// When the group was created. Numbers of rollouts begin anew with it: an older action is about another group of
-    /// that name.
+    /// The creation time of the group. Its rollouts are numbered from 1, so an older action belongs to a former group
+    /// of that name.
     pub since: Timestamp,
     /// `status.rollout.id`.
     pub rollout: i64,
-    /// Digest of what the release renders to; `None`: not known yet, so no approval is valid.
+    /// The release digest; `None`: it is not known yet, so no approval is valid.
     pub digest: Option<&'a str>,
 }
 
-/// What operators requested of one rollout.
+/// The actions and approvals of one rollout.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OperatorActions {
-    /// What the planner is given.
-    pub steering: Steering,
+    /// The input of the planner.
+    pub input: OperatorInput,
     /// Approved stages.
     pub approvals: BTreeMap<String, Attribution>,
     /// The last request to roll back: to a revision, or (`None`) to the last known good release.
@@ -56,7 +56,7 @@ pub fn operator_actions<'a>(
     }
     let valid = approvals.into_iter().filter(|approval| is_valid(of, approval));
     for approval in in_order(valid) {
-        // Of several approvals the first counts: it opened the gate.
+        // Of several approvals, the first one counts: it opened the gate.
         let stage = requested.approvals.entry(approval.spec.stage.clone());
         stage.or_insert_with(|| Attribution {
             by: approval.spec.by.clone(),
@@ -82,9 +82,9 @@ fn at<K: kube_core::Resource>(object: &K) -> Timestamp {
     made.map_or(Timestamp::UNIX_EPOCH, |time| time.0)
 }
 
-/// Sorts objects by creation. API servers date objects in whole seconds. Of two of one second the later one has the
-/// higher resource version; where the versions cannot be ordered, the names decide, so that every reconciliation
-/// decides the same.
+/// Sorts objects by creation. API servers date objects in whole seconds. Of two objects of one second, the later one
+/// has the higher resource version. If the versions cannot be ordered, the names decide, so that every pass decides the
+/// same.
 fn in_order<'a, K: kube_core::Resource>(objects: impl Iterator<Item = &'a K>) -> Vec<&'a K> {
     let mut objects: Vec<&K> = objects.collect();
     objects.sort_by(|one, other| {
@@ -103,38 +103,38 @@ fn version<K: kube_core::Resource>(object: &K) -> &str {
 impl OperatorActions {
     fn take(&mut self, action: &RolloutAction) {
         let spec = &action.spec;
-        let word = Attribution {
+        let attribution = Attribution {
             by: spec.by.clone(),
             reason: spec.reason.clone(),
             at: at(action),
         };
-        let steering = &mut self.steering;
+        let input = &mut self.input;
         match spec.action {
-            ActionType::Pause => steering.paused = Some(word),
-            ActionType::Resume => steering.paused = None,
-            ActionType::Abort => steering.aborted = Some(word),
-            ActionType::Retry => steering.retries.push(Retry {
+            ActionType::Pause => input.paused = Some(attribution),
+            ActionType::Resume => input.paused = None,
+            ActionType::Abort => input.aborted = Some(attribution),
+            ActionType::Retry => input.retries.push(Retry {
                 cluster: spec.cluster.clone(),
                 stage: spec.stage.clone(),
-                attribution: word,
+                attribution,
             }),
             ActionType::Skip => match (&spec.cluster, &spec.stage) {
                 (Some(cluster), _) => {
-                    steering.skipped.insert(cluster.clone(), word);
+                    input.skipped.insert(cluster.clone(), attribution);
                 }
                 (None, Some(stage)) => {
-                    steering.skipped_stages.insert(stage.clone(), word);
+                    input.skipped_stages.insert(stage.clone(), attribution);
                 }
                 // The schema rejects a skip without a cluster and a stage.
                 (None, None) => {}
             },
             ActionType::Promote => {
                 if let Some(stage) = &spec.stage {
-                    steering.promoted.insert(stage.clone(), word);
+                    input.promoted.insert(stage.clone(), attribution);
                 }
             }
-            ActionType::Rollback => self.rollback = Some((spec.revision.clone(), word)),
-            ActionType::Release => self.release = Some(word),
+            ActionType::Rollback => self.rollback = Some((spec.revision.clone(), attribution)),
+            ActionType::Release => self.release = Some(attribution),
         }
     }
 }
@@ -191,37 +191,33 @@ mod tests {
     }
 
     #[test]
-    fn actions_count_in_the_order_in_which_they_were_made() {
+    fn actions_apply_in_the_order_of_their_creation() {
         let (pause, resume) = (
             action(1, ActionType::Pause, None, None),
             action(2, ActionType::Resume, None, None),
         );
         let again = action(3, ActionType::Pause, None, None);
         assert_eq!(
-            operator_actions(SUBJECT, [&resume, &pause], []).steering.paused,
+            operator_actions(SUBJECT, [&resume, &pause], []).input.paused,
             None
         );
         assert_eq!(
             operator_actions(SUBJECT, [&again, &resume, &pause], [])
-                .steering
+                .input
                 .paused
                 .unwrap()
                 .at,
             t(3)
         );
         assert_eq!(
-            operator_actions(SUBJECT, [&pause], [])
-                .steering
-                .paused
-                .unwrap()
-                .by,
+            operator_actions(SUBJECT, [&pause], []).input.paused.unwrap().by,
             "jane"
         );
     }
 
-    /// A group that was deleted and made anew counts its rollouts from one again.
+    /// A group that was deleted and created again numbers its rollouts from 1.
     #[test]
-    fn words_to_a_former_group_of_that_name_count_for_nothing() {
+    fn actions_for_a_former_group_of_that_name_have_no_effect() {
         let (pause, good) = (
             action(5, ActionType::Pause, None, None),
             approval(5, 7, "sha256:a"),
@@ -231,14 +227,14 @@ mod tests {
                 since: t(since),
                 ..SUBJECT
             };
-            let asked = operator_actions(of, [&pause], [&good]);
-            assert_eq!(asked.steering.paused.is_some(), counts, "{since}");
-            assert_eq!(asked.approvals.contains_key("canary"), counts, "{since}");
+            let requested = operator_actions(of, [&pause], [&good]);
+            assert_eq!(requested.input.paused.is_some(), counts, "{since}");
+            assert_eq!(requested.approvals.contains_key("canary"), counts, "{since}");
         }
     }
 
     #[test]
-    fn of_one_second_the_one_that_was_made_later_counts() {
+    fn of_two_actions_of_one_second_the_later_one_counts() {
         let of = |version: &str, revision: &str| {
             let mut made = action(1, ActionType::Rollback, None, None);
             made.metadata.name = Some(format!("a-{revision}"));
@@ -247,7 +243,7 @@ mod tests {
             made
         };
         for (first, second) in [
-            // Nine comes before ten, whatever they are called.
+            // Nine comes before ten, whatever their names.
             ("9", "10"),
             ("18446744073709551615", "18446744073709551616"),
             ("18446744073709551616", "18446744073709551617"),
@@ -261,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_second_without_an_order_of_versions_the_names_decide() {
+    fn without_an_order_of_versions_the_names_decide() {
         let of = |version: &str, revision: &str| {
             let mut made = action(1, ActionType::Rollback, None, None);
             made.metadata.name = Some(format!("a-{revision}"));
@@ -277,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn each_action_says_what_it_says() {
+    fn each_action_has_its_effect() {
         let actions = [
             action(1, ActionType::Skip, Some("eu-7"), None),
             action(2, ActionType::Skip, None, Some("eu")),
@@ -287,20 +283,20 @@ mod tests {
             action(6, ActionType::Rollback, None, None),
             action(7, ActionType::Release, None, None),
         ];
-        let asked = operator_actions(SUBJECT, &actions, []);
-        let keys = |words: &BTreeMap<String, Attribution>| words.keys().cloned().collect::<Vec<_>>();
-        assert_eq!(keys(&asked.steering.skipped), ["eu-7"]);
-        assert_eq!(keys(&asked.steering.skipped_stages), ["eu"]);
-        assert_eq!(keys(&asked.steering.promoted), ["canary"]);
-        assert_eq!(asked.steering.aborted.unwrap().at, t(4));
-        assert_eq!(asked.steering.retries.len(), 1);
-        assert_eq!(asked.steering.retries[0].cluster.as_deref(), Some("eu-8"));
-        assert_eq!(asked.rollback.unwrap().0, None);
-        assert_eq!(asked.release.unwrap().at, t(7));
+        let requested = operator_actions(SUBJECT, &actions, []);
+        let keys = |by_name: &BTreeMap<String, Attribution>| by_name.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(keys(&requested.input.skipped), ["eu-7"]);
+        assert_eq!(keys(&requested.input.skipped_stages), ["eu"]);
+        assert_eq!(keys(&requested.input.promoted), ["canary"]);
+        assert_eq!(requested.input.aborted.unwrap().at, t(4));
+        assert_eq!(requested.input.retries.len(), 1);
+        assert_eq!(requested.input.retries[0].cluster.as_deref(), Some("eu-8"));
+        assert_eq!(requested.rollback.unwrap().0, None);
+        assert_eq!(requested.release.unwrap().at, t(7));
     }
 
     #[test]
-    fn what_was_asked_of_another_rollout_or_is_taken_back_does_not_count() {
+    fn actions_on_another_rollout_or_being_deleted_do_not_count() {
         let mut other = action(1, ActionType::Pause, None, None);
         other.spec.rollout = 6;
         let mut another = action(1, ActionType::Pause, None, None);
@@ -338,7 +334,7 @@ mod tests {
                 },
                 &good
             ),
-            "nothing is approved before it is known what it is"
+            "nothing is approved before its digest is known"
         );
         let earlier = approval(4, 7, "sha256:a");
         assert_eq!(
@@ -348,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn of_approvals_of_one_second_the_one_that_was_made_earlier_opened_the_gate() {
+    fn of_two_approvals_of_one_second_the_earlier_one_opened_the_gate() {
         let of = |version: &str, by: &str| {
             let mut made = approval(5, 7, "sha256:a");
             made.metadata.resource_version = Some(version.into());

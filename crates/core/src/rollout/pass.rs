@@ -1,4 +1,4 @@
-//! One pass of the machine: what it knows and observes, and the parts that all of its steps share.
+//! One pass of the machine: its input, and the parts that all steps share.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(super) struct Pass<'a, 'o> {
 }
 
 impl Pass<'_, '_> {
-    /// The rollout in status, with its plan.
+    /// Returns the rollout in status, with its plan.
     pub(super) fn in_status(&mut self, status: &SyncGroupStatus) -> Result<InStatus, Need> {
         let Some(mut rollout) = status.rollout.clone() else {
             return Ok(InStatus::None);
@@ -60,10 +60,10 @@ impl Pass<'_, '_> {
                 release: rolling.rollout.release.clone(),
                 direction: rolling.rollout.direction.into(),
                 started_at: rolling.started_at(),
-                stages: without_retried(stages, &actions.steering.retries, facts.now),
+                stages: without_retried(stages, &actions.input.retries, facts.now),
                 approvals: actions.approvals.clone(),
             },
-            steering: actions.steering.clone(),
+            operator: actions.input.clone(),
             suspended: facts.suspended,
             membership_held: facts.membership_held,
             leaving: self.observed.leaving(rolling),
@@ -71,7 +71,7 @@ impl Pass<'_, '_> {
         }
     }
 
-    /// A release: what is offered, or a stored one; `None`: it is not stored any more.
+    /// Returns a release, offered or stored; `None`: it is no longer stored.
     pub(super) fn snapshot(&self, digest: &str) -> Result<Option<Arc<ReleaseSnapshot>>, Need> {
         let offered = self.facts.offer.snapshot.as_ref();
         match offered.filter(|offered| offered.digest == digest) {
@@ -80,7 +80,7 @@ impl Pass<'_, '_> {
         }
     }
 
-    /// The release that clusters get which join behind a closed stage. Only a strategy with stages lets any do so.
+    /// Returns the release for clusters that join while their stage waits. Only a strategy with stages needs it.
     pub(super) fn known_good(
         &self,
         status: &SyncGroupStatus,
@@ -96,7 +96,7 @@ impl Pass<'_, '_> {
         }
     }
 
-    /// Nothing is written.
+    /// Returns a transition without effects.
     pub(super) fn nothing(&self, blocked: Option<Blocked>) -> Transition {
         Transition {
             effects: Vec::new(),
@@ -136,7 +136,7 @@ impl Pass<'_, '_> {
             .collect()
     }
 
-    /// Gives back what was lent before something is asked for.
+    /// Returns the lent clusters before the runner loads an input.
     pub(super) fn needs(&mut self, need: Need, in_status: InStatus) -> StepError {
         if let InStatus::Planned(planned) = in_status {
             self.observed.give_back(planned.input.clusters);

@@ -1,4 +1,4 @@
-//! The rollout in status, with its plan, before it is decided whether that stays in force.
+//! The rollout in status with its plan, before the choice of the release.
 
 use starling_api::{RolloutPhase, SyncGroupStatus};
 
@@ -6,10 +6,10 @@ use super::observe::Rolling;
 use super::operator::OperatorActions;
 use crate::plan::{Plan, PlanInput, RolloutVerdict};
 
-/// A rollout with its plan, as long as it is not decided whether that stays in force.
+/// A rollout with its plan, before the choice of the release.
 pub(super) struct Planned {
     pub(super) rolling: Rolling,
-    /// The status that the plan starts from.
+    /// The status before the plan.
     pub(super) status: SyncGroupStatus,
     pub(super) actions: OperatorActions,
     pub(super) input: PlanInput,
@@ -17,7 +17,7 @@ pub(super) struct Planned {
 }
 
 impl Planned {
-    /// Whether the rollout has succeeded, and status does not say so yet.
+    /// Whether the rollout has succeeded and status does not report it yet.
     pub(super) fn is_unreported_success(&self) -> bool {
         let release = &self.rolling.rollout.release;
         let good = self.status.last_known_good.as_ref().map(|good| &good.release);
@@ -29,10 +29,10 @@ impl Planned {
 
 /// The rollout in status.
 pub(super) enum InStatus {
-    /// There is none.
+    /// No rollout has begun.
     None,
-    /// Its release is not stored any more: what it would admit is not known.
+    /// The release of the rollout is no longer stored, so its admissions are unknown.
     Lost(Box<OperatorActions>),
-    /// It is planned.
+    /// The rollout has a plan.
     Planned(Box<Planned>),
 }

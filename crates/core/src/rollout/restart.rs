@@ -1,4 +1,4 @@
-//! What is concluded about rollouts that the ledger has open.
+//! The outcomes of rollouts that the ledger has open at start.
 
 use std::cmp::Ordering;
 
@@ -7,10 +7,10 @@ use starling_api::SyncGroupStatus;
 use super::effect::Outcome;
 use super::status::has_succeeded;
 
-/// How a rollout ended that the ledger has open; `None`: it rolls, or is an intent that status never reached, whose
-/// number the next rollout takes.
+/// Returns the outcome of a rollout that the ledger has open; `None`: the rollout is in progress, or an intent that
+/// status never reached, whose number the next rollout takes.
 ///
-/// `recorded`: how it ends by the intent of its successor, where there is one.
+/// `recorded`: the outcome by the intent of the next rollout, if there is one.
 #[must_use]
 pub fn ended(rollout: i64, status: &SyncGroupStatus, recorded: Option<Outcome>) -> Option<Outcome> {
     let current = status.rollout.as_ref()?.id;
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn status_and_the_intent_of_the_successor_tell_how_a_rollout_ended() {
+    fn the_outcome_follows_from_status_and_the_next_intent() {
         use Outcome::{Failed, Succeeded, Superseded};
         let status = |(id, has_succeeded): (i64, bool)| {
             let phase = if has_succeeded { "Succeeded" } else { "Progressing" };
@@ -39,7 +39,7 @@ mod tests {
         for (rollout, current, recorded, expected) in [
             (7, (7, true), None, Some(Succeeded)),
             (7, (7, false), None, None),
-            // The intent of its successor was never carried out.
+            // The intent of the next rollout was never executed.
             (7, (7, false), Some(Failed), None),
             (6, (7, false), None, Some(Superseded)),
             (6, (7, false), Some(Failed), Some(Failed)),

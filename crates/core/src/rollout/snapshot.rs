@@ -1,4 +1,4 @@
-//! A release as it was formed: the revision and the template of every entry.
+//! Release snapshots: the revision and the template of every entry.
 
 use serde::{Deserialize, Serialize};
 use starling_api::{EntryRevision, SyncEntry};
@@ -8,7 +8,7 @@ use crate::target::{self, ReleaseEntry};
 /// A release, immutable and named by its digest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReleaseSnapshot {
-    /// Its digest.
+    /// The digest of the release.
     pub digest: String,
     /// The revision of each entry.
     pub revisions: Vec<EntryRevision>,
@@ -17,21 +17,21 @@ pub struct ReleaseSnapshot {
 }
 
 impl ReleaseSnapshot {
-    /// An entry of the release.
+    /// Returns an entry of the release.
     #[must_use]
     pub fn entry(&self, name: &str) -> Option<&SyncEntry> {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// The revision of an entry; empty where it has none.
+    /// Returns the revision of an entry; empty if it has none.
     #[must_use]
     pub fn revision(&self, entry: &str) -> &str {
         let found = self.revisions.iter().find(|found| found.sync == entry);
         found.map_or("", |found| found.revision.as_str())
     }
 
-    /// Whether the content is what the digest names. A stored snapshot can be edited by whoever may write
-    /// ControllerRevisions, and must not roll under the name of another release.
+    /// Whether the content matches the digest. Users with access to ControllerRevisions can edit a stored snapshot,
+    /// which must not roll out under the name of another release.
     #[must_use]
     pub fn is_intact(&self) -> bool {
         let entries: Vec<ReleaseEntry<'_>> = self
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_with_other_content_than_its_digest_names_is_not_intact() {
+    fn a_snapshot_whose_content_does_not_match_its_digest_is_not_intact() {
         assert!(snapshot().is_intact());
         let mut path = snapshot();
         path.entries[0].template.path = "./other".into();

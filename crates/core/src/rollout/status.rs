@@ -1,4 +1,4 @@
-//! The status of a group, from the plan of its rollout.
+//! Derives the status of a group from the plan of its rollout.
 
 use jiff::Timestamp;
 use starling_api::conditions::{
@@ -12,19 +12,19 @@ use super::observe::Facts;
 use super::transition::Blocked;
 use crate::plan::{Counts, Plan, Report, record};
 
-/// Clusters in trouble that status names; the ledger has all of them.
+/// Maximum number of clusters with problems in status; the ledger has all of them.
 const PROBLEMS: usize = 10;
 
-/// What a status is made of, beside what it was before.
+/// The parts of a status, in addition to the previous one.
 pub(super) struct Parts<'a> {
     pub(super) rollout: &'a RolloutStatus,
     pub(super) plan: &'a Plan,
     pub(super) report: &'a Report,
-    /// Conditions beside those of the rollout.
+    /// Conditions other than those of the rollout.
     pub(super) conditions: Vec<ConditionUpdate>,
 }
 
-/// The status after a plan.
+/// Returns the status after a plan.
 pub(super) fn status(before: &SyncGroupStatus, parts: Parts<'_>, facts: &Facts<'_>) -> SyncGroupStatus {
     let Parts {
         rollout,
@@ -58,7 +58,7 @@ pub(super) fn status(before: &SyncGroupStatus, parts: Parts<'_>, facts: &Facts<'
     }
 }
 
-/// The status of a group whose rollout cannot be planned. What has rolled stays as it is.
+/// Returns the status of a group whose rollout cannot be planned. The last rollout stays as it is.
 pub(super) fn blocked(before: &SyncGroupStatus, blocked: &Blocked, facts: &Facts<'_>) -> SyncGroupStatus {
     let ready = ConditionUpdate {
         type_: READY,
@@ -81,15 +81,15 @@ fn handled(before: &SyncGroupStatus, facts: &Facts<'_>) -> String {
         .to_owned()
 }
 
-/// Whether the rollout in a status has succeeded. A group without clusters has nothing to roll out yet: its rollout is
-/// not over, though nothing is left to do.
+/// Whether the rollout in a status has succeeded. The rollout of a group without clusters is not over, although nothing
+/// is left to do.
 #[must_use]
 pub fn has_succeeded(status: &SyncGroupStatus) -> bool {
     let phase = status.rollout.as_ref().map(|rollout| rollout.phase);
     phase == Some(RolloutPhase::Succeeded) && status.clusters.total > 0
 }
 
-/// The release of a rollout, as status names releases.
+/// Returns the release of a rollout in the form of status.
 pub(super) fn release_of(rollout: &RolloutStatus) -> ReleaseStatus {
     ReleaseStatus {
         release: rollout.release.clone(),
@@ -129,7 +129,7 @@ fn updates(report: &Report, blocked_by: &[Blocker]) -> Vec<ConditionUpdate> {
         on_hold,
     } = report.counts;
     let summary = format!(
-        "{updated} of {total} clusters updated, {progressing} progressing, {pending} pending, {failed} failed, {unreachable} unreachable, {on_hold} held"
+        "{updated} of {total} clusters updated, {progressing} progressing, {pending} pending, {failed} failed, {unreachable} unreachable, {on_hold} on hold"
     );
     let why = blocked_by
         .first()
@@ -141,7 +141,7 @@ fn updates(report: &Report, blocked_by: &[Blocker]) -> Vec<ConditionUpdate> {
     let message = summary + &degraded + &why.unwrap_or_default();
     let (status, reason) = match report.phase {
         RolloutPhase::Succeeded if total == 0 => (ConditionStatus::True, "NoClustersSelected"),
-        // The rollout is over and stays so; what broke since is reported here and among the problems (ADR 10).
+        // The rollout stays succeeded; later failures are reported here and among the problems (ADR 10).
         RolloutPhase::Succeeded if report.degraded > 0 => (ConditionStatus::False, "Degraded"),
         RolloutPhase::Succeeded => (ConditionStatus::True, "Succeeded"),
         RolloutPhase::Pending | RolloutPhase::Progressing | RolloutPhase::RollingBack => {
@@ -176,7 +176,7 @@ fn updates(report: &Report, blocked_by: &[Blocker]) -> Vec<ConditionUpdate> {
     ]
 }
 
-/// Blockers keep the time since which they block.
+/// Returns the blockers. A known blocker keeps its time.
 fn blockers(before: &[Blocker], report: &Report, now: Timestamp) -> Vec<Blocker> {
     report
         .blocked_by
@@ -193,7 +193,7 @@ fn blockers(before: &[Blocker], report: &Report, now: Timestamp) -> Vec<Blocker>
         .collect()
 }
 
-/// Problems keep the time since which they are one.
+/// Returns the problems. A known problem keeps its time.
 fn problems(before: &[ClusterProblem], report: &Report, now: Timestamp) -> Vec<ClusterProblem> {
     report
         .problems

@@ -40,19 +40,19 @@ pub fn preview(
     })
 }
 
-/// Why nothing of a rollout is planned whose release is not stored any more.
+/// Returns why a rollout whose release is no longer stored cannot be planned.
 fn lost(stuck: Option<&str>) -> Blocked {
     let why = stuck.map(|why| format!("; {why}")).unwrap_or_default();
     Blocked {
         reason: "ReleaseNotFound",
         message: format!(
-            "the ControllerRevision of the rolling release is gone or was changed; \
-             push a new revision, or roll back to another one{why}"
+            "the ControllerRevision of the current release was deleted or changed; \
+             push a new revision, or roll back to another release{why}"
         ),
     }
 }
 
-/// Steps once: from what is known and observed to what is written.
+/// Decides one step: from the recorded state and the observations to the effects.
 ///
 /// # Errors
 /// [`StepError`].
@@ -70,21 +70,21 @@ pub fn step(
     pass.proceed(in_status)
 }
 
-/// What comes with a plan that stays in force.
+/// The effects around a plan that stays in force.
 #[derive(Default)]
-struct Lead {
-    /// What is written before its status.
+struct Prelude {
+    /// The writes before the status.
     before: Vec<Action>,
-    /// Why its status has to be durable, beside the reasons that it has itself.
+    /// A reason why the status must be durable, in addition to its own.
     durable: Option<Durable>,
-    /// The end of the rollout that it takes the place of.
+    /// The end of the previous rollout.
     ended: Option<Action>,
-    /// A rollback is due that cannot be made, and why.
+    /// Why a due rollback cannot be made.
     stuck: Option<String>,
 }
 
 impl Pass<'_, '_> {
-    /// Decides whether the rollout in status goes on, and what takes its place.
+    /// Keeps the rollout in status, or replaces it.
     fn proceed(&mut self, in_status: InStatus) -> Result<Transition, StepError> {
         let actions = match &in_status {
             InStatus::None => None,
@@ -110,8 +110,8 @@ impl Pass<'_, '_> {
         match next {
             Choice::Keep => self.keep(in_status, stuck),
             Choice::Enqueue => self.enqueue(in_status, stuck),
-            // A success is reported before another rollout takes its place: whoever waits for it has to see it, and
-            // what comes next may be a rollback to it. What an operator rolls back is not a release to return to.
+            // A success is reported before another rollout starts: clients wait for it, and the next rollout may be a
+            // rollback to this release. A release that an operator rolls back is not one to return to.
             Choice::Start { cause, direction, .. }
                 if !(cause == Cause::Requested && direction != Direction::Forward)
                     && planned.is_some_and(Planned::is_unreported_success) =>
@@ -142,14 +142,14 @@ impl Pass<'_, '_> {
         }
     }
 
-    /// The rollout in status goes on.
+    /// Keeps the rollout in status.
     fn keep(&mut self, in_status: InStatus, stuck: Option<String>) -> Result<Transition, StepError> {
         match in_status {
             InStatus::None => Ok(self.nothing(None)),
             InStatus::Lost(_) => {
                 let blocked = lost(stuck.as_deref());
                 let after = status::blocked(self.known.status, &blocked, self.facts);
-                // No gate of it is open any more.
+                // No gate of a lost release is open.
                 let mut actions = vec![Action::EvaluateGates(Vec::new())];
                 actions.extend((after != *self.known.status).then(|| {
                     Action::WriteStatus(Box::new(StatusWrite {
@@ -165,16 +165,16 @@ impl Pass<'_, '_> {
                 })
             }
             InStatus::Planned(planned) => {
-                let lead = Lead {
+                let prelude = Prelude {
                     stuck,
-                    ..Lead::default()
+                    ..Prelude::default()
                 };
-                self.finish(*planned, lead)
+                self.finish(*planned, prelude)
             }
         }
     }
 
-    /// The rollout in status goes on, and the offered release waits for its turn.
+    /// Keeps the rollout in status and queues the offered release.
     fn enqueue(&mut self, in_status: InStatus, stuck: Option<String>) -> Result<Transition, StepError> {
         let (InStatus::Planned(mut planned), Some(offered)) = (in_status, self.facts.offer.snapshot.clone())
         else {
@@ -185,18 +185,18 @@ impl Pass<'_, '_> {
             rollout: planned.rolling.rollout.id,
             snapshot: offered.clone(),
         };
-        let lead = Lead {
+        let prelude = Prelude {
             before: vec![store],
             durable: Some(Durable::ReleaseQueued),
             stuck,
-            ..Lead::default()
+            ..Prelude::default()
         };
-        let mut transition = self.finish(*planned, lead)?;
+        let mut transition = self.finish(*planned, prelude)?;
         transition.queued = Some(offered.digest.clone());
         Ok(transition)
     }
 
-    /// Another rollout begins. Where its own plan calls for yet another release, that is for the next pass, and
+    /// Starts another rollout. If its own plan calls for yet another release, the next pass starts that one, and
     /// nothing of this one is admitted.
     fn start(
         &mut self,
@@ -207,18 +207,18 @@ impl Pass<'_, '_> {
         let (previous, direction, cause) = (beginning.previous, beginning.direction, beginning.cause);
         let left_id = status.rollout.as_ref().map(|left| left.id);
         let (begun, rollout, mut before) = beginning.begin(status, self.facts);
-        // A release that is held from now on may never have rolled, and what status names is stored.
+        // A held release may never have rolled out, and a release that status names must be stored.
         let held = begun.held_release.as_ref();
         before.extend(held.and_then(|held| self.store_offered(&held.release, rollout.id)));
-        // What the plan of the new rollout needs is asked for before anything is given away.
+        // The inputs of the new plan are requested before the observations are given back.
         if let Err(need) = self.known_good(&begun, &rollout.release) {
             return Err(self.needs(need, in_status));
         }
         let mut actions = Vec::new();
         let left = match in_status {
             InStatus::Planned(planned) => {
-                // How the rollout stood when it was left. Admissions that failed by time are settled as failed now: no
-                // later plan is about them, and the next admission would settle them as superseded.
+                // The final plan of the previous rollout. Admissions whose time is over are settled as failed now: no
+                // later plan includes them, and the next admission would settle them as superseded.
                 actions.extend(finish::settlements(&planned, self.observed));
                 let Planned {
                     rolling, input, plan, ..
@@ -247,15 +247,15 @@ impl Pass<'_, '_> {
                     self.observed.give_back(planned.input.clusters);
                     self.written(begun, actions, ended)
                 } else {
-                    let lead = Lead {
+                    let prelude = Prelude {
                         before: actions,
                         durable: Some(Durable::RolloutBegan),
                         ended,
                         stuck: None,
                     };
-                    self.finish(*planned, lead)?
+                    self.finish(*planned, prelude)?
                 };
-                // A release follows at once, or what is offered since waits for its turn.
+                // Another release follows at once, or the release that was offered since joins the queue.
                 transition.again = matches!(next, Next::Start { .. } | Next::Enqueue { .. });
                 transition
             }
@@ -268,7 +268,7 @@ impl Pass<'_, '_> {
         Ok(transition)
     }
 
-    /// A rollout has begun, and nothing of it is decided in this pass.
+    /// Writes the status of a rollout that has begun, without a decision in this pass.
     fn written(&self, begun: SyncGroupStatus, mut actions: Vec<Action>, ended: Option<Action>) -> Transition {
         actions.push(Action::WriteStatus(Box::new(StatusWrite {
             status: begun.clone(),
@@ -283,14 +283,14 @@ impl Pass<'_, '_> {
         }
     }
 
-    /// The plan stays in force: it is written down and carried out.
-    fn finish(&mut self, planned: Planned, lead: Lead) -> Result<Transition, StepError> {
-        let Lead {
+    /// Records and executes a plan that stays in force.
+    fn finish(&mut self, planned: Planned, prelude: Prelude) -> Result<Transition, StepError> {
+        let Prelude {
             before,
             durable,
             ended,
             stuck,
-        } = lead;
+        } = prelude;
         let (known, facts, id) = (self.known.status, self.facts, planned.rolling.rollout.id);
         let mut report = planned.plan.report(&planned.input);
         if let Some(why) = &stuck {
@@ -301,7 +301,8 @@ impl Pass<'_, '_> {
         let durable = durable.or_else(stages);
         let changes = after != *known;
         let late = finish::too_early(known, &after, facts).filter(|_| changes && durable.is_none());
-        // Right behind the status that says so stand the ends of rollouts: whatever fails after it, they are recorded.
+        // The outcomes of rollouts directly follow the status that reports them, so that a later failure does not lose
+        // them.
         let succeeds = finish::succeeds(&report, &planned.status, id);
         let ends: Vec<Action> = succeeds.into_iter().chain(ended).collect();
         let mut garbage = (!ends.is_empty()).then(|| garbage(id, &after));
@@ -316,7 +317,7 @@ impl Pass<'_, '_> {
             Some(_) => (written, Vec::new()),
             None => (Vec::new(), written),
         };
-        // Where a rollout begins, what is not named is forgotten once the transition is complete.
+        // If a rollout begins, unused objects are collected once the transition is complete.
         if durable == Some(Durable::RolloutBegan) {
             garbage = None;
         }
@@ -331,7 +332,7 @@ impl Pass<'_, '_> {
         actions.extend(finish::digest(&report, &planned.input));
         actions.extend(garbage);
         let status = if late.is_some() { known.clone() } else { after };
-        let retries = &planned.actions.steering.retries;
+        let retries = &planned.actions.input.retries;
         let recheck_at = [
             planned.plan.recheck_at,
             facts.offer.settles_at,
@@ -352,8 +353,8 @@ impl Pass<'_, '_> {
         })
     }
 
-    /// Stores the rolling release again while the Sources still offer it: an operator may have deleted the stored one,
-    /// and it could not be rolled back to once the Sources offer another.
+    /// Stores the current release again while the Sources still offer it: an operator may have deleted the stored
+    /// release, and a later rollback needs it.
     fn store_again(&self, rolling: &Rolling, before: &[Action]) -> Option<Action> {
         let digest = &rolling.rollout.release;
         let is_stored_now = before.iter().any(
@@ -363,7 +364,7 @@ impl Pass<'_, '_> {
         (!is_stored_now).then(store).flatten()
     }
 
-    /// Stores a release that the Sources offer and that is not stored.
+    /// Stores an offered release that is not stored.
     fn store_offered(&self, digest: &str, rollout: i64) -> Option<Action> {
         let offered = self.facts.offer.snapshot.as_ref()?;
         (offered.digest == digest && !self.observed.is_stored(digest)).then(|| Action::StoreRelease {
@@ -372,7 +373,7 @@ impl Pass<'_, '_> {
         })
     }
 
-    /// The status that a plan in force leads to.
+    /// Returns the status that follows from a plan in force.
     fn status_after(&self, planned: &Planned, report: &Report) -> SyncGroupStatus {
         let parts = Parts {
             rollout: &planned.rolling.rollout,

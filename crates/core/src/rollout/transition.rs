@@ -1,4 +1,4 @@
-//! What a step comes to.
+//! The result of a step.
 
 use jiff::Timestamp;
 use starling_api::SyncGroupStatus;
@@ -8,13 +8,13 @@ use super::next::Cause;
 use super::observe::{Need, Rolling};
 use crate::plan::{Direction, Plan, PlanInput};
 
-/// Why the machine cannot step yet.
+/// Why the machine cannot step.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
-    /// Something has to be loaded first. Nothing was decided; the caller loads it and steps again.
+    /// An input must be loaded first. Nothing was decided; the runner loads it and steps again.
     #[error("{0:?} is not loaded")]
     Needs(Need),
-    /// The plan cannot be written into the journal, so nothing of it may be carried out.
+    /// The plan cannot be written to the journal, so it must not be executed.
     #[error("the plan cannot be encoded for the journal")]
     Journal(#[source] serde_json::Error),
 }
@@ -25,38 +25,38 @@ impl From<Need> for StepError {
     }
 }
 
-/// What one pass does.
+/// The decisions of one pass.
 #[derive(Debug)]
 #[must_use]
 pub struct Transition {
-    /// What is written, in this order.
+    /// The effects, in order.
     pub effects: Vec<Effect>,
-    /// The status once all of it is written.
+    /// The status after all effects.
     pub status: SyncGroupStatus,
-    /// The plan in force; `None`: nothing rolls, or another pass has to follow first.
+    /// The plan in force; `None`: there is no rollout, or another pass must follow first.
     pub decided: Option<Decided>,
-    /// The plan of the rollout that another one takes the place of, as it stood last.
+    /// The last plan of the rollout that another one replaces.
     pub left: Option<Box<Plan>>,
     /// The rollout that begins.
     pub began: Option<Began>,
     /// The release that joins the queue.
     pub queued: Option<String>,
-    /// A rollback is due that cannot be made, and why.
+    /// Why a due rollback cannot be made.
     pub stuck: Option<String>,
-    /// Nothing can be planned, and why.
+    /// Why nothing can be planned.
     pub blocked: Option<Blocked>,
-    /// Another pass has to follow at once.
+    /// Whether another pass must follow at once.
     pub again: bool,
-    /// When the next pass is due though nothing happens; `None`: only an event brings one.
+    /// The time of the next pass; `None`: only an event causes one.
     pub recheck_at: Option<Timestamp>,
 }
 
-/// The rollout under way, and its plan.
+/// The current rollout, and its plan.
 #[derive(Clone, Debug)]
 pub struct Decided {
-    /// What rolls.
+    /// The rollout and its release.
     pub rolling: Rolling,
-    /// What happens.
+    /// The plan.
     pub plan: Plan,
 }
 
@@ -69,35 +69,35 @@ pub struct Began {
     pub release: String,
     /// Its direction.
     pub direction: Direction,
-    /// Why it begins.
+    /// The cause.
     pub cause: Cause,
 }
 
-/// Why nothing can be planned.
+/// A reason why nothing can be planned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// One CamelCase word.
+    /// The reason, in CamelCase.
     pub reason: &'static str,
-    /// For people.
+    /// The message.
     pub message: String,
 }
 
-/// The rollout in status, as a preview shows it.
+/// The rollout in status, for a preview.
 #[derive(Clone, Debug)]
 pub enum Preview {
     /// No rollout has begun.
     NotBegun,
-    /// Nothing can be planned, and why.
+    /// Nothing can be planned.
     Blocked(Blocked),
-    /// The planner is given this.
+    /// The input of the planner.
     Planned(Box<PlannerInput>),
 }
 
-/// What the planner is given now.
+/// The input of the planner, with its rollout.
 #[derive(Clone, Debug)]
 pub struct PlannerInput {
-    /// What rolls.
+    /// The rollout and its release.
     pub rolling: Rolling,
-    /// What the planner is given.
+    /// The input of the planner.
     pub input: PlanInput,
 }

@@ -1,7 +1,7 @@
 //! Executes the effects of the rollout machine on a simulated group.
 
 use super::World;
-use crate::plan::Steering;
+use crate::plan::OperatorInput;
 use crate::rollout::{Action, Admission, Transition};
 
 impl World {
@@ -11,16 +11,16 @@ impl World {
         // In the controller a request remains until its rollout ends; here it is served once.
         self.request = None;
         if transition.began.is_some() {
-            self.steering = Steering::default();
+            self.operator = OperatorInput::default();
             self.approvals.clear();
-            self.findings.clear();
+            self.gate_results.clear();
         }
         for effect in std::mem::take(&mut transition.effects) {
             match effect.action {
                 Action::WriteStatus(write) => {
                     again |= write.durable.is_some();
                     self.status = write.status;
-                    self.findings.clear();
+                    self.gate_results.clear();
                 }
                 Action::Admit(admissions) => {
                     again = true;

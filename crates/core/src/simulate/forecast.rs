@@ -10,13 +10,13 @@ use starling_api::RolloutDirection;
 
 use super::World;
 use crate::plan::{
-    Attribution, Finding, Gate, Plan, RolloutVerdict, StagePhase, StageRecord, StageWait, Stop,
+    Attribution, Gate, GateResult, Plan, RolloutVerdict, StagePhase, StageRecord, StageWait, Stop,
 };
 
 /// The assumptions about what a rollout blockers for.
 #[derive(Clone, Copy, Debug)]
 pub struct Assumptions {
-    /// How long an approval takes; `None`: nobody approves.
+    /// How long an approval takes; `None`: there is no approval.
     pub approvals_take: Option<Duration>,
     /// How long a Webhook, Metric or Job takes to pass.
     pub gates_take: Duration,
@@ -56,11 +56,11 @@ pub enum End {
     Succeeded,
     /// Nothing more starts until an operator acts.
     Stopped(String),
-    /// It was rolled back.
+    /// The rollout was rolled back.
     RolledBack(String),
-    /// It blockers for something that the assumptions exclude.
+    /// The rollout waits for an event that the assumptions exclude.
     Waits(String),
-    /// It was not done by the limit.
+    /// The rollout was not done by the limit.
     TooLong,
 }
 
@@ -186,7 +186,7 @@ impl World {
                     };
                     self.approve(&stage.name, attribution);
                 }
-                Gate::Effect(_) | Gate::TimedWait(_) => self.find(&stage.name, Finding::Passed),
+                Gate::Effect(_) | Gate::TimedWait(_) => self.set_gate_result(&stage.name, GateResult::Passed),
             }
             return Some(self.now);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::plan::{Applied, ObservedSync, Progress, Reach, Trouble};
+use crate::plan::{Applied, HealthProblem, ObservedSync, Progress, Reach};
 
 /// What happens to a target that is admitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -141,7 +141,7 @@ impl Member {
         self.progress(Progress::Applied(Applied {
             since: Some(now),
             longest,
-            trouble: None,
+            problem: None,
         }));
     }
 
@@ -157,7 +157,7 @@ impl Member {
         self.progress(Progress::Applied(Applied {
             since: None,
             longest: applied.longest.max(span.unwrap_or_default()),
-            trouble: Some(Trouble {
+            problem: Some(HealthProblem {
                 reason: "HealthCheckFailed".into(),
                 message: "a workload is not available".into(),
             }),

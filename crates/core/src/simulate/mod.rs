@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use starling_api::{OnNewRevision, ReleaseStatus, RollbackType, SyncGroupStatus};
 
 use crate::plan::{
-    Attribution, Direction, Finding, Plan, PlanInput, ReadStrategy, RolloutVerdict, Steering, Stop,
+    Attribution, Direction, GateResult, OperatorInput, Plan, PlanInput, ReadStrategy, RolloutVerdict, Stop,
 };
 use crate::rollout::next::Cause;
 use crate::rollout::{
@@ -52,7 +52,7 @@ pub struct World {
     /// Whether too many clusters left at once.
     pub membership_held: bool,
     /// What operators requested in this rollout.
-    pub steering: Steering,
+    pub operator: OperatorInput,
     /// The selected clusters.
     pub members: BTreeMap<String, Member>,
     /// The release of the Sources; empty: none yet.
@@ -62,7 +62,7 @@ pub struct World {
     /// The approved stages of this rollout.
     approvals: BTreeMap<String, Attribution>,
     /// The results of open gates, until status has them.
-    findings: BTreeMap<String, Finding>,
+    gate_results: BTreeMap<String, GateResult>,
     request: Option<Request>,
     summary: Summary,
     /// When the next pass is due without an event.
@@ -121,12 +121,12 @@ impl World {
             rollback: RollbackType::default(),
             suspended: false,
             membership_held: false,
-            steering: Steering::default(),
+            operator: OperatorInput::default(),
             members,
             offered: offered.to_owned(),
             status: SyncGroupStatus::default(),
             approvals: BTreeMap::new(),
-            findings: BTreeMap::new(),
+            gate_results: BTreeMap::new(),
             request: None,
             summary: Summary::default(),
             recheck_at: None,
@@ -152,8 +152,8 @@ impl World {
     }
 
     /// Sets the result of the open gate of a stage.
-    pub fn find(&mut self, stage: &str, found: Finding) {
-        self.findings.insert(stage.to_owned(), found);
+    pub fn set_gate_result(&mut self, stage: &str, result: GateResult) {
+        self.gate_results.insert(stage.to_owned(), result);
     }
 
     /// Sets the last release that succeeded on the whole group.

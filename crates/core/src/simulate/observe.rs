@@ -41,7 +41,7 @@ impl Observations for Observed<'_> {
             None => (None, None),
         };
         OperatorActions {
-            steering: world.steering.clone(),
+            input: world.operator.clone(),
             approvals: world.approvals.clone(),
             rollback,
             release,
@@ -53,7 +53,7 @@ impl Observations for Observed<'_> {
         if !self.is_current(rollout) {
             return;
         }
-        for (name, found) in &self.0.findings {
+        for (name, result) in &self.0.gate_results {
             let Some(record) = stages.get_mut(name) else {
                 continue;
             };
@@ -63,7 +63,7 @@ impl Observations for Observed<'_> {
                 &mut record.after
             };
             if let Some(last) = gates.last_mut() {
-                last.found.get_or_insert_with(|| found.clone());
+                last.result.get_or_insert_with(|| result.clone());
             }
         }
     }

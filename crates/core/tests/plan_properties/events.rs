@@ -18,7 +18,7 @@ pub(crate) enum Event {
     /// The applied targets of a cluster are unhealthy for a while.
     Break(u8),
     /// An applied target of a cluster fails.
-    Trouble(u8),
+    HealthProblem(u8),
     /// The applied targets of a cluster are healthy again.
     Heal(u8),
     Lose(u8),
@@ -48,7 +48,7 @@ pub(crate) enum Event {
     NewStrategy(u8),
     Approve(u8),
     /// A gate that waits for a result gets one: passed, or failed.
-    Find(bool),
+    FinishGates(bool),
     Promote(u8),
     SkipStage(u8),
     SkipCluster(u8),
@@ -77,7 +77,7 @@ impl Event {
                     | Self::Tick
                     | Self::Later(_)
                     | Self::Approve(_)
-                    | Self::Find(_)
+                    | Self::FinishGates(_)
             )
     }
 
@@ -123,7 +123,7 @@ pub(crate) fn calm_event() -> impl Strategy<Value = Event> {
         1 => any::<u8>().prop_map(Event::Join),
         1 => any::<u8>().prop_map(Event::Release),
         2 => any::<u8>().prop_map(Event::Approve),
-        2 => prop::bool::weighted(0.8).prop_map(Event::Find),
+        2 => prop::bool::weighted(0.8).prop_map(Event::FinishGates),
         2 => (0u8..6).prop_map(Event::Crash),
         4 => Just(Event::Tick),
     ]
@@ -145,7 +145,7 @@ fn disturbance() -> impl Strategy<Value = Event> {
     prop_oneof![
         any::<u8>().prop_map(Event::RecoverEntry),
         any::<u8>().prop_map(Event::Break),
-        any::<u8>().prop_map(Event::Trouble),
+        any::<u8>().prop_map(Event::HealthProblem),
         any::<u8>().prop_map(Event::Heal),
         any::<u8>().prop_map(Event::Unprobe),
         any::<u8>().prop_map(Event::SuspendCluster),
@@ -166,18 +166,18 @@ fn disturbance() -> impl Strategy<Value = Event> {
 
 /// The effect of a bad release on a cluster.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Curse {
+pub(crate) enum Fault {
     CutsOff,
     Fails,
     FailsAndCutsOff,
     Hangs,
 }
 
-pub(crate) fn curse() -> impl Strategy<Value = Curse> {
+pub(crate) fn fault() -> impl Strategy<Value = Fault> {
     prop_oneof![
-        Just(Curse::CutsOff),
-        Just(Curse::Fails),
-        Just(Curse::FailsAndCutsOff),
-        Just(Curse::Hangs)
+        Just(Fault::CutsOff),
+        Just(Fault::Fails),
+        Just(Fault::FailsAndCutsOff),
+        Just(Fault::Hangs)
     ]
 }

@@ -8,7 +8,7 @@ use starling_api::OnFailure;
 use starling_core::plan::{Decision, Direction, HoldReason, Plan, RolloutVerdict, plan};
 
 use crate::arbitrary::limits;
-use crate::events::{Event, calm_event, curse, event};
+use crate::events::{Event, calm_event, event, fault};
 use crate::world::{World, world};
 use crate::{config, started};
 
@@ -46,7 +46,7 @@ proptest! {
     fn a_bad_release_starts_on_few_clusters(
         mut world in world(limits()),
         before in vec(event(), 0..30),
-        curses in vec(curse(), 1..8),
+        faults in vec(fault(), 1..8),
         after in vec(event(), 0..30),
     ) {
         for event in before {
@@ -65,7 +65,7 @@ proptest! {
                 world.happen(&event);
             }
             for name in world.roll(&event)? {
-                world.curse(&name, curses[touched.len() % curses.len()]);
+                world.inject(&name, faults[touched.len() % faults.len()]);
                 touched.insert(name);
             }
             prop_assert!(touched.len() <= slots + failures, "{} of {}+{}", touched.len(), slots, failures);

@@ -60,7 +60,7 @@ fn small_steps() -> impl Strategy<Value = Vec<RecordedPlan>> {
             let mut next = inputs[inputs.len() - 1].clone();
             // Observations are never later than the time of the plan.
             next.now = next.now.max(other.now);
-            next.steering = other.steering;
+            next.operator = other.operator;
             next.leaving = other.leaving;
             let stages = next.strategy.stages.len();
             for index in clusters {
@@ -174,7 +174,7 @@ proptest! {
             }
             prop_assert_eq!(&last.plan.stages, &stages);
             prop_assert_eq!(&last.plan.verdict, &recorded.plan.verdict);
-            prop_assert_eq!(&last.input.steering, &recorded.input.steering);
+            prop_assert_eq!(&last.input.operator, &recorded.input.operator);
         }
     }
 

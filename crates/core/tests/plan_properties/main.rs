@@ -16,8 +16,8 @@ use proptest::prelude::*;
 use starling_api::OnFailure;
 use starling_core::plan::check::check;
 use starling_core::plan::{
-    ClusterView, Decision, Direction, EntryView, HoldReason, ObservedSync, Plan, PlanInput, Progress, To,
-    hold_reasons, plan,
+    AdmittedRelease, ClusterView, Decision, Direction, EntryView, HoldReason, ObservedSync, Plan, PlanInput,
+    Progress, hold_reasons, plan,
 };
 
 use arbitrary::{GOOD, NEW, input};
@@ -37,7 +37,7 @@ fn config(cases: u32) -> ProptestConfig {
     }
 }
 
-fn started(plan: &Plan) -> BTreeMap<&String, (&Vec<String>, To)> {
+fn started(plan: &Plan) -> BTreeMap<&String, (&Vec<String>, AdmittedRelease)> {
     plan.decisions
         .iter()
         .filter_map(|(name, decision)| match decision {
@@ -84,8 +84,8 @@ fn execute(input: &PlanInput, plan: &Plan) -> PlanInput {
         for entry in entries {
             let entry = cluster.entries.get_mut(entry).unwrap();
             let (target, release) = match to {
-                To::Release => (entry.wanted.clone().ok(), input.rollout.release.clone()),
-                To::LastKnownGood => (entry.known_good.clone(), GOOD.to_owned()),
+                AdmittedRelease::Release => (entry.wanted.clone().ok(), input.rollout.release.clone()),
+                AdmittedRelease::LastKnownGood => (entry.known_good.clone(), GOOD.to_owned()),
             };
             entry.observed = Some(ObservedSync {
                 target,
@@ -111,7 +111,7 @@ fn has_failed(input: &PlanInput, cluster: &ClusterView) -> bool {
         Progress::Failing { .. } => {
             [NEW, GOOD].contains(&&*sync.release) || sync.admitted_at >= Some(input.now)
         }
-        Progress::Applied(applied) => applied.trouble.is_some(),
+        Progress::Applied(applied) => applied.problem.is_some(),
         Progress::Working => false,
     })
 }
@@ -143,19 +143,19 @@ proptest! {
         if started(&plan).is_empty() {
             return Ok(());
         }
-        let steering = &input.steering;
+        let operator = &input.operator;
         prop_assert!(!input.suspended && !input.membership_held);
-        prop_assert!(steering.paused.is_none() && steering.aborted.is_none());
+        prop_assert!(operator.paused.is_none() && operator.aborted.is_none());
         let goes_on = input.strategy.on_failure == OnFailure::Continue
             && input.rollout.direction == Direction::Forward;
         // Skipped clusters do not count, unless this release was admitted there before their stage was skipped.
         let passed_over = |name: &String| {
             let cluster = &input.clusters[name];
-            let with_stage = steering.skipped_stages.contains_key(&input.strategy.stages[cluster.stage].name);
+            let with_stage = operator.skipped_stages.contains_key(&input.strategy.stages[cluster.stage].name);
             let mut syncs = cluster.entries.values().filter_map(|entry| entry.observed.as_ref());
             let is_here = syncs.any(|sync| sync.target.is_some() && sync.release == NEW);
             let at_once = input.rollout.direction == Direction::BackAtOnce;
-            steering.skipped.contains_key(name) || (with_stage && !is_here && !at_once)
+            operator.skipped.contains_key(name) || (with_stage && !is_here && !at_once)
         };
         let failed = plan.decisions.iter().filter(|(name, decision)| {
             matches!(decision, Decision::Failed { .. }) && !passed_over(name)
@@ -182,7 +182,7 @@ proptest! {
         for (name, (_, to)) in started(&plan) {
             let record = &plan.stages[input.clusters[name].stage].record;
             let open = record.opened_at.is_some() || record.passed_at.is_some();
-            prop_assert_eq!(open, to == To::Release, "{}", name);
+            prop_assert_eq!(open, to == AdmittedRelease::Release, "{}", name);
         }
     }
 
@@ -225,7 +225,7 @@ proptest! {
                 entry.observed = observed(entry).map(|mut sync| {
                     match &mut sync.progress {
                         Progress::Failing { .. } => sync.progress = Progress::Working,
-                        Progress::Applied(applied) => applied.trouble = None,
+                        Progress::Applied(applied) => applied.problem = None,
                         Progress::Working => {}
                     }
                     sync
@@ -233,7 +233,7 @@ proptest! {
             }
         }
         // A cluster past its deadline has failed nevertheless, and may be retried.
-        input.steering.retries.clear();
+        input.operator.retries.clear();
         let first = plan(&input);
         let second = plan(&execute(&input, &first));
         prop_assert_eq!(started(&second), BTreeMap::new(), "after {:#?}", first);

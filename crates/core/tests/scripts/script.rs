@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use starling_api::RolloutStrategy;
-use starling_core::plan::{Attribution, Finding, ReadStrategy, Retry};
+use starling_core::plan::{Attribution, GateResult, ReadStrategy, Retry};
 use starling_core::simulate::{Fate, Member, World};
 
 #[derive(Deserialize)]
@@ -175,31 +175,31 @@ impl Event {
                 world.members.get_mut(*name).unwrap().labels = pairs(labels);
             }
             ["approve", stage, "by", who] => world.approve(stage, attribution(who)),
-            ["found", stage, "passed"] => world.find(stage, Finding::Passed),
-            ["found", stage, "failed", ..] => world.find(
+            ["found", stage, "passed"] => world.set_gate_result(stage, GateResult::Passed),
+            ["found", stage, "failed", ..] => world.set_gate_result(
                 stage,
-                Finding::Failed {
+                GateResult::Failed {
                     message: words[3..].join(" "),
                 },
             ),
-            ["pause", "by", who] => world.steering.paused = Some(attribution(who)),
-            ["resume"] => world.steering.paused = None,
-            ["abort", "by", who] => world.steering.aborted = Some(attribution(who)),
+            ["pause", "by", who] => world.operator.paused = Some(attribution(who)),
+            ["resume"] => world.operator.paused = None,
+            ["abort", "by", who] => world.operator.aborted = Some(attribution(who)),
             ["skip", "stage", stage, "by", who] => {
                 world
-                    .steering
+                    .operator
                     .skipped_stages
                     .insert((*stage).to_owned(), attribution(who));
             }
             ["skip", cluster, "by", who] => {
                 world
-                    .steering
+                    .operator
                     .skipped
                     .insert((*cluster).to_owned(), attribution(who));
             }
             ["promote", stage, "by", who] => {
                 world
-                    .steering
+                    .operator
                     .promoted
                     .insert((*stage).to_owned(), attribution(who));
             }
@@ -224,7 +224,7 @@ impl Event {
 }
 
 fn retry(world: &mut World, cluster: Option<&str>, stage: Option<&str>, attribution: Attribution) {
-    world.steering.retries.push(Retry {
+    world.operator.retries.push(Retry {
         cluster: cluster.map(str::to_owned),
         stage: stage.map(str::to_owned),
         attribution,

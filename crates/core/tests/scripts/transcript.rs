@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
-use starling_core::plan::{Decision, HoldReason, Plan, RolloutVerdict, StagePhase, StageWait, To};
+use starling_core::plan::{
+    AdmittedRelease, Decision, HoldReason, Plan, RolloutVerdict, StagePhase, StageWait,
+};
 use starling_core::simulate::{Happened, World};
 
 pub(crate) struct Transcript {
@@ -130,10 +132,13 @@ impl Transcript {
         let stage = |index: usize| plan.stages.get(index).map_or("?", |stage| stage.name.as_str());
         match decision {
             Decision::Done => "done".into(),
-            Decision::Start { to: To::Release, .. } => "starts".into(),
+            Decision::Start {
+                to: AdmittedRelease::Release,
+                ..
+            } => "starts".into(),
             Decision::Retry { .. } => "is retried".into(),
             Decision::Start {
-                to: To::LastKnownGood,
+                to: AdmittedRelease::LastKnownGood,
                 ..
             } => "starts with the last known good release".into(),
             Decision::InFlight { lost: false, .. } | Decision::InFlight { deadline: None, .. } => {

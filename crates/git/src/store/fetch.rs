@@ -71,7 +71,7 @@ impl GitStore {
             .await?
         else {
             return call
-                .slot
+                .handle
                 .record_damage(Err(GitError::corrupt(&call.access, "the mirror has disappeared")));
         };
         let (chunks, mut coming) = mpsc::channel(QUEUED_CHUNKS);
@@ -88,15 +88,15 @@ impl GitStore {
             self.within(call, remote.fetch(&listing, body, chunks)).await?
         };
         let (path, access, interrupt) = (
-            call.slot.path.clone(),
+            call.handle.path.clone(),
             call.access.clone(),
             Arc::clone(&call.interrupt),
         );
         let (refs, expects_pack) = (listing.refs.clone(), !wants.is_empty());
         let shared = self
-            .within(call, Arc::clone(&call.slot.content).read_owned())
+            .within(call, Arc::clone(&call.handle.content).read_owned())
             .await?;
-        let slot = Arc::clone(&call.slot);
+        let handle = Arc::clone(&call.handle);
         let write = self.job(call, (permit, shared, Arc::clone(server_lock)), move || {
             let outcome = Mirror::open(&path, &access).and_then(|mirror| {
                 if expects_pack {
@@ -104,7 +104,7 @@ impl GitStore {
                 }
                 want.note(&mirror, &refs)
             });
-            slot.record_damage(outcome)
+            handle.record_damage(outcome)
         });
         let (fetched, written) = tokio::join!(fetch, write);
         // If the server failed, the mirror only saw that nothing came.
@@ -131,14 +131,14 @@ impl GitStore {
     ) -> Result<T, GitError> {
         let remote = LocalRemote::new(&call.access, Arc::clone(&call.interrupt), &self.inner.limits);
         let shared = self
-            .within(call, Arc::clone(&call.slot.content).read_owned())
+            .within(call, Arc::clone(&call.handle.content).read_owned())
             .await?;
         let permit = self.permit(call, &self.inner.network).await?;
-        let (path, access) = (call.slot.path.clone(), call.access.clone());
-        let slot = Arc::clone(&call.slot);
+        let (path, access) = (call.handle.path.clone(), call.access.clone());
+        let handle = Arc::clone(&call.handle);
         self.job(call, (permit, shared, guard), move || {
             let outcome = Mirror::open(&path, &access).and_then(|mirror| work(&remote, &mirror));
-            slot.record_damage(outcome)
+            handle.record_damage(outcome)
         })
         .await
     }

@@ -114,7 +114,7 @@ pub(crate) fn mk_record(text: &str) -> Record {
         resource_version: text.into(),
         fields_digest: format!("sha256:fields-{text}"),
         uid: format!("uid-{text}"),
-        terms: ManagementState {
+        management: ManagementState {
             released: text.into(),
             ..ManagementState::default()
         },

@@ -54,18 +54,19 @@ fn object_key() -> impl Strategy<Value = ObjectId> {
 }
 
 fn record() -> impl Strategy<Value = Record> {
-    let terms = (any::<bool>(), word(), word()).prop_map(|(left_alone, owner, released)| ManagementState {
-        left_alone,
-        owner,
-        released,
-    });
-    (".{0,80}", "[0-9]{0,20}", word(), word(), terms).prop_map(
-        |(digest, resource_version, fields_digest, uid, terms)| Record {
+    let management =
+        (any::<bool>(), word(), word()).prop_map(|(left_alone, owner, released)| ManagementState {
+            left_alone,
+            owner,
+            released,
+        });
+    (".{0,80}", "[0-9]{0,20}", word(), word(), management).prop_map(
+        |(digest, resource_version, fields_digest, uid, management)| Record {
             digest,
             resource_version,
             fields_digest,
             uid,
-            terms,
+            management,
         },
     )
 }

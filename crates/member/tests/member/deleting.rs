@@ -12,10 +12,10 @@ use starling_testkit::{Fault, FaultProxy, Match, Stage};
 
 use crate::world::{World, connect_to, soon};
 
-async fn delete(world: &World, elsewhere: &BTreeSet<ObjectId>) -> DeleteOutcome {
+async fn delete(world: &World, siblings: &BTreeSet<ObjectId>) -> DeleteOutcome {
     let job = DeleteJob {
         owner: &world.owner,
-        elsewhere,
+        siblings,
         deadline: soon(),
     };
     world.member.delete(job).await

@@ -434,7 +434,7 @@ async fn t68_objects_with_changing_uids_are_not_deleted() {
     assert!(server.requests().iter().all(|request| request.method != "DELETE"));
 }
 
-/// A full lane must not make a cluster appear unreachable.
+/// Exhausted request limits must not make a cluster appear unreachable.
 #[tokio::test]
 async fn a_probe_does_not_wait_for_a_full_lane() {
     let server = server_replying(Reply::Stall(Bytes::new()), |request| request.name() == "web").await;
@@ -449,9 +449,11 @@ async fn a_probe_does_not_wait_for_a_full_lane() {
     let mut view = View::new(member.clone());
     let mut work = std::pin::pin!(view.apply(&["web"]));
     let probed = async {
-        starling_testkit::wait::until(Duration::from_secs(30), "the lane is full", async || {
-            server.requests().iter().any(|request| request.name() == "web")
-        })
+        starling_testkit::wait::until(
+            Duration::from_secs(30),
+            "the request limits are exhausted",
+            async || server.requests().iter().any(|request| request.name() == "web"),
+        )
         .await
         .unwrap();
         member.probe(soon()).await.unwrap()

@@ -317,7 +317,7 @@ async fn an_object_annotated_on_the_member_is_not_reconciled_until_the_annotatio
         .records
         .get_mut(&world.map_key("a"))
         .unwrap()
-        .terms
+        .management
         .left_alone = true;
 
     let version = world.version("a").await;
@@ -364,7 +364,7 @@ async fn an_unnoticed_annotation_is_read_from_the_response_to_the_next_write() {
         .await;
     world.apply_ok(&[world.map("a", &json!({"k": "2"}))]).await;
     assert_eq!(world.value("a", "k").await.as_deref(), Some("2"));
-    assert!(world.records[&world.map_key("a")].terms.left_alone);
+    assert!(world.records[&world.map_key("a")].management.left_alone);
     let outcome = world.apply(&[world.map("a", &json!({"k": "3"}))]).await;
     assert_eq!(outcome.left_alone, [world.map_key("a")]);
     assert_eq!(world.value("a", "k").await.as_deref(), Some("2"));

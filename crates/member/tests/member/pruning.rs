@@ -195,7 +195,7 @@ async fn a_namespace_that_was_there_before_is_let_go_of_and_not_deleted() {
         if deleted_with_its_sync {
             let job = starling_member::DeleteJob {
                 owner: &world.owner,
-                elsewhere: &Default::default(),
+                siblings: &Default::default(),
                 deadline: soon(),
             };
             let outcome = world.member.delete(job).await;

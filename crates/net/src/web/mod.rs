@@ -62,7 +62,7 @@ pub enum WebError {
     #[error("the header {0} has characters that a header cannot have")]
     Header(&'static str),
     /// The name resolves to an address that is never connected to.
-    #[error("the url resolves to {0}, which is link-local, a metadata server or no host's address")]
+    #[error("the url resolves to {0}, which is link-local, a metadata server or not a host address")]
     ForbiddenAddress(IpAddr),
     /// No server accepted the connection.
     #[error("no connection to {host}")]

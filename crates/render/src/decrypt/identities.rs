@@ -11,7 +11,7 @@ pub struct Identities(String);
 
 /// A line that is not an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line} is no age identity: lines begin with {PREFIX} or #")]
+#[error("line {line} is not an age identity: lines begin with {PREFIX} or #")]
 pub struct IdentityError {
     /// Counted from 1.
     pub line: usize,

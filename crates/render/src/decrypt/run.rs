@@ -96,7 +96,7 @@ fn create_folder(text: &str, identities: &Identities) -> Result<(tempfile::TempD
         Ok((home, Stdio::from(memory)))
     };
     prepared().map_err(|source| RenderError::File {
-        file: "the folder of sops".to_owned(),
+        file: "the directory of sops".to_owned(),
         source,
     })
 }

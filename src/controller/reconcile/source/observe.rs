@@ -1,7 +1,7 @@
 //! Resolves the policy at the origin, and fetches the artifact.
 
 use starling_api::Source;
-use starling_core::revision::{AdvanceDecision, Facts, Revision, advance};
+use starling_core::revision::{AdvanceDecision, Ancestry, Revision, advance};
 
 use super::ResolveResult;
 use super::validate::ValidSource;
@@ -48,9 +48,9 @@ async fn follow(
         None => None,
     };
     let found = artifact.revision.clone();
-    let facts = Facts { is_descendant };
+    let ancestry = Ancestry { is_descendant };
     Ok(
-        match advance(&valid.policy, last.as_ref(), found, facts, valid.rules) {
+        match advance(&valid.policy, last.as_ref(), found, ancestry, valid.rules) {
             AdvanceDecision::Unchanged => ResolveResult::Latest(artifact.revision),
             AdvanceDecision::Move(revision) => {
                 let latest = Artifact { revision, ..artifact };

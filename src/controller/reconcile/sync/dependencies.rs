@@ -112,8 +112,8 @@ fn unfinished(context: SyncContext<'_>, sync: &SyncResource, on: &SyncResource) 
     };
     match progress(&status, &Admitted::of(on, &wanted, id)) {
         Progress::Applied(applied) => {
-            let trouble = applied.trouble?;
-            Some(format!("Sync {name:?} is not healthy: {}", trouble.message))
+            let problem = applied.problem?;
+            Some(format!("Sync {name:?} is not healthy: {}", problem.message))
         }
         Progress::Working => Some(format!("Sync {name:?} is applying {revision}")),
         Progress::Failing { .. } => Some(format!("Sync {name:?} fails: {}", reported())),

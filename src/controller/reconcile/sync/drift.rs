@@ -52,8 +52,9 @@ pub(super) async fn returned(
     observed: &Observed,
     records: &BTreeMap<ObjectId, Record>,
 ) -> BTreeSet<ObjectId> {
-    let is_away =
-        |(_, record): &(&ObjectId, &Record)| record.terms.left_alone || !record.terms.owner.is_empty();
+    let is_away = |(_, record): &(&ObjectId, &Record)| {
+        record.management.left_alone || !record.management.owner.is_empty()
+    };
     let away: BTreeMap<ObjectId, Record> = records
         .iter()
         .filter(is_away)
@@ -77,7 +78,7 @@ pub(super) fn attempted(context: SyncContext<'_>, observed: &Observed, applied: 
         state.left_alone = applied.left_alone.iter().cloned().collect();
     }
     for one in &applied.applied {
-        if one.record.terms.left_alone {
+        if one.record.management.left_alone {
             state.left_alone.insert(one.key.clone());
         }
         if let Some(fields) = &one.fields {
@@ -137,7 +138,11 @@ fn after_check(
         }
     }
     // A check reads the annotations on the member. The annotations in git are known from the last attempt.
-    let in_git = |key: &ObjectId| records.get(key).is_none_or(|record| !record.terms.left_alone);
+    let in_git = |key: &ObjectId| {
+        records
+            .get(key)
+            .is_none_or(|record| !record.management.left_alone)
+    };
     state.left_alone.retain(|key| in_git(key) || unread(key));
     state.left_alone.extend(report.left_alone.iter().cloned());
     state
@@ -163,17 +168,17 @@ fn observed_records(
     let left_alone = report.left_alone.iter().filter_map(|key| {
         let mut record = records
             .get(key)
-            .filter(|record| !record.terms.left_alone)?
+            .filter(|record| !record.management.left_alone)?
             .clone();
-        record.terms.left_alone = true;
+        record.management.left_alone = true;
         Some((key.clone(), record))
     });
     let foreign = report.foreign.iter().filter_map(|(key, owner)| {
         let mut record = records
             .get(key)
-            .filter(|record| record.terms.owner != *owner)?
+            .filter(|record| record.management.owner != *owner)?
             .clone();
-        record.terms.owner.clone_from(owner);
+        record.management.owner.clone_from(owner);
         Some((key.clone(), record))
     });
     left_alone.chain(foreign).collect()
@@ -218,7 +223,7 @@ mod tests {
     }
 
     fn record(left_alone: bool) -> Record {
-        let terms = starling_core::apply::ManagementState {
+        let management = starling_core::apply::ManagementState {
             left_alone,
             ..Default::default()
         };
@@ -227,7 +232,7 @@ mod tests {
             resource_version: "1".into(),
             fields_digest: "f".into(),
             uid: "u".into(),
-            terms,
+            management,
         }
     }
 
@@ -280,6 +285,6 @@ mod tests {
             [&key("in-git"), &key("new")]
         );
         let changed = observed_records(&report, &records);
-        assert!(changed.len() == 1 && changed[&key("new")].terms.left_alone);
+        assert!(changed.len() == 1 && changed[&key("new")].management.left_alone);
     }
 }

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use starling_api::SyncStatus;
 use starling_api::conditions;
 use starling_core::apply::Record;
-use starling_core::health::{Health, HealthVerdict, Read, Status, Watched, judge, waiting_since};
+use starling_core::health::{Health, HealthRecords, HealthVerdict, Read, Status, judge, waiting_since};
 use starling_core::object::{GroupKind, ObjectId, RenderedSet};
 use starling_core::progress;
 use starling_core::step::{Step, Wanted};
@@ -51,12 +51,12 @@ pub(super) fn applied(
     let mut watching = known(context, sync, wanted)
         .unwrap_or_else(|| fresh(sync, wanted, desired.objects.iter().map(|object| &object.key)));
     for (key, record) in records {
-        watching.watched.applied_at(key, &record.resource_version);
+        watching.records.applied_at(key, &record.resource_version);
     }
     for object in &applied.applied {
-        watching.watched.touch(&object.key);
+        watching.records.touch(&object.key);
         watching
-            .watched
+            .records
             .applied_at(&object.key, &object.record.resource_version);
     }
     watching.cadence.restart();
@@ -72,13 +72,13 @@ pub(super) fn checked(
     versions: &BTreeMap<ObjectId, String>,
 ) {
     let mut watching = known(context, sync, wanted).unwrap_or_else(|| fresh(sync, wanted, records.keys()));
-    watching.watched.now_at(versions);
+    watching.records.now_at(versions);
     context.caches.health.set(&sync.observed.key, watching);
 }
 
 /// Returns whether objects have to be read before this target is done.
 pub(super) fn is_awaited(context: SyncContext<'_>, sync: &ValidSync<'_>, wanted: &Wanted) -> bool {
-    let awaited = |watching: SyncHealth| !watching.watched.is_empty();
+    let awaited = |watching: SyncHealth| !watching.records.is_empty();
     sync.spec.template.wait && known(context, sync, wanted).is_none_or(awaited)
 }
 
@@ -118,7 +118,7 @@ pub(super) async fn check(
                 sync,
                 member: &member,
             };
-            let read = reader.read_all(&mut watching.watched, together).await;
+            let read = reader.read_all(&mut watching.records, together).await;
             recorder.end(context, &observed.cluster_key(), read.as_ref().err());
             match read {
                 Ok(unhealthy) => HealthCheck::Verdict(verdict(sync, wanted, unhealthy, context.clock.now())),
@@ -173,7 +173,7 @@ fn fresh<'a>(
     SyncHealth {
         target: wanted.target.clone(),
         cluster_id: sync.observed.cluster_id.as_str().to_owned(),
-        watched: Watched::new(objects),
+        records: HealthRecords::new(objects),
         ..SyncHealth::default()
     }
 }
@@ -190,21 +190,21 @@ impl Reader<'_> {
     /// objects found them healthy: an object that was healthy a minute ago may have failed since.
     async fn read_all(
         &self,
-        watched: &mut Watched,
+        records: &mut HealthRecords,
         together: bool,
     ) -> Result<BTreeMap<ObjectId, Health>, MemberError> {
-        let to_read = watched.to_read();
-        let unhealthy = self.read(watched, &to_read).await?;
-        let all = watched.all();
+        let to_read = records.to_read();
+        let unhealthy = self.read(records, &to_read).await?;
+        let all = records.all();
         if !unhealthy.is_empty() || !together || to_read.len() == all.len() {
             return Ok(unhealthy);
         }
-        self.read(watched, &all).await
+        self.read(records, &all).await
     }
 
     async fn read(
         &self,
-        watched: &mut Watched,
+        records: &mut HealthRecords,
         to_read: &BTreeSet<ObjectId>,
     ) -> Result<BTreeMap<ObjectId, Health>, MemberError> {
         if to_read.is_empty() {
@@ -222,7 +222,7 @@ impl Reader<'_> {
             ..
         } = report;
         let mut health = |key: &ObjectId| match objects.remove(key) {
-            Some(read) => current_health(watched, key, read),
+            Some(read) => current_health(records, key, read),
             None => unread(key, &failures),
         };
         Ok(to_read
@@ -234,9 +234,9 @@ impl Reader<'_> {
 }
 
 /// Returns the health of an object, unless the read state is older than the last write of Starling (I1).
-fn current_health(watched: &mut Watched, key: &ObjectId, read: ObjectHealth) -> Health {
+fn current_health(records: &mut HealthRecords, key: &ObjectId, read: ObjectHealth) -> Health {
     let healthy = read.health.status == Status::Current;
-    match watched.found(key, &read.resource_version, healthy) {
+    match records.found(key, &read.resource_version, healthy) {
         Read::Fresh => read.health,
         Read::Stale => Health::new(
             Status::Unknown,

@@ -37,7 +37,7 @@ pub(super) async fn ownership(
 ) -> Ownership {
     let label = |key: &ObjectId| {
         let record = records.get(key).filter(|_| !drifted.contains(key))?;
-        Some(record.terms.owner.as_str()).filter(|label| !label.is_empty())
+        Some(record.management.owner.as_str()).filter(|label| !label.is_empty())
     };
     let questions: BTreeSet<ObjectId> = desired
         .objects

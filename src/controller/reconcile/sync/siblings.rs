@@ -13,7 +13,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kube::ResourceExt;
 use starling_api::{Cluster, GroupRef, RELEASE, SyncGroup, SyncResource, SyncSpec};
-use starling_core::apply::Elsewhere;
+use starling_core::apply::SiblingObjects;
 use starling_core::expand::{self, ClusterFacts, ParameterError};
 use starling_core::ignore::IgnoreRules;
 use starling_core::object::ObjectId;
@@ -86,11 +86,11 @@ enum SiblingError {
 }
 
 impl Siblings for SiblingsOf<'_> {
-    fn objects(&self) -> BoxFuture<'_, Elsewhere> {
+    fn objects(&self) -> BoxFuture<'_, SiblingObjects> {
         async {
             match self.upcoming_objects().await {
-                Ok(keys) => Elsewhere::Known(keys),
-                Err(error) => Elsewhere::Unknown(crate::chain(&error)),
+                Ok(keys) => SiblingObjects::Known(keys),
+                Err(error) => SiblingObjects::Unknown(crate::chain(&error)),
             }
         }
         .boxed()

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, DELETION_HELD, MEMBERSHIP_HELD};
 use starling_api::{APPROVE_DELETIONS, APPROVE_MEMBERSHIP, DeletionHold, SyncGroupStatus};
-use starling_core::membership::HeldDeparture;
+use starling_core::membership::HeldDeselection;
 
 use super::observe::Group;
 use crate::controller::context::GroupContext;
 
 /// Returns the conditions for held deletions and held deselections.
-pub(super) fn conditions(group: &Group, departure: Option<&HeldDeparture>) -> Vec<ConditionUpdate> {
+pub(super) fn conditions(group: &Group, deselection: Option<&HeldDeselection>) -> Vec<ConditionUpdate> {
     let deletions = group.syncs.values().filter_map(|sync| {
         sync.status
             .as_ref()
@@ -18,7 +18,7 @@ pub(super) fn conditions(group: &Group, departure: Option<&HeldDeparture>) -> Ve
     });
     deletion_held(deletions)
         .into_iter()
-        .chain(departure.map(membership_held))
+        .chain(deselection.map(membership_held))
         .collect()
 }
 
@@ -52,7 +52,7 @@ fn deletion_held<'a>(holds: impl Iterator<Item = &'a DeletionHold>) -> Option<Co
     })
 }
 
-fn membership_held(held: &HeldDeparture) -> ConditionUpdate {
+fn membership_held(held: &HeldDeselection) -> ConditionUpdate {
     let names: Vec<&str> = held.lost.iter().map(String::as_str).collect();
     let message = format!(
         "{} of {} clusters are no longer selected; no cluster leaves and no more clusters start until their labels are \
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn a_digest_survives_the_cut() {
         let digest = format!("sha256:{}", "a".repeat(64));
-        let held = HeldDeparture {
+        let held = HeldDeselection {
             lost: (0..500).map(|n| format!("cluster-{n}")).collect(),
             of: 500,
             digest: digest.clone(),

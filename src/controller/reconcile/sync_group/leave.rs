@@ -10,7 +10,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::{APPROVE_MEMBERSHIP, DeletionPolicy, FINALIZER, SyncGroup, SyncResource};
-use starling_core::membership::{Departure, HeldDeparture, Members, departure};
+use starling_core::membership::{Deselection, HeldDeselection, Members, deselection};
 use starling_core::plan::{LeavingCause, LeavingSync};
 use starling_core::rollout::{Removal, Rolling};
 use starling_ledger::{AdmissionOutcome, LedgerError};
@@ -30,7 +30,7 @@ use crate::controller::waits;
 pub(super) struct Leaving {
     clusters: BTreeSet<String>,
     /// Too many clusters at once: no cluster leaves, and no more clusters start.
-    pub(super) held: Option<HeldDeparture>,
+    pub(super) held: Option<HeldDeselection>,
     /// The time at which the clusters leave, unless they return before.
     settles_at: Timestamp,
     /// True if the list of Clusters is complete: absence from an incomplete list means nothing.
@@ -44,17 +44,17 @@ impl Leaving {
         Self {
             settles_at: now,
             is_known: true,
-            ..Self::departing(group)
+            ..Self::deselected(group)
         }
     }
 
-    fn departing(group: &Group) -> Self {
-        match departing(group) {
-            Departure::Free(clusters) => Self {
+    fn deselected(group: &Group) -> Self {
+        match deselected(group) {
+            Deselection::Free(clusters) => Self {
                 clusters,
                 ..Self::default()
             },
-            Departure::Held(held) => Self {
+            Deselection::Held(held) => Self {
                 held: Some(held),
                 ..Self::default()
             },
@@ -64,7 +64,7 @@ impl Leaving {
 
 /// Finds the clusters that are about to leave.
 pub(super) fn observe(context: GroupContext<'_>, group: &Group, now: Timestamp) -> Leaving {
-    let leaving = Leaving::departing(group);
+    let leaving = Leaving::deselected(group);
     let lost = leaving.held.as_ref().map_or(&leaving.clusters, |held| &held.lost);
     let pending = &context.caches.pending_deselections;
     let since = pending.since(&group.key, lost, now);
@@ -75,7 +75,7 @@ pub(super) fn observe(context: GroupContext<'_>, group: &Group, now: Timestamp) 
     }
 }
 
-fn departing(group: &Group) -> Departure {
+fn deselected(group: &Group) -> Deselection {
     // In most cases no cluster leaves, and no set has to be built.
     let mut selected = group.clusters.keys().map(String::as_str).peekable();
     let all_selected = group.syncs.clusters().all(|(cluster, _)| {
@@ -83,7 +83,7 @@ fn departing(group: &Group) -> Departure {
         selected.next_if(|name| *name == cluster).is_some()
     });
     if all_selected {
-        return Departure::Free(BTreeSet::new());
+        return Deselection::Free(BTreeSet::new());
     }
     let previous = group
         .syncs
@@ -93,7 +93,7 @@ fn departing(group: &Group) -> Departure {
         .collect();
     let selected = group.clusters.keys().cloned().collect();
     let approved = group.object.annotations().get(APPROVE_MEMBERSHIP);
-    departure(Members {
+    deselection(Members {
         previous: &previous,
         selected: &selected,
         unknown: &group.unreadable,

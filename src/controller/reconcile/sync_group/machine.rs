@@ -53,7 +53,7 @@ impl Observations for GroupObservations<'_> {
 
     fn gate_results(&self, rollout: i64, stages: &mut BTreeMap<String, StageRecord>) {
         let uid = self.group.object.uid().unwrap_or_default();
-        self.gates.add_findings(&self.group.key, &uid, rollout, stages);
+        self.gates.add_results(&self.group.key, &uid, rollout, stages);
     }
 
     fn gate_messages(&self, rollout: i64, stages: &mut [StageStatus]) {

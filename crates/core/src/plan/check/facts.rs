@@ -4,11 +4,11 @@ use jiff::Timestamp;
 
 use super::rules::Rules;
 use crate::plan::types::{
-    Applied, ClusterView, EntryView, FailureReason, ObservedSync, PlanInput, Progress, Reach, Trouble,
+    Applied, ClusterView, EntryView, FailureReason, HealthProblem, ObservedSync, PlanInput, Progress, Reach,
 };
 
 /// What is true of a cluster.
-pub(super) struct Facts {
+pub(super) struct CheckedFacts {
     pub(super) state: State,
     /// The group has work in progress there other than this release with all its entries.
     leftover: bool,
@@ -45,7 +45,7 @@ pub(super) enum State {
 
 /// The progress of one entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum EntryProgress {
+enum CheckedProgress {
     /// An attempt is in progress.
     Working,
     /// An attempt failed, or the entry is at its target, not soaked, and has a problem.
@@ -59,28 +59,28 @@ enum EntryProgress {
 }
 
 /// The time and the rules by which the entries of one cluster are evaluated.
-struct Judge<'a> {
+struct Evaluator<'a> {
     input: &'a PlanInput,
     rules: &'a Rules<'a>,
     view: &'a ClusterView,
     at: Timestamp,
 }
 
-impl Facts {
+impl CheckedFacts {
     pub(super) fn of(input: &PlanInput, rules: &Rules<'_>, view: &ClusterView, at: Timestamp) -> Self {
-        let judge = Judge {
+        let evaluator = Evaluator {
             input,
             rules,
             view,
             at,
         };
-        let state = judge.state();
+        let state = evaluator.state();
         let ready = view.reach == Reach::Ready;
         let unhealthy = |sync: &ObservedSync| {
-            applied(sync).is_none_or(|applied| applied.since.is_none() || applied.trouble.is_some())
+            applied(sync).is_none_or(|applied| applied.since.is_none() || applied.problem.is_some())
         };
         let has_problem =
-            |sync: &ObservedSync| applied(sync).is_some_and(|applied| applied.trouble.is_some());
+            |sync: &ObservedSync| applied(sync).is_some_and(|applied| applied.problem.is_some());
         let new = view.entries.values().all(only_known_good);
         let missing = |entry: &EntryView| {
             let target = entry.observed.as_ref().and_then(|sync| sync.target.as_ref());
@@ -88,7 +88,7 @@ impl Facts {
         };
         let known_good = view.entries.iter().filter(|(_, entry)| new && missing(entry));
         Self {
-            leftover: ready && judge.is_at_work(),
+            leftover: ready && evaluator.is_at_work(),
             unhealthy: ready && admissions(view).any(unhealthy),
             broken: matches!(state, State::Done) && admissions(view).any(has_problem),
             admitted: admissions(view).any(|sync| sync.release == input.rollout.release),
@@ -116,7 +116,7 @@ impl Facts {
     }
 }
 
-impl Judge<'_> {
+impl Evaluator<'_> {
     fn state(&self) -> State {
         let entries = || self.view.entries.values();
         if entries().all(|entry| self.is_done(entry)) {
@@ -130,7 +130,7 @@ impl Judge<'_> {
         // What the cluster was admitted to: everything, if every entry is at its target. Otherwise what this release
         // admitted before it was interrupted, or before parameters changed.
         let complete = entries().all(at_target);
-        let ours: Vec<(&ObservedSync, EntryProgress)> = self
+        let ours: Vec<(&ObservedSync, CheckedProgress)> = self
             .admitted()
             .filter(|(sync, _)| complete || sync.release == self.input.rollout.release)
             .collect();
@@ -140,7 +140,10 @@ impl Judge<'_> {
         {
             return State::Soaking { until };
         }
-        let lost = !ready && ours.iter().any(|(_, progress)| *progress != EntryProgress::Idle);
+        let lost = !ready
+            && ours
+                .iter()
+                .any(|(_, progress)| *progress != CheckedProgress::Idle);
         if suspended || (invalid && !lost) {
             return State::Obstructed;
         }
@@ -158,16 +161,15 @@ impl Judge<'_> {
     /// Returns when the last of the soaking entries has soaked; `None`: an entry is neither soaking nor done.
     fn soaks_until(&self) -> Option<Timestamp> {
         let entries = self.admitted().map(|(_, progress)| progress);
-        let times =
-            entries
-                .filter(|progress| *progress != EntryProgress::Idle)
-                .map(|progress| match progress {
-                    EntryProgress::Soaking { until } => Some(until),
-                    EntryProgress::Working
-                    | EntryProgress::Failing
-                    | EntryProgress::Idle
-                    | EntryProgress::SoakInterrupted => None,
-                });
+        let times = entries
+            .filter(|progress| *progress != CheckedProgress::Idle)
+            .map(|progress| match progress {
+                CheckedProgress::Soaking { until } => Some(until),
+                CheckedProgress::Working
+                | CheckedProgress::Failing
+                | CheckedProgress::Idle
+                | CheckedProgress::SoakInterrupted => None,
+            });
         times.collect::<Option<Vec<Timestamp>>>()?.into_iter().max()
     }
 
@@ -176,11 +178,11 @@ impl Judge<'_> {
     ///
     /// A `complete` cluster that was healthy in time has no deadline while it is reachable, and a full deadline to
     /// return when it is not.
-    fn outcome(&self, ours: &[(&ObservedSync, EntryProgress)], complete: bool) -> State {
-        let arrived = |progress: &EntryProgress| {
+    fn outcome(&self, ours: &[(&ObservedSync, CheckedProgress)], complete: bool) -> State {
+        let arrived = |progress: &CheckedProgress| {
             matches!(
                 progress,
-                EntryProgress::Idle | EntryProgress::Soaking { .. } | EntryProgress::SoakInterrupted
+                CheckedProgress::Idle | CheckedProgress::Soaking { .. } | CheckedProgress::SoakInterrupted
             )
         };
         let soaks = complete && ours.iter().all(|(_, progress)| arrived(progress));
@@ -190,7 +192,7 @@ impl Judge<'_> {
         }
         let failing = ours
             .iter()
-            .filter(|(_, progress)| *progress == EntryProgress::Failing);
+            .filter(|(_, progress)| *progress == CheckedProgress::Failing);
         let attempts: Vec<_> = failing.filter_map(|(sync, _)| failed_attempt(sync)).collect();
         let admitted_at = ours.iter().filter_map(|(sync, _)| sync.admitted_at).max();
         let lost_at = match &self.view.reach {
@@ -244,24 +246,24 @@ impl Judge<'_> {
         working(&syncs, None).any(in_time)
     }
 
-    fn admitted(&self) -> impl Iterator<Item = (&ObservedSync, EntryProgress)> {
+    fn admitted(&self) -> impl Iterator<Item = (&ObservedSync, CheckedProgress)> {
         self.view.entries.values().filter_map(|entry| {
             let sync = entry.observed.as_ref().filter(|sync| sync.target.is_some())?;
             Some((sync, self.progress(entry, sync)))
         })
     }
 
-    fn progress(&self, entry: &EntryView, sync: &ObservedSync) -> EntryProgress {
+    fn progress(&self, entry: &EntryView, sync: &ObservedSync) -> CheckedProgress {
         match &sync.progress {
-            Progress::Working => EntryProgress::Working,
-            Progress::Failing { .. } => EntryProgress::Failing,
-            Progress::Applied(_) if !at_target(entry) || self.is_done(entry) => EntryProgress::Idle,
-            Progress::Applied(applied) if applied.trouble.is_some() => EntryProgress::Failing,
+            Progress::Working => CheckedProgress::Working,
+            Progress::Failing { .. } => CheckedProgress::Failing,
+            Progress::Applied(_) if !at_target(entry) || self.is_done(entry) => CheckedProgress::Idle,
+            Progress::Applied(applied) if applied.problem.is_some() => CheckedProgress::Failing,
             Progress::Applied(applied) => match applied.since {
-                Some(since) => EntryProgress::Soaking {
+                Some(since) => CheckedProgress::Soaking {
                     until: since.checked_add(self.rules.soak).unwrap_or(Timestamp::MAX),
                 },
-                None => EntryProgress::SoakInterrupted,
+                None => CheckedProgress::SoakInterrupted,
             },
         }
     }
@@ -283,7 +285,7 @@ impl Judge<'_> {
                 .checked_add(self.rules.soak)
                 .is_ok_and(|soaked| soaked <= until)
         };
-        let well = applied.trouble.is_none() && applied.since.is_some_and(long_enough);
+        let well = applied.problem.is_none() && applied.since.is_some_and(long_enough);
         self.rules.soak.is_zero() || applied.longest >= self.rules.soak || well
     }
 
@@ -297,18 +299,18 @@ impl Judge<'_> {
 /// Returns the entries in progress. An entry in backoff takes those with it that were admitted with it or earlier. The
 /// `newest` release was admitted after everything else, even if a clock that jumped indicates otherwise.
 fn working<'s>(
-    syncs: &'s [(&'s ObservedSync, EntryProgress)],
+    syncs: &'s [(&'s ObservedSync, CheckedProgress)],
     newest: Option<&'s str>,
 ) -> impl Iterator<Item = &'s ObservedSync> {
     let failed = || {
         syncs
             .iter()
-            .filter(|(_, progress)| *progress == EntryProgress::Failing)
+            .filter(|(_, progress)| *progress == CheckedProgress::Failing)
     };
     let last_failed_at = failed().map(|(sync, _)| sync.admitted_at).max();
     let failed_releases: Vec<&str> = failed().map(|(sync, _)| &*sync.release).collect();
-    let works = move |(sync, progress): &&(&ObservedSync, EntryProgress)| {
-        *progress == EntryProgress::Working
+    let works = move |(sync, progress): &&(&ObservedSync, CheckedProgress)| {
+        *progress == CheckedProgress::Working
             && !sync.suspended
             && !failed_releases.contains(&&*sync.release)
             && (newest == Some(&*sync.release) || last_failed_at.is_none_or(|at| at < sync.admitted_at))
@@ -324,7 +326,7 @@ fn failed_attempt(sync: &ObservedSync) -> Option<(FailureReason, Option<Timestam
             retry_at,
         } => (reason, message, *retry_at),
         Progress::Applied(Applied {
-            trouble: Some(Trouble { reason, message }),
+            problem: Some(HealthProblem { reason, message }),
             ..
         }) => (reason, message, None),
         Progress::Working | Progress::Applied(_) => return None,

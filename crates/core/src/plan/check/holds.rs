@@ -8,7 +8,7 @@ use super::moment::Moment;
 use super::violation::Violation;
 use super::windows;
 use crate::plan::stages::{Attribution, StagePhase, StageWait};
-use crate::plan::types::{HoldReason, To};
+use crate::plan::types::{AdmittedRelease, HoldReason};
 
 /// Returns the precedence of a reason.
 fn rank(reason: &HoldReason) -> u8 {
@@ -37,7 +37,7 @@ const LIMIT: u8 = 14;
 /// A release that a startable cluster may be started with.
 #[derive(Clone, Copy)]
 struct Start {
-    to: To,
+    to: AdmittedRelease,
     /// Whether a closed window blocks it.
     closed: bool,
 }
@@ -72,7 +72,7 @@ impl Moment<'_> {
             // A new cluster whose stage waits may be held for the stage also while it waits for a slot or a time,
             // unless it could start with the last known good release.
             let stage_waits = matches!(reason, HoldReason::StageWaits { .. });
-            let good = |start: &&Start| start.to == To::LastKnownGood;
+            let good = |start: &&Start| start.to == AdmittedRelease::LastKnownGood;
             let waits = starts.iter().find(good);
             let Some(start) =
                 waits.filter(|start| stage_waits && self.first_rank(member, **start) > rank(reason))
@@ -81,7 +81,7 @@ impl Moment<'_> {
                 return Err(Violation::NotTheFirstReason { cluster, reason });
             };
             let is_next = self.first_rank(member, *start) == LIMIT;
-            if is_next && self.may_start(member, To::LastKnownGood) {
+            if is_next && self.may_start(member, AdmittedRelease::LastKnownGood) {
                 return Err(Violation::KnownGoodForgotten { cluster });
             }
         }
@@ -94,7 +94,11 @@ impl Moment<'_> {
     /// Returns what the cluster could start with, and whether windows apply; several if each is right.
     fn starts(&self, member: &Member<'_>) -> Vec<Start> {
         let good = !self.is_open(member.stage) && !member.facts.known_good.is_empty();
-        let to = if good { To::LastKnownGood } else { To::Release };
+        let to = if good {
+            AdmittedRelease::LastKnownGood
+        } else {
+            AdmittedRelease::Release
+        };
         let begun = matches!(member.facts.state, State::Startable { interrupted: true });
         let about = self.rules.windows_of(member.view);
         let closed: &[bool] = match windows::are_open(&about, self.at) {
@@ -109,18 +113,18 @@ impl Moment<'_> {
 
     /// Returns the precedence of the first reason that applies to a cluster that is not started.
     fn first_rank(&self, member: &Member<'_>, start: Start) -> u8 {
-        let steering = &self.input.steering;
+        let operator = &self.input.operator;
         if member.is_held_back() {
             return 0;
         }
         if let Some(reason) = member.own_reason() {
             return rank(&reason);
         }
-        let good = start.to == To::LastKnownGood;
+        let good = start.to == AdmittedRelease::LastKnownGood;
         let reasons = [
             (6, self.input.suspended),
-            (7, steering.paused.is_some()),
-            (8, steering.aborted.is_some()),
+            (7, operator.paused.is_some()),
+            (8, operator.aborted.is_some()),
             (9, self.input.membership_held),
             (10, self.overdrawn().next().is_some()),
             (
@@ -136,13 +140,13 @@ impl Moment<'_> {
 
     /// Whether a reason applies to the cluster, whatever else does.
     fn applies(&self, member: &Member<'_>, reason: &HoldReason) -> bool {
-        let steering = &self.input.steering;
+        let operator = &self.input.operator;
         let same = |attribution: &Attribution, given: Option<&Attribution>| given == Some(attribution);
         let entry = |name: &String| member.view.entries.get(name);
         match reason {
             HoldReason::Skipped(attribution) => {
                 let with_stage = self.rules.skipped(self.input, member.stage);
-                same(attribution, steering.skipped.get(member.name)) || same(attribution, with_stage)
+                same(attribution, operator.skipped.get(member.name)) || same(attribution, with_stage)
             }
             HoldReason::SyncSuspended { entry: name } => entry(name)
                 .and_then(|entry| entry.observed.as_ref())
@@ -154,8 +158,8 @@ impl Moment<'_> {
             | HoldReason::ClusterNotProbed
             | HoldReason::ClusterUnreachable { .. } => member.own_reason().as_ref() == Some(reason),
             HoldReason::GroupSuspended => self.input.suspended,
-            HoldReason::Paused(attribution) => same(attribution, steering.paused.as_ref()),
-            HoldReason::Aborted(attribution) => same(attribution, steering.aborted.as_ref()),
+            HoldReason::Paused(attribution) => same(attribution, operator.paused.as_ref()),
+            HoldReason::Aborted(attribution) => same(attribution, operator.aborted.as_ref()),
             HoldReason::MembershipHeld => self.input.membership_held,
             HoldReason::TooManyFailures { stage } => self.overdrawn().any(|(place, _)| place == *stage),
             HoldReason::StageWaits { stage, wait } => self.stage_waits(member, *stage, wait),
@@ -186,7 +190,7 @@ impl Moment<'_> {
 
     /// Whether a cluster could start in addition to everything that the plan starts: in the slot that it has or a free
     /// one, where the release is in flight already or may be, and within the limit of unavailable clusters.
-    fn has_slot_for(&self, member: &Member<'_>, to: To) -> bool {
+    fn has_slot_for(&self, member: &Member<'_>, to: AdmittedRelease) -> bool {
         let stage = self.stages.get(member.stage).map(|stage| &stage.scope);
         let mut scopes = [Some(&self.group), stage].into_iter().flatten();
         scopes.all(|scope| {
@@ -194,7 +198,9 @@ impl Moment<'_> {
                 return true;
             };
             let free = member.facts.holds_slot() || scope.in_flight_after < slots;
-            let spreads = to == To::LastKnownGood || member.facts.is_reached() || scope.reached_after < slots;
+            let spreads = to == AdmittedRelease::LastKnownGood
+                || member.facts.is_reached()
+                || scope.reached_after < slots;
             free && spreads
         })
     }
@@ -207,7 +213,7 @@ impl Moment<'_> {
             || scopes.all(|scope| scope.unavailable_after < scope.tally.unavailable_allowed)
     }
 
-    fn may_start(&self, member: &Member<'_>, to: To) -> bool {
+    fn may_start(&self, member: &Member<'_>, to: AdmittedRelease) -> bool {
         self.has_slot_for(member, to) && self.may_be_unavailable(member)
     }
 
@@ -240,7 +246,10 @@ impl Moment<'_> {
     ) -> Result<(), Violation> {
         let expected = match reason {
             HoldReason::Jitter => {
-                let to = self.starts(member).first().map_or(To::Release, |start| start.to);
+                let to = self
+                    .starts(member)
+                    .first()
+                    .map_or(AdmittedRelease::Release, |start| start.to);
                 Some(self.eligible_at(member, to))
             }
             HoldReason::WindowClosed => {

@@ -5,16 +5,16 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-use super::facts::{Facts, State};
+use super::facts::{CheckedFacts, State};
 use super::rules::Rules;
 use crate::plan::stages::Attribution;
-use crate::plan::types::{ClusterView, Decision, HoldReason, PlanInput, Reach, To};
+use crate::plan::types::{AdmittedRelease, ClusterView, Decision, HoldReason, PlanInput, Reach};
 
 /// A cluster, what is true of it, and its decision.
 pub(super) struct Member<'a> {
     pub(super) name: &'a str,
     pub(super) view: &'a ClusterView,
-    pub(super) facts: Facts,
+    pub(super) facts: CheckedFacts,
     pub(super) decision: &'a Decision,
     /// The index of its stage.
     pub(super) stage: usize,
@@ -34,7 +34,7 @@ impl<'a> Member<'a> {
     ) -> Option<Self> {
         let view = input.clusters.get(name)?;
         let stage = rules.stage_of(view);
-        let facts = Facts::of(input, rules, view, at);
+        let facts = CheckedFacts::of(input, rules, view, at);
         let with_stage = rules.skipped(input, stage).filter(|_| !facts.admitted);
         Some(Self {
             name,
@@ -43,7 +43,7 @@ impl<'a> Member<'a> {
             decision,
             stage,
             stage_is_open: false,
-            skipped: input.steering.skipped.get(name).or(with_stage),
+            skipped: input.operator.skipped.get(name).or(with_stage),
         })
     }
 
@@ -56,7 +56,13 @@ impl<'a> Member<'a> {
     }
 
     pub(super) fn starts_release(&self) -> bool {
-        matches!(self.decision, Decision::Start { to: To::Release, .. })
+        matches!(
+            self.decision,
+            Decision::Start {
+                to: AdmittedRelease::Release,
+                ..
+            }
+        )
     }
 
     /// Whether nothing may start there because it is skipped. What was started before is completed.

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::facts::State;
 use super::member::Member;
 use super::rules::{Rules, share};
-use super::stage::{Place, Scope, Stage};
+use super::stage::{CheckedStage, Scope, StageContext};
 use super::violation::Violation;
 use crate::plan::stages::{StagePhase, StageRecord, StageWait};
 use crate::plan::types::{Decision, FailureReason, Plan, PlanInput, Reach};
@@ -19,7 +19,7 @@ pub(super) struct Moment<'a> {
     pub(super) rules: &'a Rules<'a>,
     pub(super) at: Timestamp,
     pub(super) fleet: Vec<Member<'a>>,
-    pub(super) stages: Vec<Stage>,
+    pub(super) stages: Vec<CheckedStage>,
     pub(super) group: Scope,
 }
 
@@ -46,10 +46,10 @@ impl<'a> Moment<'a> {
             failures,
             unavailable.max(1),
         );
-        let mut stages: Vec<Stage> = Vec::new();
+        let mut stages: Vec<CheckedStage> = Vec::new();
         let (none, mut is_next) = (StageRecord::default(), true);
         for (index, stage) in rules.stages.iter().enumerate() {
-            let place = Place {
+            let context = StageContext {
                 input,
                 rules,
                 index,
@@ -61,7 +61,7 @@ impl<'a> Moment<'a> {
                 failures_allowed: failures,
                 unavailable_allowed: unavailable.max(1),
             };
-            let stage = place.stage(&fleet);
+            let stage = context.stage(&fleet);
             is_next &= stage.record.passed_at.is_some();
             stages.push(stage);
         }
@@ -99,7 +99,7 @@ impl<'a> Moment<'a> {
 
     /// Returns the stages with a failed gate: each stops all starts.
     pub(super) fn failed_gates(&self) -> impl Iterator<Item = usize> {
-        let failed = |stage: &Stage| {
+        let failed = |stage: &CheckedStage| {
             let mut waits = stage.waits.iter();
             waits.any(|wait| matches!(wait, StageWait::GateFailed { .. }))
         };
@@ -143,7 +143,12 @@ impl<'a> Moment<'a> {
         Ok(())
     }
 
-    fn record_is_true(&self, stage: &Stage, actual: &StageRecord, name: &str) -> Result<(), Violation> {
+    fn record_is_true(
+        &self,
+        stage: &CheckedStage,
+        actual: &StageRecord,
+        name: &str,
+    ) -> Result<(), Violation> {
         let expected = &stage.record;
         let passed = expected.passed_at.is_some();
         // A stage that passes without having opened may be recorded as opened by that, and a stage whose clusters no

@@ -67,11 +67,11 @@ impl Moment<'_> {
     }
 
     fn stops_everybody(&self) -> bool {
-        let steering = &self.input.steering;
+        let operator = &self.input.operator;
         self.input.suspended
             || self.input.membership_held
-            || steering.paused.is_some()
-            || steering.aborted.is_some()
+            || operator.paused.is_some()
+            || operator.aborted.is_some()
     }
 
     fn request<'m>(&self, member: &'m Member<'_>) -> Option<Request<'m>> {
@@ -81,7 +81,7 @@ impl Moment<'_> {
             .get(member.stage)
             .map(|stage| stage.name.as_str());
         let mut newest = None;
-        for retry in &self.input.steering.retries {
+        for retry in &self.input.operator.retries {
             let other_cluster = retry.cluster.as_deref().is_some_and(|of| of != member.name);
             let other_stage = retry.stage.is_some() && retry.stage.as_deref() != stage;
             if !other_cluster && !other_stage {

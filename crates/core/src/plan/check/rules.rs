@@ -59,12 +59,12 @@ impl<'a> Rules<'a> {
     /// Returns the operator who skipped a stage. The only stage of an immediate rollback is not one of the strategy.
     pub(super) fn skipped<'i>(&self, input: &'i PlanInput, stage: usize) -> Option<&'i Attribution> {
         let stage = self.stages.get(stage).filter(|_| !self.at_once)?;
-        input.steering.skipped_stages.get(&stage.name)
+        input.operator.skipped_stages.get(&stage.name)
     }
 
     pub(super) fn is_promoted(&self, input: &PlanInput, stage: usize) -> bool {
         let stage = self.stages.get(stage).filter(|_| !self.at_once);
-        stage.is_some_and(|stage| input.steering.promoted.contains_key(&stage.name))
+        stage.is_some_and(|stage| input.operator.promoted.contains_key(&stage.name))
     }
 
     /// Returns the windows that apply to a cluster.

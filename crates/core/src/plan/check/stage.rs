@@ -8,12 +8,12 @@ use super::member::Member;
 use super::rules::{Rules, share};
 use crate::plan::stages::Tally;
 use crate::plan::stages::{
-    Attribution, Finding, Gate, GateRecord, StagePhase, StageRecord, StageRules, StageWait,
+    Attribution, Gate, GateRecord, GateResult, StagePhase, StageRecord, StageRules, StageWait,
 };
 use crate::plan::types::PlanInput;
 
 /// What is true of a stage.
-pub(super) struct Stage {
+pub(super) struct CheckedStage {
     /// The record to store.
     pub(super) record: StageRecord,
     /// Other lists of gates that may be stored, because nothing depends on them any more, or not yet.
@@ -91,7 +91,7 @@ impl Scope {
 }
 
 /// The position of a stage, and what is known of it.
-pub(super) struct Place<'a> {
+pub(super) struct StageContext<'a> {
     pub(super) input: &'a PlanInput,
     pub(super) rules: &'a Rules<'a>,
     pub(super) index: usize,
@@ -109,8 +109,8 @@ pub(super) struct Place<'a> {
     pub(super) unavailable_allowed: usize,
 }
 
-impl Place<'_> {
-    pub(super) fn stage(&self, fleet: &[Member<'_>]) -> Stage {
+impl StageContext<'_> {
+    pub(super) fn stage(&self, fleet: &[Member<'_>]) -> CheckedStage {
         let members = || fleet.iter().filter(|member| member.stage == self.index);
         let total = members().count();
         let own = |bound: Option<IntOrPercent>| bound.map(|bound| share(bound, total, 0));
@@ -169,7 +169,7 @@ impl Place<'_> {
                 walked.records.clone(),
             ],
         };
-        Stage {
+        CheckedStage {
             other_before: others(fixed_before, &self.old.before, &before),
             other_after: others(fixed_after, &self.old.after, &after),
             opening: record.opened_at.or(record.passed_at),
@@ -362,7 +362,7 @@ impl Place<'_> {
             let record = counts.cloned().unwrap_or(GateRecord {
                 gate,
                 begun_at,
-                found: None,
+                result: None,
             });
             walk.pending = self.pending(&record);
             walk.records.push(record);
@@ -377,7 +377,7 @@ impl Place<'_> {
     fn pending(&self, record: &GateRecord) -> Option<StageWait> {
         let gate = record.gate;
         let wait = |until| Some(StageWait::Gate { gate, until });
-        match (gate, &record.found) {
+        match (gate, &record.result) {
             (Gate::TimedWait(time), _) => {
                 let until = record.begun_at.checked_add(time).ok();
                 if until.is_some_and(|until| until <= self.at) {
@@ -391,9 +391,9 @@ impl Place<'_> {
                 if approved { None } else { wait(None) }
             }
             (Gate::Effect(_), None) => wait(None),
-            (Gate::Effect(_), Some(Finding::Passed)) => None,
-            (Gate::Effect(_), Some(Finding::Failed { .. })) if self.rules.continues => None,
-            (Gate::Effect(_), Some(Finding::Failed { message })) => Some(StageWait::GateFailed {
+            (Gate::Effect(_), Some(GateResult::Passed)) => None,
+            (Gate::Effect(_), Some(GateResult::Failed { .. })) if self.rules.continues => None,
+            (Gate::Effect(_), Some(GateResult::Failed { message })) => Some(StageWait::GateFailed {
                 gate,
                 message: message.clone(),
             }),

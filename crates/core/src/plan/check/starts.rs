@@ -7,7 +7,7 @@ use super::member::Member;
 use super::moment::Moment;
 use super::violation::Violation;
 use super::windows;
-use crate::plan::types::{Decision, HoldReason, Reach, To};
+use crate::plan::types::{AdmittedRelease, Decision, HoldReason, Reach};
 
 impl Moment<'_> {
     pub(super) fn starts_are_lawful(&self) -> Result<(), Violation> {
@@ -15,8 +15,8 @@ impl Moment<'_> {
             if let Decision::Start { entries, to } = member.decision {
                 self.may_be_started(member)?;
                 match to {
-                    To::Release => self.takes_the_release(member, entries)?,
-                    To::LastKnownGood => self.takes_the_last_known_good(member, entries)?,
+                    AdmittedRelease::Release => self.takes_the_release(member, entries)?,
+                    AdmittedRelease::LastKnownGood => self.takes_the_last_known_good(member, entries)?,
                 }
                 self.group_may_start(member, *to)?;
             }
@@ -97,16 +97,16 @@ impl Moment<'_> {
         Ok(())
     }
 
-    fn group_may_start(&self, member: &Member<'_>, to: To) -> Result<(), Violation> {
+    fn group_may_start(&self, member: &Member<'_>, to: AdmittedRelease) -> Result<(), Violation> {
         let cluster = member.name.to_owned();
-        let steering = &self.input.steering;
+        let operator = &self.input.operator;
         if self.input.suspended {
             return Err(Violation::StartsWhileSuspended { cluster });
         }
-        if steering.paused.is_some() {
+        if operator.paused.is_some() {
             return Err(Violation::StartsWhilePaused { cluster });
         }
-        if steering.aborted.is_some() {
+        if operator.aborted.is_some() {
             return Err(Violation::StartsWhileAborted { cluster });
         }
         if self.input.membership_held {
@@ -137,12 +137,12 @@ impl Moment<'_> {
     }
 
     /// Returns when the jitter of a cluster is over.
-    pub(super) fn eligible_at(&self, member: &Member<'_>, to: To) -> jiff::Timestamp {
+    pub(super) fn eligible_at(&self, member: &Member<'_>, to: AdmittedRelease) -> jiff::Timestamp {
         let opening = self.stages.get(member.stage).and_then(|stage| stage.opening);
         let started_at = self.input.rollout.started_at;
         let from = match to {
-            To::Release => opening.unwrap_or(started_at),
-            To::LastKnownGood => started_at,
+            AdmittedRelease::Release => opening.unwrap_or(started_at),
+            AdmittedRelease::LastKnownGood => started_at,
         };
         member.eligible_at(self.input, self.rules, from)
     }
@@ -184,7 +184,7 @@ impl Moment<'_> {
 
     fn turn<'m>(&self, member: &'m Member<'_>) -> (bool, bool, jiff::Timestamp, &'m str) {
         let facts = &member.facts;
-        let eligible = self.eligible_at(member, To::Release);
+        let eligible = self.eligible_at(member, AdmittedRelease::Release);
         (!facts.is_reached(), !facts.holds_slot(), eligible, member.name)
     }
 }

@@ -115,7 +115,7 @@ fn rollout(stages: Vec<StageRules>, clusters: BTreeMap<String, ClusterView>) -> 
             stages: BTreeMap::new(),
             approvals: BTreeMap::new(),
         },
-        steering: Steering::default(),
+        operator: OperatorInput::default(),
         suspended: false,
         membership_held: false,
         clusters,
@@ -125,14 +125,14 @@ fn rollout(stages: Vec<StageRules>, clusters: BTreeMap<String, ClusterView>) -> 
 fn start(entries: &[&str]) -> Decision {
     Decision::Start {
         entries: entries.iter().map(|entry| (*entry).to_owned()).collect(),
-        to: To::Release,
+        to: AdmittedRelease::Release,
     }
 }
 
 fn start_known_good(entries: &[&str]) -> Decision {
     Decision::Start {
         entries: entries.iter().map(|entry| (*entry).to_owned()).collect(),
-        to: To::LastKnownGood,
+        to: AdmittedRelease::LastKnownGood,
     }
 }
 

@@ -41,7 +41,7 @@ impl Moment<'_> {
 
     /// Returns everything that stops the rollout.
     fn stops(&self) -> Vec<Stop> {
-        let person = self.input.steering.aborted.clone().map(Stop::Aborted);
+        let person = self.input.operator.aborted.clone().map(Stop::Aborted);
         let budgets = self.overdrawn().map(|(stage, scope)| Stop::TooManyFailures {
             stage,
             failed: scope.tally.failed,

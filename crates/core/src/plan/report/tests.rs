@@ -8,7 +8,7 @@ use starling_api::StageTaskType;
 
 use super::*;
 use crate::plan::tests::input;
-use crate::plan::{Attribution, StageRecord, Tally, To};
+use crate::plan::{AdmittedRelease, Attribution, StageRecord, Tally};
 
 fn t(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + seconds).unwrap()
@@ -185,7 +185,7 @@ fn a_rollout_that_an_operator_holds_is_paused_while_clusters_wait() {
     let holds: [fn(&mut PlanInput); 3] = [
         |input| input.suspended = true,
         |input| input.membership_held = true,
-        |input| input.steering.paused = Some(attribution()),
+        |input| input.operator.paused = Some(attribution()),
     ];
     for holds in holds {
         let mut input = input("", 1, 0);
@@ -418,7 +418,7 @@ fn the_worst_problem_comes_first() {
             "j",
             Decision::Start {
                 entries: Vec::new(),
-                to: To::Release,
+                to: AdmittedRelease::Release,
             },
         ),
         ("k", hold(HoldReason::NoSlot)),

@@ -9,7 +9,7 @@ fn the_first_release_is_stored_recorded_and_in_status_before_anything_is_admitte
     let mut case = fresh(&["c1", "c2"]);
     let transition = case.step();
     assert_eq!(
-        told(&transition),
+        writes(&transition),
         [
             "store r1",
             "record rollout 1",
@@ -35,10 +35,10 @@ fn the_first_release_is_stored_recorded_and_in_status_before_anything_is_admitte
     assert!(transition.decided.is_some() && transition.left.is_none() && !transition.again);
 }
 
-/// With `Finish` or `Queue` the pass in which a rollout got through began the next one before its success was recorded:
-/// its release was no release to roll back to, and the ledger said `Superseded`.
+/// With `Finish` or `Queue`, the pass in which a rollout succeeded began the next one before the success was recorded:
+/// its release could not be rolled back to, and the ledger said `Superseded`.
 #[test]
-fn a_release_that_gets_through_is_reported_before_the_next_one_begins() {
+fn a_release_that_succeeded_is_reported_before_the_next_one_begins() {
     for (policy, queue) in [
         (OnNewRevision::Replace, &[][..]),
         (OnNewRevision::Finish, &[]),
@@ -51,7 +51,7 @@ fn a_release_that_gets_through_is_reported_before_the_next_one_begins() {
         case.status.queue = queue.iter().copied().map(named).collect();
         let transition = case.pass();
         assert!(transition.again && transition.began.is_none(), "{policy:?}");
-        let reported = told(&transition);
+        let reported = writes(&transition);
         let reported = &reported[reported.len() - 3..];
         let is_left = if queue.is_empty() {
             "forget all but r1"
@@ -66,7 +66,7 @@ fn a_release_that_gets_through_is_reported_before_the_next_one_begins() {
         assert_eq!(case.status.last_known_good, Some(named("r1")), "{policy:?}");
         let transition = case.pass();
         assert_eq!(
-            told(&transition),
+            writes(&transition),
             [
                 "store r2",
                 "record rollout 2 after Succeeded",
@@ -86,23 +86,23 @@ fn a_release_that_gets_through_is_reported_before_the_next_one_begins() {
 }
 
 #[test]
-fn a_release_that_did_not_get_through_is_superseded() {
+fn a_release_that_did_not_succeed_is_superseded() {
     let mut case = rolling("r1", &[("c1", healthy("r1")), ("c2", working("r1"))]);
     (case.offer, case.status.last_known_good) = (offer("r2"), Some(named("r0")));
     let transition = case.step();
-    assert!(told(&transition).contains(&"end rollout 1 Superseded".to_owned()));
+    assert!(writes(&transition).contains(&"end rollout 1 Superseded".to_owned()));
     assert_eq!(transition.status.last_known_good, Some(named("r0")));
     assert_eq!(transition.status.held_release, None);
 }
 
 #[test]
-fn what_an_operator_rolls_back_is_not_recorded_as_known_good() {
+fn a_release_that_an_operator_rolls_back_is_not_recorded_as_known_good() {
     let mut case = rolling("r1", &[("c1", healthy("r1"))]);
     case.status.last_known_good = Some(named("r0"));
     case.request_rollback(None);
     let transition = case.step();
     assert_eq!(
-        told(&transition)[..4],
+        writes(&transition)[..4],
         [
             "append journal 1",
             "store r0",
@@ -121,9 +121,9 @@ fn what_an_operator_rolls_back_is_not_recorded_as_known_good() {
     );
 }
 
-/// A request for what rolls already leaves nothing behind.
+/// A request for the current release has no effect.
 #[test]
-fn a_rollback_to_what_rolls_does_not_keep_that_from_being_known_good() {
+fn a_rollback_to_the_current_release_does_not_keep_it_from_being_known_good() {
     let mut case = rolling("r1", &[("c1", healthy("r1"))]);
     (case.offer, case.status.last_known_good) = (offer("r2"), Some(named("r0")));
     case.request_rollback(Some("r1"));
@@ -145,7 +145,7 @@ fn a_failed_rollout_is_rolled_back_and_its_release_is_held() {
     case.rollback = RollbackType::Immediate;
     let transition = case.step();
     assert_eq!(
-        told(&transition),
+        writes(&transition),
         [
             "append journal 1",
             "store r1",
@@ -173,10 +173,10 @@ fn a_failed_rollout_is_rolled_back_and_its_release_is_held() {
         (began.cause, began.direction),
         (Cause::Failed, Direction::BackAtOnce)
     );
-    // What is held does not begin again.
+    // A held release does not begin again.
     let _ = case.pass();
     assert_eq!(
-        told(&case.pass())
+        writes(&case.pass())
             .iter()
             .filter(|effect| effect.starts_with("record rollout"))
             .count(),
@@ -185,7 +185,7 @@ fn a_failed_rollout_is_rolled_back_and_its_release_is_held() {
     assert_eq!(case.current(), (2, "r1"));
 }
 
-/// What failed by time only is known by the plan of the rollout that is left: the next admission would settle it as
+/// A failure by time is known only to the plan of the replaced rollout: the next admission would settle it as
 /// superseded.
 #[test]
 fn an_admission_that_failed_by_time_is_settled_when_its_rollout_is_rolled_back() {
@@ -194,7 +194,7 @@ fn an_admission_that_failed_by_time_is_settled_when_its_rollout_is_rolled_back()
     case.observed.clusters.insert("c1".into(), (0, Some(overdue)));
     let transition = case.step();
     assert_eq!(
-        told(&transition)[..4],
+        writes(&transition)[..4],
         [
             "settle c1 ProgressDeadlineExceeded",
             "append journal 1",
@@ -204,15 +204,15 @@ fn an_admission_that_failed_by_time_is_settled_when_its_rollout_is_rolled_back()
     );
 }
 
-/// `Replace`, a failed rollout, and something newer that is offered: the rollback comes first, and the newer release
-/// takes its place in the next pass.
+/// `Replace`, a failed rollout, and a newer offer: the rollback comes first, and the newer release replaces it in the
+/// next pass.
 #[test]
 fn of_rollouts_that_begin_one_after_the_other_only_the_last_admits_anything() {
     let mut case = failed();
     case.offer = offer("r3");
     let transition = case.pass();
     assert_eq!(
-        told(&transition),
+        writes(&transition),
         [
             "append journal 1",
             "store r1",
@@ -227,7 +227,7 @@ fn of_rollouts_that_begin_one_after_the_other_only_the_last_admits_anything() {
     assert_eq!(case.status.conditions[0].reason, "Progressing");
     let transition = case.pass();
     assert_eq!(
-        told(&transition),
+        writes(&transition),
         [
             "append journal 2",
             "store r3",
@@ -245,7 +245,7 @@ fn of_rollouts_that_begin_one_after_the_other_only_the_last_admits_anything() {
     assert_eq!(case.status.held_release, None);
 }
 
-/// Nothing is rolled out where there are no clusters, so each queued release has its turn at once: one in each pass.
+/// Without clusters there is nothing to roll out, so each queued release has its turn at once: one in each pass.
 #[test]
 fn a_queue_without_clusters_is_worked_off_one_rollout_a_pass() {
     let mut case = rolling("r1", &[]);
@@ -258,17 +258,17 @@ fn a_queue_without_clusters_is_worked_off_one_rollout_a_pass() {
     assert!(!transition.again);
     assert_eq!((case.current(), case.status.queue.len()), ((3, "r3"), 0));
     assert_eq!(case.status.last_known_good, None, "nobody holds it");
-    assert!(told(&transition).contains(&"record rollout 3 after Superseded".to_owned()));
+    assert!(writes(&transition).contains(&"record rollout 3 after Superseded".to_owned()));
 }
 
 /// Every cluster holds the release already: its rollout begins and ends in one pass, with one write of status.
 #[test]
-fn a_rollout_that_is_through_at_once_ends_in_the_pass_in_which_it_begins() {
+fn a_rollout_that_succeeds_at_once_ends_in_the_pass_in_which_it_begins() {
     let mut case = rolling("r1", &[("c1", healthy("r2"))]);
     case.offer = offer("r2");
     let transition = case.step();
     assert_eq!(
-        told(&transition),
+        writes(&transition),
         [
             "append journal 1",
             "store r2",
@@ -290,7 +290,7 @@ fn a_release_that_joins_the_queue_is_stored_before_status_names_it() {
     (case.on_new_revision, case.offer) = (OnNewRevision::Queue, offer("r2"));
     let transition = case.pass();
     assert_eq!(
-        told(&transition),
+        writes(&transition),
         [
             "store r2",
             "write status, durable: ReleaseQueued",
@@ -301,5 +301,5 @@ fn a_release_that_joins_the_queue_is_stored_before_status_names_it() {
     assert_eq!(transition.queued.as_deref(), Some("r2"));
     assert_eq!(transition.status.queue, [named("r2")]);
     assert_eq!(case.current(), (1, "r1"));
-    assert_eq!(told(&case.pass()), ["evaluate gates"], "it waits once");
+    assert_eq!(writes(&case.pass()), ["evaluate gates"], "it waits once");
 }

@@ -1,4 +1,4 @@
-//! Passes in which the rollout in status goes on.
+//! Passes that keep the rollout in status.
 
 use super::*;
 use crate::plan::{Gate, GateRecord};
@@ -12,11 +12,11 @@ fn a_pass_in_which_nothing_is_new_evaluates_gates_and_writes_nothing() {
     let mut case = fresh(&["c1", "c2"]);
     let _ = case.pass();
     case.now = t(10);
-    assert_eq!(told(&case.pass()), ["append journal 1", "evaluate gates"]);
+    assert_eq!(writes(&case.pass()), ["append journal 1", "evaluate gates"]);
     for second in 11..14 {
         case.now = t(second);
         let transition = case.pass();
-        assert_eq!(told(&transition), ["evaluate gates"]);
+        assert_eq!(writes(&transition), ["evaluate gates"]);
         assert_eq!(transition.status, case.status);
         assert!(
             transition.recheck_at > Some(case.now),
@@ -41,7 +41,7 @@ fn new_records_of_stages_are_durable_before_the_journal_and_the_admissions_that_
     let mut case = staged();
     let transition = case.pass();
     assert_eq!(
-        told(&transition),
+        writes(&transition),
         [
             "write status, durable: StagesRecorded",
             "append journal 1",
@@ -56,7 +56,7 @@ fn new_records_of_stages_are_durable_before_the_journal_and_the_admissions_that_
 }
 
 #[test]
-fn the_result_of_a_gate_is_durable_before_what_it_opens() {
+fn the_result_of_a_gate_is_durable_before_the_admissions_that_it_allows() {
     let mut case = staged();
     let gate =
         serde_json::json!({"type": "Webhook", "webhook": {"url": "https://x", "secretRef": {"name": "s"}}});
@@ -69,21 +69,26 @@ fn the_result_of_a_gate_is_durable_before_what_it_opens() {
         }],
     }));
     assert_eq!(
-        told(&case.pass()),
+        writes(&case.pass()),
         [
             "write status, durable: StagesRecorded",
             "append journal 1",
             "evaluate gates"
         ]
     );
-    case.observed.findings.insert("canary".into(), Finding::Passed);
-    assert_eq!(told(&case.pass())[..1], ["write status, durable: StagesRecorded"]);
+    case.observed
+        .gate_results
+        .insert("canary".into(), GateResult::Passed);
+    assert_eq!(
+        writes(&case.pass())[..1],
+        ["write status, durable: StagesRecorded"]
+    );
     let records = crate::plan::record::recorded(case.status.rollout.as_ref().unwrap());
     assert!(matches!(
         records["canary"].after[..],
         [GateRecord {
             gate: Gate::Effect(_),
-            found: Some(Finding::Passed),
+            result: Some(GateResult::Passed),
             ..
         }]
     ));
@@ -108,11 +113,11 @@ fn counting() -> Case {
 }
 
 #[test]
-fn a_status_that_only_counts_is_written_last_and_once() {
+fn a_status_that_changes_only_counts_is_written_last_and_once() {
     let mut case = counting();
     case.reported_at = None;
     assert_eq!(
-        told(&case.step()),
+        writes(&case.step()),
         [
             "append journal 1",
             "evaluate gates",
@@ -124,7 +129,7 @@ fn a_status_that_only_counts_is_written_last_and_once() {
 }
 
 #[test]
-fn a_status_that_only_counts_is_put_off_for_a_moment() {
+fn a_status_that_changes_only_counts_is_delayed_for_a_moment() {
     for (since, put_off) in [
         (0, true),
         (249, true),
@@ -137,7 +142,7 @@ fn a_status_that_only_counts_is_put_off_for_a_moment() {
         let reported_at = case.now - ms(since);
         case.reported_at = Some(reported_at);
         let transition = case.step();
-        let is_written = told(&transition).last().unwrap() == "write status";
+        let is_written = writes(&transition).last().unwrap() == "write status";
         assert_eq!(is_written, !put_off, "{since} ms");
         let due = Some(reported_at + ms(250));
         assert_eq!(transition.recheck_at == due, put_off, "{since} ms");
@@ -146,7 +151,7 @@ fn a_status_that_only_counts_is_put_off_for_a_moment() {
 }
 
 #[test]
-fn what_ends_a_rollout_is_not_put_off() {
+fn the_end_of_a_rollout_is_not_delayed() {
     let mut case = rolling("r1", &[("c1", working("r1"))]);
     let _ = case.pass();
     case.observed
@@ -155,7 +160,7 @@ fn what_ends_a_rollout_is_not_put_off() {
     case.reported_at = Some(case.now);
     let transition = case.pass();
     assert_eq!(
-        told(&transition),
+        writes(&transition),
         [
             "append journal 1",
             "evaluate gates",
@@ -165,18 +170,18 @@ fn what_ends_a_rollout_is_not_put_off() {
         ]
     );
     assert_eq!(case.status.last_known_good, Some(named("r1")));
-    assert_eq!(told(&case.pass()), ["evaluate gates"], "it ends once");
+    assert_eq!(writes(&case.pass()), ["evaluate gates"], "it ends once");
 }
 
-/// Guards against a success that the ledger never learns of: where the answer to the write of status was lost, the next
-/// pass finds the rollout over already.
+/// Guards against a success that the ledger never records: if the response to the status write was lost, the next pass
+/// finds the rollout over already.
 #[test]
-fn a_success_is_recorded_again_before_status_says_that_the_rollout_goes_on() {
+fn a_success_is_recorded_again_before_status_reports_that_the_rollout_continues() {
     let mut case = rolling("r1", &[("c1", healthy("r1"))]);
     let _ = case.pass();
     case.observed.clusters.insert("c2".into(), (0, None));
     assert_eq!(
-        told(&case.pass()),
+        writes(&case.pass()),
         [
             "end rollout 1 Succeeded",
             "append journal 1",
@@ -188,16 +193,16 @@ fn a_success_is_recorded_again_before_status_says_that_the_rollout_goes_on() {
     );
 }
 
-/// The rollout of a group without clusters ends with the first of them, also where that cannot be reached.
+/// The rollout of a group without clusters ends with the first cluster, even if that one is unreachable.
 #[test]
-fn the_ledger_is_not_told_of_an_end_before_status_is() {
+fn the_ledger_does_not_record_an_end_before_status_does() {
     let mut case = rolling("r1", &[]);
     let _ = case.pass();
     case.observed.clusters.insert("c1".into(), (0, None));
     case.observed.unreachable.insert("c1".into());
     case.reported_at = Some(case.now);
     assert_eq!(
-        told(&case.pass()),
+        writes(&case.pass()),
         [
             "append journal 1",
             "evaluate gates",
@@ -208,13 +213,13 @@ fn the_ledger_is_not_told_of_an_end_before_status_is() {
     );
 }
 
-/// What status reports counts as settled, so it must not be reported before it is.
+/// An admission that status reports counts as settled, so it must be settled first.
 #[test]
 fn an_admission_that_failed_by_time_is_settled_before_status_reports_it() {
     let mut case = rolling("r1", &[("c1", sync("r1", -100_000, Progress::Working))]);
     let transition = case.pass();
     assert_eq!(
-        told(&transition),
+        writes(&transition),
         [
             "settle c1 ProgressDeadlineExceeded",
             "append journal 1",
@@ -223,7 +228,7 @@ fn an_admission_that_failed_by_time_is_settled_before_status_reports_it() {
         ]
     );
     assert_eq!(case.status.problems[0].reason, "ProgressDeadlineExceeded");
-    assert_eq!(told(&case.pass()), ["evaluate gates"], "it is settled once");
+    assert_eq!(writes(&case.pass()), ["evaluate gates"], "it is settled once");
 }
 
 #[test]
@@ -233,10 +238,10 @@ fn a_cluster_is_retried_for_a_request_and_that_is_recorded_with_the_admission() 
     let retry = crate::plan::Retry {
         cluster: Some("c1".into()),
         stage: None,
-        attribution: word(-5),
+        attribution: attribution(-5),
     };
     case.observed.actions.0 = 1;
-    case.observed.actions.1.steering.retries.push(retry);
+    case.observed.actions.1.input.retries.push(retry);
     let transition = case.step();
     let admitted = transition.effects.iter().find_map(|effect| match &effect.action {
         Action::Admit(admissions) => Some(admissions.clone()),
@@ -256,7 +261,7 @@ fn a_cluster_is_retried_for_a_request_and_that_is_recorded_with_the_admission() 
         }]
     );
     let _ = case.pass();
-    let again = told(&case.pass());
+    let again = writes(&case.pass());
     assert!(
         !again.iter().any(|effect| effect.starts_with("admit")),
         "{again:?}"
@@ -283,7 +288,7 @@ fn syncs_that_are_not_wanted_are_removed_after_the_admissions_dependents_first()
     }
     let transition = case.pass();
     assert_eq!(
-        told(&transition),
+        writes(&transition),
         [
             "append journal 1",
             "evaluate gates",
@@ -305,7 +310,7 @@ fn a_rollout_that_waits_for_an_approval_is_digested_last() {
             "afterStageTasks": [{"type": "Approval"}],
         }],
     }));
-    assert_eq!(told(&case.step()).last().unwrap(), "digest release");
+    assert_eq!(writes(&case.step()).last().unwrap(), "digest release");
     case.observed.digest = Some("sha256:d".into());
     let transition = case.step();
     assert_eq!(transition.status.rollout.unwrap().release_digest, "sha256:d");

@@ -1,4 +1,4 @@
-//! What a pass keeps: the slot of a retried cluster, the turn of a queued release, a success.
+//! State that a pass must not lose: the slot of a retried cluster, the turn of a queued release, a success.
 
 use super::*;
 use crate::plan::{Decision, Retry};
@@ -30,10 +30,10 @@ fn a_retried_cluster_keeps_its_slot_while_its_attempt_is_in_progress() {
     let mut case = rolling("r1", &[("c1", failed()), ("c2", failed()), ("c3", failed())]);
     case.strategy = strategy(serde_json::json!({"maxConcurrency": 1, "maxFailures": 3}));
     case.observed.actions.0 = 1;
-    case.observed.actions.1.steering.retries.push(Retry {
+    case.observed.actions.1.input.retries.push(Retry {
         cluster: None,
         stage: None,
-        attribution: word(-5),
+        attribution: attribution(-5),
     });
     let mut retried = Vec::new();
     for second in 0..4 {
@@ -46,7 +46,7 @@ fn a_retried_cluster_keeps_its_slot_while_its_attempt_is_in_progress() {
             .iter()
             .filter(|(_, decision)| matches!(decision, Decision::Retry { .. }));
         retried.extend(of_pass.map(|(name, _)| name.clone()));
-        // What the Sync says of itself: its attempt has not ended.
+        // By the status of the Sync, its attempt has not ended.
         for (_, observed) in case.observed.clusters.values_mut() {
             let sync = observed.as_mut().unwrap();
             sync.progress = progress_after_a_failed_attempt(sync.retried_for);
@@ -55,7 +55,7 @@ fn a_retried_cluster_keeps_its_slot_while_its_attempt_is_in_progress() {
     assert_eq!(retried, ["c1"], "there is one slot, and no attempt has ended");
 }
 
-/// `Queue`, a failed rollout, and two Sources of which one has moved: the release that waits keeps its turn.
+/// `Queue`, a failed rollout, and two Sources of which one has a new revision: the queued release keeps its turn.
 #[test]
 fn a_queued_release_keeps_its_turn_in_a_rollback_while_a_newer_one_settles() {
     for settling in [false, true] {
@@ -79,8 +79,8 @@ fn a_queued_release_keeps_its_turn_in_a_rollback_while_a_newer_one_settles() {
     }
 }
 
-/// A rollout gets through in the pass that first knows of the request to start the held release. Its success is in the
-/// ledger, so it has to be in status.
+/// A rollout succeeds in the pass that first observes the request to start the held release. The success is in the
+/// ledger, so it must be in status.
 #[test]
 fn a_success_is_reported_before_an_operator_starts_the_held_release() {
     let mut case = rolling("r1", &[("c1", healthy("r1"))]);
@@ -92,12 +92,12 @@ fn a_success_is_reported_before_an_operator_starts_the_held_release() {
         ..HeldRelease::default()
     });
     case.observed.actions.0 = 1;
-    case.observed.actions.1.release = Some(word(-5));
+    case.observed.actions.1.release = Some(attribution(-5));
     let mut ended = Vec::new();
     for _ in 0..3 {
         let transition = case.pass();
         ended.extend(
-            told(&transition)
+            writes(&transition)
                 .into_iter()
                 .filter(|effect| effect.starts_with("end rollout")),
         );
@@ -110,7 +110,7 @@ fn a_success_is_reported_before_an_operator_starts_the_held_release() {
     assert_eq!(case.status.last_known_good, Some(named("r1")));
 }
 
-/// A rollback is due, and no release has succeeded yet: status says so whatever `onNewRevision` is.
+/// A rollback is due, and no release has succeeded yet: status reports it under each `onNewRevision`.
 #[test]
 fn that_there_is_nothing_to_roll_back_to_is_reported_under_each_policy() {
     for policy in [

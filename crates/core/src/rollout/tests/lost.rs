@@ -1,4 +1,4 @@
-//! Releases that have to be loaded, and those that are not stored any more.
+//! Releases that have to be loaded, and releases that are no longer stored.
 
 use starling_api::conditions::{self, READY};
 
@@ -15,7 +15,7 @@ fn lost() -> Case {
 fn a_rollout_whose_release_is_lost_is_blocked_and_ends_its_gates() {
     let mut case = lost();
     let transition = case.step();
-    assert_eq!(told(&transition), ["evaluate gates", "write status"]);
+    assert_eq!(writes(&transition), ["evaluate gates", "write status"]);
     assert!(transition.decided.is_none(), "no gate is open");
     assert_eq!(transition.blocked.unwrap().reason, "ReleaseNotFound");
     let after = &transition.status;
@@ -28,11 +28,11 @@ fn a_rollout_whose_release_is_lost_is_blocked_and_ends_its_gates() {
     assert_eq!(case.observed.lent, 0);
     // The report is written once.
     case.status = transition.status;
-    assert_eq!(told(&case.step()), ["evaluate gates"]);
+    assert_eq!(writes(&case.step()), ["evaluate gates"]);
 }
 
 #[test]
-fn a_newer_release_takes_the_place_of_a_lost_one_whatever_the_policy() {
+fn a_newer_release_replaces_a_lost_one_under_each_policy() {
     for policy in [
         OnNewRevision::Replace,
         OnNewRevision::Finish,
@@ -42,7 +42,7 @@ fn a_newer_release_takes_the_place_of_a_lost_one_whatever_the_policy() {
         (case.on_new_revision, case.offer) = (policy, offer("r2"));
         let transition = case.step();
         assert_eq!(
-            told(&transition),
+            writes(&transition),
             [
                 "store r2",
                 "record rollout 2 after Superseded",
@@ -80,7 +80,11 @@ fn an_operator_can_roll_back_from_a_lost_release() {
     let ends = blocked
         .message
         .ends_with("; no stored release has revision \"r0\"");
-    assert!(ends, "the operator's request is answered: {}", blocked.message);
+    assert!(
+        ends,
+        "the message covers the request of the operator: {}",
+        blocked.message
+    );
 }
 
 /// Once the Sources offer another one, a release that is not stored cannot be rolled back to.
@@ -91,29 +95,29 @@ fn a_lost_release_that_is_still_offered_is_stored_again() {
         let _ = case.pass();
         case.observed.not_stored.insert("r1".into());
         let again = case.step();
-        assert_eq!(told(&again)[0], "store r1");
+        assert_eq!(writes(&again)[0], "store r1");
         case.observed.not_stored.clear();
         assert!(
-            !told(&case.step())
+            !writes(&case.step())
                 .iter()
                 .any(|effect| effect.starts_with("store"))
         );
     }
-    // What begins is stored once.
+    // The release that begins is stored once.
     let mut case = rolling("r1", &[("c1", working("r1"))]);
     case.offer = offer("r2");
     case.observed.not_stored.insert("r2".into());
-    let stores = told(&case.step())
+    let stores = writes(&case.step())
         .into_iter()
         .filter(|effect| effect == "store r2");
     assert_eq!(stores.count(), 1);
-    // What is no longer offered is not known.
+    // A release that is no longer offered is unknown.
     let mut case = lost();
     case.observed.not_stored.insert("r1".into());
-    assert_eq!(told(&case.step()), ["evaluate gates", "write status"]);
+    assert_eq!(writes(&case.step()), ["evaluate gates", "write status"]);
 }
 
-/// A queue whose first release is lost would have kept every newer release waiting for ever.
+/// Guards against a queue that blocks every newer release for ever because its first release is lost.
 #[test]
 fn a_queued_release_that_is_lost_has_no_turn() {
     for lost in [&["r2"][..], &["r2", "r3"]] {
@@ -132,12 +136,12 @@ fn a_queued_release_that_is_lost_has_no_turn() {
     case.lost.insert("r2".into());
     let transition = case.step();
     assert!(transition.began.is_none());
-    assert_eq!(transition.stuck.unwrap(), "release r2 is not stored any more");
+    assert_eq!(transition.stuck.unwrap(), "release r2 is no longer stored");
 }
 
-/// The rollback of a failed rollout came first, for ever, though there was nothing to roll back to.
+/// Guards against a rollback that blocks newer releases for ever, although there is nothing to roll back to.
 #[test]
-fn a_known_good_release_that_is_lost_keeps_nothing_newer_from_beginning() {
+fn a_lost_known_good_release_does_not_block_newer_releases() {
     let mut case = rolling("r2", &[("c1", failing("r2"))]);
     case.strategy = strategy(serde_json::json!({"maxFailures": 0, "onFailure": "Rollback"}));
     case.status.last_known_good = Some(named("r1"));
@@ -146,7 +150,7 @@ fn a_known_good_release_that_is_lost_keeps_nothing_newer_from_beginning() {
     assert!(transition.began.is_none());
     assert_eq!(
         transition.stuck.as_deref(),
-        Some("release r1 is not stored any more")
+        Some("release r1 is no longer stored")
     );
     let rollout = transition.status.rollout.unwrap();
     let blocks = |blocker: &starling_api::Blocker| blocker.reason == "NothingToGoBackTo";
@@ -162,9 +166,9 @@ fn a_known_good_release_that_is_lost_keeps_nothing_newer_from_beginning() {
 }
 
 #[test]
-fn what_is_needed_is_asked_for_before_anything_is_decided_and_what_was_lent_comes_back() {
+fn needs_come_before_decisions_and_lent_clusters_are_given_back() {
     let release = |name: &str| Need::Release(name.into());
-    // The release that rolls, before a cluster is lent.
+    // The current release, before a cluster is lent.
     let mut case = lost();
     let needs = case.step_with(&Loaded::default());
     assert!(matches!(needs, Err(StepError::Needs(need)) if need == release("r1")));
@@ -178,7 +182,7 @@ fn what_is_needed_is_asked_for_before_anything_is_decided_and_what_was_lent_come
         [release("r1"), Need::Revision("r0".into()), release("r0")]
     );
     assert_eq!((case.observed.lent, case.observed.given_back), (4, 4));
-    // What clusters get that join behind a closed stage: of the rollout in status, and of the one that begins.
+    // The release for clusters that join while their stage waits: of the rollout in status, and of the one that begins.
     let mut case = rolling("r1", &[("c1", healthy("r1"))]);
     case.strategy = strategy(serde_json::json!({
         "stages": [{"name": "canary", "clusterSelector": {"matchLabels": {"tier": "canary"}}}],

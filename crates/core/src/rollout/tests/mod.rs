@@ -21,7 +21,7 @@ use super::operator::OperatorActions;
 use super::*;
 use crate::journal::Recorder;
 use crate::plan::{
-    Attribution, ClusterView, EntryView, Finding, LeavingCause, LeavingSync, ObservedSync, PlanInput,
+    Attribution, ClusterView, EntryView, GateResult, LeavingCause, LeavingSync, ObservedSync, PlanInput,
     Progress, Reach, ReadStrategy, StageRecord,
 };
 
@@ -32,7 +32,7 @@ fn t(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
 }
 
-fn word(at: i64) -> Attribution {
+fn attribution(at: i64) -> Attribution {
     Attribution {
         by: "jane".into(),
         reason: "so".into(),
@@ -93,16 +93,16 @@ fn failing(release: &str) -> ObservedSync {
     sync(release, -10, progress)
 }
 
-/// What is observed of a group. It counts the clusters that are lent.
+/// Fixed observations of a group. Counts the clusters that are lent.
 #[derive(Clone, Debug, Default)]
 struct Fake {
     /// The place of each cluster's stage, and its Sync.
     clusters: BTreeMap<String, (usize, Option<ObservedSync>)>,
     unreachable: BTreeSet<String>,
     leaving: BTreeMap<String, LeavingSync>,
-    /// What operators requested, of the rollout with this number.
+    /// The operator actions on the rollout with this number.
     actions: (i64, OperatorActions),
-    findings: BTreeMap<String, Finding>,
+    gate_results: BTreeMap<String, GateResult>,
     digest: Option<String>,
     /// Releases that the process does not know to be stored.
     not_stored: BTreeSet<String>,
@@ -123,10 +123,10 @@ impl Observations for Fake {
     }
 
     fn gate_results(&self, _: i64, stages: &mut BTreeMap<String, StageRecord>) {
-        for (name, found) in &self.findings {
+        for (name, result) in &self.gate_results {
             let last = stages.get_mut(name).and_then(|record| record.after.last_mut());
             if let Some(last) = last {
-                last.found.get_or_insert_with(|| found.clone());
+                last.result.get_or_insert_with(|| result.clone());
             }
         }
     }
@@ -201,7 +201,7 @@ impl Observations for Fake {
     }
 }
 
-/// A group, with all that the machine is given.
+/// A group, with the whole input of the machine.
 #[derive(Clone, Debug)]
 struct Case {
     now: Timestamp,
@@ -214,10 +214,10 @@ struct Case {
     offer: Offer,
     reported_at: Option<Timestamp>,
     recorder: Option<Recorder>,
-    /// Releases that are not stored any more; every other one is.
+    /// Releases that are no longer stored; all others are.
     lost: BTreeSet<String>,
     observed: Fake,
-    /// What the machine asked for in the last step.
+    /// The needs of the last step.
     needs: Vec<Need>,
 }
 
@@ -225,7 +225,7 @@ fn strategy(json: serde_json::Value) -> ReadStrategy {
     ReadStrategy::new(&serde_json::from_value(json).unwrap()).unwrap()
 }
 
-/// A group that has nothing yet and is offered `r1`, with a journal and one slot.
+/// Returns a group without a rollout that is offered `r1`, with a journal and one slot.
 fn fresh(clusters: &[&str]) -> Case {
     let clusters = clusters.iter().map(|name| ((*name).to_owned(), (0, None)));
     Case {
@@ -248,7 +248,7 @@ fn fresh(clusters: &[&str]) -> Case {
     }
 }
 
-/// A group in whose status rollout 1 rolls `release`, with one Sync on each of its clusters.
+/// Returns a group whose rollout 1 is of `release`, with one Sync on each of its clusters.
 fn rolling(release: &str, clusters: &[(&str, ObservedSync)]) -> Case {
     let mut case = fresh(&[]);
     for (name, observed) in clusters {
@@ -299,7 +299,7 @@ impl Case {
         step(known, &facts, &mut self.observed)
     }
 
-    /// Loads what the machine needs until it has stepped. A revision stands for the release of that name.
+    /// Loads the needs of the machine until it has stepped. A revision stands for the release of that name.
     fn step(&mut self) -> Transition {
         let mut loaded = Loaded::default();
         self.needs.clear();
@@ -329,7 +329,7 @@ impl Case {
         }
     }
 
-    /// Steps and carries the effects out: status is written, and Syncs work from then on.
+    /// Steps and executes the effects: status is written, and Syncs work from then on.
     fn pass(&mut self) -> Transition {
         let transition = self.step();
         for effect in &transition.effects {
@@ -385,15 +385,15 @@ impl Case {
         self.observed.actions = (
             1,
             OperatorActions {
-                rollback: Some((to.map(str::to_owned), word(-5))),
+                rollback: Some((to.map(str::to_owned), attribution(-5))),
                 ..OperatorActions::default()
             },
         );
     }
 }
 
-/// What a transition writes, in its order.
-fn told(transition: &Transition) -> Vec<String> {
+/// Returns the writes of a transition, in order.
+fn writes(transition: &Transition) -> Vec<String> {
     transition.effects.iter().map(label).collect()
 }
 

@@ -1,17 +1,17 @@
-//! What was settled, answered and stored before is not done again, and nothing of it is forgotten.
+//! Earlier settlements, retries and stored releases are neither repeated nor forgotten.
 
 use super::*;
 use crate::plan::{Decision, Retry};
 
-/// Status names ten clusters in trouble. What it does not name was settled all the same, and is settled again by every
-/// pass: one commit of the ledger for each cluster beyond the tenth, for as long as the rollout stands.
+/// Guards against a commit of the ledger in every pass for each failed cluster beyond the tenth: status names ten
+/// clusters with problems, and admissions on the others were settled again.
 #[test]
 fn an_admission_that_failed_by_time_is_settled_once_however_many_did() {
     let names: Vec<String> = (10..22).map(|n| format!("c{n}")).collect();
     let overdue = || sync("r1", -100_000, Progress::Working);
     let clusters: Vec<(&str, ObservedSync)> = names.iter().map(|name| (name.as_str(), overdue())).collect();
     let mut case = rolling("r1", &clusters);
-    let first = told(&case.pass());
+    let first = writes(&case.pass());
     let settles = |effects: &[String]| {
         effects
             .iter()
@@ -21,15 +21,15 @@ fn an_admission_that_failed_by_time_is_settled_once_however_many_did() {
     assert_eq!(settles(&first), 12);
     for second in 1..4 {
         case.now = t(second);
-        let effects = told(&case.pass());
+        let effects = writes(&case.pass());
         assert_eq!(effects, ["evaluate gates"], "pass {second}");
     }
 }
 
-/// An operator wants to go back to a revision that is not stored, and status says so. A newer release joins the queue:
-/// for one pass status does not say so any more, and then says that it has been so since just now.
+/// Guards against a blocker that disappears for one pass and then has a new time: an operator requests a rollback to a
+/// revision that is not stored, and a newer release joins the queue.
 #[test]
-fn a_request_that_cannot_be_fulfilled_is_answered_also_while_a_release_joins_the_queue() {
+fn a_request_that_cannot_be_fulfilled_is_reported_also_while_a_release_joins_the_queue() {
     let mut case = rolling("r1", &[("c1", working("r1"))]);
     case.on_new_revision = OnNewRevision::Queue;
     case.lost.insert("r9".into());
@@ -55,10 +55,10 @@ fn a_request_that_cannot_be_fulfilled_is_answered_also_while_a_release_joins_the
     );
 }
 
-/// What a group wants is not known while its release is lost, and an operator has to act anyway: nothing is taken away
-/// meanwhile (ADR 35).
+/// While the release of a group is lost, its wanted Syncs are unknown and an operator has to act: no Sync is removed
+/// (ADR 35).
 #[test]
-fn nothing_is_removed_while_the_release_that_rolls_is_lost() {
+fn no_sync_is_removed_while_the_current_release_is_lost() {
     let mut case = rolling("r1", &[("c1", healthy("r1"))]);
     case.lost.insert("r1".into());
     case.offer.snapshot = None;
@@ -72,20 +72,20 @@ fn nothing_is_removed_while_the_release_that_rolls_is_lost() {
             depends_on: BTreeSet::new(),
         },
     );
-    assert_eq!(told(&case.step()), ["evaluate gates", "write status"]);
+    assert_eq!(writes(&case.step()), ["evaluate gates", "write status"]);
 }
 
-/// The annotation that answers a request is the one by which anybody may request a reconcile of the Sync. Whoever does
-/// so within the second of a retry makes the same request count twice.
+/// Guards against a request that counts twice: the annotation that records a retry also requests a reconcile of the
+/// Sync, and users may set it within the second of the retry.
 #[test]
-fn a_request_is_answered_once_whoever_requests_a_reconcile_of_the_sync_afterwards() {
+fn a_retry_is_made_once_even_if_a_reconcile_of_the_sync_is_requested_afterwards() {
     let mut case = rolling("r1", &[("c1", failing("r1")), ("c2", healthy("r1"))]);
     case.strategy = strategy(serde_json::json!({"maxConcurrency": 1, "maxFailures": 1}));
     case.observed.actions.0 = 1;
-    case.observed.actions.1.steering.retries.push(Retry {
+    case.observed.actions.1.input.retries.push(Retry {
         cluster: None,
         stage: None,
-        attribution: word(0),
+        attribution: attribution(0),
     });
     case.now = t(0) + SignedDuration::from_millis(400);
     let is_retried = |transition: &Transition| {
@@ -100,15 +100,12 @@ fn a_request_is_answered_once_whoever_requests_a_reconcile_of_the_sync_afterward
     assert!(!is_retried(&case.step()));
     let sync = case.observed.clusters.get_mut("c1").unwrap().1.as_mut().unwrap();
     sync.retried_for = Some(t(59));
-    assert!(
-        !is_retried(&case.step()),
-        "the one request is answered a second time"
-    );
+    assert!(!is_retried(&case.step()), "one request causes a second retry");
 }
 
-/// "What status names is stored before it": a release that never rolled is held, and is not.
+/// A release is stored before status names it, even a held release that never rolled out.
 #[test]
-fn a_release_that_status_holds_is_stored() {
+fn a_held_release_is_stored() {
     let mut case = rolling("r1", &[("c1", working("r1"))]);
     (case.on_new_revision, case.offer) = (OnNewRevision::Finish, offer("r3"));
     case.observed.not_stored.insert("r3".into());
@@ -120,6 +117,6 @@ fn a_release_that_status_holds_is_stored() {
         .as_ref()
         .map(|held| held.release.as_str());
     assert_eq!(held, Some("r3"));
-    let effects = told(&transition);
+    let effects = writes(&transition);
     assert!(effects.contains(&"store r3".to_owned()), "{effects:?}");
 }

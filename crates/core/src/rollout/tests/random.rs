@@ -1,4 +1,4 @@
-//! What holds of every transition, whatever is observed.
+//! Properties of every transition, for arbitrary observations.
 
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option::{of, weighted};
@@ -90,16 +90,16 @@ fn actions() -> impl Strategy<Value = OperatorActions> {
     );
     (rollback, retry, flags).prop_map(|(rollback, retry, (release, paused, aborted))| {
         let mut actions = OperatorActions {
-            rollback: rollback.map(|(to, at)| (to, word(at))),
-            release: release.map(word),
+            rollback: rollback.map(|(to, at)| (to, attribution(at))),
+            release: release.map(attribution),
             ..OperatorActions::default()
         };
-        actions.steering.paused = paused.map(word);
-        actions.steering.aborted = aborted.map(word);
-        actions.steering.retries.extend(retry.map(|at| Retry {
+        actions.input.paused = paused.map(attribution);
+        actions.input.aborted = aborted.map(attribution);
+        actions.input.retries.extend(retry.map(|at| Retry {
             cluster: None,
             stage: None,
-            attribution: word(at),
+            attribution: attribution(at),
         }));
         actions
     })
@@ -184,7 +184,7 @@ fn places(effects: &[String], kind: &str) -> Vec<usize> {
     found.map(|(place, _)| place).collect()
 }
 
-/// Everything of the first kind comes before everything of the second.
+/// Whether every effect of the first kind comes before every effect of the second.
 fn comes_before(effects: &[String], first: &str, second: &str) -> bool {
     let last = places(effects, first).into_iter().max();
     let next = places(effects, second).into_iter().min();
@@ -198,7 +198,7 @@ proptest! {
     fn effects_come_in_an_order_that_survives_being_cut_anywhere(mut case in case()) {
         let before = case.status.clone();
         let transition = case.step();
-        let effects = told(&transition);
+        let effects = writes(&transition);
         for once in ["write status", "record rollout", "admit", "remove", "forget", "store"] {
             prop_assert!(places(&effects, once).len() <= 1, "{} in {:?}", once, effects);
         }
@@ -236,11 +236,11 @@ proptest! {
         let number = before.rollout.as_ref().map_or(0, |rollout| rollout.id) + 1;
         prop_assert_eq!(began.is_some(), !places(&effects, "record rollout").is_empty());
         prop_assert!(began.is_none_or(|began| began == number && rolls == number));
-        // Nothing is admitted of a rollout that is left in the pass in which it begins.
+        // A rollout that is replaced in the pass in which it begins admits nothing.
         if transition.decided.is_none() {
             prop_assert!(places(&effects, "admit").is_empty() && places(&effects, "remove").is_empty());
         }
-        // What is admitted is of the rollout in status, and named there.
+        // Admissions are of the rollout in status, and of releases that status names.
         for effect in &transition.effects {
             let Action::Admit(admissions) = &effect.action else { continue };
             let named = super::super::garbage::named(&transition.status);
@@ -257,13 +257,13 @@ proptest! {
         prop_assert_eq!(effects(case.clone()), effects(case));
     }
 
-    /// Nothing begins, is admitted or written for ever while nothing happens.
+    /// Without events, rollouts, admissions and writes end.
     #[test]
     fn passes_come_to_rest(mut case in case()) {
         let mut last = Vec::new();
         for _ in 0..12 {
             case.now += SignedDuration::from_secs(1);
-            last = told(&case.pass());
+            last = writes(&case.pass());
         }
         last.retain(|effect| !["evaluate gates", "digest release"].contains(&effect.as_str()));
         prop_assert_eq!(last, vec![""; 0]);

@@ -4,24 +4,24 @@ use proptest::collection::btree_map;
 use proptest::option::weighted;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use starling_core::plan::{Applied, ClusterView, EntryView, ObservedSync, Progress, Reach, Trouble};
+use starling_core::plan::{Applied, ClusterView, EntryView, HealthProblem, ObservedSync, Progress, Reach};
 
 use super::{GOOD, NEW, OLD, seconds, t, unreachable};
 
 fn applied() -> impl Strategy<Value = Applied> {
-    let trouble = Trouble {
+    let problem = HealthProblem {
         reason: "HealthCheckFailed".into(),
         message: "not available".into(),
     };
     let now = prop_oneof![
         4 => (0i64..1200).prop_map(|since| (Some(t(since)), None)),
         1 => Just((None, None)),
-        1 => Just((None, Some(trouble))),
+        1 => Just((None, Some(problem))),
     ];
-    (now, seconds(400)).prop_map(|((since, trouble), longest)| Applied {
+    (now, seconds(400)).prop_map(|((since, problem), longest)| Applied {
         since,
         longest,
-        trouble,
+        problem,
     })
 }
 

@@ -13,8 +13,8 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use starling_api::{DeletionPolicy, IntOrPercent, OnFailure, OnUnreachable, StageTaskType};
 use starling_core::plan::{
-    Attribution, Direction, Finding, Gate, GateRecord, LeavingCause, LeavingSync, Limits, PlanInput, REST,
-    Reach, Retry, RolloutView, StageRecord, StageRules, Steering, Strategy as Rollout,
+    Attribution, Direction, Gate, GateRecord, GateResult, LeavingCause, LeavingSync, Limits, OperatorInput,
+    PlanInput, REST, Reach, Retry, RolloutView, StageRecord, StageRules, Strategy as Rollout,
 };
 use starling_core::window::Window;
 
@@ -160,15 +160,15 @@ pub(crate) fn strategy() -> impl Strategy<Value = Rollout> {
 // ---------------------------------------------------------------------- records and requests
 
 fn gate_record() -> impl Strategy<Value = GateRecord> {
-    let found = prop_oneof![
+    let result = prop_oneof![
         2 => Just(None),
-        4 => Just(Some(Finding::Passed)),
-        1 => Just(Some(Finding::Failed { message: "500".into() })),
+        4 => Just(Some(GateResult::Passed)),
+        1 => Just(Some(GateResult::Failed { message: "500".into() })),
     ];
-    (gate(), 0i64..1200, found).prop_map(|(gate, at, found)| GateRecord {
+    (gate(), 0i64..1200, result).prop_map(|(gate, at, result)| GateRecord {
         gate,
         begun_at: t(at),
-        found,
+        result,
     })
 }
 
@@ -232,7 +232,7 @@ fn records(stages: Vec<StageRules>) -> impl Strategy<Value = BTreeMap<String, St
     })
 }
 
-fn steering(stages: Vec<String>) -> impl Strategy<Value = Steering> {
+fn operator(stages: Vec<String>) -> impl Strategy<Value = OperatorInput> {
     let some = |names: Vec<String>| prop_oneof![6 => Just(Vec::new()), 1 => subsequence(names.clone(), 0..=names.len())];
     let clusters: Vec<String> = (0..40).map(|n| format!("c{n:02}")).collect();
     let skipped = prop_oneof![3 => Just(Vec::new()), 1 => subsequence(clusters, 0..6)];
@@ -246,7 +246,7 @@ fn steering(stages: Vec<String>) -> impl Strategy<Value = Steering> {
         retries(stages),
     )
         .prop_map(
-            move |(paused, aborted, skipped, skipped_stages, promoted, retries)| Steering {
+            move |(paused, aborted, skipped, skipped_stages, promoted, retries)| OperatorInput {
                 paused,
                 aborted,
                 skipped: attributed(skipped),
@@ -326,7 +326,7 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
         (
             Just(strategy),
             rollout,
-            steering(names),
+            operator(names),
             held,
             0i64..1500,
             clusters,
@@ -336,7 +336,7 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
                 |(
                     strategy,
                     rollout,
-                    steering,
+                    operator,
                     (suspended, membership_held, windows),
                     now,
                     mut clusters,
@@ -354,7 +354,7 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
                         now: t(now),
                         strategy,
                         rollout,
-                        steering,
+                        operator,
                         suspended,
                         membership_held,
                         leaving,

@@ -87,11 +87,11 @@ impl World {
     /// Does everything that the plan waits for operators to do: approves, reports results, and promotes unproven
     /// stages.
     pub(crate) fn people_act(&mut self, plan: &Plan) {
-        self.find(true);
+        self.finish_gates(true);
         for stage in &plan.stages {
             self.rollout.approvals.insert(stage.name.clone(), attribution(0));
             if stage.phase == StagePhase::Waiting(StageWait::Unproven) {
-                self.steering.promoted.insert(stage.name.clone(), attribution(0));
+                self.operator.promoted.insert(stage.name.clone(), attribution(0));
             }
         }
     }

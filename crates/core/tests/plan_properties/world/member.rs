@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use starling_core::plan::{Applied, ObservedSync, Progress, Reach, Trouble};
+use starling_core::plan::{Applied, HealthProblem, ObservedSync, Progress, Reach};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
@@ -35,19 +35,19 @@ impl Member {
             })
     }
 
-    pub(super) fn break_health(&mut self, now: Timestamp, trouble: Option<&Trouble>) {
+    pub(super) fn break_health(&mut self, now: Timestamp, problem: Option<&HealthProblem>) {
         for applied in self.applied() {
             let span = applied.since.take().map(|since| now.duration_since(since));
             let span = span.and_then(|span| Duration::try_from(span).ok());
             applied.longest = applied.longest.max(span.unwrap_or_default());
-            applied.trouble = trouble.cloned();
+            applied.problem = problem.cloned();
         }
     }
 
     pub(super) fn heal(&mut self, now: Timestamp) {
         for applied in self.applied().filter(|applied| applied.since.is_none()) {
             applied.since = Some(now);
-            applied.trouble = None;
+            applied.problem = None;
         }
     }
 

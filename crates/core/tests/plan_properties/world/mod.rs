@@ -15,14 +15,14 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use starling_api::OnFailure;
 use starling_core::plan::{
-    ClusterView, Direction, EntryView, Finding, Gate, Limits, PlanInput, Progress, Reach, RolloutView,
-    Steering, Strategy as Rollout, Trouble, plan,
+    ClusterView, Direction, EntryView, Gate, GateResult, HealthProblem, Limits, OperatorInput, PlanInput,
+    Progress, Reach, RolloutView, Strategy as Rollout, plan,
 };
 
 use member::{Member, failing, is_applied, is_failing, is_working};
 
 use crate::arbitrary::{self, attribution, t, unreachable};
-use crate::events::{Curse, Event};
+use crate::events::{Event, Fault};
 
 /// The entries of the group.
 const ENTRIES: [&str; 3] = ["app", "base", "crds"];
@@ -38,7 +38,7 @@ pub(crate) struct World {
     pub(crate) strategy: Rollout,
     /// Strategies that may replace the present one.
     others: Vec<Rollout>,
-    pub(crate) steering: Steering,
+    pub(crate) operator: OperatorInput,
     pub(crate) rollout: RolloutView,
     entries: Vec<&'static str>,
     /// The releases so far; the last one is the current one.
@@ -62,7 +62,7 @@ pub(crate) fn world(limits: impl Strategy<Value = Limits>) -> impl Strategy<Valu
                 group_suspended: false,
                 strategy: Rollout { limits, ..strategy },
                 others,
-                steering: Steering::default(),
+                operator: OperatorInput::default(),
                 rollout: RolloutView {
                     release: String::new(),
                     direction: Direction::Forward,
@@ -132,7 +132,7 @@ impl World {
             now: self.now,
             strategy: self.strategy.clone(),
             rollout: self.rollout.clone(),
-            steering: self.steering.clone(),
+            operator: self.operator.clone(),
             suspended: self.group_suspended,
             membership_held: false,
             leaving: BTreeMap::new(),
@@ -183,23 +183,23 @@ impl World {
                 let stage = self.stage(*pick);
                 self.rollout.approvals.insert(stage, attribution(0));
             }
-            Event::Find(passed) => self.find(*passed),
+            Event::FinishGates(passed) => self.finish_gates(*passed),
             Event::Promote(pick) => {
                 let stage = self.stage(*pick);
-                self.steering.promoted.insert(stage, attribution(0));
+                self.operator.promoted.insert(stage, attribution(0));
             }
             Event::SkipStage(pick) => {
                 let stage = self.stage(*pick);
-                self.steering.skipped_stages.insert(stage, attribution(0));
+                self.operator.skipped_stages.insert(stage, attribution(0));
             }
             Event::SkipCluster(pick) => {
                 let name = self.pick(*pick, |_| true).map(|(name, _)| name.clone());
-                self.steering
+                self.operator
                     .skipped
                     .extend(name.map(|name| (name, attribution(0))));
             }
-            Event::Pause => self.steering.paused = Some(attribution(0)),
-            Event::Abort => self.steering.aborted = Some(attribution(0)),
+            Event::Pause => self.operator.paused = Some(attribution(0)),
+            Event::Abort => self.operator.aborted = Some(attribution(0)),
             Event::Unblock => self.unblock(),
             Event::Later(seconds) => self.now += Duration::from_secs((*seconds).into()),
             Event::Tick => {
@@ -225,7 +225,7 @@ impl World {
             Event::Recover(pick) | Event::RecoverEntry(pick) => {
                 self.pick(*pick, |(name, member)| meant(name) && of(member, is_failing))
             }
-            Event::Break(pick) | Event::Trouble(pick) | Event::Heal(pick) => {
+            Event::Break(pick) | Event::HealthProblem(pick) | Event::Heal(pick) => {
                 self.pick(*pick, |(name, member)| meant(name) && of(member, is_applied))
             }
             Event::ComeBack(pick) => self.pick(*pick, |(name, member)| {
@@ -254,9 +254,9 @@ impl World {
                 member.turn(is_working, &healthy, usize::MAX);
             }
             Event::Break(_) => member.break_health(now, None),
-            Event::Trouble(_) => {
+            Event::HealthProblem(_) => {
                 let (reason, message) = ("HealthCheckFailed".into(), "0/1".into());
-                member.break_health(now, Some(&Trouble { reason, message }));
+                member.break_health(now, Some(&HealthProblem { reason, message }));
             }
             Event::Heal(_) => member.heal(now),
             Event::Lose(_) => member.reach = unreachable(now),
@@ -333,7 +333,7 @@ impl World {
             stages: BTreeMap::new(),
             approvals: BTreeMap::new(),
         };
-        self.steering = Steering::default();
+        self.operator = OperatorInput::default();
         self.irregular = false;
         self.releases.push(release);
     }
@@ -344,49 +344,49 @@ impl World {
     }
 
     /// Reports a result for every gate that waits for one.
-    fn find(&mut self, passed: bool) {
-        let found = || match passed {
-            true => Finding::Passed,
-            false => Finding::Failed {
+    fn finish_gates(&mut self, passed: bool) {
+        let result = || match passed {
+            true => GateResult::Passed,
+            false => GateResult::Failed {
                 message: "500".into(),
             },
         };
         for record in self.rollout.stages.values_mut() {
             for gate in record.before.iter_mut().chain(&mut record.after) {
-                if matches!(gate.gate, Gate::Effect(_)) && gate.found.is_none() {
-                    gate.found = Some(found());
+                if matches!(gate.gate, Gate::Effect(_)) && gate.result.is_none() {
+                    gate.result = Some(result());
                 }
             }
         }
     }
 
     fn unblock(&mut self) {
-        self.steering.paused = None;
-        self.steering.aborted = None;
+        self.operator.paused = None;
+        self.operator.aborted = None;
         if self.strategy.on_failure == OnFailure::Continue {
             return;
         }
         // A failed gate, which stops the rollout, is retried.
         for record in self.rollout.stages.values_mut() {
             for gate in record.before.iter_mut().chain(&mut record.after) {
-                if matches!(gate.found, Some(Finding::Failed { .. })) {
-                    gate.found = None;
+                if matches!(gate.result, Some(GateResult::Failed { .. })) {
+                    gate.result = None;
                 }
             }
         }
     }
 
-    pub(crate) fn curse(&mut self, name: &str, curse: Curse) {
+    pub(crate) fn inject(&mut self, name: &str, fault: Fault) {
         let (now, release) = (self.now, self.rollout.release.clone());
         let Some(member) = self.members.get_mut(name) else {
             return;
         };
-        if matches!(curse, Curse::Fails | Curse::FailsAndCutsOff) {
+        if matches!(fault, Fault::Fails | Fault::FailsAndCutsOff) {
             for sync in member.syncs.values_mut().filter(|sync| sync.release == release) {
                 sync.progress = failing();
             }
         }
-        if matches!(curse, Curse::CutsOff | Curse::FailsAndCutsOff) {
+        if matches!(fault, Fault::CutsOff | Fault::FailsAndCutsOff) {
             member.reach = unreachable(now);
         }
     }

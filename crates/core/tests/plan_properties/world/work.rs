@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use starling_api::OnFailure;
 use starling_core::plan::check::check;
 use starling_core::plan::{
-    Decision, Direction, Finding, Gate, GateRecord, ObservedSync, Plan, Progress, Reach, StageRecord,
-    StageRules, To, plan,
+    AdmittedRelease, Decision, Direction, Gate, GateRecord, GateResult, ObservedSync, Plan, Progress, Reach,
+    StageRecord, StageRules, plan,
 };
 
 use super::member::Member;
@@ -59,7 +59,7 @@ impl World {
         match &sync.progress {
             Progress::Failing { .. } => true,
             Progress::Applied(applied) => {
-                applied.trouble.is_some() && sync.target == wanted && applied.longest < soak
+                applied.problem.is_some() && sync.target == wanted && applied.longest < soak
             }
             Progress::Working => false,
         }
@@ -104,7 +104,7 @@ impl World {
                 break;
             }
             prop_assert!(
-                *to == To::LastKnownGood || self.may_start(name),
+                *to == AdmittedRelease::LastKnownGood || self.may_start(name),
                 "{} before what its stage waits for: {:#?}",
                 name,
                 plan
@@ -115,7 +115,7 @@ impl World {
                 }
                 writes -= 1;
                 self.admit(name, entry, *to);
-                if *to == To::Release && written.last() != Some(name) {
+                if *to == AdmittedRelease::Release && written.last() != Some(name) {
                     written.push(name.clone());
                 }
             }
@@ -137,8 +137,8 @@ impl World {
         let stages = &self.strategy.stages;
         let own = self.members[name].stage % stages.len();
         let is_let_go = |stage: &StageRules| {
-            let steering = &self.steering;
-            steering.promoted.contains_key(&stage.name) || steering.skipped_stages.contains_key(&stage.name)
+            let operator = &self.operator;
+            operator.promoted.contains_key(&stage.name) || operator.skipped_stages.contains_key(&stage.name)
         };
         let in_front = || stages.iter().take(own).filter(|stage| !is_let_go(stage));
         is_let_go(&stages[own])
@@ -149,11 +149,11 @@ impl World {
     fn is_passed(&self, stage: &StageRules, after: bool) -> bool {
         let record = self.rollout.stages.get(&stage.name).cloned().unwrap_or_default();
         let passed =
-            |gate: &Gate, recorded: Option<&GateRecord>| match (gate, recorded.map(|gate| &gate.found)) {
+            |gate: &Gate, recorded: Option<&GateRecord>| match (gate, recorded.map(|gate| &gate.result)) {
                 (Gate::TimedWait(wait), _) => recorded.is_some_and(|gate| gate.begun_at + *wait <= self.now),
                 (Gate::Approval, _) => self.rollout.approvals.contains_key(&stage.name),
-                (Gate::Effect(_), Some(Some(Finding::Passed))) => true,
-                (Gate::Effect(_), Some(Some(Finding::Failed { .. }))) => {
+                (Gate::Effect(_), Some(Some(GateResult::Passed))) => true,
+                (Gate::Effect(_), Some(Some(GateResult::Failed { .. }))) => {
                     self.strategy.on_failure == OnFailure::Continue
                 }
                 (Gate::Effect(_), _) => false,
@@ -165,10 +165,10 @@ impl World {
         all(&stage.before, &record.before) && (!after || all(&stage.after, &record.after))
     }
 
-    fn admit(&mut self, name: &str, entry: &str, to: To) {
+    fn admit(&mut self, name: &str, entry: &str, to: AdmittedRelease) {
         let release = match to {
-            To::Release => self.release().clone(),
-            To::LastKnownGood => self.good.clone().unwrap(),
+            AdmittedRelease::Release => self.release().clone(),
+            AdmittedRelease::LastKnownGood => self.good.clone().unwrap(),
         };
         let digest = super::name(&release);
         let sync = ObservedSync {

@@ -77,10 +77,10 @@ fn enter(context: SyncContext<'_>, observed: &Observed) -> Result<Member, Access
 }
 
 async fn pass(context: SyncContext<'_>, observed: &Observed, member: &Member) -> DeleteOutcome {
-    let elsewhere = Box::pin(SiblingsOf { context, observed }.current_objects()).await;
+    let siblings = Box::pin(SiblingsOf { context, observed }.current_objects()).await;
     let job = DeleteJob {
         owner: observed.owner.as_str(),
-        elsewhere: &elsewhere,
+        siblings: &siblings,
         deadline: observed.deadline(),
     };
     let recorder = ResponseRecorder::begin(member);

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn trouble() -> Trouble {
-    Trouble {
+fn problem() -> HealthProblem {
+    HealthProblem {
         reason: "HealthCheckFailed".into(),
         message: "0/1".into(),
     }
@@ -13,7 +13,7 @@ fn broken(longest: u64) -> Progress {
     Progress::Applied(Applied {
         since: None,
         longest: Duration::from_secs(longest),
-        trouble: Some(trouble()),
+        problem: Some(problem()),
     })
 }
 
@@ -103,7 +103,7 @@ fn good() -> (PlanInput, Plan) {
     view(&mut input, "idle").entries.insert("crds".into(), second);
     view(&mut input, "invalid").entries.get_mut("app").unwrap().wanted = Err("no label".into());
     observed(&mut input, "suspended").suspended = true;
-    input.steering.skipped.insert("skipped".into(), attribution());
+    input.operator.skipped.insert("skipped".into(), attribution());
     input.rollout.stages.insert(REST.into(), opened());
     let tally = Tally {
         total: 13,
@@ -487,12 +487,12 @@ fn a_forbidden_start_is_refused() {
             ),
             (
                 "a paused rollout",
-                |i, _| i.steering.paused = Some(attribution()),
+                |i, _| i.operator.paused = Some(attribution()),
                 "StartsWhilePaused",
             ),
             (
                 "an aborted release",
-                |i, _| i.steering.aborted = Some(attribution()),
+                |i, _| i.operator.aborted = Some(attribution()),
                 "StartsWhileAborted",
             ),
             (
@@ -743,7 +743,7 @@ fn the_verdict_is_checked() {
             (
                 "in progress, though aborted",
                 |i, p| {
-                    i.steering.aborted = Some(attribution());
+                    i.operator.aborted = Some(attribution());
                     for name in ["idle", "next"] {
                         decide(p, name, hold(HoldReason::Aborted(attribution())));
                     }
@@ -753,7 +753,7 @@ fn the_verdict_is_checked() {
             (
                 "a skipped failure counted",
                 |i, _| {
-                    i.steering.skipped.insert("failing".into(), attribution());
+                    i.operator.skipped.insert("failing".into(), attribution());
                 },
                 "WrongTally",
             ),

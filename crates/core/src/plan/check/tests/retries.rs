@@ -31,7 +31,7 @@ fn retry(entries: &[&str], at: i64) -> Decision {
 }
 
 fn request(input: &mut PlanInput) -> &mut Retry {
-    &mut input.steering.retries[0]
+    &mut input.operator.retries[0]
 }
 
 /// `busy` has one of two slots; `one` and `two` failed, and an operator requested a retry of everything ten seconds
@@ -45,7 +45,7 @@ fn good() -> (PlanInput, Plan) {
     let clusters = clusters.map(|(name, view)| (name.to_owned(), view)).into();
     let mut input = rollout(vec![stage(REST, &[], &[])], clusters);
     input.strategy.limits.max_concurrency = IntOrPercent::Int(2);
-    input.steering.retries.push(Retry {
+    input.operator.retries.push(Retry {
         cluster: None,
         stage: None,
         attribution: Attribution {
@@ -97,9 +97,9 @@ fn good_retries_pass() {
                 observed(i, "one").admitted_at = None;
             }),
             ("the newest of several requests", |i, p| {
-                let mut newer = i.steering.retries[0].clone();
+                let mut newer = i.operator.retries[0].clone();
                 newer.attribution.at = t(55);
-                i.steering.retries.insert(0, newer);
+                i.operator.retries.insert(0, newer);
                 decide(p, "one", retry(&["app"], 55));
             }),
             ("both served, and failed again", |i, p| {
@@ -153,12 +153,12 @@ fn nothing_is_retried_while_nothing_may_start() {
             ("suspended", |i, _| i.suspended = true, "RetriesWhileStopped"),
             (
                 "paused",
-                |i, _| i.steering.paused = Some(attribution()),
+                |i, _| i.operator.paused = Some(attribution()),
                 "RetriesWhileStopped",
             ),
             (
                 "aborted",
-                |i, _| i.steering.aborted = Some(attribution()),
+                |i, _| i.operator.aborted = Some(attribution()),
                 "RetriesWhileStopped",
             ),
             (
@@ -177,7 +177,7 @@ fn the_newest_request_for_a_cluster_is_served_once() {
         &[
             (
                 "nobody requested it",
-                |i, _| i.steering.retries.clear(),
+                |i, _| i.operator.retries.clear(),
                 "RetryNotRequested",
             ),
             (
@@ -188,9 +188,9 @@ fn the_newest_request_for_a_cluster_is_served_once() {
             (
                 "an older request",
                 |i, _| {
-                    let mut newer = i.steering.retries[0].clone();
+                    let mut newer = i.operator.retries[0].clone();
                     newer.attribution.at = t(55);
-                    i.steering.retries.push(newer);
+                    i.operator.retries.push(newer);
                 },
                 "RetryNotRequested",
             ),

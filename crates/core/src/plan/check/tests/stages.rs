@@ -8,7 +8,7 @@ fn gate(gate: Gate, at: i64) -> GateRecord {
     GateRecord {
         gate,
         begun_at: t(at),
-        found: None,
+        result: None,
     }
 }
 
@@ -147,7 +147,7 @@ fn gate_failed() -> (PlanInput, Plan) {
     input.now = t(700);
     input.strategy.stages[0].after[1] = effect();
     let failed = GateRecord {
-        found: Some(Finding::Failed {
+        result: Some(GateResult::Failed {
             message: "500".into(),
         }),
         ..gate(effect(), 610)
@@ -247,7 +247,7 @@ fn a_start_before_its_stage_is_refused() {
             ),
             (
                 "last known good, though paused",
-                |i, _| i.steering.paused = Some(attribution()),
+                |i, _| i.operator.paused = Some(attribution()),
                 "StartsWhilePaused",
             ),
         ],
@@ -276,7 +276,7 @@ fn a_start_before_its_stage_is_refused() {
             (
                 "of a stage that was skipped",
                 |i, p| {
-                    i.steering.skipped_stages.insert("eu".into(), attribution());
+                    i.operator.skipped_stages.insert("eu".into(), attribution());
                     p.stages[1].phase = StagePhase::Skipped(attribution());
                     p.stages[1].record.passed_at = Some(t(610));
                     p.stages[2].phase = StagePhase::Open;
@@ -534,7 +534,7 @@ fn a_wrong_record_is_refused() {
                     observed(i, "first").progress = Progress::Applied(Applied {
                         since: None,
                         longest: Duration::from_secs(100),
-                        trouble: Some(Trouble { reason, message }),
+                        problem: Some(HealthProblem { reason, message }),
                     });
                 },
                 "WrongRecord",
@@ -593,7 +593,7 @@ fn the_first_stage_and_an_unproven_one_are_checked() {
             (
                 "promoted, and not passed",
                 |i, _| {
-                    i.steering.promoted.insert("canary".into(), attribution());
+                    i.operator.promoted.insert("canary".into(), attribution());
                 },
                 "WrongRecord",
             ),

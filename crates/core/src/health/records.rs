@@ -9,7 +9,7 @@ use crate::resource_version::compare;
 
 /// The objects of one Sync that have a health.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Watched {
+pub struct HealthRecords {
     objects: BTreeMap<ObjectId, Known>,
 }
 
@@ -32,7 +32,7 @@ pub enum Read {
     Stale,
 }
 
-impl Watched {
+impl HealthRecords {
     /// Returns those of `objects` that have a health, which is not known yet.
     pub fn new<'a>(objects: impl IntoIterator<Item = &'a ObjectId>) -> Self {
         let objects = objects
@@ -135,37 +135,37 @@ mod tests {
             key("Deployment", "c"),
             key("ConfigMap", "d"),
         ];
-        let mut watched = Watched::new(&objects);
-        assert_eq!(names(&watched.to_read()), ["a", "b", "c"]);
+        let mut records = HealthRecords::new(&objects);
+        assert_eq!(names(&records.to_read()), ["a", "b", "c"]);
         for object in &objects {
-            assert_eq!(watched.found(object, "5", true), Read::Fresh);
+            assert_eq!(records.found(object, "5", true), Read::Fresh);
         }
-        assert!(watched.to_read().is_empty());
+        assert!(records.to_read().is_empty());
         assert_eq!(
-            names(&watched.all()),
+            names(&records.all()),
             ["a", "b", "c"],
-            "a ConfigMap is not watched"
+            "a ConfigMap has no health"
         );
         // `a` has the same version, `b` another one, `c` is not in the list.
-        watched.now_at(&[(objects[0].clone(), "5".into()), (objects[1].clone(), "6".into())].into());
-        assert_eq!(names(&watched.to_read()), ["b", "c"]);
-        let _ = watched.found(&objects[1], "6", true);
-        let _ = watched.found(&objects[2], "7", false);
-        watched.touch(&objects[0]);
-        assert_eq!(names(&watched.to_read()), ["a", "c"]);
+        records.now_at(&[(objects[0].clone(), "5".into()), (objects[1].clone(), "6".into())].into());
+        assert_eq!(names(&records.to_read()), ["b", "c"]);
+        let _ = records.found(&objects[1], "6", true);
+        let _ = records.found(&objects[2], "7", false);
+        records.touch(&objects[0]);
+        assert_eq!(names(&records.to_read()), ["a", "c"]);
     }
 
     #[test]
     fn a_set_of_config_maps_needs_no_request() {
-        let watched = Watched::new(&[key("ConfigMap", "a"), key("Secret", "b")]);
-        assert!(watched.is_empty() && watched.to_read().is_empty());
+        let records = HealthRecords::new(&[key("ConfigMap", "a"), key("Secret", "b")]);
+        assert!(records.is_empty() && records.to_read().is_empty());
     }
 
     #[test]
     fn a_read_older_than_the_last_write_is_stale() {
         let (a, b) = (key("Deployment", "a"), key("Deployment", "b"));
-        let mut watched = Watched::new([&a, &b]);
-        watched.applied_at(&a, "10");
+        let mut records = HealthRecords::new([&a, &b]);
+        records.applied_at(&a, "10");
         for (version, read, left) in [
             ("9", Read::Stale, vec!["a", "b"]),
             ("10", Read::Fresh, vec!["b"]),
@@ -175,26 +175,26 @@ mod tests {
             // A server without numeric versions.
             ("a9", Read::Fresh, vec!["b"]),
         ] {
-            assert_eq!(watched.found(&a, version, true), read, "{version}");
-            assert_eq!(names(&watched.to_read()), left, "{version}");
+            assert_eq!(records.found(&a, version, true), read, "{version}");
+            assert_eq!(names(&records.to_read()), left, "{version}");
         }
         assert_eq!(
-            watched.found(&b, "1", true),
+            records.found(&b, "1", true),
             Read::Fresh,
             "nothing is known of b's writes"
         );
         // Another writer, or a restore of the storage of the member, changed it since: the drift check finds it.
-        watched.now_at(&[(a.clone(), "7".into())].into());
-        assert_eq!(watched.found(&a, "7", true), Read::Fresh);
-        assert_eq!(watched.found(&a, "6", true), Read::Stale);
+        records.now_at(&[(a.clone(), "7".into())].into());
+        assert_eq!(records.found(&a, "7", true), Read::Fresh);
+        assert_eq!(records.found(&a, "6", true), Read::Stale);
     }
 
     #[test]
     fn an_object_that_does_not_exist_is_no_stale_read() {
         let a = key("Deployment", "a");
-        let mut watched = Watched::new([&a]);
-        watched.applied_at(&a, "10");
-        assert_eq!(watched.found(&a, "", false), Read::Fresh);
-        assert_eq!(names(&watched.to_read()), ["a"]);
+        let mut records = HealthRecords::new([&a]);
+        records.applied_at(&a, "10");
+        assert_eq!(records.found(&a, "", false), Read::Fresh);
+        assert_eq!(names(&records.to_read()), ["a"]);
     }
 }
