@@ -107,7 +107,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         6 => calm_event(),
         1 => any::<u8>().prop_map(Event::ComeBack),
-        1 => steering_event(),
+        1 => operator_event(),
         1 => disturbance(),
     ]
 }
@@ -129,7 +129,7 @@ pub(crate) fn calm_event() -> impl Strategy<Value = Event> {
     ]
 }
 
-fn steering_event() -> impl Strategy<Value = Event> {
+fn operator_event() -> impl Strategy<Value = Event> {
     prop_oneof![
         any::<u8>().prop_map(Event::Promote),
         any::<u8>().prop_map(Event::SkipStage),
