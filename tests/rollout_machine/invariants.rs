@@ -232,13 +232,10 @@ fn of_retry(world: &World, written: &Written) -> Option<Violation> {
 pub(crate) fn of_journal(written: &Written, journal: Option<&(i64, RecordedPlan)>) -> Option<Violation> {
     let found = journal.is_some_and(|(rollout, recorded)| {
         let release = match recorded.plan.decisions.get(&written.cluster) {
-            Some(Decision::Start { to: To::Release, .. }) if written.retried_for.is_none() => {
-                Some(&recorded.input.rollout.release)
-            }
             Some(Decision::Start {
                 to: AdmittedRelease::Release,
                 ..
-            }) if written.retried_for.is_none() => Some(&look.input.rollout.release),
+            }) if written.retried_for.is_none() => Some(&recorded.input.rollout.release),
             Some(Decision::Start {
                 to: AdmittedRelease::LastKnownGood,
                 ..
