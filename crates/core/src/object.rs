@@ -68,7 +68,7 @@ pub struct GroupKind {
     pub kind: String,
 }
 
-/// When an object is applied, relative to the others of its set. Pruning has the opposite order.
+/// When an object is applied, relative to the others of its set. Deletion has an order of its own: [`DeletionStep`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     /// CustomResourceDefinitions, since other objects may be of their kind.
@@ -103,6 +103,67 @@ impl Phase {
             | ("apiregistration.k8s.io", "APIService") => Self::Interceptors,
             _ if key.namespace.is_empty() => Self::ClusterScoped,
             _ => Self::Namespaced,
+        }
+    }
+}
+
+/// The API groups of Kubernetes itself. Controllers of other groups run on the cluster, and may be part of the set.
+const BUILT_IN: [&str; 21] = [
+    "",
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "apiregistration.k8s.io",
+    "apps",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "autoscaling",
+    "batch",
+    "certificates.k8s.io",
+    "coordination.k8s.io",
+    "discovery.k8s.io",
+    "events.k8s.io",
+    "flowcontrol.apiserver.k8s.io",
+    "networking.k8s.io",
+    "node.k8s.io",
+    "policy",
+    "rbac.authorization.k8s.io",
+    "resource.k8s.io",
+    "scheduling.k8s.io",
+    "storage.k8s.io",
+];
+
+/// When an object is deleted, relative to the others of its set. The next step begins once the objects of this one are
+/// gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DeletionStep {
+    /// Custom resources: an operator that is part of the set runs their finalizers, and needs its permissions and
+    /// webhooks for that.
+    CustomResources,
+    /// Webhooks and aggregated APIs: without their backends they block other requests.
+    Interceptors,
+    /// Objects in a namespace.
+    Namespaced,
+    /// Cluster-scoped objects such as roles.
+    ClusterScoped,
+    /// CustomResourceDefinitions, whose deletion deletes all objects of their kind.
+    Definitions,
+    /// Namespaces, whose deletion deletes all objects in them.
+    Namespaces,
+}
+
+impl DeletionStep {
+    /// Returns the step of an object.
+    #[must_use]
+    pub fn of(key: &ObjectId) -> Self {
+        if !BUILT_IN.contains(&key.group.as_str()) {
+            return Self::CustomResources;
+        }
+        match Phase::of(key) {
+            Phase::Definitions => Self::Definitions,
+            Phase::Namespaces => Self::Namespaces,
+            Phase::ClusterScoped => Self::ClusterScoped,
+            Phase::Namespaced => Self::Namespaced,
+            Phase::Interceptors => Self::Interceptors,
         }
     }
 }

@@ -23,6 +23,7 @@ use super::outcome::ApplyOutcome;
 use super::prune::Pruned;
 use super::siblings::Siblings;
 use super::transport::Member;
+use super::wait::Pauses;
 
 /// What to apply, and what is known about the objects.
 #[derive(Clone, Copy, Debug)]
@@ -119,16 +120,69 @@ impl Member {
         if !outcome.failures.is_empty() {
             return Ok(());
         }
-        let (owner, prune) = (job.owner, plan.prune.iter().map(|(_, entries)| entries));
+        let owner = job.owner;
         self.prune_phase(owner, &plan.handed_over, How::HandOver, attempt, outcome)
             .await?;
         self.prune_phase(owner, &plan.let_go, How::LetGo, attempt, outcome)
             .await?;
-        for entries in prune {
+        let steps = plan.prune.len();
+        for (index, (_, entries)) in plan.prune.iter().enumerate() {
             self.prune_phase(owner, entries, How::Delete, attempt, outcome)
                 .await?;
+            if index + 1 < steps {
+                self.await_gone(owner, entries, attempt, outcome).await?;
+            }
+            // What comes after may be what these objects need to go.
+            if !outcome.failures.is_empty() {
+                break;
+            }
         }
         Ok(())
+    }
+
+    /// Waits until the deleted objects of a step are gone. An object that is not gone in time is a failure, and stays in
+    /// the inventory.
+    async fn await_gone(
+        &self,
+        owner: &str,
+        entries: &[Entry],
+        attempt: &Attempt,
+        outcome: &mut ApplyOutcome,
+    ) -> Result<(), MemberError> {
+        let deleted = entries
+            .iter()
+            .filter(|entry| outcome.deleted.contains(&entry.key));
+        let mut waiting: Vec<&Entry> = deleted.collect();
+        let mut pauses = Pauses::within(attempt);
+        loop {
+            let mut batch = Batch::new(self.limits().concurrency);
+            for entry in waiting {
+                batch
+                    .begin(entry, self.prunable(owner, entry, attempt).boxed())
+                    .await;
+            }
+            let finished = batch.finish().await;
+            let mut existing = Vec::new();
+            for (entry, result) in finished.results {
+                existing.extend(result?.map(|target| (entry, target)));
+            }
+            finished.end.map_or(Ok(()), Err)?;
+            if existing.is_empty() {
+                return Ok(());
+            }
+            if !pauses.pause().await {
+                for (entry, target) in existing {
+                    outcome.deleted.retain(|key| *key != entry.key);
+                    let error = MemberError::Terminating {
+                        object: entry.key.clone(),
+                        finalizers: target.finalizers,
+                    };
+                    outcome.failures.push((entry.key.clone(), error));
+                }
+                return Ok(());
+            }
+            waiting = existing.into_iter().map(|(entry, _)| entry).collect();
+        }
     }
 
     /// Writes the inventory of all objects that Starling is known to own now.

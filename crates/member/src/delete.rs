@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use futures::FutureExt as _;
-use starling_core::apply::{in_reverse, is_let_go};
+use starling_core::apply::{by_step, is_let_go};
 use starling_core::inventory::Entry;
 use starling_core::object::ObjectId;
 use tokio::time::Instant;
@@ -43,7 +43,7 @@ pub struct DeleteOutcome {
     pub let_go: Vec<ObjectId>,
     /// Objects that are deleted and wait for their finalizers, ordered by key.
     pub terminating: Vec<ObjectId>,
-    /// Objects that could not be deleted, ordered by key. One of them does not stop the others.
+    /// Objects that could not be deleted, ordered by key. One of them does not stop the others of its step.
     pub failures: Vec<(ObjectId, MemberError)>,
     /// Why the attempt ended early. Objects in none of the lists were not attempted.
     pub interrupted: Option<MemberError>,
@@ -66,7 +66,8 @@ enum Removed {
 }
 
 impl Member {
-    /// Deletes the objects in the inventory of an owner, last phase first, and then the inventory.
+    /// Deletes the objects in the inventory of an owner, step by step, and then the inventory. A step begins once the
+    /// objects of the steps before it are gone: until then, the caller has to call again.
     pub async fn delete(&self, job: DeleteJob<'_>) -> DeleteOutcome {
         let attempt = Attempt::until(job.deadline);
         let mut outcome = DeleteOutcome::default();
@@ -88,8 +89,12 @@ impl Member {
         outcome: &mut DeleteOutcome,
     ) -> Result<(), MemberError> {
         let mut stored = self.read_stored(job.owner, attempt).await?;
-        for (_, entries) in in_reverse(stored.inventory.entries()) {
-            self.delete_phase(job, &entries, attempt, outcome).await?;
+        for (_, entries) in by_step(stored.inventory.entries()) {
+            self.delete_step(job, &entries, attempt, outcome).await?;
+            // What comes after may be what these objects need to go.
+            if !outcome.failures.is_empty() || !outcome.terminating.is_empty() {
+                break;
+            }
         }
         let mut remaining = stored.inventory.clone();
         let left = outcome.deleted.iter().chain(&outcome.released);
@@ -100,7 +105,7 @@ impl Member {
             .await
     }
 
-    async fn delete_phase(
+    async fn delete_step(
         &self,
         job: DeleteJob<'_>,
         entries: &[Entry],

@@ -121,6 +121,14 @@ pub enum MemberError {
         /// The finalizers that the object waits for.
         finalizers: Vec<String>,
     },
+    /// The object was deleted, and still exists. What is deleted after it waits.
+    #[error("{object}: deleted, and not gone yet{}; objects that it may need are deleted after it", waits_for(.finalizers))]
+    Terminating {
+        /// The object.
+        object: ObjectId,
+        /// The finalizers that the object waits for.
+        finalizers: Vec<String>,
+    },
     /// The definition of the object's kind exists, but the member does not serve the kind yet.
     #[error("{object}: its kind is not served yet: CustomResourceDefinition {definition} {problem}")]
     NotEstablished {

@@ -34,6 +34,8 @@ pub(super) struct DeletionTarget {
     pub(super) uid: String,
     /// Whether the object is already being deleted.
     pub(super) terminating: bool,
+    /// The finalizers of the object.
+    pub(super) finalizers: Vec<String>,
 }
 
 impl Member {
@@ -94,6 +96,10 @@ impl Member {
         let terminating = live
             .as_ref()
             .is_some_and(|object| object.metadata.is_terminating());
+        let finalizers = live
+            .as_ref()
+            .map(|object| object.metadata.finalizers.clone())
+            .unwrap_or_default();
         let live = live.as_ref().map(|object| object.metadata.live());
         Ok(match prune_verdict(entry, live, owner) {
             PruneVerdict::Delete { uid } => Some(DeletionTarget {
@@ -101,6 +107,7 @@ impl Member {
                 api_version: resource.group_version.into_owned(),
                 uid,
                 terminating,
+                finalizers,
             }),
             PruneVerdict::Gone | PruneVerdict::Foreign | PruneVerdict::Protected => None,
         })

@@ -19,12 +19,12 @@ use serde::{Deserialize, Serialize};
 pub use self::budget::HeldDeletions;
 pub use self::claim::{Claim, Claimant, kept_by};
 pub use self::prune::{
-    Guard, Live, PruneVerdict, SiblingObjects, in_reverse, is_let_go, left_over, never_prunes, prune_verdict,
+    Guard, Live, PruneVerdict, SiblingObjects, by_step, is_let_go, left_over, never_prunes, prune_verdict,
 };
 pub use self::recreate::{Recreation, may_recreate, recreation};
 pub use self::unconfirmed::unconfirmed_records;
 use crate::inventory::{Entry, Inventory};
-use crate::object::{ObjectId, Phase, RenderedObject, RenderedSet};
+use crate::object::{DeletionStep, ObjectId, Phase, RenderedObject, RenderedSet};
 
 /// The record of one object that was applied to one member.
 ///
@@ -154,8 +154,9 @@ pub struct ApplyPlan<'a> {
     pub left_alone: Vec<&'a ObjectId>,
     /// Objects that are not written because they belong to other owners, and to which.
     pub kept: Vec<(&'a ObjectId, &'a str)>,
-    /// What to delete by phase, last phase first; phases without an entry are left out.
-    pub prune: Vec<(Phase, Vec<Entry>)>,
+    /// What to delete by step, in order; steps without an entry are left out. A step begins once the objects of the
+    /// steps before it are gone.
+    pub prune: Vec<(DeletionStep, Vec<Entry>)>,
     /// Objects that another Sync of the same owner holds or is about to hold. They leave the inventory once they have
     /// the label of the other Sync, and are not deleted.
     pub handed_over: Vec<Entry>,

@@ -6,7 +6,7 @@ use starling_api::SYSTEM_NAMESPACE;
 
 use super::{Options, PruneBlocker, budget};
 use crate::inventory::{Entry, Inventory, Origin};
-use crate::object::{ObjectId, Phase, RenderedSet};
+use crate::object::{DeletionStep, ObjectId, RenderedSet};
 
 /// The live state of an object that is to be pruned.
 #[derive(Clone, Copy, Debug)]
@@ -114,8 +114,8 @@ pub struct Guard<'a> {
 /// What is pruned, and what is not.
 #[derive(Debug, Default)]
 pub(super) struct Pruning {
-    /// The entries to prune by phase, last phase first.
-    pub(super) prune: Vec<(Phase, Vec<Entry>)>,
+    /// The entries to prune by step, in order.
+    pub(super) prune: Vec<(DeletionStep, Vec<Entry>)>,
     /// Entries whose objects another Sync of the same owner takes over.
     pub(super) handed_over: Vec<Entry>,
     /// Objects that are given up and not deleted.
@@ -190,17 +190,18 @@ pub(super) fn plan_prune(
             pruning.blocker = Some(PruneBlocker::Budget(held));
             pruning.held = doomed;
         }
-        None => pruning.prune = in_reverse(doomed),
+        None => pruning.prune = by_step(doomed),
     }
     pruning
 }
 
-/// Returns the entries by phase, last phase first: the order in which they are deleted.
+/// Returns the entries by step, in the order in which they are deleted.
 #[must_use]
-pub fn in_reverse(entries: impl IntoIterator<Item = Entry>) -> Vec<(Phase, Vec<Entry>)> {
-    let mut phases: BTreeMap<Phase, Vec<Entry>> = BTreeMap::new();
+pub fn by_step(entries: impl IntoIterator<Item = Entry>) -> Vec<(DeletionStep, Vec<Entry>)> {
+    let mut steps: BTreeMap<DeletionStep, Vec<Entry>> = BTreeMap::new();
     for entry in entries {
-        phases.entry(Phase::of(&entry.key)).or_default().push(entry);
+        let step = DeletionStep::of(&entry.key);
+        steps.entry(step).or_default().push(entry);
     }
-    phases.into_iter().rev().collect()
+    steps.into_iter().collect()
 }

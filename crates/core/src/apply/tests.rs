@@ -234,9 +234,9 @@ proptest! {
         wanted.sort();
         prop_assert_eq!(planned, wanted);
         prop_assert!(plan.apply.is_sorted_by(|a, b| a.0 < b.0));
-        prop_assert!(plan.prune.is_sorted_by(|a, b| a.0 > b.0));
-        for (phase, entries) in &plan.prune {
-            prop_assert!(entries.iter().all(|entry| Phase::of(&entry.key) == *phase));
+        prop_assert!(plan.prune.is_sorted_by(|a, b| a.0 < b.0));
+        for (step, entries) in &plan.prune {
+            prop_assert!(entries.iter().all(|entry| DeletionStep::of(&entry.key) == *step));
         }
     }
 
@@ -308,6 +308,36 @@ proptest! {
         prop_assert!(plan.claim == next.inventory);
         prop_assert_eq!(plan.skipped.len(), next.desired.objects.len());
     }
+}
+
+#[test]
+fn what_others_need_to_go_goes_after_them() {
+    let id = |group: &str, kind: &str, namespace: &str| ObjectId {
+        group: group.into(),
+        kind: kind.into(),
+        namespace: namespace.into(),
+        name: "x".into(),
+    };
+    let in_order = [
+        // The operator runs their finalizers, with its permissions, and its webhook admits that.
+        id("shop.example.com", "Order", "shop"),
+        id("cluster.x-k8s.io", "Cluster", "shop"),
+        id("shop.example.com", "Fleet", ""),
+        id(
+            "admissionregistration.k8s.io",
+            "ValidatingWebhookConfiguration",
+            "",
+        ),
+        id("apps", "Deployment", "shop"),
+        id("", "Secret", "shop"),
+        id("rbac.authorization.k8s.io", "ClusterRole", ""),
+        id("apiextensions.k8s.io", "CustomResourceDefinition", ""),
+        id("", "Namespace", ""),
+    ];
+    let steps: Vec<DeletionStep> = in_order.iter().map(DeletionStep::of).collect();
+    assert!(steps.is_sorted(), "{steps:?}");
+    let distinct: BTreeSet<DeletionStep> = steps.into_iter().collect();
+    assert_eq!(distinct.len(), 6);
 }
 
 #[test]

@@ -1,20 +1,22 @@
 //! Which objects a prune deletes, and which it does not.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use http::{Method, StatusCode};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use serde_json::json;
 use starling_api::OWNER_LABEL;
 use starling_core::apply::PruneBlocker;
 use starling_core::inventory::{Entry, Origin};
 use starling_core::object::RenderedObject;
-use starling_member::MemberError;
-use starling_testkit::wait;
+use starling_member::{DeleteJob, MemberError};
+use starling_testkit::{Fault, FaultProxy, Match, wait};
 
 use crate::ordering::{definition, instance};
-use crate::world::{World, connect, key, soon};
+use crate::world::{World, connect, connect_to, key, soon};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -193,9 +195,9 @@ async fn a_namespace_that_was_there_before_is_let_go_of_and_not_deleted() {
             Some(world.owner.as_str())
         );
         if deleted_with_its_sync {
-            let job = starling_member::DeleteJob {
+            let job = DeleteJob {
                 owner: &world.owner,
-                siblings: &Default::default(),
+                siblings: &BTreeSet::new(),
                 deadline: soon(),
             };
             let outcome = world.member.delete(job).await;
@@ -302,6 +304,120 @@ async fn a_kind_that_is_not_served_for_a_while_is_not_gone() {
     assert!(world.inventory().await.contains(&gizmo.key));
     serve(&world, &definition, group, true).await;
     assert_eq!(world.apply_ok(&without).await, ["deleted one"]);
+}
+
+/// A custom resource with a finalizer, a stand-in for the operator that runs the finalizer, and the definition.
+struct Operated {
+    objects: Vec<RenderedObject>,
+    gizmos: Api<DynamicObject>,
+}
+
+impl Operated {
+    async fn apply(world: &mut World, group: &str) -> Self {
+        let definition = definition(world, group, "gizmos", "gizmo", "Gizmo");
+        let objects = vec![
+            definition,
+            instance(world, group, "Gizmo"),
+            world.map("operator", &json!({})),
+        ];
+        world.apply_ok(&objects).await;
+        let kind = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", "Gizmo"), "gizmos");
+        let gizmos = Api::namespaced_with(world.other.clone(), &world.namespace, &kind);
+        let operated = Self { objects, gizmos };
+        operated.finalizers(&json!(["example.test/hold"])).await;
+        operated
+    }
+
+    async fn finalizers(&self, finalizers: &serde_json::Value) {
+        let patch = Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
+        self.gizmos
+            .patch("one", &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+
+    /// Whether the operator and the definition are still there.
+    async fn has_operator(&self, world: &World) -> bool {
+        let definitions: Api<CustomResourceDefinition> = Api::all(world.other.clone());
+        let definition = definitions.get(&self.objects[0].key.name).await.unwrap();
+        let operator = world.maps().get_opt("operator").await.unwrap();
+        operator.is_some() && definition.metadata.deletion_timestamp.is_none()
+    }
+}
+
+/// Told to go within a second of each other, the operator would be gone before it has run the finalizer, and the
+/// definition would stay for ever.
+#[tokio::test]
+async fn what_an_object_needs_to_go_is_pruned_after_it() {
+    let mut world = World::new("prune-order").await;
+    let operated = Operated::apply(&mut world, "pruneorder.example.test").await;
+    let keep = [world.map("a", &json!({}))];
+    let Some(PruneBlocker::Budget(held)) = world.apply(&keep).await.prune_blocker else {
+        panic!("a definition is deleted without an approval");
+    };
+    (world.approved, world.timeout) = (held.digest, Duration::from_secs(4));
+    let outcome = world.apply(&keep).await;
+    assert!(
+        matches!(&outcome.failures[..], [(_, MemberError::Terminating { finalizers, .. })] if finalizers[..] == ["example.test/hold"]),
+        "{outcome:?}"
+    );
+    assert!(outcome.deleted.is_empty(), "{outcome:?}");
+    assert!(operated.has_operator(&world).await);
+    assert!(world.inventory().await.contains(&operated.objects[1].key));
+    operated.finalizers(&json!(null)).await;
+    world.timeout = TIMEOUT;
+    world.apply_ok(&keep).await;
+    assert_eq!(world.inventory_names().await, ["a"]);
+}
+
+#[tokio::test]
+async fn what_an_object_needs_to_go_is_deleted_after_it_with_the_sync() {
+    let mut world = World::new("delete-order").await;
+    let operated = Operated::apply(&mut world, "deleteorder.example.test").await;
+    let delete = async || {
+        let job = DeleteJob {
+            owner: &world.owner,
+            siblings: &BTreeSet::new(),
+            deadline: soon(),
+        };
+        world.member.delete(job).await
+    };
+    for _ in 0..2 {
+        let outcome = delete().await;
+        assert_eq!(outcome.terminating, [operated.objects[1].key.clone()]);
+        assert!(outcome.deleted.is_empty(), "{outcome:?}");
+        assert!(operated.has_operator(&world).await);
+    }
+    operated.finalizers(&json!(null)).await;
+    wait::until(TIMEOUT, "everything is gone", async || {
+        delete().await.is_complete()
+    })
+    .await
+    .unwrap();
+    assert!(world.inventory().await.is_empty());
+}
+
+/// The server refuses to delete the custom resource.
+#[tokio::test]
+async fn what_fails_to_go_stops_what_comes_after_it() {
+    let mut world = World::new("delete-stops").await;
+    let operated = Operated::apply(&mut world, "deletestops.example.test").await;
+    let proxy = FaultProxy::start(world.plane()).await.unwrap();
+    world.member = connect_to(&proxy);
+    let refusal = Match::method(Method::DELETE).path_ends_with("/gizmos/one");
+    let _refused = proxy.on(refusal, Fault::status(StatusCode::INTERNAL_SERVER_ERROR));
+    let job = DeleteJob {
+        owner: &world.owner,
+        siblings: &BTreeSet::new(),
+        deadline: soon(),
+    };
+    let outcome = world.member.delete(job).await;
+    assert!(
+        !outcome.is_complete() && outcome.deleted.is_empty(),
+        "{outcome:?}"
+    );
+    assert!(operated.has_operator(&world).await);
+    operated.finalizers(&json!(null)).await;
 }
 
 /// A process that died between the apply and the write of the inventory leaves a claim without UID.

@@ -187,6 +187,7 @@ fn reason(error: &MemberError) -> &'static str {
         | MemberError::Address { .. }
         | MemberError::Immutable { .. }
         | MemberError::NotGone { .. }
+        | MemberError::Terminating { .. }
         | MemberError::NotEstablished { .. }
         | MemberError::OwnedByOther { .. }
         | MemberError::Account { .. }

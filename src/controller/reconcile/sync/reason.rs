@@ -33,7 +33,7 @@ pub(super) fn reason(error: &MemberError) -> &'static str {
         MemberError::Conflict { .. } => "Conflict",
         MemberError::Invalid { .. } => "Invalid",
         MemberError::Immutable { .. } => "Immutable",
-        MemberError::NotGone { .. } => "NotGone",
+        MemberError::NotGone { .. } | MemberError::Terminating { .. } => "NotGone",
         MemberError::NotEstablished { .. } => "DefinitionNotEstablished",
         MemberError::OwnedByOther { .. } => "OwnedByOther",
         MemberError::UnknownKind { .. } | MemberError::NotServed { .. } => "UnknownKind",

@@ -115,11 +115,14 @@ const TAMPERINGS: [Tampering; 15] = [
     ("the inventory lists other UIDs", Rule::Deletion, |history| {
         for write in history.members.get_mut("m4").unwrap() {
             if let Some(text) = write.object["data"]["inventory"].as_str() {
-                let other = text
-                    .lines()
-                    .map(|line| format!("{line}-other\n"))
-                    .collect::<String>();
-                write.object["data"]["inventory"] = other.into();
+                let other = text.lines().map(|line| {
+                    let mut fields: Vec<String> = line.split('\t').map(str::to_owned).collect();
+                    if let Some(uid) = fields.get_mut(4) {
+                        uid.push_str("-other");
+                    }
+                    fields.join("\t") + "\n"
+                });
+                write.object["data"]["inventory"] = other.collect::<String>().into();
             }
         }
     }),
