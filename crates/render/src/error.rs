@@ -225,6 +225,6 @@ pub enum DecryptProblem {
     #[error("cannot be decrypted: sops failed")]
     Failed,
     /// The output of sops does not have the expected form.
-    #[error("sops returned an unexpected document")]
+    #[error("cannot be decrypted: sops returned an unexpected document")]
     Unexpected,
 }

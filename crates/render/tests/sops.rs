@@ -437,8 +437,14 @@ async fn a_program_that_hangs_floods_or_fails_is_stopped_and_named() {
             "while :; do echo yyyyyyyyyyyyyyyyyyyyyyyy; done",
             "the output in bytes exceeds",
         ),
-        ("echo 'no json'", "Secret db: sops is not what it should be"),
-        ("echo '{}'", "Secret db: sops is not what it should be"),
+        (
+            "echo 'no json'",
+            "Secret db: sops cannot be decrypted: sops returned an unexpected document",
+        ),
+        (
+            "echo '{}'",
+            "Secret db: sops cannot be decrypted: sops returned an unexpected document",
+        ),
         (
             "echo correct-horse-battery-staple >&2; exit 1",
             "Secret db: sops cannot be decrypted: sops failed",
