@@ -130,8 +130,8 @@ pub(super) struct Pruning {
 #[must_use]
 pub fn left_over(inventory: &Inventory, desired: &RenderedSet) -> Vec<Entry> {
     let wanted: BTreeSet<&ObjectId> = desired.objects.iter().map(|object| &object.key).collect();
-    let left = inventory.entries().filter(|entry| !wanted.contains(&entry.key));
-    left.collect()
+    let left = inventory.iter().filter(|(key, _)| !wanted.contains(key));
+    left.filter_map(|(key, _)| inventory.entry(key)).collect()
 }
 
 /// Whether an object is let go of and not deleted: its deletion would delete others, and it is not known that an apply

@@ -143,6 +143,16 @@ impl Inventory {
             .map(|(key, listed)| (key, listed.uid.as_str()))
     }
 
+    /// Returns the entry of an object.
+    #[must_use]
+    pub fn entry(&self, key: &ObjectId) -> Option<Entry> {
+        let listed = self.entries.get(key)?.clone();
+        Some(Entry {
+            key: key.clone(),
+            listed,
+        })
+    }
+
     /// Returns the entries in the order of IDs.
     pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
         self.entries.iter().map(|(key, listed)| Entry {
