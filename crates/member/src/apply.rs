@@ -5,6 +5,7 @@
 //! attempt ends early.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use futures::FutureExt as _;
 use starling_core::apply::{
@@ -24,6 +25,10 @@ use super::prune::Pruned;
 use super::siblings::Siblings;
 use super::transport::Member;
 use super::wait::Pauses;
+
+/// The longest wait for deleted objects to be gone. Most finalizers run within seconds. The attempt occupies a worker of
+/// the member meanwhile, which other Syncs need; a later attempt continues.
+const GONE: Duration = Duration::from_secs(10);
 
 /// What to apply, and what is known about the objects.
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +158,7 @@ impl Member {
             .iter()
             .filter(|entry| outcome.deleted.contains(&entry.key));
         let mut waiting: Vec<&Entry> = deleted.collect();
-        let mut pauses = Pauses::within(attempt);
+        let mut pauses = Pauses::at_most(GONE, attempt);
         loop {
             let mut batch = Batch::new(self.limits().concurrency);
             for entry in waiting {

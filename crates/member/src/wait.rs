@@ -25,6 +25,15 @@ impl Pauses {
         Self::until(now + attempt.deadline.saturating_duration_since(now) / 2)
     }
 
+    /// Creates pauses as [`Self::within`] does, that end after `limit` at the latest.
+    pub(super) fn at_most(limit: Duration, attempt: &Attempt) -> Self {
+        let pauses = Self::within(attempt);
+        Self {
+            until: pauses.until.min(Instant::now() + limit),
+            ..pauses
+        }
+    }
+
     fn until(until: Instant) -> Self {
         Self { until, next: FIRST }
     }
