@@ -145,8 +145,8 @@ impl Member {
         Ok(())
     }
 
-    /// Waits until the deleted objects of a step are gone. An object that is not gone in time is a failure, and stays in
-    /// the inventory.
+    /// Waits until the deleted objects of a step are gone. An object that is not gone in time is a failure, and stays
+    /// in the inventory.
     async fn await_gone(
         &self,
         owner: &str,
