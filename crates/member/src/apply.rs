@@ -26,8 +26,8 @@ use super::siblings::Siblings;
 use super::transport::Member;
 use super::wait::Pauses;
 
-/// The longest wait for deleted objects to be gone. Most finalizers run within seconds. The attempt occupies a worker of
-/// the member meanwhile, which other Syncs need; a later attempt continues.
+/// The longest wait for deleted objects to be gone. Most finalizers run within seconds. The attempt occupies a worker
+/// of the member meanwhile, which other Syncs need; a later attempt continues.
 const GONE: Duration = Duration::from_secs(10);
 
 /// What to apply, and what is known about the objects.
