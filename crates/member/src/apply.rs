@@ -21,7 +21,7 @@ use super::definitions::Definitions;
 use super::error::MemberError;
 use super::inventory::Stored;
 use super::outcome::ApplyOutcome;
-use super::prune::Pruned;
+use super::prune::{Pruned, Removal};
 use super::siblings::Siblings;
 use super::transport::Member;
 use super::wait::Pauses;
@@ -126,13 +126,13 @@ impl Member {
             return Ok(());
         }
         let owner = job.owner;
-        self.prune_phase(owner, &plan.handed_over, How::HandOver, attempt, outcome)
+        self.prune_phase(owner, &plan.handed_over, Removal::HandOver, attempt, outcome)
             .await?;
-        self.prune_phase(owner, &plan.let_go, How::LetGo, attempt, outcome)
+        self.prune_phase(owner, &plan.let_go, Removal::LetGo, attempt, outcome)
             .await?;
         let steps = plan.prune.len();
         for (index, (_, entries)) in plan.prune.iter().enumerate() {
-            self.prune_phase(owner, entries, How::Delete, attempt, outcome)
+            self.prune_phase(owner, entries, Removal::Delete, attempt, outcome)
                 .await?;
             if index + 1 < steps {
                 self.await_gone(owner, entries, attempt, outcome).await?;
@@ -154,9 +154,8 @@ impl Member {
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
     ) -> Result<(), MemberError> {
-        let deleted = entries
-            .iter()
-            .filter(|entry| outcome.deleted.contains(&entry.key));
+        let deleted: BTreeSet<&ObjectId> = outcome.deleted.iter().collect();
+        let deleted = entries.iter().filter(|entry| deleted.contains(&entry.key));
         let mut waiting: Vec<&Entry> = deleted.collect();
         let mut pauses = Pauses::at_most(GONE, attempt);
         loop {
@@ -242,18 +241,14 @@ impl Member {
         &self,
         owner: &str,
         entries: &[Entry],
-        how: How,
+        removal: Removal,
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
     ) -> Result<(), MemberError> {
         let mut batch = Batch::new(self.limits().concurrency);
         for entry in entries {
-            let pruned = match how {
-                How::LetGo => self.let_go(owner, entry, attempt).boxed(),
-                How::HandOver => self.prune_object(owner, entry, true, attempt).boxed(),
-                How::Delete => self.prune_object(owner, entry, false, attempt).boxed(),
-            };
-            batch.begin(&entry.key, pruned).await;
+            let pruned = self.prune_object(owner, entry, removal, attempt);
+            batch.begin(&entry.key, pruned.boxed()).await;
         }
         let finished = batch.finish().await;
         for (key, result) in finished.results {
@@ -269,17 +264,6 @@ impl Member {
         }
         finished.end.map_or(Ok(()), Err)
     }
-}
-
-/// What happens to objects that left the render.
-#[derive(Clone, Copy)]
-enum How {
-    /// They are deleted.
-    Delete,
-    /// They are given up.
-    LetGo,
-    /// They are only read: another Sync takes them over.
-    HandOver,
 }
 
 fn owned_by_other(key: &ObjectId, by: &str) -> (ObjectId, MemberError) {

@@ -17,6 +17,8 @@ pub(super) struct Attempt {
     pub(super) fetched: Mutex<BTreeSet<String>>,
     /// All API groups of the member; set by the first request for them.
     pub(super) groups: OnceCell<Groups>,
+    /// The names of all CustomResourceDefinitions of the member; set by the first request for them.
+    pub(super) definitions: OnceCell<Vec<String>>,
 }
 
 impl Attempt {
@@ -25,6 +27,7 @@ impl Attempt {
             deadline,
             fetched: Mutex::default(),
             groups: OnceCell::new(),
+            definitions: OnceCell::new(),
         }
     }
 }

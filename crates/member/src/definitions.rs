@@ -28,10 +28,19 @@ pub(super) struct Definitions<'a> {
     pauses: Option<Pauses>,
 }
 
-/// A CustomResourceDefinition, as rendered.
+/// A CustomResourceDefinition: the kind that it defines.
 #[derive(Deserialize)]
-struct Definition {
+pub(super) struct Definition {
     spec: DefinitionSpec,
+}
+
+impl Definition {
+    pub(super) fn kind(self) -> GroupKind {
+        GroupKind {
+            group: self.spec.group,
+            kind: self.spec.names.kind,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -107,12 +116,8 @@ impl<'a> Definitions<'a> {
 fn definitions(desired: &RenderedSet) -> impl Iterator<Item = (GroupKind, &RenderedObject)> {
     let definitions = desired.objects.iter().filter(|object| is_definition(&object.key));
     definitions.filter_map(|object| {
-        let Definition { spec } = serde_json::from_slice(&object.body).ok()?;
-        let kind = GroupKind {
-            group: spec.group,
-            kind: spec.names.kind,
-        };
-        Some((kind, object))
+        let definition: Definition = serde_json::from_slice(&object.body).ok()?;
+        Some((definition.kind(), object))
     })
 }
 

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::attempt::Attempt;
 use super::batch::Batch;
 use super::error::MemberError;
-use super::prune::Pruned;
+use super::prune::{Pruned, Removal};
 use super::transport::Member;
 
 /// What to delete.
@@ -114,9 +114,15 @@ impl Member {
     ) -> Result<(), MemberError> {
         let mut batch = Batch::new(self.limits().concurrency);
         for entry in entries {
-            let hand_over = job.siblings.contains(&entry.key);
-            let removal = self.remove_object(job.owner, entry, hand_over, attempt);
-            batch.begin(&entry.key, removal.boxed()).await;
+            let removal = if job.siblings.contains(&entry.key) {
+                Removal::HandOver
+            } else if is_let_go(entry) {
+                Removal::LetGo
+            } else {
+                Removal::Delete
+            };
+            let removed = self.remove_object(job.owner, entry, removal, attempt);
+            batch.begin(&entry.key, removed.boxed()).await;
         }
         let finished = batch.finish().await;
         for (key, result) in finished.results {
@@ -136,27 +142,18 @@ impl Member {
         &self,
         owner: &str,
         entry: &Entry,
-        hand_over: bool,
+        removal: Removal,
         attempt: &Attempt,
     ) -> Result<Removed, MemberError> {
-        if !hand_over && is_let_go(entry) {
-            return Ok(match self.let_go(owner, entry, attempt).await? {
-                Pruned::LetGo => Removed::LetGo,
-                Pruned::Released | Pruned::HandedOver | Pruned::Terminating | Pruned::Deleted => {
-                    Removed::Released
-                }
-            });
-        }
-        match self.prune_object(owner, entry, hand_over, attempt).await? {
-            Pruned::Released | Pruned::HandedOver | Pruned::LetGo => return Ok(Removed::Released),
+        match self.prune_object(owner, entry, removal, attempt).await? {
+            Pruned::Released | Pruned::HandedOver => return Ok(Removed::Released),
+            Pruned::LetGo => return Ok(Removed::LetGo),
             Pruned::Terminating => return Ok(Removed::Terminating),
             Pruned::Deleted => {}
         }
-        Ok(match self.prune_object(owner, entry, true, attempt).await? {
-            Pruned::Released => Removed::Gone,
-            Pruned::HandedOver | Pruned::Terminating | Pruned::Deleted | Pruned::LetGo => {
-                Removed::Terminating
-            }
+        Ok(match self.prunable(owner, entry, attempt).await? {
+            None => Removed::Gone,
+            Some(_) => Removed::Terminating,
         })
     }
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 use starling_api::OWNER_LABEL;
-use starling_core::inventory::Entry;
+use starling_core::object::ObjectId;
 
 use super::attempt::Attempt;
 use super::call::{Call, METADATA, Operation};
@@ -17,16 +17,13 @@ impl Member {
     /// is; a field that only Starling applied is removed, unless the object would then be invalid.
     pub(super) async fn let_go(
         &self,
-        owner: &str,
-        entry: &Entry,
+        key: &ObjectId,
+        target: &DeletionTarget,
         attempt: &Attempt,
     ) -> Result<Pruned, MemberError> {
-        let Some(target) = self.prunable(owner, entry, attempt).await? else {
-            return Ok(Pruned::Released);
-        };
-        let operation = Operation::object("let go of", &entry.key);
+        let operation = Operation::object("let go of", key);
         let path = target.path.clone() + &paths::apply_query(true, false);
-        let nothing = without_fields(entry, &target);
+        let nothing = without_fields(key, target);
         let given_up = self
             .send(Call::apply(operation, path, METADATA, nothing), attempt)
             .await;
@@ -34,7 +31,7 @@ impl Member {
             // Without them the object would be invalid: the fields stay, and the label goes.
             Err(MemberError::Invalid { .. } | MemberError::Immutable { .. }) => {
                 let path = target.path.clone() + &paths::apply_query(false, false);
-                self.send(Call::merge(operation, path, without_label(&target)), attempt)
+                self.send(Call::merge(operation, path, without_label(target)), attempt)
                     .await
             }
             other => other,
@@ -47,8 +44,7 @@ impl Member {
 }
 
 /// The body of an apply without fields. With the UID, an object that is gone is not created.
-fn without_fields(entry: &Entry, target: &DeletionTarget) -> Bytes {
-    let key = &entry.key;
+fn without_fields(key: &ObjectId, target: &DeletionTarget) -> Bytes {
     let mut metadata = json!({"name": key.name, "uid": target.uid});
     if !key.namespace.is_empty() {
         metadata["namespace"] = key.namespace.as_str().into();

@@ -12,6 +12,17 @@ use super::metadata::Partial;
 use super::paths;
 use super::transport::Member;
 
+/// What happens to the object of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Removal {
+    /// It is deleted.
+    Delete,
+    /// It is given up.
+    LetGo,
+    /// It is only read: a sibling is about to take it over.
+    HandOver,
+}
+
 /// The result for an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pruned {
@@ -39,22 +50,23 @@ pub(super) struct DeletionTarget {
 }
 
 impl Member {
-    /// Reads the live object, and deletes it with its UID as the precondition: an object that is created between the
-    /// two requests is not deleted. With `hand_over`, the object is only read.
+    /// Reads the live object, and deletes it or gives it up with its UID as the precondition: an object that is created
+    /// between the two requests is left alone.
     pub(super) async fn prune_object(
         &self,
         owner: &str,
         entry: &Entry,
-        hand_over: bool,
+        removal: Removal,
         attempt: &Attempt,
     ) -> Result<Pruned, MemberError> {
         let Some(target) = self.prunable(owner, entry, attempt).await? else {
             return Ok(Pruned::Released);
         };
-        match (hand_over, target.terminating) {
-            (true, _) => Ok(Pruned::HandedOver),
-            (false, true) => Ok(Pruned::Terminating),
-            (false, false) => {
+        match removal {
+            Removal::HandOver => Ok(Pruned::HandedOver),
+            Removal::LetGo => self.let_go(&entry.key, &target, attempt).await,
+            Removal::Delete if target.terminating => Ok(Pruned::Terminating),
+            Removal::Delete => {
                 self.delete_object(&entry.key, target.path, &target.uid, attempt)
                     .await
             }

@@ -1,10 +1,10 @@
 //! Determines whether a kind that discovery lacks is gone, or only not served.
 
-use serde::Deserialize;
 use starling_core::object::ObjectId;
 
 use super::attempt::Attempt;
 use super::call::{Call, JSON, METADATA_LIST, Operation};
+use super::definitions::Definition;
 use super::error::MemberError;
 use super::metadata::PartialList;
 use super::paths;
@@ -13,22 +13,8 @@ use super::transport::Member;
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 /// Definitions in one page of a list.
 const PAGE: usize = 500;
-
-/// The parts of a CustomResourceDefinition that identify its kind.
-#[derive(Deserialize)]
-struct Definition {
-    spec: Spec,
-}
-
-#[derive(Deserialize)]
-struct Spec {
-    names: Names,
-}
-
-#[derive(Deserialize)]
-struct Names {
-    kind: String,
-}
+/// Pages that are read: no cluster has 100,000 definitions.
+const PAGES: usize = 200;
 
 impl Member {
     /// Checks that the kind of an object is gone and not only missing from discovery: a definition that serves no
@@ -53,18 +39,22 @@ impl Member {
 
     /// Returns the name of the definition of a kind.
     async fn defining(&self, key: &ObjectId, attempt: &Attempt) -> Result<Option<String>, MemberError> {
+        let names = attempt
+            .definitions
+            .get_or_try_init(|| self.definition_names(attempt))
+            .await?;
         let suffix = format!(".{}", key.group);
-        for name in self.definition_names(attempt).await? {
+        for name in names {
             if !name.ends_with(&suffix) {
                 continue;
             }
             let operation = Operation::named("read", "a CustomResourceDefinition");
-            let path = format!("{DEFINITIONS}/{}", paths::escaped(&name));
+            let path = format!("{DEFINITIONS}/{}", paths::escaped(name));
             match self.send(Call::get(operation, path, JSON), attempt).await {
                 Ok(response) => {
                     let definition: Definition = response.parse(operation)?;
-                    if definition.spec.names.kind == key.kind {
-                        return Ok(Some(name));
+                    if key.is_of(&definition.kind()) {
+                        return Ok(Some(name.clone()));
                     }
                 }
                 Err(MemberError::NotFound { .. }) => {}
@@ -77,7 +67,7 @@ impl Member {
     async fn definition_names(&self, attempt: &Attempt) -> Result<Vec<String>, MemberError> {
         let operation = Operation::kind("list", "CustomResourceDefinition");
         let (mut names, mut next) = (Vec::new(), String::new());
-        loop {
+        for _ in 0..PAGES {
             let token = paths::escaped(&next);
             let path = format!("{DEFINITIONS}?limit={PAGE}&continue={token}");
             let response = self
@@ -91,5 +81,9 @@ impl Member {
             }
             next.clone_from(&page.metadata.next);
         }
+        Err(MemberError::Garbage {
+            request: operation.to_string(),
+            problem: format!("the list has more than {PAGES} pages"),
+        })
     }
 }

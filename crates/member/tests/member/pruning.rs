@@ -6,7 +6,9 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
+};
 use serde_json::json;
 use starling_api::OWNER_LABEL;
 use starling_core::apply::PruneBlocker;
@@ -304,6 +306,45 @@ async fn a_kind_that_is_not_served_for_a_while_is_not_gone() {
     assert!(world.inventory().await.contains(&gizmo.key));
     serve(&world, &definition, group, true).await;
     assert_eq!(world.apply_ok(&without).await, ["deleted one"]);
+}
+
+/// The definition of another group with the same kind and a similar name says nothing about a kind that is gone.
+#[tokio::test]
+async fn a_definition_of_another_group_does_not_keep_a_kind_that_is_gone() {
+    let mut world = World::new("similar").await;
+    let group = "similar.example.test";
+    let (gone, other) = (
+        definition(&world, group, "gizmos", "gizmo", "Gizmo"),
+        definition(&world, &format!("other.{group}"), "gizmos", "gizmo", "Gizmo"),
+    );
+    let (gizmo, map) = (instance(&world, group, "Gizmo"), world.map("a", &json!({})));
+    let definitions: Api<CustomResourceDefinition> = Api::all(world.other.clone());
+    for theirs in [&gone, &other] {
+        let theirs = serde_json::from_slice(&theirs.body).unwrap();
+        definitions.create(&PostParams::default(), &theirs).await.unwrap();
+    }
+    let client = world.other.clone();
+    let serves = async |group: &str| {
+        let groups = client.list_api_groups().await.unwrap().groups;
+        groups.iter().any(|found| found.name == group)
+    };
+    wait::until(TIMEOUT, "both groups served", async || {
+        serves(group).await && serves(&format!("other.{group}")).await
+    })
+    .await
+    .unwrap();
+    world.apply_ok(&[gizmo.clone(), map.clone()]).await;
+    definitions
+        .delete(&gone.key.name, &DeleteParams::default())
+        .await
+        .unwrap();
+    wait::until(TIMEOUT, "discovery follows", async || !serves(group).await)
+        .await
+        .unwrap();
+    // A process that does not know the kind.
+    world.member = connect(world.plane(), *world.member.limits());
+    world.apply_ok(&[map]).await;
+    assert!(!world.inventory().await.contains(&gizmo.key));
 }
 
 /// A custom resource with a finalizer, a stand-in for the operator that runs the finalizer, and the definition.
