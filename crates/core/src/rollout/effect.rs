@@ -89,6 +89,12 @@ pub enum Action {
     DigestRelease,
 }
 
+impl Action {
+    pub(super) fn write_status(status: SyncGroupStatus, durable: Option<Durable>) -> Self {
+        Self::WriteStatus(Box::new(StatusWrite { status, durable }))
+    }
+}
+
 /// A gate that has begun, that another system decides, and that has no result.
 #[derive(Clone, Debug)]
 pub struct OpenGate {

@@ -32,10 +32,10 @@ pub use effect::{
     Action, Admission, AdmissionRef, Durable, Effect, Epoch, OpenGate, Outcome, Removal, RolloutIntent,
     StatusWrite,
 };
-pub use observe::{Facts, Known, Loaded, Need, Observations, Offer, Rolling};
+pub use observe::{Facts, Known, Loaded, Need, Observations, Offer, PassFacts, Rolling};
 pub use restart::ended;
 pub use snapshot::ReleaseSnapshot;
-pub use status::has_succeeded;
+pub use status::{blocked_status, has_succeeded};
 pub use step::{preview, step};
 pub use transition::{Began, Blocked, Decided, PlannerInput, Preview, StepError, Transition};
 

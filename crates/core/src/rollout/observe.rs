@@ -100,6 +100,27 @@ pub struct Facts<'a> {
     pub reported_at: Option<Timestamp>,
 }
 
+/// The facts of a pass that every status records.
+#[derive(Clone, Copy, Debug)]
+pub struct PassFacts<'a> {
+    /// The current time.
+    pub now: Timestamp,
+    /// `metadata.generation` of the group.
+    pub generation: Option<i64>,
+    /// The value of the annotation that requests a reconciliation.
+    pub requested_at: Option<&'a str>,
+}
+
+impl<'a> Facts<'a> {
+    pub(super) fn of_pass(&self) -> PassFacts<'a> {
+        PassFacts {
+            now: self.now,
+            generation: self.generation,
+            requested_at: self.requested_at,
+        }
+    }
+}
+
 /// The rollout that a plan is for.
 #[derive(Clone, Debug)]
 pub struct Rolling {

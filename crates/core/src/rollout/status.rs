@@ -8,8 +8,7 @@ use starling_api::{
     Blocker, ClusterCounts, ClusterProblem, ReleaseStatus, RolloutPhase, RolloutStatus, SyncGroupStatus,
 };
 
-use super::observe::Facts;
-use super::transition::Blocked;
+use super::observe::{Facts, PassFacts};
 use crate::plan::{Counts, Plan, Report, record};
 
 /// Maximum number of clusters with problems in status; the ledger has all of them.
@@ -47,7 +46,7 @@ pub(super) fn status(before: &SyncGroupStatus, parts: Parts<'_>, facts: &Facts<'
     updates.extend(more);
     SyncGroupStatus {
         observed_generation: facts.generation,
-        last_handled_reconcile_at: handled(before, facts),
+        last_handled_reconcile_at: handled(before, facts.requested_at),
         clusters: counts(report.counts),
         conditions: conditions::merge(&before.conditions, updates, facts.generation, now),
         rollout: Some(rollout),
@@ -58,25 +57,23 @@ pub(super) fn status(before: &SyncGroupStatus, parts: Parts<'_>, facts: &Facts<'
     }
 }
 
-/// Returns the status of a group whose rollout cannot be planned. The last rollout stays as it is.
-pub(super) fn blocked(before: &SyncGroupStatus, blocked: &Blocked, facts: &Facts<'_>) -> SyncGroupStatus {
-    let ready = ConditionUpdate {
-        type_: READY,
-        status: ConditionStatus::False,
-        reason: blocked.reason.to_owned(),
-        message: blocked.message.clone(),
-    };
+/// Returns the status of a group that cannot roll out, for the reason in `updates`. The last rollout stays as it is.
+#[must_use]
+pub fn blocked_status(
+    before: &SyncGroupStatus,
+    updates: Vec<ConditionUpdate>,
+    pass: PassFacts<'_>,
+) -> SyncGroupStatus {
     SyncGroupStatus {
-        observed_generation: facts.generation,
-        last_handled_reconcile_at: handled(before, facts),
-        conditions: conditions::merge(&before.conditions, vec![ready], facts.generation, facts.now),
+        observed_generation: pass.generation,
+        last_handled_reconcile_at: handled(before, pass.requested_at),
+        conditions: conditions::merge(&before.conditions, updates, pass.generation, pass.now),
         ..before.clone()
     }
 }
 
-fn handled(before: &SyncGroupStatus, facts: &Facts<'_>) -> String {
-    facts
-        .requested_at
+fn handled(before: &SyncGroupStatus, requested_at: Option<&str>) -> String {
+    requested_at
         .unwrap_or(&before.last_handled_reconcile_at)
         .to_owned()
 }

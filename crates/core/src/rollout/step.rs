@@ -1,11 +1,12 @@
 //! One step of the machine.
 
 use starling_api::SyncGroupStatus;
+use starling_api::conditions::{ConditionStatus, ConditionUpdate, READY};
 
 use super::actions::{ReleaseRequest, retry_counts_at};
 use super::begin::{self, Beginning};
 use super::choose::{Choice, Chosen};
-use super::effect::{Action, Durable, StatusWrite};
+use super::effect::{Action, Durable};
 use super::finish;
 use super::garbage::garbage;
 use super::next::{Cause, Next};
@@ -49,6 +50,15 @@ fn lost(stuck: Option<&str>) -> Blocked {
             "the ControllerRevision of the current release was deleted or changed; \
              push a new revision, or roll back to another release{why}"
         ),
+    }
+}
+
+fn not_ready(blocked: &Blocked) -> ConditionUpdate {
+    ConditionUpdate {
+        type_: READY,
+        status: ConditionStatus::False,
+        reason: blocked.reason.to_owned(),
+        message: blocked.message.clone(),
     }
 }
 
@@ -148,15 +158,15 @@ impl Pass<'_, '_> {
             InStatus::None => Ok(self.nothing(None)),
             InStatus::Lost(_) => {
                 let blocked = lost(stuck.as_deref());
-                let after = status::blocked(self.known.status, &blocked, self.facts);
+                let after = status::blocked_status(
+                    self.known.status,
+                    vec![not_ready(&blocked)],
+                    self.facts.of_pass(),
+                );
                 // No gate of a lost release is open.
                 let mut actions = vec![Action::EvaluateGates(Vec::new())];
-                actions.extend((after != *self.known.status).then(|| {
-                    Action::WriteStatus(Box::new(StatusWrite {
-                        status: after.clone(),
-                        durable: None,
-                    }))
-                }));
+                actions
+                    .extend((after != *self.known.status).then(|| Action::write_status(after.clone(), None)));
                 Ok(Transition {
                     effects: self.effects(actions),
                     status: after,
@@ -270,10 +280,7 @@ impl Pass<'_, '_> {
 
     /// Writes the status of a rollout that has begun, without a decision in this pass.
     fn written(&self, begun: SyncGroupStatus, mut actions: Vec<Action>, ended: Option<Action>) -> Transition {
-        actions.push(Action::WriteStatus(Box::new(StatusWrite {
-            status: begun.clone(),
-            durable: Some(Durable::RolloutBegan),
-        })));
+        actions.push(Action::write_status(begun.clone(), Some(Durable::RolloutBegan)));
         actions.extend(ended);
         Transition {
             effects: self.effects(actions),
@@ -307,11 +314,7 @@ impl Pass<'_, '_> {
         let ends: Vec<Action> = succeeds.into_iter().chain(ended).collect();
         let mut garbage = (!ends.is_empty()).then(|| garbage(id, &after));
         let writes = changes && late.is_none();
-        let status = StatusWrite {
-            status: after.clone(),
-            durable,
-        };
-        let status = (durable.is_some() || writes).then(|| Action::WriteStatus(Box::new(status)));
+        let status = (durable.is_some() || writes).then(|| Action::write_status(after.clone(), durable));
         let written: Vec<Action> = status.into_iter().chain(ends).collect();
         let (first, last) = match durable {
             Some(_) => (written, Vec::new()),

@@ -1,8 +1,9 @@
 //! Reports that a group cannot roll out.
 
 use kube::ResourceExt;
-use starling_api::conditions::{self, ConditionStatus};
-use starling_api::{REQUESTED_AT, SyncGroupStatus};
+use starling_api::REQUESTED_AT;
+use starling_api::conditions::ConditionStatus;
+use starling_core::rollout::{PassFacts, blocked_status};
 
 use super::super::{ReconcileError, ready, stalled};
 use super::observe::GroupBlocked;
@@ -23,17 +24,12 @@ pub(super) async fn blocked(context: GroupContext<'_>, blocked: &GroupBlocked) -
     } else {
         vec![ready(ConditionStatus::False, *reason, message.clone())]
     };
-    let after = SyncGroupStatus {
-        observed_generation: object.metadata.generation,
-        last_handled_reconcile_at: handled(object.annotations().get(REQUESTED_AT), &before),
-        conditions: conditions::merge(
-            &before.conditions,
-            updates,
-            object.metadata.generation,
-            context.clock.now(),
-        ),
-        ..before.clone()
+    let pass = PassFacts {
+        now: context.clock.now(),
+        generation: object.metadata.generation,
+        requested_at: object.annotations().get(REQUESTED_AT).map(String::as_str),
     };
+    let after = blocked_status(&before, updates, pass);
     if after == before {
         return Ok(());
     }
@@ -42,10 +38,4 @@ pub(super) async fn blocked(context: GroupContext<'_>, blocked: &GroupBlocked) -
         context.handlers.on_group(&change, ChangedBy::Reconciler);
     }
     Ok(())
-}
-
-fn handled(requested: Option<&String>, before: &SyncGroupStatus) -> String {
-    requested
-        .cloned()
-        .unwrap_or_else(|| before.last_handled_reconcile_at.clone())
 }
