@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use clap::Args;
 use kube::Client;
-use starling_apiserver::server::{ClusterHandle, Listening, Options, Server, ServerError};
+use starling_apiserver::listen::Listening;
+use starling_apiserver::server::{ClusterHandle, Options, Server, ServerError};
 
 use super::controller::WorkArguments;
 use super::hub::{self, MANAGEMENT};

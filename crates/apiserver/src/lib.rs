@@ -2,8 +2,8 @@
 //!
 //! From the edge inwards:
 //!
-//! - [`server`] has the clusters with their addresses, credentials and clock, and [`http`] reads requests and writes
-//!   responses;
+//! - [`listen`] accepts connections, [`http`] reads requests and writes responses, and [`server`] has the clusters with
+//!   their addresses, credentials and clock;
 //! - [`controllers`] reconcile objects after writes, and [`verbs`] execute requests, both on the [`state`] of a
 //!   cluster;
 //! - [`state`] is a [`store`] of objects with the resources that the cluster serves ([`kinds`]); [`journal`] records
@@ -45,6 +45,7 @@ pub mod fields;
 pub mod http;
 pub mod journal;
 pub mod kinds;
+pub mod listen;
 pub mod managed;
 pub mod object;
 pub mod openapi;

@@ -12,8 +12,8 @@ use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsAcceptor;
 
-use super::{Server, ServerError};
 use crate::http;
+use crate::server::{Server, ServerError};
 
 /// An address that the server listens on, until this value is dropped.
 pub struct Listening {
@@ -51,10 +51,7 @@ impl Server {
         let failed = |source| ServerError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let _ = self.shared.url.set(format!("https://{address}"));
-        if let Some(file) = &self.shared.file {
-            file.set_address(address);
-        }
+        self.shared.listens_on(address);
         let (connections, ended) = tokio::sync::watch::channel(false);
         let server = self.clone();
         let task = tokio::spawn(async move {

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use kube::Client;
-use starling_apiserver::server::{Listening, Options as ServerOptions, Server};
+use starling_apiserver::listen::Listening;
+use starling_apiserver::server::{Options as ServerOptions, Server};
 use starling_controlplane::{Assets, ControlPlanes, Options as PlanesOptions};
 
 use super::display::Display;

@@ -13,7 +13,8 @@ use std::path::Path;
 
 use kube::Client;
 use starling_apiserver::controllers::Health;
-use starling_apiserver::server::{Listening, Options, Server};
+use starling_apiserver::listen::Listening;
+use starling_apiserver::server::{Options, Server};
 use starling_controlplane::{Assets, ControlPlanes};
 
 use script::{End, Step};

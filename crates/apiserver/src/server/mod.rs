@@ -17,7 +17,6 @@ mod clock;
 mod cluster;
 mod credentials;
 mod driver;
-mod listen;
 mod requests;
 
 use std::collections::BTreeMap;
@@ -32,7 +31,6 @@ use tokio::sync::mpsc;
 pub use clock::{Clock, TokioClock};
 pub use cluster::{Cluster, ClusterHandle};
 pub use credentials::{Authority, CredentialError, User};
-pub use listen::Listening;
 
 use crate::controllers::Health;
 use crate::controllers::Settings;
@@ -137,6 +135,16 @@ pub(crate) struct Shared {
     seed: u64,
     url: OnceLock<String>,
     work: mpsc::UnboundedSender<Arc<Cluster>>,
+}
+
+impl Shared {
+    /// Records the address that the server listens on.
+    pub(crate) fn listens_on(&self, address: SocketAddr) {
+        let _ = self.url.set(format!("https://{address}"));
+        if let Some(file) = &self.file {
+            file.set_address(address);
+        }
+    }
 }
 
 impl Server {

@@ -10,7 +10,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::Value;
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use starling_apiserver::server::{ClusterHandle, Listening, Options, Server};
+use starling_apiserver::listen::Listening;
+use starling_apiserver::server::{ClusterHandle, Options, Server};
 
 /// The limit of each wait.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);

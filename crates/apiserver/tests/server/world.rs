@@ -6,7 +6,8 @@ use std::time::Duration;
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use starling_apiserver::journal::Keep;
-use starling_apiserver::server::{ClusterHandle, Listening, Options, Server};
+use starling_apiserver::listen::Listening;
+use starling_apiserver::server::{ClusterHandle, Options, Server};
 
 /// A server that listens.
 pub(crate) struct World {
