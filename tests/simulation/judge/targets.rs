@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::conditions::{self, HEALTHY, STALLED};
-use starling_api::{ADMITTED_AT, GROUP_MANAGER, RELEASE, ROLLOUT, SyncResource};
+use starling_api::{ADMITTED_AT, GROUP_MANAGER, RELEASE, REQUESTED_AT, RETRIED_FOR, ROLLOUT, SyncResource};
 
 use super::clock::ControllerClock;
 use super::digests::{DesiredState, Digests};
@@ -197,6 +197,11 @@ fn is_applied(digests: &Digests, sync: &SyncResource, desired: &DesiredState) ->
 /// Whether a Sync reports that the last attempt at this target failed, that the target did not become healthy, or that
 /// the Sync is stalled.
 pub(crate) fn is_failing(digests: &Digests, sync: &SyncResource, desired: &DesiredState) -> bool {
+    !is_retry_open(sync) && reports_failure(digests, sync, desired)
+}
+
+/// The same, whether or not an operator has requested a retry since.
+pub(crate) fn reports_failure(digests: &Digests, sync: &SyncResource, desired: &DesiredState) -> bool {
     let Some(status) = &sync.status else { return false };
     let attempt = status.attempts > 0 && digests.is(&status.last_attempted_target, desired);
     let generation = sync.metadata.generation.unwrap_or_default();
@@ -206,4 +211,15 @@ pub(crate) fn is_failing(digests: &Digests, sync: &SyncResource, desired: &Desir
     attempt
         || stalled
         || (unhealthy && is_applied(digests, sync, desired) && !is_done(digests, sync, desired))
+}
+
+/// Whether status still has the failure before a retry: a Sync reports the request of a retry with the outcome.
+fn is_retry_open(sync: &SyncResource) -> bool {
+    let annotation = |key| sync.annotations().get(key);
+    let handled = sync
+        .status
+        .as_ref()
+        .map(|status| &status.last_handled_reconcile_at);
+    let retried_for = annotation(RETRIED_FOR);
+    retried_for.is_some() && handled != retried_for && handled != annotation(REQUESTED_AT)
 }

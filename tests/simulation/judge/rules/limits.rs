@@ -19,7 +19,7 @@ use crate::judge::world::{SyncTimeline, World};
 /// `maxFailures` allows, of the group or of a stage that has not passed. In a stage that has not opened, only the last
 /// known good release is admitted, on clusters that never had another one ([`stages`](super::stages) checks when a
 /// stage may open). Nothing is admitted while an operator has paused or aborted the rollout, nor on a skipped cluster.
-/// A failed target is admitted again only if an operator requests it, and then whatever the limits.
+/// A failed target is admitted again only if an operator requests it, in a slot, whatever has failed.
 ///
 /// Evidence: the specs and statuses of the group's Syncs in the order in which the management cluster committed them. A
 /// cluster is in flight from the write that admits it until its Sync reports it as done or failed, or until
@@ -110,8 +110,9 @@ impl<'m> Moment<'m> {
     }
 
     fn violations(&self) -> Vec<Violation> {
-        if self.is_again() {
-            return self.without_request().into_iter().collect();
+        let is_again = self.is_again();
+        if is_again && self.changes_nothing() {
+            return Vec::new();
         }
         let mut found = Vec::new();
         let others: Vec<&str> = self
@@ -130,8 +131,12 @@ impl<'m> Moment<'m> {
             }
             found.extend(self.stage_is_full(&others));
         }
-        found.extend(self.failure_limit_exceeded());
-        found.extend(self.stage_is_closed());
+        if is_again {
+            found.extend(self.without_request());
+        } else {
+            found.extend(self.failure_limit_exceeded());
+            found.extend(self.stage_is_closed());
+        }
         found.extend(self.forbidden_by_operator());
         found
     }
@@ -158,12 +163,13 @@ impl<'m> Moment<'m> {
         })
     }
 
-    fn without_request(&self) -> Option<Violation> {
+    /// Whether the Sync was done with the same target before.
+    fn changes_nothing(&self) -> bool {
         let before = self.timeline.target_before(self.target.index);
-        if before.is_some_and(|before| self.is_before(before.done)) {
-            // It changes nothing.
-            return None;
-        }
+        before.is_some_and(|before| self.is_before(before.done))
+    }
+
+    fn without_request(&self) -> Option<Violation> {
         let mut actions = self.actions.iter();
         let asked = actions.any(|action| {
             action.object.spec.action == ActionType::Retry

@@ -5,7 +5,7 @@ use starling_api::{Cluster, RolloutDirection, RolloutStatus};
 
 use super::limits::Moment;
 use crate::judge::hub::{Id, after, is_reachable, span};
-use crate::judge::targets::{Target, is_done, is_failing};
+use crate::judge::targets::{Target, is_done, reports_failure};
 use crate::judge::world::SyncTimeline;
 
 impl<'m> Moment<'m> {
@@ -130,7 +130,7 @@ impl<'m> Moment<'m> {
             && reachable
             && targets.iter().any(|(timeline, target)| {
                 let failing = timeline.track.always(self.from, self.target.at, |sync| {
-                    is_failing(&self.world.digests, sync, &target.desired)
+                    reports_failure(&self.world.digests, sync, &target.desired)
                 });
                 let open = target.is_admission && !self.is_before(target.done) && !failing;
                 open && self.is_before(target.failed) && !self.may_be_late(&targets, target)

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::accepted::first_commit_applied;
 use super::broken;
 use super::script::{Script, condition, digest, labelled, rendered, revision, sync};
-use super::staged::STAGED_CASES;
+use super::staged::{NO_FIELDS, STAGED_CASES};
 use crate::judge::Rule;
 
 const TWO: &[(&str, &str)] = &[("settings", "2"), ("motd", "hello")];
@@ -34,6 +34,17 @@ fn second_commit_with_entry(field: &str, value: Value, maps: &[(&str, &str)]) ->
         group["spec"]["syncs"][0][field] = value;
     });
     script.roll("c2", maps);
+    script
+}
+
+/// Returns a script in which a second commit, one cluster at a time, has failed on two clusters.
+fn two_failed() -> Script {
+    let mut script = second_commit_with_strategy(json!({"maxConcurrency": 1, "maxFailures": 2}));
+    for cluster in ["a", "b"] {
+        script.admit(cluster, "c2");
+        script.report_failure(cluster, &["ConfigMap default/settings"]);
+        script.wait(5);
+    }
     script
 }
 
@@ -451,7 +462,26 @@ const ORDER_CASES: [Case; 14] = [
     ),
 ];
 
-const LIMIT_CASES: [Case; 12] = [
+const LIMIT_CASES: [Case; 14] = [
+    (
+        "two failed clusters are retried in one slot",
+        Rule::Concurrency,
+        || {
+            let mut script = two_failed();
+            script.add_action("Retry", &NO_FIELDS);
+            script.retry("a", "c2");
+            script.retry("b", "c2");
+            script
+        },
+    ),
+    ("a retry while paused", Rule::Paused, || {
+        let mut script = two_failed();
+        script.add_action("Pause", &NO_FIELDS);
+        script.add_action("Retry", &NO_FIELDS);
+        script.wait(5);
+        script.retry("a", "c2");
+        script
+    }),
     ("three in flight, of two at most", Rule::Concurrency, || {
         let mut script = second_commit_rolling();
         for cluster in ["a", "b", "c"] {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
+use starling_api::RETRIED_FOR;
 
 use crate::judge::{History, Push, Verb, Write};
 
@@ -258,12 +259,30 @@ impl Script {
 
     /// Admits a commit on a cluster, with the annotations of the current rollout.
     pub(super) fn admit(&mut self, cluster: &str, commit: &str) {
-        let release = self.cr("SyncGroup", "shop")["status"]["rollout"]["release"].clone();
-        self.admit_release(cluster, commit, release.as_str().unwrap());
+        let release = self.release();
+        self.admit_release(cluster, commit, &release);
+    }
+
+    /// Admits a commit on a cluster again, because an operator requested a retry.
+    pub(super) fn retry(&mut self, cluster: &str, commit: &str) {
+        let at = self.now.to_string();
+        let release = self.release();
+        self.admit_with(cluster, commit, &release, |annotations| {
+            annotations[RETRIED_FOR] = at.into();
+        });
+    }
+
+    fn release(&self) -> String {
+        let release = &self.cr("SyncGroup", "shop")["status"]["rollout"]["release"];
+        release.as_str().unwrap().to_owned()
     }
 
     /// Admits a commit on a cluster with another release than the current rollout's.
     pub(super) fn admit_release(&mut self, cluster: &str, commit: &str, release: &str) {
+        self.admit_with(cluster, commit, release, |_| {});
+    }
+
+    fn admit_with(&mut self, cluster: &str, commit: &str, release: &str, annotate: impl FnOnce(&mut Value)) {
         let group = self.cr("SyncGroup", "shop");
         let mut spec = group["spec"]["syncs"][0].clone();
         spec.as_object_mut().unwrap().remove("name");
@@ -283,6 +302,7 @@ impl Script {
             sync["spec"] = spec;
             sync["metadata"]["annotations"] = json!({"starling.dev/rollout": rollout["id"].to_string(),
                 "starling.dev/release": release, "starling.dev/admitted-at": at});
+            annotate(&mut sync["metadata"]["annotations"]);
         });
     }
 

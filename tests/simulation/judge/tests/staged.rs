@@ -10,7 +10,7 @@ use crate::judge::{History, Rule};
 
 const TWO: &[(&str, &str)] = &[("settings", "2"), ("motd", "hello")];
 const THREE: &[(&str, &str)] = &[("settings", "3"), ("motd", "hello")];
-const NO_FIELDS: Value = Value::Null;
+pub(super) const NO_FIELDS: Value = Value::Null;
 
 /// Returns a script with a canary with these fields and further fields of the strategy; the stage is open, and the
 /// second commit rolls.
